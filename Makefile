@@ -1,0 +1,41 @@
+# Everything runs from .venv; each target that needs it makes it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+# Tests and lint share the machine: two workers on two cores.
+WORKERS ?= 2
+
+.PHONY: setup compare test bench lint lock clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "Python %d.%d found; 3.11 or newer is needed (set PYTHON=...)" % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+compare: setup
+	$(BIN)/python experiments/compare_backends.py --workdir=results/compare $(ARGS)
+
+bench: setup
+	$(BIN)/python experiments/benchmark.py --suite=all $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal $(ARGS)
+
+# Renews the pinned versions (needs `uv` on the path).
+lock:
+	uv pip compile setup.cfg --extra test --universal --python-version 3.11 \
+	  --no-emit-index-url --no-header --generate-hashes --upgrade --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

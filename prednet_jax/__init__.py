@@ -1,0 +1,2 @@
+"""PredNet in JAX."""
+__version__ = "0.1.0"

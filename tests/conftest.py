@@ -1,0 +1,13 @@
+"""Test session settings: CPU, strict dtype promotion, two threads at most.
+
+Environment variables are set before JAX is imported: the backend reads them once.
+"""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import jax
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
