@@ -1,0 +1,1 @@
+"""Numerical noise, injected into any JAX function."""

@@ -1,0 +1,324 @@
+"""What noise: frozen, validated descriptions, and the site at which each acts.
+
+A spec is plain data. `transform.inject` reads the specs of the site
+`"computation"`, which act on the primitives of a traced function; `trees.perturb_tree`
+reads those of the sites `"gradient"` and `"weights"`, which act once on a pytree.
+Specs compose with `+`, and `at` picks the part that acts at one site.
+
+Every spec is hashable, so it may be a static argument of a compiled function.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Literal
+
+Site = Literal["computation", "gradient", "weights"]
+
+SITES = ("computation", "gradient", "weights")
+GRANULARITIES = ("tile", "element", "shared")
+SCHEDULES = ("call", "run")
+PROFILES = ("uniform_worst_case", "xla_gpu", "chainer_cudnn")
+MCA_MODES = ("rr", "pb", "mca")
+FORMATS = ("tf32", "bf16", "fp16")
+MAX_PARTIALS = 64
+
+
+def _choice(name: str, value: object, accepted: tuple[str, ...]) -> None:
+    if value not in accepted:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(accepted)}")
+
+
+def _integer(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name}={value!r}: expected an integer")
+    if not low <= value <= high:
+        raise ValueError(f"{name}={value!r}: expected an integer from {low} to {high}")
+
+
+def _positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name}={value!r}: expected a positive number")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name}={value!r}: expected a positive, finite number")
+
+
+def _flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}: expected True or False")
+
+
+def _names(name: str, value: object) -> None:
+    if value is None:
+        return
+    if (
+        not isinstance(value, tuple)
+        or not value
+        or not all(isinstance(item, str) and item for item in value)
+    ):
+        raise ValueError(
+            f"{name}={value!r}: expected None or a non-empty tuple of primitive "
+            "names, such as ('add', 'mul')"
+        )
+
+
+@dataclass(frozen=True)
+class NoiseSpec:
+    """Base of all specs. `site` says where the noise acts."""
+
+    site: ClassVar[Site] = "computation"
+
+    def __add__(self, other: NoiseSpec) -> NoiseSpec:
+        """Both noises, `self` first."""
+        if not isinstance(other, NoiseSpec):
+            return NotImplemented
+        return compose(self, other)
+
+
+@dataclass(frozen=True)
+class Identity(NoiseSpec):
+    """No noise: the transformed function is bitwise the plain one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReductionOrder(NoiseSpec):
+    """Partial sums accumulated in a random order, as split-K and atomics do.
+
+    Every reduction is cut into `partials` consecutive pieces; each piece is summed as
+    XLA sums it, and the pieces are then added one after another in a drawn order.
+    All orders are equally likely (see `reductions`).
+
+    Attributes:
+        partials: pieces of each reduction, 3 to 64. Two are too few: addition
+            commutes. A short contraction is cut into fewer (see `reductions`).
+        granularity: for whom an order is drawn. `"shared"`: one for all outputs of a
+            reduction; two identical hidden units then stay identical. `"tile"`: one
+            for each `tile` x `tile` block of outputs (rows: all leading dimensions;
+            columns: the last). `"element"`: one for each output.
+        tile: edge of a block of outputs, used by `"tile"` alone.
+        schedule: `"call"` (atomics): fresh at each execution and at each step of a
+            scan or while loop. `"run"` (autotuning): a function of the key and the
+            equation alone, the same at each step of a loop.
+        profile: which primitives are perturbed; see `rules.PROFILES` for the sources.
+    """
+
+    partials: int = 8
+    granularity: str = "tile"
+    tile: int = 32
+    schedule: str = "call"
+    profile: str = "uniform_worst_case"
+
+    def __post_init__(self) -> None:
+        _integer("partials", self.partials, 3, MAX_PARTIALS)
+        _choice("granularity", self.granularity, GRANULARITIES)
+        _integer("tile", self.tile, 1, 1 << 20)
+        _choice("schedule", self.schedule, SCHEDULES)
+        _choice("profile", self.profile, PROFILES)
+
+
+@dataclass(frozen=True)
+class Elementwise(NoiseSpec):
+    """Base of the noises on the output of floating-point arithmetic primitives.
+
+    Attributes:
+        primitives: names of the primitives that are perturbed; None: all of
+            `rules.ARITHMETIC`.
+        deterministic: the noise is a pure function of the operands and the equation,
+            not of the key (Verrou's deterministic modes): two executions agree, and a
+            loop step that sees the same operands makes the same error.
+    """
+
+    _: KW_ONLY
+    primitives: tuple[str, ...] | None = None
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        _names("primitives", self.primitives)
+        _flag("deterministic", self.deterministic)
+
+
+@dataclass(frozen=True)
+class StochasticRounding(Elementwise):
+    """Round each result up or down with probability given by its distance.
+
+    Attributes:
+        mantissa_bits: explicit mantissa bits kept, 1 to 52. At the precision of the
+            result's own type the rounding error of the operation itself decides.
+    """
+
+    mantissa_bits: int = 23
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _integer("mantissa_bits", self.mantissa_bits, 1, 52)
+
+
+@dataclass(frozen=True)
+class MonteCarlo(Elementwise):
+    """Monte Carlo arithmetic (Parker 1997), as Verificarlo offers it.
+
+    Attributes:
+        mode: `"rr"` perturbs results (random rounding), `"pb"` operands (precision
+            bounding), `"mca"` both.
+        virtual_precision: significant bits t of the virtual format, 2 to 53.
+    """
+
+    mode: str = "rr"
+    virtual_precision: int = 24
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _choice("mode", self.mode, MCA_MODES)
+        _integer("virtual_precision", self.virtual_precision, 2, 53)
+
+
+@dataclass(frozen=True)
+class UlpPerturbation(Elementwise):
+    """Move each result by a uniform integer number of ulps in +-`max_ulps`."""
+
+    max_ulps: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _integer("max_ulps", self.max_ulps, 1, 1 << 20)
+
+
+@dataclass(frozen=True)
+class Gaussian(Elementwise):
+    """Add normal noise to each result.
+
+    Attributes:
+        scale: standard deviation; with `relative`, in units of the RMS of the result.
+        relative: whether `scale` is relative.
+    """
+
+    scale: float
+    relative: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive("scale", self.scale)
+        _flag("relative", self.relative)
+
+
+@dataclass(frozen=True)
+class ReducedPrecision(NoiseSpec):
+    """Round the operands of dot and conv to a narrower format, as tensor cores do.
+
+    Attributes:
+        format: `"tf32"` (8 exponent bits, 10 mantissa bits), `"bf16"` (8, 7) or
+            `"fp16"` (5, 10).
+    """
+
+    format: str
+
+    def __post_init__(self) -> None:
+        _choice("format", self.format, FORMATS)
+
+
+@dataclass(frozen=True)
+class GradientGaussian(NoiseSpec):
+    """Add normal noise to the gradient.
+
+    The noise has norm `scale` x the norm of the gradient, in expectation of its
+    square: each component has standard deviation `scale` x RMS of the whole gradient.
+    """
+
+    site: ClassVar[Site] = "gradient"
+    scale: float
+
+    def __post_init__(self) -> None:
+        _positive("scale", self.scale)
+
+
+@dataclass(frozen=True)
+class BitFlip(NoiseSpec):
+    """Flip one bit of one initial weight (Summers & Dinneen, ICML 2021).
+
+    Attributes:
+        bit: which bit, 0 (the lowest of the mantissa) to 63.
+        leaf: the weight's leaf: a part of its path as `jax.tree_util.keystr` writes
+            it, matching exactly one leaf; None: drawn, each weight equally likely.
+        index: flat index of the weight in that leaf; None: drawn.
+    """
+
+    site: ClassVar[Site] = "weights"
+    bit: int = 0
+    leaf: str | None = None
+    index: int | None = None
+
+    def __post_init__(self) -> None:
+        _integer("bit", self.bit, 0, 63)
+        if self.leaf is not None and (not isinstance(self.leaf, str) or not self.leaf):
+            raise ValueError(f"leaf={self.leaf!r}: expected None or part of a path")
+        if self.index is not None:
+            _integer("index", self.index, 0, (1 << 63) - 1)
+            if self.leaf is None:
+                raise ValueError(
+                    f"index={self.index!r} with leaf=None: expected a leaf as well"
+                )
+
+
+@dataclass(frozen=True)
+class Composition(NoiseSpec):
+    """Several noises at once, applied in the order of `specs`.
+
+    At most one ReductionOrder and one ReducedPrecision: a sum has one order, and an
+    operand one format.
+    """
+
+    specs: tuple[NoiseSpec, ...]
+
+    def __post_init__(self) -> None:
+        specs = self.specs
+        if not isinstance(specs, tuple) or len(specs) < 2:
+            raise ValueError(f"specs={specs!r}: expected a tuple of two or more specs")
+        for spec in specs:
+            if not isinstance(spec, NoiseSpec) or isinstance(
+                spec, Composition | Identity
+            ):
+                raise ValueError(
+                    f"specs holds {spec!r}: expected specs other than Identity and "
+                    "Composition; use compose() to flatten"
+                )
+        for kind in (ReductionOrder, ReducedPrecision):
+            found = [spec for spec in specs if isinstance(spec, kind)]
+            if len(found) > 1:
+                raise ValueError(f"specs={found!r}: expected at most one of a kind")
+
+
+def compose(*specs: NoiseSpec) -> NoiseSpec:
+    """The noises of all `specs` in order: flattened, without Identity."""
+    flat = [part for spec in specs for part in parts(spec)]
+    if not flat:
+        return Identity()
+    return flat[0] if len(flat) == 1 else Composition(tuple(flat))
+
+
+def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
+    """The simple specs of which `spec` consists; none for Identity."""
+    if not isinstance(spec, NoiseSpec):
+        raise ValueError(f"spec={spec!r}: expected a noise spec, such as Identity()")
+    if isinstance(spec, Composition):
+        return spec.specs
+    return () if isinstance(spec, Identity) else (spec,)
+
+
+def at(spec: NoiseSpec, site: str) -> NoiseSpec | None:
+    """The part of `spec` that acts at `site`, or None.
+
+    Args:
+        spec: any noise spec.
+        site: `"computation"` (use `inject`), `"gradient"` or `"weights"` (use
+            `perturb_tree`).
+    """
+    _choice("site", site, SITES)
+    found = [part for part in parts(spec) if part.site == site]
+    return compose(*found) if found else None
+
+
+def options(kind: type[NoiseSpec]) -> tuple[str, ...]:
+    """Names of the options of a kind of spec, in order."""
+    return tuple(field.name for field in dataclasses.fields(kind))
