@@ -1,0 +1,34 @@
+"""One root seed, named PRNG streams.
+
+Each stream is a fold of the root key by a hash of its name, so adding a stream never
+moves another one, and no backend, arm or process enters: every arm of an experiment
+draws the same initial weights and the same data order from the same seed.
+"""
+
+import zlib
+
+import jax
+
+STREAMS = ("init", "data", "noise", "probe")
+IMPLEMENTATION = "threefry2x32"
+
+
+def stream(seed: int, name: str) -> jax.Array:
+    """Key of a named stream.
+
+    Args:
+        seed: the root seed of the run, 0 <= seed < 2^32.
+        name: one of `STREAMS`.
+
+    Returns:
+        A typed PRNG key (threefry2x32, whatever the process's default is).
+
+    Raises:
+        ValueError: the seed or the name is outside what is accepted.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed!r}: expected a whole number in [0, 2^32)")
+    if name not in STREAMS:
+        raise ValueError(f"stream={name!r}: expected one of {', '.join(STREAMS)}")
+    root = jax.random.key(seed, impl=IMPLEMENTATION)
+    return jax.random.fold_in(root, zlib.crc32(name.encode()))

@@ -1,0 +1,1 @@
+"""The networks: PredNet in both published forms, and the control autoencoder."""

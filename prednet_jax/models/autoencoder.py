@@ -1,0 +1,48 @@
+"""The article's control: a plain dense encoder-decoder, pure functions.
+
+    y = sigmoid(W_n relu(... relu(W_1 x + b_1) ...) + b_n)
+
+arXiv 2109.01451 trains such a network on MNIST with one image a batch and reports no
+difference between CPU and GPU. Its exact widths could not be obtained, so they are
+settings (`AutoencoderConfig.hidden`).
+"""
+
+from collections.abc import Mapping
+
+import jax
+from jaxtyping import Array, Float
+
+from prednet_jax.config import AutoencoderConfig
+
+Params = Mapping[str, Mapping[str, jax.Array]]
+
+
+def reconstruct(
+    params: Params, config: AutoencoderConfig, images: Float[Array, "B H W C"]
+) -> Float[Array, "B H W C"]:
+    """Encodes and decodes images.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        images: `[B, H, W, C]`, pixels in [0, 1].
+
+    Returns:
+        Reconstructions `[B, H, W, C]` in (0, 1).
+
+    Raises:
+        ValueError: images do not fit the network.
+    """
+    expected = (config.height, config.width, config.channels)
+    if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+        raise ValueError(
+            f"images of shape {tuple(images.shape)}: expected [B, H, W, C] with "
+            f"H, W, C = {expected}"
+        )
+    x = images.reshape(images.shape[0], config.pixels)
+    last = len(config.hidden)
+    for i in range(last + 1):
+        layer = params[f"dense_{i}"]
+        x = x @ layer["kernel"] + layer["bias"]
+        x = jax.nn.sigmoid(x) if i == last else jax.nn.relu(x)
+    return x.reshape(images.shape)

@@ -1,0 +1,186 @@
+"""Parameters of the networks: Linen modules that declare them, and `init_params`.
+
+Linen is used where parameters live, and only there: the modules hold names, shapes and
+initialisers, their `__call__` hands the parameter tree to the pure functions of
+`models.prednet` and `models.autoencoder`.
+
+Initialisers, as published:
+    lotter      Glorot uniform for each gate's convolution, zero biases (Keras 2 default)
+    watanabe    N(0, 1/fan_in), untruncated, each Chainer convolution with its own
+                fan_in; zero biases; peepholes N(0, 1/(R H W)) (Chainer's LeCunNormal)
+    autoencoder N(0, 1/fan_in), zero biases (Chainer's LeCunNormal)
+"""
+
+import math
+from collections.abc import Callable
+from functools import singledispatch
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.models import autoencoder, prednet
+
+Initializer = Callable[[jax.Array], jax.Array]
+Table = dict[str, dict[str, Initializer]]
+
+
+def _normal(shape: tuple[int, ...], fan_in: int) -> Initializer:
+    return lambda key: jax.random.normal(key, shape, jnp.float32) / math.sqrt(fan_in)
+
+
+def _uniform(shape: tuple[int, ...], limit: float) -> Initializer:
+    return lambda key: jax.random.uniform(key, shape, jnp.float32, -limit, limit)
+
+
+def _zeros(size: int) -> Initializer:
+    return lambda key: jnp.zeros((size,), jnp.float32)
+
+
+def _stacked(parts: list[Initializer]) -> Initializer:
+    """Independent draws, stacked along the input channels of one kernel."""
+
+    def init(key: jax.Array) -> jax.Array:
+        keys = jax.random.split(key, len(parts))
+        drawn = [part(k) for part, k in zip(parts, keys, strict=True)]
+        return jnp.concatenate(drawn, axis=2)
+
+    return init
+
+
+@singledispatch
+def initializers(config: object) -> Table:
+    """Initialiser of each parameter, by group and leaf.
+
+    Raises:
+        TypeError: config is neither a PredNetConfig nor an AutoencoderConfig.
+    """
+    raise TypeError(
+        f"config of type {type(config).__name__}: expected PredNetConfig or "
+        "AutoencoderConfig"
+    )
+
+
+@initializers.register
+def _(config: AutoencoderConfig) -> Table:
+    widths = (config.pixels, *config.hidden, config.pixels)
+    return {
+        f"dense_{i}": {"kernel": _normal((n, m), n), "bias": _zeros(m)}
+        for i, (n, m) in enumerate(zip(widths[:-1], widths[1:], strict=True))
+    }
+
+
+@initializers.register
+def _(config: PredNetConfig) -> Table:
+    table: Table = {}
+    for name, conv in prednet.convolutions(config).items():
+        kind, layer = name.rsplit("_", 1)
+        recurrent = config.recurrent[int(layer)]
+        taps = conv.filter_size**2
+        shape = (conv.filter_size, conv.filter_size, conv.in_channels)
+        gate = kind in ("gates", "top_down")
+        fan_out = (recurrent if gate else conv.out_channels) * taps
+        if config.variant == "lotter":
+            inputs = conv.in_channels
+            if gate:
+                # One Keras convolution sees h, E and the layer above together.
+                above = int(layer) + 1
+                inputs = recurrent + 2 * config.channels[int(layer)]
+                inputs += config.recurrent[above] if above < config.layers else 0
+            limit = math.sqrt(6 / (inputs * taps + fan_out))
+            kernel = _uniform((*shape, conv.out_channels), limit)
+        elif kind == "gates":
+            # Chainer convolves h and E separately.
+            parts = (recurrent, 2 * config.channels[int(layer)])
+            kernel = _stacked(
+                [
+                    _normal((*shape[:2], n, conv.out_channels), n * taps)
+                    for n in parts
+                ]
+            )
+        else:
+            kernel = _normal((*shape, conv.out_channels), conv.in_channels * taps)
+        table[name] = {"kernel": kernel}
+        if kind != "top_down":
+            table[name]["bias"] = _zeros(conv.out_channels)
+        if kind == "gates" and config.variant == "watanabe":
+            maps = (conv.height, conv.width, recurrent)
+            table[name]["peephole"] = _normal((3, *maps), math.prod(maps))
+    return table
+
+
+class _Group(nn.Module):
+    """Declares the parameters of one group of the table."""
+
+    leaves: dict[str, Initializer]
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        return {leaf: self.param(leaf, init) for leaf, init in self.leaves.items()}
+
+
+class PredNet(nn.Module):
+    """PredNet as a Linen module.
+
+    `PredNet(config).init(key, method="parameters")` declares the parameters;
+    `PredNet(config).apply({"params": params}, frames)` is `predict`.
+    """
+
+    config: PredNetConfig
+
+    @nn.compact
+    def parameters(self) -> prednet.Params:
+        """The parameter tree."""
+        return {
+            name: _Group(leaves, name=name)()
+            for name, leaves in initializers(self.config).items()
+        }
+
+    def __call__(
+        self, frames: jax.Array, state: prednet.PredNetState | None = None
+    ) -> tuple[jax.Array, prednet.PredNetState]:
+        """Predicts every frame of `[T, B, H, W, C]` before it is seen."""
+        return prednet.predict(self.parameters(), self.config, frames, state)
+
+
+class Autoencoder(nn.Module):
+    """The control autoencoder as a Linen module; used like `PredNet`."""
+
+    config: AutoencoderConfig
+
+    @nn.compact
+    def parameters(self) -> autoencoder.Params:
+        """The parameter tree."""
+        return {
+            name: _Group(leaves, name=name)()
+            for name, leaves in initializers(self.config).items()
+        }
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Reconstructs images `[B, H, W, C]`."""
+        return autoencoder.reconstruct(self.parameters(), self.config, images)
+
+
+def init_params(config: PredNetConfig | AutoencoderConfig, key: jax.Array) -> dict:
+    """Draws fresh parameters with the published initialisers.
+
+    Args:
+        config: the network.
+        key: a PRNG key, typed or raw; consumed.
+
+    Returns:
+        Nested dictionaries of float32 arrays (see `models.prednet` for the names).
+
+    Raises:
+        TypeError: config is neither a PredNetConfig nor an AutoencoderConfig.
+    """
+    module: nn.Module
+    if isinstance(config, PredNetConfig):
+        module = PredNet(config)
+    elif isinstance(config, AutoencoderConfig):
+        module = Autoencoder(config)
+    else:
+        initializers(config)
+    # Compiled as one program: drawn leaf by leaf it would compile one for each shape.
+    return jax.jit(lambda k: module.init(k, method="parameters"))(key)["params"]
