@@ -1,0 +1,57 @@
+"""Curvature of a loss at given weights: is there a saddle, and would noise matter?
+
+Everything here knows a loss and a pytree of weights, never a model. The order of use:
+`extreme_eigenpairs` (or `certify`, which doubles, restarts and cross-checks) gives the
+lowest and highest curvature, raw or in the coordinates of Adam (`adam_scale`);
+`escape` says what the lowest one means for the optimiser; `divergence` follows two
+trainings that differ by one ulp.
+"""
+
+from prednet_jax.curvature.certify import (
+    CurvatureReport,
+    FiniteDifference,
+    certify,
+    finite_difference,
+)
+from prednet_jax.curvature.divergence import (
+    Exponent,
+    fit_exponent,
+    log_distances,
+    perturb_one_ulp,
+    weight_distance,
+)
+from prednet_jax.curvature.escape import (
+    EscapeState,
+    Growth,
+    escape_state,
+    growth,
+    noise_projection,
+    updates_saved,
+    useful_projection,
+)
+from prednet_jax.curvature.hvp import adam_scale, hessian_operator, hvp
+from prednet_jax.curvature.lanczos import Eigenpairs, extreme_eigenpairs
+
+__all__ = [
+    "CurvatureReport",
+    "Eigenpairs",
+    "EscapeState",
+    "Exponent",
+    "FiniteDifference",
+    "Growth",
+    "adam_scale",
+    "certify",
+    "escape_state",
+    "extreme_eigenpairs",
+    "finite_difference",
+    "fit_exponent",
+    "growth",
+    "hessian_operator",
+    "hvp",
+    "log_distances",
+    "noise_projection",
+    "perturb_one_ulp",
+    "updates_saved",
+    "useful_projection",
+    "weight_distance",
+]

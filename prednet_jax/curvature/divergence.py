@@ -1,0 +1,168 @@
+r"""Growth of a tiny difference along training: the finite-time Lyapunov exponent.
+
+Two trainings of the same step function start from weights that differ by one unit in
+the last place, and d_t is the L2 distance of their weights after update t. Over a
+range of updates,
+
+    exponent = (ln d_last - ln d_first) / (last - first) = mean of ln(d_t / d_{t-1}),
+
+per update: positive means that every rounding error is amplified, and says nothing
+about whether the loss gets better or worse. The interval is Student's with the
+Newey-West variance of a mean (Bartlett weights), as successive growths are dependent.
+
+References:
+    Benettin et al., Meccanica 15, 1980 (exponents from two trajectories).
+    Newey and West, Econometrica 55, 1987.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+
+PyTree = Any
+
+
+class Exponent(NamedTuple):
+    """A finite-time Lyapunov exponent.
+
+    Attributes:
+        rate: Exponent per update.
+        low: Lower end of its interval.
+        high: Upper end of its interval.
+        first: Update at which the range begins.
+        last: Update at which the range ends.
+    """
+
+    rate: float
+    low: float
+    high: float
+    first: int
+    last: int
+
+
+def perturb_one_ulp(params: PyTree, key: jax.Array) -> PyTree:
+    """Moves every weight to a neighbouring number, up or down at random.
+
+    Args:
+        params: A pytree of floating arrays.
+        key: Consumed for the signs.
+
+    Returns:
+        A pytree like `params`. A zero stays zero: its neighbour is a denormal number,
+        which the processor's arithmetic would flush.
+    """
+    leaves, treedef = jax.tree.flatten(params)
+    keys = jax.random.split(key, max(1, len(leaves)))
+
+    def neighbour(leaf: jax.Array, leaf_key: jax.Array) -> jax.Array:
+        leaf = jnp.asarray(leaf)
+        up = jax.random.bernoulli(leaf_key, shape=leaf.shape)
+        infinity = jnp.asarray(jnp.inf, leaf.dtype)
+        moved = jnp.nextafter(leaf, jnp.where(up, infinity, -infinity))
+        return jnp.where(leaf == 0.0, leaf, moved)
+
+    moved = [neighbour(leaf, k) for leaf, k in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(treedef, moved)
+
+
+def weight_distance(a: PyTree, b: PyTree) -> jax.Array:
+    """Computes the L2 distance of two pytrees of floating arrays, a scalar."""
+    squares = jax.tree.map(lambda x, y: jnp.sum(jnp.square(x - y)), a, b)
+    return jnp.sqrt(sum(jax.tree.leaves(squares)))
+
+
+def log_distances(
+    step: Callable[[Any, Any], Any],
+    start_a: Any,
+    start_b: Any,
+    batches: Iterable[Any],
+    *,
+    step_b: Callable[[Any, Any], Any] | None = None,
+    weights: Callable[[Any], PyTree] = lambda state: state,
+) -> np.ndarray:
+    """Trains twice on the same batches and follows the distance of the weights.
+
+    Args:
+        step: One update: (state, batch) to state. Jit it beforehand.
+        start_a: State of the first training.
+        start_b: State of the second training.
+        batches: The batches in order, one an update; T of them.
+        step_b: Step of the second training where that differs (noise on one of them).
+        weights: Picks the weights from a state.
+
+    Returns:
+        Natural logarithms [T + 1] of the L2 distance before the first update and after
+        each; -inf where the weights are equal.
+    """
+    distance = jax.jit(weight_distance)
+    step_b = step if step_b is None else step_b
+    a, b = start_a, start_b
+    distances = [distance(weights(a), weights(b))]
+    for batch in batches:
+        a, b = step(a, batch), step_b(b, batch)
+        distances.append(distance(weights(a), weights(b)))
+    with np.errstate(divide="ignore"):
+        return np.log(np.array([float(d) for d in distances]))
+
+
+def fit_exponent(
+    log_distance: np.ndarray,
+    *,
+    first: int = 0,
+    last: int | None = None,
+    confidence: float = 0.95,
+) -> Exponent:
+    """Estimates the finite-time Lyapunov exponent over a range of updates.
+
+    Args:
+        log_distance: ln d_t [T + 1], t from 0, as `log_distances` gives.
+        first: First t of the range.
+        last: Last t of the range; by default the last one there is. End it before the
+            distance saturates at the size of the trained weights.
+        confidence: Level of the interval, in (0, 1).
+
+    Returns:
+        The exponent per update, with its interval and range.
+
+    Raises:
+        ValueError: If the range holds fewer than 4 updates, if a distance in it is
+            zero or not finite, or if the level is outside (0, 1).
+    """
+    log_distance = np.asarray(log_distance, float)
+    last = len(log_distance) - 1 if last is None else last
+    if not 0 <= first <= last - 4 or last >= len(log_distance):
+        raise ValueError(
+            f"range {first}..{last}: expected at least 4 updates within "
+            f"0..{len(log_distance) - 1}"
+        )
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence={confidence!r}: expected a number in (0, 1)")
+    window = log_distance[first : last + 1]
+    if not np.isfinite(window).all():
+        bad = first + int(np.argmin(np.isfinite(window)))
+        raise ValueError(
+            f"ln d is {log_distance[bad]} at update {bad}: expected finite values "
+            f"within {first}..{last}"
+        )
+    growths = np.diff(window)
+    rate = float(growths.mean())
+    quantile = scipy.stats.t.ppf(0.5 + confidence / 2.0, len(growths) - 1)
+    half_width = float(quantile * _standard_error(growths))
+    return Exponent(rate, rate - half_width, rate + half_width, first, last)
+
+
+def _standard_error(x: np.ndarray) -> float:
+    """Newey-West standard error of the mean of x [n], lag 4 (n / 100)^(2/9)."""
+    n = len(x)
+    lag = min(n - 1, int(4.0 * (n / 100.0) ** (2.0 / 9.0)))
+    centred = x - x.mean()
+    # n - 1 where the estimator has n: exact for independent values.
+    variance = centred @ centred / (n - 1)
+    for k in range(1, lag + 1):
+        weight = 1.0 - k / (lag + 1.0)
+        variance += 2.0 * weight * (centred[k:] @ centred[:-k]) / (n - 1)
+    return float(np.sqrt(max(variance, 0.0) / n))
