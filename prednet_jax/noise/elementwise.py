@@ -1,0 +1,257 @@
+"""Noise on the result of one floating-point operation, element by element.
+
+`apply` takes the result of a primitive and gives it back perturbed. With `u` a fresh
+uniform number in [0, 1) and `n` a fresh normal one:
+
+    UlpPerturbation     x moves by k ulps, k uniform on {-max_ulps, ..., max_ulps}
+    Gaussian            x + scale n, or x + scale rms(x) n
+    StochasticRounding  the neighbour y+ above or y- below the exact result z, among
+                        numbers of `mantissa_bits`: y+ with probability
+                        (z - y-) / (y+ - y-), so that the mean is z
+    MonteCarlo          fl(z + 2^(e - t) xi), xi uniform in (-1/2, 1/2),
+                        e = floor(log2 |z|) + 1, t = virtual_precision
+
+The arithmetic is in `rounding` and `monte_carlo`. Zero, infinities and NaN stay as they
+are under the two kinds of rounding; no finite number becomes infinite under any noise.
+
+Derivatives pass straight through: the noise is a constant of the operation, so
+`grad(inject(f))` is the gradient of `f` at the perturbed intermediate values.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+
+from prednet_jax.noise import error_free, monte_carlo, random_bits, rounding
+from prednet_jax.noise.error_free import format_of, to_bits
+from prednet_jax.noise.specs import (
+    Elementwise,
+    Gaussian,
+    MonteCarlo,
+    NoiseSpec,
+    ReducedPrecision,
+    StochasticRounding,
+    UlpPerturbation,
+    parts,
+)
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def apply(
+    spec: NoiseSpec,
+    value: Array,
+    operands: Sequence[Array],
+    words: Array,
+    salt: int = 0,
+    *,
+    primitive: str = "",
+) -> Array:
+    """The result of a floating-point primitive, perturbed.
+
+    Args:
+        spec: an elementwise spec, or a composition: its elementwise parts are applied
+            in order. Other specs leave the value as it is.
+        value: the result, float16, bfloat16, float32 or float64, of any shape.
+        operands: what the primitive was given. Stochastic rounding and Monte Carlo
+            arithmetic find the exact result from them, deterministic noise its bits.
+        words: uint32 [2], the generator's state, folded with the equation's path and
+            the loop counters (`random_bits.fold`). Deterministic noise does not
+            depend on it.
+        salt: distinguishes several results of one state.
+        primitive: name of the primitive. The exact result is known for those of
+            `error_free.ERROR_FREE` with operands of the type of the result.
+
+    Returns:
+        Array of the shape and type of `value`.
+
+    Raises:
+        ValueError: when `value` is not of a supported floating-point type.
+    """
+    format_of(value.dtype)
+    arrays = tuple(jnp.asarray(x) for x in operands)
+    # A second noise acts on the first one's result, of which no operation is known.
+    name = primitive if _known(primitive, value, arrays) else ""
+    for position, part in enumerate(parts(spec)):
+        if isinstance(part, Elementwise):
+            state = _salted(words, salt, position)
+            value = _noisy(part, name, value, arrays, state)
+            name = ""
+    return value
+
+
+def perturb_operands(
+    spec: NoiseSpec,
+    primitive: str,
+    operands: Sequence[Array],
+    words: Array,
+    salt: int = 0,
+) -> tuple[Array, ...]:
+    """Operands as `pb` and `mca` see them, for a primitive without an exact result.
+
+    For primitives of `error_free.ERROR_FREE`, whose result `apply` perturbs instead,
+    and for all other specs and types, the operands come back as they are.
+
+    Args:
+        spec: any spec; its MonteCarlo parts with mode `pb` or `mca` act.
+        primitive: name of the primitive about to be evaluated.
+        operands: of any shape and type.
+        words: uint32 [2], as for `apply`.
+        salt: as for `apply`.
+    """
+    out = tuple(operands)
+    if primitive in error_free.ERROR_FREE:
+        return out
+    for position, part in enumerate(parts(spec)):
+        if isinstance(part, MonteCarlo) and part.mode in ("pb", "mca"):
+            state = _salted(words, salt, position)
+            out = tuple(
+                _bounded(part, i, x, state) if _is_float(x) else x
+                for i, x in enumerate(out)
+            )
+    return out
+
+
+def round_operand(spec: NoiseSpec, x: Array) -> Array:
+    """An operand of dot or conv, rounded to nearest-even in a narrower format.
+
+    The type of `x` stays: products and sums are computed in it, as tensor cores
+    accumulate in float32. See `rounding.to_format`.
+
+    Args:
+        spec: any spec; its ReducedPrecision part acts.
+        x: array of any shape; types other than floating-point pass unchanged.
+    """
+    for part in parts(spec):
+        if isinstance(part, ReducedPrecision) and _is_float(x):
+            x = _rounded(part.format, x)
+    return x
+
+
+def _is_float(x: Array) -> bool:
+    return jnp.dtype(x.dtype).name in FLOATS
+
+
+def _known(primitive: str, value: Array, operands: tuple[Array, ...]) -> bool:
+    """Whether the exact result can be found from the operands."""
+    return primitive in error_free.ERROR_FREE and all(
+        x.dtype == value.dtype and x.shape in ((), value.shape) for x in operands
+    )
+
+
+def _salted(words: Array, salt: int, position: int) -> Array:
+    return words ^ np.array(random_bits.salt_words((salt, position)), np.uint32)
+
+
+def _perturbed(
+    spec: Elementwise,
+    primitive: str,
+    value: Array,
+    operands: tuple[Array, ...],
+    state: Array,
+) -> Array:
+    """One elementwise noise; `primitive` is empty where the exact result is unknown."""
+    zero = error_free.run_time_zero(state)
+    draw = _drawer(spec, primitive, (value, *operands), state)
+    match spec:
+        case UlpPerturbation():
+            return rounding.random_step(value, spec.max_ulps, draw(0))
+        case Gaussian():
+            return rounding.add_normal(
+                value, spec.scale, draw(0), zero, relative=spec.relative
+            )
+        case StochasticRounding():
+            return rounding.stochastic(
+                primitive, value, operands, spec.mantissa_bits, draw, zero
+            )
+        case MonteCarlo():
+            return monte_carlo.result(
+                primitive,
+                value,
+                operands,
+                draw,
+                zero,
+                mode=spec.mode,
+                precision=spec.virtual_precision,
+            )
+    raise ValueError(f"spec={spec!r}: expected an elementwise noise of this module")
+
+
+def _perturbed_operand(spec: MonteCarlo, position: int, x: Array, state: Array):
+    zero = error_free.run_time_zero(state)
+    draw = _drawer(spec, f"operand {position}", (x,), state)
+    return monte_carlo.operand(x, draw, zero, position, spec.virtual_precision)
+
+
+def _straight_through(function: Callable, static: int) -> Callable:
+    """`function` with the derivative of the identity in its argument `static`.
+
+    Compiled once for each value of the static arguments and each shape: an eager call
+    is one kernel, and a traced one a cached jaxpr instead of some thirty operations
+    traced anew.
+
+    Args:
+        function: of `static` hashable arguments, then arrays, the first of which is
+            the value that is perturbed.
+        static: how many leading arguments are not arrays.
+    """
+    numbers = tuple(range(static))
+    wrapped = jax.custom_jvp(function, nondiff_argnums=numbers)
+
+    def jvp(*args):
+        *leading, primals, tangents = args
+        return wrapped(*leading, *primals), tangents[0]
+
+    wrapped.defjvp(jvp)
+    return functools.wraps(function)(jax.jit(wrapped, static_argnums=numbers))
+
+
+def _drawer(
+    spec: Elementwise, name: str, arrays: tuple[Array, ...], state: Array
+) -> Callable[[int], Array]:
+    """`draw(i)`: the bits numbered i for each element of `arrays[0]`.
+
+    Without `deterministic`, they are those of the state. With it, a hash of the bits of
+    all `arrays` that have its shape, or none: one element, one result, wherever it
+    stands and whatever the key. (The result of dot or conv stands for its operands.)
+    """
+    shape = arrays[0].shape
+    if not spec.deterministic:
+        # The pair keeps these salts apart from those of `_salted`, also a pair, by
+        # its second number.
+        return lambda i: random_bits.bits(state, shape, (i, zlib.crc32(b"draw")))
+    seed, tail = random_bits.salt_words(zlib.crc32(name.encode()))
+    digest = jnp.full(shape, seed, jnp.uint32)
+    for x in arrays:
+        if _is_float(x) and x.shape in ((), shape):
+            for half in _halves(x):
+                digest = random_bits.hash_counter(
+                    digest ^ half, np.uint32(tail), np.uint32(seed)
+                )
+
+    def draw(i: int) -> Array:
+        w0, w1 = random_bits.salt_words((i, seed))
+        return random_bits.hash_counter(digest, np.uint32(w0), np.uint32(w1))
+
+    return draw
+
+
+def _halves(x: Array) -> tuple[Array, ...]:
+    """The bits of `x` as one or two uint32 arrays."""
+    b = to_bits(x)
+    low = lax.convert_element_type(b, jnp.uint32)
+    if b.dtype.itemsize <= 4:
+        return (low,)
+    return low, lax.convert_element_type(b >> np.uint64(32), jnp.uint32)
+
+
+_noisy = _straight_through(_perturbed, 2)
+_bounded = _straight_through(_perturbed_operand, 2)
+_rounded = _straight_through(rounding.to_format, 1)

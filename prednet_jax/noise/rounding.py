@@ -1,0 +1,246 @@
+"""Rounding and its errors on the bits of floating-point numbers.
+
+Every function works on float16, bfloat16, float32 and float64, never crosses from
+finite to infinite, and leaves zero, infinities and NaN alone unless it says otherwise.
+Random bits come in as uint32 arrays of the shape of the value.
+
+Stochastic rounding to fewer bits than the type has adds random bits below the last one
+kept and cuts them off. That rounds the *computed* result, itself rounded to nearest.
+
+At the full precision of the type that would do nothing, the result being a number of
+the type. There the *exact* result z of the operation is rounded. For add, sub, mul, div
+and sqrt z is known (`error_free`): exactly for the first three, to 2^-24 of an ulp for
+the other two. For everything else (exp, tanh, dot, ...) the discarded error is unknown
+and modelled as uniform on +-1/2 ulp, independent of everything. A result then moves up
+one ulp with probability E max(error, 0) = 1/8, down with probability 1/8. Two things
+follow: an exact result of such a primitive, exp(0) = 1, moves too; and a sum of many
+terms, rounded many times, is perturbed once, at its end. What happens inside a sum is
+the subject of `ReductionOrder`.
+
+Sources: M. Croci et al., "Stochastic rounding: implementation, error analysis and
+applications", R. Soc. Open Sci. 9 (2022), mode 1; P. Blanchard, N. Higham, T. Mary,
+SIAM J. Sci. Comput. 42 (2020), for the moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+
+from prednet_jax.noise import error_free, random_bits
+from prednet_jax.noise.error_free import format_of, from_bits, guard, to_bits
+
+# Exponent and mantissa bits of the narrower formats of tensor cores.
+FORMATS = {"tf32": (8, 10), "bf16": (8, 7), "fp16": (5, 10)}
+_EXPONENT_BITS = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
+# Ranges of at most this many integers are drawn by a 16-bit multiplication, whose
+# probabilities are off by less than 2^-12; others by a remainder, off by 2^-11 at most.
+_FEW = 16
+
+
+def step(x: Array, count: Array) -> Array:
+    """`x` moved by `count` ulps away from zero (towards it where negative).
+
+    The magnitude stops at the largest finite number, and at the smallest normal one (a
+    denormal: at the smallest denormal), so that the sign never changes.
+
+    Args:
+        x: floating-point array.
+        count: int32, of the same shape.
+    """
+    fmt = format_of(x.dtype)
+    # 16 bits are too few for the sum of a magnitude and a count.
+    integer = jnp.dtype("int64" if fmt.unsigned.itemsize == 8 else "int32")
+    bits = to_bits(x)
+    magnitude = lax.convert_element_type(
+        bits & fmt.unsigned.type(fmt.magnitude), integer
+    )
+    lowest = lax.select(
+        magnitude >= integer.type(fmt.smallest),
+        jnp.full(x.shape, fmt.smallest, integer),
+        jnp.ones(x.shape, integer),
+    )
+    moved = magnitude + lax.convert_element_type(count, integer)
+    moved = jnp.minimum(jnp.maximum(moved, lowest), integer.type(fmt.largest))
+    # Zero wraps around to the largest unsigned number: one comparison for both ends.
+    wrapped = lax.convert_element_type(magnitude, f"u{integer.name}") - np.dtype(
+        f"u{integer.name}"
+    ).type(1)
+    movable = wrapped < np.dtype(f"u{integer.name}").type(fmt.largest)
+    moved = lax.select(movable, moved, magnitude)
+    sign = bits & fmt.unsigned.type(fmt.magnitude + 1)
+    return from_bits(sign | lax.convert_element_type(moved, fmt.unsigned), x.dtype)
+
+
+def random_step(x: Array, most: int, random: Array) -> Array:
+    """`x` moved by a number of ulps uniform on {-most, ..., most}."""
+    return step(x, _integer_below(2 * most + 1, random) - np.int32(most))
+
+
+def modelled_step(x: Array, random: Array) -> Array:
+    """`x` moved by one ulp up or down, each with probability 1/8 (module docstring)."""
+    top = random >> np.uint32(29)
+    up = lax.convert_element_type(top == np.uint32(0), jnp.int32)
+    down = lax.convert_element_type(top == np.uint32(1), jnp.int32)
+    return step(x, up - down)
+
+
+def towards(rounded: Array, error: Array, random: Array) -> Array:
+    """Stochastic rounding of `rounded + error`, one of whose neighbours is `rounded`.
+
+    With probability |error| / gap the result is the next number on the side of the
+    error, `gap` being the distance to it; else `rounded`. Nothing moves where the error
+    is zero or NaN.
+    """
+    opposite = (to_bits(rounded) ^ to_bits(error)) >> format_of(
+        rounded.dtype
+    ).unsigned.type(rounded.dtype.itemsize * 8 - 1)
+    direction = np.int32(1) - np.int32(2) * lax.convert_element_type(
+        opposite, jnp.int32
+    )
+    neighbour = step(rounded, direction)
+    gap = abs(neighbour - rounded)
+    u = lax.convert_element_type(random_bits.unit(random), rounded.dtype)
+    return lax.select(u * gap < abs(error), neighbour, rounded)
+
+
+def stochastic(
+    primitive: str,
+    value: Array,
+    operands: tuple[Array, ...],
+    mantissa_bits: int,
+    draw: Callable[[int], Array],
+    zero: Array,
+) -> Array:
+    """Stochastic rounding of a result; see the module docstring.
+
+    Args:
+        primitive: a name in `error_free.ERROR_FREE`, or empty: exact result unknown.
+        value: the computed result.
+        operands: of the primitive; read where it is known.
+        mantissa_bits: explicit bits kept.
+        draw: `draw(i)` gives independent uint32 bits, i = 0, 1, ...
+        zero: of `error_free.run_time_zero`.
+    """
+    kept = format_of(value.dtype).mantissa
+    if mantissa_bits < kept:
+        return cut(value, kept - mantissa_bits, draw)
+    if not primitive:
+        return modelled_step(value, draw(0))
+    if value.dtype.itemsize == 2:
+        args = tuple(guard(x, zero) for x in operands)
+        wide = error_free.evaluate(primitive, args, value.shape)
+        return narrow(wide, value, draw(0))
+    rounded, error = error_free.residual(primitive, value, operands, zero)
+    return towards(rounded, error, draw(0))
+
+
+def cut(x: Array, dropped: int, draw: Callable[[int], Array]) -> Array:
+    """`x` rounded stochastically to `dropped` mantissa bits fewer, 1 to 51."""
+    fmt = format_of(x.dtype)
+    uint = fmt.unsigned.type
+    mask = uint((1 << dropped) - 1)
+    random = lax.convert_element_type(draw(0), fmt.unsigned)
+    if dropped > 32:
+        random |= lax.convert_element_type(draw(1), fmt.unsigned) << uint(32)
+    bits = to_bits(x)
+    magnitude = bits & uint(fmt.magnitude)
+    raised = (magnitude + (random & mask)) & ~mask
+    # Rounding up past the largest number would give infinity.
+    raised = lax.select(raised <= uint(fmt.largest), raised, magnitude & ~mask)
+    raised = lax.select(magnitude <= uint(fmt.largest), raised, magnitude)
+    return from_bits((bits & uint(fmt.magnitude + 1)) | raised, x.dtype)
+
+
+def narrow(wide: Array, value: Array, random: Array) -> Array:
+    """A float32 number rounded stochastically to the 16-bit type of `value`.
+
+    Where `value`, the rounding to nearest, is not finite, it is the result.
+    """
+    if value.dtype == jnp.bfloat16:
+        out = cut(wide, 16, lambda _: random)
+    else:
+        # The last place of binary16: 2^-10 of the number, and 2^-24 at least.
+        place = lax.max(
+            error_free.power_below(wide) * np.float32(2.0**-10), np.float32(2.0**-24)
+        )
+        scaled = abs(wide) / place
+        below = lax.floor(scaled)
+        up = random_bits.unit(random) < scaled - below
+        size = (below + lax.convert_element_type(up, jnp.float32)) * place
+        size = lax.min(size, np.float32(65504.0))
+        out = lax.select(wide < np.float32(0.0), -size, size)
+    out = lax.convert_element_type(out, value.dtype)
+    return lax.select(abs(value) < np.asarray(jnp.inf, value.dtype), out, value)
+
+
+def add_normal(
+    value: Array, scale: float, random: Array, zero: Array, *, relative: bool
+) -> Array:
+    """`value + scale n`, or `value + scale rms(value) n`, zeros included.
+
+    The RMS is over all finite elements of the value (under `vmap` of the noisy
+    function: over those of each example). Elements that would overflow stay.
+    """
+    wide = jnp.float64 if value.dtype == jnp.float64 else jnp.float32
+    # Guards keep products from being contracted into the sums that follow, so that a
+    # compiled program and one run operation by operation agree to the bit.
+    x = lax.convert_element_type(guard(value, zero), wide)
+    sigma = jnp.asarray(scale, wide)
+    if relative:
+        sigma = sigma * rms(x, zero)
+    n = lax.convert_element_type(random_bits.gauss(random), wide)
+    noisy = lax.convert_element_type(x + guard(sigma * n, zero), value.dtype)
+    return lax.select(abs(noisy) < np.asarray(jnp.inf, value.dtype), noisy, value)
+
+
+def rms(x: Array, zero: Array) -> Array:
+    """Root of the mean square of the finite elements of `x`, without overflow."""
+    finite = abs(x) < np.asarray(jnp.inf, x.dtype)
+    x = lax.select(finite, x, jnp.zeros_like(x))
+    unit = error_free.power_below(jnp.max(abs(x), initial=np.asarray(0.0, x.dtype)))
+    unit = lax.select(unit > np.asarray(0.0, x.dtype), unit, jnp.ones_like(unit))
+    scaled = x / unit
+    squares = jnp.sum(guard(scaled * scaled, zero))
+    count = jnp.sum(finite, dtype=x.dtype)
+    return unit * lax.sqrt(squares / lax.max(count, jnp.ones_like(count)))
+
+
+def to_format(name: str, x: Array) -> Array:
+    """`x` rounded to nearest-even in a format of tensor cores, in its own type.
+
+    `fp16` is IEEE binary16 with its range: magnitudes of 65520 and more become
+    infinite, as the hardware's conversion makes them, and those below 2^-14 are rounded
+    to multiples of 2^-24. `tf32` and `bf16` have the range of float32. A type with no
+    more bits than the format is left as it is.
+
+    Args:
+        name: `"tf32"`, `"bf16"` or `"fp16"`.
+        x: floating-point array.
+    """
+    exponent, mantissa = FORMATS[name]
+    own = _EXPONENT_BITS[jnp.dtype(x.dtype).name]
+    if own <= exponent and format_of(x.dtype).mantissa <= mantissa:
+        return x
+    wide = lax.convert_element_type(x, jnp.float32) if x.dtype.itemsize == 2 else x
+    out = lax.reduce_precision(wide, min(own, exponent), mantissa)
+    if name == "fp16":
+        # reduce_precision flushes what binary16 holds as a denormal number.
+        last = np.asarray(2.0**-24, wide.dtype)
+        small = lax.round(wide / last, lax.RoundingMethod.TO_NEAREST_EVEN) * last
+        tiny = abs(wide) < np.asarray(2.0**-14, wide.dtype)
+        out = lax.select(tiny, small, out)
+    return lax.convert_element_type(out, x.dtype)
+
+
+def _integer_below(count: int, random: Array) -> Array:
+    """Uniform integers in [0, count), int32, from uint32 bits."""
+    if count <= _FEW:
+        drawn = ((random >> np.uint32(16)) * np.uint32(count)) >> np.uint32(16)
+    else:
+        drawn = lax.rem(random, jax.numpy.full_like(random, count))
+    return lax.convert_element_type(drawn, jnp.int32)

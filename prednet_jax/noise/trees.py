@@ -1,0 +1,148 @@
+"""Noise that acts once on a whole tree of arrays: a gradient, or initial weights.
+
+GradientGaussian    g + scale rms(g) n, rms over all elements of all leaves, so that
+                    E |noise|^2 = scale^2 |g|^2
+BitFlip             one bit of one weight flipped: the smallest change there is, and
+                    enough to separate two trainings as far as two seeds do
+                    (C. Summers & M. Dinneen, "Nondeterminism and instability in
+                    neural network optimization", ICML 2021, section 5)
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+
+from prednet_jax.noise import error_free, random_bits, rounding
+from prednet_jax.noise.error_free import format_of, from_bits, guard, to_bits
+from prednet_jax.noise.specs import BitFlip, GradientGaussian, NoiseSpec, parts
+
+Tree = TypeVar("Tree")
+
+
+def perturb_tree(spec: NoiseSpec, key: Array, tree: Tree) -> Tree:
+    """A gradient or a set of weights, perturbed.
+
+    Args:
+        spec: GradientGaussian and BitFlip parts act, in their order, whatever the tree
+            stands for (`specs.at` picks those of one site); others do nothing.
+        key: typed or raw PRNG key; consumed here.
+        tree: pytree of arrays. Leaves of other than floating-point types stay.
+
+    Returns:
+        A tree of the same structure, shapes and types.
+
+    Raises:
+        ValueError: when a BitFlip names a leaf, an index or a bit that is not there, or
+            the tree has no floating-point element.
+    """
+    state = random_bits.words(key)
+    for position, part in enumerate(parts(spec)):
+        here = random_bits.fold(state, zlib.crc32(b"tree"), position)
+        if isinstance(part, GradientGaussian):
+            tree = _add_normal(part, here, tree)
+        elif isinstance(part, BitFlip):
+            tree = _flip(part, here, tree)
+    return tree
+
+
+def _floats(tree: object) -> dict[int, Array]:
+    """The floating-point leaves that have elements, by position."""
+    leaves = {i: jnp.asarray(x) for i, x in enumerate(jax.tree.leaves(tree))}
+    found = {
+        i: x
+        for i, x in leaves.items()
+        if jnp.issubdtype(x.dtype, jnp.floating) and x.size
+    }
+    if not found:
+        raise ValueError("tree has no floating-point element: expected at least one")
+    return found
+
+
+def _replace(tree: Tree, new: dict[int, Array]) -> Tree:
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, [new.get(i, x) for i, x in enumerate(leaves)])
+
+
+def _add_normal(spec: GradientGaussian, state: Array, tree: Tree) -> Tree:
+    floats = _floats(tree)
+    zero = error_free.run_time_zero(state)
+    wide = (
+        jnp.float64
+        if any(x.dtype == jnp.float64 for x in floats.values())
+        else jnp.float32
+    )
+    # The root mean square of the leaves' root mean squares, weighted by their sizes;
+    # each is scaled by itself, so that none overflows.
+    sizes = np.array([x.size for x in floats.values()], wide)
+    each = jnp.stack(
+        [rounding.rms(lax.convert_element_type(x, wide), zero) for x in floats.values()]
+    )
+    spread = rounding.rms(each * np.sqrt(sizes / sizes.sum()), zero)
+    spread = spread * np.sqrt(np.asarray(len(floats), wide))
+    sigma = spread * np.asarray(spec.scale, wide)
+    new = {}
+    for i, x in floats.items():
+        n = lax.convert_element_type(random_bits.normal(state, x.shape, i), wide)
+        noisy = lax.convert_element_type(x, wide) + guard(sigma * n, zero)
+        new[i] = lax.convert_element_type(noisy, x.dtype)
+    return _replace(tree, new)
+
+
+def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
+    """One bit flipped, of a weight drawn among the normal numbers of the tree.
+
+    A zero is drawn only if there is nothing else: its lowest bits make a denormal
+    number, which processors flush back to zero.
+    """
+    floats = _select(spec, tree)
+    scores = {}
+    for i, x in floats.items():
+        fmt = format_of(x.dtype)
+        uint = fmt.unsigned.type
+        if spec.bit >= 8 * x.dtype.itemsize:
+            raise ValueError(
+                f"bit={spec.bit!r}: expected 0 to {8 * x.dtype.itemsize - 1} for a "
+                f"weight of type {x.dtype}"
+            )
+        normal = (to_bits(x) & uint(fmt.magnitude)) >= uint(fmt.smallest)
+        first = lax.convert_element_type(normal, jnp.uint32) << np.uint32(31)
+        random = random_bits.bits(state, x.shape, i) >> np.uint32(1)
+        scores[i] = jnp.ravel(first | random)
+    best = jnp.stack([jnp.max(s) for s in scores.values()])
+    chosen = jnp.argmax(best)
+    new = {}
+    for order, (i, x) in enumerate(floats.items()):
+        uint = format_of(x.dtype).unsigned.type
+        index = jnp.argmax(scores[i]) if spec.index is None else spec.index
+        here = (jnp.arange(x.size) == index) & (chosen == order)
+        mask = jnp.where(here, uint(1 << spec.bit), uint(0)).reshape(x.shape)
+        new[i] = from_bits(to_bits(x) ^ mask, x.dtype)
+    return _replace(tree, new)
+
+
+def _select(spec: BitFlip, tree: object) -> dict[int, Array]:
+    """The leaves among which BitFlip draws."""
+    floats = _floats(tree)
+    if spec.leaf is None:
+        return floats
+    paths = [
+        jax.tree_util.keystr(path)
+        for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]
+    ]
+    found = [i for i in floats if spec.leaf in paths[i]]
+    if len(found) != 1:
+        names = ", ".join(paths[i] for i in floats)
+        raise ValueError(
+            f"leaf={spec.leaf!r} matches {len(found)} leaves: expected a part of the "
+            f"path of exactly one of {names}"
+        )
+    leaf = floats[found[0]]
+    if spec.index is not None and spec.index >= leaf.size:
+        raise ValueError(f"index={spec.index!r}: expected 0 to {leaf.size - 1}")
+    return {found[0]: leaf}

@@ -1,0 +1,192 @@
+"""The hash generator, tested as a generator: keys are fixed, so nothing can flake.
+
+Bounds are written as z scores: with K independent statistics the largest |z| exceeds 5
+with probability below K * 6e-7, so a bound of 5 fails only for a faulty generator.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from prednet_jax.noise import random_bits
+
+KEYS, LENGTH = 128, 1 << 15
+
+
+@pytest.fixture(scope="module")
+def neighbours():
+    """Words of 128 neighbouring raw keys, uint32 [128, 2]."""
+    raw = jnp.stack([jnp.array([0, i], jnp.uint32) for i in range(KEYS)])
+    return jax.jit(jax.vmap(random_bits.words))(raw)
+
+
+@pytest.fixture(scope="module")
+def drawn(neighbours):
+    """Bits of each of those keys, uint32 [128, LENGTH]."""
+    draw = jax.jit(jax.vmap(lambda w: random_bits.bits(w, (LENGTH,))))
+    return np.asarray(draw(neighbours))
+
+
+def centred(bits):
+    """Bits as numbers of mean 0 and variance 1."""
+    return (bits.astype(np.float64) / 2.0**32 - 0.5) * np.sqrt(12.0)
+
+
+def test_each_byte_is_uniform(drawn):
+    values = drawn.reshape(-1).view(np.uint8).reshape(-1, 4)
+    for place in range(4):
+        counts = np.bincount(values[:, place], minlength=256)
+        assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_each_bit_is_balanced(drawn):
+    n = drawn.size
+    z = [(((drawn >> b) & 1).mean() - 0.5) * 2 * np.sqrt(n) for b in range(32)]
+    assert np.abs(z).max() < 5
+
+
+def test_neighbouring_counters_are_uncorrelated(drawn):
+    u = centred(drawn)
+    for lag in (1, 2, 3, 4, 7, 8, 16, 64, 256, 4096):
+        z = (u[:, :-lag] * u[:, lag:]).mean(axis=1) * np.sqrt(LENGTH - lag)
+        assert abs(z.mean()) * np.sqrt(KEYS) < 5
+        # 128 values of variance 1: their variance has standard deviation 0.125.
+        assert 0.5 < z.var() < 1.6
+
+
+def test_single_bits_of_neighbours_are_uncorrelated(drawn):
+    for bit in (0, 1, 7, 8, 15, 16, 30, 31):
+        v = ((drawn >> bit) & 1) * 2.0 - 1.0
+        for lag in (1, 2, 8, 64):
+            z = (v[:, :-lag] * v[:, lag:]).mean() * np.sqrt(KEYS * (LENGTH - lag))
+            assert abs(z) < 5
+
+
+def correlations(rows):
+    u = centred(rows)
+    z = (u @ u.T) / np.sqrt(rows.shape[1])
+    return z[np.triu_indices(len(rows), 1)]
+
+
+def test_neighbouring_keys_are_uncorrelated(drawn):
+    z = correlations(drawn)
+    assert np.abs(z).max() < 5.5
+    assert 0.9 < z.var() < 1.1
+
+
+def test_neighbouring_salts_and_folds_are_uncorrelated(neighbours):
+    w = neighbours[7]
+    salts = np.stack([random_bits.bits(w, (LENGTH,), s) for s in range(48)])
+    z = correlations(salts)
+    assert np.abs(z).max() < 5.5
+    assert 0.85 < z.var() < 1.15
+    folds = jax.vmap(lambda i: random_bits.fold(w, i))(jnp.arange(48))
+    rows = np.asarray(jax.vmap(lambda w: random_bits.bits(w, (LENGTH,)))(folds))
+    z = correlations(rows)
+    assert np.abs(z).max() < 5.5
+    assert 0.85 < z.var() < 1.15
+
+
+@pytest.mark.parametrize("what", ["counter", "word"])
+def test_avalanche(neighbours, what):
+    """Flipping any input bit flips each output bit with probability 1/2."""
+    n = 1 << 15
+    w0, w1 = neighbours[3]
+    # Spread over the whole range of the counter.
+    index = jnp.arange(n, dtype=jnp.uint32) * jnp.uint32(2654435761)
+    flipped = jax.jit(
+        lambda flip: (
+            random_bits.hash_counter(index ^ flip, w0, w1)
+            if what == "counter"
+            else random_bits.hash_counter(index, w0 ^ flip, w1)
+        )
+    )
+    base = flipped(jnp.uint32(0))
+    for bit in range(32):
+        changed = np.asarray(base ^ flipped(jnp.uint32(1 << bit)))
+        rates = [((changed >> b) & 1).mean() for b in range(32)]
+        # 2^15 pairs have standard deviation 0.0028; the bias of lowbias32 adds to it.
+        assert np.abs(np.array(rates) - 0.5).max() < 0.03
+
+
+def test_fold_avalanche():
+    """Words of states, paths and counters that differ in one bit are unrelated."""
+    state = random_bits.words(jax.random.key(0))
+    base = jnp.arange(4096, dtype=jnp.uint32)
+    fold = jax.jit(jax.vmap(lambda i: random_bits.fold(state, i)))
+    for bit in range(0, 32, 3):
+        changed = np.asarray(fold(base) ^ fold(base ^ jnp.uint32(1 << bit)))
+        rates = np.stack([((changed >> b) & 1).mean(axis=0) for b in range(32)])
+        # 4096 pairs: standard deviation 0.0078.
+        assert np.abs(rates - 0.5).max() < 0.045
+
+
+def test_uniform_and_normal_have_their_distributions(neighbours):
+    w = neighbours[1]
+    u = np.asarray(random_bits.uniform(w, (1 << 17,)), np.float64)
+    assert stats.kstest(u, "uniform").pvalue > 1e-3
+    assert u.min() >= 0
+    assert u.max() < 1
+    x = np.asarray(random_bits.normal(w, (1 << 17,)), np.float64)
+    assert stats.kstest(x, "norm").pvalue > 1e-3
+    # Skewness and kurtosis have standard deviations sqrt(6/n) and sqrt(24/n).
+    assert abs(stats.skew(x)) < 5 * np.sqrt(6 / x.size)
+    assert abs(stats.kurtosis(x)) < 5 * np.sqrt(24 / x.size)
+
+
+def test_extreme_bits_give_finite_symmetric_normals():
+    ends = random_bits.gauss(jnp.array([0, 0xFFFFFFFF], jnp.uint32))
+    assert np.isfinite(ends).all()
+    assert ends[0] == -ends[1]
+    assert 5.3 < float(ends[1]) < 5.43
+    assert float(random_bits.unit(jnp.array([0xFFFFFFFF], jnp.uint32))[0]) < 1
+
+
+def test_same_bits_eager_jitted_and_mapped(neighbours):
+    def draw(w):
+        return random_bits.bits(w, (3, 50), (2, 5))
+
+    eager = np.stack([draw(w) for w in neighbours[:4]])
+    np.testing.assert_array_equal(eager, jax.vmap(draw)(neighbours[:4]))
+    np.testing.assert_array_equal(eager[0], jax.jit(draw)(neighbours[0]))
+
+
+def test_reference_values():
+    """The definition in the docstring, computed with Python integers."""
+    w0, w1, salt = 123, 456, 9
+    s0, s1 = random_bits.salt_words(salt)
+    got = random_bits.bits(jnp.array([w0, w1], jnp.uint32), (2, 3), salt)
+    mask = 0xFFFFFFFF
+    for i, value in enumerate(np.asarray(got).ravel()):
+        x = (0x9E3779B9 * i + (w0 ^ s0)) & mask
+        x = ((x ^ (x >> 16)) * 0x7FEB352D) & mask
+        x = ((x ^ (x >> 15)) + (w1 ^ s1)) & mask
+        x = (x * 0x846CA68B) & mask
+        assert int(value) == x ^ (x >> 16)
+
+
+def test_words_take_typed_and_raw_keys():
+    typed = random_bits.words(jax.random.key(5))
+    np.testing.assert_array_equal(typed, random_bits.words(jax.random.PRNGKey(5)))
+    rbg = random_bits.words(jax.random.key(5, impl="rbg"))
+    assert rbg.shape == (2,)
+    assert rbg.dtype == jnp.uint32
+    with pytest.raises(ValueError, match=r"float32 and shape \(2,\)"):
+        random_bits.words(jnp.zeros(2))
+    with pytest.raises(ValueError, match="expected one PRNG key"):
+        random_bits.words(jax.random.split(jax.random.key(0), 3))
+
+
+def test_fold_is_a_path():
+    w = random_bits.words(jax.random.key(0))
+    one_by_one = random_bits.fold(random_bits.fold(w, 1), jnp.int32(2))
+    np.testing.assert_array_equal(random_bits.fold(w, 1, 2), one_by_one)
+    assert not np.array_equal(random_bits.fold(w, 2, 1), one_by_one)
+
+
+def test_too_large_a_draw_is_refused():
+    w = random_bits.words(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"\(65537, 65536\)"):
+        random_bits.bits(w, (65537, 65536))
