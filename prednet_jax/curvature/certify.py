@@ -73,7 +73,8 @@ class CurvatureReport:
         steps: Lanczos steps of the last round.
         movement: (low, high): relative change of the best value from half the steps.
         spread: (low, high): relative distance between the best and worst start.
-        converged: (low, high): whether the movement is below the tolerance.
+        converged: (low, high): whether the movement is below the tolerance or below
+            the rounding.
         rounding: Allowance for rounding in a value, sqrt(n) eps max|theta|.
         finite_difference: Of the loss along the lowest vector.
     """
@@ -165,6 +166,7 @@ def certify(
     dimension = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
     steps, max_steps = capped_steps(params, steps), capped_steps(params, max_steps)
 
+    eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(params))).eps)
     round_key = key
     while True:
         round_key, *start_keys = jax.random.split(round_key, starts + 1)
@@ -178,11 +180,15 @@ def certify(
             )
         best = values[:, 0].min(), values[:, 1].max()
         before = halfway[:, 0].min(), halfway[:, 1].max()
-        low = _relative(best[0], before[0]), _relative(best[0], values[:, 0].max())
-        high = _relative(best[1], before[1]), _relative(best[1], values[:, 1].min())
+        worst = values[:, 0].max(), values[:, 1].min()
+        rounding = math.sqrt(dimension) * eps * max(abs(best[0]), abs(best[1]))
         # All n steps span the whole space: there is nothing left to move.
-        settled = tuple(steps == dimension or end[0] < tolerance for end in (low, high))
-        if all(settled) or steps == max_steps:
+        low, high = (
+            steps == dimension
+            or abs(best[end] - before[end]) <= max(tolerance * abs(best[end]), rounding)
+            for end in (0, 1)
+        )
+        if (low and high) or steps == max_steps:
             break
         steps = min(2 * steps, max_steps)
 
@@ -193,15 +199,14 @@ def certify(
         ]
     )
     pairs = rayleigh(loss, params, scale, vectors)
-    eps = float(jnp.finfo(vectors.dtype).eps)
     return CurvatureReport(
         pairs=pairs,
         dimension=dimension,
         steps=steps,
-        movement=(low[0], high[0]),
-        spread=(low[1], high[1]),
-        converged=(settled[0], settled[1]),
-        rounding=math.sqrt(dimension) * eps * float(jnp.max(jnp.abs(pairs.values))),
+        movement=(_relative(best[0], before[0]), _relative(best[1], before[1])),
+        spread=(_relative(best[0], worst[0]), _relative(best[1], worst[1])),
+        converged=(low, high),
+        rounding=rounding,
         finite_difference=finite_difference(
             loss, params, pairs.vectors[0], scale=scale, expected=float(pairs.values[0])
         ),
@@ -270,7 +275,7 @@ def _losses_along(
     return steps, jax.lax.map(along, offsets.ravel()).reshape(offsets.shape)
 
 
-def _relative(value: float, other: float) -> float:
+def _relative(value: np.floating, other: np.floating) -> float:
     """Distance of two numbers relative to the first; 0 for two zeros."""
     gap = abs(float(value) - float(other))
     if gap == 0.0:

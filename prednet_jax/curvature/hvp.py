@@ -15,6 +15,7 @@ References:
     arXiv 2207.14484, section 2 (the preconditioner with its bias corrections).
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -128,13 +129,17 @@ def adam_scale(
     def leaf(v: jax.Array) -> jax.Array:
         v = jnp.asarray(v)
         t = jnp.asarray(count).astype(v.dtype)
-        first = 1.0 - jnp.asarray(b1, v.dtype) ** t
-        second = 1.0 - jnp.asarray(b2, v.dtype) ** t
+        first, second = _one_minus_power(b1, t), _one_minus_power(b2, t)
         if form == "chainer":
             return first * (jnp.sqrt(v) + eps) / jnp.sqrt(second)
         return first * (jnp.sqrt(v / second) + eps)
 
     return jax.tree.map(leaf, second_moment)
+
+
+def _one_minus_power(b: float, t: jax.Array) -> jax.Array:
+    """1 - b^t without cancellation: b is near 1 and t may be 1."""
+    return -jnp.expm1(t * math.log(b)) if b > 0.0 else jnp.ones_like(t)
 
 
 def _checked(params: PyTree) -> PyTree:

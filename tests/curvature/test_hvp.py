@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from prednet_jax import optimizers
 from prednet_jax.curvature import adam_scale, hessian_operator, hvp
 
 
@@ -77,15 +78,18 @@ def test_kingma_scale_corrects_before_epsilon():
     np.testing.assert_allclose(0.1 * m / np.array(scale), expected, rtol=1e-5)
 
 
-def test_chainer_scale_adds_epsilon_before_the_correction():
-    """The published rule, written out: lr sqrt(1-b2^t)/(1-b1^t) m / (sqrt(v)+eps)."""
-    v, m, t = np.array([4.0, 0.0], np.float32), np.array([1.0, 1e-4], np.float32), 3
-    rate = 0.1 * np.sqrt(1 - 0.99**t) / (1 - 0.9**t)
-    expected = rate * m / (np.sqrt(v) + 1e-2)
-    scale = adam_scale({"w": v}, t, b1=0.9, b2=0.99, eps=1e-2)["w"]
-    assert scale.dtype == jnp.float32
-    # Single precision; 1 - b^t cancels one digit.
-    np.testing.assert_allclose(0.1 * m / np.array(scale), expected, rtol=1e-5)
+def test_chainer_scale_is_that_of_the_optimiser():
+    """-lr P^-1 m is the step of `chainer_adam` itself, over three updates."""
+    params = {"w": jnp.array([0.3, -2.0, 1e-6], jnp.float32)}
+    optimizer = optimizers.chainer_adam(0.01, b1=0.8, b2=0.99, eps=1e-3)
+    state = optimizer.init(params)
+    for count in range(1, 4):
+        updates, state = optimizer.update(params, state)
+        scale = adam_scale(state.nu, count, b1=0.8, b2=0.99, eps=1e-3)
+        assert scale["w"].dtype == jnp.float32
+        expected = -0.01 * np.array(state.mu["w"]) / np.array(scale["w"])
+        # A few roundings of float32.
+        np.testing.assert_allclose(updates["w"], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
