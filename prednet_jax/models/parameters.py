@@ -5,7 +5,7 @@ initialisers, their `__call__` hands the parameter tree to the pure functions of
 `models.prednet` and `models.autoencoder`.
 
 Initialisers, as published:
-    lotter      Glorot uniform for each gate's convolution, zero biases (Keras 2 default)
+    lotter      Glorot uniform for each gate's convolution, zero biases (Keras 2)
     watanabe    N(0, 1/fan_in), untruncated, each Chainer convolution with its own
                 fan_in; zero biases; peepholes N(0, 1/(R H W)) (Chainer's LeCunNormal)
     autoencoder N(0, 1/fan_in), zero biases (Chainer's LeCunNormal)
@@ -14,6 +14,7 @@ Initialisers, as published:
 import math
 from collections.abc import Callable
 from functools import singledispatch
+from itertools import pairwise
 
 import flax.linen as nn
 import jax
@@ -67,7 +68,7 @@ def _(config: AutoencoderConfig) -> Table:
     widths = (config.pixels, *config.hidden, config.pixels)
     return {
         f"dense_{i}": {"kernel": _normal((n, m), n), "bias": _zeros(m)}
-        for i, (n, m) in enumerate(zip(widths[:-1], widths[1:], strict=True))
+        for i, (n, m) in enumerate(pairwise(widths))
     }
 
 
@@ -94,10 +95,7 @@ def _(config: PredNetConfig) -> Table:
             # Chainer convolves h and E separately.
             parts = (recurrent, 2 * config.channels[int(layer)])
             kernel = _stacked(
-                [
-                    _normal((*shape[:2], n, conv.out_channels), n * taps)
-                    for n in parts
-                ]
+                [_normal((*shape[:2], n, conv.out_channels), n * taps) for n in parts]
             )
         else:
             kernel = _normal((*shape, conv.out_channels), conv.in_channels * taps)
@@ -184,3 +182,11 @@ def init_params(config: PredNetConfig | AutoencoderConfig, key: jax.Array) -> di
         initializers(config)
     # Compiled as one program: drawn leaf by leaf it would compile one for each shape.
     return jax.jit(lambda k: module.init(k, method="parameters"))(key)["params"]
+
+
+def parameter_shapes(
+    config: PredNetConfig | AutoencoderConfig,
+) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Shape of each parameter, by group and leaf, without drawing any."""
+    shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+    return jax.tree.map(lambda x: x.shape, shapes)

@@ -9,6 +9,7 @@ at a quarter of the pixels instead of 9 at all of them.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,22 +45,27 @@ def upsample(x: jax.Array) -> jax.Array:
     return x.reshape(b, 2 * h, 2 * w, c)
 
 
+def convolve(kernel: jax.Array, plan: Convolution, x: jax.Array) -> jax.Array:
+    """Convolves `[B, H, W, in]` (half of H and W where upsampled) as planned."""
+    if plan.upsampled:
+        x = upsample(x)
+    return jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
 def unroll(
     body: Callable,
     kernels: Mapping[str, jax.Array],
-    others: object,
-    carry: object,
-    xs: object,
+    others: Any,
+    carry: Any,
+    xs: Any,
     *,
     convolutions: Mapping[str, Convolution],
-) -> tuple[object, object]:
-    """Scans `body(conv, others, carry, x) -> (carry, y)` over the leading axis of xs."""
+) -> tuple[Any, Any]:
+    """Scans `body(conv, others, carry, x) -> (carry, y)` over xs's leading axis."""
 
     def conv(name: str, x: jax.Array) -> jax.Array:
-        if convolutions[name].upsampled:
-            x = upsample(x)
-        return jax.lax.conv_general_dilated(
-            x, kernels[name], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        return convolve(kernels[name], convolutions[name], x)
 
     return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)

@@ -23,7 +23,7 @@ Parameters, `[k, k, in, out]` kernels, l the layer, four gates in the order i, f
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -249,12 +249,12 @@ def _predictions(
 def hard_sigmoid(x: jax.Array) -> jax.Array:
     """Keras 2's hard sigmoid, clip(0.2 x + 0.5, 0, 1); jax.nn's is another function."""
     y = 0.2 * x + 0.5
-    # Both published back-ends pass the whole gradient at the bounds; jnp.clip halves it.
+    # Keras's clip passes the whole gradient at its bounds; jnp.clip halves it.
     return jnp.where(y < 0, 0.0, jnp.where(y > 1, 1.0, y))
 
 
 def clip_above(x: jax.Array, bound: float) -> jax.Array:
-    """min(x, bound) with the whole gradient to x at equality (jnp.minimum halves it)."""
+    """min(x, bound), the whole gradient to x at equality (jnp.minimum halves it)."""
     return jnp.where(x <= bound, x, jnp.asarray(bound, x.dtype))
 
 
@@ -288,11 +288,11 @@ def scan_frames(
     config: PredNetConfig,
     state: PredNetState,
     frames: Float[Array, "T B H W C"],
-    outputs: Callable[[StepOutputs], object],
+    outputs: Callable[[StepOutputs], Any],
     *,
     reset: jax.Array | None = None,
     extrapolate_from: int | None = None,
-) -> tuple[PredNetState, object]:
+) -> tuple[PredNetState, Any]:
     """Shows frames one after the other in one `lax.scan`.
 
     Args:
@@ -322,9 +322,7 @@ def scan_frames(
         return carry, outputs(out)
 
     xs = (frames, reset, jnp.arange(frames.shape[0]))
-    return unroll(
-        body, kernels, others, state, xs, convolutions=convolutions(config)
-    )
+    return unroll(body, kernels, others, state, xs, convolutions=convolutions(config))
 
 
 def check_frames(config: PredNetConfig, frames: jax.Array) -> None:
@@ -445,4 +443,4 @@ def outputs(
     _, result = scan_frames(
         params, config, state, frames, pick, extrapolate_from=extrapolate_from
     )
-    return result  # type: ignore[return-value]
+    return result

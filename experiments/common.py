@@ -1,0 +1,282 @@
+"""What the scripts share: error messages, and the flags that build a network."""
+
+import dataclasses
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+# Scripts run as files: the package is installed, this folder's siblings are not.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from absl import app, flags
+
+from prednet_jax.config import CONVOLUTIONS, VARIANTS, AutoencoderConfig, PredNetConfig
+
+FLAGS = flags.FLAGS
+# Examples end here in an endless source: beyond what any run trains on.
+EXAMPLES_END = 10**8
+GREY = ("digits", "mnist", "moving_mnist", "moving_digits")
+MODELS = ("prednet", "autoencoder")
+
+
+def run(main: Callable) -> None:
+    """Runs a script: a bad flag, file or value is one line on stderr and status 2."""
+    app.run(_guarded(main), flags_parser=_parse)
+
+
+def _parse(argv: list[str]) -> list[str]:
+    try:
+        rest = FLAGS(argv)
+    except flags.Error as error:
+        fail(error)
+    if FLAGS.help or FLAGS.helpfull or FLAGS.helpshort:
+        # absl's own help exits with 1; asking for help is no mistake.
+        app.usage(shorthelp=not FLAGS.helpfull, writeto_stdout=True)
+        raise SystemExit(0)
+    if len(rest) > 1:
+        fail(f"argument {rest[1]!r}: expected flags only, such as --{_some_flag()}")
+    return rest
+
+
+def _some_flag() -> str:
+    names = [flag.name for flag in FLAGS.get_key_flags_for_module(sys.argv[0])]
+    return names[0] if names else "help"
+
+
+def _guarded(main: Callable) -> Callable:
+    def guarded(argv: list[str]) -> object:
+        try:
+            return main(argv)
+        except (ValueError, TypeError) as error:
+            if os.environ.get("PREDNET_TRACEBACK"):
+                raise
+            fail(error)
+        except OSError as error:
+            if os.environ.get("PREDNET_TRACEBACK"):
+                raise
+            fail(f"{error.filename or 'file'}: {error.strerror or error}")
+        except KeyboardInterrupt:
+            print(f"{_program()}: interrupted", file=sys.stderr)
+            raise SystemExit(130) from None
+        return None
+
+    return guarded
+
+
+def _program() -> str:
+    return Path(sys.argv[0]).name
+
+
+def fail(message: object) -> None:
+    """One line on stderr, status 2 (PREDNET_TRACEBACK=1 shows the traceback)."""
+    text = " ".join(str(message).split())
+    print(f"{_program()}: {text}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def integers(name: str, values: list[str] | None) -> tuple[int, ...] | None:
+    """A comma-separated flag as whole numbers.
+
+    Raises:
+        ValueError: an entry is no whole number.
+    """
+    if values is None:
+        return None
+    try:
+        return tuple(int(value) for value in values)
+    except ValueError:
+        raise ValueError(
+            f"--{name}={','.join(values)}: expected whole numbers such as 3,48,96,192"
+        ) from None
+
+
+def define_model_flags(
+    *, channels: str = "3,48,96,192", height: int = 120, width: int = 160
+) -> None:
+    """Declares the flags that `model_config` reads."""
+    flags.DEFINE_enum("model", "prednet", MODELS, "Network to train.")
+    flags.DEFINE_enum("variant", "watanabe", VARIANTS, "Published form of PredNet.")
+    flags.DEFINE_list(
+        "channels",
+        channels.split(","),
+        "Widths of the layers, bottom first; the first is the frame's channels.",
+    )
+    flags.DEFINE_list("r_channels", None, "Widths of R; default: --channels.")
+    flags.DEFINE_integer(
+        "height", None, f"Rows of a frame; default {height}, 28 for the autoencoder."
+    )
+    flags.DEFINE_integer(
+        "width", None, f"Columns of a frame; default {width}, 28 for the autoencoder."
+    )
+    flags.DEFINE_float("pixel_max", 1.0, "Upper clip of the bottom prediction.")
+    flags.DEFINE_list("a_filters", ["3"], "Filter size(s) E -> A, one or layers - 1.")
+    flags.DEFINE_list("ahat_filters", ["3"], "Filter size(s) of the predictions.")
+    flags.DEFINE_list("r_filters", ["3"], "Filter size(s) of the ConvLSTM gates.")
+    flags.DEFINE_enum(
+        "convolution", "auto", CONVOLUTIONS, "Algorithm of the convolutions."
+    )
+    flags.DEFINE_list("hidden", ["128", "32", "128"], "Widths of the autoencoder.")
+    FLAGS.set_default("channels", channels.split(","))
+    _SIZES.update(height=height, width=width)
+
+
+_SIZES: dict[str, int] = {}
+
+
+def model_config(data: str) -> PredNetConfig | AutoencoderConfig:
+    """The network that the flags describe, for frames from `data`.
+
+    Raises:
+        ValueError: a flag's value is outside what is accepted.
+    """
+    if FLAGS.model == "autoencoder":
+        return AutoencoderConfig(
+            height=28 if FLAGS.height is None else FLAGS.height,
+            width=28 if FLAGS.width is None else FLAGS.width,
+            channels=1 if data in GREY else 3,
+            hidden=integers("hidden", FLAGS.hidden) or (),
+        )
+
+    def sizes(name: str) -> int | tuple[int, ...]:
+        values = integers(name, getattr(FLAGS, name)) or ()
+        return values[0] if len(values) == 1 else values
+
+    return PredNetConfig(
+        channels=integers("channels", FLAGS.channels) or (),
+        variant=FLAGS.variant,
+        height=_SIZES["height"] if FLAGS.height is None else FLAGS.height,
+        width=_SIZES["width"] if FLAGS.width is None else FLAGS.width,
+        r_channels=integers("r_channels", FLAGS.r_channels),
+        pixel_max=FLAGS.pixel_max,
+        a_filters=sizes("a_filters"),
+        ahat_filters=sizes("ahat_filters"),
+        r_filters=sizes("r_filters"),
+        convolution=FLAGS.convolution,
+    )
+
+
+def load_weights(path: str) -> tuple[PredNetConfig, dict]:
+    """Weights and network from a Keras HDF5 or a Chainer npz file.
+
+    Raises:
+        ValueError: the file is missing or is neither.
+    """
+    from prednet_jax import weights
+
+    if path.endswith((".h5", ".hdf5")):
+        height = _SIZES["height"] if FLAGS.height is None else FLAGS.height
+        width = _SIZES["width"] if FLAGS.width is None else FLAGS.width
+        return weights.load_keras(
+            path, height=height, width=width, pixel_max=FLAGS.pixel_max
+        )
+    return weights.load_chainer(path)
+
+
+def open_source(name: str, config: PredNetConfig | AutoencoderConfig, seed: int):
+    """The frames of `--data`, at the network's size."""
+    from prednet_jax import data
+
+    grey = isinstance(config, AutoencoderConfig)
+    offset = integers("offset", FLAGS.offset) or ()
+    if len(offset) != 2:
+        raise ValueError(
+            f"--offset={','.join(FLAGS.offset)}: expected rows,columns such as 0,0"
+        )
+    return data.open_source(
+        name,
+        height=config.height,
+        width=config.width,
+        channels=config.channels if grey else config.channels[0],
+        seed=seed,
+        crop=FLAGS.crop,
+        offset=(offset[0], offset[1]),
+    )
+
+
+def use_compilation_cache() -> None:
+    """Keeps compiled programs between processes.
+
+    In JAX_COMPILATION_CACHE_DIR, or else in the user's cache folder. A folder for each
+    number of threads: XLA partitions loops by it when it compiles, so a program from
+    another count would silently be another arm.
+    """
+    import jax
+
+    from prednet_jax import backends
+
+    root = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if root is None:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        root = os.path.join(home, "prednet_jax")
+    folder = os.path.join(root, f"threads_{backends.available_threads()}")
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+
+
+def manifest(config: PredNetConfig | AutoencoderConfig) -> dict:
+    """What every run records about its process."""
+    from prednet_jax import backends, keys, records
+
+    chosen = {
+        flag.name: flag.value for flag in FLAGS.get_key_flags_for_module("__main__")
+    }
+    return {
+        "git_commit": records.git_commit(Path(__file__).parent),
+        "versions": records.versions(),
+        "device": backends.device_description(),
+        "measured_parallelism": backends.measured_parallelism(),
+        "flags": chosen,
+        "network": dataclasses.asdict(config),
+        "environment": records.environment(),
+        "prng": keys.IMPLEMENTATION,
+    }
+
+
+def progress(name: str, total: int, done: int, shown: bool):
+    """A progress bar with rate and remaining time."""
+    from tqdm import tqdm
+
+    return tqdm(
+        desc=name,
+        total=total,
+        initial=done,
+        disable=not shown,
+        unit="update",
+        dynamic_ncols=True,
+    )
+
+
+def save_examples(folder: Path, config, params: dict, source, count: int) -> None:
+    """Predicts frames that follow a warm-up and keeps them in `examples.npz`.
+
+    The frames are the last of the source, or far beyond training in an endless one.
+    """
+    import jax
+    import numpy as np
+
+    from prednet_jax import records
+    from prednet_jax.models import autoencoder, prednet
+    from prednet_jax.training import truncated
+
+    warm_up = 0 if isinstance(config, AutoencoderConfig) else 10
+    total = min(source.length, warm_up + count)
+    start = min(source.length, EXAMPLES_END) - total
+    frames = source.read(start, start + total)
+    dtype = jax.tree.leaves(params)[0].dtype
+    x = truncated.to_pixels(jax.numpy.asarray(frames), dtype)
+    if isinstance(config, AutoencoderConfig):
+        predictions = autoencoder.reconstruct(params, config, x)
+    else:
+        run = jax.jit(lambda p, x: prednet.predict(p, config, x[:, None])[0][:, 0])
+        predictions = run(params, x)
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        frames=frames[-count:],
+        before=frames[-count - 1 : -1],
+        predictions=np.asarray(predictions[-count:], np.float32),
+    )
+    records.write_bytes(folder / "examples.npz", buffer.getvalue())

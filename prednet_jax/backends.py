@@ -1,0 +1,229 @@
+"""Devices, threads and flags of a process, and the arms of an experiment.
+
+An arm is what a process of its own is started with: an environment, flags of
+`experiments/train.py`, a number of threads. Threads and XLA's flags are read once when
+a backend starts, so two arms can never share a process.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+PRECISIONS = ("float32", "float64")
+ARM_NAMES = (
+    "float32",
+    "float64",
+    "threads_<n>",
+    "reduction_order",
+    "reduction_order_<shared|tile|element>",
+    "ulp",
+    "stochastic_rounding",
+    "gaussian_<scale>",
+    "convolution_<algorithm>",
+    "stale_targets",
+    "gpu",
+    "gpu_deterministic",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One treatment: a process of its own.
+
+    Attributes:
+        name: name in tables and directories.
+        meaning: one phrase for the report.
+        flags: flags of `experiments/train.py` beyond the common ones.
+        environment: variables set for the process.
+        gpu: whether it needs a GPU.
+    """
+
+    name: str
+    meaning: str
+    flags: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    gpu: bool = False
+
+
+def arm(name: str) -> Arm:
+    """The arm of that name.
+
+    Raises:
+        ValueError: the name is none of `ARM_NAMES`.
+    """
+    cpu = (("JAX_PLATFORMS", "cpu"),)
+
+    def on_cpu(meaning: str, *flags: str) -> Arm:
+        return Arm(name=name, meaning=meaning, flags=flags, environment=cpu)
+
+    fixed = {
+        "float32": on_cpu("float32, deterministic order (the control)"),
+        "float64": on_cpu("float64, deterministic order", "--precision=float64"),
+        "stale_targets": on_cpu(
+            "Chainer's CPU bug: targets of the window's last frame", "--targets=stale"
+        ),
+        "reduction_order": on_cpu(
+            "fresh random order of every reduction", "--noise=reduction_order"
+        ),
+        "ulp": on_cpu("up to one ulp on every result", "--noise=ulp"),
+        "stochastic_rounding": on_cpu(
+            "stochastic rounding of every result", "--noise=stochastic_rounding"
+        ),
+        "gpu": Arm(
+            name=name,
+            meaning="GPU, default algorithms",
+            environment=(
+                ("JAX_PLATFORMS", "cuda"),
+                ("JAX_DEFAULT_MATMUL_PRECISION", "highest"),
+            ),
+            gpu=True,
+        ),
+        "gpu_deterministic": Arm(
+            name=name,
+            meaning="GPU, deterministic algorithms",
+            environment=(
+                ("JAX_PLATFORMS", "cuda"),
+                ("JAX_DEFAULT_MATMUL_PRECISION", "highest"),
+                ("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),
+            ),
+            gpu=True,
+        ),
+    }
+    if name in fixed:
+        return fixed[name]
+    if match := re.fullmatch(r"threads_([1-9]\d*)", name):
+        count = match[1]
+        return on_cpu(f"float32, {count} thread(s)", f"--threads={count}")
+    if match := re.fullmatch(r"reduction_order_(shared|tile|element)", name):
+        return on_cpu(
+            f"fresh random order, one for each {match[1]}",
+            f"--noise=reduction_order:granularity={match[1]}",
+        )
+    if match := re.fullmatch(r"gaussian_(\d+(\.\d+)?(e-?\d+)?)", name):
+        return on_cpu(
+            f"Gaussian noise of {match[1]} times the gradient's norm",
+            f"--noise=gradient_gaussian:scale={match[1]}",
+        )
+    if match := re.fullmatch(r"convolution_(\w+)", name):
+        return on_cpu(
+            f"{match[1]} convolutions, a fixed other order", f"--convolution={match[1]}"
+        )
+    raise ValueError(f"arm={name!r}: expected one of {', '.join(ARM_NAMES)}")
+
+
+def gpu_found() -> str | None:
+    """Name of the first NVIDIA GPU, or None; asked of the driver, not of JAX.
+
+    JAX would start a backend, and a started backend can no longer be chosen.
+    """
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    try:
+        done = subprocess.run(
+            [tool, "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = done.stdout.strip().splitlines()
+    return lines[0] if lines else None
+
+
+def available_threads() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def limit_threads(count: int) -> None:
+    """Confines this process, and every thread it starts later, to `count` processors.
+
+    XLA sizes its CPU thread pool by the processors the process may use, when the
+    backend starts: call this before any array is made. The affinity mask enforces the
+    number whatever a library believes; `measured_parallelism` shows it.
+
+    Raises:
+        ValueError: count is below 1 or above what there is, or the system offers no
+            affinity masks.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        raise ValueError("threads: this system has no affinity masks; expected 0 (all)")
+    processors = sorted(os.sched_getaffinity(0))
+    if not 1 <= count <= len(processors):
+        raise ValueError(
+            f"threads={count}: expected 1 to {len(processors)}, or 0 for all"
+        )
+    os.sched_setaffinity(0, processors[:count])
+    os.environ["NPROC"] = str(count)
+
+
+def measured_parallelism(seconds: float = 0.3, size: int = 512) -> float:
+    """Processor seconds a second of wall time, while multiplying matrices.
+
+    Args:
+        seconds: how long to measure.
+        size: rows and columns of the float32 matrices.
+
+    Returns:
+        About the number of threads at work; at most 1 (and a little) when confined.
+    """
+    a = jnp.ones((size, size), jnp.float32)
+    multiply = jax.jit(lambda x: x @ x / size)
+    multiply(a).block_until_ready()
+    wall, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall < seconds:
+        a = multiply(a).block_until_ready()
+    return (time.process_time() - cpu) / (time.perf_counter() - wall)
+
+
+def set_precision(precision: str) -> jnp.dtype:
+    """Sets JAX up for float32 or float64 and returns the dtype.
+
+    Raises:
+        ValueError: the precision is neither.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}"
+        )
+    jax.config.update("jax_enable_x64", precision == "float64")
+    # TF32 would change rounding, not order: off, in every arm alike.
+    jax.config.update("jax_default_matmul_precision", "highest")
+    return jnp.dtype(precision)
+
+
+def device_description() -> dict[str, object]:
+    """Platform, kind and number of the devices, and the threads this process may use.
+
+    Starts the backend.
+    """
+    devices = jax.devices()
+    return {
+        "platform": devices[0].platform,
+        "kind": devices[0].device_kind,
+        "count": len(devices),
+        "threads": available_threads(),
+        "processor": _processor(),
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return "unknown"

@@ -1,0 +1,243 @@
+"""What is minimised, and what is reported.
+
+Errors (`lotter`, arXiv 1605.08104 eq. 5; kitti_train.py of coxlab/prednet):
+    loss = mean_b sum_t w_t sum_l lambda_l mean(E_l(t)),  w_0 = 0, w_t = 1/(T - 1)
+Squares (`watanabe`; the trainer of quadjr/PredNet):
+    loss = sum_t MSE(prediction of frame t, frame t) over one window
+
+A window `[T + 1, B, H, W, C]` holds T transitions. In the first window of a sequence
+its frame 0 is a stand-in that makes every window the same compiled program: the state
+is zeroed after it and the transition from it has no weight, so that window has T - 1
+losses, as the published script has.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.models import autoencoder, plan, prednet
+
+TARGETS = ("true", "stale")
+OBJECTIVES = ("squares", "errors")
+
+
+class WindowResult(NamedTuple):
+    """What one window yields beside the number to minimise.
+
+    Attributes:
+        state: the state after the window, to be carried to the next.
+        frame_losses: `[T]`, MSE of each prediction against its *true* target.
+        scored: `[T]`, 1 for a transition that counts, 0 for the stand-in of a first
+            window.
+    """
+
+    state: prednet.PredNetState | None
+    frame_losses: Float[Array, " T"]
+    scored: Float[Array, " T"]
+
+
+def check_choice(name: str, value: str, accepted: Sequence[str]) -> None:
+    """Raises ValueError naming the value unless it is one of those accepted."""
+    if value not in accepted:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(accepted)}")
+
+
+def error_loss(
+    params: prednet.Params,
+    config: PredNetConfig,
+    frames: Float[Array, "T B H W C"],
+    *,
+    layer_weights: Sequence[float] | None = None,
+) -> Float[Array, ""]:
+    """The loss of `lotter` over sequences that start from the zero state.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        frames: `[T, B, H, W, C]` with T >= 2, pixels in [0, 1].
+        layer_weights: lambda, one a layer; None: (1, 0, ...), the paper's L0. The
+            paper's Lall is (1, .1, .1, ...).
+
+    Returns:
+        The loss; time weights 0 for the first frame, then 1/(T - 1).
+
+    Raises:
+        ValueError: T < 2, or not one weight a layer.
+    """
+    chosen = _layer_weights(config, layer_weights)
+    steps = frames.shape[0]
+    if steps < 2:
+        raise ValueError(f"frames of {steps} time steps: expected at least 2")
+    errors = prednet.outputs(params, config, frames, "error")  # [T, B, L]
+    weights = jnp.asarray(chosen, errors.dtype)
+    return (errors[1:] @ weights).mean(axis=1).sum() / (steps - 1)
+
+
+def _layer_weights(
+    config: PredNetConfig, layer_weights: Sequence[float] | None
+) -> tuple[float, ...]:
+    if layer_weights is None:
+        return (1.0,) + (0.0,) * (config.layers - 1)
+    if len(layer_weights) != config.layers:
+        raise ValueError(
+            f"layer_weights={tuple(layer_weights)!r}: expected {config.layers}, "
+            "one a layer"
+        )
+    return tuple(layer_weights)
+
+
+def extrapolation_loss(
+    params: prednet.Params,
+    config: PredNetConfig,
+    frames: Float[Array, "T B H W C"],
+    *,
+    extrapolate_from: int,
+) -> Float[Array, ""]:
+    """The fine-tuning loss for extrapolation, kitti_extrap_finetune.py.
+
+    Half the mean absolute difference between frames[1:] and their predictions, while
+    from `extrapolate_from` on the network is fed its own predictions.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        frames: `[T, B, H, W, C]`, pixels in [0, 1].
+        extrapolate_from: first step that is fed a prediction, >= 1.
+    """
+    predictions, _ = prednet.predict(
+        params, config, frames, extrapolate_from=extrapolate_from
+    )
+    return 0.5 * jnp.abs(frames[1:] - predictions[1:]).mean()
+
+
+def window_loss(
+    params: prednet.Params,
+    config: PredNetConfig,
+    state: prednet.PredNetState,
+    frames: Float[Array, "T1 B H W C"],
+    first: Bool[Array, ""],
+    *,
+    objective: str = "squares",
+    targets: str = "true",
+    truncation_leak: bool = False,
+    layer_weights: Sequence[float] | None = None,
+) -> tuple[Float[Array, ""], WindowResult]:
+    """Loss of one window of truncated back-propagation.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        state: the state carried from the window before; ignored where `first`.
+        frames: `[T + 1, B, H, W, C]`; frame 0 is the last one of the window before,
+            or a stand-in where `first`.
+        first: whether the window starts a sequence.
+        objective: `squares` or `errors` (see the module).
+        targets: `true`; or `stale`: every prediction is pulled towards the *last*
+            frame of the window, as Chainer does on a CPU, where the one NumPy target
+            buffer is shared with the graph and mean_squared_error reads it again in
+            its backward pass. The reported losses stay against true targets.
+        truncation_leak: whether the carried P_l, l >= 1, of `watanabe` still depends
+            on ConvP_l, as Chainer's unchain_backward leaves it: those nodes are no
+            ancestors of the loss. Their input h is a constant by then.
+        layer_weights: lambda of the `errors` objective; None: (1, 0, ...).
+
+    Returns:
+        The number to minimise, and a `WindowResult`.
+
+    Raises:
+        ValueError: a choice is unknown, or stale targets are asked of `errors`, whose
+            target is the network's own input.
+    """
+    check_choice("objective", objective, OBJECTIVES)
+    check_choice("targets", targets, TARGETS)
+    if objective == "errors" and targets == "stale":
+        raise ValueError(
+            "targets='stale': expected 'true' with objective 'errors', which compares "
+            "with the frame the network is shown, not with a target buffer"
+        )
+    weights = _layer_weights(config, layer_weights)
+    steps = frames.shape[0] - 1
+    state = jax.tree.map(
+        lambda x: jnp.where(first, jnp.zeros_like(x), jax.lax.stop_gradient(x)), state
+    )
+    if truncation_leak and config.variant == "watanabe":
+        state = _leak(params, config, state)
+
+    # `watanabe` predicts the next frame after each one it sees; `lotter` predicts a
+    # frame in the step that sees it. Either way T transitions are scored.
+    seen = frames[:-1] if config.variant == "watanabe" else frames[1:]
+    scored = jnp.ones(steps, frames.dtype).at[0].set(1 - first.astype(frames.dtype))
+    reset = jnp.zeros(steps, bool)
+    if config.variant == "watanabe":
+        reset = reset.at[0].set(first)
+
+    def pick(out: prednet.StepOutputs) -> tuple:
+        if objective == "errors":
+            errors = [w * e.mean() for w, e in zip(weights, out.error, strict=True)]
+            return out.prediction[0], sum(errors)
+        return out.prediction[0], jnp.zeros((), frames.dtype)
+
+    state, kept = prednet.scan_frames(params, config, state, seen, pick, reset=reset)
+    predictions, errors = kept
+    frame_losses = jnp.square(predictions - frames[1:]).mean(axis=(1, 2, 3, 4))
+    result = WindowResult(state, jax.lax.stop_gradient(frame_losses), scored)
+    if objective == "errors":
+        return (errors * scored).sum() / scored.sum(), result
+    if targets == "stale":
+        pulled = jnp.square(predictions - frames[-1]).mean(axis=(1, 2, 3, 4))
+        return (pulled * scored).sum(), result
+    return (frame_losses * scored).sum(), result
+
+
+def _leak(
+    params: prednet.Params, config: PredNetConfig, state: prednet.PredNetState
+) -> prednet.PredNetState:
+    """Attaches the carried P_l, l >= 1, to ConvP_l without changing its value.
+
+    P_l = relu(conv(h_l) + b) was computed before the last update; its gradient needs
+    only h_l and the mask P_l > 0, so a surrogate z - stop_gradient(z) of value zero
+    carries it, whatever the weights are now.
+    """
+    table = prednet.convolutions(config)
+    attached = [state.prediction[0]]
+    for layer in range(1, config.layers):
+        name = f"prediction_{layer}"
+        z = plan.convolve(params[name]["kernel"], table[name], state.hidden[layer])
+        z = jnp.where(state.prediction[layer] > 0, z + params[name]["bias"], 0)
+        attached.append(state.prediction[layer] + (z - jax.lax.stop_gradient(z)))
+    return state._replace(prediction=tuple(attached))
+
+
+def reconstruction_loss(
+    params: autoencoder.Params,
+    config: AutoencoderConfig,
+    images: Float[Array, "T B H W C"],
+    *,
+    targets: str = "true",
+) -> tuple[Float[Array, ""], WindowResult]:
+    """Loss of the autoencoder over a window of images, T = 1 in the article.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        images: `[T, B, H, W, C]`, pixels in [0, 1].
+        targets: `stale` pulls every reconstruction towards the window's last image, as
+            in `window_loss`. With one image a window that is the image itself: a
+            network whose backward pass follows each forward pass cannot be affected.
+
+    Raises:
+        ValueError: the choice is unknown, or images do not fit the network.
+    """
+    check_choice("targets", targets, TARGETS)
+    steps, batch = images.shape[:2]
+    flat = images.reshape(steps * batch, *images.shape[2:])
+    outputs = autoencoder.reconstruct(params, config, flat).reshape(images.shape)
+    frame_losses = jnp.square(outputs - images).mean(axis=(1, 2, 3, 4))
+    scored = jnp.ones(steps, images.dtype)
+    result = WindowResult(None, jax.lax.stop_gradient(frame_losses), scored)
+    goal = images[-1] if targets == "stale" else images
+    return jnp.square(outputs - goal).mean(axis=(1, 2, 3, 4)).sum(), result

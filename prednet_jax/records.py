@@ -1,0 +1,236 @@
+"""A run's records on disk: manifest, metrics, fingerprints. No model, no JAX.
+
+A run directory holds
+    manifest.json   what was run: git commit, versions, device, flags, fingerprints
+    metrics.jsonl   one JSON object an update
+    summary.npz     optional arrays for the report (predicted frames)
+    checkpoints/    optional
+Files appear whole or not at all; metrics grow line by line.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "chex", "prednet-jax")
+# Variables that change what XLA or the process computes.
+ENVIRONMENT = (
+    "XLA_FLAGS",
+    "JAX_PLATFORMS",
+    "JAX_ENABLE_X64",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_COMPILATION_CACHE_DIR",
+    "NPROC",
+    "OMP_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "TF_CUDNN_DETERMINISTIC",
+    "NVIDIA_TF32_OVERRIDE",
+)
+MANIFEST, METRICS = "manifest.json", "metrics.jsonl"
+
+
+class RecordError(ValueError):
+    """A run's records are missing, unreadable, or not comparable."""
+
+
+def fingerprint(tree: Mapping[str, Any]) -> str:
+    """SHA-256 of a nested dictionary of arrays: names, dtypes, shapes and bytes.
+
+    Args:
+        tree: nested mappings with array leaves; order of keys does not matter.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for name, array in _leaves(tree):
+        array = np.ascontiguousarray(array)
+        digest.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping):
+        for key in sorted(tree):
+            yield from _leaves(tree[key], f"{prefix}/{key}")
+    else:
+        yield prefix, tree
+
+
+def write_bytes(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file so that readers see the whole of it or the old one."""
+    temporary = f"{os.fspath(path)}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(content)
+    os.replace(temporary, path)
+
+
+def write_json(path: str | os.PathLike, value: object) -> None:
+    """Writes JSON, whole or not at all; NaN and infinity become null."""
+    text = json.dumps(_finite(value), indent=2, allow_nan=False)
+    write_bytes(path, (text + "\n").encode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    if isinstance(value, (np.floating, float)):
+        return float(value) if np.isfinite(value) else None
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, np.bool_):
+        return bool(value)
+    return value
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """Reads JSON.
+
+    Raises:
+        RecordError: the file is missing or is no JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text())
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}; expected a JSON file") from None
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{path}: {error}; expected a JSON file") from None
+
+
+def git_commit(directory: str | os.PathLike) -> str | None:
+    """Commit of a checkout, with `+changes` where tracked files differ; or None."""
+
+    def git(*args: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", os.fspath(directory), *args],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=20,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "HEAD")
+    if commit and git("status", "--porcelain", "--untracked-files=no"):
+        commit += "+changes"
+    return commit
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide the numbers."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def environment() -> dict[str, str]:
+    """The environment variables that matter, those that are set."""
+    return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+
+
+class MetricsWriter:
+    """Appends one JSON object an update to `metrics.jsonl`.
+
+    Args:
+        directory: the run's directory.
+        keep: lines of an earlier part of the run to keep (0: start anew).
+    """
+
+    def __init__(self, directory: str | os.PathLike, *, keep: int = 0):
+        path = Path(directory) / METRICS
+        lines: list[str] = []
+        if keep:
+            lines = path.read_text().splitlines(keepends=True)
+            if len(lines) < keep:
+                raise RecordError(f"{path}: {len(lines)} lines; expected {keep}")
+        write_bytes(path, "".join(lines[:keep]).encode())
+        self._file = open(path, "a", buffering=1)  # noqa: SIM115 (closed by close)
+
+    def write(self, **values: object) -> None:
+        """Appends one line; floats keep every bit (repr round-trips)."""
+        self._file.write(json.dumps(_finite(values), allow_nan=False) + "\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run read back.
+
+    Attributes:
+        directory: where it lies.
+        manifest: what was run.
+        metrics: arrays by name, each `[updates]`.
+    """
+
+    directory: Path
+    manifest: dict[str, Any]
+    metrics: dict[str, np.ndarray]
+
+
+def read_run(directory: str | os.PathLike) -> Run:
+    """Reads a run's manifest and metrics.
+
+    Raises:
+        RecordError: a file is missing or broken, or there is no update.
+    """
+    directory = Path(directory)
+    manifest = read_json(directory / MANIFEST)
+    path = directory / METRICS
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}; expected metrics") from None
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{path}: {error}; expected JSON lines") from None
+    if not rows:
+        raise RecordError(f"{path}: empty; expected one object an update")
+    names = rows[0].keys()
+    metrics = {
+        name: np.asarray(
+            [np.nan if row[name] is None else row[name] for row in rows], np.float64
+        )
+        for name in names
+    }
+    return Run(directory, manifest, metrics)
+
+
+def check_comparable(runs: list[Run]) -> None:
+    """Refuses runs that did not start alike.
+
+    Raises:
+        RecordError: two runs of one seed have different initial weights or data order.
+    """
+    seen: dict[tuple, Run] = {}
+    for run in runs:
+        manifest = run.manifest
+        place = (manifest.get("model"), manifest.get("seed"))
+        other = seen.setdefault(place, run)
+        for field in ("initial_params_sha256", "data_order_sha256"):
+            mine, theirs = manifest.get(field), other.manifest.get(field)
+            if mine is None or mine != theirs:
+                raise RecordError(
+                    f"{run.directory} and {other.directory}: {field} {mine} and "
+                    f"{theirs}; expected the same initial weights and data order"
+                )

@@ -1,0 +1,1 @@
+"""Truncated back-propagation, the training loop, checkpoints."""

@@ -1,0 +1,178 @@
+"""The training loop: frames in, one record an update out.
+
+Frames travel to the device once, as uint8, a chunk of windows at a time; each update is
+one dispatch of one compiled program whose state is donated.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import optax
+
+from prednet_jax import data, keys, optimizers
+from prednet_jax import noise as noise_lib
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.data import windows
+from prednet_jax.models.parameters import init_params
+from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.training import truncated
+from prednet_jax.training.truncated import Config, Method, TrainState
+
+# uint8 bytes of frames that are sent to the device at a time.
+CHUNK_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True)
+class UpdateRecord:
+    """One line of `metrics.jsonl`.
+
+    Attributes:
+        update: number of the update, from 1.
+        frames_seen: transitions scored so far.
+        loss: mean over the window of the MSE against true targets.
+        last_frame_loss: MSE of the window's last prediction, as Chainer logs it.
+        grad_norm: L2 norm of the gradient given to the optimiser.
+        seconds: wall time of this update.
+    """
+
+    update: int
+    frames_seen: int
+    loss: float
+    last_frame_loss: float
+    grad_norm: float
+    seconds: float
+
+
+def initial_params(config: Config, seed: int) -> dict:
+    """The initial weights of a seed, float32, always drawn on the CPU.
+
+    Every arm gets the same bytes: a GPU's normal() may differ in the last bit.
+    """
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        return init_params(config, keys.stream(seed, "init"))
+
+
+def prepare_params(
+    params: dict, dtype: np.dtype, noise: NoiseSpec | None, seed: int
+) -> dict:
+    """Initial weights as a run trains them: in its precision, with noise on weights."""
+    params = jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
+    on_weights = noise_lib.at(noise, "weights") if noise is not None else None
+    if on_weights is not None:
+        params = noise_lib.perturb_tree(on_weights, keys.stream(seed, "noise"), params)
+    return params
+
+
+def frame_schedule(
+    config: Config, source: data.FrameSource, *, window: int, updates: int
+) -> windows.Schedule:
+    """Which frames each update sees.
+
+    The autoencoder sees one image an update, whatever `window` says. `lotter` was
+    published with sequences of `window` frames that each start from the zero state.
+    """
+    if isinstance(config, AutoencoderConfig):
+        return windows.single_images(source.length, updates)
+    boundaries = source.boundaries
+    if config.variant == "lotter":
+        boundaries = windows.cut(source.length, boundaries, window, updates)
+    return windows.schedule(source.length, boundaries, window, updates)
+
+
+def default_optimizer(config: Config, updates: int) -> optax.GradientTransformation:
+    """As published: Chainer's Adam; for `lotter` Keras's, with its schedule."""
+    if isinstance(config, PredNetConfig) and config.variant == "lotter":
+        rate = optimizers.lotter_schedule(updates)
+        return optimizers.chainer_adam(rate, eps=1e-7)
+    return optimizers.chainer_adam()
+
+
+def compile_update(
+    config: Config,
+    optimizer: optax.GradientTransformation,
+    method: Method,
+    noise: NoiseSpec | None,
+) -> Callable:
+    """One update as one compiled program; the state it is given is donated.
+
+    Returns:
+        `update(state, chunk, k, first, key) -> (state, StepMetrics)` with `chunk`
+        `[K, T + 1, H, W, C]` uint8 and k the window to train on. The program is made
+        at the first call and serves every seed.
+    """
+    step = truncated.make_step(config, optimizer, method, noise=noise)
+
+    def update(
+        state: TrainState,
+        chunk: jax.Array,
+        k: jax.Array,
+        first: jax.Array,
+        key: jax.Array,
+    ) -> tuple[TrainState, truncated.StepMetrics]:
+        return step(state, chunk[k][:, None], first, key)
+
+    return jax.jit(update, donate_argnums=0)
+
+
+def train(
+    update: Callable,
+    state: TrainState,
+    source: data.FrameSource,
+    schedule: windows.Schedule,
+    *,
+    seed: int,
+) -> Iterator[tuple[TrainState, UpdateRecord]]:
+    """Trains from `state` to the end of the schedule.
+
+    Args:
+        update: what `compile_update` returned.
+        state: where to start; `state.update` updates of the schedule are skipped.
+        source: where the frames come from.
+        schedule: which frames each update sees.
+        seed: root seed; its `noise` stream feeds the noise.
+
+    Yields:
+        The state after each update, valid until the next is asked for (its buffers
+        are donated to the next update), and the update's record.
+    """
+    key = keys.stream(seed, "noise")
+    done = int(state.update)
+    seen = int(schedule.scored[:done].sum())
+    size = source.height * source.width * source.channels * schedule.frames_per_window
+    chunks = windows.chunks(source, schedule, max(1, CHUNK_BYTES // size), skip=done)
+    # A copy: the caller keeps the arrays it passed in.
+    state = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), state)
+    for frames, first in chunks:
+        on_device = jax.device_put(frames)
+        for k in range(len(first)):
+            start = time.perf_counter()
+            state, metrics = update(
+                state, on_device, np.int32(k), np.bool_(first[k]), key
+            )
+            losses, scored, norm = jax.device_get(tuple(metrics))
+            seconds = time.perf_counter() - start
+            done += 1
+            seen += int(scored.sum())
+            yield (
+                state,
+                UpdateRecord(
+                    update=done,
+                    frames_seen=seen,
+                    loss=float((losses * scored).sum() / scored.sum()),
+                    last_frame_loss=float(losses[-1]),
+                    grad_norm=float(norm),
+                    seconds=seconds,
+                ),
+            )
+
+
+def data_order(source: data.FrameSource, schedule: windows.Schedule) -> str:
+    """SHA-256 of what is shown in which order."""
+    digest = hashlib.sha256(source.fingerprint.encode())
+    digest.update(np.ascontiguousarray(schedule.start, "<i8").tobytes())
+    digest.update(np.ascontiguousarray(schedule.first, "u1").tobytes())
+    return digest.hexdigest()

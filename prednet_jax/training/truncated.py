@@ -1,0 +1,274 @@
+"""One update of truncated back-propagation, and a whole stream of them.
+
+As the published trainer of quadjr/PredNet does it: the state is carried from window to
+window and cut from the graph between them, one update a window, the first window of a
+sequence one transition shorter, an unfinished tail dropped.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from prednet_jax import keys, objectives, optimizers
+from prednet_jax import noise as noise_lib
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.models import prednet
+from prednet_jax.noise.specs import NoiseSpec
+
+Config = PredNetConfig | AutoencoderConfig
+
+
+class TrainState(NamedTuple):
+    """Everything that an update changes.
+
+    Attributes:
+        params: the network's parameters.
+        optimizer_state: state of the optax transformation.
+        carry: the recurrent state carried between windows; None for the autoencoder.
+        update: int32, updates made.
+    """
+
+    params: dict
+    optimizer_state: optax.OptState
+    carry: prednet.PredNetState | None
+    update: jax.Array
+
+
+class StepMetrics(NamedTuple):
+    """What one update reports.
+
+    Attributes:
+        frame_losses: `[T]`, MSE of each prediction against its true target.
+        scored: `[T]`, 1 where the transition counts.
+        grad_norm: L2 norm of the gradient that the optimiser is given.
+    """
+
+    frame_losses: jax.Array
+    scored: jax.Array
+    grad_norm: jax.Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How the network is trained.
+
+    Attributes:
+        objective: `squares`, `errors`, or None: as the variant was published.
+        targets: `true` or `stale` (see `objectives.window_loss`).
+        truncation_leak: as in `objectives.window_loss`.
+        layer_weights: lambda of the `errors` objective; None: (1, 0, ...).
+
+    Raises:
+        ValueError: a choice is unknown.
+    """
+
+    objective: str | None = None
+    targets: str = "true"
+    truncation_leak: bool = False
+    layer_weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.objective is not None:
+            objectives.check_choice("objective", self.objective, objectives.OBJECTIVES)
+        objectives.check_choice("targets", self.targets, objectives.TARGETS)
+
+
+def make_loss(config: Config, method: Method) -> Callable:
+    """The function `loss(params, carry, frames, first) -> (value, WindowResult)`."""
+    if isinstance(config, AutoencoderConfig):
+
+        def reconstruction(params: dict, carry: None, frames: jax.Array, first: object):
+            return objectives.reconstruction_loss(
+                params, config, frames, targets=method.targets
+            )
+
+        return reconstruction
+    published = "errors" if config.variant == "lotter" else "squares"
+
+    def window(params: dict, carry: object, frames: jax.Array, first: jax.Array):
+        return objectives.window_loss(
+            params,
+            config,
+            carry,  # type: ignore[arg-type]
+            frames,
+            first,
+            objective=method.objective or published,
+            targets=method.targets,
+            truncation_leak=method.truncation_leak,
+            layer_weights=method.layer_weights,
+        )
+
+    return window
+
+
+def initial_train_state(
+    config: Config,
+    params: dict,
+    optimizer: optax.GradientTransformation,
+    *,
+    batch: int = 1,
+) -> TrainState:
+    """The state before the first update, in the precision of the parameters."""
+    carry = None
+    if isinstance(config, PredNetConfig):
+        dtype = jax.tree.leaves(params)[0].dtype
+        carry = prednet.initial_state(config, batch, dtype)
+    return TrainState(params, optimizer.init(params), carry, jnp.zeros((), jnp.int32))
+
+
+def make_step(
+    config: Config,
+    optimizer: optax.GradientTransformation,
+    method: Method | None = None,
+    *,
+    noise: NoiseSpec | None = None,
+) -> Callable[..., tuple[TrainState, StepMetrics]]:
+    """Builds one update, a pure function to be compiled by the caller.
+
+    Noise at the `computation` site is injected into the whole update: forward pass,
+    backward pass and optimiser; noise at the `gradient` site is added to the gradient.
+
+    Args:
+        config: the network.
+        optimizer: an optax transformation.
+        method: objective, targets, leak.
+        noise: a noise spec, or None.
+
+    Returns:
+        `step(state, frames, first, key) -> (state, metrics)` with frames
+        `[T + 1, B, H, W, C]` (`[T, B, H, W, C]` for the autoencoder), uint8 in
+        [0, 255] or floating point in [0, 1]; `first` a boolean scalar; `key` the
+        noise key of the run, folded here with the number of the update.
+    """
+    loss = make_loss(config, method or Method())
+
+    def gradient(params: dict, carry: object, frames: jax.Array, first: jax.Array):
+        grads, result = jax.grad(loss, has_aux=True)(params, carry, frames, first)
+        return grads, result
+
+    def descend(grads: dict, optimizer_state: object, params: dict):
+        updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
+        return optax.apply_updates(params, updates), optimizer_state
+
+    inside = noise_lib.at(noise, "computation") if noise is not None else None
+    on_gradient = noise_lib.at(noise, "gradient") if noise is not None else None
+
+    def step(
+        state: TrainState, frames: jax.Array, first: jax.Array, key: jax.Array
+    ) -> tuple[TrainState, StepMetrics]:
+        dtype = jax.tree.leaves(state.params)[0].dtype
+        frames = to_pixels(frames, dtype)
+        # One key for each place where noise can enter.
+        of_gradient, on_gradients, of_update = (
+            jax.random.split(jax.random.fold_in(key, state.update), 3)
+            if noise is not None
+            else (key, key, key)
+        )
+        inputs = (state.params, state.carry, frames, first)
+        if inside is None:
+            grads, result = gradient(*inputs)
+        else:
+            grads, result = noise_lib.inject(gradient, inside)(of_gradient, *inputs)
+        if on_gradient is not None:
+            grads = noise_lib.perturb_tree(on_gradient, on_gradients, grads)
+        grad_norm = global_norm(grads)
+        if inside is None:
+            params, moments = descend(grads, state.optimizer_state, state.params)
+        else:
+            params, moments = noise_lib.inject(descend, inside)(
+                of_update, grads, state.optimizer_state, state.params
+            )
+        metrics = StepMetrics(result.frame_losses, result.scored, grad_norm)
+        update = state.update + 1
+        return TrainState(params, moments, result.state, update), metrics
+
+    return step
+
+
+def global_norm(tree: dict) -> jax.Array:
+    """L2 norm of all the leaves together."""
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]
+    return jnp.sqrt(jnp.sum(jnp.stack(squares)))
+
+
+def to_pixels(frames: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Frames as floating point in [0, 1]; uint8 is divided by 255."""
+    if frames.dtype == jnp.uint8:
+        return frames.astype(dtype) / jnp.asarray(255, dtype)
+    return frames.astype(dtype)
+
+
+def train_windows(
+    params: dict,
+    config: PredNetConfig,
+    frames: Float[Array, "T H W C"],
+    *,
+    window: int,
+    targets: str = "true",
+    truncation_leak: bool = False,
+    optimizer: optax.GradientTransformation | None = None,
+    noise: NoiseSpec | None = None,
+    key: jax.Array | None = None,
+    objective: str | None = None,
+) -> tuple[dict, Float[Array, " losses"]]:
+    """Trains on one stream in order, one update a window.
+
+    Args:
+        params: the parameters to start from (left as they are).
+        config: the network.
+        frames: `[T, H, W, C]`, one stream, floating point in [0, 1] or uint8.
+        window: transitions a window, >= 2; the first has one less; an unfinished tail
+            is dropped.
+        targets: `true` or `stale`.
+        truncation_leak: whether Chainer's leak at the window boundaries is reproduced.
+        optimizer: an optax transformation; None: `chainer_adam()`.
+        noise: a noise spec, or None.
+        key: noise key; None: the `noise` stream of seed 0.
+        objective: `squares`, `errors`, or None: as the variant was published.
+
+    Returns:
+        The trained parameters and `losses`: losses[i] is the MSE of the prediction of
+        frame i + 1 against its true target.
+
+    Raises:
+        ValueError: a value is outside what is accepted, or the stream is too short for
+            one window.
+    """
+    if window < 2:
+        raise ValueError(f"window={window!r}: expected at least 2")
+    if frames.ndim != 4:
+        raise ValueError(
+            f"frames of shape {tuple(frames.shape)}: expected [T, H, W, C]"
+        )
+    updates = frames.shape[0] // window
+    if updates < 1:
+        raise ValueError(
+            f"frames of {frames.shape[0]} time steps: expected at least window={window}"
+        )
+    method = Method(
+        objective=objective, targets=targets, truncation_leak=truncation_leak
+    )
+    optimizer = optimizers.chainer_adam() if optimizer is None else optimizer
+    key = keys.stream(0, "noise") if key is None else key
+    step = make_step(config, optimizer, method, noise=noise)
+
+    @jax.jit
+    def update(
+        state: TrainState, frames: jax.Array, index: jax.Array
+    ) -> tuple[TrainState, StepMetrics]:
+        # Window k starts at frame k window - 1; the first has a stand-in in front.
+        places = jnp.maximum(index * window - 1 + jnp.arange(window + 1), 0)
+        return step(state, frames[places][:, None], index == 0, key)
+
+    stream = jnp.asarray(frames)
+    state = initial_train_state(config, params, optimizer)
+    losses = []
+    for index in range(updates):
+        state, metrics = update(state, stream, jnp.asarray(index))
+        losses.append(metrics.frame_losses)
+    return state.params, jnp.concatenate(losses)[1:]

@@ -1,0 +1,189 @@
+"""Weights of the Chainer implementation, `*.model` npz files (quadjr/PredNet).
+
+Names, in front of each `predictor/`; convolutions are OIHW:
+    ConvA{l}/{W,b}       l = 1..L-1, E_{l-1} -> A_l
+    ConvP{l}/{W,b}       l = 0..L-1, h_l -> P_l
+    ConvLSTM{l}/x_{g}0/W E_l -> gate g in i, f, c, o
+    ConvLSTM{l}/x_{g}1/W up(h_{l+1}) -> gate g; absent in the top layer
+    ConvLSTM{l}/h_{g}/{W,b}  h_l -> gate g
+    ConvLSTM{l}/c_{g}/W  (1, C, H, W), peepholes of g in i, f, o
+The file says nothing of frame size but through the peepholes, which tie it.
+"""
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from prednet_jax.config import PredNetConfig
+from prednet_jax.models.parameters import parameter_shapes
+
+# Our gate order i, f, o, g against Chainer's names; its candidate g is called c.
+GATES = ("i", "f", "o", "c")
+Arrays = dict[str, np.ndarray]
+
+
+def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
+    """Reads a `*.model` file.
+
+    Args:
+        path: the npz file.
+
+    Returns:
+        The network (`watanabe`, frame size from the peepholes) and its parameters,
+        float32.
+
+    Raises:
+        ValueError: the file is missing, is no npz, or is not a PredNet of this form.
+    """
+    arrays = _read(path)
+    try:
+        layers = sum(f"ConvLSTM{i}/h_i/W" in arrays for i in range(len(arrays)))
+        if not layers:
+            raise KeyError("ConvLSTM0/h_i/W")
+        peephole = arrays["ConvLSTM0/c_i/W"]
+        config = PredNetConfig(
+            channels=tuple(arrays[f"ConvP{i}/W"].shape[0] for i in range(layers)),
+            variant="watanabe",
+            height=int(peephole.shape[2]),
+            width=int(peephole.shape[3]),
+            r_channels=tuple(
+                arrays[f"ConvLSTM{i}/h_i/W"].shape[0] for i in range(layers)
+            ),
+            a_filters=tuple(arrays[f"ConvA{i}/W"].shape[2] for i in range(1, layers)),
+            ahat_filters=tuple(arrays[f"ConvP{i}/W"].shape[2] for i in range(layers)),
+            r_filters=tuple(
+                arrays[f"ConvLSTM{i}/h_i/W"].shape[2] for i in range(layers)
+            ),
+        )
+        params = from_chainer(config, arrays)
+    except KeyError as error:
+        raise ValueError(
+            f"{path}: no array {error}; expected a model file of the Chainer PredNet"
+        ) from None
+    return config, params
+
+
+def _read(path: str | os.PathLike) -> Arrays:
+    if not Path(path).is_file():
+        raise ValueError(f"{path}: no such file; expected a Chainer model (npz)")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path}: unreadable ({error}); expected a Chainer model (npz)"
+        ) from None
+    prefix = "predictor/"
+    return {name.removeprefix(prefix): value for name, value in arrays.items()}
+
+
+def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dict:
+    """Parameters from arrays under Chainer's names, `predictor/` removed.
+
+    Raises:
+        KeyError: an array is missing.
+        ValueError: an array has another shape than the network's.
+    """
+    arrays = {name.removeprefix("predictor/"): v for name, v in arrays.items()}
+
+    def kernel(names: list[str]) -> np.ndarray:
+        """OIHW kernels of the four gates -> HWIO, gates side by side."""
+        return np.concatenate([arrays[f"{n}/W"] for n in names]).transpose(2, 3, 1, 0)
+
+    params: dict = {}
+    for layer in range(config.layers):
+        cell = f"ConvLSTM{layer}"
+        of_h = kernel([f"{cell}/h_{g}" for g in GATES])
+        of_e = kernel([f"{cell}/x_{g}0" for g in GATES])
+        params[f"gates_{layer}"] = {
+            "kernel": np.concatenate([of_h, of_e], axis=2),
+            "bias": np.concatenate([arrays[f"{cell}/h_{g}/b"] for g in GATES]),
+            "peephole": np.stack(
+                [arrays[f"{cell}/c_{g}/W"][0].transpose(1, 2, 0) for g in GATES[:3]]
+            ),
+        }
+        params[f"prediction_{layer}"] = {
+            "kernel": kernel([f"ConvP{layer}"]),
+            "bias": arrays[f"ConvP{layer}/b"],
+        }
+        if layer + 1 < config.layers:
+            params[f"top_down_{layer}"] = {
+                "kernel": kernel([f"{cell}/x_{g}1" for g in GATES])
+            }
+            params[f"features_{layer}"] = {
+                "kernel": kernel([f"ConvA{layer + 1}"]),
+                "bias": arrays[f"ConvA{layer + 1}/b"],
+            }
+    check_shapes(config, params)
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+
+
+def check_shapes(config: PredNetConfig, params: dict) -> None:
+    """Raises ValueError naming the first array whose shape is not the network's."""
+    for name, leaves in parameter_shapes(config).items():
+        for leaf, shape in leaves.items():
+            found = np.shape(params[name][leaf])
+            if tuple(found) != tuple(shape):
+                raise ValueError(
+                    f"{name}/{leaf} of shape {tuple(found)}: expected {tuple(shape)}"
+                )
+
+
+def to_chainer(config: PredNetConfig, params: Mapping) -> Arrays:
+    """Arrays under Chainer's names, with `predictor/`; the inverse of from_chainer.
+
+    Raises:
+        ValueError: the network is not of the `watanabe` form.
+    """
+    if config.variant != "watanabe":
+        raise ValueError(f"variant={config.variant!r}: expected 'watanabe'")
+    out: Arrays = {}
+    for name, leaves in params.items():
+        kind, layer = name.rsplit("_", 1)
+        index = int(layer)
+        cell = f"predictor/ConvLSTM{layer}"
+        kernel = np.asarray(leaves["kernel"]).transpose(3, 2, 0, 1)
+        if kind == "gates":
+            width = config.recurrent[index]
+            bias = np.split(np.asarray(leaves["bias"]), 4)
+            for gate, part, b in zip(GATES, np.split(kernel, 4), bias, strict=True):
+                out[f"{cell}/h_{gate}/W"] = part[:, :width]
+                out[f"{cell}/h_{gate}/b"] = b
+                out[f"{cell}/x_{gate}0/W"] = part[:, width:]
+            for gate, peephole in zip(
+                GATES[:3], np.asarray(leaves["peephole"]), strict=True
+            ):
+                out[f"{cell}/c_{gate}/W"] = peephole.transpose(2, 0, 1)[None]
+        elif kind == "top_down":
+            for gate, part in zip(GATES, np.split(kernel, 4), strict=True):
+                out[f"{cell}/x_{gate}1/W"] = part
+        else:
+            link = f"ConvP{index}" if kind == "prediction" else f"ConvA{index + 1}"
+            out[f"predictor/{link}/W"] = kernel
+            out[f"predictor/{link}/b"] = np.asarray(leaves["bias"])
+    return {name: np.ascontiguousarray(value) for name, value in out.items()}
+
+
+def save_chainer(
+    path: str | os.PathLike, config: PredNetConfig, params: Mapping
+) -> None:
+    """Writes a model file that Chainer's `serializers.load_npz` reads.
+
+    Args:
+        path: the file to write; it appears whole or not at all.
+        config: the network, `watanabe`.
+        params: its parameters.
+
+    Raises:
+        ValueError: the network is not of the `watanabe` form.
+    """
+    arrays = to_chainer(config, params)
+    temporary = f"{os.fspath(path)}.tmp"
+    with open(temporary, "wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    os.replace(temporary, path)
