@@ -69,7 +69,10 @@ def result(
         own = tuple(inexactness(x, draw(2 + i), precision) for i, x in enumerate(wide))
         noise = noise + _propagated(primitive, rounded, wide, own, zero)
     if mode != "pb":
+        # Just below a power of two the exact result has the smaller exponent.
+        below = _is_power_of_two(rounded) & (error * rounded < _zeros(error))
         outer = inexactness(rounded, draw(0), precision)
+        outer = lax.select(below, outer * np.asarray(0.5, outer.dtype), outer)
         if mode == "rr":
             exact = (error == _zeros(error)) & _representable(rounded, precision)
             outer = lax.select(exact, _zeros(outer), outer)
@@ -151,6 +154,11 @@ def _representable(x: Array, precision: int) -> Array:
     fmt = format_of(x.dtype)
     spare = max(fmt.mantissa + 1 - precision, 0)
     return (to_bits(x) & fmt.unsigned.type((1 << spare) - 1)) == fmt.unsigned.type(0)
+
+
+def _is_power_of_two(x: Array) -> Array:
+    fmt = format_of(x.dtype)
+    return (to_bits(x) & fmt.unsigned.type(fmt.smallest - 1)) == fmt.unsigned.type(0)
 
 
 def _finite(x: Array) -> Array:

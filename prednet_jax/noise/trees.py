@@ -10,6 +10,7 @@ BitFlip             one bit of one weight flipped: the smallest change there is,
 
 from __future__ import annotations
 
+import functools
 import zlib
 from typing import TypeVar
 
@@ -69,6 +70,8 @@ def _replace(tree: Tree, new: dict[int, Array]) -> Tree:
     return jax.tree.unflatten(structure, [new.get(i, x) for i, x in enumerate(leaves)])
 
 
+# Compiled also in eager use: one kernel, and the bits that a compiled caller gets.
+@functools.partial(jax.jit, static_argnums=0)
 def _add_normal(spec: GradientGaussian, state: Array, tree: Tree) -> Tree:
     floats = _floats(tree)
     zero = error_free.run_time_zero(state)
@@ -94,6 +97,7 @@ def _add_normal(spec: GradientGaussian, state: Array, tree: Tree) -> Tree:
     return _replace(tree, new)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
     """One bit flipped, of a weight drawn among the normal numbers of the tree.
 

@@ -1,0 +1,438 @@
+"""Noise on single operations, against exact rational and extended arithmetic.
+
+Keys are fixed. Statistical bounds are z scores of 5 unless said otherwise.
+"""
+
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prednet_jax.noise import elementwise, error_free, random_bits
+from prednet_jax.noise.specs import (
+    Composition,
+    Gaussian,
+    Identity,
+    MonteCarlo,
+    ReducedPrecision,
+    ReductionOrder,
+    StochasticRounding,
+    UlpPerturbation,
+)
+
+WORDS = random_bits.words(jax.random.key(11))
+BINARY = {
+    "add": jnp.add,
+    "sub": jnp.subtract,
+    "mul": jnp.multiply,
+    "div": jnp.divide,
+}
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+MANY = 1 << 16
+
+
+def x64(dtype):
+    return jax.enable_x64(dtype == "float64")
+
+
+def numbers(seed, n, dtype="float32", spread=2.0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(n) * np.exp2(rng.uniform(-spread, spread, n))
+    return jnp.asarray(x, dtype)
+
+
+def repeated(x, n=MANY):
+    return jnp.full((n,), x)
+
+
+def ulps(a, b):
+    """How many ulps the magnitude of `b` lies above that of `a`, same sign."""
+    wide = f"int{8 * a.dtype.itemsize}"
+    ints = [
+        np.asarray(jax.lax.bitcast_convert_type(abs(v), wide)).astype(np.int64)
+        for v in (a, b)
+    ]
+    np.testing.assert_array_equal(jnp.signbit(a), jnp.signbit(b))
+    return ints[1] - ints[0]
+
+
+def test_two_sum_and_two_product_are_exact_also_after_products():
+    """A compiler would contract the products upstream; the guards forbid it."""
+
+    def upstream(a, b, c):
+        zero = error_free.run_time_zero(WORDS)
+        p, q = a * b, c * b
+        return p, q, error_free.residual("add", p + q, (p, q), zero)
+
+    def product(a, b, c):
+        zero = error_free.run_time_zero(WORDS)
+        d = a * b + c
+        return d, b, error_free.residual("mul", d * b, (d, b), zero)
+
+    a, b, c = (numbers(seed, 500) for seed in range(3))
+    for function, exact in ((upstream, Fraction.__add__), (product, Fraction.__mul__)):
+        for run in (function, jax.jit(function)):
+            p, q, (s, e) = run(a, b, c)
+            assert np.count_nonzero(e) > 100
+            for values in zip(*(np.asarray(v, float) for v in (p, q, s, e)), strict=1):
+                x, y, rounded, error = map(Fraction, values)
+                assert exact(x, y) == rounded + error
+
+
+@pytest.mark.parametrize("name", ["div", "sqrt"])
+def test_remainders_give_the_error_of_division_and_root(name):
+    a, b = abs(numbers(0, 2000)), numbers(1, 2000)
+    operands = (a, b) if name == "div" else (a,)
+    exact = (
+        np.asarray(a, np.longdouble) / np.asarray(b, np.longdouble)
+        if name == "div"
+        else np.sqrt(np.asarray(a, np.longdouble))
+    )
+    value = a / b if name == "div" else jnp.sqrt(a)
+    zero = error_free.run_time_zero(WORDS)
+    rounded, error = error_free.residual(name, value, operands, zero)
+    found = np.asarray(rounded, np.longdouble) + np.asarray(error, np.longdouble)
+    # The error itself is rounded once: 2^-24 of half an ulp of the result.
+    assert np.max(np.abs(found / exact - 1)) < 2.0**-46
+
+
+def apply(spec, name, *operands, words=WORDS, salt=0):
+    value = BINARY[name](*operands) if name in BINARY else getattr(jnp, name)(*operands)
+    return elementwise.apply(spec, value, operands, words, salt, primitive=name), value
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most"), [*((dtype, 1) for dtype in FLOATS), ("float32", 100)]
+)
+def test_ulps_are_uniform_integers(dtype, most):
+    with x64(dtype):
+        x = repeated(jnp.asarray(-1.375, dtype))
+        moved = elementwise.apply(UlpPerturbation(most), x, (), WORDS)
+        counts = np.bincount(ulps(x, moved) + most, minlength=2 * most + 1)
+    assert len(counts) == 2 * most + 1
+    expected = MANY / (2 * most + 1)
+    assert np.max(np.abs(counts - expected)) < 5 * np.sqrt(expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("spec", [UlpPerturbation(3), StochasticRounding(4)])
+def test_special_values_stay_and_nothing_overflows(spec, dtype):
+    with x64(dtype):
+        info = jnp.finfo(dtype)
+        special = jnp.asarray([0.0, -0.0, np.inf, -np.inf, np.nan], dtype)
+        kept = elementwise.apply(spec, special, (), WORDS)
+        np.testing.assert_array_equal(
+            error_free.to_bits(special), error_free.to_bits(kept)
+        )
+        large = repeated(-jnp.asarray(info.max, dtype), 512)
+        assert np.isfinite(elementwise.apply(spec, large, (), WORDS)).all()
+        small = repeated(jnp.asarray(info.smallest_normal, dtype), 512)
+        assert (elementwise.apply(spec, small, (), WORDS) >= small).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [*((dtype, 5) for dtype in FLOATS), ("float32", 1)]
+)
+def test_fewer_bits_are_unbiased_exact_values_fixed_ties_right(dtype, bits):
+    spec = StochasticRounding(bits)
+    with x64(dtype):
+        grid = 2.0**-bits
+        exact = repeated(jnp.asarray(-(1 + grid), dtype), 512)
+        np.testing.assert_array_equal(elementwise.apply(spec, exact, (), WORDS), exact)
+        for part in (0.5, 0.25):
+            x = repeated(jnp.asarray(1 + part * grid, dtype))
+            y = np.asarray(elementwise.apply(spec, x, (), WORDS), np.float64)
+            assert set(np.unique(y)) == {1.0, 1 + grid}
+            z = ((y > 1).mean() - part) / np.sqrt(part * (1 - part) / MANY)
+            assert abs(z) < 5
+
+
+def test_more_dropped_bits_than_a_word():
+    with jax.enable_x64(True):
+        x = repeated(jnp.asarray(1 + 2.0**-3 + 2.0**-50))
+        y = np.asarray(elementwise.apply(StochasticRounding(2), x, (), WORDS))
+    assert set(np.unique(y)) == {1.0, 1.25}
+    assert abs((y > 1).mean() - 0.5) < 5 * 0.5 / np.sqrt(MANY)
+
+
+# The exact result of each lies between two neighbours; the part is the distance to the
+# lower one in units of their gap.
+FULL = {
+    "add": ((1.0, 2.0**-24), 0.5),
+    "sub": ((1.0, 2.0**-26), 0.75),
+    "mul": ((1 + 2.0**-12, 1 + 2.0**-12), 0.5),
+    "div": ((1.0, 3.0), None),
+    "sqrt": ((2.0,), None),
+    "square": ((1 + 2.0**-12,), 0.5),
+}
+
+
+@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("spec", [StochasticRounding(23), MonteCarlo("rr", 24)])
+def test_full_precision_rounds_the_exact_result(spec, name):
+    """At 24 significant bits random rounding of Parker is stochastic rounding."""
+    numbers_, part = FULL[name]
+    operands = [repeated(jnp.float32(v)) for v in numbers_]
+    y, _ = apply(spec, name, *operands)
+    below, above = np.unique(np.asarray(y))
+    assert np.nextafter(below, np.float32(np.inf)) == above
+    if part is None:
+        exact = 1 / np.longdouble(3) if name == "div" else np.sqrt(np.longdouble(2))
+        part = float((exact - below) / (np.longdouble(above) - below))
+    share = (np.asarray(y) == above).mean()
+    assert abs(share - part) < 5 * np.sqrt(part * (1 - part) / MANY)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", BINARY)
+def test_full_precision_is_unbiased_over_random_operands(name, dtype):
+    """The sum of the errors is zero to within its standard deviation."""
+    with x64(dtype):
+        spec = StochasticRounding(52)
+        a, b = (abs(numbers(seed, MANY, dtype)) for seed in (3, 4))
+        # Quotients stay in the range of float16.
+        b = jnp.maximum(b, jnp.asarray(2.0**-6, dtype))
+        y, value = apply(spec, name, a, b)
+        wide = np.longdouble if dtype == "float64" else np.float64
+        exact = {"add": np.add, "sub": np.subtract, "mul": np.multiply}.get(
+            name, np.divide
+        )(np.asarray(a, wide), np.asarray(b, wide))
+        gap = np.asarray(jnp.spacing(abs(value)), wide)
+        errors = (np.asarray(y, wide) - exact) / gap
+    assert np.abs(errors).max() <= 1
+    # SR's standard deviation is at most half an ulp; nearest rounding's errors are
+    # fixed by the operands and would fail the second bound.
+    assert abs(errors.mean()) < 5 * 0.5 / np.sqrt(MANY)
+    assert errors.std() > 0.3
+
+
+def test_exact_operations_are_fixed():
+    a = jnp.asarray(np.arange(-2000, 2000), jnp.float32)
+    for spec in (StochasticRounding(23), MonteCarlo("rr", 24)):
+        for name, b in (("add", 17.0), ("mul", 3.0), ("div", 4.0)):
+            y, value = apply(spec, name, a, jnp.full_like(a, b))
+            np.testing.assert_array_equal(y, value)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_unknown_results_move_by_an_ulp_with_probability_one_in_eight(dtype):
+    with x64(dtype):
+        x = repeated(jnp.asarray(0.7, dtype))
+        y, value = apply(StochasticRounding(52), "tanh", x)
+        moves = ulps(value, y)
+    for move, share in ((1, 0.125), (-1, 0.125), (0, 0.75)):
+        found = (moves == move).mean()
+        assert abs(found - share) < 5 * np.sqrt(share * (1 - share) / MANY)
+
+
+def test_monte_carlo_at_a_virtual_precision_has_the_width_it_says():
+    """Of inexact(x): uniform noise, of standard deviation 2^(e - t) / sqrt(12)."""
+    x = repeated(jnp.float32(1.3))
+    for mode in ("rr", "mca"):
+        y, value = apply(MonteCarlo(mode, 10), "tanh", x)
+        noise = np.asarray(y - value, np.float64)
+        e = np.floor(np.log2(float(value[0]))) + 1
+        width = 2.0 ** (e - 10)
+        assert np.abs(noise).max() <= width / 2
+        # Uniform noise: standard error of its deviation is below 1 %.
+        assert abs(noise.std() / (width / np.sqrt(12)) - 1) < 0.02
+        assert abs(noise.mean()) < 5 * width / np.sqrt(12 * MANY)
+
+
+def test_precision_bounding_perturbs_operands_to_first_order():
+    a, b, t = 1.7, -2.6, 12
+    spec = MonteCarlo("pb", t)
+    na, nb = 2.0 ** (1 - t) / np.sqrt(12), 2.0 ** (2 - t) / np.sqrt(12)
+    expected = {
+        "add": np.hypot(na, nb),
+        "sub": np.hypot(na, nb),
+        "mul": np.hypot(a * nb, b * na),
+        "div": np.hypot(na / b, a / b**2 * nb),
+    }
+    for name, deviation in expected.items():
+        y, value = apply(spec, name, repeated(jnp.float32(a)), repeated(jnp.float32(b)))
+        noise = np.asarray(y, np.float64) - float(value[0])
+        assert abs(noise.std() / deviation - 1) < 0.02
+        assert abs(noise.mean()) < 5 * deviation / np.sqrt(MANY)
+
+
+def test_cancellation_shows_the_lost_digits_under_mca_alone():
+    x = repeated(jnp.float32(1.1))
+    assert not np.any(apply(MonteCarlo("rr", 24), "sub", x, x)[0])
+    y = np.asarray(apply(MonteCarlo("mca", 24), "sub", x, x)[0])
+    assert abs(y.std() / (2.0**-23 / np.sqrt(6)) - 1) < 0.02
+
+
+def test_operands_of_other_primitives_are_perturbed_before_them():
+    x = repeated(jnp.float32(1.3))
+    spec = MonteCarlo("pb", 12)
+    (y,) = elementwise.perturb_operands(spec, "tanh", (x,), WORDS)
+    noise = np.asarray(y, np.float64) - float(x[0])
+    assert abs(noise.std() / (2.0**-11 / np.sqrt(12)) - 1) < 0.02
+    # At the precision of the type the operand still moves, and its mean is right.
+    (y,) = elementwise.perturb_operands(MonteCarlo("mca", 24), "tanh", (x,), WORDS)
+    moves = ulps(x, y)
+    assert abs((moves == 1).mean() - 0.125) < 0.01
+    assert abs(moves.mean()) < 5 * 0.5 / np.sqrt(MANY)
+    for spec, name in ((MonteCarlo("pb"), "add"), (MonteCarlo("rr"), "tanh")):
+        (y,) = elementwise.perturb_operands(spec, name, (x,), WORDS)
+        assert y is x
+    ints = jnp.arange(3)
+    assert elementwise.perturb_operands(spec, "gather", (ints,), WORDS)[0] is ints
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gaussian_has_the_size_it_says(dtype):
+    with x64(dtype):
+        x = numbers(1, MANY, dtype)
+        rms = float(np.sqrt(np.mean(np.square(np.asarray(x, np.float64)))))
+        for spec, size in ((Gaussian(0.1), 0.1 * rms), (Gaussian(0.5, False), 0.5)):
+            y = elementwise.apply(spec, x, (), WORDS)
+            noise = np.asarray(y, np.float64) - np.asarray(x, np.float64)
+            # Standard error of the deviation: 0.3 %; bfloat16 rounds to 0.4 % of x.
+            assert abs(noise.std() / size - 1) < 0.02
+            assert abs(noise.mean()) < 5 * size / np.sqrt(MANY)
+
+
+def test_gaussian_is_relative_at_any_magnitude():
+    x = numbers(1, 1000)
+    small, large = (
+        elementwise.apply(Gaussian(0.1), x * np.float32(2.0**k), (), WORDS)
+        / np.float32(2.0**k)
+        for k in (-70, 90)
+    )
+    np.testing.assert_array_equal(small, large)
+
+
+SPECS = [
+    UlpPerturbation(2),
+    StochasticRounding(23),
+    MonteCarlo("mca", 20),
+    Gaussian(1e-4),
+    Composition((StochasticRounding(23), UlpPerturbation(1))),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_same_words_same_bits_under_jit_eager_and_vmap(spec):
+    a, b = numbers(0, 60).reshape(3, 20), numbers(1, 60).reshape(3, 20)
+    states = jnp.stack([random_bits.fold(WORDS, i) for i in range(3)])
+
+    def f(words, a=a, b=b):
+        return apply(spec, "mul", a, b, words=words)[0]
+
+    eager = np.stack([f(w) for w in states])
+    np.testing.assert_array_equal(jax.jit(f)(states[0]), eager[0])
+    np.testing.assert_array_equal(jax.vmap(f)(states), eager)
+    assert np.any(eager[0] != eager[1])
+    assert np.any(eager[0] != apply(spec, "mul", a, b, words=states[0], salt=1)[0])
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_scaling_by_powers_of_two_and_sign_commute(spec):
+    a, b = numbers(0, 500), numbers(1, 500)
+    plain = apply(spec, "mul", a, b)[0]
+    scaled = apply(spec, "mul", a * np.float32(2.0**20), b)[0]
+    np.testing.assert_array_equal(plain * np.float32(2.0**20), scaled)
+    # Additive noise has no sign to follow; roundings have.
+    if isinstance(spec, UlpPerturbation | StochasticRounding):
+        np.testing.assert_array_equal(-plain, apply(spec, "mul", -a, b)[0])
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_derivatives_pass_straight_through(spec):
+    a, b = numbers(0, 30), numbers(1, 30)
+    grads = jax.grad(lambda a, b: apply(spec, "mul", a, b)[0].sum(), (0, 1))(a, b)
+    np.testing.assert_array_equal(grads[0], b)
+    np.testing.assert_array_equal(grads[1], a)
+    tangent = jax.jvp(lambda a: apply(spec, "mul", a, b)[0], (a,), (b,))[1]
+    np.testing.assert_array_equal(tangent, b * b)
+
+
+def test_deterministic_noise_is_a_function_of_the_operands_alone():
+    spec = UlpPerturbation(5, deterministic=True)
+    a, b = numbers(0, 4000), numbers(1, 4000)
+    other = random_bits.fold(WORDS, 3)
+    y, value = apply(spec, "mul", a, b)
+    np.testing.assert_array_equal(y, apply(spec, "mul", a, b, words=other, salt=4)[0])
+    # Position does not matter, the partner does.
+    np.testing.assert_array_equal(y[::-1], apply(spec, "mul", a[::-1], b[::-1])[0])
+    moves = ulps(value, y)
+    swapped = ulps(value, apply(spec, "mul", b, a)[0])
+    assert 0.05 < (moves == swapped).mean() < 0.14
+    counts = np.bincount(moves + 5, minlength=11)
+    assert np.max(np.abs(counts - 4000 / 11)) < 5 * np.sqrt(4000 / 11)
+
+
+def test_deterministic_noise_of_neighbouring_numbers_is_unrelated():
+    """Consecutive floats, whose bits differ least."""
+    x = jax.lax.bitcast_convert_type(
+        jnp.arange(MANY, dtype=jnp.uint32) + jnp.uint32(0x3F800000), jnp.float32
+    )
+    spec = UlpPerturbation(7, deterministic=True)
+    moves = ulps(x, elementwise.apply(spec, x, (x,), WORDS, primitive="copy"))
+    counts = np.bincount(moves + 7, minlength=15)
+    assert np.max(np.abs(counts - MANY / 15)) < 5 * np.sqrt(MANY / 15)
+    z = np.mean(moves[1:] * moves[:-1]) / np.mean(moves**2) * np.sqrt(MANY)
+    assert abs(z) < 5
+
+
+def test_other_specs_do_nothing():
+    x = numbers(0, 10)
+    for spec in (Identity(), ReductionOrder(), ReducedPrecision("bf16")):
+        assert elementwise.apply(spec, x, (), WORDS) is x
+    assert elementwise.round_operand(UlpPerturbation(), x) is x
+
+
+def test_composition_applies_both():
+    x = repeated(jnp.float32(1.25))
+    spec = Composition((UlpPerturbation(1), UlpPerturbation(1)))
+    moves = ulps(x, elementwise.apply(spec, x, (), WORDS))
+    shares = np.bincount(moves + 2, minlength=5) / MANY
+    np.testing.assert_allclose(shares, np.array([1, 2, 3, 2, 1]) / 9, atol=0.01)
+
+
+def test_integers_are_refused():
+    with pytest.raises(ValueError, match="dtype=int32: expected float16"):
+        elementwise.apply(UlpPerturbation(), jnp.arange(3), (), WORDS)
+
+
+@pytest.mark.parametrize("name", ["tf32", "bf16", "fp16"])
+def test_reduced_precision_rounds_to_nearest_even(name):
+    keep = {"tf32": 10, "bf16": 7, "fp16": 10}[name]
+    x = numbers(0, 4000)
+    got = elementwise.round_operand(ReducedPrecision(name), x)
+    assert got.dtype == x.dtype
+    # Rounding a float64 mantissa by hand: exact, numpy.rint ties to even.
+    mantissa, exponent = np.frexp(np.asarray(x, np.float64))
+    expected = np.ldexp(np.rint(mantissa * 2.0 ** (keep + 1)), exponent - keep - 1)
+    np.testing.assert_array_equal(np.asarray(got, np.float64), expected)
+    tie = jnp.asarray([1 + 2.0 ** -(keep + 1), 1 + 3 * 2.0 ** -(keep + 1)], jnp.float32)
+    np.testing.assert_array_equal(
+        elementwise.round_operand(ReducedPrecision(name), tie),
+        np.float32([1, 1 + 4 * 2.0 ** -(keep + 1)]),
+    )
+
+
+def test_fp16_has_the_range_of_binary16():
+    x = np.array([65519.9, 65520, -1e9, 6e-5, 3e-8, 2e-8, -1e-6, 5e-6], np.float32)
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16).astype(np.float32)
+    got = jax.jit(lambda x: elementwise.round_operand(ReducedPrecision("fp16"), x))(x)
+    np.testing.assert_array_equal(got, expected)
+    big = jnp.asarray([1e30, 1e-30], jnp.bfloat16)
+    got = elementwise.round_operand(ReducedPrecision("fp16"), big)
+    np.testing.assert_array_equal(got, jnp.asarray([np.inf, 0], jnp.bfloat16))
+
+
+def test_reduced_precision_passes_gradients_and_other_types():
+    spec = ReducedPrecision("tf32")
+    x = numbers(0, 8)
+    grad = jax.grad(lambda x: (elementwise.round_operand(spec, x) ** 2).sum())(x)
+    np.testing.assert_array_equal(grad, 2 * elementwise.round_operand(spec, x))
+    half = x.astype(jnp.float16)
+    np.testing.assert_array_equal(elementwise.round_operand(spec, half), half)
+    ints = jnp.arange(3)
+    assert elementwise.round_operand(spec, ints) is ints
