@@ -1,0 +1,175 @@
+"""Power of the two tests, and the number of seeds they need.
+
+Effects are in standard deviations of the paired differences for the test of no effect,
+and in units of the loss for the equivalence test.
+
+The sign-flip test has asymptotically the power of the paired t test (Lehmann & Romano,
+Testing Statistical Hypotheses, theorem 15.2.4), which statsmodels gives; below the
+floor 2 / 2^n <= alpha its power is zero.
+
+The power of the two one-sided t tests with s^2 ~ sd^2 chi^2_{n-1} / (n - 1), true
+difference D, margin m and t the upper alpha quantile of Student's t is (Phillips 1990,
+J. Pharmacokinet. Biopharm. 18:137)
+
+    E_s[ Phi((m - D) sqrt(n)/sd - t s/sd) - Phi(t s/sd - (m + D) sqrt(n)/sd) ]_+
+
+taken over the s at which the two limits leave room, s < m sqrt(n)/t.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy import special
+from statsmodels.stats.power import TTestPower
+
+from prednet_jax.statistics import _checks
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
+# Mass of the spread's distribution left out of the integral at either end.
+_TAIL = 1e-13
+# Above this many seeds Student's t is normal to more digits than a plan has.
+_LARGE = 10**6
+
+
+def sign_flip_floor(alpha: float = 0.05, contrasts: int = 1) -> int:
+    """Fewest seeds at which 2 / 2^n can fall below alpha / contrasts (Holm's first).
+
+    Raises:
+      ValueError: alpha not in (0, 1) or fewer than one contrast.
+    """
+    _checks.level("alpha", alpha)
+    if contrasts < 1:
+        raise ValueError(f"contrasts={contrasts}; at least 1 is needed")
+    return math.floor(math.log2(2 * contrasts / alpha)) + 1
+
+
+def sign_flip_power(n: int, effect: float, *, alpha: float = 0.05) -> float:
+    """Power of the two-sided sign-flip test with n seeds.
+
+    Args:
+      n: seeds, >= 1.
+      effect: true mean difference over the standard deviation of the differences.
+      alpha: level, in (0, 1).
+
+    Returns:
+      The power, in [0, 1].
+
+    Raises:
+      ValueError: an argument out of range.
+    """
+    _check_seeds(n)
+    _checks.level("alpha", alpha)
+    if n < sign_flip_floor(alpha):
+        return 0.0
+    return float(TTestPower().power(abs(effect), n, alpha))
+
+
+def sign_flip_seeds(effect: float, *, power: float = 0.9, alpha: float = 0.05) -> int:
+    """Fewest seeds at which `sign_flip_power` reaches `power`.
+
+    Raises:
+      ValueError: effect is zero or an argument is out of range.
+    """
+    if not (math.isfinite(effect) and effect != 0):
+        raise ValueError(f"effect={effect}; a finite number other than 0 is needed")
+    _checks.level("power", power)
+    _checks.level("alpha", alpha)
+    reach = special.ndtri(1 - alpha / 2) + special.ndtri(power)
+    return _fewest(
+        lambda n: sign_flip_power(n, effect, alpha=alpha), power, (reach / effect) ** 2
+    )
+
+
+def tost_power(
+    n: int,
+    *,
+    margin: float,
+    sd: float,
+    true_difference: float = 0.0,
+    alpha: float = 0.05,
+) -> float:
+    """Power of the paired equivalence test with n seeds.
+
+    Args:
+      n: seeds, >= 1.
+      margin: equivalence margin in units of the loss, > 0.
+      sd: standard deviation of the paired differences, in the same units, >= 0.
+      true_difference: mean of the differences at which the power is asked.
+      alpha: level of each one-sided test, in (0, 1).
+
+    Returns:
+      The power, in [0, 1]; 0 for one seed.
+
+    Raises:
+      ValueError: an argument out of range.
+    """
+    _check_seeds(n)
+    _checks.level("alpha", alpha)
+    _checks.positive("margin", margin)
+    if not (math.isfinite(sd) and sd >= 0):
+        raise ValueError(f"sd={sd}; a finite number, 0 or more, is needed")
+    if n < 2:
+        return 0.0
+    if sd == 0:
+        return float(abs(true_difference) < margin)
+    freedom = n - 1
+    root = math.sqrt(n)
+    t = special.stdtrit(freedom, 1 - alpha)
+    low, high = np.sqrt(special.chdtri(freedom, [1 - _TAIL, _TAIL]) / freedom)
+    high = min(high, margin * root / (t * sd))
+    if high <= low:
+        return 0.0
+    s = low + (high - low) * (_NODES + 1) / 2  # s over sd
+    room = special.ndtr((margin - true_difference) * root / sd - t * s)
+    room = room - special.ndtr(t * s - (margin + true_difference) * root / sd)
+    half = freedom / 2
+    density = 2 * np.exp(
+        half * np.log(half * s**2) - half * s**2 - special.gammaln(half) - np.log(s)
+    )
+    mass = density * _WEIGHTS * (high - low) / 2
+    return float(np.clip(np.sum(mass * np.maximum(room, 0)), 0, 1))
+
+
+def tost_seeds(
+    *, margin: float, sd: float, power: float = 0.9, alpha: float = 0.05
+) -> int:
+    """Fewest seeds at which two equal arms pass the equivalence test with `power`.
+
+    Raises:
+      ValueError: an argument out of range.
+    """
+    _checks.level("power", power)
+    _checks.level("alpha", alpha)
+    _checks.positive("margin", margin)
+    reach = special.ndtri(1 - alpha) + special.ndtri((1 + power) / 2)
+    return _fewest(
+        lambda n: tost_power(n, margin=margin, sd=sd, alpha=alpha),
+        power,
+        (reach * sd / margin) ** 2,
+    )
+
+
+def _fewest(power_of: Callable[[int], float], wanted: float, normal: float) -> int:
+    """Smallest n >= 2 with power_of(n) >= wanted; the power grows with n.
+
+    `normal` is the answer for a known standard deviation, exact where it is large.
+    """
+    if normal > _LARGE:
+        return math.ceil(normal)
+    above = 2
+    while power_of(above) < wanted:
+        above *= 2
+    below = above // 2
+    while above - below > 1:
+        middle = (above + below) // 2
+        if power_of(middle) < wanted:
+            below = middle
+        else:
+            above = middle
+    return above
+
+
+def _check_seeds(n: int) -> None:
+    if n < 1:
+        raise ValueError(f"n={n}; at least 1 seed is needed")
