@@ -1,0 +1,144 @@
+"""Sources of frames: generated from embedded pictures, or read from disk.
+
+`open_source` opens any of them; `prednet_jax.data.windows` cuts them into the windows
+of truncated back-propagation. Nothing here imports JAX, and the heavy libraries (PyAV,
+Pillow, scikit-learn, tensorflow-datasets) are imported by the source that needs them.
+"""
+
+import pathlib
+from typing import Any
+
+from prednet_jax.data.frames import CROPS, Fit
+from prednet_jax.data.source import DataError, FrameSource, check_seed
+from prednet_jax.data.windows import (
+    Schedule,
+    chunks,
+    order_fingerprint,
+    schedule,
+    single_images,
+    single_schedule,
+)
+
+__all__ = [
+    "CROPS",
+    "NAMES",
+    "DataError",
+    "FrameSource",
+    "Schedule",
+    "chunks",
+    "open_source",
+    "order_fingerprint",
+    "schedule",
+    "single_images",
+    "single_schedule",
+]
+
+# The sources with a name, and height, width, channels where none are asked for.
+NAMES = {
+    "walk": (120, 160, 3),
+    "digits": (28, 28, 1),
+    "mnist": (28, 28, 1),
+    "moving_mnist": (64, 64, 1),
+    "moving_digits": (64, 64, 1),
+}
+
+
+def open_source(
+    data: str,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    channels: int | None = None,
+    seed: int = 0,
+    length: int | None = None,
+    crop: str = "center",
+    offset: tuple[int, int] = (0, 0),
+) -> FrameSource:
+    """Open a source of frames.
+
+    Args:
+        data: A name (`walk`, `digits`, `mnist`, `moving_mnist`, `moving_digits`) or a
+            path: a folder of images, a text list of images or of such lists, a video
+            file, an .npz with `frames` uint8 `[T, H, W, C]`. A name wins over a file
+            of that name; write `./walk` for the file.
+        height: Height of a frame, in pixels; None is the source's own (28 for digits,
+            64 for moving digits, else 120).
+        width: Width of a frame, in pixels; None is the source's own (28, 64, else 160).
+        channels: 3 (RGB) or 1 (grey); None is the source's own (1 for digits, else 3).
+        seed: Content and order of the generated sources; sources from disk have an
+            order of their own and leave it alone.
+        length: Number of frames; None is all (generated sources: 1e9; moving digits:
+            200000).
+        crop: `center` cuts the middle out of larger pictures, `resize` scales without
+            keeping the aspect. Sources from disk only.
+        offset: `(right, down)` in pixels, moves the crop. Sources from disk only.
+
+    Returns:
+        The source.
+
+    Raises:
+        DataError: A ValueError that names the value and what would be accepted.
+    """
+    default = NAMES.get(data, (120, 160, 3))
+    size = {
+        "height": default[0] if height is None else height,
+        "width": default[1] if width is None else width,
+        "channels": default[2] if channels is None else channels,
+    }
+    check_seed(seed)
+    fit = Fit(**size, crop=crop, offset=offset)
+    if length is not None and length < 1:
+        raise DataError(f"length={length}: need at least 1 frame")
+    if data not in NAMES:
+        return _open_path(data, fit, length)
+    if crop != "center" or tuple(offset) != (0, 0):
+        raise DataError(
+            f"crop={crop!r}, offset={tuple(offset)} with data={data}: it is made at "
+            "the asked size; accepted are 'center' and (0, 0)"
+        )
+    options: dict[str, Any] = {**size, "seed": seed}
+    if length is not None:
+        options["length"] = length
+    return _open_name(data, options)
+
+
+def _open_name(data: str, options: dict[str, Any]) -> FrameSource:
+    if data == "walk":
+        from prednet_jax.data.walk import open_walk
+
+        return open_walk(**options)
+    from prednet_jax.data.digits import digits
+    from prednet_jax.data.mnist import mnist
+    from prednet_jax.data.moving import open_moving
+    from prednet_jax.data.stills import open_stills
+
+    stills = mnist() if data.endswith("mnist") else digits()
+    if data.startswith("moving"):
+        return open_moving(stills, **options)
+    return open_stills(stills, **options)
+
+
+def _open_path(data: str, fit: Fit, length: int | None) -> FrameSource:
+    from prednet_jax.data import arrays, images, video
+
+    path = pathlib.Path(data).expanduser()
+    accepted = (
+        f"accepted are {', '.join(NAMES)}, or the path of a folder of images, a text "
+        f"list ({' '.join(images.LIST_SUFFIXES)}), a video "
+        f"({' '.join(video.VIDEO_SUFFIXES)}) or an .npz"
+    )
+    if not data or not path.exists():
+        raise DataError(f"data={data!r}: no such source or file; {accepted}")
+    suffix = path.suffix.lower()
+    try:
+        if path.is_dir():
+            return images.open_folder(path, fit, length)
+        if suffix == ".npz":
+            return arrays.open_npz(path, fit, length)
+        if suffix in images.LIST_SUFFIXES:
+            return images.open_list(path, fit, length)
+        if suffix in video.VIDEO_SUFFIXES:
+            return video.open_video(path, fit, length)
+    except OSError as error:
+        raise DataError(f"data={data}: {error}") from error
+    raise DataError(f"data={data}: a file of an unknown kind; {accepted}")

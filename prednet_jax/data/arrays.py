@@ -1,0 +1,106 @@
+"""Frames from an .npz archive with an array `frames`, uint8 `[T, H, W, C]`.
+
+An array `boundaries` with the index of the first frame of every sequence may stand
+beside it. The archive is read whole: for data larger than memory use image files or a
+video.
+"""
+
+import hashlib
+import pathlib
+import zipfile
+
+import numpy as np
+
+from prednet_jax.data.frames import Fit, to_channels
+from prednet_jax.data.source import (
+    DataError,
+    FrameSource,
+    check_boundaries,
+    check_range,
+    fingerprint,
+    limited_boundaries,
+    limited_length,
+)
+
+
+def open_npz(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
+    """Open an .npz.
+
+    Args:
+        path: The archive.
+        fit: How a picture becomes a frame.
+        length: Number of frames to use; None is all.
+
+    Returns:
+        The source.
+
+    Raises:
+        DataError: If the archive is unreadable, an array is missing or has another
+            type or shape, or the frames are too small.
+    """
+    frames, boundaries = _load(path)
+    name = str(path)
+    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] not in (1, 3):
+        raise DataError(
+            f"data={name}: frames is {frames.dtype} of shape {list(frames.shape)}; "
+            "accepted is uint8 [T, H, W, C] with C 1 or 3"
+        )
+    if boundaries.ndim != 1 or not np.issubdtype(boundaries.dtype, np.integer):
+        raise DataError(
+            f"data={name}: boundaries is {boundaries.dtype} of shape "
+            f"{list(boundaries.shape)}; accepted are integers of shape [sequences]"
+        )
+    sequences = tuple(boundaries.tolist())
+    check_boundaries(name, sequences, len(frames))
+    total = limited_length(name, len(frames), length)
+    fit.check(frames.shape[1], frames.shape[2], f"a frame of {name}")
+    frames = frames[:total]
+
+    def read(start: int, stop: int) -> np.ndarray:
+        check_range(name, total, start, stop)
+        out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
+        for frame, picture in zip(out, frames[start:stop], strict=True):
+            frame[:] = to_channels(fit(picture, name), fit.channels)
+        return out
+
+    inside = limited_boundaries(sequences, total)
+    return FrameSource(
+        name=name,
+        height=fit.height,
+        width=fit.width,
+        channels=fit.channels,
+        length=total,
+        boundaries=inside,
+        read=read,
+        fingerprint=fingerprint(
+            reader="npz",
+            frames=hashlib.sha256(np.ascontiguousarray(frames).data).hexdigest(),
+            shape=list(frames.shape),
+            boundaries=inside,
+            size=[fit.height, fit.width, fit.channels],
+            crop=fit.crop,
+            offset=list(fit.offset),
+        ),
+    )
+
+
+def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """The arrays `frames` and `boundaries` (one sequence where it is missing)."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            names = list(archive)
+            if "frames" not in names:
+                raise DataError(
+                    f"data={path}: holds the arrays {names}; accepted is an array "
+                    "'frames', uint8 [T, H, W, C]"
+                )
+            frames = archive["frames"]
+            boundaries = archive["boundaries"] if "boundaries" in names else [0]
+            return frames, np.asarray(boundaries)
+    except DataError:
+        raise
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"data={path}: not a readable .npz archive "
+            f"({' '.join(str(error).split()) or type(error).__name__})"
+        ) from error

@@ -1,0 +1,164 @@
+"""Bring a decoded picture to the asked size and channels, as the published code does.
+
+The published trainer crops around the centre, moved by an offset (`read_image` of
+main.py, quadjr/PredNet and eijwat/prednet_in_chainer_py3); the published frame maker
+resizes bilinearly without keeping the aspect (`cv2.resize` in generate_image.py).
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from prednet_jax.data.source import DataError, check_frame_size
+
+CROPS = ("center", "resize")
+
+# OpenCV's INTER_RESIZE_COEF_BITS for 8-bit images; 255 * 2**22 fits in int32.
+_BITS = 11
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How a picture of any size becomes a frame.
+
+    Attributes:
+        height: Height of the frame, in pixels.
+        width: Width of the frame, in pixels.
+        channels: 3 (RGB) or 1 (grey, ITU-R 601 luma).
+        crop: `center` cuts the middle out; `resize` scales the whole picture.
+        offset: `(right, down)` in pixels, added to the crop's position: the x,y of
+            the published `--offset`.
+    """
+
+    height: int
+    width: int
+    channels: int = 3
+    crop: str = "center"
+    offset: tuple[int, int] = (0, 0)
+
+    def __post_init__(self):
+        """Check the fields.
+
+        Raises:
+            DataError: Naming the value that is not usable.
+        """
+        check_frame_size(self.height, self.width, self.channels)
+        if self.crop not in CROPS:
+            raise DataError(f"crop={self.crop!r}: accepted are {', '.join(CROPS)}")
+        if len(self.offset) != 2:
+            raise DataError(f"offset={self.offset}: need two numbers, right and down")
+        if self.crop == "resize" and tuple(self.offset) != (0, 0):
+            raise DataError(
+                f"offset={self.offset} with crop='resize': an offset moves the crop, "
+                "so use crop='center' or offset (0, 0)"
+            )
+
+    def check(self, height: int, width: int, name: str) -> None:
+        """Check that a picture of this size can be cut.
+
+        Args:
+            height: Height of the picture, in pixels.
+            width: Width of the picture, in pixels.
+            name: What the message calls the picture.
+
+        Raises:
+            DataError: If the crop does not lie inside the picture.
+        """
+        if self.crop == "resize":
+            return
+        top, left = self._corner(height, width)
+        if self.height > height or self.width > width:
+            raise DataError(
+                f"{name} is {width}x{height} (width x height), smaller than the crop "
+                f"of {self.width}x{self.height}: use crop='resize' or a smaller frame"
+            )
+        if not (0 <= top <= height - self.height and 0 <= left <= width - self.width):
+            free_x, free_y = width - self.width, height - self.height
+            raise DataError(
+                f"offset={tuple(self.offset)} moves the {self.width}x{self.height} "
+                f"crop out of {name} ({width}x{height}): accepted are "
+                f"{-(free_x // 2)} to {free_x - free_x // 2} right and "
+                f"{-(free_y // 2)} to {free_y - free_y // 2} down"
+            )
+
+    def __call__(self, picture: np.ndarray, name: str) -> np.ndarray:
+        """Cut or scale one picture.
+
+        Args:
+            picture: uint8 `[h, w, channels]`.
+            name: What a message calls the picture.
+
+        Returns:
+            uint8 `[height, width, channels]`.
+
+        Raises:
+            DataError: If the crop does not lie inside the picture.
+        """
+        height, width = picture.shape[:2]
+        self.check(height, width, name)
+        if self.crop == "resize":
+            return resize_bilinear(picture, self.height, self.width)
+        top, left = self._corner(height, width)
+        return picture[top : top + self.height, left : left + self.width]
+
+    def _corner(self, height: int, width: int) -> tuple[int, int]:
+        """Top and left of the crop; floor division as in the published trainer."""
+        right, down = self.offset
+        return down + (height - self.height) // 2, right + (width - self.width) // 2
+
+
+def resize_bilinear(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Bilinear interpolation between pixel centres, without smoothing first.
+
+    The geometry and the 11-bit weights are those of OpenCV's `cv2.resize`, which the
+    published frame maker calls; shrinking by much aliases there, and so it does here.
+
+    Args:
+        picture: uint8 `[h, w, c]`.
+        height: New height, in pixels.
+        width: New width, in pixels.
+
+    Returns:
+        uint8 `[height, width, c]`.
+    """
+    row, row_next, row_weight = _taps(picture.shape[0], height)
+    col, col_next, col_weight = _taps(picture.shape[1], width)
+    one = 1 << _BITS
+    weight = row_weight[:, None, None]
+    # Columns first: the intermediate is then [h, width], which is the smaller one for
+    # the wide pictures of video.
+    source = picture.astype(np.int32)
+    across = source[:, col] * (one - col_weight)[:, None]
+    across += source[:, col_next] * col_weight[:, None]
+    out = across[row] * (one - weight) + across[row_next] * weight
+    return ((out + (1 << (2 * _BITS - 1))) >> (2 * _BITS)).astype(np.uint8)
+
+
+def to_channels(picture: np.ndarray, channels: int) -> np.ndarray:
+    """Grey from RGB by ITU-R 601 luma, RGB from grey by repetition.
+
+    Args:
+        picture: uint8 `[..., c]` with c 1 or 3.
+        channels: 1 or 3.
+
+    Returns:
+        uint8 `[..., channels]`.
+    """
+    if picture.shape[-1] == channels:
+        return picture
+    if channels == 3:
+        return np.repeat(picture, 3, axis=-1)
+    # The integer weights of Pillow's convert("L"), so that every source agrees.
+    weights = np.array([19595, 38470, 7471], np.int64)
+    return ((picture @ weights + 0x8000) >> 16).astype(np.uint8)[..., None]
+
+
+@functools.lru_cache(maxsize=16)
+def _taps(size: int, new_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Left neighbour, right neighbour and integer weight of the right one."""
+    centre = (np.arange(new_size) + 0.5) * (size / new_size) - 0.5
+    centre = np.clip(centre, 0.0, size - 1.0)
+    left = np.floor(centre).astype(np.int64)
+    weight = np.rint((centre - left) * (1 << _BITS)).astype(np.int32)
+    return left, np.minimum(left + 1, size - 1), weight

@@ -1,0 +1,85 @@
+"""The photographs that scikit-image ships inside its wheel, at any smaller scale."""
+
+import functools
+import importlib.util
+import io
+import pathlib
+
+import numpy as np
+
+from prednet_jax.data.frames import to_channels
+from prednet_jax.data.source import DataError
+
+# Photographs of things at a human scale; the scientific pictures of the same folder
+# (retina, cells, galaxies) and its drawings are left out.
+PHOTOGRAPHS = (
+    "astronaut.png",
+    "brick.png",
+    "camera.png",
+    "chelsea.png",
+    "coffee.png",
+    "grass.png",
+    "gravel.png",
+    "motorcycle_left.png",
+    "rocket.jpg",
+)
+
+
+@functools.cache
+def photograph_bytes(name: str) -> bytes:
+    """The file as shipped.
+
+    It is found without importing `skimage.data`, whose functions may turn to the
+    network.
+
+    Args:
+        name: One of `PHOTOGRAPHS`.
+
+    Returns:
+        The bytes of the file.
+
+    Raises:
+        DataError: If scikit-image or the file is missing.
+    """
+    spec = importlib.util.find_spec("skimage")
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError("data=walk: needs scikit-image; pip install scikit-image")
+    path = pathlib.Path(spec.submodule_search_locations[0]) / "data" / name
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"data=walk: {path} of the installed scikit-image cannot be read "
+            f"({error.strerror}); pip install 'scikit-image>=0.24'"
+        ) from error
+
+
+@functools.cache
+def photograph(name: str, channels: int) -> np.ndarray:
+    """The whole photograph, uint8 `[h, w, channels]`, with channels 1 or 3."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(photograph_bytes(name))) as image:
+        return to_channels(np.asarray(image.convert("RGB")), channels)
+
+
+@functools.lru_cache(maxsize=4)
+def shrunk(name: str, channels: int, shrink: float) -> np.ndarray:
+    """The photograph at a smaller scale, smoothed against aliasing.
+
+    Args:
+        name: One of `PHOTOGRAPHS`.
+        channels: 1 or 3.
+        shrink: New over old size, in (0, 1].
+
+    Returns:
+        int32 `[h, w, channels]` in 0..255.
+    """
+    from PIL import Image
+
+    full = photograph(name, channels)
+    if shrink < 1.0:
+        size = [max(2, round(side * shrink)) for side in full.shape[1::-1]]
+        image = Image.fromarray(full if channels == 3 else full[..., 0])
+        full = np.asarray(image.resize((size[0], size[1]), Image.Resampling.BICUBIC))
+    return full.reshape(*full.shape[:2], channels).astype(np.int32)

@@ -1,0 +1,140 @@
+"""What every source of frames is: a size, an order, and a way to read.
+
+A source is read in ranges of frames and never as a whole, so that a day of video and
+an endless synthetic walk look alike to the training loop.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+# "Endless": far more frames than any run reads, and still exact in int64 arithmetic.
+ENDLESS = 10**9
+
+
+class DataError(ValueError):
+    """A bad source of frames: the message names the value and what is accepted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameSource:
+    """A finite, ordered, randomly accessible stream of frames.
+
+    Attributes:
+        name: What was opened, for manifests and messages.
+        height: Height of every frame, in pixels.
+        width: Width of every frame, in pixels.
+        channels: 1 (grey) or 3 (RGB).
+        length: Total number of frames; `ENDLESS` for generated sources by default.
+        boundaries: Index of the first frame of every sequence; starts with 0.
+        read: `read(start, stop)` returns uint8 `[stop - start, H, W, C]`, the same
+            bytes at every call. It may be called from another thread, by one caller
+            at a time.
+        fingerprint: SHA-256 over what identifies the content and its order: generator
+            version, seed, size and embedded files for generated sources, the bytes of
+            every file for sources from disk. Paths do not enter it.
+    """
+
+    name: str
+    height: int
+    width: int
+    channels: int
+    length: int
+    boundaries: tuple[int, ...]
+    read: Callable[[int, int], np.ndarray]
+    fingerprint: str
+
+    def __post_init__(self):
+        """Check the sizes and the boundaries.
+
+        Raises:
+            DataError: If a size, the length or the boundaries are not usable.
+        """
+        check_frame_size(self.height, self.width, self.channels)
+        if self.length < 1:
+            raise DataError(f"length={self.length} of {self.name}: need at least 1")
+        check_boundaries(self.name, self.boundaries, self.length)
+
+
+def check_frame_size(height: int, width: int, channels: int) -> None:
+    """Check a frame size.
+
+    Raises:
+        DataError: If a side is not positive or the channels are not 1 or 3.
+    """
+    for name, value in (("height", height), ("width", width)):
+        if value < 1:
+            raise DataError(f"{name}={value}: need a positive number of pixels")
+    if channels not in (1, 3):
+        raise DataError(
+            f"channels={channels}: frames have 3 (RGB) or 1 (grey); "
+            "this is the first entry of the channel list"
+        )
+
+
+def check_boundaries(name: str, boundaries: tuple[int, ...], length: int) -> None:
+    """Check where the sequences begin.
+
+    Raises:
+        DataError: If the first is not 0, or they do not increase below `length`.
+    """
+    steps = np.diff(np.asarray((*boundaries, length), np.int64))
+    if boundaries[:1] != (0,) or (steps <= 0).any():
+        shown = str(list(boundaries[:8]))[:-1] + (", ..." if boundaries[8:] else "")
+        raise DataError(
+            f"boundaries={shown}] of {name}: need strictly increasing indices that "
+            f"start with 0 and stay below its {length} frames"
+        )
+
+
+def check_seed(seed: int) -> None:
+    """Check the seed of a generated source.
+
+    Raises:
+        DataError: If it is negative.
+    """
+    if seed < 0:
+        raise DataError(f"seed={seed}: need an integer of 0 or more")
+
+
+def check_range(name: str, length: int, start: int, stop: int) -> None:
+    """Check a range of frames before reading it.
+
+    Raises:
+        DataError: If `[start, stop)` does not lie inside the source.
+    """
+    if not 0 <= start <= stop <= length:
+        raise DataError(
+            f"frames {start}:{stop} of {name}: it holds frames 0:{length} and is "
+            "read forwards"
+        )
+
+
+def limited_length(name: str, available: int, length: int | None) -> int:
+    """The number of frames to use of a source that holds `available`.
+
+    Raises:
+        DataError: If more frames are asked for than there are, or none.
+    """
+    if length is None:
+        return available
+    if not 1 <= length <= available:
+        raise DataError(
+            f"length={length}: {name} holds {available} frames, so 1 to {available}"
+        )
+    return length
+
+
+def limited_boundaries(boundaries: tuple[int, ...], length: int) -> tuple[int, ...]:
+    """The boundaries that lie inside the first `length` frames."""
+    return tuple(index for index in boundaries if index < length)
+
+
+def fingerprint(**fields: Any) -> str:
+    """SHA-256 of named values that JSON can hold, independent of their order."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

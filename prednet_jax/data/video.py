@@ -1,0 +1,229 @@
+"""Frames from a video file, decoded as they are read (PyAV, that is FFmpeg).
+
+Opening reads the packets without decoding them, which counts the frames whatever the
+header says. Reading goes on from where the last read ended; a jump uses the key frames
+where the file's time stamps can be trusted, and decodes from the start where not. The
+published frame maker (generate_image.py, eijwat/prednet_in_chainer_py3) drops the first
+frame and the last tenth of a video; nothing is dropped here.
+"""
+
+import bisect
+import contextlib
+import hashlib
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from prednet_jax.data.frames import Fit, to_channels
+from prednet_jax.data.source import (
+    DataError,
+    FrameSource,
+    check_range,
+    fingerprint,
+    limited_length,
+)
+
+VIDEO_SUFFIXES = (
+    *(".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4"),
+    *(".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv"),
+)
+
+# Decoded frames whose time stamps are compared with the index before it is trusted.
+_CHECKED = 32
+
+
+class Index(NamedTuple):
+    """What the packets of a video tell without decoding."""
+
+    length: int  # Number of frames.
+    stamps: list[int]  # Presentation time of every frame, in order; empty: not usable.
+    keys: list[int]  # Numbers of the frames that decoding can start at.
+
+
+def open_video(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
+    """Open a video file.
+
+    Args:
+        path: The file; its first video stream is used. A rotation that the file asks
+            players for is not applied.
+        fit: How a picture becomes a frame.
+        length: Number of frames to use; None is all.
+
+    Returns:
+        The source. The fingerprint reads the file once.
+
+    Raises:
+        DataError: If the file holds no readable video or its frames are too small.
+    """
+    name = str(path)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    video = Video(path, fit)
+    total = limited_length(name, video.index.length, length)
+    video.read(0, 1)  # So that a frame size that does not fit is told at once.
+
+    def read(start: int, stop: int) -> np.ndarray:
+        check_range(name, total, start, stop)
+        return video.read(start, stop)
+
+    return FrameSource(
+        name=name,
+        height=fit.height,
+        width=fit.width,
+        channels=fit.channels,
+        length=total,
+        boundaries=(0,),
+        read=read,
+        fingerprint=fingerprint(
+            reader="video",
+            file=digest,
+            size=[fit.height, fit.width, fit.channels],
+            crop=fit.crop,
+            offset=list(fit.offset),
+        ),
+    )
+
+
+class Video:
+    """A decoder that stands at a place in a video; reading moves it on."""
+
+    def __init__(self, path: pathlib.Path, fit: Fit):
+        """Index the file and stand before frame 0."""
+        import av
+
+        self._path = path
+        self._fit = fit
+        self._errors: Any = (av.FFmpegError, OSError, IndexError)
+        self._lock = threading.Lock()
+        try:
+            self.index = _index(path)
+        except self._errors as error:
+            raise DataError(
+                f"data={path}: not a readable video "
+                f"({getattr(error, 'strerror', None) or error})"
+            ) from error
+        self._next = 0
+        self._frames = _numbered(path, self.index, 0)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Frames `start` to `stop - 1`, uint8 `[T, H, W, C]`."""
+        fit = self._fit
+        out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
+        with self._lock:
+            if start < self._next or self._key_before(start) > self._next:
+                self._jump(start)
+            for i in range(start, stop):
+                picture = self._decode(i).to_ndarray(format="rgb24")
+                frame = fit(picture, f"a frame of {self._path}")
+                out[i - start] = to_channels(frame, fit.channels)
+        return out
+
+    def _decode(self, wanted: int) -> Any:
+        """Decode forwards to frame `wanted`."""
+        try:
+            for number, frame in self._frames:
+                self._next = number + 1
+                if number == wanted:
+                    return frame
+                if number > wanted:
+                    break
+        except self._errors as error:
+            raise self._undecodable(wanted, str(error)) from error
+        raise self._undecodable(wanted, "the decoder leaves it out")
+
+    def _undecodable(self, number: int, reason: str) -> DataError:
+        # A generator that raised is spent: the next read has to jump.
+        self._next = self.index.length + 1
+        return DataError(
+            f"data={self._path}: frame {number} of {self.index.length} cannot be "
+            f"decoded ({reason}); accepted is length={number} or a re-encoded file"
+        )
+
+    def _key_before(self, start: int) -> int:
+        keys = self.index.keys
+        return keys[bisect.bisect_right(keys, start) - 1]
+
+    def _jump(self, start: int) -> None:
+        """Stand at the last key frame that is not after `start`."""
+        key = self._key_before(start)
+        self._next = key
+        self._frames = _numbered(self._path, self.index, key)
+
+
+def _index(path: pathlib.Path) -> Index:
+    """Count the frames and find out whether their time stamps can be trusted."""
+    import av
+
+    with av.open(str(path)) as container:
+        packets = [
+            (packet.pts, packet.is_keyframe)
+            for packet in container.demux(_stream(container, path))
+            if packet.size and not packet.is_discard
+        ]
+    if not packets:
+        raise DataError(f"data={path}: the video holds no frames")
+    count = len(packets)
+    untrusted = Index(count, [], [0])
+    if any(pts is None for pts, _ in packets):
+        return untrusted
+    packets.sort()
+    stamps = [pts for pts, _ in packets]
+    head = _decoded_stamps(path, _CHECKED)
+    if not head or head != stamps[: len(head)] or len(set(stamps)) < count:
+        return untrusted
+    keys = [number for number, (_, key) in enumerate(packets) if key]
+    return Index(count, stamps, sorted({0, *keys}))
+
+
+def _decoded_stamps(path: pathlib.Path, count: int) -> list[int | None]:
+    """Presentation times of the first decoded frames, up to one that is broken."""
+    import av
+
+    stamps: list[int | None] = []
+    # What is broken is told when it is read; here it only ends the comparison.
+    with av.open(str(path)) as container, contextlib.suppress(av.FFmpegError):
+        for frame in container.decode(_stream(container, path)):
+            stamps.append(frame.pts)
+            if len(stamps) == count:
+                break
+    return stamps
+
+
+def _numbered(path: pathlib.Path, index: Index, key: int) -> Iterator[tuple[int, Any]]:
+    """Decode from key frame `key` on, with the number of every frame."""
+    import av
+
+    with av.open(str(path)) as container:
+        stream = _stream(container, path)
+        if not index.stamps:
+            yield from enumerate(container.decode(stream))
+            return
+        if key:
+            container.seek(index.stamps[key], stream=stream)
+        numbers = {stamp: number for number, stamp in enumerate(index.stamps)}
+        landed = False
+        for frame in container.decode(stream):
+            number = numbers.get(frame.pts, -1)
+            # Frames before the key may lean on frames that were never decoded.
+            if number < key:
+                continue
+            if number > key and not landed:
+                break
+            landed = True
+            yield number, frame
+    if key and not landed:
+        # The container sought past the key frame: decode from the start instead.
+        yield from _numbered(path, index, 0)
+
+
+def _stream(container: Any, path: pathlib.Path) -> Any:
+    """The first video stream, decoded by one thread."""
+    if not container.streams.video:
+        raise DataError(f"data={path}: the file holds no video stream")
+    stream = container.streams.video[0]
+    # The number of threads is what some experiments compare; the data takes no part.
+    stream.codec_context.thread_count = 1
+    return stream

@@ -1,0 +1,275 @@
+"""A first-person walk through real photographs, with no download and no end.
+
+The photographs are those that scikit-image ships inside its wheel. A camera pans
+across one of them, comes nearer and steps back, sways with the steps, and after some
+hundred frames cuts to another photograph. Every quantity is a closed form of the frame
+index, so frame i needs none of the frames before it. Per scene, with t the frame inside
+the scene and u = 2 pi t / period + phase:
+
+    view height   v(t) = middle * exp(0.25 sin u_zoom)
+    centre        c(t) = margin + room(t) * (1 + 0.7 sin u_slow + 0.3 sin u_fast) / 2
+    head bob      y += 0.02 v sin(2 u_step),  x += 0.015 v sin(u_step)
+    roll          1.5 degrees * sin(u_step + phase)
+
+One step takes about 17 frames, which is a walk of 1.8 steps a second at the 30 frames
+a second of a head camera. The photograph is shrunk once a scene, with smoothing, so
+that one pixel of it is about one pixel of the view; the view is then sampled
+bilinearly, in integers.
+"""
+
+import functools
+import hashlib
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from prednet_jax.data.photographs import (
+    PHOTOGRAPHS,
+    photograph,
+    photograph_bytes,
+    shrunk,
+)
+from prednet_jax.data.source import (
+    ENDLESS,
+    FrameSource,
+    check_frame_size,
+    check_range,
+    check_seed,
+    fingerprint,
+)
+
+VERSION = 1
+
+# A scene begins within JITTER / 2 of a multiple of PERIOD: 80 to 400 frames a scene.
+PERIOD = 240
+JITTER = 160
+
+_ZOOM = 0.25
+_BOB, _SWAY, _ROLL = 0.02, 0.015, math.radians(1.5)
+_BITS = 8
+
+
+class Scene(NamedTuple):
+    """What is drawn at random once a scene."""
+
+    start: int  # Index of its first frame.
+    photograph: int  # Index into PHOTOGRAPHS.
+    middle: float  # Height of the view over the largest that fits, at middle zoom.
+    periods: np.ndarray  # [6] Frames: x slow, x fast, y slow, y fast, zoom, two steps.
+    phases: np.ndarray  # [7] Radians: the same six, then the roll.
+
+
+class Pose(NamedTuple):
+    """Where the camera is, in pixels of the unscaled photograph; all `[T]`."""
+
+    x: np.ndarray  # Centre of the view.
+    y: np.ndarray
+    height: np.ndarray  # Height of the view.
+    roll: np.ndarray  # Radians.
+
+
+def open_walk(
+    *, height: int, width: int, channels: int = 3, seed: int = 0, length: int = ENDLESS
+) -> FrameSource:
+    """Open the walk.
+
+    The cuts lie inside one sequence (`boundaries` is `(0,)`): a head camera does not
+    announce a new room either, and the published training resets nothing there.
+
+    Args:
+        height: Height of a frame, in pixels.
+        width: Width of a frame, in pixels.
+        channels: 3 (RGB) or 1 (grey).
+        seed: Chooses photographs, paths and cuts; 0 or more.
+        length: Number of frames.
+
+    Returns:
+        The source.
+
+    Raises:
+        DataError: If a value is not usable or scikit-image lacks a photograph.
+    """
+    check_frame_size(height, width, channels)
+    check_seed(seed)
+    files = [photograph_bytes(name) for name in PHOTOGRAPHS]
+
+    def read(start: int, stop: int) -> np.ndarray:
+        check_range("walk", length, start, stop)
+        return render(seed, start, stop, height=height, width=width, channels=channels)
+
+    # The first frame is part of the fingerprint because it depends on more than the
+    # files: on the smoothing of the installed Pillow.
+    first = render(seed, 0, 1, height=height, width=width, channels=channels)
+    return FrameSource(
+        name="walk",
+        height=height,
+        width=width,
+        channels=channels,
+        length=length,
+        boundaries=(0,),
+        read=read,
+        fingerprint=fingerprint(
+            generator="walk",
+            version=VERSION,
+            seed=seed,
+            size=[height, width, channels],
+            photographs=[hashlib.sha256(data).hexdigest() for data in files],
+            first_frame=hashlib.sha256(first.tobytes()).hexdigest(),
+        ),
+    )
+
+
+def render(
+    seed: int, start: int, stop: int, *, height: int, width: int, channels: int
+) -> np.ndarray:
+    """Render frames `start` to `stop - 1` of the walk.
+
+    Args:
+        seed: Seed of the walk.
+        start: Index of the first frame.
+        stop: Index after the last frame.
+        height: Height of a frame, in pixels.
+        width: Width of a frame, in pixels.
+        channels: 3 (RGB) or 1 (grey).
+
+    Returns:
+        uint8 `[stop - start, height, width, channels]`.
+    """
+    out = np.empty((stop - start, height, width, channels), np.uint8)
+    index = start
+    while index < stop:
+        k = scene_index(seed, index)
+        end = min(stop, scene(seed, k + 1).start)
+        _render_scene(
+            out[index - start : end - start], scene(seed, k), np.arange(index, end)
+        )
+        index = end
+    return out
+
+
+def scene_index(seed: int, index: int) -> int:
+    """The scene that frame `index` belongs to."""
+    k = index // PERIOD
+    # The jitter moves a cut by less than half a period, so three scenes are candidates.
+    if index >= scene(seed, k + 1).start:
+        return k + 1
+    if index < scene(seed, k).start:
+        return k - 1
+    return k
+
+
+@functools.lru_cache(maxsize=64)
+def scene(seed: int, k: int) -> Scene:
+    """Draw scene k; only uniform doubles are drawn, whose stream NumPy keeps stable."""
+    draw = _generator(seed, 0, k).random(15)
+    jitter = round(JITTER * (draw[0] - 0.5)) if k else 0
+    shortest = np.array([175.0, 65.0, 200.0, 75.0, 250.0, 30.0])
+    longest = np.array([325.0, 115.0, 375.0, 140.0, 500.0, 38.0])
+    return Scene(
+        start=PERIOD * k + jitter,
+        photograph=_photograph_of(seed, k),
+        middle=0.42 + 0.16 * draw[1],
+        periods=shortest + (longest - shortest) * draw[2:8],
+        phases=2 * math.pi * draw[8:15],
+    )
+
+
+def pose(scene: Scene, t: np.ndarray, photo: tuple[int, int], aspect: float) -> Pose:
+    """Where the camera is at frames `t` of a scene.
+
+    Args:
+        scene: The scene.
+        t: Frames since the start of the scene, `[T]`.
+        photo: Height and width of the photograph, in pixels.
+        aspect: Width of the view over its height.
+
+    Returns:
+        The poses; the turned view never leaves the photograph.
+    """
+    angle = 2 * math.pi * t[:, None] / scene.periods + scene.phases[:6]
+    x_slow, x_fast, y_slow, y_fast, zoom, _ = np.sin(angle).T
+    step = angle[:, 5]
+    largest = min(photo[0], photo[1] / aspect)
+    view = largest * scene.middle * np.exp(_ZOOM * zoom)
+    half_y = view * (0.5 * math.cos(_ROLL) + 0.5 * aspect * math.sin(_ROLL) + _BOB)
+    half_x = view * (0.5 * aspect * math.cos(_ROLL) + 0.5 * math.sin(_ROLL) + _SWAY)
+    room_y = np.maximum(photo[0] - 2 * half_y, 0.0)
+    room_x = np.maximum(photo[1] - 2 * half_x, 0.0)
+    return Pose(
+        x=photo[1] / 2
+        + room_x * (0.7 * x_slow + 0.3 * x_fast) / 2
+        + _SWAY * view * np.sin(step),
+        y=photo[0] / 2
+        + room_y * (0.7 * y_slow + 0.3 * y_fast) / 2
+        + _BOB * view * np.sin(2 * step),
+        height=view,
+        roll=_ROLL * np.sin(step + scene.phases[6]),
+    )
+
+
+def _render_scene(out: np.ndarray, scene: Scene, index: np.ndarray) -> None:
+    """Render frames of one scene into `out`, uint8 `[T, H, W, C]`."""
+    _, height, width, channels = out.shape
+    name = PHOTOGRAPHS[scene.photograph]
+    full = photograph(name, channels).shape[:2]
+    largest = min(full[0], full[1] * height / width)
+    shrink = min(1.0, height / (largest * scene.middle))
+    photo = shrunk(name, channels, shrink)
+    rows, cols = photo.shape[:2]
+    where = pose(scene, index - scene.start, (full[0], full[1]), width / height)
+    # Pixel centres of the view, in units of its height, from its middle.
+    v = ((np.arange(height) + 0.5 - height / 2) / height)[:, None]
+    u = ((np.arange(width) + 0.5 - width / 2) / height)[None, :]
+    for frame, x, y, view, roll in zip(out, *where, strict=True):
+        cos, sin = view * math.cos(roll), view * math.sin(roll)
+        along = (x + cos * u - sin * v) * (cols / full[1]) - 0.5
+        down = (y + sin * u + cos * v) * (rows / full[0]) - 0.5
+        frame[:] = _sample(photo, down, along)
+
+
+def _sample(photo: np.ndarray, down: np.ndarray, along: np.ndarray) -> np.ndarray:
+    """Bilinear samples of `photo` `[h, w, c]` at coordinates `[H, W]`, in integers."""
+    rows, cols, channels = photo.shape
+    one = 1 << _BITS
+    y = np.rint(np.clip(down, 0, rows - 1) * one).astype(np.int32)
+    x = np.rint(np.clip(along, 0, cols - 1) * one).astype(np.int32)
+    top, left = np.minimum(y >> _BITS, rows - 2), np.minimum(x >> _BITS, cols - 2)
+    fy, fx = (y - (top << _BITS))[..., None], (x - (left << _BITS))[..., None]
+    flat = photo.reshape(-1, channels)
+    corner = (top * cols + left).astype(np.intp)
+    # Every index is valid; mode "clip" only spares take() a second look at them.
+    upper = flat.take(corner, axis=0, mode="clip") * (one - fx)
+    upper += flat.take(corner + 1, axis=0, mode="clip") * fx
+    lower = flat.take(corner + cols, axis=0, mode="clip") * (one - fx)
+    lower += flat.take(corner + cols + 1, axis=0, mode="clip") * fx
+    upper *= one - fy
+    lower *= fy
+    upper += lower
+    upper += 1 << (2 * _BITS - 1)
+    return upper >> (2 * _BITS)
+
+
+def _photograph_of(seed: int, k: int) -> int:
+    """Photograph of scene k: all of them once, in a new order, before any returns."""
+    count = len(PHOTOGRAPHS)
+    lap, place = divmod(k, count)
+    return int(_lap_order(seed, lap)[place])
+
+
+@functools.lru_cache(maxsize=64)
+def _lap_order(seed: int, lap: int) -> np.ndarray:
+    """Order of the photographs in a lap; it never starts with the one just seen."""
+    order = np.argsort(_generator(seed, 1, lap).random(len(PHOTOGRAPHS)))
+    if lap:
+        # The swap below leaves the last place alone, so the unswapped lap tells it.
+        before = np.argsort(_generator(seed, 1, lap - 1).random(len(PHOTOGRAPHS)))
+        if order[0] == before[-1]:
+            order[[0, 1]] = order[[1, 0]]
+    return order
+
+
+def _generator(seed: int, stream: int, k: int) -> np.random.Generator:
+    return np.random.Generator(
+        np.random.PCG64(np.random.SeedSequence([seed, stream, k]))
+    )

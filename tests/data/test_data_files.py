@@ -1,0 +1,230 @@
+"""Sources from disk: every kind from small real files, and what is refused."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from prednet_jax.data import DataError, open_source
+from prednet_jax.data.images import natural_key
+
+
+def picture(i, height=12, width=16):
+    """A picture with a gradient that tells its number, and that no two share."""
+    y, x = np.mgrid[:height, :width]
+    planes = [10 * i + x, 200 - 3 * i - y, 5 * x + 3 * y]
+    return np.stack(planes, -1).astype(np.uint8)
+
+
+def write_images(folder, numbers, name="f_{}.png", **size):
+    folder.mkdir(exist_ok=True)
+    for i in numbers:
+        Image.fromarray(picture(i, **size)).save(folder / name.format(i))
+    return folder
+
+
+def pictures(numbers, **size):
+    return np.stack([picture(i, **size) for i in numbers])
+
+
+FULL = {"height": 12, "width": 16}
+
+
+def test_folder_in_natural_order(tmp_path):
+    folder = write_images(tmp_path / "f", range(12))
+    (folder / "notes.txt").write_text("not an image")
+    (folder / ".hidden.png").write_text("nor this")
+    source = open_source(str(folder), **FULL)
+    assert (source.length, source.boundaries) == (12, (0,))
+    np.testing.assert_array_equal(source.read(0, 12), pictures(range(12)))
+    np.testing.assert_array_equal(source.read(9, 11), pictures([9, 10]))
+
+
+def test_natural_key():
+    names = ["b2", "a10", "a9", "10", "9", "a9b2", "a09", "A1"]
+    ordered = sorted(names, key=natural_key)
+    assert ordered == ["9", "10", "A1", "a09", "a9", "a9b2", "a10", "b2"]
+
+
+def test_list_of_images(tmp_path, monkeypatch):
+    write_images(tmp_path / "with space", [3, 1, 2])
+    write_images(tmp_path / "plain", [4])
+    absolute = tmp_path / "plain" / "f_4.png"
+    (tmp_path / "list.txt").write_text(
+        f"with space/f_3.png\n\n with space/f_1.png \nplain/f_4.png 7\n{absolute}\n"
+    )
+    # From elsewhere: the paths are found beside the list.
+    monkeypatch.chdir(tmp_path / "plain")
+    source = open_source(str(tmp_path / "list.txt"), **FULL)
+    np.testing.assert_array_equal(source.read(0, 4), pictures([3, 1, 4, 4]))
+
+
+def test_published_list_of_lists(tmp_path, monkeypatch):
+    # As generate_image.py writes them: inside the folder, relative to where it ran.
+    for name, numbers in (("a", [0, 1, 2]), ("b", [5, 6])):
+        write_images(tmp_path / name, numbers)
+        lines = [f"{name}/f_{i}.png" for i in numbers]
+        (tmp_path / name / "train_list.txt").write_text("\n".join(lines))
+    (tmp_path / "sequences.txt").write_text("a/train_list.txt\nb/train_list.txt\n")
+    monkeypatch.chdir(tmp_path)
+    source = open_source("sequences.txt", **FULL)
+    assert source.boundaries == (0, 3)
+    np.testing.assert_array_equal(source.read(0, 5), pictures([0, 1, 2, 5, 6]))
+    assert open_source("sequences.txt", **FULL, length=3).boundaries == (0,)
+    one = open_source("a/train_list.txt", **FULL)
+    assert one.boundaries == (0,)
+    assert one.length == 3
+
+
+def test_npz(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, frames=pictures(range(6)), boundaries=np.array([0, 4]))
+    source = open_source(str(path), **FULL)
+    assert source.boundaries == (0, 4)
+    np.testing.assert_array_equal(source.read(1, 6), pictures(range(1, 6)))
+    np.savez(path, frames=pictures(range(6)))
+    assert open_source(str(path), **FULL).boundaries == (0,)
+    assert open_source(str(path), **FULL).fingerprint != source.fingerprint
+
+
+def test_fingerprint_is_of_content_not_of_place(tmp_path):
+    one = write_images(tmp_path / "one", range(3))
+    two = write_images(tmp_path / "two", range(3), name="g{}.png")
+    prints = {open_source(str(folder), **FULL).fingerprint for folder in (one, two)}
+    assert len(prints) == 1
+    prints.add(open_source(str(one), height=8, width=8).fingerprint)
+    prints.add(open_source(str(one), height=8, width=8, offset=(1, 0)).fingerprint)
+    prints.add(open_source(str(one), height=8, width=8, crop="resize").fingerprint)
+    write_images(two, [2], name="g0.png")
+    prints.add(open_source(str(two), **FULL).fingerprint)
+    assert len(prints) == 5
+
+
+def test_grey_and_colour(tmp_path):
+    folder = tmp_path / "grey"
+    folder.mkdir()
+    Image.fromarray(picture(1)[..., 0]).save(folder / "0.png")
+    Image.fromarray(picture(1)).convert("RGBA").save(folder / "1.png")
+    colour = open_source(str(folder), **FULL).read(0, 2)
+    np.testing.assert_array_equal(colour[0], np.repeat(picture(1)[..., :1], 3, -1))
+    np.testing.assert_array_equal(colour[1], picture(1))
+    grey = open_source(str(folder), **FULL, channels=1).read(0, 2)[..., 0]
+    np.testing.assert_array_equal(grey[0], picture(1)[..., 0])
+    # Pillow's own luma is the oracle.
+    expected = np.asarray(Image.fromarray(picture(1)).convert("L"))
+    np.testing.assert_array_equal(grey[1], expected)
+
+
+@pytest.mark.parametrize("offset", [(0, 0), (2, -1), (-4, 3)])
+def test_crop_is_the_published_one(tmp_path, offset):
+    folder = write_images(tmp_path / "f", [1], height=13, width=17)
+    frame = open_source(str(folder), height=6, width=8, offset=offset).read(0, 1)[0]
+    # read_image of main.py, with --size 8,6.
+    image = picture(1, height=13, width=17)
+    top = offset[1] + (image.shape[0] - 6) // 2
+    left = offset[0] + (image.shape[1] - 8) // 2
+    np.testing.assert_array_equal(frame, image[top : top + 6, left : left + 8])
+
+
+@pytest.mark.parametrize(("height", "width"), [(5, 7), (24, 40), (12, 16), (1, 1)])
+def test_resize_is_bilinear_between_pixel_centres(tmp_path, height, width):
+    folder = write_images(tmp_path / "f", [1])
+    source = open_source(str(folder), height=height, width=width, crop="resize")
+    image = picture(1).astype(float)
+
+    def taps(size, new):
+        at = np.clip((np.arange(new) + 0.5) * size / new - 0.5, 0, size - 1)
+        weights = 1 - np.abs(at[:, None] - np.arange(size))
+        return np.clip(weights, 0, 1)
+
+    expected = np.einsum("yh,hwc,xw->yxc", taps(12, height), image, taps(16, width))
+    # Half a level of rounding, and 255 / 2^11 of the integer weights.
+    assert np.abs(source.read(0, 1)[0] - expected).max() <= 0.5 + 255 / 2**11
+
+
+def test_reading_out_of_range_is_refused(tmp_path):
+    source = open_source(str(write_images(tmp_path / "f", range(3))), **FULL)
+    with pytest.raises(DataError, match="frames 2:4"):
+        source.read(2, 4)
+
+
+def test_a_broken_picture_is_named_when_it_is_read(tmp_path):
+    folder = write_images(tmp_path / "f", range(3))
+    whole = (folder / "f_1.png").read_bytes()
+    (folder / "f_1.png").write_bytes(whole[: len(whole) // 2])
+    source = open_source(str(folder), **FULL)
+    source.read(0, 1)
+    with pytest.raises(DataError, match=r"f_1\.png: not a readable image"):
+        source.read(0, 3)
+
+
+def bad_files(root):
+    """Everything that is refused, by name."""
+    folder = write_images(root / "images", range(2))
+    (root / "empty").mkdir()
+    deep = root / "deep"
+    deep.mkdir()
+    Image.fromarray(np.full((12, 16), 4000, np.uint16)).save(deep / "0.png")
+    broken = root / "broken"
+    broken.mkdir()
+    (broken / "0.png").write_bytes(b"this is no picture")
+    (root / "empty.txt").write_text("\n")
+    (root / "binary.txt").write_bytes(b"\xff\xfe\x80")
+    (root / "missing.txt").write_text("images/f_0.png\nimages/f_7.png\n")
+    (root / "inner.txt").write_text("images/f_0.png\n")
+    (root / "mixed.txt").write_text("images/f_0.png\ninner.txt\n")
+    (root / "deeper.txt").write_text("outer.txt\n")
+    (root / "outer.txt").write_text("inner.txt\n")
+    (root / "no.npz").write_bytes(b"PK not really")
+    (root / "file.xyz").write_text("?")
+    frames = pictures(range(4))
+    np.savez(root / "key.npz", images=frames)
+    np.savez(root / "dtype.npz", frames=frames / 255)
+    np.savez(root / "shape.npz", frames=frames[..., 0])
+    np.savez(root / "bounds.npz", frames=frames, boundaries=np.array([0, 9]))
+    np.savez(root / "floats.npz", frames=frames, boundaries=np.array([0.0]))
+    np.savez(root / "object.npz", frames=np.array([{}], dtype=object))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        ("nowhere", {}, r"nowhere'.*no such.*walk, digits.*\.npz"),
+        ("", {}, "data=''|no such|unknown"),
+        ("file.xyz", {}, r"file\.xyz.*unknown kind.*accepted"),
+        ("empty", {}, r"empty: the folder holds no images.*\.png"),
+        ("deep", {}, "more than 8 bits"),
+        ("broken", {}, r"0\.png: not a readable image"),
+        ("empty.txt", {}, "the list is empty.*one path a line"),
+        ("binary.txt", {}, "not a text list"),
+        ("missing.txt", {}, r"line 2: no file 'images/f_7\.png'"),
+        ("mixed.txt", {}, r"both images and other files.*inner\.txt"),
+        ("deeper.txt", {}, r"names .*inner\.txt, which is no image"),
+        ("no.npz", {}, "not a readable .npz"),
+        ("object.npz", {}, "not a readable .npz"),
+        ("key.npz", {}, r"\['images'\].*'frames', uint8 \[T, H, W, C\]"),
+        ("dtype.npz", {}, r"float64 of shape.*accepted is uint8"),
+        ("shape.npz", {}, r"shape \[4, 12, 16\].*\[T, H, W, C\]"),
+        ("bounds.npz", {}, "boundaries.*below its 4 frames"),
+        ("floats.npz", {}, "boundaries is float64"),
+        ("images", {"height": 14}, "16x12.*smaller than the crop.*resize"),
+        ("images", {"width": 8, "offset": (5, 0)}, "offset=.*-4 to 4 right"),
+        ("images", {"crop": "middle"}, "crop='middle'.*center, resize"),
+        ("images", {"crop": "resize", "offset": (1, 0)}, "offset=.*crop='center'"),
+        ("images", {"offset": (1,)}, "offset=.*two numbers"),
+        ("images", {"height": 0}, "height=0"),
+        ("images", {"channels": 4}, "channels=4.*3 .RGB. or 1"),
+        ("images", {"length": 3}, "length=3.*holds 2 frames"),
+        ("images", {"length": 0}, "length=0"),
+        ("images", {"seed": -1}, "seed=-1"),
+        ("walk", {"crop": "resize"}, "crop='resize'.*walk"),
+        ("walk", {"offset": (1, 1)}, "offset=.*walk"),
+    ],
+)
+def test_what_is_refused_is_named_on_one_line(tmp_path, data, options, message):
+    bad_files(tmp_path)
+    path = data if data in ("walk", "") else str(tmp_path / data)
+    with pytest.raises(DataError, match=message) as caught:
+        open_source(path, **{**FULL, **options})
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, ValueError)

@@ -1,0 +1,156 @@
+"""Video files of several containers and codecs, written here, read in any order."""
+
+import av
+import numpy as np
+import pytest
+
+from prednet_jax.data import DataError, open_source
+from prednet_jax.data.frames import Fit
+from prednet_jax.data.video import Video
+
+COUNT, HEIGHT, WIDTH = 50, 32, 48
+SIZE = {"height": HEIGHT, "width": WIDTH}
+
+# Container and codec: with B-frames and few key frames, with key frames only, without
+# a frame count in the header, and two whose time stamps may be missing or doubled.
+KINDS = {
+    "h264.mp4": ("libx264", {"bf": "2", "g": "12"}),
+    "mpeg4.avi": ("mpeg4", {"g": "12"}),
+    "mjpeg.avi": ("mjpeg", {}),
+    "mpeg2.mpg": ("mpeg2video", {"bf": "2", "g": "12"}),
+    "h264.ts": ("libx264", {"bf": "2", "g": "12"}),
+    "ffv1.mkv": ("ffv1", {}),
+    "reordered.avi": ("libx264", {"bf": "2", "g": "12"}),
+}
+
+
+def picture(i):
+    """The bits of a number as six black or white bars, which no codec blurs away."""
+    bits = np.array([i >> place & 1 for place in range(6)], np.uint8)
+    bars = np.repeat(40 + 180 * bits, WIDTH // 6)
+    return np.broadcast_to(bars[None, :, None], (HEIGHT, WIDTH, 3)).copy()
+
+
+def numbers(frames):
+    """The numbers that the bars of `[T, H, W, C]` spell."""
+    count = len(frames)
+    bars = frames.reshape(count, HEIGHT, 6, WIDTH // 6, 3).mean((1, 3, 4)) > 130
+    return (bars @ (1 << np.arange(6))).tolist()
+
+
+def write_video(path, codec, options, count=COUNT):
+    with av.open(str(path), "w") as container:
+        try:
+            stream = container.add_stream(codec, rate=25)
+        except av.FFmpegError:
+            pytest.skip(f"this PyAV has no encoder {codec}")
+        stream.width, stream.height = WIDTH, HEIGHT
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        stream.options = options
+        for i in range(count):
+            frame = av.VideoFrame.from_ndarray(picture(i), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("videos")
+    return {name: write_video(folder / name, *kind) for name, kind in KINDS.items()}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_frame_in_order(videos, name):
+    source = open_source(str(videos[name]), **SIZE)
+    assert source.length == COUNT
+    assert numbers(source.read(0, COUNT)) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_any_order_gives_the_same_bytes(videos, name):
+    source = open_source(str(videos[name]), **SIZE)
+    whole = source.read(0, COUNT)
+    for start, stop in ((40, 50), (5, 8), (8, 9), (30, 33), (13, 14), (0, 2), (49, 50)):
+        np.testing.assert_array_equal(source.read(start, stop), whole[start:stop])
+
+
+@pytest.mark.parametrize("name", ["h264.mp4", "mpeg4.avi", "mjpeg.avi", "ffv1.mkv"])
+def test_good_time_stamps_are_trusted(videos, name):
+    index = Video(videos[name], Fit(**SIZE)).index
+    assert len(index.stamps) == COUNT
+    assert len(index.keys) > 1
+
+
+def test_without_time_stamps_decoding_starts_at_the_start(tmp_path):
+    path = write_video(tmp_path / "raw.h264", "libx264", {"bf": "2", "g": "12"})
+    video = Video(path, Fit(**SIZE))
+    assert video.index == (COUNT, [], [0])
+    assert numbers(video.read(40, 42)) == [40, 41]
+    assert numbers(video.read(3, 6)) == [3, 4, 5]
+
+
+def test_a_jump_decodes_from_the_key_frame_only(videos):
+    video = Video(videos["h264.mp4"], Fit(**SIZE))
+    key = max(key for key in video.index.keys if key < COUNT - 4)
+    assert key > 0
+    video._jump(key + 3)
+    assert next(video._frames)[0] == key
+
+
+def test_length_crop_and_channels(videos):
+    path = str(videos["mpeg4.avi"])
+    whole = open_source(path, **SIZE).read(0, 10)
+    source = open_source(path, height=8, width=12, offset=(1, 2), length=10)
+    assert source.length == 10
+    np.testing.assert_array_equal(source.read(3, 5), whole[3:5, 14:22, 19:31])
+    grey = open_source(path, **SIZE, channels=1)
+    assert grey.read(3, 5).shape == (2, HEIGHT, WIDTH, 1)
+    half = open_source(path, height=HEIGHT // 2, width=WIDTH // 2, crop="resize")
+    # Half the size is the mean of 2x2 pixels, rounded.
+    blocks = whole[3:5].reshape(2, HEIGHT // 2, 2, WIDTH // 2, 2, 3).mean((2, 4))
+    assert np.abs(half.read(3, 5) - blocks).max() <= 0.5
+    prints = {one.fingerprint for one in (source, grey, half)}
+    assert len(prints) == 3
+
+
+def test_no_video_is_refused(tmp_path):
+    (tmp_path / "a.mp4").write_text("this is no video")
+    with pytest.raises(DataError, match=r"a\.mp4: not a readable video"):
+        open_source(str(tmp_path / "a.mp4"), **SIZE)
+    with av.open(str(tmp_path / "sound.mkv"), "w") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000, layout="mono")
+        sound = np.zeros((1, 800), np.int16)
+        frame = av.AudioFrame.from_ndarray(sound, format="s16", layout="mono")
+        frame.sample_rate = 8000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    with pytest.raises(DataError, match="no video stream"):
+        open_source(str(tmp_path / "sound.mkv"), **SIZE)
+
+
+def test_too_small_frames_are_refused(videos):
+    source_path = str(videos["mpeg4.avi"])
+    with pytest.raises(DataError, match=r"48x32.*smaller than the crop"):
+        open_source(source_path, height=40, width=48)
+
+
+def test_a_cut_off_video_ends_early(videos, tmp_path):
+    data = videos["mjpeg.avi"].read_bytes()
+    path = tmp_path / "cut.avi"
+    path.write_bytes(data[: len(data) // 2])
+    source = open_source(str(path), **SIZE)
+    assert 0 < source.length < COUNT
+    kept = source.length - 1  # The last one is cut in two.
+    assert numbers(source.read(0, kept)) == list(range(kept))
+
+
+def test_frames_that_do_not_decode_are_named(videos):
+    video = Video(videos["mpeg4.avi"], Fit(**SIZE))
+    video.index = video.index._replace(length=COUNT + 3)
+    with pytest.raises(
+        DataError, match=f"frame {COUNT} of {COUNT + 3}.*length={COUNT}"
+    ):
+        video.read(COUNT - 1, COUNT + 1)
+    # The decoder recovers.
+    assert numbers(video.read(2, 4)) == [2, 3]

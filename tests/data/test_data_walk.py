@@ -1,0 +1,129 @@
+"""The walk: a closed form of (seed, index), through photographs, like real video."""
+
+import numpy as np
+import pytest
+
+from prednet_jax.data import DataError, open_source, photographs, walk
+
+SIZE = {"height": 48, "width": 64}
+
+
+@pytest.fixture(scope="module")
+def frames():
+    return open_source("walk", **SIZE, seed=0).read(0, 700)
+
+
+def test_random_access_equals_streaming(frames):
+    source = open_source("walk", **SIZE, seed=0)
+    cut = walk.scene(0, 1).start
+    for start, stop in ((650, 660), (cut - 2, cut + 3), (0, 1), (5, 5)):
+        np.testing.assert_array_equal(source.read(start, stop), frames[start:stop])
+
+
+def test_far_frames_need_no_others():
+    source = open_source("walk", **SIZE, seed=3)
+    far = source.read(999_999_998, 1_000_000_000)
+    np.testing.assert_array_equal(source.read(999_999_999, 1_000_000_000), far[1:])
+
+
+def test_another_seed_is_another_walk(frames):
+    source = open_source("walk", **SIZE, seed=1)
+    assert source.fingerprint != open_source("walk", **SIZE, seed=0).fingerprint
+    assert not np.array_equal(source.read(0, 4), frames[:4])
+
+
+def test_fingerprint_is_repeatable_and_ignores_the_length():
+    one = open_source("walk", **SIZE, seed=7)
+    assert one.fingerprint == open_source("walk", **SIZE, seed=7, length=9).fingerprint
+    other = open_source("walk", height=48, width=60, seed=7)
+    assert one.fingerprint != other.fingerprint
+
+
+def test_golden_statistics(frames):
+    # Statistics and not bytes: another Pillow may smooth by other integers, which
+    # moves a pixel by a level (0.004) and these figures by far less.
+    x = frames[[0, 100, 300, 500, 699]] / 255
+    np.testing.assert_allclose(
+        x.mean((1, 2, 3)), [0.42274, 0.36451, 0.31148, 0.4569, 0.47098], atol=2e-3
+    )
+    np.testing.assert_allclose(
+        x.std((1, 2, 3)), [0.2329, 0.21766, 0.30435, 0.09464, 0.09178], atol=2e-3
+    )
+
+
+def test_copying_the_last_frame_is_a_baseline_worth_beating(frames):
+    x = frames.astype(np.float64) / 255
+    error = ((x[1:] - x[:-1]) ** 2).mean((1, 2, 3))
+    # Sinapayen & Noda 2019 give .0110 for the previous frame of FPSI.
+    assert 1e-3 < error.mean() < 2e-2
+    # The camera never rests, and only the cuts are jumps.
+    cuts = [walk.scene(0, k).start - 1 for k in (1, 2)]
+    assert (error > 1e-5).all()
+    assert np.delete(error, cuts).max() < 0.03 < error[cuts].min()
+
+
+def test_scenes_follow_each_other():
+    starts = np.array([walk.scene(5, k).start for k in range(200)])
+    assert starts[0] == 0
+    assert np.diff(starts).min() >= walk.PERIOD - walk.JITTER
+    assert np.diff(starts).max() <= walk.PERIOD + walk.JITTER
+    for k in (0, 1, 2, 50, 198):
+        for index in (starts[k], starts[k + 1] - 1):
+            assert walk.scene_index(5, int(index)) == k
+
+
+def test_every_photograph_once_a_lap_and_never_twice_running():
+    count = len(photographs.PHOTOGRAPHS)
+    for seed in range(20):
+        order = [walk.scene(seed, k).photograph for k in range(4 * count)]
+        for lap in range(4):
+            assert sorted(order[lap * count : (lap + 1) * count]) == list(range(count))
+        assert all(a != b for a, b in zip(order[1:], order[:-1], strict=True))
+
+
+@pytest.mark.parametrize(("height", "width"), [(120, 160), (48, 64), (64, 16), (8, 80)])
+def test_the_turned_view_stays_inside_the_photograph(height, width):
+    t = np.arange(400)
+    for k in range(9):
+        scene = walk.scene(0, k)
+        name = photographs.PHOTOGRAPHS[scene.photograph]
+        rows, cols = photographs.photograph(name, 3).shape[:2]
+        x, y, view, roll = walk.pose(scene, t, (rows, cols), width / height)
+        for u in (-0.5 * width / height, 0.5 * width / height):
+            for v in (-0.5, 0.5):
+                corner_x = x + view * (np.cos(roll) * u - np.sin(roll) * v)
+                corner_y = y + view * (np.sin(roll) * u + np.cos(roll) * v)
+                # A thousandth of a pixel: rounding only. Views as wide as the
+                # photograph have no room to sway in, and the sampler stops at the edge.
+                slack = 1e-3 if max(height, width) < 4 * min(height, width) else 40
+                assert corner_x.min() > -slack
+                assert corner_x.max() < cols + slack
+                assert corner_y.min() > -slack
+                assert corner_y.max() < rows + slack
+
+
+def test_grey_is_the_luma_of_the_colours():
+    # Luma before or after sampling differs by roundings, below a level on average, and
+    # where the sharpened edges of one channel were clipped, by a few levels.
+    colour = open_source("walk", **SIZE).read(0, 2).astype(float)
+    grey = open_source("walk", **SIZE, channels=1).read(0, 2)[..., 0]
+    difference = np.abs(colour @ [0.299, 0.587, 0.114] - grey)
+    assert difference.mean() < 0.6
+    assert difference.max() < 8
+
+
+def test_large_frames_are_not_blown_up_from_nothing():
+    frame = open_source("walk", height=480, width=640).read(0, 1)
+    assert frame.shape == (1, 480, 640, 3)
+    assert frame.std() > 10
+
+
+def test_missing_photographs_are_named(monkeypatch, tmp_path):
+    photographs.photograph_bytes.cache_clear()
+    spec = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
+    monkeypatch.setattr(photographs.importlib.util, "find_spec", lambda name: spec)
+    with pytest.raises(DataError, match=r"astronaut\.png.*scikit-image"):
+        open_source("walk", **SIZE)
+    monkeypatch.setattr(photographs.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install scikit-image"):
+        open_source("walk", **SIZE)

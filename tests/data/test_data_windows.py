@@ -1,0 +1,185 @@
+"""The schedule against a transcription of the published loop, and the reading."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from prednet_jax.data import (
+    DataError,
+    FrameSource,
+    chunks,
+    order_fingerprint,
+    schedule,
+    single_images,
+    single_schedule,
+)
+from prednet_jax.data.prefetch import prefetch
+
+
+def published(lengths, window, updates):
+    """(reset?, [(input, target), ...]) an update, line by line after main.py."""
+    done = []
+    sequence = 0
+    while len(done) < updates:
+        offset = sum(lengths[:sequence])
+        reset = True
+        pairs = []
+        for i in range(1, lengths[sequence]):
+            pairs.append((offset + i - 1, offset + i))
+            if (i + 1) % window == 0:
+                done.append((reset, pairs))
+                reset, pairs = False, []
+        sequence = (sequence + 1) % len(lengths)
+    return done[:updates]
+
+
+def numbered(length, boundaries=(0,), fail_at=None):
+    """A source whose frame i holds the number i + 1, and its reads."""
+    reads = []
+
+    def read(start, stop):
+        assert 0 <= start <= stop <= length
+        reads.append((start, stop))
+        if fail_at is not None and start <= fail_at < stop:
+            raise DataError(f"frame {fail_at} is broken")
+        numbers = np.arange(start + 1, stop + 1, dtype=np.uint8)
+        return np.broadcast_to(numbers[:, None, None, None], (stop - start, 2, 3, 1))
+
+    return FrameSource("numbered", 2, 3, 1, length, boundaries, read, "print"), reads
+
+
+@pytest.mark.parametrize("window", [2, 3, 5, 20])
+@pytest.mark.parametrize(
+    "lengths", [(61,), (60,), (20,), (23, 20, 41), (3, 30, 1, 2, 25)]
+)
+def test_schedule_is_the_published_loop(lengths, window):
+    boundaries = tuple(np.cumsum((0, *lengths[:-1])).tolist())
+    updates = 70
+    expected = published(lengths, window, updates)
+    source, _ = numbered(sum(lengths), boundaries)
+    plan = schedule(source.length, boundaries, window, updates)
+    seen = 0
+    for frames, first in chunks(source, plan, 7):
+        index = frames[:, :, 0, 0, 0].astype(int) - 1
+        for row, opens in zip(index, first, strict=True):
+            reset, pairs = expected[seen]
+            assert opens == reset
+            steps = list(zip(row[:-1].tolist(), row[1:].tolist(), strict=True))
+            if opens:
+                # The dummy in front: a copy of the first frame, scored against it.
+                assert steps[0] == (pairs[0][0], pairs[0][0])
+                steps = steps[1:]
+            assert steps == pairs
+            seen += 1
+    assert seen == updates
+
+
+def test_the_article_s_run():
+    plan = schedule(5000, (0,), 20, 250)
+    assert plan.start[[0, 1, -1]].tolist() == [-1, 19, 4979]
+    assert plan.first.sum() == 1
+    assert schedule(5000, (0,), 20, 251).first.tolist()[250]
+
+
+def test_endless_sources_cost_nothing():
+    plan = schedule(10**9, (0,), 20, 3)
+    assert plan.start.tolist() == [-1, 19, 39]
+    assert plan.start.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((10, (0,), 1, 5), "window=1.*at least 2"),
+        ((10, (0, 4), 7, 5), "window=7.*longest sequence has 6 frames.*2 to 6"),
+        ((10, (0,), 5, -1), "updates=-1"),
+    ],
+)
+def test_bad_schedules_are_named(arguments, message):
+    with pytest.raises(DataError, match=message):
+        schedule(*arguments)
+
+
+def test_resuming_reads_what_remains():
+    source, _ = numbered(50, (0, 23))
+    plan = schedule(50, (0, 23), 5, 20)
+    whole = np.concatenate([frames for frames, _ in chunks(source, plan, 4)])
+    rest = np.concatenate([frames for frames, _ in chunks(source, plan.after(13), 4)])
+    np.testing.assert_array_equal(rest, whole[13:])
+
+
+def test_neighbouring_windows_read_every_frame_once():
+    source, reads = numbered(41)
+    list(chunks(source, schedule(41, (0,), 5, 8), 3))
+    assert reads == [(0, 5), *((i, i + 5) for i in range(5, 40, 5))]
+
+
+def test_single_images_cycle():
+    source, _ = numbered(5)
+    parts = list(single_images(source, single_schedule(5, 12), 5))
+    assert [part.shape for part in parts] == [(5, 2, 3, 1), (5, 2, 3, 1), (2, 2, 3, 1)]
+    numbers = np.concatenate(parts)[:, 0, 0, 0]
+    assert numbers.tolist() == [1, 2, 3, 4, 5] * 2 + [1, 2]
+    with pytest.raises(DataError, match="window=2"):
+        single_images(source, schedule(5, (0,), 2, 2), 5)
+
+
+def test_order_fingerprint_sees_content_and_order():
+    source, _ = numbered(50, (0, 23))
+    plan = schedule(50, (0, 23), 5, 20)
+    same = order_fingerprint(source, schedule(50, (0, 23), 5, 20))
+    assert order_fingerprint(source, plan) == same
+    assert len(same) == 64
+    others = [
+        schedule(50, (0, 23), 5, 19),
+        schedule(50, (0,), 5, 20),
+        schedule(50, (0, 23), 4, 20),
+    ]
+    assert same not in {order_fingerprint(source, other) for other in others}
+
+
+def test_exceptions_arrive_in_their_place():
+    source, _ = numbered(60, fail_at=33)
+    stream = chunks(source, schedule(60, (0,), 5, 12), 2)
+    threads = threading.active_count()
+    for _ in range(3):  # Windows 0 to 5 end with frame 29; 6 and 7 hold frame 33.
+        next(stream)
+    with pytest.raises(DataError, match="frame 33 is broken"):
+        next(stream)
+    assert threading.active_count() == threads
+
+
+def test_the_thread_ends_when_the_consumer_leaves():
+    threads = threading.active_count()
+    source, _ = numbered(250)
+    stream = chunks(source, schedule(250, (0,), 5, 50), 1)
+    next(stream)
+    assert threading.active_count() == threads + 1
+    stream.close()
+    assert threading.active_count() == threads
+
+
+def test_prefetch_runs_ahead_but_not_away():
+    made = []
+    third = threading.Event()
+
+    def items():
+        for i in range(100):
+            made.append(i)
+            if i == 3:
+                third.set()
+            yield i
+
+    stream = prefetch(items(), ahead=2)
+    assert next(stream) == 0
+    # One consumed, two waiting, one being made: the fourth, and no fifth.
+    assert third.wait(10)
+    assert made == [0, 1, 2, 3]
+    assert list(stream) == list(range(1, 100))
+
+
+def test_chunk_size_is_checked_before_the_thread_starts():
+    source, _ = numbered(20)
+    with pytest.raises(DataError, match="windows_per_chunk=0"):
+        chunks(source, schedule(20, (0,), 5, 2), 0)
