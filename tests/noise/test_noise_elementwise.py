@@ -81,6 +81,15 @@ def test_two_sum_and_two_product_are_exact_also_after_products():
                 assert exact(x, y) == rounded + error
 
 
+def test_a_guarded_product_is_rounded_before_it_is_added():
+    a, b, c = (numbers(seed, 4000) for seed in range(3))
+    zero = error_free.run_time_zero
+    got = jax.jit(lambda a, b, c, w: error_free.guard(a * b, zero(w)) + c)(
+        a, b, c, WORDS
+    )
+    np.testing.assert_array_equal(got, np.asarray(a) * np.asarray(b) + np.asarray(c))
+
+
 @pytest.mark.parametrize("name", ["div", "sqrt"])
 def test_remainders_give_the_error_of_division_and_root(name):
     a, b = abs(numbers(0, 2000)), numbers(1, 2000)

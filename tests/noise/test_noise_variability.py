@@ -1,0 +1,94 @@
+"""Measures of the distance between runs, against numbers worked out by hand."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prednet_jax.noise import variability
+
+A = {"x": jnp.array([1.0, -2.0, 0.0, 4.0]), "y": (jnp.array([[10.0]]),)}
+B = {"x": jnp.array([1.0, -3.0, 0.0, 3.0]), "y": (jnp.array([[10.0]]),)}
+
+
+def test_by_hand():
+    assert variability.v_ermv(A, B) == pytest.approx((0.5 + 0.25) / 5)
+    assert variability.v_ermv(B, A) == pytest.approx((1 / 3 + 1 / 3) / 5)
+    assert variability.v_c(A, B) == 2 / 5
+    assert variability.l2_distance(A, B) == pytest.approx(np.sqrt(2))
+
+
+def test_a_run_is_no_distance_from_itself():
+    odd = jnp.array([np.nan, np.inf, -np.inf, 0.0])
+    signed = jnp.array([np.nan, np.inf, -np.inf, -0.0])
+    for measure in (variability.v_ermv, variability.v_c, variability.l2_distance):
+        assert measure(odd, signed) == 0
+    assert not np.any(variability.ulp_distance(odd, signed))
+
+
+def test_zeros_and_nans_against_numbers():
+    assert variability.v_ermv(jnp.zeros(2), jnp.array([0.0, 1e-30])) == 0.5
+    assert np.isnan(variability.v_ermv(jnp.array([np.nan]), jnp.ones(1)))
+    assert variability.v_c(jnp.array([np.nan]), jnp.ones(1)) == 1
+
+
+def test_churn_of_labels_scores_and_shades():
+    labels = np.array([0, 1, 2, 3])
+    assert variability.churn(labels, np.array([0, 1, 2, 0])) == 0.25
+    scores = np.array([[0.9, 0.1], [0.4, 0.6]])
+    assert variability.churn(scores, scores[:, ::-1]) == 1
+    assert variability.churn(scores, scores + 0.01) == 0
+    shades = variability.churn(
+        np.array([0.1, 0.5]),
+        np.array([0.1001, 0.51]),
+        decide=lambda p: np.rint(255 * p),
+    )
+    assert shades == 0.5
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_ulps_are_counted_across_zero_and_powers_of_two(dtype):
+    tiny = float(jnp.finfo(dtype).smallest_subnormal)
+    eps = float(jnp.finfo(dtype).eps)
+    a = np.array([1, 1, tiny, 0, -1], jnp.dtype(dtype))
+    b = np.array([1 + eps, 1 - eps, -tiny, -0.0, -1 - 3 * eps], jnp.dtype(dtype))
+    np.testing.assert_array_equal(variability.ulp_distance(a, b), [1, 2, 2, 0, 3])
+
+
+def test_ulps_of_float64_and_of_nan():
+    a, b = np.array([1.0, np.nan]), np.array([1 + 5 * np.finfo(float).eps, 1.0])
+    np.testing.assert_array_equal(
+        variability.ulp_distance(a, b), [5, np.iinfo(np.int64).max]
+    )
+
+
+def test_histogram_bins_are_inclusive_above():
+    found = variability.ulp_histogram(np.array([0, 0, 1, 2, 3, 4, 5, 1 << 40]))
+    assert list(found.items())[:5] == [
+        ("0", 2),
+        ("1", 1),
+        ("2", 1),
+        ("3-4", 2),
+        ("5-8", 1),
+    ]
+    assert found[">65536"] == 1
+    assert sum(found.values()) == 8
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        (A, {"x": A["x"]}, "the same structure"),
+        (jnp.ones(2), jnp.ones(3), r"shapes \(2,\) and \(3,\)"),
+        ({}, {}, "without elements"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(a, b, message):
+    with pytest.raises(ValueError, match=message):
+        variability.v_c(a, b)
+
+
+def test_other_refusals():
+    with pytest.raises(ValueError, match=r"shape \(2, 1\)"):
+        variability.churn(np.ones((2, 1)), np.ones((2, 1)))
+    with pytest.raises(ValueError, match="float16"):
+        variability.ulp_distance(np.ones(2, np.float32), np.ones(2, np.float16))
