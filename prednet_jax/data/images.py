@@ -112,7 +112,7 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     parts = re.split(r"(\d+)", name.lower())
     # Text and numbers alternate, so equal places always compare alike; the name
     # itself at the end makes the order total.
-    keys = [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
+    keys = [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
     return [*keys, (0, 0, name)]
 
 

@@ -40,9 +40,9 @@ def test_folder_in_natural_order(tmp_path):
 
 
 def test_natural_key():
-    names = ["b2", "a10", "a9", "10", "9", "a9b2", "a09", "A1"]
+    names = ["b2", "a10", "a9", "10", "9", "a9b2", "a09", "A1", "c²"]
     ordered = sorted(names, key=natural_key)
-    assert ordered == ["9", "10", "A1", "a09", "a9", "a9b2", "a10", "b2"]
+    assert ordered == ["9", "10", "A1", "a09", "a9", "a9b2", "a10", "b2", "c²"]
 
 
 def test_list_of_images(tmp_path, monkeypatch):
