@@ -102,6 +102,9 @@ class ReductionOrder(NoiseSpec):
             scan or while loop. `"run"` (autotuning): a function of the key and the
             equation alone, the same at each step of a loop.
         profile: which primitives are perturbed; see `rules.PROFILES` for the sources.
+        shortest: a dot or convolution is cut into fewer pieces than `partials`, but
+            at least 3, rather than into pieces of fewer products than this; library
+            kernels do the same, and short pieces cost most of the time.
     """
 
     partials: int = 8
@@ -109,9 +112,11 @@ class ReductionOrder(NoiseSpec):
     tile: int = 32
     schedule: str = "call"
     profile: str = "uniform_worst_case"
+    shortest: int = 64
 
     def __post_init__(self) -> None:
         _integer("partials", self.partials, 3, MAX_PARTIALS)
+        _integer("shortest", self.shortest, 1, 1 << 30)
         _choice("granularity", self.granularity, GRANULARITIES)
         _integer("tile", self.tile, 1, 1 << 20)
         _choice("schedule", self.schedule, SCHEDULES)

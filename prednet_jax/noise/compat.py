@@ -1,0 +1,80 @@
+"""What differs between JAX 0.10 and 0.11, and what JAX keeps internal, in one place.
+
+The rest of `noise` reads equations through these functions. Sources: `jax/_src/core.py`
+(`JaxprEqn`), `jax/_src/lax/control_flow/loops.py` (`scan_p`: `num_consts` and
+`num_carry` until 0.10, a flat tree `ft_in` since 0.11) and `jax/_src/checkify.py`,
+JAX's own interpreter with a rule for each higher-order primitive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core
+
+Equation = Any  # jax.extend.core.JaxprEqn, whose attributes are not typed
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr and its constants; closed and open jaxprs are one class since 0.11."""
+    consts = tuple(getattr(jaxpr, "consts", ()))
+    return getattr(jaxpr, "jaxpr", jaxpr), consts
+
+
+def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
+    """Every jaxpr among the parameters of an equation, open or closed."""
+    found = []
+    for value in params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, core.Jaxpr | core.ClosedJaxpr):
+                found.append(item)
+    return found
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """Numbers of constants and of carried values of a scan equation."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(tuple(consts)), len(tuple(carry))
+
+
+def bind(equation: Equation, *operands: Any) -> list[Any]:
+    """Evaluate one equation as it stands, its custom derivative rules included."""
+    params = equation.primitive.get_bind_params(equation.params)
+    out = equation.primitive.bind(*operands, **params)
+    return list(out) if equation.primitive.multiple_results else [out]
+
+
+def scope(equation: Equation) -> str:
+    """The named scopes and transformations around an equation, joined by `/`."""
+    return str(equation.source_info.name_stack)
+
+
+@contextlib.contextmanager
+def context(equation: Equation) -> Iterator[None]:
+    """The settings under which an equation was traced, and its named scope.
+
+    The scope is entered by name, so that profiles and later traces still see it.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(equation.ctx.manager)
+        for name in filter(None, scope(equation).split("/")):
+            stack.enter_context(jax.named_scope(name))
+        yield
+
+
+def varying_axes(*operands: Any) -> tuple[str, ...]:
+    """Mesh axes over which any operand varies, inside shard_map with check_vma."""
+    axes: set[str] = set()
+    for operand in operands:
+        axes |= set(getattr(jax.typeof(operand), "vma", ()))
+    return tuple(sorted(axes))
+
+
+def manual_axes(params: dict[str, Any]) -> frozenset[str]:
+    """The mesh axes that a shard_map equation makes manual."""
+    return frozenset(params["newly_manual_axes"])

@@ -1,0 +1,163 @@
+"""The `--noise` syntax: specs as text, and back.
+
+    spec      = part { "+" part }
+    part      = kind [ ":" option { "," option } ]
+    option    = name "=" value | value
+
+A kind is one of `KINDS`; its options are the attributes of its class. A bare value
+stands for the next option in their order: `gaussian:1e-3` is `gaussian:scale=1e-3`.
+Several primitives are joined by "|": `ulp:primitives=add|mul`. Examples:
+
+    none
+    reduction_order:partials=8,granularity=element
+    stochastic_rounding:mantissa_bits=10+gradient_gaussian:scale=1e-3
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from prednet_jax.noise import specs
+from prednet_jax.noise.specs import NoiseSpec
+
+KINDS: Mapping[str, type[NoiseSpec]] = MappingProxyType(
+    {
+        "identity": specs.Identity,
+        "reduction_order": specs.ReductionOrder,
+        "stochastic_rounding": specs.StochasticRounding,
+        "mca": specs.MonteCarlo,
+        "ulp": specs.UlpPerturbation,
+        "gaussian": specs.Gaussian,
+        "reduced_precision": specs.ReducedPrecision,
+        "gradient_gaussian": specs.GradientGaussian,
+        "bit_flip": specs.BitFlip,
+    }
+)
+
+# Other names of a kind, some with an option already chosen.
+ALIASES: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
+    {
+        "none": ("identity", {}),
+        **{name: ("reduced_precision", {"format": name}) for name in specs.FORMATS},
+    }
+)
+
+
+def parse(text: str) -> NoiseSpec:
+    """The spec that a text describes.
+
+    Args:
+        text: in the syntax of this module; surrounding spaces are ignored.
+
+    Returns:
+        The spec: a Composition where several parts are joined by "+".
+
+    Raises:
+        ValueError: naming the text that is wrong and what would be accepted.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"noise={text!r}: expected a text such as 'reduction_order'")
+    try:
+        return specs.compose(*(_part(part.strip()) for part in _split_parts(text)))
+    except ValueError as error:
+        raise ValueError(f"noise={text!r}: {error}") from None
+
+
+def format(spec: NoiseSpec) -> str:
+    """The text of a spec, without default options: the inverse of `parse`."""
+    found = specs.parts(spec)
+    return "+".join(_text(part) for part in found) if found else "identity"
+
+
+def _split_parts(text: str) -> list[str]:
+    """At each "+" that is not the sign of an exponent, as in 1e+3."""
+    found: list[str] = []
+    for piece in text.split("+"):
+        if found and found[-1][-1:] in "eE" and found[-1][-2:-1].isdigit():
+            found[-1] += "+" + piece
+        else:
+            found.append(piece)
+    return found
+
+
+def _part(text: str) -> NoiseSpec:
+    name, colon, rest = text.partition(":")
+    name = name.strip()
+    if name not in KINDS and name not in ALIASES:
+        accepted = ", ".join([*KINDS, *ALIASES])
+        raise ValueError(f"unknown kind {name!r}: expected one of {accepted}")
+    kind_name, options = ALIASES.get(name, (name, {}))
+    kind = KINDS[kind_name]
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.name not in options}
+    options = dict(options)
+    if colon and not rest.strip():
+        raise ValueError(f"{text!r}: expected options after the colon")
+    positional = _order(kind)
+    for i, item in enumerate(rest.split(",") if rest else []):
+        option, equals, value = (s.strip() for s in item.partition("="))
+        if not equals:
+            option, value = (positional[i : i + 1] or ["?"])[0], option
+        if option not in fields:
+            accepted = ", ".join(fields) or "no options"
+            raise ValueError(f"unknown option {item.strip()!r} of {name}: {accepted}")
+        if option in options:
+            raise ValueError(f"option {option!r} of {name} is given twice")
+        options[option] = _value(f"{name}:{option}", str(fields[option].type), value)
+    for f in fields.values():
+        if f.default is dataclasses.MISSING and f.name not in options:
+            raise ValueError(f"{name} needs {f.name}, as in '{name}:{f.name}=...'")
+    return kind(**options)
+
+
+def _order(kind: type[NoiseSpec]) -> list[str]:
+    """Options in the order in which bare values stand for them: positional first."""
+    fields = dataclasses.fields(kind)
+    return [f.name for f in sorted(fields, key=lambda f: _is_common(f.name))]
+
+
+def _is_common(name: str) -> bool:
+    return name in ("primitives", "deterministic")
+
+
+def _value(name: str, kind: str, text: str) -> Any:
+    """A value of the type that an attribute is annotated with."""
+    if "None" in kind and text.lower() == "none":
+        return None
+    if kind.startswith("tuple"):
+        return tuple(part.strip() for part in text.split("|"))
+    if kind.startswith("bool"):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{name}={text!r}: expected true or false")
+        return text.lower() == "true"
+    if kind.startswith("int"):
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(f"{name}={text!r}: expected an integer") from None
+    if kind.startswith("float"):
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError(f"{name}={text!r}: expected a number") from None
+    return text
+
+
+def _text(spec: NoiseSpec) -> str:
+    name = next(name for name, kind in KINDS.items() if kind is type(spec))
+    if isinstance(spec, specs.ReducedPrecision):
+        return spec.format
+    options = [
+        f"{f.name}={_value_text(getattr(spec, f.name))}"
+        for f in dataclasses.fields(spec)
+        if getattr(spec, f.name) != f.default
+    ]
+    return name + (":" + ",".join(options) if options else "")
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "|".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,201 @@
+"""The mathematics of sums in random order: networks of masked swaps.
+
+A reduction of h terms is cut into n partial sums p_0 ... p_{n-1}, and the result is
+
+    ((p_pi(0) + p_pi(1)) + p_pi(2)) + ... + p_pi(n-1)
+
+with pi uniform over the n! permutations: the sum that n blocks of threads leave behind
+when they add to memory in the order in which they finish. As addition commutes, pi and
+its exchange of the first two give the same sum, so n!/2 different trees remain, equally
+likely, and n = 2 has no noise. The tree's height is h/n + n - 1 at most, below h, so
+that the usual bound |computed - exact| <= gamma_h sum |x_i| holds (Higham, Accuracy and
+Stability of Numerical Algorithms, 2nd ed., eq. 4.4).
+
+To permute by gathering along the stacked partial sums is slow. Here every output (or
+tile of outputs) sorts n random 32-bit keys with Batcher's merge-exchange network
+(Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M; 19 exchanges for n = 8).
+The outcomes of its comparisons, one bit each, are packed into words; the same exchanges
+applied to the partial sums are masked swaps, which XLA fuses with the additions into
+one pass. Sorted keys that are independent and uniform give a uniform permutation; two
+of the keys are equal with probability below n^2 2^-33, the only bias.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+
+from prednet_jax.noise import random_bits
+
+_WORD = 32  # exchanges packed into one unsigned word
+
+
+def piece_count(terms: int, partials: int, shortest: int = 1) -> int:
+    """How many pieces a reduction of `terms` terms is cut into.
+
+    Args:
+        terms: length of the axis that is cut.
+        partials: pieces asked for.
+        shortest: terms that a piece should have at least.
+
+    Returns:
+        min(partials, terms // shortest), but 3 as long as there are 3 terms: with
+        fewer there is no noise. Below 3 terms, `terms`.
+    """
+    return min(terms, partials, max(3, terms // shortest))
+
+
+@functools.cache
+def network(n: int) -> tuple[tuple[int, int], ...]:
+    """Exchanges (i, j), i < j, of Batcher's merge exchange for n elements, in order."""
+    exchanges = []
+    t = max(n - 1, 1).bit_length()
+    p = 1 << (t - 1)
+    while p > 0:
+        q, r, d = 1 << (t - 1), 0, p
+        while True:
+            exchanges += [(i, i + d) for i in range(n - d) if i & p == r]
+            if q == p:
+                break
+            d, q, r = q - p, q >> 1, p
+        p >>= 1
+    return tuple(exchanges)
+
+
+def draw_swaps(
+    words: Array, shape: Sequence[int], n: int, salt: Sequence[int]
+) -> tuple[Array, ...]:
+    """Draw a uniform permutation of n for each element of `shape`.
+
+    Args:
+        words: uint32 [2], state of the generator.
+        shape: one permutation for each element.
+        n: number of partial sums.
+        salt: distinguishes the draws of one state.
+
+    Returns:
+        The outcomes of the network's exchanges, 32 to a word: uint32 arrays of `shape`.
+    """
+    keys = [random_bits.bits(words, shape, (*salt, i)) for i in range(n)]
+    packed = []
+    for chunk in _batched(enumerate(network(n)), _WORD):
+        word = jnp.zeros(tuple(shape), jnp.uint32)
+        for e, (i, j) in chunk:
+            swap = keys[j] < keys[i]
+            bit = lax.convert_element_type(swap, jnp.uint32) << np.uint32(e % _WORD)
+            word = word | bit
+            keys[i], keys[j] = (
+                lax.min(keys[i], keys[j]),
+                lax.max(keys[i], keys[j]),
+            )
+        packed.append(word)
+    return tuple(packed)
+
+
+def permute(swaps: Sequence[Array], partial_sums: Sequence[Array]) -> list[Array]:
+    """The partial sums in the drawn order, element by element.
+
+    Args:
+        swaps: from `draw_swaps`, of the shape of the partial sums or broadcast to it.
+        partial_sums: n arrays of one shape and type.
+    """
+    x = list(partial_sums)
+    for e, (i, j) in enumerate(network(len(x))):
+        swap = (swaps[e // _WORD] & np.uint32(1 << (e % _WORD))) != np.uint32(0)
+        x[i], x[j] = lax.select(swap, x[j], x[i]), lax.select(swap, x[i], x[j])
+    return x
+
+
+def add_in_order(
+    swaps: Sequence[Array], partial_sums: Sequence[Array], initial: Array | None = None
+) -> Array:
+    """The partial sums added one after another in the drawn order.
+
+    Args:
+        swaps: as for `permute`.
+        partial_sums: n arrays of one shape and type.
+        initial: where the sum starts (what was in memory before), if anywhere.
+    """
+    x = permute(swaps, partial_sums)
+    return functools.reduce(lax.add, x if initial is None else [initial, *x])
+
+
+def orders(swaps: Sequence[Array], n: int) -> np.ndarray:
+    """Which partial sum comes when: int [*shape, n], for tests and reports."""
+    shape = swaps[0].shape
+    ids = [jnp.full(shape, i, jnp.int32) for i in range(n)]
+    return np.stack([np.asarray(x) for x in permute(swaps, ids)], axis=-1)
+
+
+def tile_grid(shape: Sequence[int], granularity: str, tile: int) -> tuple[int, ...]:
+    """Shape of the array of orders for outputs of `shape`.
+
+    Rows are all leading dimensions together, columns the last one; a vector of outputs
+    is one row of columns in blocks of `tile`.
+    """
+    if granularity == "element":
+        return tuple(shape)
+    if granularity == "shared" or not shape:
+        return ()
+    rows, columns = int(np.prod(shape[:-1], dtype=np.int64)), shape[-1]
+    return (-(-rows // tile), -(-columns // tile))
+
+
+def spread(grid: Array, shape: Sequence[int], tile: int) -> Array:
+    """An array over the grid of tiles (or a scalar), brought to the outputs' shape."""
+    if grid.shape == tuple(shape):
+        return grid
+    if grid.ndim == 0:
+        return lax.broadcast(grid, tuple(shape))
+    rows, columns = int(np.prod(shape[:-1], dtype=np.int64)), shape[-1]
+    r, c = grid.shape
+    wide = lax.broadcast_in_dim(grid, (r, tile, c, tile), (0, 2))
+    wide = lax.reshape(wide, (r * tile, c * tile))
+    return lax.reshape(wide[:rows, :columns], tuple(shape))
+
+
+def randomly_ordered_sum(
+    words: Array,
+    partial_sums: Sequence[Array],
+    salt: Sequence[int],
+    granularity: str,
+    tile: int,
+    initial: Array | None = None,
+) -> Array:
+    """Partial sums added in an order drawn for each output, tile, or all outputs.
+
+    Args:
+        words: uint32 [2], state of the generator.
+        partial_sums: n arrays of one shape and type.
+        salt: names the equation.
+        granularity: `"shared"`, `"tile"` or `"element"`.
+        tile: edge of a tile.
+        initial: where the sum starts, if anywhere.
+    """
+    shape = partial_sums[0].shape
+    grid = tile_grid(shape, granularity, tile)
+    swaps = draw_swaps(words, grid, len(partial_sums), salt)
+    swaps = tuple(spread(word, shape, tile) for word in swaps)
+    return add_in_order(swaps, partial_sums, initial)
+
+
+def _batched(items, size: int):
+    """Tuples of `size` consecutive items (itertools.batched of Python 3.12)."""
+    items = iter(items)
+    while chunk := tuple(itertools.islice(items, size)):
+        yield chunk
+
+
+def widened(dtype: np.dtype) -> np.dtype:
+    """The type in which partial sums of `dtype` are kept.
+
+    16-bit sums are kept in float32, as matrix units do, and rounded once at the end.
+    """
+    narrow = jnp.dtype(dtype).itemsize == 2 and jnp.issubdtype(dtype, jnp.floating)
+    return jnp.dtype(jnp.float32) if narrow else jax.dtypes.canonicalize_dtype(dtype)

@@ -1,0 +1,439 @@
+"""The transform: a function with numerical noise in its arithmetic.
+
+`inject(fn, spec)` traces `fn` to a jaxpr and evaluates it equation by equation, each by
+the rule of its primitive (`rules`). Loops, branches and calls are rebuilt around the
+evaluation of their bodies, so that the result is an ordinary JAX function, to be
+compiled, differentiated, mapped and nested.
+
+Randomness. An equation's noise is a hash of the key, of the equation's path, such as
+`3:scan/0:dot_general`, and of the counters of the loops around it (`streams`). Hence
+the same key gives the same bits, compiled or not, mapped or not, and each execution of
+an equation within one call has noise of its own.
+
+Derivatives. `inject(grad(f), spec)` perturbs the forward and the backward pass: the
+experiment that a GPU makes. `grad(inject(f, spec))` is the plain derivative taken at
+the perturbed intermediate values: noise is a constant there, and the backward pass
+itself has none. Rules of custom_jvp and custom_vjp survive the transform: inside, the
+function is perturbed; its rule is applied as written, at perturbed inputs.
+
+Recomputation. In `grad(inject(checkpoint(f)))` the recomputed values repeat the noise
+of the forward pass. In `inject(grad(checkpoint(f)))` recomputation is an execution of
+its own and draws afresh, as atomics do.
+
+Devices. Inside shard_map, the words are folded with the index along the mesh axes over
+which an equation's operands vary, as far as JAX tracks them (`check_vma=True`); without
+that, all devices draw the same. A psum has one order, the same on all devices.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+from jax.extend import core
+
+from prednet_jax.noise import compat, elementwise, reductions, rules
+from prednet_jax.noise.arguments import Static, split_static
+from prednet_jax.noise.control_flow import HIGHER_ORDER
+from prednet_jax.noise.partials import Cut, NoOrder
+from prednet_jax.noise.specs import (
+    Elementwise,
+    NoiseSpec,
+    ReducedPrecision,
+    ReductionOrder,
+    at,
+    compose,
+    parts,
+)
+from prednet_jax.noise.streams import State, initial_state, on_device, path_salt
+
+Equation = compat.Equation
+
+
+class UnsupportedPrimitiveError(NotImplementedError):
+    """A higher-order primitive for which there is no rule."""
+
+
+class Entry(NamedTuple):
+    """What happens to one equation.
+
+    Attributes:
+        primitive: its name.
+        path: where it is, such as `3:scan/0:dot_general`.
+        reason: the noise that acts on it, or why none does.
+        has_order: False for a reduction of which every order gives the same bits.
+    """
+
+    primitive: str
+    path: str
+    reason: str
+    has_order: bool = True
+
+
+Record = dict[str, tuple[bool, Entry]]
+
+
+class Noise(NamedTuple):
+    """A spec, sorted by what it acts on.
+
+    Attributes:
+        order: acts on reductions.
+        operands: acts on the operands of matrix products.
+        results: elementwise noises, which act on results.
+        only: paths of the equations that are perturbed; None: all.
+        record: where `coverage` wants to be told what happens to each equation.
+    """
+
+    order: ReductionOrder | None
+    operands: ReducedPrecision | None
+    results: NoiseSpec | None
+    only: frozenset[str] | None = None
+    record: Record | None = None
+
+
+def inject(
+    fn: Callable, spec: NoiseSpec, *, only: Collection[str] | None = None
+) -> Callable:
+    """A function that computes what `fn` computes, with numerical noise.
+
+    Args:
+        fn: a function that JAX can trace. Arrays among its arguments are traced;
+            anything else, Python numbers included, is passed to it as it is.
+        spec: the noise. Its parts for the sites `gradient` and `weights` do nothing
+            here (see `trees.perturb_tree`).
+        only: paths of the equations that are perturbed, as `coverage` lists them; None:
+            all. An equation's noise does not depend on which others are perturbed.
+
+    Returns:
+        `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data. The
+        result has the structure, shapes and types of `fn`'s. Outside of any transform
+        it is compiled, so that it agrees bitwise with `jax.jit(noisy)`; with nothing
+        to perturb, `fn` itself is called.
+
+    Raises:
+        ValueError: when `spec` is no noise spec.
+        UnsupportedPrimitiveError: on a call, when `fn` holds a higher-order primitive
+            without a rule.
+    """
+    noise = sort_noise(spec, only)
+    if noise is None:
+        return _named(lambda key, *args, **kwargs: fn(*args, **kwargs), fn, spec)
+
+    def run(static: Static, key: Array, *arrays: Array) -> Any:
+        return evaluate(noise, initial_state(key), static.call(fn), arrays)
+
+    compiled = jax.jit(run, static_argnums=0)
+
+    def noisy(key: Array, *args: Any, **kwargs: Any) -> Any:
+        static, arrays = split_static((args, kwargs))
+        if static.hashable:
+            return compiled(static, key, *arrays)
+        return jax.jit(run, static_argnums=0)(static, key, *arrays)
+
+    return _named(noisy, fn, spec)
+
+
+def _named(noisy: Callable, fn: Callable, spec: NoiseSpec) -> Callable:
+    """Name a transformed function, but not by `wraps`: its signature differs."""
+    name = getattr(fn, "__name__", "function")
+    noisy.__name__ = noisy.__qualname__ = f"noisy_{name}"
+    noisy.__doc__ = f"{name} under {spec!r}; takes a PRNG key first."
+    return noisy
+
+
+def sort_noise(spec: NoiseSpec, only: Iterable[str] | None = None) -> Noise | None:
+    """The parts of a spec that act on a computation, or None when there are none."""
+    acting = at(spec, "computation")
+    if acting is None:
+        return None
+    found = parts(acting)
+    results = [part for part in found if isinstance(part, Elementwise)]
+    return Noise(
+        order=next((p for p in found if isinstance(p, ReductionOrder)), None),
+        operands=next((p for p in found if isinstance(p, ReducedPrecision)), None),
+        results=compose(*results) if results else None,
+        only=None if only is None else frozenset(only),
+    )
+
+
+def evaluate(noise: Noise, state: State, fn: Callable, arrays: Sequence[Array]) -> Any:
+    """Trace `fn` at `arrays` and evaluate it under `noise`."""
+    closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*arrays)
+    jaxpr, consts = compat.open_jaxpr(closed)
+    out = interpret(noise, state, jaxpr, consts, jax.tree.leaves(arrays), "", "")
+    return jax.tree.unflatten(jax.tree.structure(shapes), out)
+
+
+def interpret(
+    noise: Noise,
+    state: State,
+    jaxpr: Any,
+    consts: Sequence[Any],
+    args: Sequence[Any],
+    path: str,
+    scope: str,
+) -> list[Any]:
+    """Evaluate a jaxpr under noise.
+
+    Args:
+        noise: what acts.
+        state: the generator's words here.
+        jaxpr: an open jaxpr.
+        consts: values of its constants.
+        args: values of its arguments.
+        path: prefix of the paths of its equations.
+        scope: named scopes around it.
+    """
+    values: dict[Any, Any] = {}
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+    values.update(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, args, strict=True))
+
+    def place(i: int, atoms: Sequence[Any]) -> _Place:
+        name = f"{path}{i}:{jaxpr.eqns[i].primitive.name}"
+        around = f"{scope}/{compat.scope(jaxpr.eqns[i])}"
+        return _Place(noise, name, around, tuple(atom.aval for atom in atoms))
+
+    joined, absorbed = {}, set()
+    for i, (terms, members) in _add_any_chains(jaxpr).items() if noise.order else ():
+        if _action(place(i, terms), jaxpr.eqns[i]).order is not None:
+            joined[i] = terms
+            absorbed |= members
+    for i, equation in enumerate(jaxpr.eqns):
+        if i in absorbed:
+            continue
+        atoms = joined.get(i, equation.invars)
+        here = place(i, atoms)
+        operands = [read(atom) for atom in atoms]
+        with compat.context(equation):
+            results = _evaluate_equation(here, state, equation, operands)
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+class _Place(NamedTuple):
+    """An equation's surroundings."""
+
+    noise: Noise
+    path: str
+    scope: str
+    avals: tuple[Any, ...]
+
+    def inside(
+        self, state: State, jaxpr: Any, args: Sequence[Any], label: str = ""
+    ) -> list[Any]:
+        """Evaluate a jaxpr that belongs to the equation."""
+        opened, consts = compat.open_jaxpr(jaxpr)
+        path = f"{self.path}{label}/"
+        return interpret(self.noise, state, opened, consts, args, path, self.scope)
+
+
+def _evaluate_equation(
+    here: _Place, state: State, equation: Equation, operands: list[Any]
+) -> list[Any]:
+    name = equation.primitive.name
+    if name in HIGHER_ORDER:
+        return HIGHER_ORDER[name](here, state, equation, operands)
+    if name not in rules.COMBINERS and compat.sub_jaxprs(equation.params):
+        raise UnsupportedPrimitiveError(
+            f"noise cannot enter the higher-order primitive {name!r} at {here.path!r}: "
+            f"expected one of {', '.join(sorted(HIGHER_ORDER))}"
+        )
+    return _first_order(here, state, equation, operands)
+
+
+def _first_order(
+    here: _Place, state: State, equation: Equation, operands: list[Any]
+) -> list[Any]:
+    """Evaluate an equation without a program inside, under what acts on it."""
+    name = equation.primitive.name
+    action = _action(here, equation)
+    if here.noise.record is not None:
+        _record(here.noise.record, here.path, equation, action)
+    if not action.any:
+        return compat.bind(equation, *operands)
+    # Literals are bare numbers, whose type only the equation knows.
+    operands = [
+        x if hasattr(x, "aval") else np.asarray(x, aval.dtype)
+        for x, aval in zip(operands, here.avals, strict=True)
+    ]
+    summed_over = equation.params["axes"] if name.startswith("psum") else ()
+    words = on_device(state, operands, summed_over)
+    salt = path_salt(here.path)
+    if action.operands is not None:
+        operands = [elementwise.round_operand(action.operands, x) for x in operands]
+    if action.results is not None:
+        operands = list(
+            elementwise.perturb_operands(
+                action.results, name, operands, words.call, salt[0]
+            )
+        )
+    if action.order is not None:
+        results = [_ordered(action.order, words, equation, operands, salt)]
+    else:
+        results = compat.bind(equation, *operands)
+    if action.results is not None:
+        results = [
+            elementwise.apply(
+                action.results, r, operands, words.call, salt[0] + i, primitive=name
+            )
+            for i, r in enumerate(results)
+        ]
+    return results
+
+
+class _Order(NamedTuple):
+    """A reduction order and how it cuts one equation."""
+
+    spec: ReductionOrder
+    cut: Cut
+
+
+class _Action(NamedTuple):
+    """What acts on one equation; `reason` says why its order is left alone."""
+
+    order: _Order | None = None
+    operands: ReducedPrecision | None = None
+    results: NoiseSpec | None = None
+    reason: str = ""
+
+    @property
+    def any(self) -> bool:
+        return any(x is not None for x in self[:3])
+
+
+def _action(here: _Place, equation: Equation) -> _Action:
+    noise, name, dtype = here.noise, equation.primitive.name, _result_type(equation)
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return _Action(reason="no floating-point result")
+    if noise.only is not None and here.path not in noise.only:
+        return _Action(reason="not among the chosen paths")
+    order, reason = None, "no reduction order in the spec"
+    if noise.order is not None and name in rules.REDUCTIONS:
+        cut = rules.plan(noise.order, name, equation.params, here.avals, here.scope)
+        if isinstance(cut, Cut):
+            order = _Order(noise.order, cut)
+        else:
+            reason = cut
+    elif noise.order is not None:
+        reason = rules.LEFT_ALONE.get(name, "no reduction")
+    return _Action(
+        order,
+        noise.operands if name in rules.MATRIX_PRODUCTS else None,
+        _acting_on_results(noise, name, dtype),
+        reason,
+    )
+
+
+def _result_type(equation: Equation) -> Any:
+    """Type of the first result; bool where there is none, or none with a type."""
+    for var in equation.outvars:
+        return getattr(var.aval, "dtype", np.dtype(bool))
+    return np.dtype(bool)
+
+
+def _acting_on_results(noise: Noise, name: str, dtype: Any) -> NoiseSpec | None:
+    """The elementwise noises that act on the results of a primitive."""
+    if noise.results is None or jnp.dtype(dtype).name not in elementwise.FLOATS:
+        return None
+    found = [
+        part
+        for part in parts(noise.results)
+        if isinstance(part, Elementwise)
+        and name in (part.primitives or rules.ARITHMETIC)
+    ]
+    return compose(*found) if found else None
+
+
+def _record(record: Record, path: str, equation: Equation, action: _Action) -> None:
+    """Note what happens to an equation, for `coverage`."""
+    name = equation.primitive.name
+    reasons = []
+    if action.operands is not None:
+        reasons.append(f"operands in {action.operands.format}")
+    if action.order is not None:
+        spec, cut = action.order
+        reasons.append(f"{cut.pieces} pieces in random order, {spec.granularity}")
+    if action.results is not None:
+        reasons += [type(part).__name__ for part in parts(action.results)]
+    if reasons:
+        record[path] = (True, Entry(name, path, "; ".join(reasons)))
+    elif rules.is_float_reduction(name, _result_type(equation)):
+        has_order = not isinstance(action.reason, NoOrder)
+        record[path] = (False, Entry(name, path, str(action.reason), has_order))
+
+
+def _ordered(
+    order: _Order,
+    state: State,
+    equation: Equation,
+    operands: Sequence[Any],
+    salt: tuple[int, int],
+) -> Array:
+    """A sum in drawn order, with the derivative of the plain sum."""
+    spec, cut = order
+    dtype = _result_type(equation)
+    words = state.run if spec.schedule == "run" else state.call
+
+    @jax.custom_jvp
+    def ordered(words: Array, *operands: Array) -> Array:
+        initial, sums = cut.split(*operands)
+        total = reductions.randomly_ordered_sum(
+            words, sums, salt, spec.granularity, spec.tile, initial
+        )
+        return lax.convert_element_type(total, dtype)
+
+    @ordered.defjvp
+    def rule(primals: Sequence[Array], tangents: Sequence[Array]) -> tuple:
+        def plain(*operands: Array) -> Array:
+            if equation.primitive.name == "add_any":  # two terms, or a joined chain
+                return functools.reduce(lax.add, operands)
+            return compat.bind(equation, *operands)[0]
+
+        tangent = jax.jvp(plain, primals[1:], tangents[1:])[1]
+        return ordered(*primals), tangent
+
+    return ordered(words, *operands)
+
+
+def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
+    """Sums of several cotangents, which JAX writes as chains of binary `add_any`.
+
+    Only sums that nothing else reads are joined: an intermediate sum that is used
+    elsewhere keeps its place.
+
+    Returns:
+        For the last equation of each chain: its terms, and the equations before it.
+    """
+    uses: dict[Any, int] = {}
+    for atom in [a for e in jaxpr.eqns for a in e.invars] + list(jaxpr.outvars):
+        if not isinstance(atom, core.Literal):
+            uses[atom] = uses.get(atom, 0) + 1
+    position: dict[Any, int] = {}
+    chains: dict[int, tuple[list[Any], set[int]]] = {}
+    for i, equation in enumerate(jaxpr.eqns):
+        if equation.primitive.name != "add_any":
+            continue
+        terms: list[Any] = []
+        members: set[int] = set()
+        for atom in equation.invars:
+            inner = None
+            if not isinstance(atom, core.Literal) and uses[atom] == 1:
+                inner = position.get(atom)
+            if inner is None:
+                terms.append(atom)
+            else:
+                more, before = chains.pop(inner)
+                terms += more
+                members |= before | {inner}
+        position[equation.outvars[0]] = i
+        chains[i] = (terms, members)
+    return chains
