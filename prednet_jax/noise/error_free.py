@@ -18,6 +18,7 @@ products are exact and sums have 13 bits to spare.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -25,7 +26,10 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-ERROR_FREE = frozenset({"add", "sub", "add_any", "mul", "square", "div", "sqrt"})
+# The operations whose exact result is known, and how many operands they have.
+ERROR_FREE = MappingProxyType(
+    {"add": 2, "sub": 2, "add_any": 2, "mul": 2, "square": 1, "div": 2, "sqrt": 1}
+)
 
 
 class Format(NamedTuple):

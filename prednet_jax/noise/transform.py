@@ -28,7 +28,7 @@ that, all devices draw the same. A psum has one order, the same on all devices.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -87,6 +87,8 @@ class Noise(NamedTuple):
         results: elementwise noises, which act on results.
         only: paths of the equations that are perturbed; None: all.
         record: where `coverage` wants to be told what happens to each equation.
+        active: booleans by path, known at run time: where False, the noise of the
+            equation is computed and discarded (`localize`); None: all True.
     """
 
     order: ReductionOrder | None
@@ -94,6 +96,7 @@ class Noise(NamedTuple):
     results: NoiseSpec | None
     only: frozenset[str] | None = None
     record: Record | None = None
+    active: Mapping[str, Array] | None = None
 
 
 def inject(
@@ -265,6 +268,7 @@ def _first_order(
         x if hasattr(x, "aval") else np.asarray(x, aval.dtype)
         for x, aval in zip(operands, here.avals, strict=True)
     ]
+    clean = _plain(equation, operands) if here.noise.active is not None else []
     summed_over = equation.params["axes"] if name.startswith("psum") else ()
     words = on_device(state, operands, summed_over)
     salt = path_salt(here.path)
@@ -287,7 +291,17 @@ def _first_order(
             )
             for i, r in enumerate(results)
         ]
+    if here.noise.active is not None:
+        on = here.noise.active[here.path]
+        results = [jnp.where(on, r, c) for r, c in zip(results, clean, strict=True)]
     return results
+
+
+def _plain(equation: Equation, operands: Sequence[Any]) -> list[Any]:
+    """Evaluate an equation without noise; add_any of a joined chain has many terms."""
+    if equation.primitive.name == "add_any":
+        return [functools.reduce(lax.add, operands)]
+    return compat.bind(equation, *operands)
 
 
 class _Order(NamedTuple):
@@ -394,9 +408,7 @@ def _ordered(
     @ordered.defjvp
     def rule(primals: Sequence[Array], tangents: Sequence[Array]) -> tuple:
         def plain(*operands: Array) -> Array:
-            if equation.primitive.name == "add_any":  # two terms, or a joined chain
-                return functools.reduce(lax.add, operands)
-            return compat.bind(equation, *operands)[0]
+            return _plain(equation, operands)[0]
 
         tangent = jax.jvp(plain, primals[1:], tangents[1:])[1]
         return ordered(*primals), tangent
