@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from prednet_jax.config import CONVOLUTIONS, VARIANTS, AutoencoderConfig, PredNetConfig
 
@@ -24,6 +24,7 @@ MODELS = ("prednet", "autoencoder")
 
 def run(main: Callable) -> None:
     """Runs a script: a bad flag, file or value is one line on stderr and status 2."""
+    logging.set_verbosity(logging.WARNING)
     app.run(_guarded(main), flags_parser=_parse)
 
 
@@ -183,7 +184,7 @@ def open_source(name: str, config: PredNetConfig | AutoencoderConfig, seed: int)
     offset = integers("offset", FLAGS.offset) or ()
     if len(offset) != 2:
         raise ValueError(
-            f"--offset={','.join(FLAGS.offset)}: expected rows,columns such as 0,0"
+            f"--offset={','.join(FLAGS.offset)}: expected columns,rows such as 0,0"
         )
     return data.open_source(
         name,

@@ -19,14 +19,14 @@ common.define_model_flags()
 flags.DEFINE_string(
     "data",
     None,
-    "walk, digits, mnist, moving_mnist, or a PATH: a folder of images, a text list of "
+    "walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a folder of images, a text list of "
     "images or of such lists, a video, an .npz with `frames` uint8 [T, H, W, C]. "
     "Default: walk, or digits for the autoencoder.",
 )
 flags.DEFINE_enum(
     "crop", "center", ["center", "resize"], "How frames are brought to size."
 )
-flags.DEFINE_list("offset", ["0", "0"], "Rows, columns from the centre of the crop.")
+flags.DEFINE_list("offset", ["0", "0"], "Columns to the right, rows down, from the centre of the crop.")
 flags.DEFINE_integer("window", 20, "Transitions an update (truncation length), >= 2.")
 flags.DEFINE_integer("updates", 250, "Updates to make.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
@@ -133,7 +133,7 @@ class Job:
         self, seed: int, source: object, schedule: object, weights: dict, folder: Path
     ) -> None:
         """Trains one seed and writes its records."""
-        from prednet_jax import records
+        from prednet_jax import data, records
         from prednet_jax.training import checkpoints, loop, truncated
 
         params = loop.prepare_params(weights, self.dtype, self.noise, seed)
@@ -144,7 +144,7 @@ class Job:
             "data": source.name,
             "updates": FLAGS.updates,
             "initial_params_sha256": records.fingerprint(weights),
-            "data_order_sha256": loop.data_order(source, schedule),
+            "data_order_sha256": data.order_fingerprint(source, schedule),
         }
         folder.mkdir(parents=True, exist_ok=True)
         done = 0

@@ -7,7 +7,17 @@ implementation quadjr/PredNet and eijwat/prednet_in_chainer_py3 (variant `watana
 from dataclasses import dataclass
 
 VARIANTS = ("lotter", "watanabe")
-CONVOLUTIONS = ("auto", "xla", "im2col", "shifted", "winograd2", "winograd4")
+CONVOLUTIONS = (
+    "auto",
+    "xla",
+    "direct",
+    "im2col",
+    "shifted",
+    "strip2",
+    "strip4",
+    "winograd2",
+    "winograd4",
+)
 
 
 def _positive_int(name: str, value: object) -> int:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.models import autoencoder, plan, prednet
+from prednet_jax.models import autoencoder, prednet, unroll
 
 TARGETS = ("true", "stale")
 OBJECTIVES = ("squares", "errors")
@@ -206,7 +206,7 @@ def _leak(
     attached = [state.prediction[0]]
     for layer in range(1, config.layers):
         name = f"prediction_{layer}"
-        z = plan.convolve(params[name]["kernel"], table[name], state.hidden[layer])
+        z = unroll.convolve(params[name]["kernel"], table[name], state.hidden[layer])
         z = jnp.where(state.prediction[layer] > 0, z + params[name]["bias"], 0)
         attached.append(state.prediction[layer] + (z - jax.lax.stop_gradient(z)))
     return state._replace(prediction=tuple(attached))

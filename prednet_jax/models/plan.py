@@ -7,12 +7,7 @@ conv(up(h), K) is four 2x2 convolutions of h, one for each phase of the output, 
 at a quarter of the pixels instead of 9 at all of them.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,36 +31,3 @@ class Convolution:
     filter_size: int
     upsampled: bool = False
     algorithm: str = "auto"
-
-
-def upsample(x: jax.Array) -> jax.Array:
-    """Nearest-neighbour x2: `[B, H, W, C]` -> `[B, 2H, 2W, C]`."""
-    b, h, w, c = x.shape
-    x = jnp.broadcast_to(x[:, :, None, :, None, :], (b, h, 2, w, 2, c))
-    return x.reshape(b, 2 * h, 2 * w, c)
-
-
-def convolve(kernel: jax.Array, plan: Convolution, x: jax.Array) -> jax.Array:
-    """Convolves `[B, H, W, in]` (half of H and W where upsampled) as planned."""
-    if plan.upsampled:
-        x = upsample(x)
-    return jax.lax.conv_general_dilated(
-        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-
-
-def unroll(
-    body: Callable,
-    kernels: Mapping[str, jax.Array],
-    others: Any,
-    carry: Any,
-    xs: Any,
-    *,
-    convolutions: Mapping[str, Convolution],
-) -> tuple[Any, Any]:
-    """Scans `body(conv, others, carry, x) -> (carry, y)` over xs's leading axis."""
-
-    def conv(name: str, x: jax.Array) -> jax.Array:
-        return convolve(kernels[name], convolutions[name], x)
-
-    return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)

@@ -30,7 +30,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from prednet_jax.config import PredNetConfig
-from prednet_jax.models.plan import Convolution, unroll
+from prednet_jax.models.plan import Convolution
+from prednet_jax.models.unroll import unroll
 
 Params = Mapping[str, Mapping[str, jax.Array]]
 Conv = Callable[[str, jax.Array], jax.Array]

@@ -4,9 +4,8 @@ Frames travel to the device once, as uint8, a chunk of windows at a time; each u
 one dispatch of one compiled program whose state is donated.
 """
 
-import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -16,7 +15,6 @@ import optax
 from prednet_jax import data, keys, optimizers
 from prednet_jax import noise as noise_lib
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.data import windows
 from prednet_jax.models.parameters import init_params
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.training import truncated
@@ -69,18 +67,30 @@ def prepare_params(
 
 def frame_schedule(
     config: Config, source: data.FrameSource, *, window: int, updates: int
-) -> windows.Schedule:
+) -> data.Schedule:
     """Which frames each update sees.
 
     The autoencoder sees one image an update, whatever `window` says. `lotter` was
     published with sequences of `window` frames that each start from the zero state.
     """
     if isinstance(config, AutoencoderConfig):
-        return windows.single_images(source.length, updates)
-    boundaries = source.boundaries
+        return data.single_schedule(source.length, updates)
+    boundaries: Sequence[int] = source.boundaries
     if config.variant == "lotter":
-        boundaries = windows.cut(source.length, boundaries, window, updates)
-    return windows.schedule(source.length, boundaries, window, updates)
+        boundaries = _cut(source, window, updates)
+    return data.schedule(source.length, boundaries, window, updates)
+
+
+def _cut(source: data.FrameSource, window: int, updates: int) -> list[int]:
+    """Starts of sequences of `window` frames inside the source's own sequences."""
+    ends = (*source.boundaries[1:], source.length)
+    starts: list[int] = []
+    for begin, end in zip(source.boundaries, ends, strict=True):
+        if len(starts) >= updates:
+            break
+        end = min(end, begin + (updates - len(starts)) * window)
+        starts += range(begin, end - window + 1, window)
+    return starts
 
 
 def default_optimizer(config: Config, updates: int) -> optax.GradientTransformation:
@@ -122,7 +132,7 @@ def train(
     update: Callable,
     state: TrainState,
     source: data.FrameSource,
-    schedule: windows.Schedule,
+    schedule: data.Schedule,
     *,
     seed: int,
 ) -> Iterator[tuple[TrainState, UpdateRecord]]:
@@ -141,12 +151,14 @@ def train(
     """
     key = keys.stream(seed, "noise")
     done = int(state.update)
-    seen = int(schedule.scored[:done].sum())
-    size = source.height * source.width * source.channels * schedule.frames_per_window
-    chunks = windows.chunks(source, schedule, max(1, CHUNK_BYTES // size), skip=done)
+    # A first window of T transitions scores T - 1 of them.
+    per_update = np.maximum(schedule.window, 1) - (
+        schedule.first if schedule.window else 0
+    )
+    seen = int(np.broadcast_to(per_update, schedule.start.shape)[:done].sum())
     # A copy: the caller keeps the arrays it passed in.
     state = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), state)
-    for frames, first in chunks:
+    for frames, first in _chunks(source, schedule.after(done)):
         on_device = jax.device_put(frames)
         for k in range(len(first)):
             start = time.perf_counter()
@@ -170,9 +182,14 @@ def train(
             )
 
 
-def data_order(source: data.FrameSource, schedule: windows.Schedule) -> str:
-    """SHA-256 of what is shown in which order."""
-    digest = hashlib.sha256(source.fingerprint.encode())
-    digest.update(np.ascontiguousarray(schedule.start, "<i8").tobytes())
-    digest.update(np.ascontiguousarray(schedule.first, "u1").tobytes())
-    return digest.hexdigest()
+def _chunks(
+    source: data.FrameSource, schedule: data.Schedule
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Windows `[K, T + 1, H, W, C]` and whether each opens a sequence, `[K]`."""
+    frame = source.height * source.width * source.channels
+    count = max(1, CHUNK_BYTES // (frame * (schedule.window + 1)))
+    if schedule.window:
+        yield from data.chunks(source, schedule, count)
+        return
+    for images in data.single_images(source, schedule, count):
+        yield images[:, None], np.ones(len(images), bool)

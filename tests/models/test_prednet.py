@@ -1,0 +1,185 @@
+"""Properties of the two forms that need no recorded data."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prednet_jax import PredNetConfig, init_params, predict
+from prednet_jax.config import AutoencoderConfig
+from prednet_jax.models import autoencoder, prednet
+from prednet_jax.models.parameters import Autoencoder, PredNet, parameter_shapes
+
+SMALL = {"channels": (2, 3), "height": 4, "width": 6}
+
+
+def network(variant, **options):
+    config = PredNetConfig(variant=variant, **(SMALL | options))
+    return config, init_params(config, jax.random.key(0))
+
+
+def video(config, steps=4, batch=2, seed=1):
+    shape = (steps, batch, config.height, config.width, config.channels[0])
+    return jax.random.uniform(jax.random.key(seed), shape)
+
+
+@pytest.mark.parametrize(
+    ("variant", "height", "count"),
+    [
+        ("lotter", 120, 6_915_948),
+        ("watanabe", 120, 8_298_348),
+        ("watanabe", 128, 8_390_508),
+    ],
+)
+def test_published_parameter_counts(variant, height, count):
+    shapes = parameter_shapes(PredNetConfig(variant=variant, height=height, width=160))
+    leaves = jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple))
+    assert sum(np.prod(shape) for shape in leaves) == count
+
+
+@pytest.mark.parametrize("variant", ["lotter", "watanabe"])
+def test_predictions_are_made_before_the_frame_is_seen(variant):
+    config, params = network(variant)
+    frames = video(config)
+    changed = frames.at[2].add(0.3)
+    run = jax.jit(lambda f: predict(params, config, f)[0])
+    before, after = run(frames), run(changed)
+    np.testing.assert_array_equal(before[:3], after[:3])
+    assert np.abs(before[3] - after[3]).max() > 1e-6
+
+
+@pytest.mark.parametrize("variant", ["lotter", "watanabe"])
+def test_carried_state_continues_the_sequence(variant):
+    config, params = network(variant)
+    frames = video(config)
+    run = jax.jit(lambda f, s: predict(params, config, f, s))
+    whole, end = run(frames, prednet.initial_state(config, 2))
+    first, state = run(frames[:2], prednet.initial_state(config, 2))
+    second, again = run(frames[2:], state)
+    # Two programs of different length may be fused differently: rounding only.
+    np.testing.assert_allclose(
+        whole, jnp.concatenate([first, second]), rtol=0, atol=1e-6
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), end, again)
+
+
+@pytest.mark.parametrize("variant", ["lotter", "watanabe"])
+def test_batch_members_do_not_see_each_other(variant):
+    config, params = network(variant)
+    frames = video(config)
+    run = jax.jit(lambda f: predict(params, config, f)[0])
+    np.testing.assert_allclose(
+        run(frames)[:, :1], run(frames[:, :1]), rtol=0, atol=1e-6
+    )
+
+
+def test_watanabe_extrapolation_sees_its_own_prediction_of_the_frame():
+    config, params = network("watanabe")
+    frames = video(config, steps=5)
+    run = jax.jit(
+        lambda f, k=None: predict(params, config, f, extrapolate_from=k)[0],
+        static_argnums=1,
+    )
+    fed = run(frames, 2)
+    by_hand = frames
+    for t in range(2, 5):
+        by_hand = by_hand.at[t].set(run(by_hand)[t])
+    np.testing.assert_allclose(fed, run(by_hand), rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(fed[:3], run(frames)[:3])
+
+
+def test_predictions_are_clipped_and_gates_saturate():
+    """The golden recordings neither clip nor saturate: large weights do."""
+    config, params = network("lotter", pixel_max=0.25)
+    params = jax.tree.map(lambda x: 20 * x, params)
+    frames = video(config)
+    modes = jax.jit(
+        lambda f: [
+            prednet.outputs(params, config, f, m) for m in ("prediction", "Ahat1")
+        ]
+    )
+    predictions, above = modes(frames)
+    assert float(predictions.max()) == 0.25
+    assert float(above.max()) > 0.25
+    x = jnp.array([-2.5, -2.4999, 0.0, 2.5, 3.0, -3.0])
+    expected = [0.0, 0.2 * -2.4999 + 0.5, 0.5, 1.0, 1.0, 0.0]
+    np.testing.assert_allclose(prednet.hard_sigmoid(x), expected, atol=1e-7)
+    slope = jax.vmap(jax.grad(prednet.hard_sigmoid))(x)
+    np.testing.assert_allclose(slope, [0.2, 0.2, 0.2, 0.2, 0, 0])
+
+
+def test_gradients_at_ties_follow_the_published_back_ends():
+    assert jax.grad(lambda x: prednet.clip_above(x, 1.0))(1.0) == 1.0
+    tied = jnp.zeros((1, 2, 2, 1))
+    grad = jax.grad(lambda x: prednet.max_pool(x).sum())(tied)
+    np.testing.assert_array_equal(grad.ravel(), [1, 0, 0, 0])
+    x = jax.random.normal(jax.random.key(0), (1, 4, 6, 2))
+    expected = x.reshape(1, 2, 2, 3, 2, 2).max(axis=(2, 4))
+    np.testing.assert_array_equal(prednet.max_pool(x), expected)
+
+
+def test_initialisers_have_the_published_spread():
+    config = PredNetConfig(channels=(8, 16), height=16, width=16)
+    params = init_params(config, jax.random.key(0))
+    kernel = np.asarray(params["gates_0"]["kernel"])
+    # h and E are separate Chainer convolutions, each with its own fan-in; 3 % is
+    # over four standard errors of the deviation at these counts.
+    for part, fan_in in ((kernel[:, :, :8], 72), (kernel[:, :, 8:], 144)):
+        assert part.std() * np.sqrt(fan_in) == pytest.approx(1, abs=0.06)
+    peephole = np.asarray(params["gates_0"]["peephole"])
+    assert peephole.std() * np.sqrt(8 * 256) == pytest.approx(1, abs=0.06)
+    lotter = PredNetConfig(channels=(8, 16), height=16, width=16, variant="lotter")
+    drawn = init_params(lotter, jax.random.key(0))
+    limit = np.sqrt(6 / ((8 + 16 + 16) * 9 + 8 * 9))
+    for name in ("gates_0", "top_down_0"):
+        kernel = np.abs(np.asarray(drawn[name]["kernel"]))
+        assert 0.98 * limit < kernel.max() <= limit
+    assert "peephole" not in drawn["gates_0"]
+    assert not np.asarray(drawn["gates_0"]["bias"]).any()
+
+
+def test_linen_modules_hold_the_same_parameters():
+    config, params = network("watanabe")
+    frames = video(config)
+    found, _ = PredNet(config).apply({"params": params}, frames)
+    np.testing.assert_array_equal(found, predict(params, config, frames)[0])
+    small = AutoencoderConfig(height=3, width=2, hidden=(4,))
+    weights = init_params(small, jax.random.key(0))
+    images = jax.random.uniform(jax.random.key(1), (5, 3, 2, 1))
+    found = Autoencoder(small).apply({"params": weights}, images)
+    expected = autoencoder.reconstruct(weights, small, images)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_float64_agrees_with_float32():
+    config, params = network("watanabe")
+    frames = video(config)
+    single, _ = predict(params, config, frames)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
+        double, state = predict(wide, config, jnp.asarray(frames, jnp.float64))
+        assert double.dtype == jnp.float64
+        assert state.cell[0].dtype == jnp.float64
+    # A few dozen float32 roundings of values below 1.
+    np.testing.assert_allclose(single, double, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda c, p, f: predict(p, c, f[:, 0]), "expected \\[T, B, H, W, C\\]"),
+        (lambda c, p, f: predict(p, c, f.astype(jnp.int32)), "dtype int32"),
+        (lambda c, p, f: predict(p, c, f, extrapolate_from=0), "extrapolate_from=0"),
+        (lambda c, p, f: prednet.outputs(p, c, f, "R7"), "mode='R7'"),
+        (lambda c, p, f: prednet.outputs(p, c, f, "loss"), "mode='loss'"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    config, params = network("watanabe")
+    with pytest.raises(ValueError, match=message):
+        call(config, params, video(config))
+
+
+def test_init_params_wants_a_network():
+    with pytest.raises(TypeError, match="expected PredNetConfig"):
+        init_params({"channels": 3}, jax.random.key(0))

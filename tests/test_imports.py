@@ -1,0 +1,86 @@
+"""Imports go down only, absl stays in experiments/, JAX internals in noise/."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "prednet_jax"
+
+# Layer of each module: a module imports from lower layers and from its own folder.
+LAYERS = [
+    {"config", "keys"},
+    {"models", "noise", "data", "saddles", "curvature", "statistics", "records"},
+    {"objectives", "optimizers"},
+    {"training", "weights", "backends", "report"},
+    {"__init__"},
+]
+LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
+# What report may see: it reads records and never runs a model.
+REPORT_SEES = {"report", "records"}
+INTERNAL = {"transform", "rules", "compat"}
+
+
+def room(path):
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imports(path):
+    """Dotted names that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def files():
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_law(path):
+    here = room(path)
+    for name in imports(path):
+        parts = name.split(".")
+        assert parts[0] != "absl", f"{path}: absl belongs to experiments/"
+        internal = name.startswith(("jax._src", "jax.extend.core"))
+        assert not internal or path.stem in INTERNAL and here == "noise", (path, name)
+        if parts[0] != "prednet_jax" or len(parts) == 1:
+            continue
+        there = parts[1]
+        if there == here or there not in LAYER:
+            continue
+        assert LAYER[there] < LAYER[here], f"{path} imports {name}: up or sideways"
+        if here == "report":
+            assert there in REPORT_SEES, f"{path} imports {name}"
+
+
+def test_every_room_has_a_layer():
+    rooms = {room(path) for path in files()}
+    assert rooms == set(LAYER)
+
+
+def test_the_law_can_fail():
+    assert LAYER["training"] > LAYER["noise"]
+    source = PACKAGE / "training" / "truncated.py"
+    assert "prednet_jax.noise.specs" in set(imports(source))
+
+
+def test_import_loads_no_data_library():
+    """The data loaders' libraries are heavy and optional at import time."""
+    code = (
+        "import sys, prednet_jax;"
+        "bad = {'tensorflow_datasets', 'av', 'skimage', 'sklearn', 'PIL',"
+        " 'matplotlib', 'tensorflow', 'absl.flags'} & set(sys.modules);"
+        "print(sorted(bad)); sys.exit(bool(bad - {'absl.flags'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

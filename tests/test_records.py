@@ -1,0 +1,95 @@
+import json
+
+import numpy as np
+import pytest
+
+from prednet_jax import records
+
+
+def test_fingerprint_sees_names_shapes_types_and_bytes():
+    x = np.arange(6, dtype=np.float32)
+    base = records.fingerprint({"a": {"w": x}, "b": x})
+    assert base == records.fingerprint({"b": x.copy(), "a": {"w": x}})
+    changed = x.copy()
+    changed[0] = np.nextafter(np.float32(0), np.float32(1))
+    for other in (
+        {"a": {"v": x}, "b": x},
+        {"a": {"w": x.reshape(2, 3)}, "b": x},
+        {"a": {"w": x.astype(np.float64)}, "b": x},
+        {"a": {"w": changed}, "b": x},
+    ):
+        assert records.fingerprint(other) != base
+
+
+def write_run(folder, seed=0, weights="w", data="d", losses=(0.5, 0.25)):
+    folder.mkdir(parents=True)
+    records.write_json(
+        folder / "manifest.json",
+        {
+            "model": "prednet",
+            "seed": seed,
+            "initial_params_sha256": weights,
+            "data_order_sha256": data,
+        },
+    )
+    writer = records.MetricsWriter(folder)
+    for i, loss in enumerate(losses):
+        writer.write(update=i + 1, loss=np.float32(loss))
+    writer.close()
+    return records.read_run(folder)
+
+
+def test_run_round_trips_every_bit(tmp_path):
+    value = float(np.float32(0.1)) / 3
+    run = write_run(tmp_path / "r", losses=(value, float("nan")))
+    assert run.metrics["loss"][0] == np.float32(value)
+    assert np.isnan(run.metrics["loss"][1])
+    assert run.metrics["update"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("field", ["weights", "data"])
+def test_arms_that_did_not_start_alike_are_refused(tmp_path, field):
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", **{field: "other"})]
+    records.check_comparable([runs[0], runs[0]])
+    with pytest.raises(records.RecordError, match="expected the same initial weights"):
+        records.check_comparable(runs)
+
+
+def test_another_seed_is_not_compared(tmp_path):
+    runs = [
+        write_run(tmp_path / "a"),
+        write_run(tmp_path / "b", seed=1, weights="other"),
+    ]
+    records.check_comparable(runs)
+
+
+def test_broken_records_are_named(tmp_path):
+    with pytest.raises(records.RecordError, match=r"manifest\.json"):
+        records.read_run(tmp_path)
+    run = write_run(tmp_path / "r")
+    (run.directory / "metrics.jsonl").write_text('{"update": 1')
+    with pytest.raises(records.RecordError, match=r"metrics\.jsonl"):
+        records.read_run(run.directory)
+    (run.directory / "metrics.jsonl").write_text("")
+    with pytest.raises(records.RecordError, match="empty"):
+        records.read_run(run.directory)
+
+
+def test_write_json_leaves_no_partial_file(tmp_path):
+    path = tmp_path / "x.json"
+    records.write_json(path, {"a": np.float64("inf"), "b": np.int64(3)})
+    assert json.loads(path.read_text()) == {"a": None, "b": 3}
+    with pytest.raises(TypeError):
+        records.write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": None, "b": 3}
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_metrics_can_be_continued(tmp_path):
+    run = write_run(tmp_path / "r", losses=(3, 2, 1))
+    writer = records.MetricsWriter(run.directory, keep=2)
+    writer.write(update=3, loss=7)
+    writer.close()
+    assert records.read_run(run.directory).metrics["loss"].tolist() == [3, 2, 7]
+    with pytest.raises(records.RecordError, match="expected 9"):
+        records.MetricsWriter(run.directory, keep=9)

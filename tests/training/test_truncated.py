@@ -1,0 +1,172 @@
+"""Windows, targets, leak, and what noise must not touch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from prednet_jax import PredNetConfig, init_params, objectives, predict, train_windows
+from prednet_jax.config import AutoencoderConfig
+from prednet_jax.models import prednet
+from prednet_jax.training import truncated
+
+CONFIG = PredNetConfig(channels=(1, 2), height=4, width=4)
+PARAMS = init_params(CONFIG, jax.random.key(0))
+FRAMES = jax.random.uniform(jax.random.key(1), (14, 4, 4, 1))
+STILL = optax.sgd(0.0)
+
+
+def test_losses_of_a_still_network_are_those_of_predict():
+    """With no update the windows are one long prediction."""
+    trained, losses = train_windows(PARAMS, CONFIG, FRAMES, window=4, optimizer=STILL)
+    jax.tree.map(np.testing.assert_array_equal, trained, PARAMS)
+    predictions, _ = predict(PARAMS, CONFIG, FRAMES[:, None])
+    expected = jnp.square(predictions[:, 0] - FRAMES).mean(axis=(1, 2, 3))
+    # 14 frames, windows end at 3, 7, 11: eleven losses, the tail dropped.
+    assert losses.shape == (11,)
+    np.testing.assert_allclose(losses, expected[1:12], rtol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["watanabe", "lotter"])
+def test_both_forms_report_squares(variant):
+    config = PredNetConfig(channels=(1, 2), height=4, width=4, variant=variant)
+    params = init_params(config, jax.random.key(0))
+    _, losses = train_windows(params, config, FRAMES, window=4, optimizer=STILL)
+    predictions, _ = predict(params, config, FRAMES[:, None])
+    expected = jnp.square(predictions[:, 0] - FRAMES).mean(axis=(1, 2, 3))
+    np.testing.assert_allclose(losses, expected[1:12], rtol=1e-5)
+
+
+def window_gradient(
+    targets="true", leak=False, frames=FRAMES[:5], state=None, first=True
+):
+    if state is None:
+        state = prednet.initial_state(CONFIG, 1)
+
+    @jax.jit
+    def run(params, frames):
+        return jax.grad(objectives.window_loss, has_aux=True)(
+            params,
+            CONFIG,
+            state,
+            frames[:, None],
+            jnp.asarray(first),
+            targets=targets,
+            truncation_leak=leak,
+        )
+
+    return run(PARAMS, frames)
+
+
+def test_stale_targets_change_the_gradient_and_not_the_report():
+    true, report = window_gradient()
+    stale, same = window_gradient("stale")
+    np.testing.assert_array_equal(report.frame_losses, same.frame_losses)
+    gap = truncated.global_norm(jax.tree.map(jnp.subtract, true, stale))
+    assert gap > 0.01 * truncated.global_norm(true)
+
+
+def test_stale_targets_are_the_last_frame_for_all():
+    """Frames that are all alike have no stale target."""
+    alike = jnp.broadcast_to(FRAMES[:1], (5, *FRAMES.shape[1:]))
+    true, _ = window_gradient("true", frames=alike)
+    stale, _ = window_gradient("stale", frames=alike)
+    for a, b in zip(jax.tree.leaves(true), jax.tree.leaves(stale), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def carried():
+    return predict(PARAMS, CONFIG, FRAMES[:4, None])[1]
+
+
+def test_leak_reaches_only_the_upper_predictions():
+    state = carried()
+    true, report = window_gradient(state=state, first=False)
+    leaky, same = window_gradient(leak=True, state=state, first=False)
+    np.testing.assert_array_equal(report.frame_losses, same.frame_losses)
+    for name in true:
+        for leaf in true[name]:
+            gap = np.abs(true[name][leaf] - leaky[name][leaf]).max()
+            if name == "prediction_1":
+                assert gap > 1e-7, (name, leaf)
+            else:
+                assert gap <= 1e-6, (name, leaf)
+
+
+def test_a_first_window_ignores_the_carried_state():
+    fresh, a = window_gradient(leak=True)
+    used, b = window_gradient(leak=True, state=carried())
+    np.testing.assert_array_equal(a.scored, [0, 1, 1, 1])
+    np.testing.assert_array_equal(a.frame_losses[1:], b.frame_losses[1:])
+    jax.tree.map(np.testing.assert_array_equal, fresh, used)
+
+
+def test_errors_objective_of_a_first_window_is_the_published_loss():
+    config = PredNetConfig(channels=(1, 2), height=4, width=4, variant="lotter")
+    params = init_params(config, jax.random.key(0))
+    window = jnp.concatenate([FRAMES[:1], FRAMES[:4]])[:, None]
+    loss, _ = objectives.window_loss(
+        params,
+        config,
+        prednet.initial_state(config, 1),
+        window,
+        jnp.asarray(True),
+        objective="errors",
+        layer_weights=(1.0, 0.1),
+    )
+    expected = objectives.error_loss(
+        params, config, FRAMES[:4, None], layer_weights=(1.0, 0.1)
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+
+
+def test_autoencoder_is_unmoved_by_stale_targets():
+    config = AutoencoderConfig(height=4, width=4, hidden=(3,))
+    params = init_params(config, jax.random.key(0))
+    optimizer = optax.adam(1e-2)
+    ends = []
+    for targets in objectives.TARGETS:
+        method = truncated.Method(targets=targets)
+        step = jax.jit(truncated.make_step(config, optimizer, method))
+        state = truncated.initial_train_state(config, params, optimizer)
+        for image in FRAMES:
+            state, _ = step(state, image[None, None], True, jax.random.key(0))
+        ends.append(state.params)
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+    moved = truncated.global_norm(jax.tree.map(jnp.subtract, ends[0], params))
+    assert moved > 1e-2
+
+
+def test_stale_targets_would_move_an_autoencoder_with_longer_windows():
+    """The switch is wired: it is the window of one image that makes it harmless."""
+    config = AutoencoderConfig(height=4, width=4, hidden=(3,))
+    params = init_params(config, jax.random.key(0))
+    grads = [
+        jax.grad(objectives.reconstruction_loss, has_aux=True)(
+            params, config, FRAMES[:3, None], targets=targets
+        )[0]
+        for targets in objectives.TARGETS
+    ]
+    gap = truncated.global_norm(jax.tree.map(jnp.subtract, *grads))
+    assert gap > 1e-4
+
+
+def test_uint8_frames_are_brought_to_pixels():
+    x = truncated.to_pixels(jnp.array([0, 51, 255], jnp.uint8), jnp.float32)
+    np.testing.assert_allclose(x, [0, 0.2, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 1}, "window=1"),
+        ({"window": 20}, "at least window=20"),
+        ({"window": 4, "targets": "old"}, "targets='old': expected one of true, stale"),
+        ({"window": 4, "objective": "l1"}, "objective='l1'"),
+        ({"window": 4, "targets": "stale", "objective": "errors"}, "targets='stale'"),
+    ],
+)
+def test_bad_values_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        train_windows(PARAMS, CONFIG, FRAMES, **options)
