@@ -1,0 +1,54 @@
+"""Writes the report of a comparison anew: figures, report.html, and the verdict table.
+
+  .venv/bin/python experiments/report.py
+  .venv/bin/python experiments/report.py --directory=results/published
+
+Reads verdict.json and the runs beside it; trains nothing. Without --directory it takes
+results/compare, or results/published where nothing was compared yet.
+"""
+
+from pathlib import Path
+
+import common
+from absl import flags
+
+FLAGS = flags.FLAGS
+ROOT = Path(__file__).resolve().parent.parent
+PLACES = (ROOT / "results" / "compare", ROOT / "results" / "published")
+
+flags.DEFINE_string(
+    "directory",
+    None,
+    "What compare_backends.py wrote. Default: results/compare, else results/published.",
+)
+
+
+def main(argv: list[str]) -> None:
+    """Finds the records, writes the report, prints the table and the page's path."""
+    del argv
+    directory = _directory(FLAGS.directory)
+    from prednet_jax import records, report
+
+    path = report.build(directory)
+    print(report.text_table(records.read_json(directory / report.VERDICT)))
+    print(f"\n{path}")
+
+
+def _directory(chosen: str | None) -> Path:
+    """The comparison to report on.
+
+    Raises:
+        ValueError: there is no verdict there.
+    """
+    places = PLACES if chosen is None else (Path(chosen),)
+    for place in places:
+        if (place / "verdict.json").is_file():
+            return place
+    raise ValueError(
+        f"--directory={chosen or 'results/compare'}: no verdict.json there; expected "
+        "what `make compare` writes (experiments/compare_backends.py)"
+    )
+
+
+if __name__ == "__main__":
+    common.run(main)

@@ -1,0 +1,61 @@
+"""Tables, figures and the page of a comparison. Reads records, never runs a model."""
+
+from pathlib import Path
+
+from prednet_jax import records
+from prednet_jax.report import curves, figures
+from prednet_jax.report.page import page
+from prednet_jax.report.results import VERDICT, Results, load
+from prednet_jax.report.tables import text_table
+from prednet_jax.report.theme import LIGHT, THEMES
+
+PAGE = "report.html"
+
+__all__ = ["PAGE", "VERDICT", "build", "load", "text_table"]
+
+
+def build(directory: str | Path) -> Path:
+    """Writes the figures and the page of a comparison into its directory.
+
+    Everything is drawn before the first file is written, and each file appears whole.
+    The same records give the same bytes.
+
+    Args:
+      directory: what `compare_backends` wrote: verdict.json and runs/.
+
+    Returns:
+      The path of the page.
+
+    Raises:
+      RecordError: no verdict, or a broken file, which the message names.
+    """
+    results = load(directory)
+    images = _draw(results)
+    both = curves.finding(results, LIGHT, results.models)
+    text = page(results, images)
+    for name, themes in images.items():
+        if not name.startswith("finding_"):
+            path = results.directory / f"{name}.png"
+            records.write_bytes(path, themes[LIGHT.name])
+    if both is not None:
+        records.write_bytes(results.directory / "finding.png", both)
+    path = results.directory / PAGE
+    records.write_bytes(path, text.encode())
+    return path
+
+
+def _draw(results: Results) -> dict[str, dict[str, bytes]]:
+    """PNG bytes by figure and theme, without those that have nothing to show."""
+    images: dict[str, dict[str, bytes]] = {}
+    for model in results.models:
+        for kind, draw in (
+            ("finding", lambda r, theme, m: curves.finding(r, theme, [m])),
+            ("loss", curves.loss_curves),
+            ("differences", figures.differences),
+            ("frames", figures.frames),
+        ):
+            drawn = {theme.name: draw(results, theme, model) for theme in THEMES}
+            found = {name: png for name, png in drawn.items() if png is not None}
+            if found:
+                images[f"{kind}_{model}"] = found
+    return images

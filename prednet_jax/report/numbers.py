@@ -1,0 +1,78 @@
+"""Numbers as people read them: few digits, one notation, in plain text or HTML.
+
+Plain text is ASCII, so that a terminal's columns line up. HTML gets a true minus sign
+and powers of ten.
+"""
+
+import html
+import math
+import re
+
+MISSING = "-"
+# From here down (and from 1e5 up) a decimal fraction is harder to read than a power.
+_SMALLEST, _LARGEST = 1e-4, 1e5
+_NUMBER = re.compile(
+    r"(?<![\w.])(?P<sign>[+-]?)(?P<digits>\d+(?:\.\d+)?)(?:e(?P<power>[+-]\d+))?(?![\w])"
+)
+
+
+def significant(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
+    """A number with so many significant digits.
+
+    Args:
+      value: the number; None and nan give "-".
+      digits: at least 1.
+      sign: write "+" before a positive number.
+
+    Returns:
+      ASCII text such as "0.0306", "-1.21e-05" or "0".
+    """
+    if value is None or math.isnan(value):
+        return MISSING
+    if value == 0 or math.isinf(value):
+        return f"{value:g}".replace("-0", "0")
+    plus = "+" if sign else ""
+    if not _SMALLEST <= abs(value) < _LARGEST:
+        return f"{value:{plus}.{digits - 1}e}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    # Rounding may carry into a new place: 0.9996 with three digits is 1.00.
+    if float(f"{abs(value):.{digits - 1}e}") >= 10 ** (digits - decimals):
+        decimals -= 1
+    return f"{value:{plus}.{max(0, decimals)}f}"
+
+
+def probability(value: float | None) -> str:
+    """A p-value or a power with two significant digits; 1 and 0 stay whole."""
+    if value is None or math.isnan(value):
+        return MISSING
+    return f"{value:g}" if value in (0, 1) else significant(value, 2)
+
+
+def percent(fraction: float | None, *, sign: bool = True) -> str:
+    """A fraction in percent, two significant digits."""
+    if fraction is None or math.isnan(fraction):
+        return MISSING
+    return f"{significant(100 * fraction, 2, sign=sign)} %"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """The two ends of an interval, two significant digits, "-" where there is none."""
+    if low is None or high is None:
+        return MISSING
+    return f"[{significant(low, 2, sign=True)}, {significant(high, 2, sign=True)}]"
+
+
+def typeset(text: str) -> str:
+    """Escapes text for HTML and sets its numbers with true signs and powers of ten.
+
+    Only what stands alone as a number is touched: "seed-1" and "1e" stay as they are.
+    """
+
+    def number(match: re.Match[str]) -> str:
+        sign = match["sign"].replace("-", "−")
+        if match["power"] is None:
+            return sign + match["digits"]
+        power = str(int(match["power"])).replace("-", "−")
+        return f"{sign}{match['digits']}\u00d710<sup>{power}</sup>"
+
+    return _NUMBER.sub(number, html.escape(text)).replace(" %", "&nbsp;%")

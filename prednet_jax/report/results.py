@@ -1,0 +1,241 @@
+"""What a comparison left on disk, read back and checked.
+
+    verdict.json                       contrasts, verdicts, arms, design
+    runs/<model>/<arm>/seed_<n>/       a run's records, with examples.npz in some
+
+The two keys that every verdict has are `contrasts` and `verdict`; a section that is not
+there stays out of the report. A file that is there and broken is an error.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prednet_jax import records
+from prednet_jax.records import RecordError
+
+VERDICT = "verdict.json"
+CONTROL = "float32"
+# Contrasts whose p-values Holm's correction joins: the question itself.
+QUESTION = ("reduction_order", "gpu_deterministic")
+_NAMES = ("model", "treatment", "control", "verdict")
+_NUMBERS = ("mean_difference", "ci_low", "ci_high", "p_value", "p_holm", "tost_p")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Frames and their predictions, all in [0, 1].
+
+    Attributes:
+      frames: true frames, [N, H, W, C].
+      before: the frame before each, [N, H, W, C]; None where they do not match up.
+      predictions: the arm's predictions, [N, H, W, C].
+    """
+
+    frames: NDArray[np.float64]
+    before: NDArray[np.float64] | None
+    predictions: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Results:
+    """A comparison.
+
+    Attributes:
+      directory: where it lies.
+      verdict: the content of verdict.json.
+      losses: loss of each update by model, arm and seed, [updates].
+      examples: predicted frames by model and arm.
+    """
+
+    directory: Path
+    verdict: dict[str, Any]
+    losses: dict[str, dict[str, dict[int, NDArray[np.float64]]]]
+    examples: dict[str, dict[str, Examples]]
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models, in the order of the verdict."""
+        return list(self.verdict["verdict"])
+
+    def contrasts(self, model: str) -> list[dict[str, Any]]:
+        """The contrasts of a model."""
+        return contrasts(self.verdict, model)
+
+    def contrast(self, model: str, treatment: str) -> dict[str, Any] | None:
+        """The contrast of a treatment with the control, or None."""
+        for one in self.contrasts(model):
+            if (one["treatment"], one["control"]) == (treatment, CONTROL):
+                return one
+        return None
+
+    def section(self, name: str) -> dict[str, Any]:
+        """A section of the verdict that is an object; empty where there is none."""
+        found = self.verdict.get(name) or {}
+        if not isinstance(found, Mapping):
+            raise RecordError(
+                f"{self.directory / VERDICT}: {name} is a {type(found).__name__}; "
+                "expected an object"
+            )
+        return dict(found)
+
+
+def contrasts(verdict: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
+    """The contrasts of a model in a verdict."""
+    return [one for one in verdict["contrasts"] if one["model"] == model]
+
+
+def label(contrast: Mapping[str, Any]) -> str:
+    """The treatment's name, with the control's where that is not the usual one."""
+    if contrast["control"] == CONTROL:
+        return contrast["treatment"]
+    return f"{contrast['treatment']} - {contrast['control']}"
+
+
+def relative(contrast: Mapping[str, Any] | None, field: str) -> float | None:
+    """A field of a contrast as a fraction of the control's mean loss, or None."""
+    if contrast is None:
+        return None
+    value, scale = contrast.get(field), contrast.get("control_mean")
+    return None if value is None or not scale else value / scale
+
+
+def identical(contrast: Mapping[str, Any] | None) -> bool:
+    """Whether the final weights equal the control's byte for byte, in every seed."""
+    if contrast is None or not contrast.get("n"):
+        return False
+    return contrast.get("bitwise_equal") == contrast["n"]
+
+
+def load(directory: str | Path) -> Results:
+    """Reads a comparison.
+
+    Args:
+      directory: what `compare_backends` wrote.
+
+    Returns:
+      The results.
+
+    Raises:
+      RecordError: no verdict, or a file that is broken; the message names the file.
+    """
+    directory = Path(directory)
+    verdict = _read_verdict(directory / VERDICT)
+    losses: dict[str, dict[str, dict[int, NDArray[np.float64]]]] = {}
+    examples: dict[str, dict[str, Examples]] = {}
+    collected: dict[tuple[str, str, int], list[NDArray[np.float64]]] = {}
+    for folder in sorted((directory / "runs").glob("*/*/seed_*")):
+        model, arm = folder.parts[-3:-1]
+        loss, seed = _read_losses(folder)
+        collected.setdefault((model, arm, seed), []).append(loss)
+        path = folder / "examples.npz"
+        if path.exists() and arm not in examples.setdefault(model, {}):
+            examples[model][arm] = _read_examples(path)
+    for (model, arm, seed), curves in collected.items():
+        seeds = losses.setdefault(model, {}).setdefault(arm, {})
+        shortest = min(map(len, curves))
+        seeds[seed] = np.mean([curve[:shortest] for curve in curves], axis=0)
+    return Results(directory, verdict, losses, examples)
+
+
+def _read_verdict(path: Path) -> dict[str, Any]:
+    try:
+        verdict = records.read_json(path)
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path}: {error}; expected a JSON file") from None
+    if not isinstance(verdict, dict):
+        raise RecordError(f"{path}: a {type(verdict).__name__}; expected an object")
+    for name, kind in (("contrasts", list), ("verdict", dict)):
+        if not isinstance(verdict.get(name), kind):
+            raise RecordError(
+                f"{path}: {name} is {verdict.get(name)!r}; expected a {kind.__name__}"
+            )
+    for number, one in enumerate(verdict["contrasts"]):
+        where = f"{path}: contrasts[{number}]"
+        if not isinstance(one, dict):
+            raise RecordError(f"{where} is {one!r}; expected an object")
+        for name in _NAMES:
+            if not isinstance(one.get(name), str):
+                raise RecordError(f"{where}.{name} is {one.get(name)!r}; expected text")
+        for name in _NUMBERS:
+            value = one.get(name)
+            if value is not None and not isinstance(value, (int, float)):
+                raise RecordError(f"{where}.{name} is {value!r}; expected a number")
+        if one["model"] not in verdict["verdict"]:
+            raise RecordError(
+                f"{where}.model is {one['model']!r}; expected one of "
+                f"{', '.join(verdict['verdict'])}"
+            )
+    return verdict
+
+
+def _read_losses(folder: Path) -> tuple[NDArray[np.float64], int]:
+    """Loss of each update, [updates], and the seed."""
+    path = folder / records.METRICS
+    try:
+        run = records.read_run(folder)
+        loss = run.metrics["loss"]
+    except RecordError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RecordError(
+            f"{path}: {type(error).__name__} {error}; expected one object an update, "
+            "each with a number named loss"
+        ) from None
+    seed = run.manifest.get("seed") if isinstance(run.manifest, dict) else None
+    if not isinstance(seed, int):
+        named = re.match(r"seed_(\d+)", folder.name)
+        if named is None:
+            raise RecordError(
+                f"{folder / records.MANIFEST}: seed is {seed!r}; expected a whole "
+                "number"
+            )
+        seed = int(named[1])
+    return loss, seed
+
+
+def _read_examples(path: Path) -> Examples:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file.files}
+        frames, predictions = arrays["frames"], arrays["predictions"]
+        before = arrays.get("before")
+    except Exception as error:
+        # A damaged archive ends in zipfile's, zlib's or NumPy's own error types.
+        raise RecordError(
+            f"{path}: {type(error).__name__} {error}; expected an npz file with "
+            "frames and predictions"
+        ) from None
+    if frames.ndim != 4 or frames.shape != predictions.shape or not len(frames):
+        raise RecordError(
+            f"{path}: frames {frames.shape} and predictions {predictions.shape}; "
+            "expected one shape [N, H, W, C]"
+        )
+    if before is not None and before.shape != frames.shape:
+        before = None
+    return Examples(
+        _unit(frames), None if before is None else _unit(before), _unit(predictions)
+    )
+
+
+def _unit(frames: NDArray) -> NDArray[np.float64]:
+    """Pixels in [0, 1]: bytes are scaled, floats are taken as they are."""
+    if frames.dtype == np.uint8:
+        return frames / 255.0
+    return np.asarray(frames, np.float64)
+
+
+def smooth(loss: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """Running mean over `width` values, [n] -> [n - width + 1]."""
+    sums = np.concatenate([[0.0], np.cumsum(loss)])
+    return (sums[width:] - sums[:-width]) / width
+
+
+def smoothing_width(updates: int) -> int:
+    """The running mean that the figures use: a tenth of the run, at most 50."""
+    return max(1, min(50, round(updates / 10)))

@@ -1,0 +1,243 @@
+"""A small synthetic comparison in the layout that compare_backends writes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prednet_jax import report
+
+ARMS = {
+    "float32": ("float32, deterministic order (the control)", 0.0, 0.0),
+    "float64": ("float64, deterministic order", 0.0, 2e-7),
+    "threads_1": ("float32, 1 thread(s)", 0.0, 0.0),
+    "reduction_order": ("fresh random order of every reduction", 0.0, 2e-4),
+    "ulp": ("up to one ulp on every result", 0.0, 3e-4),
+    "gaussian_0.001": ("Gaussian noise of 0.001 times the gradient", 0.0, 1e-3),
+    "gaussian_0.1": ("Gaussian noise of 0.1 times the gradient", 0.02, 5e-3),
+    "stale_targets": ("Chainer's CPU bug: targets of the last frame", 0.35, 2e-2),
+}
+SEEDS = tuple(range(6))
+
+
+def losses(model: str, arm: str, seed: int, updates: int) -> np.ndarray:
+    """A falling curve; each seed has its own level and each arm its own offset."""
+    shared = np.random.default_rng([seed, model == "prednet"])
+    level = np.exp(0.08 * shared.normal())
+    bumps = np.exp(0.25 * shared.normal(size=updates))
+    start, end = (0.12, 0.028) if model == "prednet" else (0.23, 0.05)
+    fall = end + (start - end) * np.exp(-np.arange(updates) / (updates / 5))
+    _, gap, spread = ARMS[arm]
+    if model == "autoencoder" and arm == "stale_targets":
+        gap = spread = 0.0
+    own = np.random.default_rng([seed, list(ARMS).index(arm)])
+    ramp = np.linspace(0, 1, updates)
+    return level * fall * bumps * (1 + ramp * (gap + spread * own.normal()))
+
+
+def contrast(model: str, arm: str, updates: int, margin: float) -> dict:
+    last = max(1, updates // 5)
+    control = np.array([losses(model, "float32", s, updates)[-last:] for s in SEEDS])
+    treated = np.array([losses(model, arm, s, updates)[-last:] for s in SEEDS])
+    d = treated.mean(1) - control.mean(1)
+    half = 1.2 * d.std(ddof=1)
+    far = abs(d.mean()) > margin
+    same = not d.any()
+    return {
+        "model": model,
+        "treatment": arm,
+        "control": "float32",
+        "metric": f"mean loss of the last {last} updates",
+        "n": len(SEEDS),
+        "mean_difference": d.mean(),
+        "ci_low": d.mean() - half,
+        "ci_high": d.mean() + half,
+        "p_value": 0.03125 if far else 0.4375 if not same else 1.0,
+        "p_holm": 0.0625 if far else 0.875 if not same else 1.0,
+        "tost_p": 0.99 if far else 2.3e-7 if not same else 0.0,
+        "margin": margin,
+        "verdict": "higher loss" if far else "equivalent",
+        "sd_difference": d.std(ddof=1),
+        "alpha": 0.05,
+        "confidence": 0.95,
+        "p_method": "sign flip, exact (all 64 patterns)",
+        "ci_method": "BCa bootstrap (9999 resamples)",
+        "tost_method": "two one-sided paired t tests",
+        "control_mean": control.mean(),
+        "treatment_mean": treated.mean(),
+        "bitwise_equal": len(SEEDS) if same else 0,
+        "l2_distance": 0.0 if same else 0.27,
+    }
+
+
+def verdict(updates: int = 60) -> dict:
+    """A complete verdict.json."""
+    models = {"prednet": ("refuted", 9.4e-4), "autoencoder": ("inconclusive", 1.6e-3)}
+    contrasts = [
+        contrast(model, arm, updates, margin)
+        for model, (_, margin) in models.items()
+        for arm in ARMS
+        if arm != "float32"
+    ]
+    details = {}
+    for model, (word, margin) in models.items():
+        unmet = [] if word == "refuted" else ["positive control not run: escape-time"]
+        details[model] = {
+            "model": model,
+            "verdict": word,
+            "sentence": f"{word.capitalize()}: noise changes the loss of {model} by "
+            "less than the margin (emulated noise: -1.06e-06 [-2e-06, 1e-07], "
+            f"margin {margin:.3g}, sign-flip p 0.44, TOST p 2.3e-07, n 6; power "
+            "0.99). This is about emulated noise only: no GPU was used.",
+            "unmet_for_supported": ["training does not stall", "no <negative> & curve"],
+            "unmet_for_refuted": unmet,
+            "planned_power": 0.97,
+            "achieved_power": 0.99,
+            "seeds_needed": 9,
+            "seeds_still_needed": 3,
+            "more_noise_helps": [],
+            "emulated_only": True,
+            "n": len(SEEDS),
+        }
+    arms = [
+        {
+            "model": model,
+            "name": name,
+            "meaning": ARMS[name][0] if name in ARMS else "GPU, default algorithms",
+            "command": f"JAX_PLATFORMS=cpu .venv/bin/python experiments/train.py "
+            f"--model={model} --updates={updates} --seeds=0,1,2,3,4,5 "
+            f"--workdir='runs/{model}/{name}'",
+            "status": "run" if name in ARMS else "skipped: no GPU found",
+            "granularity": "tile" if name == "reduction_order" else None,
+            "threads": 1 if name == "threads_1" else 2,
+            "measured_parallelism": 0.99 if name == "threads_1" else 1.97,
+            "seconds_per_update": 0.0231 if name in ARMS else None,
+        }
+        for model in models
+        for name in [*ARMS, "gpu", "gpu_deterministic"]
+    ]
+    return {
+        "contrasts": contrasts,
+        "verdict": {model: word for model, (word, _) in models.items()},
+        "details": details,
+        "margins": {
+            model: {
+                "value": margin,
+                "half_seed_sd": margin,
+                "fifth_stale_gap": 2.1e-3,
+                "n_control": 4,
+                "n_stale": 2,
+                "origin": f"half the between-seed standard deviation ({2 * margin:.3g})"
+                " of a pilot of 4 control and 2 stale seeds",
+            }
+            for model, (_, margin) in models.items()
+        },
+        "controls": {
+            "escape_theory": {
+                "passed": True,
+                "cases": [
+                    {"optimizer": "gd", "predicted": 948.2, "measured": 948},
+                    {"optimizer": "heavy ball", "predicted": 101.7, "measured": 102},
+                ],
+            },
+            "identical_units": {"passed": True, "separated": ["tile", "element"]},
+        },
+        "arms": arms,
+        "excluded": ["autoencoder, gaussian_0.1, seed 5: loss not finite <nan>"],
+        "fingerprints": {
+            model: {
+                str(seed): {
+                    "initial_params_sha256": f"{seed:x}a" * 32,
+                    "data_order_sha256": f"{seed:x}b" * 32,
+                }
+                for seed in SEEDS
+            }
+            for model in models
+        },
+        "design": {
+            "command": ".venv/bin/python experiments/compare_backends.py",
+            "flags": {"updates": updates, "seeds": 6, "channels": "3,12,24,48"},
+            "seeds": list(SEEDS),
+            "pilot_seeds": [100, 101, 102, 103],
+            "metric": "mean loss over the last 12 updates, true targets",
+            "last_updates": 12,
+            "versions": {"python": "3.11.9", "jax": "0.10.2", "numpy": "2.3.1"},
+            "git_commit": "279bc6c0ffee",
+            "device": {"platform": "cpu", "processor": "Xeon", "threads": 2},
+        },
+        "seconds": 431.7,
+    }
+
+
+def photographs(count: int, height: int, width: int, channels: int) -> np.ndarray:
+    """Moving blobs, uint8 [count, height, width, channels]."""
+    y, x = np.mgrid[:height, :width]
+    t = np.arange(count)[:, None, None, None]
+    phase = np.arange(channels)
+    waves = np.sin((x[..., None] + 2 * t) / 7 + phase) * np.cos(
+        y[..., None] / 9 - t / 5
+    )
+    return np.uint8(127 + 120 * waves)
+
+
+def write(folder, updates: int = 60, height: int = 12, width: int = 16) -> None:
+    """Writes the whole comparison into a folder."""
+    for model in ("prednet", "autoencoder"):
+        shape = (height, width, 3) if model == "prednet" else (height, height, 1)
+        clip = photographs(7, *shape)
+        for arm in ARMS:
+            for seed in SEEDS:
+                run = folder / "runs" / model / arm / f"seed_{seed}"
+                run.mkdir(parents=True)
+                (run / "manifest.json").write_text(
+                    json.dumps({"model": model, "seed": seed})
+                )
+                curve = losses(model, arm, seed, updates)
+                (run / "metrics.jsonl").write_text(
+                    "".join(
+                        json.dumps({"update": i + 1, "loss": loss}) + "\n"
+                        for i, loss in enumerate(curve)
+                    )
+                )
+            if arm not in ("float32", "reduction_order", "stale_targets"):
+                continue
+            blur = 0.85 if arm != "stale_targets" else 0.6
+            noisy = 0.5 + blur * (clip[1:] / 255 - 0.5)
+            np.savez_compressed(
+                folder / "runs" / model / arm / "seed_0" / "examples.npz",
+                frames=clip[1:],
+                before=clip[:-1] if model == "prednet" else clip[:5],
+                predictions=noisy.astype(np.float32),
+            )
+    (folder / "verdict.json").write_text(json.dumps(verdict(updates), indent=1))
+
+
+@pytest.fixture(name="verdict")
+def a_verdict():
+    """A fresh verdict, free to be changed."""
+    return verdict()
+
+
+@pytest.fixture
+def broken(comparison, tmp_path):
+    """A copy of the comparison, free to be damaged."""
+    return Path(shutil.copytree(comparison, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="session")
+def built(comparison, tmp_path_factory):
+    """A comparison with its report."""
+    folder = tmp_path_factory.mktemp("built") / "comparison"
+    shutil.copytree(comparison, folder)
+    report.build(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def comparison(tmp_path_factory):
+    """A complete comparison; not to be changed."""
+    folder = tmp_path_factory.mktemp("comparison")
+    write(folder)
+    return folder

@@ -1,0 +1,283 @@
+"""Figures and the page."""
+
+import html
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from prednet_jax import report
+from prednet_jax.records import RecordError
+from prednet_jax.report import answers, curves, figures, theme
+
+VOID = {"meta", "img", "source", "br", "link"}
+
+
+class Balance(HTMLParser):
+    """Checks that every element is closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+        self.text = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def text_of(page: str) -> str:
+    parser = Balance()
+    parser.feed(page)
+    assert parser.open == []
+    return "".join(parser.text)
+
+
+def test_the_page_holds_verdicts_arms_and_commands(built, verdict):
+    page = (built / report.PAGE).read_text()
+    text = text_of(page)
+    assert "PredNet: hypothesis refuted" in text
+    assert "Autoencoder: inconclusive" in text
+    for arm in verdict["arms"]:
+        assert arm["name"] in text
+        assert arm["command"] in text
+        assert arm["status"] in text
+    for seeds in verdict["fingerprints"].values():
+        for pair in seeds.values():
+            assert pair["initial_params_sha256"] in text
+            assert pair["data_order_sha256"] in text
+    for phrase in (
+        "about emulated noise only",
+        verdict["design"]["git_commit"],
+        "0.10.2",
+        "of a pilot of 4 control and 2 stale seeds",
+        "sign flip, exact (all 64 patterns)",
+        "loss not finite <nan>",
+        "heavy ball",
+        "3 more seeds are needed",
+        "0, bit for bit",
+    ):
+        assert phrase in text, phrase
+
+
+def test_the_answer_comes_first(built):
+    page = (built / report.PAGE).read_text()
+    body = page[page.index("<body>") :]
+    assert body.index("hypothesis refuted") < body.index("<figure>")
+    assert body.index("<figure>") < body.index("<table>")
+
+
+def test_the_page_needs_nothing_beside_itself(built):
+    page = (built / report.PAGE).read_text()
+    assert "<script" not in page
+    assert "http:" not in page
+    assert "https:" not in page
+    assert "url(" not in page
+    sources = re.findall(r'(?:src|srcset|href)="([^"]{0,22})', page)
+    assert len(sources) == 16  # four figures, two models, two themes
+    assert set(sources) == {"data:image/png;base64,"}
+    assert 'name="viewport"' in page
+
+
+def test_the_same_records_give_the_same_bytes(built):
+    found = report.load(built)
+    for kind, draw in (
+        ("loss", curves.loss_curves),
+        ("differences", figures.differences),
+        ("frames", figures.frames),
+    ):
+        again = draw(found, theme.LIGHT, "autoencoder")
+        assert again == (built / f"{kind}_autoencoder.png").read_bytes()
+
+
+def test_figures_are_png(built):
+    names = {path.name for path in built.glob("*.png")}
+    assert names == {"finding.png"} | {
+        f"{kind}_{model}.png"
+        for kind in ("loss", "differences", "frames")
+        for model in ("prednet", "autoencoder")
+    }
+    for name in names:
+        with Image.open(built / name) as image:
+            assert image.format == "PNG"
+            assert min(image.size) > 200
+            assert len(np.unique(np.asarray(image.convert("L")))) > 10
+    assert not list(built.glob("*.tmp"))
+
+
+def test_every_text_is_escaped(verdict, tmp_path):
+    evil = "<script>alert('x')</script>&\"'"
+
+    def poison(value, key=None):
+        if isinstance(value, dict):
+            return {k: poison(v, k) for k, v in value.items()}
+        if isinstance(value, list):
+            return [poison(v) for v in value]
+        kept = key in ("model", "control", "verdict")
+        return value + evil if isinstance(value, str) and not kept else value
+
+    words = verdict["verdict"]
+    bad = poison(verdict) | {"verdict": {m: w + evil for m, w in words.items()}}
+    bad["verdict"][evil] = evil
+    bad["design"][evil] = {evil: [evil, {evil: evil}]}
+    bad["controls"][evil] = [{evil: evil}]
+    (tmp_path / "verdict.json").write_text(json.dumps(bad))
+    page = report.build(tmp_path).read_text()
+    assert "<script" not in page
+    assert html.escape(evil) in page
+    assert evil in text_of(page)
+
+
+def test_the_least_that_a_verdict_has_is_enough(tmp_path, verdict):
+    least = {
+        "contrasts": [
+            {
+                name: verdict["contrasts"][0].get(name)
+                for name in (
+                    "model",
+                    "treatment",
+                    "control",
+                    "metric",
+                    "n",
+                    "mean_difference",
+                    "ci_low",
+                    "ci_high",
+                    "p_value",
+                    "p_holm",
+                    "tost_p",
+                    "margin",
+                    "verdict",
+                )
+            }
+        ],
+        "verdict": verdict["verdict"],
+    }
+    (tmp_path / "verdict.json").write_text(json.dumps(least))
+    text = text_of(report.build(tmp_path).read_text())
+    assert "No run with a loss curve was found" in text
+    assert "No contrast was recorded" in text
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "verdict.json",
+        "report.html",
+        "differences_prednet.png",
+    }
+
+
+def test_a_missing_control_or_arm_is_left_out(broken):
+    for arm in ("reduction_order", "stale_targets", "float64"):
+        shutil.rmtree(broken / "runs" / "prednet" / arm)
+    shutil.rmtree(broken / "runs" / "autoencoder" / "float32")
+    page = report.build(broken).read_text()
+    assert (broken / "loss_prednet.png").exists()
+    # Without the control there is nothing to draw an arm over.
+    assert not (broken / "loss_autoencoder.png").exists()
+    assert (broken / "frames_autoencoder.png").exists()
+    assert "finding" not in [p.stem for p in broken.glob("loss*")]
+    assert "PredNet" in text_of(page)
+
+
+def test_nothing_is_written_when_a_record_is_broken(broken):
+    (broken / "runs" / "prednet" / "ulp" / "seed_4" / "metrics.jsonl").write_text("{")
+    with pytest.raises(RecordError, match="ulp"):
+        report.build(broken)
+    assert not list(broken.glob("*.png"))
+    assert not (broken / report.PAGE).exists()
+
+
+def test_frames_of_two_arms_must_be_the_same(broken):
+    path = broken / "runs" / "prednet" / "stale_targets" / "seed_0" / "examples.npz"
+    with np.load(path) as file:
+        arrays = dict(file)
+    arrays["frames"] = arrays["frames"][::-1]
+    np.savez(path, **arrays)
+    found = report.load(broken)
+    with pytest.raises(RecordError, match="different frames"):
+        figures.frames(found, theme.LIGHT, "prednet")
+
+
+def test_frame_rows_carry_their_error(comparison):
+    found = report.load(comparison)
+    rows = figures.frame_rows(found, "prednet")
+    titles = [title for title, _ in rows]
+    assert [title.split(" · ")[0] for title in titles] == [
+        "true frames",
+        "float32",
+        "stale targets",
+        "copy of the frame before",
+    ]
+    one = found.examples["prednet"]["float32"]
+    expected = np.mean((one.predictions - one.frames) ** 2)
+    # Three digits are shown.
+    assert float(titles[1].split()[-1]) == pytest.approx(expected, rel=5e-3)
+    assert len(figures.frame_rows(found, "autoencoder")) == 3
+
+
+def test_band_is_mean_and_range_over_seeds(comparison):
+    found = report.load(comparison)
+    band = curves.band(found, "prednet", "float32")
+    stack = np.stack(list(found.losses["prednet"]["float32"].values()))
+    # The last point averages the last six of sixty updates; sums differ by rounding.
+    last = stack[:, -6:].mean(1)
+    assert band.update[-1] == 60
+    assert band.mean[-1] == pytest.approx(last.mean(), rel=1e-12)
+    assert band.low[-1] == pytest.approx(last.min(), rel=1e-12)
+    assert band.high[-1] == pytest.approx(last.max(), rel=1e-12)
+    assert curves.band(found, "prednet", "gpu") is None
+
+
+def test_the_axis_of_differences_shows_rounding_and_a_bug():
+    ticks = dict(figures.symlog_ticks(1e-10, 25.0))
+    assert ticks[0.0] == "0"
+    assert ticks[1.0] == "1"
+    assert ticks[-1.0] == "−1"
+    assert min(abs(value) for value in ticks if value) < 1e-3
+    values = sorted(ticks)
+    assert values == sorted(-v for v in values)
+
+
+def test_plain_sentences_follow_the_verdict(verdict, tmp_path):
+    for word, answer in answers.ANSWERS.items():
+        verdict["verdict"]["prednet"] = word
+        (tmp_path / "verdict.json").write_text(json.dumps(verdict))
+        found = report.load(tmp_path)
+        card = answers.card(found, "prednet")
+        assert answer in card
+        assert "about emulated noise only" in card
+    verdict["details"]["prednet"] |= {"emulated_only": False, "more_noise_helps": [0.1]}
+    verdict["details"]["autoencoder"]["emulated_only"] = False
+    (tmp_path / "verdict.json").write_text(json.dumps(verdict))
+    found = report.load(tmp_path)
+    assert "emulated noise only" not in answers.card(found, "prednet")
+    limits = " ".join(answers.limits(found))
+    assert "emulated noise only" not in limits
+    assert "Gaussian noise of 0.1 times" in limits
+
+
+def test_colours_follow_the_arm():
+    for look in theme.THEMES:
+        assert theme.colour("float32", look) == look.ink
+        assert theme.colour("gpu_deterministic", look) == look.colours["gpu"]
+        assert theme.colour("gaussian_0.1", look) == look.colours["gaussian"]
+        assert theme.colour("convolution_winograd", look) == look.muted
+        assert len(set(look.colours.values())) == len(look.colours)
+
+
+def test_pngs_embedded_are_those_on_disk(built):
+    import base64
+
+    page = (built / report.PAGE).read_text()
+    for model in ("prednet", "autoencoder"):
+        png = (built / f"loss_{model}.png").read_bytes()
+        assert base64.b64encode(png).decode() in page
+        assert Image.open(io.BytesIO(png)).mode == "P"

@@ -1,0 +1,103 @@
+"""The verdict as text, and values as HTML."""
+
+import json
+
+import pytest
+
+from prednet_jax import report
+from prednet_jax.report import tables
+
+
+def test_text_table_names_every_contrast_and_fits(verdict):
+    text = report.text_table(verdict)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= tables.WIDTH
+    assert text.isascii()
+    assert "prednet: REFUTED" in lines
+    assert "autoencoder: INCONCLUSIVE" in lines
+    for one in verdict["contrasts"]:
+        rows = [line for line in lines if line.split()[:1] == [one["treatment"]]]
+        # A row in each model.
+        assert len(rows) == 2, one["treatment"]
+    assert "+0.0" in next(line for line in lines if line.startswith("stale_targets"))
+    assert "6/6" in next(line for line in lines if line.startswith("threads_1"))
+    assert "about emulated noise only" in " ".join(lines)
+
+
+def test_text_table_fits_with_long_names_and_wide_numbers(verdict):
+    for one in verdict["contrasts"]:
+        one["treatment"] = "reduction_order_element_of_a_kind_that_nobody_foresaw"
+        one["control"] = "gpu"
+        one |= {"n": 1000, "bitwise_equal": 1000, "verdict": "inconclusive"}
+        one |= {"mean_difference": -1.23456e-10, "p_holm": 1.2e-10, "tost_p": 3e-12}
+    text = report.text_table(verdict)
+    assert max(map(len, text.splitlines())) <= tables.WIDTH
+    assert "reduction_ord" in text
+    assert "..." in text
+
+
+def test_text_table_of_the_least_a_verdict_has():
+    least = {
+        "contrasts": [
+            {
+                "model": "prednet",
+                "treatment": "gpu_deterministic",
+                "control": "gpu",
+                "metric": "loss",
+                "n": 1,
+                "mean_difference": 1e-6,
+                "ci_low": None,
+                "ci_high": None,
+                "p_value": 1.0,
+                "p_holm": None,
+                "tost_p": None,
+                "margin": 1e-3,
+                "verdict": "inconclusive",
+            }
+        ],
+        "verdict": {"prednet": "inconclusive", "autoencoder": "inconclusive"},
+    }
+    text = report.text_table(least)
+    assert "gpu_deterministic - gpu" in text
+    assert text.endswith("autoencoder: INCONCLUSIVE")
+
+
+def test_no_pair_of_columns_touches(verdict):
+    rows = report.text_table(verdict).split("\n\n")[0].splitlines()[2:]
+    rule = rows[1]
+    edges = [i for i, character in enumerate(rule) if character == " "]
+    body = [row for row in rows if row.split()[0] in {"float64", "ulp", "treatment"}]
+    assert len(body) == 3
+    for row in body:
+        assert all(row.ljust(len(rule))[i] == " " for i in edges), row
+
+
+def test_nested_values_as_html():
+    shown = tables.nested(
+        {
+            "a_b": True,
+            "cases": [{"x": 1.23456789, "y": None}, {"x": 2, "z": "<b>"}],
+            "list": [1, "two"],
+            "none": [],
+        }
+    )
+    assert "<dt>a b</dt><dd>yes</dd>" in shown
+    assert "1.235" in shown
+    assert "&lt;b&gt;" in shown
+    assert "<b>" not in shown
+    assert "1, two" in shown
+    assert "<dt>none</dt><dd>none</dd>" in shown
+
+
+def test_table_cells_name_their_column():
+    shown = tables.table(["A", "<B>"], [["1", "2"]], classes=['x"y'])
+    assert '<td data-label="&lt;B&gt;"><span>2</span></td>' in shown
+    assert 'class="x&quot;y"' in shown
+    with pytest.raises(ValueError, match="zip"):
+        tables.table(["A", "B", "C"], [["1", "2"]])
+
+
+def test_text_table_takes_what_json_gives_back(verdict):
+    assert report.text_table(json.loads(json.dumps(verdict))) == report.text_table(
+        verdict
+    )
