@@ -124,6 +124,25 @@ def define_model_flags(
     _SIZES.update(height=height, width=width)
 
 
+def define_data_flags() -> None:
+    """Declares the flags that `open_source` reads."""
+    flags.DEFINE_string(
+        "data",
+        None,
+        "walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a folder of images, a text list of "
+        "images or of such lists, a video, an .npz with `frames` uint8 [T, H, W, C]. "
+        "Default: walk, or digits for the autoencoder.",
+    )
+    flags.DEFINE_enum(
+        "crop", "center", ["center", "resize"], "How frames are brought to size."
+    )
+    flags.DEFINE_list(
+        "offset",
+        ["0", "0"],
+        "Columns to the right, rows down, from the centre of the crop.",
+    )
+
+
 _SIZES: dict[str, int] = {}
 
 
@@ -174,6 +193,30 @@ def load_weights(path: str) -> tuple[PredNetConfig, dict]:
             path, height=height, width=width, pixel_max=FLAGS.pixel_max
         )
     return weights.load_chainer(path)
+
+
+def load_run(folder: str) -> tuple:
+    """Network and weights of a run of train.py, at its last checkpoint.
+
+    Raises:
+        ValueError: the directory is no such run, or has no checkpoint.
+    """
+    from prednet_jax import records
+    from prednet_jax.training import checkpoints, loop, truncated
+
+    manifest = records.read_json(Path(folder) / records.MANIFEST)
+    saved = checkpoints.updates(folder)
+    if not saved:
+        raise ValueError(
+            f"{folder}: no checkpoint; expected a run with --checkpoint_every"
+        )
+    kind = PredNetConfig if manifest["model"] == "prednet" else AutoencoderConfig
+    lists = {k: tuple(v) for k, v in manifest["network"].items() if isinstance(v, list)}
+    config = kind(**(manifest["network"] | lists))
+    optimizer = loop.default_optimizer(config, manifest["updates"])
+    params = loop.initial_params(config, manifest["seed"])
+    like = truncated.initial_train_state(config, params, optimizer)
+    return config, checkpoints.restore(folder, saved[-1], like).params
 
 
 def open_source(name: str, config: PredNetConfig | AutoencoderConfig, seed: int):

@@ -7,6 +7,7 @@ fixes the margin of equivalence before the main runs start. Writes verdict.json,
 report.html and one directory a run.
 """
 
+import contextlib
 import dataclasses
 import os
 import shlex
@@ -183,10 +184,8 @@ def job(model: str, arm, its_seeds: tuple[int, ...], root: Path) -> Job:
     if arm.name in (CONTROL, "stale_targets") and root.name == "runs":
         common_flags += ["--examples=6"]
     script = Path(__file__).with_name("train.py")
-    try:
+    with contextlib.suppress(ValueError):  # started from elsewhere: keep it absolute
         script = script.relative_to(Path.cwd())
-    except ValueError:
-        pass
     return Job(model, arm, its_seeds, folder, (str(script), *common_flags, *arm.flags))
 
 
@@ -205,7 +204,15 @@ def estimate(jobs: list[Job]) -> float:
         height=FLAGS.height,
         width=FLAGS.width,
     )
-    frame = 6 * prednet.multiplications(config)
+    # Forward pass and two backward passes, a multiplication and an addition each.
+    frame = 6 * sum(
+        conv.height
+        * conv.width
+        * conv.filter_size**2
+        * conv.in_channels
+        * conv.out_channels
+        for conv in prednet.convolutions(config).values()
+    )
     total = 0.0
     for each in jobs:
         work = FLAGS.updates * FLAGS.window * frame
@@ -461,7 +468,11 @@ def positive_controls() -> dict:
     from prednet_jax import noise, saddles
 
     print("positive controls: escape times, identical units", flush=True)
-    return saddles.positive_controls(noise.inject)
+
+    def noisy(gradient, granularity: str):
+        return noise.inject(gradient, noise.ReductionOrder(granularity=granularity))
+
+    return saddles.positive_controls(noisy).as_dict()
 
 
 def publish(root: Path, verdict: dict) -> None:
@@ -472,9 +483,6 @@ def publish(root: Path, verdict: dict) -> None:
     page = report.build(root)
     print()
     print(report.text_table(verdict))
-    print()
-    for details in verdict["details"].values():
-        print(details["sentence"])
     minutes = verdict["seconds"] / 60
     print(f"\n{minutes:.1f} minutes; report: {page}")
 

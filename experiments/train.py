@@ -16,17 +16,7 @@ from absl import flags
 
 FLAGS = flags.FLAGS
 common.define_model_flags()
-flags.DEFINE_string(
-    "data",
-    None,
-    "walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a folder of images, a text list of "
-    "images or of such lists, a video, an .npz with `frames` uint8 [T, H, W, C]. "
-    "Default: walk, or digits for the autoencoder.",
-)
-flags.DEFINE_enum(
-    "crop", "center", ["center", "resize"], "How frames are brought to size."
-)
-flags.DEFINE_list("offset", ["0", "0"], "Columns to the right, rows down, from the centre of the crop.")
+common.define_data_flags()
 flags.DEFINE_integer("window", 20, "Transitions an update (truncation length), >= 2.")
 flags.DEFINE_integer("updates", 250, "Updates to make.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")

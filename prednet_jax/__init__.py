@@ -9,6 +9,7 @@ from prednet_jax import (
     noise,
     objectives,
     optimizers,
+    saddles,
     statistics,
     weights,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "objectives",
     "optimizers",
     "predict",
+    "saddles",
     "statistics",
     "train_windows",
     "weights",

@@ -66,6 +66,9 @@ class Evidence:
         `float32`.
       gaussian_ladder: (relative scale, contrast with `float32`) a rung.
       stale: `stale_targets` minus `float32`.
+      stale_applies: whether stale targets can move this model at all. They cannot
+        where each update sees one image; the contrast is then one of the nulls, and no
+        positive control.
       theory_matched: measured escape times agree with theory.
       units_separated: identical units separate under tile and element order and stay
         together under a shared one.
@@ -81,6 +84,7 @@ class Evidence:
     gaussian_matched: PairedResult | None = None
     gaussian_ladder: tuple[tuple[float, PairedResult], ...] = ()
     stale: PairedResult | None = None
+    stale_applies: bool = True
     theory_matched: bool | None = None
     units_separated: bool | None = None
     stall: Stall | None = None
@@ -250,12 +254,14 @@ def _against_refutation(
         unmet.append("no A/A null was run")
     elif any(null.verdict in ("lower loss", "higher loss") for null in evidence.null):
         unmet.append("an A/A null shows a difference")
-    for passed, what in (
+    controls = [
         (evidence.theory_matched, "escape-time theory"),
         (evidence.units_separated, "separation of identical units"),
-        (_detected(evidence.stale), "detection of stale targets"),
         (_detected(_largest_rung(evidence)), "detection of the largest Gaussian rung"),
-    ):
+    ]
+    if evidence.stale_applies:
+        controls.append((_detected(evidence.stale), "detection of stale targets"))
+    for passed, what in controls:
         if passed is None:
             unmet.append(f"positive control not run: {what}")
         elif not passed:

@@ -1,0 +1,131 @@
+"""train.py as a user runs it: in a process of its own, tiny."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "experiments"
+TINY = (
+    "--channels=3,4",
+    "--height=8",
+    "--width=8",
+    "--window=4",
+    "--updates=6",
+    "--convolution=shifted",
+)
+
+
+def run(*arguments, script="train.py"):
+    return subprocess.run(
+        [sys.executable, str(SCRIPTS / script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def trained(*arguments):
+    done = run(*arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def metrics(folder):
+    """The metrics without the wall time, which is no result."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def manifest(folder):
+    return json.loads((folder / "manifest.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Seeds 0 and 1 in one process, seed 0 again in another, with checkpoints."""
+    root = tmp_path_factory.mktemp("runs")
+    trained(*TINY, f"--workdir={root}/many", "--seeds=0,1", "--examples=2")
+    trained(*TINY, f"--workdir={root}/again", "--checkpoint_every=3")
+    return root
+
+
+def test_same_seed_gives_the_same_bits_and_another_does_not(runs):
+    many, other, again = runs / "many/seed_0", runs / "many/seed_1", runs / "again"
+    assert metrics(many) == metrics(again)
+    assert metrics(many) != metrics(other)
+    for field in ("initial_params_sha256", "data_order_sha256", "final_params_sha256"):
+        assert manifest(many)[field] == manifest(again)[field]
+        assert manifest(many)[field] != manifest(other)[field]
+
+
+def test_records_hold_what_the_contract_names(runs):
+    rows = metrics(runs / "again")
+    assert [row["update"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    # The first window of a sequence scores one transition less.
+    assert [row["frames_seen"] for row in rows] == [3, 7, 11, 15, 19, 23]
+    assert {"loss", "last_frame_loss", "grad_norm"} <= set(rows[0])
+    found = manifest(runs / "again")
+    assert found["flags"]["channels"] == ["3", "4"]
+    assert found["device"]["platform"] == "cpu"
+    assert found["versions"]["jax"]
+    assert (runs / "many/seed_0/examples.npz").is_file()
+
+
+def test_resumed_run_ends_in_the_same_bits(runs, tmp_path):
+    """Six updates at once, or three and then three more."""
+    trained(
+        *TINY[:-2],
+        "--updates=3",
+        TINY[-1],
+        f"--workdir={tmp_path}/r",
+        "--checkpoint_every=3",
+    )
+    trained(*TINY, f"--workdir={tmp_path}/r", "--resume")
+    assert metrics(tmp_path / "r") == metrics(runs / "again")
+    found, whole = manifest(tmp_path / "r"), manifest(runs / "again")
+    assert found["final_params_sha256"] == whole["final_params_sha256"]
+
+
+def test_one_thread_is_really_one(tmp_path):
+    trained(*TINY, f"--workdir={tmp_path}/one", "--threads=1")
+    found = manifest(tmp_path / "one")
+    assert found["device"]["threads"] == 1
+    # Processor seconds a second of wall time: at most one processor's worth, with room
+    # for the clocks' granularity.
+    assert found["measured_parallelism"] < 1.1
+    assert found["processor_seconds_per_second"] < 1.1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--nonsense"], "nonsense"),
+        (["--updates=abc"], "--updates=abc"),
+        (["--updates=0"], "--updates=0: expected at least 1"),
+        (["--height=9"], "height=9: expected a multiple of 2"),
+        (["--channels=3,x"], "--channels=3,x: expected whole numbers"),
+        (["--data=/no/such/place"], "/no/such/place"),
+        (["--noise=quantum"], "quantum"),
+        (["--seed=-1"], "seed=-1"),
+        (["--init_weights=/no/such/file"], "/no/such/file: no such file"),
+        (["extra"], "extra"),
+    ],
+)
+def test_mistakes_end_in_one_line_and_status_two(tmp_path, flags, message):
+    folder = tmp_path / "never"
+    done = run(*TINY, f"--workdir={folder}", *flags)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not folder.exists()
+
+
+def test_help_is_no_mistake():
+    done = run("--help")
+    assert done.returncode == 0
+    for flag in ("--channels", "--targets", "--noise", "--workdir"):
+        assert flag in done.stdout
