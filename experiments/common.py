@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,8 @@ def run(main: Callable) -> None:
 def _parse(argv: list[str]) -> list[str]:
     try:
         rest = FLAGS(argv)
+    except flags.IllegalFlagValueError as error:
+        fail(f"{error}; expected {_expected(str(error))}")
     except flags.Error as error:
         fail(error)
     if FLAGS.help or FLAGS.helpfull or FLAGS.helpshort:
@@ -40,6 +43,14 @@ def _parse(argv: list[str]) -> list[str]:
     if len(rest) > 1:
         fail(f"argument {rest[1]!r}: expected flags only, such as --{_some_flag()}")
     return rest
+
+
+def _expected(message: str) -> str:
+    """What the flag that a message of absl names would accept."""
+    match = re.match(r"flag --(\w+)=", message)
+    if match is None or match[1] not in FLAGS:
+        return "another value"
+    return FLAGS[match[1]].parser.syntactic_help or "one of those named"
 
 
 def _some_flag() -> str:
@@ -129,8 +140,8 @@ def define_data_flags() -> None:
     flags.DEFINE_string(
         "data",
         None,
-        "walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a folder of images, a text list of "
-        "images or of such lists, a video, an .npz with `frames` uint8 [T, H, W, C]. "
+        "walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a folder of "
+        "images, a text list of images or of such lists, a video, an .npz with `frames` uint8 [T, H, W, C]. "
         "Default: walk, or digits for the autoencoder.",
     )
     flags.DEFINE_enum(
@@ -139,7 +150,7 @@ def define_data_flags() -> None:
     flags.DEFINE_list(
         "offset",
         ["0", "0"],
-        "Columns to the right, rows down, from the centre of the crop.",
+        "Columns right, rows down, from the centre of the crop.",
     )
 
 

@@ -19,6 +19,7 @@ from absl import flags
 FLAGS = flags.FLAGS
 common.define_model_flags(channels="3,12,24", height=48, width=64)
 common.define_data_flags()
+flags.adopt_module_key_flags(common)
 flags.DEFINE_string("weights", None, "Weight file, or a run directory of train.py.")
 flags.DEFINE_integer("start", 0, "First frame of the sequence.")
 flags.DEFINE_integer("frames", 20, "Frames to show, >= 2.")
@@ -98,12 +99,12 @@ def weights() -> tuple:
     update = loop.compile_update(config, optimizer, truncated.Method(), None)
     params = loop.initial_params(config, FLAGS.seed)
     state = truncated.initial_train_state(config, params, optimizer)
-    print(
-        f"no --weights: training a small network, {FLAGS.updates} updates", flush=True
-    )
-    for state, _ in loop.train(update, state, source, schedule, seed=FLAGS.seed):
+    print(f"no --weights: training a small one, {FLAGS.updates} updates", flush=True)
+    end = state
+    steps = loop.train(update, state, source, schedule, seed=FLAGS.seed)
+    for end, _ in steps:  # noqa: B007 (the last state is used)
         pass
-    return config, state.params
+    return config, end.params
 
 
 def save(folder: Path, truth: np.ndarray, predictions: np.ndarray, copied) -> None:

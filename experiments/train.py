@@ -17,6 +17,7 @@ from absl import flags
 FLAGS = flags.FLAGS
 common.define_model_flags()
 common.define_data_flags()
+flags.adopt_module_key_flags(common)
 flags.DEFINE_integer("window", 20, "Transitions an update (truncation length), >= 2.")
 flags.DEFINE_integer("updates", 250, "Updates to make.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")

@@ -49,17 +49,17 @@ def sentence(results: Results, model: str) -> str:
     if word == "refuted":
         if identical(noise):
             return "Sums in a fresh random order change no bit of the weights."
+        where = "" if record.get("emulated_only", True) else ", emulated and on a GPU,"
         return (
-            "Rounding errors in a fresh random order change the final loss by less "
-            "than the margin, in a study that would have seen more."
+            f"Rounding errors in a fresh random order{where} change the final loss by "
+            "less than the margin, in a study that would have seen more."
         )
     unmet = record.get("unmet_for_refuted") or []
     missing = record.get("seeds_still_needed")
+    parts = [f"No answer yet: {unmet[0]}."] if unmet else []
     if missing:
-        return f"With this spread, {missing} more seeds are needed for an answer."
-    if unmet:
-        return f"No answer yet: {unmet[0]}."
-    return "The records decide neither way."
+        parts.append(f"With this spread, {missing} more seeds are needed.")
+    return " ".join(parts) or "The records decide neither way."
 
 
 def card(results: Results, model: str) -> str:

@@ -33,15 +33,17 @@ FINDING_ARMS = (
     "gpu_deterministic",
 )
 MOST_ARMS = 12
+# Four kinds of dashes take turns and leave a fifth of the line beneath in sight.
+_DASH = (2.5, 10)
 # A line's sample in the legend is too short for its own dashes.
 _SAMPLE = (0, (2.5, 1.7))
 _STYLES: dict[str, dict[str, Any]] = {
     CONTROL: {"lw": 5.5, "alpha": 0.3},
     "stale_targets": {"lw": 2.6},
-    "float64": {"lw": 2.0, "ls": (0, (2.5, 7.5)), "dash_capstyle": "butt"},
-    "reduction_order": {"lw": 2.0, "ls": (5, (2.5, 7.5)), "dash_capstyle": "butt"},
-    "gpu": {"lw": 2.0, "ls": (2.5, (2.5, 7.5)), "dash_capstyle": "butt"},
-    "gpu_deterministic": {"lw": 2.0, "ls": (7.5, (2.5, 7.5)), "dash_capstyle": "butt"},
+    "float64": {"lw": 2.0, "ls": (0, _DASH), "dash_capstyle": "butt"},
+    "reduction_order": {"lw": 2.0, "ls": (5, _DASH), "dash_capstyle": "butt"},
+    "gpu": {"lw": 2.0, "ls": (2.5, _DASH), "dash_capstyle": "butt"},
+    "gpu_deterministic": {"lw": 2.0, "ls": (7.5, _DASH), "dash_capstyle": "butt"},
 }
 
 
@@ -90,7 +92,8 @@ def finding(results: Results, theme: Theme, models: Sequence[str]) -> bytes | No
             _finding_panel(axes, results, theme, model)
             x = (number + 0.02) / len(drawn)
             figure.text(x, 0.94, display_name(model), weight="bold", size=13)
-            figure.text(x, 0.875, subtitle(results, model), size=9)
+            words = subtitle(results, model)
+            figure.text(x, 0.875, words, size=9 if len(words) < 56 else 7.5)
             figure.text(x, 0.82, "loss, log scale", size=8.5, color=theme.muted)
         return look.png(figure)
 
@@ -172,6 +175,9 @@ def subtitle(results: Results, model: str) -> str:
         parts.append("random order: equivalent")
     elif noise is not None and noise["verdict"] != "inconclusive":
         parts.append(f"random order: {_gap(noise)} loss")
+    for one in results.contrasts(model):
+        if (one["treatment"], one["control"]) == ("gpu_deterministic", "gpu"):
+            parts.append(f"GPU order: {one['verdict']}")
     return "; ".join(parts) or "loss during training"
 
 
@@ -186,7 +192,7 @@ def loss_curves(results: Results, theme: Theme, model: str) -> bytes | None:
     if control is None or not arms:
         return None
     rows = (len(arms) + 1) // 2
-    height = 0.3 + 1.4 * rows
+    height = 0.3 + 1.25 * rows
     with look.canvas(theme, 4.9, height) as figure:
         grid = figure.add_gridspec(
             rows,
@@ -196,7 +202,7 @@ def loss_curves(results: Results, theme: Theme, model: str) -> bytes | None:
             top=1 - 0.32 / height,
             bottom=0.28 / height,
             wspace=0.16,
-            hspace=0.52,
+            hspace=0.45,
         )
         first: Axes | None = None
         for number, arm in enumerate(arms):

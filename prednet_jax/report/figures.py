@@ -41,7 +41,7 @@ def differences(results: Results, theme: Theme, model: str) -> bytes | None:
     limit = 2.5 * max(1.5, *extents)
     height = 0.85 + 0.36 * len(chosen)
     with look.canvas(theme, 5.0, height) as figure:
-        axes = figure.add_axes((0.32, 0.5 / height, 0.44, 1 - 0.72 / height))
+        axes = figure.add_axes((0.36, 0.5 / height, 0.41, 1 - 0.72 / height))
         axes.axvspan(-1, 1, color=theme.faint, lw=0, zorder=0)
         axes.axvline(0, color=theme.muted, lw=0.7)
         axes.grid(visible=False)

@@ -57,7 +57,7 @@ def percent(fraction: float | None, *, sign: bool = True) -> str:
 
 def interval(low: float | None, high: float | None) -> str:
     """The two ends of an interval, two significant digits, "-" where there is none."""
-    if low is None or high is None:
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
         return MISSING
     return f"[{significant(low, 2, sign=True)}, {significant(high, 2, sign=True)}]"
 

@@ -14,7 +14,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 1rem/1.55 var(--sans); -webkit-text-size-adjust: 100%; }
-main { max-width: 70rem; margin: 0 auto; padding: 2.2rem 1.5rem 4rem; }
+main { max-width: 73rem; margin: 0 auto; padding: 2.2rem 1.5rem 4rem; }
 h1, h2, .answer { font-family: var(--serif); font-weight: 700; line-height: 1.15;
   letter-spacing: -0.01em; text-wrap: balance; }
 h1 { font-size: clamp(1.8rem, 4.6vw, 2.7rem); margin: 0.2rem 0 0.5rem; }
@@ -56,10 +56,11 @@ th, td { text-align: right; padding: 0.45rem 0.55rem; vertical-align: baseline;
   border-bottom: 1px solid var(--line); }
 tbody tr:last-child > * { border-bottom: 0; }
 th:first-child { text-align: left; padding-left: 0; }
-td:last-child, thead th:last-child { text-align: left; }
+.measures td:last-child, .measures th:last-child { text-align: left; }
 thead th { color: var(--muted); font-weight: 400; font-size: 0.8rem;
   line-height: 1.25; vertical-align: bottom; }
 tbody th { font-weight: 400; }
+.measures table { font-size: 0.84rem; }
 .measures td:not(:nth-child(3)) { white-space: nowrap; }
 .measures td:nth-child(3) { min-width: 9.5rem; }
 .ends { color: var(--muted); white-space: nowrap; }

@@ -16,7 +16,6 @@ from prednet_jax.report.numbers import (
 from prednet_jax.report.results import contrasts, identical, label, relative
 
 WIDTH = 100
-_GAP = "  "
 _HEAD = (
     "treatment",
     "mean loss",
@@ -83,19 +82,21 @@ def _text_row(one: Mapping[str, Any]) -> list[str]:
 
 
 def _align(rows: list[list[str]]) -> list[str]:
-    """Pads the columns; the first gives way where the line would be too long."""
+    """Pads the columns; a name too long for the line gets one of its own above."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    spare = WIDTH - sum(widths[1:]) - len(_GAP) * (len(widths) - 1)
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
+    spare = WIDTH - sum(widths[1:]) - len(gap) * (len(widths) - 1)
     widths[0] = max(8, min(widths[0], spare))
     lines = []
     for row in rows:
         first = row[0]
         if len(first) > widths[0]:
-            first = first[: widths[0] - 3] + "..."
+            lines.append(first)
+            first = ""
         cells = [first.ljust(widths[0]), row[1].rjust(widths[1])]
         cells += [cell.ljust(w) for cell, w in zip(row[2:], widths[2:], strict=True)]
-        lines.append(_GAP.join(cells).rstrip())
-    lines.insert(1, _GAP.join("-" * width for width in widths))
+        lines.append(gap.join(cells).rstrip())
+    lines.insert(1, gap.join("-" * width for width in widths))
     return lines
 
 
@@ -186,6 +187,8 @@ def arms_list(arms: Sequence[Mapping[str, Any]]) -> str:
 def _arm(arm: Mapping[str, Any]) -> str:
     status = str(arm.get("status") or "status not recorded")
     facts = [status]
+    if arm.get("noise") not in (None, "none"):
+        facts.append(f"noise {arm['noise']}")
     if arm.get("granularity"):
         facts.append(f"granularity {arm['granularity']}")
     if arm.get("threads"):

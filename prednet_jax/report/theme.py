@@ -1,7 +1,8 @@
 """How the figures look: two themes, one palette, PNG out.
 
 The palette is that of Okabe & Ito (2008, "Color universal design"), which people with
-any of the common colour deficiencies can tell apart; blue is lightened on dark ground.
+any of the common colour deficiencies can tell apart, and a violet; lighter shades stand
+on dark ground. Names beside the lines carry the same information.
 """
 
 import io
@@ -57,6 +58,7 @@ _OKABE_ITO = {
     "ulp": "#CC79A7",
     "gaussian": "#E69F00",
     "gpu": "#009E73",
+    "gpu_deterministic": "#7B5CB8",
 }
 LIGHT = Theme(
     name="light",
@@ -77,6 +79,7 @@ DARK = Theme(
         "stale_targets": "#F07A2A",
         "reduction_order": "#4FA8E8",
         "float64": "#F0E442",
+        "gpu_deterministic": "#A98BE0",
         "threads": "#8f969e",
     },
 )

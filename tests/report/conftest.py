@@ -110,7 +110,7 @@ def verdict(updates: int = 60) -> dict:
             f"--model={model} --updates={updates} --seeds=0,1,2,3,4,5 "
             f"--workdir='runs/{model}/{name}'",
             "status": "run" if name in ARMS else "skipped: no GPU found",
-            "granularity": "tile" if name == "reduction_order" else None,
+            "noise": name if name in ("reduction_order", "ulp") else "none",
             "threads": 1 if name == "threads_1" else 2,
             "measured_parallelism": 0.99 if name == "threads_1" else 1.97,
             "seconds_per_update": 0.0231 if name in ARMS else None,

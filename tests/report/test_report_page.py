@@ -267,7 +267,9 @@ def test_plain_sentences_follow_the_verdict(verdict, tmp_path):
 def test_colours_follow_the_arm():
     for look in theme.THEMES:
         assert theme.colour("float32", look) == look.ink
-        assert theme.colour("gpu_deterministic", look) == look.colours["gpu"]
+        assert (
+            theme.colour("gpu_deterministic", look) == look.colours["gpu_deterministic"]
+        )
         assert theme.colour("gaussian_0.1", look) == look.colours["gaussian"]
         assert theme.colour("convolution_winograd", look) == look.muted
         assert len(set(look.colours.values())) == len(look.colours)
