@@ -1,0 +1,151 @@
+"""What a test function is: its value, its stationary points, and where to start.
+
+Every function lives in coordinates in which its escape directions are plain to see
+("aligned"). The rotated form is fn(Q x) with an orthogonal Q: the same landscape, in
+which rounding reaches every direction and a matrix product gives noise sums to reorder.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+Float64 = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class StationaryPoint:
+    """A point of zero gradient and the spectrum of its Hessian.
+
+    Attributes:
+      point: [dim].
+      value: of the function there.
+      eigenvalues: [dim] of the Hessian, ascending.
+    """
+
+    point: Float64
+    value: float
+    eigenvalues: Float64
+
+    @property
+    def kind(self) -> str:
+        """One of "minimum", "strict saddle" (also a maximum) and "degenerate"."""
+        if self.eigenvalues[0] < 0:
+            return "strict saddle"
+        return "minimum" if self.eigenvalues[0] > 0 else "degenerate"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class SaddleFunction:
+    """A function with a saddle that is known in closed form.
+
+    Attributes:
+      name: for tables.
+      dim: number of variables.
+      fn: x [dim] -> scalar of the same type; jit, grad and vmap apply.
+      points: stationary points, at least one of each kind that matters.
+      saddle: [dim] the saddle that runs from `start` approach.
+      escape: [m, dim] orthonormal rows that span the eigenspace of the lowest
+        eigenvalue at `saddle`.
+      curvature: size of that eigenvalue, gamma = |lambda_min|; 0 where the saddle is
+        not strict.
+      radius: distance along `escape` at which a run has left `saddle`.
+      exit_value: a run whose value is below this has passed every saddle.
+      smoothness: largest curvature on the way, for the learning rate.
+      start: draws [dim] on the stable side of `saddle`: its projection on `escape` is
+        exactly zero, so that in exact arithmetic gradient descent never leaves.
+    """
+
+    name: str
+    dim: int
+    fn: Callable[[jax.Array], jax.Array]
+    points: tuple[StationaryPoint, ...]
+    saddle: Float64
+    escape: Float64
+    curvature: float
+    radius: float
+    exit_value: float
+    smoothness: float
+    start: Callable[[np.random.Generator], Float64]
+
+    @property
+    def strict(self) -> bool:
+        """Whether the saddle of the runs has negative curvature."""
+        return self.curvature > 0
+
+
+def random_rotation(dim: int, rng: np.random.Generator) -> Float64:
+    """An orthogonal matrix [dim, dim], uniform (Mezzadri 2007, Not. AMS 54:592)."""
+    q, r = np.linalg.qr(rng.normal(size=(dim, dim)))
+    return q * np.sign(np.diag(r))
+
+
+def rotated(function: SaddleFunction, rotation: Float64) -> SaddleFunction:
+    """The function of y = Q x: same values and spectra, points at Q^T p.
+
+    Args:
+      function: aligned form.
+      rotation: orthogonal Q, [dim, dim].
+
+    Returns:
+      The rotated form.
+
+    Raises:
+      ValueError: another shape, or Q is not orthogonal to 1e-8.
+    """
+    q = np.asarray(rotation, np.float64)
+    if q.shape != (function.dim, function.dim):
+        raise ValueError(
+            f"rotation has shape {q.shape}; {(function.dim, function.dim)} is needed"
+        )
+    error = float(np.abs(q @ q.T - np.eye(function.dim)).max())
+    if error > 1e-8:
+        raise ValueError(
+            f"rotation is off orthogonality by {error:.2g}; at most 1e-8 is accepted"
+        )
+
+    def fn(x: jax.Array) -> jax.Array:
+        return function.fn(jnp.asarray(q, x.dtype) @ x)
+
+    return dataclasses.replace(
+        function,
+        name=f"{function.name}, rotated",
+        fn=fn,
+        points=tuple(
+            dataclasses.replace(p, point=q.T @ p.point) for p in function.points
+        ),
+        saddle=q.T @ function.saddle,
+        escape=function.escape @ q,
+        start=lambda rng: q.T @ function.start(rng),
+    )
+
+
+def stationary(point: Float64, value: float, eigenvalues: Float64) -> StationaryPoint:
+    """A stationary point from its spectrum in any order."""
+    return StationaryPoint(
+        point=np.asarray(point, np.float64),
+        value=float(value),
+        eigenvalues=np.sort(np.asarray(eigenvalues, np.float64)),
+    )
+
+
+def unit(dim: int, *indices: int) -> Float64:
+    """The rows e_i of the identity for the given indices, [m, dim]."""
+    return np.eye(dim)[list(indices)]
+
+
+def positive(**values: float) -> None:
+    """Raises ValueError naming the first value that is not finite and above 0."""
+    for name, value in values.items():
+        if not (np.isfinite(value) and value > 0):
+            raise ValueError(f"{name}={value}; a finite number above 0 is needed")
+
+
+def at_least(minimum: int, **values: int) -> None:
+    """Raises ValueError naming the first value below `minimum`."""
+    for name, value in values.items():
+        if value < minimum:
+            raise ValueError(f"{name}={value}; at least {minimum} is needed")

@@ -1,0 +1,222 @@
+"""Runs from a saddle: when do they leave it, and when have they passed them all?
+
+A run works on x = Q^T y, where y are the aligned coordinates in which the saddle and
+its escape directions are known; Q is the identity for the aligned form. Both forms go
+through the same matrix product: by the identity it is exact in every order, so zeros
+stay zeros.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from prednet_jax.saddles.base import SaddleFunction, random_rotation
+from prednet_jax.saddles.optimizers import Rule, initial, update
+
+#: gradient(key, x [dim], rotation [dim, dim]) -> [dim]; the key is that of one step.
+Gradient = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+FORMS = ("aligned", "rotated")
+
+
+class Escape(NamedTuple):
+    """What became of a run; leading axes for rules, forms and keys.
+
+    Attributes:
+      steps: first step at which the projection on the escape directions reached the
+        radius; the step budget where it did not.
+      escaped: whether it did.
+      arrival: first step at which the value was below the exit value; the budget where
+        it was not.
+      arrived: whether it was.
+      early: [2] projections one step before `settle` and at it.
+      x: [dim] final variables; held from the arrival on.
+    """
+
+    steps: Int[Array, ""]
+    escaped: Bool[Array, ""]
+    arrival: Int[Array, ""]
+    arrived: Bool[Array, ""]
+    early: Float[Array, "2"]
+    x: Float[Array, "dim"]
+
+
+def rotated_gradient(
+    function: SaddleFunction,
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """x, Q -> gradient of fn(Q x) in x: what noise is to be injected into."""
+    return jax.grad(lambda x, rotation: function.fn(rotation @ x))
+
+
+def simulate(
+    gradient: Gradient,
+    function: SaddleFunction,
+    rule: Rule,
+    x: Float[Array, "dim"],
+    rotation: Float[Array, "dim dim"],
+    key: Key[Array, ""],
+    *,
+    steps: int,
+    settle: int = 10,
+    fresh: bool = True,
+    perturbed: bool = True,
+) -> Escape:
+    """One run of one rule.
+
+    Args:
+      gradient: of fn(Q x) with its noise; see `Gradient`.
+      function: aligned form.
+      rule: optimiser, scalar leaves.
+      x: start, in the run's own coordinates.
+      rotation: Q; the identity for the aligned form.
+      key: folded with the step, then consumed by noise and perturbation.
+      steps: budget, > settle.
+      settle: step at which the early projection is recorded, >= 1.
+      fresh: whether the gradient's key changes from step to step. False is the noise
+        of a run, as autotuning makes it: one key for all steps.
+      perturbed: whether `rule` may have a perturbation.
+
+    Returns:
+      The record of the run.
+
+    Raises:
+      ValueError: steps or settle out of range.
+    """
+    if not 1 <= settle < steps:
+        raise ValueError(f"settle={settle}, steps={steps}; 1 <= settle < steps")
+    saddle = jnp.asarray(function.saddle, x.dtype)
+    directions = jnp.asarray(function.escape, x.dtype)
+    noise_root, jolt_root = jax.random.split(key)
+
+    def observe(x):
+        y = rotation @ x
+        projection = jnp.sqrt(jnp.sum((directions @ (y - saddle)) ** 2))
+        return projection, function.fn(y) < function.exit_value
+
+    def step(carry, t):
+        x, state, record, last = carry
+        noise_key = jax.random.fold_in(noise_root, t) if fresh else noise_root
+        ball_key = jax.random.fold_in(jolt_root, t) if perturbed else None
+        moved, new_state = update(
+            rule, x, gradient(noise_key, x, rotation), state, ball_key
+        )
+        # Held after the arrival: some functions are unbounded below.
+        x, state = jax.tree.map(
+            lambda new, old: jnp.where(record.arrived, old, new),
+            (moved, new_state),
+            (x, state),
+        )
+        projection, below = observe(x)
+        out = projection >= function.radius
+        record = Escape(
+            jnp.where(out & ~record.escaped, t + 1, record.steps),
+            record.escaped | out,
+            jnp.where(below & ~record.arrived, t + 1, record.arrival),
+            record.arrived | below,
+            jnp.where(t + 1 == settle, jnp.stack([last, projection]), record.early),
+            x,
+        )
+        return (x, state, record, projection), None
+
+    budget = jnp.int32(steps)
+    record = Escape(
+        budget,
+        jnp.array(False),
+        budget,
+        jnp.array(False),
+        jnp.zeros(2, x.dtype),
+        x,
+    )
+    carry = (x, initial(rule, x), record, observe(x)[0])
+    (_, _, record, _), _ = jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
+    return record
+
+
+def escape_runs(
+    gradient: Gradient,
+    function: SaddleFunction,
+    rules: list[Rule],
+    *,
+    forms: tuple[str, ...] = FORMS,
+    seeds: int,
+    steps: int,
+    dtype: str = "float32",
+    settle: int = 10,
+    fresh: bool = True,
+) -> Escape:
+    """All rules x forms x seeds in one vmapped, compiled program.
+
+    A seed fixes start, rotation and noise key, so that rules, noises and precisions
+    meet the same ones.
+
+    Args:
+      gradient: as `simulate`.
+      function: aligned form.
+      rules: optimisers.
+      forms: of "aligned" and "rotated".
+      seeds: number of seeds, >= 1.
+      steps: budget.
+      dtype: "float32" or "float64"; the latter needs jax_enable_x64.
+      settle: as `simulate`.
+      fresh: as `simulate`.
+
+    Returns:
+      Leaves [rules, forms, seeds, ...] as numpy arrays.
+
+    Raises:
+      ValueError: an unknown form or dtype, no rule, no seed, or float64 without x64.
+    """
+    unknown = set(forms) - set(FORMS)
+    if unknown or not forms:
+        raise ValueError(f"forms={forms}; accepted: {', '.join(FORMS)}")
+    if dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype={dtype!r}; accepted: float32, float64")
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise ValueError(f"dtype={dtype!r} needs jax_enable_x64")
+    if not rules or seeds < 1:
+        raise ValueError(f"{len(rules)} rules, {seeds} seeds; at least one of each")
+
+    perturbed = any(float(rule.radius) > 0 for rule in rules)
+    starts, rotations = _settings(function, forms, seeds)
+    stacked = Rule(*(jnp.asarray(values, dtype) for values in zip(*rules, strict=True)))
+    keys = jax.random.split(jax.random.key(0), seeds)
+
+    def one(rule, x, rotation, key):
+        return simulate(
+            gradient,
+            function,
+            rule,
+            x,
+            rotation,
+            key,
+            steps=steps,
+            settle=settle,
+            fresh=fresh,
+            perturbed=perturbed,
+        )
+
+    over_seeds = jax.vmap(one, (None, 0, 0, 0))
+    over_forms = jax.vmap(over_seeds, (None, 0, 0, None))
+    over_rules = jax.vmap(over_forms, (0, None, None, None))
+    record = jax.jit(over_rules)(
+        stacked, jnp.asarray(starts, dtype), jnp.asarray(rotations, dtype), keys
+    )
+    return jax.tree.map(np.asarray, record)
+
+
+def _settings(
+    function: SaddleFunction, forms: tuple[str, ...], seeds: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Starts [forms, seeds, dim] and rotations [forms, seeds, dim, dim]."""
+    starts, rotations = [], []
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        y = function.start(rng)
+        turned = random_rotation(function.dim, rng)
+        chosen = [np.eye(function.dim) if f == "aligned" else turned for f in forms]
+        rotations.append(chosen)
+        starts.append([q.T @ y for q in chosen])
+    return np.swapaxes(np.array(starts), 0, 1), np.swapaxes(np.array(rotations), 0, 1)

@@ -1,0 +1,271 @@
+"""Saddles of linear networks: matrix factorisation, deep linear, identical units.
+
+All use the diagonal target M = diag(s), s_1 > s_2 > ... > 0, and a flat vector of
+variables. Their saddles are those of training: a rank, or a pair of units, that has not
+been learnt yet (Baldi & Hornik 1989, Neural Networks 2:53; Fukumizu & Amari 2000,
+Neural Networks 13:317).
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from prednet_jax.saddles.base import (
+    Float64,
+    SaddleFunction,
+    at_least,
+    stationary,
+    unit,
+)
+
+_TARGET = (2.0, 1.0, 0.5)
+
+
+def symmetric_factorisation(target: Sequence[float] = _TARGET) -> SaddleFunction:
+    """|u u^T - M|^2 / 4 in u [n].
+
+    At 0 the eigenvalues are -s_i. At +-sqrt(s_k) e_k they are 2 s_k and s_k - s_i, so
+    that k = 1 is the minimum and every other k a strict saddle.
+
+    Args:
+      target: diagonal of M, at least two values, descending, > 0.
+
+    Raises:
+      ValueError: another target.
+    """
+    s = _descending(target)
+    n = s.size
+    half_rest = (np.sum(s**2) - s**2) / 4
+
+    def fn(u: jax.Array) -> jax.Array:
+        return jnp.sum((jnp.outer(u, u) - jnp.diag(jnp.asarray(s, u.dtype))) ** 2) / 4
+
+    def spectrum(k: int) -> Float64:
+        values = s[k] - s
+        values[k] = 2 * s[k]
+        return values
+
+    def start(rng: np.random.Generator) -> Float64:
+        u = rng.uniform(-0.3, 0.3, n)
+        u[0], u[1] = 0.0, math.sqrt(s[1]) * rng.uniform(0.5, 1.0)
+        return u
+
+    points = [stationary(np.zeros(n), np.sum(s**2) / 4, -s)]
+    for k in range(n):
+        for sign in (1, -1):
+            root = sign * math.sqrt(s[k]) * unit(n, k)[0]
+            points.append(stationary(root, half_rest[k], spectrum(k)))
+    return SaddleFunction(
+        name="symmetric_factorisation",
+        dim=n,
+        fn=fn,
+        points=tuple(points),
+        saddle=math.sqrt(s[1]) * unit(n, 1)[0],
+        escape=unit(n, 0),
+        curvature=s[0] - s[1],
+        radius=0.1,
+        exit_value=(half_rest[0] + half_rest[1]) / 2,
+        smoothness=2 * s[0],
+        start=start,
+    )
+
+
+def asymmetric_factorisation(target: Sequence[float] = _TARGET) -> SaddleFunction:
+    """|u v^T - M|^2 / 2 in (u, v) [2 n].
+
+    At 0 the eigenvalues are +-s_i. At u = v = sqrt(s_k) e_k they are 2 s_k, 0 (the
+    rescaling u -> c u, v -> v/c) and s_k +- s_i.
+
+    Args:
+      target: diagonal of M, at least two values, descending, > 0.
+
+    Raises:
+      ValueError: another target.
+    """
+    s = _descending(target)
+    n = s.size
+    half_rest = (np.sum(s**2) - s**2) / 2
+
+    def fn(x: jax.Array) -> jax.Array:
+        u, v = x[:n], x[n:]
+        return jnp.sum((jnp.outer(u, v) - jnp.diag(jnp.asarray(s, x.dtype))) ** 2) / 2
+
+    def spectrum(k: int) -> Float64:
+        others = np.delete(s, k)
+        return np.concatenate([[2 * s[k], 0.0], s[k] + others, s[k] - others])
+
+    def start(rng: np.random.Generator) -> Float64:
+        u = rng.uniform(-0.3, 0.3, n)
+        u[0], u[1] = 0.0, math.sqrt(s[1]) * rng.uniform(0.5, 1.0)
+        return np.concatenate([u, u])
+
+    points = [stationary(np.zeros(2 * n), np.sum(s**2) / 2, np.append(s, -s))]
+    for k in range(n):
+        both = math.sqrt(s[k]) * np.tile(unit(n, k)[0], 2)
+        points.append(stationary(both, half_rest[k], spectrum(k)))
+    return SaddleFunction(
+        name="asymmetric_factorisation",
+        dim=2 * n,
+        fn=fn,
+        points=tuple(points),
+        saddle=math.sqrt(s[1]) * np.tile(unit(n, 1)[0], 2),
+        escape=unit(2 * n, 0, n).sum(0, keepdims=True) / math.sqrt(2),
+        curvature=s[0] - s[1],
+        radius=0.1,
+        exit_value=(half_rest[0] + half_rest[1]) / 2,
+        smoothness=2 * s[0],
+        start=start,
+    )
+
+
+def deep_linear(depth: int = 3, target: Sequence[float] = (1.0, 0.5)) -> SaddleFunction:
+    """|W_depth ... W_1 - M|^2 / 2 in the matrices [depth, n, n], flattened.
+
+    For depth >= 3 the Hessian at 0 is zero: a saddle that is not strict. At the
+    balanced minimum W_l = diag(a), a_i = s_i^(1/depth), entry (i, j) of the layers has
+    the eigenvalue sum_l (a_i^(depth-1-l) a_j^l)^2, and 0 depth - 1 times.
+
+    Args:
+      depth: number of matrices, >= 3.
+      target: diagonal of M, at least two values, descending, > 0.
+
+    Raises:
+      ValueError: an argument out of range.
+    """
+    at_least(3, depth=depth)
+    s = _descending(target)
+    n = s.size
+    dim = depth * n * n
+
+    def fn(x: jax.Array) -> jax.Array:
+        layers = x.reshape(depth, n, n)
+        product = layers[0]
+        for layer in layers[1:]:
+            product = layer @ product
+        return jnp.sum((product - jnp.diag(jnp.asarray(s, x.dtype))) ** 2) / 2
+
+    a = s ** (1 / depth)
+    level = np.arange(depth)
+    modes = [
+        np.sum((left ** (depth - 1 - level) * right**level) ** 2)
+        for left in a
+        for right in a
+    ]
+    minimum = np.tile(np.diag(a), (depth, 1, 1)).ravel()
+
+    def start(rng: np.random.Generator) -> Float64:
+        # First and second layers opposite: the product is negative and shrinks to 0.
+        signs = np.ones(depth)
+        signs[1] = -1
+        scale = rng.uniform(0.4, 0.6)
+        return (signs[:, None, None] * scale * np.eye(n)).ravel()
+
+    together = np.zeros((depth, n, n))
+    together[:2, 0, 0] = 1 / math.sqrt(2)
+    return SaddleFunction(
+        name="deep_linear",
+        dim=dim,
+        fn=fn,
+        points=(
+            stationary(np.zeros(dim), np.sum(s**2) / 2, np.zeros(dim)),
+            stationary(
+                minimum, 0.0, np.concatenate([modes, np.zeros(dim - len(modes))])
+            ),
+        ),
+        saddle=np.zeros(dim),
+        escape=together.reshape(1, dim),
+        curvature=0.0,
+        radius=0.1,
+        exit_value=float(np.sum(s**2)) / 4,
+        smoothness=depth * float(s[0]) ** 2,
+        start=start,
+    )
+
+
+def identical_units(
+    pairs: int = 1, samples: int = 96, target: Sequence[float] = (2.0, 1.0)
+) -> SaddleFunction:
+    """A network x -> V^T W x whose hidden units all start identical.
+
+    |(V^T W) X - M X|^2 / 2 with W, V [units, n], units = 2 pairs, and white inputs X
+    [n, samples], X X^T = 1: every weight gradient is a sum over the samples. Identical
+    units have identical gradients, so they learn rank one and stop at w = v =
+    sqrt(s_1/units) e_1. Directions q (x) e_i with q orthogonal to (1 .. 1) separate
+    them; there the eigenvalues are +-s_i for i >= 2, and 0, each `units` - 1 times; for
+    units that stay identical they are 2 s_1, 0 and s_1 +- s_i.
+
+    Only noise that differs between units leaves this saddle. Units k and k + pairs lie
+    `pairs` rows apart, so that an order per tile of `pairs` rows tells them apart.
+
+    Args:
+      pairs: half the number of hidden units, >= 1.
+      samples: number of inputs, >= the length of target.
+      target: diagonal of M, at least two values, descending, > 0.
+
+    Raises:
+      ValueError: an argument out of range.
+    """
+    at_least(1, pairs=pairs)
+    s = _descending(target)
+    n, units = s.size, 2 * pairs
+    at_least(n, samples=samples)
+    dim = 2 * units * n
+    # A fixed dense X: rows of an orthogonal matrix.
+    inputs = np.linalg.qr(np.random.default_rng(0).normal(size=(samples, n)))[0].T
+
+    def fn(x: jax.Array) -> jax.Array:
+        w, v = split_units(x, units)
+        data = jnp.asarray(inputs, x.dtype)
+        wanted = jnp.asarray(s[:, None] * inputs, x.dtype)
+        return jnp.sum((v.T @ (w @ data) - wanted) ** 2) / 2
+
+    alike = math.sqrt(s[0] / units)
+    saddle = np.tile(alike * unit(n, 0), (2 * units, 1)).ravel()
+    together = np.concatenate([[2 * s[0], 0.0], s[0] + s[1:], s[0] - s[1:]])
+    apart = np.concatenate([[0.0, 0.0], s[1:], -s[1:]])
+    # q: an orthonormal basis of the vectors [units] whose sum is zero.
+    contrasts = np.linalg.svd(np.ones((1, units)))[2][1:]
+    escape = np.zeros((units - 1, 2, units, n))
+    escape[:, :, :, 1] = contrasts[:, None] / math.sqrt(2)
+
+    def start(rng: np.random.Generator) -> Float64:
+        # u = v for all units, or w and v of the saddle would differ in scale.
+        one = alike * np.append(rng.uniform(0.5, 1.0), rng.uniform(-0.3, 0.3, n - 1))
+        return np.tile(one, 2 * units)
+
+    rest = float(np.sum(s[1:] ** 2)) / 2
+    return SaddleFunction(
+        name="identical_units",
+        dim=dim,
+        fn=fn,
+        points=(
+            stationary(
+                saddle, rest, np.concatenate([together, np.tile(apart, units - 1)])
+            ),
+        ),
+        saddle=saddle,
+        escape=escape.reshape(units - 1, dim),
+        curvature=float(s[1]),
+        radius=0.1,
+        exit_value=rest / 2,
+        smoothness=2 * float(s[0]),
+        start=start,
+    )
+
+
+def split_units(x: jax.Array, units: int) -> tuple[jax.Array, jax.Array]:
+    """W and V, each [units, n], of the flat variables of `identical_units`."""
+    both = x.reshape(2, units, -1)
+    return both[0], both[1]
+
+
+def _descending(target: Sequence[float]) -> Float64:
+    s = np.asarray(target, np.float64)
+    if s.ndim != 1 or s.size < 2 or not (np.isfinite(s).all() and s[-1] > 0):
+        raise ValueError(f"target={target}; at least two values above 0 are needed")
+    if not (np.diff(s) < 0).all():
+        raise ValueError(f"target={target}; values must descend")
+    return s

@@ -1,0 +1,201 @@
+"""Values, gradients and spectra of the test functions against their closed forms."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prednet_jax import saddles
+
+NAMES = sorted(saddles.CATALOGUE)
+# Closed forms against automatic derivatives in float64, at values up to 1e3.
+TIGHT = 1e-9
+DIM, TAU, L, GAMMA = 4, math.e, 2.0, 1.0
+NU = (37 * L + 13 * GAMMA) * TAU**2 / 6
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stationary_points_and_spectra(name):
+    function = saddles.CATALOGUE[name]()
+
+    def everything(x):
+        return function.fn(x), jax.grad(function.fn)(x), jax.hessian(function.fn)(x)
+
+    points = np.array([p.point for p in function.points] + [function.saddle])
+    values, gradients, hessians = jax.jit(jax.vmap(everything))(points)
+    assert np.abs(gradients).max() < TIGHT
+    for point, value, hessian in zip(function.points, values, hessians, strict=False):
+        assert value == pytest.approx(point.value, abs=TIGHT)
+        spectrum = np.linalg.eigvalsh(hessian)
+        np.testing.assert_allclose(spectrum, point.eigenvalues, atol=TIGHT)
+
+    # The rows of `escape` are orthonormal eigenvectors of the lowest eigenvalue.
+    hessian, rows = np.asarray(hessians[-1]), function.escape
+    np.testing.assert_allclose(rows @ rows.T, np.eye(len(rows)), atol=TIGHT)
+    np.testing.assert_allclose(rows @ hessian, -function.curvature * rows, atol=TIGHT)
+    lowest = np.linalg.eigvalsh(hessian)[0]
+    assert lowest == pytest.approx(-function.curvature, abs=TIGHT)
+    assert function.strict == (lowest < -TIGHT)
+    assert np.abs(hessian).max() <= function.smoothness * (1 + TIGHT)
+
+    # Runs start on the stable side, above the exit value.
+    start = function.start(np.random.default_rng(0))
+    assert np.abs(rows @ (start - function.saddle)).max() < 1e-15
+    assert function.fn(jnp.asarray(start)) > function.exit_value
+
+
+@pytest.mark.parametrize("name", ["octopus", "phase_retrieval"])
+def test_rotated_form_has_the_same_spectra(name):
+    function = saddles.CATALOGUE[name]()
+    rng = np.random.default_rng(1)
+    turned = saddles.rotated(function, saddles.random_rotation(function.dim, rng))
+    points = np.array([p.point for p in turned.points])
+    hessians = jax.jit(jax.vmap(jax.hessian(turned.fn)))(points)
+    gradients = jax.jit(jax.vmap(jax.grad(turned.fn)))(points)
+    assert np.abs(gradients).max() < 1e-8
+    for point, hessian in zip(turned.points, hessians, strict=True):
+        spectrum = np.linalg.eigvalsh(hessian)
+        np.testing.assert_allclose(spectrum, point.eigenvalues, atol=1e-8)
+    aligned_start = function.start(np.random.default_rng(2))
+    turned_start = turned.start(np.random.default_rng(2))
+    assert function.fn(jnp.asarray(aligned_start)) == pytest.approx(
+        float(turned.fn(jnp.asarray(turned_start))), rel=1e-12
+    )
+
+
+@functools.cache
+def compiled_octopus():
+    fn = saddles.octopus(DIM, TAU, L, GAMMA)
+    return jax.jit(lambda x: (fn(x), jax.grad(fn)(x), jax.hessian(fn)(x)))
+
+
+def g1(x):
+    return (
+        -GAMMA * x**2
+        + (-14 * L + 10 * GAMMA) / (3 * TAU) * (x - TAU) ** 3
+        + (5 * L - 3 * GAMMA) / (2 * TAU**2) * (x - TAU) ** 4
+    )
+
+
+def g2(x):
+    s = (x - 2 * TAU) / TAU
+    return -GAMMA - (L + GAMMA) * (10 * s**3 + 15 * s**4 + 6 * s**5)
+
+
+def reference(x):
+    """The published cases, one after another."""
+    a = np.abs(x)
+    i = 0
+    while i < DIM and a[i] >= 2 * TAU:
+        i += 1
+    value = sum(L * (a[j] - 4 * TAU) ** 2 for j in range(i)) - i * NU
+    if i == DIM:
+        return value
+    if a[i] <= TAU:
+        return value - GAMMA * a[i] ** 2 + sum(L * a[j] ** 2 for j in range(i + 1, DIM))
+    value += g1(a[i])
+    if i + 1 < DIM:
+        value += g2(a[i]) * a[i + 1] ** 2
+    return value + sum(L * a[j] ** 2 for j in range(i + 2, DIM))
+
+
+@st.composite
+def on_the_path(draw):
+    """A point where gradient descent may be: some grown, one growing, rest small."""
+    grown = draw(st.integers(0, DIM))
+    unit = st.floats(0, 1)
+    x = np.array([TAU * draw(unit) for _ in range(DIM)])
+    x[:grown] = [2 * TAU + 4 * TAU * draw(unit) for _ in range(grown)]
+    if grown < DIM:
+        x[grown] = 2 * TAU * draw(unit)
+    signs = [draw(st.sampled_from([-1, 1])) for _ in range(DIM)]
+    return x * signs
+
+
+@settings(max_examples=60, deadline=None)
+@given(on_the_path())
+def test_octopus_equals_the_published_cases(x):
+    with jax.enable_x64(True):
+        value, gradient, _ = compiled_octopus()(jnp.asarray(x))
+    assert float(value) == pytest.approx(reference(x), rel=1e-12, abs=1e-9)
+    h = 1e-5
+    for j, row in enumerate(np.eye(DIM)):
+        nearest = np.abs(np.abs(x[j]) - np.array([0, TAU, 2 * TAU])).min()
+        if nearest > 2 * h:  # differences across a seam test the seam, not this
+            slope = (reference(x + h * row) - reference(x - h * row)) / (2 * h)
+            # h^2 f'''/6 plus rounding of values of 1e3 over 2 h.
+            assert float(gradient[j]) == pytest.approx(slope, abs=1e-6)
+
+
+@pytest.mark.parametrize("seam", [TAU, 2 * TAU])
+@pytest.mark.parametrize("coordinate", range(DIM))
+def test_octopus_is_twice_differentiable_across_its_seams(seam, coordinate):
+    rng = np.random.default_rng(coordinate)
+    x = rng.uniform(-0.9 * TAU, 0.9 * TAU, DIM)
+    x[:coordinate] = rng.uniform(2.5 * TAU, 5 * TAU, coordinate)
+    step = 1e-9
+    below, above = x.copy(), x.copy()
+    below[coordinate], above[coordinate] = seam - step, seam + step
+    sides = [compiled_octopus()(jnp.asarray(p)) for p in (below, above)]
+    # The third derivative is bounded by 1e2, the gradient by 1e2: 2e-9 times these.
+    for one, other in zip(*sides, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_octopus_types_and_finite_gradients_everywhere():
+    fn = saddles.octopus(DIM, TAU, L, GAMMA)
+    rng = np.random.default_rng(3)
+    wild = rng.choice([0.0, TAU, 2 * TAU, 4 * TAU, 1e3, -1e-30, -5.0], (200, DIM))
+    for dtype in (jnp.float32, jnp.float64):
+        gradients = jax.jit(jax.vmap(jax.grad(fn)))(jnp.asarray(wild, dtype))
+        assert gradients.dtype == dtype
+        assert np.isfinite(gradients).all()
+        assert fn(jnp.zeros(DIM, dtype)).dtype == dtype
+    default = saddles.octopus(3, smoothness=1.5)
+    assert default(jnp.full(3, 4 * math.e)) == pytest.approx(
+        -3 * (37 * 1.5 + 13) * math.e**2 / 6
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: saddles.octopus(0), "dim=0"),
+        (lambda: saddles.octopus(3, smoothness=-1.0), "smoothness=-1.0"),
+        (lambda: saddles.octopus(3, tau=math.nan), "tau=nan"),
+        (lambda: saddles.octopus(3)(jnp.zeros(4)), r"float64\[4\]"),
+        (lambda: saddles.octopus(3)(jnp.zeros(3, jnp.int32)), "int32"),
+        (lambda: saddles.octopus_function(1), "dim=1"),
+        (lambda: saddles.phase_retrieval(1), "dim=1"),
+        (lambda: saddles.deep_linear(2), "depth=2"),
+        (lambda: saddles.symmetric_factorisation((1.0, 2.0)), "descend"),
+        (lambda: saddles.asymmetric_factorisation((1.0, -2.0)), "above 0"),
+        (lambda: saddles.identical_units(0), "pairs=0"),
+        (lambda: saddles.identical_units(samples=1), "samples=1"),
+        (
+            lambda: saddles.rotated(saddles.monkey(), np.ones((2, 2))),
+            "off orthogonality",
+        ),
+        (lambda: saddles.rotated(saddles.monkey(), np.eye(3)), r"shape \(3, 3\)"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_kinds_of_points():
+    kinds = [p.kind for p in saddles.octopus_function(3).points]
+    assert kinds == ["strict saddle"] * 3 + ["minimum"]
+    assert saddles.monkey().points[0].kind == "degenerate"
