@@ -8,12 +8,12 @@ import base64
 import html
 from collections.abc import Callable, Mapping, Sequence
 
-from prednet_jax.report import answers, curves
+from prednet_jax.report import answers, curves, method
 from prednet_jax.report.answers import display_name
-from prednet_jax.report.numbers import probability, significant, typeset
+from prednet_jax.report.numbers import significant, typeset
 from prednet_jax.report.results import Results, smoothing_width
 from prednet_jax.report.stylesheet import STYLE
-from prednet_jax.report.tables import arms_list, nested, table, verdict_table
+from prednet_jax.report.tables import verdict_table
 
 #: PNG bytes by figure and by theme.
 Images = Mapping[str, Mapping[str, bytes]]
@@ -37,12 +37,11 @@ def page(results: Results, images: Images) -> str:
         _numbers,
         _curves,
         _frames,
-        _arms,
-        _design,
-        _excluded,
-        _limits,
     )
-    body = "\n".join(section(results, images) for section in sections)
+    parts = [section(results, images) for section in sections]
+    for section in (method.arms, method.design, method.excluded, method.limits):
+        parts.append(section(results))
+    body = "\n".join(parts)
     cards = "".join(answers.card(results, model) for model in results.models)
     return f"""<!doctype html>
 <html lang="en">
@@ -178,7 +177,8 @@ def _frames(results: Results, images: Images) -> str:
     if not any(figures):
         return ""
     return (
-        "<section><h2>What the networks see</h2><p>Frames that training never used. "
+        "<section><h2>What the networks see</h2><p>The last frames of the source; of an "
+        "endless one, frames far beyond training. "
         "PredNet predicts each frame before it sees it, and a copy of the frame before "
         "is what it has to beat; the autoencoder only reconstructs.</p>"
         f'<div class="columns">{"".join(figures)}</div></section>'
@@ -189,118 +189,6 @@ def _count(results: Results, model: str) -> int:
     return max(
         (len(one.frames) for one in results.examples.get(model, {}).values()), default=0
     )
-
-
-def _arms(results: Results, images: Images) -> str:
-    del images
-    arms = results.verdict.get("arms") or []
-    if not arms:
-        return ""
-    parts = [
-        "<section><h2>Arms and their commands</h2><p>Each arm is a process of its own, "
-        "because threads and compiler flags are fixed when a process starts.</p>"
-    ]
-    for model in dict.fromkeys(arm.get("model") for arm in arms):
-        parts.append(f"<h3>{html.escape(display_name(str(model)))}</h3>")
-        parts.append(arms_list([arm for arm in arms if arm.get("model") == model]))
-    prints = results.section("fingerprints")
-    for model, seeds in prints.items():
-        rows = [
-            [html.escape(str(seed))]
-            + [
-                f"<code>{html.escape(str(pair.get(name, '-')))}</code>"
-                for name in ("initial_params_sha256", "data_order_sha256")
-            ]
-            for seed, pair in seeds.items()
-        ]
-        head = ("Seed", "Initial weights, SHA-256", "Data order, SHA-256")
-        parts.append(
-            f"<details><summary>Fingerprints of {html.escape(display_name(model))}, "
-            f'shared by all arms</summary><div class="wide">{table(head, rows)}</div>'
-            "</details>"
-        )
-    return "\n".join([*parts, "</section>"])
-
-
-def _design(results: Results, images: Images) -> str:
-    del images
-    parts = ["<section><h2>Design</h2>"]
-    design = results.section("design")
-    if design.get("command"):
-        parts.append(f"<pre>{html.escape(str(design['command']))}</pre>")
-    rows = [_design_row(results, model) for model in results.models]
-    head = (
-        "Model",
-        "Seeds",
-        "Margin",
-        "Origin of the margin",
-        "Power planned",
-        "Power achieved",
-        "Seeds needed",
-    )
-    parts.append(f'<div class="wide design">{table(head, rows)}</div>')
-    methods = {
-        str(one[name])
-        for one in results.verdict["contrasts"]
-        for name in ("p_method", "ci_method", "tost_method")
-        if one.get(name)
-    }
-    if methods:
-        listed = "".join(f"<li>{typeset(name)}</li>" for name in sorted(methods))
-        parts.append(f"<h3>Methods</h3><ul>{listed}</ul>")
-    controls = results.section("controls")
-    if controls:
-        parts.append("<h3>Positive controls</h3>")
-        parts.append(_record(controls, opened=True))
-    parts.append("<h3>Record</h3>")
-    shown = {name: value for name, value in design.items() if name != "command"}
-    parts.append(_record(shown) if shown else "<p>The design was not recorded.</p>")
-    return "\n".join([*parts, "</section>"])
-
-
-def _design_row(results: Results, model: str) -> list[str]:
-    margin = results.section("margins").get(model) or {}
-    record = answers.details(results, model)
-    chosen = results.contrasts(model)
-    value = margin.get("value", chosen[0].get("margin") if chosen else None)
-    needed = record.get("seeds_needed")
-    return [
-        html.escape(display_name(model)),
-        str(record.get("n", chosen[0].get("n", "-") if chosen else "-")),
-        typeset(significant(value)),
-        typeset(str(margin.get("origin") or "not recorded")),
-        typeset(probability(record.get("planned_power"))),
-        typeset(probability(record.get("achieved_power"))),
-        "-" if needed is None else str(needed),
-    ]
-
-
-def _record(values: Mapping[str, object], *, opened: bool = False) -> str:
-    """Short entries as a list, the others under their names, to be unfolded."""
-    long = {k: v for k, v in values.items() if isinstance(v, Mapping)}
-    short = {k: v for k, v in values.items() if k not in long}
-    state = " open" if opened else ""
-    return (nested(short) if short else "") + "".join(
-        f"<details{state}><summary>{html.escape(str(name).replace('_', ' '))}</summary>"
-        f"{nested(value)}</details>"
-        for name, value in long.items()
-    )
-
-
-def _excluded(results: Results, images: Images) -> str:
-    del images
-    excluded = results.verdict.get("excluded")
-    if excluded is None:
-        return ""
-    listed = "".join(f"<li>{html.escape(str(one))}</li>" for one in excluded)
-    body = f"<ul>{listed}</ul>" if excluded else "<p>Nothing was left out.</p>"
-    return f"<section><h2>Left out</h2>{body}</section>"
-
-
-def _limits(results: Results, images: Images) -> str:
-    del images
-    listed = "".join(f"<li>{html.escape(one)}</li>" for one in answers.limits(results))
-    return f"<section><h2>Limits</h2><ul>{listed}</ul></section>"
 
 
 def _figure(images: Images, name: str, alt: str, caption: str = "") -> str:
