@@ -16,6 +16,7 @@ LAYERS = [
     {"models", "noise", "data", "saddles", "curvature", "statistics", "records"},
     {"objectives", "optimizers"},
     {"training", "weights", "backends", "report"},
+    {"study"},
     {"__init__"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
@@ -50,7 +51,7 @@ def test_law(path):
         parts = name.split(".")
         assert parts[0] != "absl", f"{path}: absl belongs to experiments/"
         internal = name.startswith(("jax._src", "jax.extend.core"))
-        assert not internal or path.stem in INTERNAL and here == "noise", (path, name)
+        assert not internal or (path.stem in INTERNAL and here == "noise"), (path, name)
         if parts[0] != "prednet_jax" or len(parts) == 1:
             continue
         there = parts[1]

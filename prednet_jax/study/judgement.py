@@ -1,0 +1,253 @@
+"""From runs on disk to margin, contrasts and verdict."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from prednet_jax import records, statistics
+from prednet_jax.study.design import CONTROL, EMULATED, STALE, Design, Job
+
+Runs = dict[str, list[records.Run]]
+
+
+def read(jobs: list[Job]) -> Runs:
+    """Runs by arm, seeds in order.
+
+    Raises:
+        RecordError: a record is missing, or arms did not start alike.
+    """
+    found = {
+        job.arm.name: [records.read_run(job.run_folder(seed)) for seed in job.seeds]
+        for job in jobs
+    }
+    records.check_comparable([run for runs in found.values() for run in runs])
+    return found
+
+
+def metric(runs: list[records.Run], last: int) -> np.ndarray:
+    """Mean loss of the last updates of each run, `[seeds]`."""
+    return np.asarray([run.metrics["loss"][-last:].mean() for run in runs])
+
+
+def fix_margin(design: Design, model: str) -> tuple[statistics.Margin, float]:
+    """The margin of equivalence, written to disk before the first main run.
+
+    Args:
+        design: the comparison; its pilot has run.
+        model: the model.
+
+    Returns:
+        The margin, and the standard deviation over the pilot's seeds of the
+        differences between treatment and control, which is what power is planned by.
+    """
+    found = read([job for job in design.pilot() if job.model == model])
+    last = design.metric_updates(model)
+    control = metric(found[CONTROL], last)
+    if model == "autoencoder":
+        # Stale targets cannot move a network with one image an update, so the gap
+        # says nothing: the spread between seeds alone fixes the margin.
+        half = float(control.std(ddof=1)) / 2
+        margin = statistics.Margin(
+            value=half,
+            half_seed_sd=half,
+            fifth_stale_gap=0.0,
+            n_control=control.size,
+            n_stale=control.size,
+            origin=f"half the between-seed standard deviation ({2 * half:.3g}) of a "
+            f"pilot of {control.size} seeds; stale targets do not move this network",
+        )
+    else:
+        margin = statistics.margin(control, metric(found[STALE], last))
+    spread = float(np.std(metric(found[EMULATED], last) - control, ddof=1))
+    records.write_json(
+        design.root / f"margin_{model}.json",
+        margin.as_dict() | {"pilot_sd_of_differences": spread},
+    )
+    return margin, spread
+
+
+def judge(
+    design: Design,
+    margins: Mapping[str, tuple[statistics.Margin, float]],
+    controls: Mapping[str, Any],
+    find_stall: Callable[[str, Job], statistics.Stall | None],
+) -> dict[str, Any]:
+    """All contrasts and verdicts, as verdict.json holds them.
+
+    Args:
+        design: the comparison; its runs are on disk.
+        margins: margin and pilot spread by model, from `fix_margin`.
+        controls: the positive controls, with `theory_matched` and `units_separated`.
+        find_stall: probes the curvature of a model's control run; asked only where
+            noise lowered the loss beyond the margin, since only then it decides.
+    """
+    jobs = design.runs()
+    contrasts, verdicts, arms, prints = [], {}, [], {}
+    for model in design.models:
+        mine = [job for job in jobs if job.model == model]
+        found = read(mine)
+        margin, spread = margins[model]
+        results = _contrasts(design, model, found, margin.value)
+        emulated = results[EMULATED]
+        stall = None
+        if emulated.ci_high < -margin.value:
+            stall = find_stall(model, mine[0])
+        evidence = _evidence(model, results, spread, controls, stall)
+        verdicts[model] = statistics.decide(evidence).as_dict()
+        last = design.metric_updates(model)
+        contrasts += [
+            result.as_dict() | _beside(found[name], found[result.control or ""], last)
+            for name, result in results.items()
+        ]
+        prints[model] = {
+            str(run.manifest["seed"]): {
+                field: run.manifest[field]
+                for field in ("initial_params_sha256", "data_order_sha256")
+            }
+            for run in found[CONTROL]
+        }
+        arms += [_arm(job, found[job.arm.name]) for job in mine]
+        arms += [
+            {"model": model, "name": name, "status": f"skipped: {reason}"}
+            for name, reason in design.skipped
+        ]
+    first = records.read_run(jobs[0].run_folder(jobs[0].seeds[0])).manifest
+    return {
+        "contrasts": contrasts,
+        "verdict": {model: found["verdict"] for model, found in verdicts.items()},
+        "details": verdicts,
+        "margins": {model: margin.as_dict() for model, (margin, _) in margins.items()},
+        "controls": dict(controls),
+        "arms": arms,
+        "excluded": [],
+        "fingerprints": prints,
+        "design": {
+            "seeds": list(jobs[0].seeds),
+            "pilot_seeds": list(design.pilot()[0].seeds),
+            "metric": {model: design.metric_name(model) for model in design.models},
+            "last_updates": {m: design.metric_updates(m) for m in design.models},
+            "versions": first["versions"],
+            "git_commit": first["git_commit"],
+            "device": first["device"],
+        },
+    }
+
+
+def _contrasts(
+    design: Design, model: str, found: Runs, margin: float
+) -> dict[str, statistics.PairedResult]:
+    """Every arm against the control; deterministic against default on the GPU."""
+    last = design.metric_updates(model)
+    pairs = {name: CONTROL for name in found if name != CONTROL}
+    if "gpu" in found and "gpu_deterministic" in found:
+        pairs["gpu_deterministic"] = "gpu"
+    results = [
+        statistics.paired(
+            metric(found[treatment], last), metric(found[control], last), margin=margin
+        ).labelled(
+            model=model,
+            treatment=treatment,
+            control=control,
+            metric=design.metric_name(model),
+        )
+        for treatment, control in pairs.items()
+    ]
+    return dict(zip(pairs, statistics.holm(results), strict=True))
+
+
+def _evidence(
+    model: str,
+    results: Mapping[str, statistics.PairedResult],
+    spread: float,
+    controls: Mapping[str, Any],
+    stall: statistics.Stall | None,
+) -> statistics.Evidence:
+    """What the decision rule looks at."""
+    ladder = [
+        (float(name.removeprefix("gaussian_")), result)
+        for name, result in results.items()
+        if name.startswith("gaussian_")
+    ]
+    # The rung nearest to the size of reduction-order noise stands for it.
+    matched = [result for scale, result in ladder if scale < 1e-5]
+    nulls = [
+        result
+        for name, result in results.items()
+        if name.startswith(("threads_", "convolution_"))
+    ]
+    stale = results.get(STALE)
+    applies = model != "autoencoder"
+    if stale is not None and not applies:
+        nulls.append(stale)
+    return statistics.Evidence(
+        model=model,
+        emulated=results[EMULATED],
+        gpu=results.get("gpu_deterministic"),
+        emulated_pilot_sd=None if math.isnan(spread) else spread,
+        null=tuple(nulls),
+        gaussian_matched=matched[0] if matched else None,
+        gaussian_ladder=tuple(ladder),
+        stale=stale if applies else None,
+        stale_applies=applies,
+        theory_matched=controls["theory_matched"],
+        units_separated=controls["units_separated"],
+        stall=stall,
+    )
+
+
+def _beside(
+    runs: list[records.Run], control: list[records.Run], last: int
+) -> dict[str, Any]:
+    """What a row of the table shows beside the contrast."""
+    same = [
+        a.manifest["final_params_sha256"] == b.manifest["final_params_sha256"]
+        for a, b in zip(runs, control, strict=True)
+    ]
+    return {
+        "treatment_mean": float(metric(runs, last).mean()),
+        "control_mean": float(metric(control, last).mean()),
+        "bitwise_equal": sum(same),
+    }
+
+
+def _arm(job: Job, runs: list[records.Run]) -> dict[str, Any]:
+    """One row of the table of arms."""
+    manifest = runs[0].manifest
+    # The first update of a process compiles.
+    seconds = np.concatenate([run.metrics["seconds"][1:] for run in runs])
+    return {
+        "model": job.model,
+        "name": job.arm.name,
+        "meaning": job.arm.meaning,
+        "command": job.shown,
+        "status": "run",
+        "noise": manifest["flags"]["noise"],
+        "threads": manifest["device"]["threads"],
+        "measured_parallelism": manifest["measured_parallelism"],
+        "seconds_per_update": float(np.median(seconds)),
+    }
+
+
+def stalled_at(losses: np.ndarray, *, width: int = 10) -> int | None:
+    """The update in the middle of a plateau that the loss later leaves.
+
+    A plateau is a fifth of the updates over which the running mean of the loss (over
+    `width` updates) falls by less than 2 %; it is left when the loss ends at less than
+    nine tenths of its level.
+
+    Args:
+        losses: `[updates]`.
+        width: updates of the running mean.
+
+    Returns:
+        The update, from 1, or None where training does not stall.
+    """
+    smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
+    span = max(1, len(losses) // 5)
+    for start in range(len(smooth) - span):
+        level, end = smooth[start], smooth[start + span]
+        if 0.98 * level < end and smooth[-1] < 0.9 * min(level, end):
+            return start + span // 2 + width // 2 + 1
+    return None
