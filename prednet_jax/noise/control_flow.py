@@ -28,25 +28,29 @@ class Place(Protocol):
     """An equation's surroundings, as `transform` knows them."""
 
     def inside(
-        self, state: State, jaxpr: Any, args: Sequence[Any], label: str = ""
+        self,
+        state: State,
+        jaxpr: Any,
+        args: Sequence[Any],
+        label: str = "",
+        inlined: bool = False,
     ) -> list[Any]:
-        """Evaluate a jaxpr of the equation; `label` tells several of them apart."""
+        """Evaluate a jaxpr of the equation; see `transform`."""
         ...
 
 
 def _inline(here: Place, state: State, equation: Equation, operands: list) -> list:
     """A call without a rule of its own: its body."""
     jaxpr = compat.sub_jaxprs(equation.params)[0]
-    return here.inside(state, jaxpr, operands)
+    return here.inside(state, jaxpr, operands, inlined=True)
 
 
 def _jit(here: Place, state: State, equation: Equation, operands: list) -> list:
     """A compiled call: its body, with its shardings as constraints."""
     params = equation.params
     operands = _constrain(operands, params["in_shardings"])
-    return _constrain(
-        here.inside(state, params["jaxpr"], operands), params["out_shardings"]
-    )
+    results = here.inside(state, params["jaxpr"], operands, inlined=True)
+    return _constrain(results, params["out_shardings"])
 
 
 def _constrain(values: list, shardings: Sequence[Any]) -> list:
@@ -206,3 +210,6 @@ HIGHER_ORDER: Mapping[str, Callable[..., list]] = MappingProxyType(
         "shard_map": _shard_map,
     }
 )
+
+# Those whose body is evaluated exactly once, in the place of the equation.
+INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "call"})

@@ -161,28 +161,22 @@ def spread(grid: Array, shape: Sequence[int], tile: int) -> Array:
 
 
 def randomly_ordered_sum(
-    words: Array,
+    swaps: Sequence[Array],
     partial_sums: Sequence[Array],
-    salt: Sequence[int],
-    granularity: str,
     tile: int,
     initial: Array | None = None,
 ) -> Array:
     """Partial sums added in an order drawn for each output, tile, or all outputs.
 
     Args:
-        words: uint32 [2], state of the generator.
+        swaps: from `draw_swaps`, over the `tile_grid` of the outputs.
         partial_sums: n arrays of one shape and type.
-        salt: names the equation.
-        granularity: `"shared"`, `"tile"` or `"element"`.
         tile: edge of a tile.
         initial: where the sum starts, if anywhere.
     """
     shape = partial_sums[0].shape
-    grid = tile_grid(shape, granularity, tile)
-    swaps = draw_swaps(words, grid, len(partial_sums), salt)
-    swaps = tuple(spread(word, shape, tile) for word in swaps)
-    return add_in_order(swaps, partial_sums, initial)
+    spread_out = tuple(spread(word, shape, tile) for word in swaps)
+    return add_in_order(spread_out, partial_sums, initial)
 
 
 def _batched(items, size: int):

@@ -28,7 +28,9 @@ that, all devices draw the same. A psum has one order, the same on all devices.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +41,7 @@ from jax.extend import core
 
 from prednet_jax.noise import compat, elementwise, reductions, rules
 from prednet_jax.noise.arguments import Static, split_static
-from prednet_jax.noise.control_flow import HIGHER_ORDER
+from prednet_jax.noise.control_flow import HIGHER_ORDER, INLINED
 from prednet_jax.noise.partials import Cut, NoOrder
 from prednet_jax.noise.specs import (
     Elementwise,
@@ -76,6 +78,8 @@ class Entry(NamedTuple):
 
 
 Record = dict[str, tuple[bool, Entry]]
+# For the path of an equation, its drawn orders: arrays over its grid of tiles.
+Drawn = Mapping[str, tuple[Array, ...]]
 
 
 class Noise(NamedTuple):
@@ -97,6 +101,10 @@ class Noise(NamedTuple):
     only: frozenset[str] | None = None
     record: Record | None = None
     active: Mapping[str, Array] | None = None
+
+    def chooses(self, path: str) -> bool:
+        """Whether the equation at `path` may be perturbed."""
+        return self.only is None or path in self.only
 
 
 def inject(
@@ -180,6 +188,7 @@ def interpret(
     args: Sequence[Any],
     path: str,
     scope: str,
+    drawn: Drawn | None = None,
 ) -> list[Any]:
     """Evaluate a jaxpr under noise.
 
@@ -191,6 +200,8 @@ def interpret(
         args: values of its arguments.
         path: prefix of the paths of its equations.
         scope: named scopes around it.
+        drawn: orders that were drawn ahead by an enclosing jaxpr, of which this one is
+            an inlined part; None: this one draws its own.
     """
     values: dict[Any, Any] = {}
 
@@ -199,26 +210,15 @@ def interpret(
 
     values.update(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, args, strict=True))
-
-    def place(i: int, atoms: Sequence[Any]) -> _Place:
-        name = f"{path}{i}:{jaxpr.eqns[i].primitive.name}"
-        around = f"{scope}/{compat.scope(jaxpr.eqns[i])}"
-        return _Place(noise, name, around, tuple(atom.aval for atom in atoms))
-
-    joined, absorbed = {}, set()
-    for i, (terms, members) in _add_any_chains(jaxpr).items() if noise.order else ():
-        if _action(place(i, terms), jaxpr.eqns[i]).order is not None:
-            joined[i] = terms
-            absorbed |= members
-    for i, equation in enumerate(jaxpr.eqns):
-        if i in absorbed:
-            continue
-        atoms = joined.get(i, equation.invars)
-        here = place(i, atoms)
-        operands = [read(atom) for atom in atoms]
-        with compat.context(equation):
-            results = _evaluate_equation(here, state, equation, operands)
-        values.update(zip(equation.outvars, results, strict=True))
+    steps, needs = _plan(noise, jaxpr, path, scope)
+    if drawn is None:
+        drawn = _draw_ahead(noise, state, needs, path)
+    for step in steps:
+        here = step.here._replace(drawn=drawn)
+        operands = [read(atom) for atom in step.atoms]
+        with compat.context(step.equation):
+            results = _evaluate_equation(here, state, step, operands)
+        values.update(zip(step.equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
@@ -228,20 +228,135 @@ class _Place(NamedTuple):
     noise: Noise
     path: str
     scope: str
-    avals: tuple[Any, ...]
+    drawn: Drawn = MappingProxyType({})
 
     def inside(
-        self, state: State, jaxpr: Any, args: Sequence[Any], label: str = ""
+        self,
+        state: State,
+        jaxpr: Any,
+        args: Sequence[Any],
+        label: str = "",
+        inlined: bool = False,
     ) -> list[Any]:
-        """Evaluate a jaxpr that belongs to the equation."""
+        """Evaluate a jaxpr that belongs to the equation.
+
+        Args:
+            state: the generator's words there.
+            jaxpr: open or closed.
+            args: values of its arguments.
+            label: tells several jaxprs of one equation apart.
+            inlined: whether it runs exactly once, here, with the same words.
+        """
         opened, consts = compat.open_jaxpr(jaxpr)
-        path = f"{self.path}{label}/"
-        return interpret(self.noise, state, opened, consts, args, path, self.scope)
+        return interpret(
+            self.noise,
+            state,
+            opened,
+            consts,
+            args,
+            f"{self.path}{label}/",
+            self.scope,
+            self.drawn if inlined else None,
+        )
+
+
+class _Step(NamedTuple):
+    """One equation of a plan: what it reads, where it stands and what acts on it."""
+
+    equation: Equation
+    atoms: Sequence[Any]
+    here: _Place
+    action: _Action
+
+
+class _Need(NamedTuple):
+    """Orders to be drawn: `pieces!` of them are possible, one for each of `grid`."""
+
+    path: str
+    pieces: int
+    grid: tuple[int, ...]
+
+
+def _plan(
+    noise: Noise, jaxpr: Any, path: str, scope: str
+) -> tuple[list[_Step], list[_Need]]:
+    """What happens to each equation of a jaxpr, and the orders that it takes.
+
+    The orders do not depend on `noise.only`, so that an equation's noise is the same
+    whichever others are perturbed.
+    """
+    equations = jaxpr.eqns
+    places = [
+        _Place(
+            noise,
+            f"{path}{i}:{equation.primitive.name}",
+            f"{scope}/{compat.scope(equation)}",
+        )
+        for i, equation in enumerate(equations)
+    ]
+    needs: list[_Need] = []
+    joined: dict[int, tuple[list[Any], _Action]] = {}
+    absorbed: set[int] = set()
+    for i, (terms, members) in _add_any_chains(jaxpr).items() if noise.order else ():
+        action = _action(places[i], equations[i], terms)
+        if action.order is not None:
+            needs.append(_need(places[i], equations[i], action.order))
+            if noise.chooses(places[i].path):
+                joined[i] = (terms, action)
+                absorbed |= members
+    steps = []
+    for i, (equation, here) in enumerate(zip(equations, places, strict=True)):
+        if i in absorbed:
+            continue
+        if i in joined:
+            steps.append(_Step(equation, joined[i][0], here, joined[i][1]))
+            continue
+        action = _action(here, equation, equation.invars)
+        if action.order is not None and equation.primitive.name != "add_any":
+            needs.append(_need(here, equation, action.order))
+        if not noise.chooses(here.path):
+            action = _Action(reason="not among the chosen paths")
+        steps.append(_Step(equation, equation.invars, here, action))
+        if noise.order and equation.primitive.name in INLINED:
+            inner, _ = compat.open_jaxpr(compat.sub_jaxprs(equation.params)[0])
+            needs += _plan(noise, inner, f"{here.path}/", here.scope)[1]
+    return steps, needs
+
+
+def _need(here: _Place, equation: Equation, order: _Order) -> _Need:
+    shape = equation.outvars[0].aval.shape
+    grid = reductions.tile_grid(shape, order.spec.granularity, order.spec.tile)
+    return _Need(here.path, order.cut.pieces, grid)
+
+
+def _draw_ahead(noise: Noise, state: State, needs: Sequence[_Need], path: str) -> Drawn:
+    """Draw the orders of all equations of a jaxpr at once, one draw for each length.
+
+    A draw for each equation would double the size of the program. An order for each
+    output is drawn on the spot instead, where XLA fuses it with the sum.
+    """
+    spec = noise.order
+    if spec is None or spec.granularity == "element":
+        return {}
+    words = state.run if spec.schedule == "run" else state.call
+    drawn = {}
+    for n in sorted({need.pieces for need in needs}):
+        alike = [need for need in needs if need.pieces == n]
+        sizes = [math.prod(need.grid) for need in alike]
+        swaps = reductions.draw_swaps(words, (sum(sizes),), n, (*path_salt(path), n))
+        start = 0
+        for need, size in zip(alike, sizes, strict=True):
+            drawn[need.path] = tuple(
+                lax.reshape(word[start : start + size], need.grid) for word in swaps
+            )
+            start += size
+    return drawn
 
 
 def _evaluate_equation(
-    here: _Place, state: State, equation: Equation, operands: list[Any]
+    here: _Place, state: State, step: _Step, operands: list[Any]
 ) -> list[Any]:
+    equation = step.equation
     name = equation.primitive.name
     if name in HIGHER_ORDER:
         return HIGHER_ORDER[name](here, state, equation, operands)
@@ -250,23 +365,23 @@ def _evaluate_equation(
             f"noise cannot enter the higher-order primitive {name!r} at {here.path!r}: "
             f"expected one of {', '.join(sorted(HIGHER_ORDER))}"
         )
-    return _first_order(here, state, equation, operands)
+    return _first_order(here, state, step, operands)
 
 
 def _first_order(
-    here: _Place, state: State, equation: Equation, operands: list[Any]
+    here: _Place, state: State, step: _Step, operands: list[Any]
 ) -> list[Any]:
     """Evaluate an equation without a program inside, under what acts on it."""
+    equation, action = step.equation, step.action
     name = equation.primitive.name
-    action = _action(here, equation)
     if here.noise.record is not None:
         _record(here.noise.record, here.path, equation, action)
     if not action.any:
         return compat.bind(equation, *operands)
     # Literals are bare numbers, whose type only the equation knows.
     operands = [
-        x if hasattr(x, "aval") else np.asarray(x, aval.dtype)
-        for x, aval in zip(operands, here.avals, strict=True)
+        x if hasattr(x, "aval") else np.asarray(x, atom.aval.dtype)
+        for x, atom in zip(operands, step.atoms, strict=True)
     ]
     clean = _plain(equation, operands) if here.noise.active is not None else []
     summed_over = equation.params["axes"] if name.startswith("psum") else ()
@@ -281,7 +396,8 @@ def _first_order(
             )
         )
     if action.order is not None:
-        results = [_ordered(action.order, words, equation, operands, salt)]
+        drawn = here.drawn.get(here.path) if words is state else None
+        results = [_ordered(action.order, drawn, words, equation, operands, salt)]
     else:
         results = compat.bind(equation, *operands)
     if action.results is not None:
@@ -324,15 +440,14 @@ class _Action(NamedTuple):
         return any(x is not None for x in self[:3])
 
 
-def _action(here: _Place, equation: Equation) -> _Action:
+def _action(here: _Place, equation: Equation, atoms: Sequence[Any]) -> _Action:
     noise, name, dtype = here.noise, equation.primitive.name, _result_type(equation)
     if not jnp.issubdtype(dtype, jnp.inexact):
         return _Action(reason="no floating-point result")
-    if noise.only is not None and here.path not in noise.only:
-        return _Action(reason="not among the chosen paths")
     order, reason = None, "no reduction order in the spec"
     if noise.order is not None and name in rules.REDUCTIONS:
-        cut = rules.plan(noise.order, name, equation.params, here.avals, here.scope)
+        avals = [atom.aval for atom in atoms]
+        cut = rules.plan(noise.order, name, equation.params, avals, here.scope)
         if isinstance(cut, Cut):
             order = _Order(noise.order, cut)
         else:
@@ -387,6 +502,7 @@ def _record(record: Record, path: str, equation: Equation, action: _Action) -> N
 
 def _ordered(
     order: _Order,
+    drawn: tuple[Array, ...] | None,
     state: State,
     equation: Equation,
     operands: Sequence[Any],
@@ -398,11 +514,14 @@ def _ordered(
     words = state.run if spec.schedule == "run" else state.call
 
     @jax.custom_jvp
-    def ordered(words: Array, *operands: Array) -> Array:
+    def ordered(source: Array | tuple[Array, ...], *operands: Array) -> Array:
         initial, sums = cut.split(*operands)
-        total = reductions.randomly_ordered_sum(
-            words, sums, salt, spec.granularity, spec.tile, initial
-        )
+        if drawn is None:
+            grid = reductions.tile_grid(sums[0].shape, spec.granularity, spec.tile)
+            swaps = reductions.draw_swaps(source, grid, cut.pieces, salt)
+        else:
+            swaps = source
+        total = reductions.randomly_ordered_sum(swaps, sums, spec.tile, initial)
         return lax.convert_element_type(total, dtype)
 
     @ordered.defjvp
@@ -413,7 +532,7 @@ def _ordered(
         tangent = jax.jvp(plain, primals[1:], tangents[1:])[1]
         return ordered(*primals), tangent
 
-    return ordered(words, *operands)
+    return ordered(words if drawn is None else drawn, *operands)
 
 
 def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
