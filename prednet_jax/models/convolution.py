@@ -1,0 +1,411 @@
+"""Interchangeable algorithms for the networks' convolutions.
+
+Every convolution has an odd k x k kernel, stride 1 and zero 'same' padding, on
+`[B, H, W, C]` maps with `[k, k, in, out]` kernels; an `upsampled` one sees the
+nearest-neighbour x2 enlargement of its input. They agree up to rounding, so each one is
+also a fixed other order of the same sums: an experimental arm.
+
+    xla        XLA's own convolution and its own gradients (the choice on GPUs)
+    direct     XLA's convolution for outputs and input gradients, `shifted` for filters
+    im2col     one matrix product over k k C neighbourhoods
+    shifted    k k matrix products over shifted maps
+    strip2/4   Winograd F(2,3)/F(4,3) along the width, XLA along the height; 3x3 only
+    winograd2/4  the same along both axes; 3x3 only
+    folded     the enlargement folded into the kernel; 3x3 and `upsampled` only
+
+Three ways to use them:
+    conv2d(x, kernel)                differentiable in both
+    prepare(kernel) + apply(x, ...)  kernel transformed once, for many maps in a scan
+    filter_gradient(x, dz)           the kernel's gradient, one contraction over
+                                     images (time and batch) and space
+
+conv2d and apply_tapped carry their own reverse rule (the gradients are again fast algorithms,
+not transposed slices); forward over reverse works, forward mode alone does not.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from prednet_jax.models import winograd
+
+ALGORITHMS = (
+    "xla",
+    "direct",
+    "im2col",
+    "shifted",
+    "strip2",
+    "strip4",
+    "winograd2",
+    "winograd4",
+    "folded",
+)
+# Pixels of one chunk of a filter gradient, measured: see `_chunk`.
+_CHUNK_PIXELS = 12_000
+_FILTERINGS = {
+    "strip2": winograd.F2,
+    "strip4": winograd.F4,
+    "winograd2": winograd.F2,
+    "winograd4": winograd.F4,
+    "folded": winograd.ENLARGED,
+}
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("forward", "backward"),
+    meta_fields=("algorithm", "upsampled"),
+)
+@dataclass(frozen=True)
+class Prepared:
+    """A kernel in the form that its algorithm multiplies with.
+
+    Attributes:
+      forward: the (transformed) kernel of the convolution.
+      backward: the (transformed) kernel of the input gradient.
+      algorithm: one of `ALGORITHMS`.
+      upsampled: whether the input is enlarged x2 first.
+    """
+
+    forward: jax.Array
+    backward: jax.Array
+    algorithm: str
+    upsampled: bool
+
+
+def check(algorithm: str, filter_size: int, upsampled: bool = False) -> str:
+    """Returns the algorithm if it can do the convolution.
+
+    Raises:
+      ValueError: the algorithm is unknown, or not for this filter size or input.
+    """
+    if algorithm not in ALGORITHMS:
+        raise ValueError(
+            f"convolution={algorithm!r}: expected auto or one of {', '.join(ALGORITHMS)}"
+        )
+    if algorithm in _FILTERINGS and filter_size != 3:
+        raise ValueError(
+            f"convolution={algorithm!r} with filter size {filter_size}: expected filter "
+            "size 3, or one of auto, xla, direct, im2col, shifted"
+        )
+    if algorithm == "folded" and not upsampled:
+        raise ValueError(
+            "convolution='folded': expected another for an input that is not enlarged"
+        )
+    return algorithm
+
+
+def choose(
+    height: int,
+    width: int,
+    in_channels: int,
+    out_channels: int,
+    filter_size: int,
+    backend: str,
+    upsampled: bool = False,
+) -> str:
+    """The fastest algorithm measured for a shape.
+
+    Args:
+      height: rows of the output map.
+      width: columns of the output map.
+      in_channels: channels of the input.
+      out_channels: channels of the output.
+      filter_size: odd k.
+      backend: platform name, as `jax.default_backend()` gives it.
+      upsampled: whether the input is enlarged x2 first.
+
+    Returns:
+      One of `ALGORITHMS`.
+    """
+    if backend != "cpu":
+        return "xla"
+    if filter_size != 3:
+        return "direct"
+    if upsampled:
+        return "folded"
+    # Below, transforming the maps costs more than the products saved.
+    if min(in_channels, out_channels) < 96:
+        return "direct"
+    # Few pixels: what counts is reading the kernel, which Winograd enlarges.
+    return "strip2" if height * width < 600 else "strip4"
+
+
+def resolve(
+    algorithm: str,
+    height: int,
+    width: int,
+    in_channels: int,
+    out_channels: int,
+    filter_size: int,
+    upsampled: bool = False,
+    backend: str | None = None,
+) -> str:
+    """An algorithm's name for a shape: `auto` is chosen, the others are checked."""
+    if algorithm != "auto":
+        return check(algorithm, filter_size, upsampled)
+    backend = jax.default_backend() if backend is None else backend
+    return choose(
+        height, width, in_channels, out_channels, filter_size, backend, upsampled
+    )
+
+
+def conv2d(
+    x: Float[Array, "B H W Ci"],
+    kernel: Float[Array, "k k Ci Co"],
+    algorithm: str = "auto",
+    upsampled: bool = False,
+) -> Float[Array, "B H2 W2 Co"]:
+    """Convolves; differentiable in x and in the kernel.
+
+    Args:
+      x: input `[B, H, W, Ci]`.
+      kernel: `[k, k, Ci, Co]`, k odd.
+      algorithm: `auto` or one of `ALGORITHMS`.
+      upsampled: whether x is enlarged x2 first.
+
+    Returns:
+      `[B, H, W, Co]`, twice the height and width where `upsampled`.
+
+    Raises:
+      ValueError: the algorithm cannot do this convolution.
+    """
+    scale = 2 if upsampled else 1
+    shape = (x.shape[1] * scale, x.shape[2] * scale, *kernel.shape[2:])
+    algorithm = resolve(algorithm, *shape, kernel.shape[0], upsampled)
+    return _conv2d(x, kernel, algorithm, upsampled)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _conv2d(x, kernel, algorithm, upsampled):
+    return _forward(x, _transform(kernel, algorithm), algorithm, upsampled)
+
+
+def _conv2d_fwd(x, kernel, algorithm, upsampled):
+    return _conv2d(x, kernel, algorithm, upsampled), (x, kernel)
+
+
+def _conv2d_bwd(algorithm, upsampled, residuals, dz):
+    x, kernel = residuals
+    backward = _transform_backward(kernel, algorithm)
+    return (
+        _input_gradient(dz, backward, algorithm, upsampled),
+        filter_gradient(x, dz, kernel.shape[0], algorithm, upsampled),
+    )
+
+
+_conv2d.defvjp(_conv2d_fwd, _conv2d_bwd)
+
+
+def prepare(
+    kernel: Float[Array, "k k Ci Co"], algorithm: str, upsampled: bool = False
+) -> Prepared:
+    """Transforms a kernel once, for `apply` to use on many maps.
+
+    Args:
+      kernel: `[k, k, Ci, Co]`.
+      algorithm: one of `ALGORITHMS` (not `auto`: no map is known here).
+      upsampled: whether the inputs are enlarged x2 first.
+
+    Raises:
+      ValueError: the algorithm cannot do this convolution.
+    """
+    check(algorithm, kernel.shape[0], upsampled)
+    return Prepared(
+        _transform(kernel, algorithm),
+        _transform_backward(kernel, algorithm),
+        algorithm,
+        upsampled,
+    )
+
+
+def apply(x: Float[Array, "B H W Ci"], prepared: Prepared) -> Float[Array, "B H W Co"]:
+    """Convolves with a prepared kernel (of constant weights: differentiable in x)."""
+    return _forward(x, prepared.forward, prepared.algorithm, prepared.upsampled)
+
+
+@jax.custom_vjp
+def apply_tapped(
+    x: Float[Array, "B H W Ci"], prepared: Prepared, tap: Float[Array, "B H W Co"]
+) -> Float[Array, "B H W Co"]:
+    """`apply`; the cotangent of `tap`, which is not read, is that of the output."""
+    del tap
+    return apply(x, prepared)
+
+
+def _apply_tapped_fwd(x, prepared, tap):
+    return apply_tapped(x, prepared, tap), prepared
+
+
+def _apply_tapped_bwd(prepared, dz):
+    dx = _input_gradient(dz, prepared.backward, prepared.algorithm, prepared.upsampled)
+    return dx, None, dz
+
+
+apply_tapped.defvjp(_apply_tapped_fwd, _apply_tapped_bwd)
+
+
+def filter_gradient(
+    x: Float[Array, "N H W Ci"],
+    dz: Float[Array, "N H2 W2 Co"],
+    filter_size: int,
+    algorithm: str = "auto",
+    upsampled: bool = False,
+) -> Float[Array, "k k Ci Co"]:
+    """The kernel's gradient, summed over N images (time and batch) and space.
+
+    Args:
+      x: inputs `[N, H, W, Ci]`.
+      dz: gradients of the outputs `[N, H, W, Co]`, twice as high and wide where
+        `upsampled`.
+      filter_size: odd k.
+      algorithm: `auto` or one of `ALGORITHMS`.
+      upsampled: whether the inputs are enlarged x2 first.
+
+    Raises:
+      ValueError: the algorithm cannot do this convolution.
+    """
+    _, height, width, out_channels = dz.shape
+    algorithm = resolve(
+        algorithm, height, width, x.shape[-1], out_channels, filter_size, upsampled
+    )
+    one = partial(
+        _filter_gradient,
+        filter_size=filter_size,
+        algorithm=algorithm,
+        upsampled=upsampled,
+    )
+    images = x.shape[0]
+    chunk = _chunk(images, height * width)
+    if chunk == images or algorithm == "xla":
+        return one(x, dz)
+    shape = (filter_size, filter_size, x.shape[-1], out_channels)
+    total, _ = lax.scan(
+        lambda total, pair: (total + one(*pair), None),
+        jnp.zeros(shape, x.dtype),
+        tuple(a.reshape(-1, chunk, *a.shape[1:]) for a in (x, dz)),
+    )
+    return total
+
+
+def _chunk(images: int, pixels: int) -> int:
+    """Images contracted at once: the transformed maps should stay in the cache.
+
+    The largest divisor of the number of images with at most `_CHUNK_PIXELS` pixels.
+    """
+    fitting = [d for d in range(1, images + 1) if images % d == 0]
+    return max([d for d in fitting if d * pixels <= _CHUNK_PIXELS], default=1)
+
+
+def _filter_gradient(
+    x: jax.Array, dz: jax.Array, *, filter_size: int, algorithm: str, upsampled: bool
+) -> jax.Array:
+    out_channels = dz.shape[-1]
+    if algorithm == "folded":
+        return winograd.tile_filter_gradient(x, dz, winograd.ENLARGED)
+    if upsampled:
+        x = upsample(x)
+    if algorithm == "xla":
+        kernel = jax.ShapeDtypeStruct(
+            (filter_size, filter_size, x.shape[-1], out_channels), x.dtype
+        )
+        (gradient,) = jax.linear_transpose(lambda k: _xla(x, k), kernel)(dz)
+        return gradient
+    if algorithm in _FILTERINGS:
+        f = winograd.F4 if algorithm == "winograd4" else winograd.F2
+        return winograd.tile_filter_gradient(x, dz, f)
+    views = _shifts(x, filter_size)
+    shape = (filter_size, filter_size, x.shape[-1], out_channels)
+    if algorithm == "im2col":
+        return winograd.contract(jnp.concatenate(views, -1), dz).reshape(shape)
+    return jnp.stack([winograd.contract(v, dz) for v in views]).reshape(shape)
+
+
+def upsample(x: Float[Array, "B H W C"]) -> Float[Array, "B 2H 2W C"]:
+    """Nearest-neighbour x2 enlargement."""
+    b, h, w, c = x.shape
+    x = jnp.broadcast_to(x[:, :, None, :, None, :], (b, h, 2, w, 2, c))
+    return x.reshape(b, 2 * h, 2 * w, c)
+
+
+def _transform(kernel: jax.Array, algorithm: str) -> jax.Array:
+    if algorithm.startswith("strip"):
+        return winograd.transform_strip(kernel, _FILTERINGS[algorithm])
+    if algorithm in _FILTERINGS:
+        return winograd.transform_tile(kernel, _FILTERINGS[algorithm])
+    return kernel
+
+
+def _transform_backward(kernel: jax.Array, algorithm: str) -> jax.Array:
+    if algorithm == "folded":
+        return _transform(kernel, algorithm)
+    # The input gradient is a convolution with the kernel turned by 180 degrees.
+    return _transform(kernel[::-1, ::-1].swapaxes(2, 3), algorithm)
+
+
+def _forward(
+    x: jax.Array, kernel: jax.Array, algorithm: str, upsampled: bool
+) -> jax.Array:
+    if algorithm in _FILTERINGS:
+        x = lax.optimization_barrier(x)
+        return lax.optimization_barrier(_forward_(x, kernel, algorithm, upsampled))
+    return _forward_(x, kernel, algorithm, upsampled)
+
+
+def _forward_(
+    x: jax.Array, kernel: jax.Array, algorithm: str, upsampled: bool
+) -> jax.Array:
+    if algorithm == "folded":
+        return winograd.tile(x, kernel, winograd.ENLARGED)
+    if upsampled:
+        x = upsample(x)
+    if algorithm in ("xla", "direct"):
+        return _xla(x, kernel)
+    if algorithm.startswith("strip"):
+        return winograd.strip(x, kernel, _FILTERINGS[algorithm])
+    if algorithm.startswith("winograd"):
+        return winograd.tile(x, kernel, _FILTERINGS[algorithm])
+    views = _shifts(x, kernel.shape[0])
+    if algorithm == "im2col":
+        flat = kernel.reshape(-1, kernel.shape[-1])
+        return jnp.einsum("bhwi,io->bhwo", jnp.concatenate(views, -1), flat)
+    taps = kernel.reshape(-1, *kernel.shape[2:])
+    products = [
+        jnp.einsum("bhwi,io->bhwo", v, t) for v, t in zip(views, taps, strict=True)
+    ]
+    return sum(products[1:], products[0])
+
+
+def _input_gradient(
+    dz: jax.Array, backward: jax.Array, algorithm: str, upsampled: bool
+) -> jax.Array:
+    if algorithm == "folded":
+        dz = lax.optimization_barrier(dz)
+        return lax.optimization_barrier(winograd.tile_input_gradient(dz, backward, winograd.ENLARGED))
+    dx = _forward(dz, backward, algorithm, upsampled=False)
+    if not upsampled:
+        return dx
+    b, h, w, c = dx.shape
+    return dx.reshape(b, h // 2, 2, w // 2, 2, c).sum((2, 4))
+
+
+def _xla(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    return lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def _shifts(x: jax.Array, filter_size: int) -> list[jax.Array]:
+    """The k k zero-padded shifts of the maps, in the order of the kernel's taps."""
+    reach = filter_size // 2
+    _, height, width, _ = x.shape
+    padded = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
+    return [
+        padded[:, i : i + height, j : j + width]
+        for i in range(filter_size)
+        for j in range(filter_size)
+    ]

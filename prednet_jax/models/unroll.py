@@ -1,0 +1,159 @@
+"""A scan over time whose kernel gradients are taken once, after the scan.
+
+Back-propagation through a scan adds a kernel-sized term a frame. Here the kernels are
+prepared once outside the scan and are constants within it; every convolution stacks its
+input, and hands out the cotangent dz of its output through an unused argument (`tap`).
+Then, with t over time and batch and p over space,
+
+    dK[i, j] = sum_{t, p} x[t, p + (i, j)]^T dz[t, p]
+
+is one contraction a kernel, as cuDNN does it for recurrent networks. All the sums over
+time and space are then in one place, where an order of reduction can be drawn.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from prednet_jax.models import convolution
+from prednet_jax.models.plan import Convolution
+
+Kernels = dict[str, jax.Array]
+
+
+def algorithm(plan: Convolution) -> str:
+    """The algorithm that runs a convolution: `auto` is chosen for its shape.
+
+    Raises:
+      ValueError: the named algorithm cannot do this convolution.
+    """
+    return convolution.resolve(
+        plan.algorithm,
+        plan.height,
+        plan.width,
+        plan.in_channels,
+        plan.out_channels,
+        plan.filter_size,
+        plan.upsampled,
+    )
+
+
+def convolve(kernel: jax.Array, plan: Convolution, x: jax.Array) -> jax.Array:
+    """Convolves `[B, H, W, in]` (half of H and W where upsampled) as planned."""
+    return convolution.conv2d(x, kernel, algorithm(plan), plan.upsampled)
+
+
+def unroll(
+    body: Callable,
+    kernels: Mapping[str, jax.Array],
+    others: object,
+    carry: object,
+    xs: object,
+    *,
+    convolutions: Mapping[str, Convolution],
+) -> tuple[object, object]:
+    """Scans `body(conv, others, carry, x) -> (carry, y)` over xs's leading axis.
+
+    Args:
+      body: one step; `conv(name, x)` convolves x with the kernel of that name, each
+        name exactly once a step.
+      kernels: `[k, k, in, out]` by name.
+      others: further parameters, handed to the body.
+      carry: what is carried from step to step.
+      xs: inputs with a leading axis of time.
+      convolutions: shape and algorithm of each convolution, by the names of `kernels`.
+
+    Returns:
+      The last carry, and the stacked ys. Differentiable in kernels, others, carry and
+      the floating-point leaves of xs, in reverse mode and forward over reverse.
+
+    Raises:
+      ValueError: a body does not use each kernel once, or an algorithm cannot do its
+        convolution.
+    """
+    static = tuple(
+        (name, algorithm(plan), plan.filter_size, plan.upsampled)
+        for name, plan in sorted(convolutions.items())
+    )
+    return _unroll(body, static, dict(kernels), others, carry, xs)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _unroll(body, static, kernels, others, carry, xs):
+    prepared = _prepare(static, kernels)
+
+    def conv(name: str, x: jax.Array) -> jax.Array:
+        return convolution.apply(x, prepared[name])
+
+    return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)
+
+
+def _unroll_fwd(body, static, kernels, others, carry, xs):
+    prepared = _prepare(static, kernels)
+
+    def step(taps, others, carry, x):
+        inputs: dict[str, jax.Array] = {}
+
+        def conv(name: str, x: jax.Array) -> jax.Array:
+            if name in inputs:
+                raise ValueError(f"conv({name!r}) twice: expected one call a step")
+            inputs[name] = x
+            if taps is None:
+                return convolution.apply(x, prepared[name])
+            return convolution.apply_tapped(x, prepared[name], taps[name])
+
+        return *body(conv, others, carry, x), inputs
+
+    def run(taps, others, carry, xs):
+        def scanned(carry, x_taps):
+            x, taps = x_taps
+            carry, y, inputs = step(taps, others, carry, x)
+            return carry, (y, inputs)
+
+        carry, (ys, inputs) = jax.lax.scan(scanned, carry, (xs, taps))
+        return (carry, ys), inputs
+
+    taps = _taps(static, kernels, step, others, carry, xs)
+    out, backward, inputs = jax.vjp(run, taps, others, carry, xs, has_aux=True)
+    return out, (backward, inputs)
+
+
+def _unroll_bwd(body, static, residuals, cotangents):
+    backward, inputs = residuals
+    dz, d_others, d_carry, d_xs = backward(cotangents)
+    d_kernels = {}
+    for name, algorithm, filter_size, upsampled in static:
+        # Time and batch are one axis of the contraction.
+        x, z = (a.reshape(-1, *a.shape[2:]) for a in (inputs[name], dz[name]))
+        d_kernels[name] = convolution.filter_gradient(
+            x, z, filter_size, algorithm, upsampled
+        )
+    return d_kernels, d_others, d_carry, d_xs
+
+
+_unroll.defvjp(_unroll_fwd, _unroll_bwd)
+
+
+def _prepare(static, kernels: Kernels) -> dict[str, convolution.Prepared]:
+    return {
+        name: convolution.prepare(kernels[name], algorithm, upsampled)
+        for name, algorithm, _, upsampled in static
+    }
+
+
+def _taps(static, kernels, step, others, carry, xs) -> dict[str, jax.Array]:
+    """Zeros in the shape of every convolution's stacked outputs; never read."""
+    first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
+    *_, inputs = jax.eval_shape(partial(step, None), others, carry, first)
+    if missing := sorted(set(kernels) - set(inputs)):
+        raise ValueError(f"conv never called with {missing}: expected once a step each")
+    length = jax.tree.leaves(xs)[0].shape[0]
+    taps = {}
+    for name, *_, upsampled in static:
+        batch, height, width, _ = inputs[name].shape
+        scale = 2 if upsampled else 1
+        shape = (length, batch, height * scale, width * scale, kernels[name].shape[-1])
+        taps[name] = jnp.zeros(shape, inputs[name].dtype)
+    return taps
