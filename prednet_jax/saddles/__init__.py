@@ -14,7 +14,12 @@ from prednet_jax.saddles.controls import (
     theory_checks,
     unit_check,
 )
-from prednet_jax.saddles.dynamics import Escape, escape_runs, simulate
+from prednet_jax.saddles.dynamics import (
+    Escape,
+    escape_runs,
+    rotated_gradient,
+    simulate,
+)
 from prednet_jax.saddles.elementary import monkey, phase_retrieval, quadratic_quartic
 from prednet_jax.saddles.factorisation import (
     asymmetric_factorisation,
@@ -67,6 +72,7 @@ __all__ = [
     "quadratic_quartic",
     "random_rotation",
     "rotated",
+    "rotated_gradient",
     "simulate",
     "split_units",
     "symmetric_factorisation",

@@ -1,0 +1,75 @@
+"""saddle_escape.py as a user runs it, tiny."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "experiments" / "saddle_escape.py"
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_table_shows_who_leaves(tmp_path):
+    folder = tmp_path / "out"
+    done = run(
+        "--functions=quadratic_quartic",
+        "--optimizers=gradient_descent,heavy_ball",
+        "--precision=float32",
+        "--noise=gradient_gaussian:scale=1e-3",
+        "--keys=8",
+        "--steps=150",
+        f"--workdir={folder}",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    groups = json.loads((folder / "saddle_escape.json").read_text())["groups"]
+    found = {(g["optimizer"], g["form"], g["noise"][:8]): g for g in groups}
+    assert len(found) == len(groups) == 8
+    quiet = found["gradient_descent", "aligned", "none"]
+    assert not any(quiet["escaped"])
+    assert quiet["reading"] == "determinism never leaves"
+    rounding = found["gradient_descent", "rotated", "none"]
+    assert all(rounding["escaped"])
+    assert "rounding alone leaves" in rounding["reading"]
+    noisy = found["heavy_ball", "aligned", "gradient"]
+    assert all(noisy["arrived"])
+    assert "where determinism does not" in noisy["reading"]
+    # Predicted from the projection after ten steps: within two steps of the median.
+    for key in (
+        ("gradient_descent", "rotated", "none"),
+        ("heavy_ball", "rotated", "none"),
+    ):
+        row = found[key]
+        assert abs(row["predicted_median"] - row["escape_median"]) <= 2
+    with (folder / "saddle_escape.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 8
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "predicted.png",
+        "saddle_escape.csv",
+        "saddle_escape.json",
+        "survival_gradient_descent.png",
+        "survival_heavy_ball.png",
+    ]
+    assert "determinism never leaves" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [("--functions=banana", "octopus"), ("--noise=fog:thick=1", "fog")],
+)
+def test_a_bad_value_is_one_line(tmp_path, flag, named):
+    done = run(flag, f"--workdir={tmp_path}/out")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert named in done.stderr
+    assert not (tmp_path / "out").exists()
