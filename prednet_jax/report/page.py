@@ -177,8 +177,8 @@ def _frames(results: Results, images: Images) -> str:
     if not any(figures):
         return ""
     return (
-        "<section><h2>What the networks see</h2><p>The last frames of the source; of an "
-        "endless one, frames far beyond training. "
+        "<section><h2>What the networks see</h2><p>The last frames of the source; "
+        "of an endless one, frames far beyond training. "
         "PredNet predicts each frame before it sees it, and a copy of the frame before "
         "is what it has to beat; the autoencoder only reconstructs.</p>"
         f'<div class="columns">{"".join(figures)}</div></section>'
