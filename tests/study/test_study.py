@@ -1,0 +1,244 @@
+"""The comparison: its design, how it reads runs, and when it refuses."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prednet_jax import backends, records, statistics, study
+from prednet_jax.study import judgement
+from prednet_jax.study.design import estimate
+
+CONTROLS = {"theory_matched": True, "units_separated": True}
+
+
+def design(root, **options):
+    return study.Design(root=root, script="train.py", **options)
+
+
+def write_runs(job, losses, *, weights="same", end=None):
+    """One run a seed whose loss is constant at `losses[seed]`."""
+    for seed, loss in zip(job.seeds, losses, strict=True):
+        folder = job.run_folder(seed)
+        folder.mkdir(parents=True)
+        records.write_json(
+            folder / records.MANIFEST,
+            {
+                "model": job.model,
+                "seed": seed,
+                "initial_params_sha256": f"{weights}{seed}",
+                "data_order_sha256": f"data{seed}",
+                "final_params_sha256": end or f"{job.arm.name}{seed}",
+                "flags": {"noise": "none"},
+                "device": {"threads": 2},
+                "measured_parallelism": 1.9,
+                "versions": {"jax": "0"},
+                "git_commit": "abc",
+            },
+        )
+        writer = records.MetricsWriter(folder)
+        for i in range(10):
+            writer.write(update=i + 1, loss=float(loss), seconds=0.1)
+        writer.close()
+
+
+def simulated(root, *, treatment=0.0, stale=0.02, null=0.0, rung=0.03, seeds=10):
+    """A comparison whose arms differ from the control by known amounts."""
+    plan = design(
+        root,
+        models=("prednet",),
+        arms=("threads_1", "gaussian_2.7e-7", "gaussian_1", "stale_targets"),
+        seeds=seeds,
+    )
+    rng = np.random.default_rng(0)
+    effect = {
+        "float32": 0.0,
+        "reduction_order": treatment,
+        "threads_1": null,
+        "gaussian_2.7e-7": treatment,
+        "gaussian_1": rung,
+        "stale_targets": stale,
+    }
+    for job in plan.pilot() + plan.runs():
+        base = 0.1 + 0.01 * np.random.default_rng(job.seeds[0]).random(len(job.seeds))
+        noise = 0.0 if job.arm.name in ("float32", "threads_1") else 1e-4
+        jitter = noise * rng.standard_normal(len(job.seeds))
+        write_runs(job, base + effect[job.arm.name] + jitter)
+    return plan
+
+
+def judged(plan, stall=None):
+    margins = {m: study.fix_margin(plan, m) for m in plan.models}
+    asked = []
+
+    def find_stall(model, job):
+        asked.append((model, job.arm.name))
+        return stall
+
+    return study.judge(plan, margins, CONTROLS, find_stall), asked
+
+
+def test_no_effect_is_refuted(tmp_path):
+    verdict, asked = judged(simulated(tmp_path))
+    assert verdict["verdict"] == {"prednet": "refuted"}
+    assert asked == []
+    rows = {row["treatment"]: row for row in verdict["contrasts"]}
+    assert rows["stale_targets"]["verdict"] == "higher loss"
+    assert rows["reduction_order"]["verdict"] == "equivalent"
+    assert rows["threads_1"]["bitwise_equal"] == 0
+    assert "emulated noise only" in verdict["details"]["prednet"]["sentence"]
+
+
+def test_the_opposite_can_be_shown(tmp_path):
+    """Noise that helps, at a stall with negative curvature, is supported."""
+    stall = statistics.Stall(
+        stalled=True, negative_curvature=True, small_projection=True
+    )
+    verdict, asked = judged(simulated(tmp_path, treatment=-0.02), stall)
+    assert asked == [("prednet", "float32")]
+    assert verdict["verdict"] == {"prednet": "supported"}
+
+
+def test_help_without_curvature_is_not_enough(tmp_path):
+    verdict, asked = judged(simulated(tmp_path, treatment=-0.02))
+    assert asked
+    assert verdict["verdict"] == {"prednet": "inconclusive"}
+
+
+def test_a_blind_instrument_refutes_nothing(tmp_path):
+    verdict, _ = judged(simulated(tmp_path, rung=0.0))
+    assert verdict["verdict"] == {"prednet": "inconclusive"}
+    lacks = " ".join(verdict["details"]["prednet"]["unmet_for_refuted"])
+    assert "largest Gaussian rung" in lacks
+
+
+def test_margin_is_on_disk_before_the_runs(tmp_path):
+    plan = simulated(tmp_path)
+    margin, spread = study.fix_margin(plan, "prednet")
+    written = records.read_json(tmp_path / "margin_prednet.json")
+    assert written["value"] == margin.value
+    assert written["pilot_sd_of_differences"] == spread
+    # Half the spread between seeds is smaller than a fifth of the gap of 0.02 here.
+    assert margin.value == pytest.approx(min(margin.half_seed_sd, 0.004), rel=0.1)
+
+
+def test_arms_that_did_not_start_alike_are_refused(tmp_path):
+    plan = simulated(tmp_path)
+    job = next(j for j in plan.runs() if j.arm.name == "stale_targets")
+    study.remove(job.folder)
+    write_runs(job, [0.1] * len(job.seeds), weights="other")
+    with pytest.raises(records.RecordError, match="initial_params_sha256"):
+        judged(plan)
+
+
+def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(backends, "gpu_found", lambda: None)
+    plan = design(tmp_path, arms=("gpu", "threads_1"), seeds=2)
+    assert plan.skipped == (("gpu", "no GPU found"),)
+    names = [job.arm.name for job in plan.runs() if job.model == "prednet"]
+    assert names == ["float32", "reduction_order", "threads_1"]
+    words = shlex.split(plan.runs()[1].shown)
+    assert words[0] == "JAX_PLATFORMS=cpu"
+    assert "--noise=reduction_order" in words
+    assert "--seeds=0,1" in words
+    assert estimate(plan, plan.runs()) > 0
+    monkeypatch.setattr(backends, "gpu_found", lambda: "some GPU")
+    assert design(tmp_path, arms=("gpu",)).skipped == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arms": ("magic",)}, "arm='magic': expected one of float32"),
+        ({"models": ("resnet",)}, "models='resnet'"),
+        ({"models": ()}, "models="),
+        ({"seeds": 1}, "seeds=1: expected at least 2"),
+        ({"last": 0.0}, "last=0.0"),
+        ({"height": 25}, "height=25"),
+    ],
+)
+def test_bad_designs_are_named(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        design(tmp_path, **options)
+
+
+def test_a_failing_arm_is_named(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("import sys; print('broken on purpose'); sys.exit(3)")
+    plan = study.Design(root=tmp_path / "out", script=str(script))
+    with pytest.raises(ValueError, match=r"float32 .* status 3 \(broken on purpose\)"):
+        study.execute(plan.runs()[0])
+
+
+def test_arms_by_pattern():
+    assert backends.arm("gaussian_0.1").flags == (
+        "--noise=gradient_gaussian:scale=0.1",
+    )
+    assert backends.arm("threads_2").flags == ("--threads=2",)
+    assert backends.arm("convolution_shifted").flags == ("--convolution=shifted",)
+    assert backends.arm("reduction_order_element").flags == (
+        "--noise=reduction_order:granularity=element",
+    )
+    for bad in ("threads_0", "gaussian_", "gaussian_x", "convolution_"):
+        with pytest.raises(ValueError, match=f"arm='{bad}'"):
+            backends.arm(bad)
+
+
+def test_plateaus():
+    flat = np.concatenate([np.full(60, 1.0), np.linspace(1, 0.1, 40)])
+    assert 10 <= judgement.stalled_at(flat) <= 60
+    falling = 0.95 ** np.arange(100)
+    assert judgement.stalled_at(falling) is None
+    # A plateau that is never left is an end, not a stall.
+    assert judgement.stalled_at(np.full(100, 1.0)) is None
+
+
+def test_threads_are_limited_in_a_process_of_its_own():
+    code = (
+        "from prednet_jax import backends; backends.limit_threads(1);"
+        "assert backends.available_threads() == 1;"
+        "assert backends.measured_parallelism() < 1.1"
+    )
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == 0
+    with pytest.raises(ValueError, match="threads=1000"):
+        backends.limit_threads(1000)
+
+
+def test_whole_comparison_of_the_autoencoder(tmp_path):
+    """The script itself: every process, the verdict, the report."""
+    import subprocess
+
+    script = Path(__file__).parents[2] / "experiments" / "compare_backends.py"
+    arguments = (
+        "--models=autoencoder",
+        "--arms=stale_targets,gpu",
+        "--seeds=2",
+        "--pilot_seeds=2",
+        "--image_updates=20",
+        f"--workdir={tmp_path}/out",
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = records.read_json(tmp_path / "out" / "verdict.json")
+    rows = {row["treatment"]: row for row in verdict["contrasts"]}
+    assert rows["stale_targets"]["bitwise_equal"] == 2
+    assert rows["stale_targets"]["mean_difference"] == 0
+    assert rows["reduction_order"]["bitwise_equal"] == 0
+    assert verdict["verdict"]["autoencoder"] == "inconclusive"
+    assert verdict["controls"]["theory_matched"] is True
+    assert verdict["controls"]["units_separated"] is True
+    if backends.gpu_found() is None:
+        assert "skipped gpu: no GPU found" in done.stdout
+    assert (tmp_path / "out" / "report.html").is_file()
