@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import time
+from concurrent import futures
 from pathlib import Path
 
 import common
@@ -46,6 +47,7 @@ flags.DEFINE_integer("updates", 100, "Updates of PredNet.")
 flags.DEFINE_integer("image_updates", 500, "Updates of the autoencoder.")
 flags.DEFINE_float("last", 0.2, "The metric is the mean loss of this last fraction.")
 flags.DEFINE_string("workdir", "results/compare", "Where to write.")
+flags.DEFINE_integer("jobs", 2, "Processes at a time, on the CPU.")
 flags.DEFINE_bool("dry_run", False, "Print the exact commands and the time, no more.")
 
 
@@ -56,6 +58,8 @@ def main(argv: list[str]) -> None:
     from prednet_jax.study.design import estimate
 
     started = time.perf_counter()
+    if FLAGS.jobs < 1:
+        raise ValueError(f"--jobs={FLAGS.jobs}: expected at least 1")
     design = study.Design(
         root=Path(FLAGS.workdir),
         script=_script("train.py"),
@@ -81,7 +85,7 @@ def main(argv: list[str]) -> None:
     pilot, runs = design.pilot(), design.runs()
     for name, reason in design.skipped:
         print(f"skipped {name}: {reason}")
-    minutes = estimate(design, pilot + runs) / 60
+    minutes = estimate(design, pilot + runs) / 60 / min(FLAGS.jobs, 2)
     if FLAGS.dry_run:
         for job in pilot + runs:
             print(job.shown)
@@ -91,13 +95,11 @@ def main(argv: list[str]) -> None:
     for name in ("pilot", "runs", "curvature", "verdict.json", "report.html"):
         study.remove(design.root / name)
     progress = Progress(len(pilot + runs))
-    for job in pilot:
-        progress.execute(job)
+    progress.execute(pilot)
     margins = {model: study.fix_margin(design, model) for model in design.models}
     for model, (margin, _) in margins.items():
         print(f"margin of {model}: {margin.value:.3g}, {margin.origin}", flush=True)
-    for job in runs:
-        progress.execute(job)
+    progress.execute(runs)
     print("positive controls: escape times, identical units", flush=True)
     verdict = study.judge(design, margins, positive_controls(), find_stall)
     verdict["design"]["command"] = shlex.join(["python", *sys.argv])
@@ -116,24 +118,51 @@ def _script(name: str) -> str:
 
 
 class Progress:
-    """Says which process runs, and lets its progress bar through on a terminal."""
+    """Runs jobs, some at a time, and says which have ended.
+
+    The bits of a run do not depend on what else the machine does; its seconds do. Jobs
+    on a GPU run alone, after the others: each takes the device's memory.
+    """
 
     def __init__(self, total: int):
-        self.total = total
-        self.number = 0
+        from tqdm import tqdm
 
-    def execute(self, job) -> None:
-        """Runs one job."""
+        self.bar = tqdm(
+            total=total, unit="process", disable=not sys.stderr.isatty(), smoothing=0
+        )
+        self.ended = 0
+
+    def execute(self, jobs: list) -> None:
+        """Runs jobs to their end; the first that fails ends the comparison."""
         from prednet_jax import study
 
-        self.number += 1
+        alone = [job for job in jobs if job.arm.gpu]
+        with futures.ThreadPoolExecutor(FLAGS.jobs) as pool:
+            running = {
+                pool.submit(study.execute, job): job for job in jobs if not job.arm.gpu
+            }
+            try:
+                for done in futures.as_completed(running):
+                    done.result()
+                    self.say(running[done])
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        for job in alone:
+            study.execute(job)
+            self.say(job)
+
+    def say(self, job) -> None:
+        """One line for a job that has ended, above the progress bar."""
+        self.ended += 1
         part = job.folder.parent.parent.name
-        print(
-            f"[{self.number}/{self.total}] {part} {job.model} {job.arm.name}: "
+        self.bar.write(
+            f"[{self.ended}/{self.bar.total}] {part} {job.model} {job.arm.name}: "
             f"{job.arm.meaning}",
-            flush=True,
+            file=sys.stdout,
         )
-        study.execute(job, show_progress=sys.stderr.isatty())
+        sys.stdout.flush()
+        self.bar.update()
 
 
 def positive_controls() -> dict:

@@ -18,6 +18,7 @@ from prednet_jax.curvature.divergence import (
     fit_exponent,
     log_distances,
     perturb_one_ulp,
+    saturation,
     weight_distance,
 )
 from prednet_jax.curvature.escape import (
@@ -51,6 +52,7 @@ __all__ = [
     "log_distances",
     "noise_projection",
     "perturb_one_ulp",
+    "saturation",
     "updates_saved",
     "useful_projection",
     "weight_distance",

@@ -109,6 +109,25 @@ def log_distances(
         return np.log(np.array([float(d) for d in distances]))
 
 
+def saturation(
+    log_distance: np.ndarray, travelled: np.ndarray, *, fraction: float = 0.1
+) -> int:
+    """Finds the last update before the two trainings count as different ones.
+
+    Args:
+        log_distance: ln d_t [T + 1].
+        travelled: L2 distance [T + 1] of the weights from their start.
+        fraction: Of the distance travelled; d stops growing exponentially near it.
+
+    Returns:
+        The last t up to which d_t < fraction * travelled_t at every update from 1 on;
+        T if there is none beyond.
+    """
+    with np.errstate(divide="ignore"):
+        beyond = log_distance[1:] >= np.log(fraction) + np.log(travelled[1:])
+    return int(np.argmax(beyond)) if beyond.any() else len(log_distance) - 1
+
+
 def fit_exponent(
     log_distance: np.ndarray,
     *,

@@ -9,8 +9,9 @@ also a fixed other order of the same sums: an experimental arm.
     direct     XLA's convolution for outputs and input gradients, `shifted` for filters
     im2col     one matrix product over k k C neighbourhoods
     shifted    k k matrix products over shifted maps
-    strip2/4   Winograd F(2,3)/F(4,3) along the width, XLA along the height; 3x3 only
-    winograd2/4  the same along both axes; 3x3 only
+    strip2/4   Winograd F(2,3)/F(4,3) along the width, XLA along the height; filter
+               gradients as winograd2; 3x3 only
+    winograd2/4  Winograd F(2,3)/F(4,3) along both axes; 3x3 only
     folded     the enlargement folded into the kernel; 3x3 and `upsampled` only
 
 Three ways to use them:
@@ -25,6 +26,7 @@ not transposed slices); forward over reverse works, forward mode alone does not.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +46,8 @@ ALGORITHMS = (
     "winograd4",
     "folded",
 )
+# A kernel, or the parts of a transformed one.
+Transformed = Any
 # Pixels of one chunk of a filter gradient, measured: see `_chunk`.
 _CHUNK_PIXELS = 12_000
 _FILTERINGS = {
@@ -51,7 +55,6 @@ _FILTERINGS = {
     "strip4": winograd.F4,
     "winograd2": winograd.F2,
     "winograd4": winograd.F4,
-    "folded": winograd.ENLARGED,
 }
 
 
@@ -71,8 +74,8 @@ class Prepared:
       upsampled: whether the input is enlarged x2 first.
     """
 
-    forward: jax.Array
-    backward: jax.Array
+    forward: Transformed
+    backward: Transformed
     algorithm: str
     upsampled: bool
 
@@ -87,7 +90,7 @@ def check(algorithm: str, filter_size: int, upsampled: bool = False) -> str:
         raise ValueError(
             f"convolution={algorithm!r}: expected auto or one of {', '.join(ALGORITHMS)}"
         )
-    if algorithm in _FILTERINGS and filter_size != 3:
+    if algorithm in (*_FILTERINGS, "folded") and filter_size != 3:
         raise ValueError(
             f"convolution={algorithm!r} with filter size {filter_size}: expected filter "
             "size 3, or one of auto, xla, direct, im2col, shifted"
@@ -306,6 +309,7 @@ def _filter_gradient(
 ) -> jax.Array:
     out_channels = dz.shape[-1]
     if algorithm == "folded":
+        x, dz = lax.optimization_barrier((x, dz))
         return winograd.tile_filter_gradient(x, dz, winograd.ENLARGED)
     if upsampled:
         x = upsample(x)
@@ -317,6 +321,7 @@ def _filter_gradient(
         return gradient
     if algorithm in _FILTERINGS:
         f = winograd.F4 if algorithm == "winograd4" else winograd.F2
+        x, dz = lax.optimization_barrier((x, dz))
         return winograd.tile_filter_gradient(x, dz, f)
     views = _shifts(x, filter_size)
     shape = (filter_size, filter_size, x.shape[-1], out_channels)
@@ -332,43 +337,38 @@ def upsample(x: Float[Array, "B H W C"]) -> Float[Array, "B 2H 2W C"]:
     return x.reshape(b, 2 * h, 2 * w, c)
 
 
-def _transform(kernel: jax.Array, algorithm: str) -> jax.Array:
+def _transform(kernel: jax.Array, algorithm: str) -> Transformed:
+    if algorithm == "folded":
+        return winograd.phases(kernel)
     if algorithm.startswith("strip"):
         return winograd.transform_strip(kernel, _FILTERINGS[algorithm])
-    if algorithm in _FILTERINGS:
+    if algorithm.startswith("winograd"):
         return winograd.transform_tile(kernel, _FILTERINGS[algorithm])
     return kernel
 
 
-def _transform_backward(kernel: jax.Array, algorithm: str) -> jax.Array:
+def _transform_backward(kernel: jax.Array, algorithm: str) -> Transformed:
     if algorithm == "folded":
-        return _transform(kernel, algorithm)
+        return winograd.enlarged_backward(kernel)
     # The input gradient is a convolution with the kernel turned by 180 degrees.
     return _transform(kernel[::-1, ::-1].swapaxes(2, 3), algorithm)
 
 
 def _forward(
-    x: jax.Array, kernel: jax.Array, algorithm: str, upsampled: bool
-) -> jax.Array:
-    if algorithm in _FILTERINGS:
-        x = lax.optimization_barrier(x)
-        return lax.optimization_barrier(_forward_(x, kernel, algorithm, upsampled))
-    return _forward_(x, kernel, algorithm, upsampled)
-
-
-def _forward_(
-    x: jax.Array, kernel: jax.Array, algorithm: str, upsampled: bool
+    x: jax.Array, kernel: Transformed, algorithm: str, upsampled: bool
 ) -> jax.Array:
     if algorithm == "folded":
-        return winograd.tile(x, kernel, winograd.ENLARGED)
+        return winograd.enlarged(x, kernel)
     if upsampled:
         x = upsample(x)
     if algorithm in ("xla", "direct"):
         return _xla(x, kernel)
-    if algorithm.startswith("strip"):
-        return winograd.strip(x, kernel, _FILTERINGS[algorithm])
-    if algorithm.startswith("winograd"):
-        return winograd.tile(x, kernel, _FILTERINGS[algorithm])
+    if algorithm in _FILTERINGS:
+        f = _FILTERINGS[algorithm]
+        run = winograd.strip if algorithm.startswith("strip") else winograd.tile
+        # Without the barriers XLA computes what feeds the transform (gates, errors)
+        # anew within each of its many outputs, which takes long to compile as well.
+        return lax.optimization_barrier(run(lax.optimization_barrier(x), kernel, f))
     views = _shifts(x, kernel.shape[0])
     if algorithm == "im2col":
         flat = kernel.reshape(-1, kernel.shape[-1])
@@ -381,11 +381,10 @@ def _forward_(
 
 
 def _input_gradient(
-    dz: jax.Array, backward: jax.Array, algorithm: str, upsampled: bool
+    dz: jax.Array, backward: Transformed, algorithm: str, upsampled: bool
 ) -> jax.Array:
     if algorithm == "folded":
-        dz = lax.optimization_barrier(dz)
-        return lax.optimization_barrier(winograd.tile_input_gradient(dz, backward, winograd.ENLARGED))
+        return winograd.enlarged_input_gradient(dz, backward)
     dx = _forward(dz, backward, algorithm, upsampled=False)
     if not upsampled:
         return dx

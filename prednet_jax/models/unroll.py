@@ -145,7 +145,9 @@ def _prepare(static, kernels: Kernels) -> dict[str, convolution.Prepared]:
 
 def _taps(static, kernels, step, others, carry, xs) -> dict[str, jax.Array]:
     """Zeros in the shape of every convolution's stacked outputs; never read."""
-    first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
+    first = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs
+    )
     *_, inputs = jax.eval_shape(partial(step, None), others, carry, first)
     if missing := sorted(set(kernels) - set(inputs)):
         raise ValueError(f"conv never called with {missing}: expected once a step each")

@@ -88,29 +88,98 @@ ENLARGED = Filtering(
 )
 
 
+def phases(
+    kernel: Float[Array, "3 3 Ci Co"],
+) -> list[list[Float[Array, "2 2 Ci Co"]]]:
+    """Returns the 2x2 kernels of the four phases of a convolved enlargement.
+
+    Along one axis out[2y] = g0 h[y-1] + (g1 + g2) h[y] and
+    out[2y+1] = (g0 + g1) h[y] + g2 h[y+1].
+    """
+
+    def split(taps: Sequence[jax.Array]) -> list[jax.Array]:
+        g0, g1, g2 = taps
+        return [jnp.stack([g0, g1 + g2]), jnp.stack([g0 + g1, g2])]
+
+    return [
+        [half.swapaxes(0, 1) for half in split(list(rows.swapaxes(0, 1)))]
+        for rows in split(list(kernel))
+    ]
+
+
+def enlarged(
+    x: Float[Array, "B H W Ci"], kernel: Sequence[Sequence[jax.Array]]
+) -> Float[Array, "B 2H 2W Co"]:
+    """Convolves the x2 enlargement of x without making it.
+
+    Args:
+      x: input `[B, H, W, Ci]`; zero 'same' padding is implied.
+      kernel: what `phases` returned.
+
+    Returns:
+      `[B, 2H, 2W, Co]`.
+    """
+    batch, height, width, _ = x.shape
+    y = jnp.stack(
+        [
+            jnp.stack(
+                [_convolve(x, k, ((1 - p, p), (1 - q, q))) for q, k in enumerate(row)],
+                3,
+            )
+            for p, row in enumerate(kernel)
+        ],
+        2,
+    )
+    return y.reshape(batch, 2 * height, 2 * width, y.shape[-1])
+
+
+def enlarged_backward(kernel: Float[Array, "3 3 Ci Co"]) -> Float[Array, "4 4 Co Ci"]:
+    """Returns the kernel with which `enlarged_input_gradient` convolves.
+
+    Along one axis dh[y] = g2 dz[2y-1] + (g1 + g2) dz[2y] + (g0 + g1) dz[2y+1]
+    + g0 dz[2y+2].
+    """
+    turned = kernel.swapaxes(2, 3)
+
+    def widen(g: jax.Array) -> jax.Array:
+        return jnp.stack([g[2], g[1] + g[2], g[0] + g[1], g[0]])
+
+    return widen(widen(turned).swapaxes(0, 1)).swapaxes(0, 1)
+
+
+def enlarged_input_gradient(
+    dz: Float[Array, "B 2H 2W Co"], kernel: Float[Array, "4 4 Co Ci"]
+) -> Float[Array, "B H W Ci"]:
+    """Returns the input gradient of `enlarged`: one convolution of stride 2."""
+    return _convolve(dz, kernel, ((1, 1), (1, 1)), stride=2)
+
+
 def transform_strip(
     kernel: Float[Array, "3 3 Ci Co"], f: Filtering
-) -> Float[Array, "P 3 Ci Co"]:
-    """Returns the kernel transformed along the width."""
-    return jnp.einsum("kj,hjio->khio", _constant(f.g, kernel), kernel)
+) -> list[Float[Array, "3 Ci Co"]]:
+    """Returns the kernel transformed along the width, an array for each product.
+
+    Separate arrays, not a stack: in a scan each slice of a stack would be a copy a step.
+    """
+    return _combine(f.g, [kernel[:, j] for j in range(3)])
 
 
 def transform_tile(
     kernel: Float[Array, "3 3 Ci Co"], f: Filtering
-) -> Float[Array, "P P Ci Co"]:
-    """Returns the kernel transformed along both axes (height first)."""
-    half = transform_strip(kernel, f)
-    return jnp.einsum("lh,khio->lkio", _constant(f.g, kernel), half)
+) -> list[list[Float[Array, "Ci Co"]]]:
+    """Returns the kernel transformed along both axes, `[height product][width product]`."""
+    half = _combine(f.g, list(kernel))
+    return [_combine(f.g, [row[j] for j in range(3)]) for row in half]
 
 
 def strip(
-    x: Float[Array, "B H W Ci"], kernel: Float[Array, "P 3 Ci Co"], f: Filtering
+    x: Float[Array, "B H W Ci"], kernel: Sequence[Float[Array, "3 Ci Co"]], f: Filtering
 ) -> Float[Array, "B H W Co"]:
     """Convolves by f along the width and by XLA's convolution along the height.
 
     Args:
       x: input `[B, H, W, Ci]`; zero 'same' padding is implied.
-      kernel: what `transform_strip` returned, `[products, 3, Ci, Co]`.
+      kernel: what `transform_strip` returned.
       f: `F2` or `F4`.
 
     Returns:
@@ -118,55 +187,25 @@ def strip(
     """
     batch, height, width, _ = x.shape
     products = [
-        lax.conv_general_dilated(
-            d,
-            g[:, None],
-            (1, 1),
-            ((1, 1), (0, 0)),
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
+        _convolve(d, g[:, None], ((1, 1), (0, 0)))
         for d, g in zip(_spread(x, 2, f), kernel, strict=True)
     ]
     y = jnp.stack(_combine(f.at, products), 3)
     return y.reshape(batch, height, -1, y.shape[-1])[:, :, :width]
 
 
-def strip_filter_gradient(
-    x: Float[Array, "N H W Ci"], dz: Float[Array, "N H W Co"], f: Filtering
-) -> Float[Array, "3 3 Ci Co"]:
-    """Returns the filter gradient of `strip`: one contraction over N and space."""
-    # A row of zeros after each image (and before the first) lets a vertical shift run
-    # over image borders, so that it is a plain offset in the flat array.
-    row = ((0, 0), (0, 1), (0, 0), (0, 0))
-    products = []
-    for d, e in zip(
-        _spread(jnp.pad(x, row), 2, f), _gather(jnp.pad(dz, row), 2, f), strict=True
-    ):
-        tiles, length = d.shape[2], d.shape[0] * d.shape[1] * d.shape[2]
-        flat = jnp.pad(d.reshape(length, -1), ((tiles, tiles), (0, 0)))
-        products.append(
-            jnp.stack(
-                [
-                    contract(flat[i * tiles : i * tiles + length], e)
-                    for i in range(3)
-                ]
-            )
-        )
-    return jnp.einsum("kj,khio->hjio", _constant(f.g, x), jnp.stack(products))
-
-
 def tile(
-    x: Float[Array, "B H W Ci"], kernel: Float[Array, "P P Ci Co"], f: Filtering
+    x: Float[Array, "B H W Ci"], kernel: Sequence[Sequence[jax.Array]], f: Filtering
 ) -> Float[Array, "B H2 W2 Co"]:
     """Convolves by f along both axes: a matrix product over channels a product.
 
     Args:
       x: input `[B, H, W, Ci]`; zero 'same' padding is implied.
-      kernel: what `transform_tile` returned, `[products, products, Ci, Co]`.
-      f: `F2` or `F4`; or `ENLARGED`, which convolves the x2 enlargement of x.
+      kernel: what `transform_tile` returned.
+      f: `F2` or `F4`.
 
     Returns:
-      `[B, H, W, Co]`, for `ENLARGED` `[B, 2H, 2W, Co]`.
+      `[B, H, W, Co]`.
     """
     half = []
     for strips, g in zip(_spread(x, 1, f), kernel, strict=True):
@@ -178,23 +217,6 @@ def tile(
     columns = [_combine(f.at, column) for column in zip(*half, strict=True)]
     y = jnp.stack([jnp.stack(row, 3) for row in zip(*columns, strict=True)], 2)
     return _merge(y, x, f)
-
-
-def tile_input_gradient(
-    dz: Float[Array, "B 2H 2W Co"], kernel: Float[Array, "P P Ci Co"], f: Filtering
-) -> Float[Array, "B H W Ci"]:
-    """Returns the input gradient of `tile` with `ENLARGED`, its transpose in x.
-
-    `F2` and `F4` have no need of it: a flipped kernel makes theirs a forward pass.
-    """
-    columns = []
-    for e_i, g in zip(_gather(dz, 1, f), kernel, strict=True):
-        products = [
-            jnp.einsum("bhwo,io->bhwi", e, g_ij)
-            for e, g_ij in zip(_gather(e_i, 2, f), g, strict=True)
-        ]
-        columns.append(_collect(products, 2, f))
-    return _collect(columns, 1, f)
 
 
 def tile_filter_gradient(
@@ -214,19 +236,31 @@ def tile_filter_gradient(
     return jnp.einsum("lh,kj,lkio->hjio", g, g, jnp.stack(products))
 
 
-def contract(
-    a: Float[Array, "*n I"], b: Float[Array, "*n O"]
-) -> Float[Array, "I O"]:
+def contract(a: Float[Array, "*n I"], b: Float[Array, "*n O"]) -> Float[Array, "I O"]:
     """Sums the outer products of channels over every other axis."""
     a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
     return lax.dot_general(a, b, (((0,), (0,)), ((), ())))
+
+
+def _convolve(
+    x: jax.Array, kernel: jax.Array, padding: tuple, stride: int = 1
+) -> jax.Array:
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        (stride, stride),
+        padding,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
 
 
 def _spread(x: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
     """B^T d: arrays whose `axis` runs over tiles, one a product."""
     tiles = -(-x.shape[axis] // f.stride)
     inputs = f.bt.shape[1]
-    blocks = _blocks(x, axis, f.stride, before=1, tiles=tiles + (inputs - 1) // f.stride)
+    blocks = _blocks(
+        x, axis, f.stride, before=1, tiles=tiles + (inputs - 1) // f.stride
+    )
     return _combine(
         f.bt,
         [
@@ -236,18 +270,6 @@ def _spread(x: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
             for j in range(inputs)
         ],
     )
-
-
-def _collect(products: list[jax.Array], axis: int, f: Filtering) -> jax.Array:
-    """The transpose of `_spread` where stride is 1: B applied to the products."""
-    size = products[0].shape[axis]
-    total = None
-    for j, part in enumerate(_combine(f.bt.T, products)):
-        pads = [(0, 0)] * part.ndim
-        pads[axis] = (j, f.bt.shape[1] - 1 - j)
-        part = jnp.pad(part, pads)
-        total = part if total is None else total + part
-    return lax.slice_in_dim(total, 1, 1 + size, axis=axis)
 
 
 def _gather(dz: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:

@@ -7,7 +7,7 @@ consumer.
 
 The state is two 32-bit words. Element `i` of the draw numbered `salt` is
 
-    x = G i + (w0 xor s0)                  G = 0x9E3779B9, odd: a bijection of i
+    x = i + (w0 xor s0)
     x = (x xor x >> 16) A                  A = 0x7FEB352D
     x = (x xor x >> 15) + (w1 xor s1)
     x = x B,  x = x xor x >> 16            B = 0x846CA68B
@@ -125,7 +125,7 @@ def bits(state: Array, shape: Sequence[int], salt: int | Sequence[int] = 0) -> A
 
 def hash_counter(index: Array, w0: ArrayLike, w1: ArrayLike) -> Array:
     """The generator itself: bits of the elements numbered `index`, see above."""
-    x = index * np.uint32(_GOLDEN) + w0
+    x = index + w0
     x = (x ^ (x >> np.uint32(16))) * np.uint32(_A)
     x = (x ^ (x >> np.uint32(15))) + w1
     x = x * np.uint32(_B)

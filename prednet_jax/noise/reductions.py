@@ -82,19 +82,20 @@ def draw_swaps(
     Returns:
         The outcomes of the network's exchanges, 32 to a word: uint32 arrays of `shape`.
     """
+    shape = tuple(shape)
     keys = [random_bits.bits(words, shape, (*salt, i)) for i in range(n)]
     packed = []
     for chunk in _batched(enumerate(network(n)), _WORD):
-        word = jnp.zeros(tuple(shape), jnp.uint32)
+        outcomes = []
         for e, (i, j) in chunk:
-            swap = keys[j] < keys[i]
-            bit = lax.convert_element_type(swap, jnp.uint32) << np.uint32(e % _WORD)
-            word = word | bit
-            keys[i], keys[j] = (
-                lax.min(keys[i], keys[j]),
-                lax.max(keys[i], keys[j]),
-            )
-        packed.append(word)
+            swap = lax.convert_element_type(keys[j] < keys[i], jnp.uint32)
+            outcomes.append(lax.shift_left(swap, np.uint32(e % _WORD)))
+            low, high = lax.min(keys[i], keys[j]), lax.max(keys[i], keys[j])
+            keys[i], keys[j] = low, high
+        # A reduction, where the same with | would do: XLA does not repeat it in every
+        # kernel that reads some of the words, which would draw them anew for each sum.
+        rows = lax.concatenate([lax.expand_dims(x, (0,)) for x in outcomes], 0)
+        packed.append(lax.reduce(rows, np.uint32(0), lax.bitwise_or, (0,)))
     return tuple(packed)
 
 

@@ -45,8 +45,8 @@ _FEW = 16
 def step(x: Array, count: Array) -> Array:
     """`x` moved by `count` ulps away from zero (towards it where negative).
 
-    The magnitude stops at the largest finite number, and at the smallest normal one (a
-    denormal: at the smallest denormal), so that the sign never changes.
+    The magnitude stops at the largest finite number and at the smallest positive one
+    (which processors that flush denormals read as zero): the sign never changes.
 
     Args:
         x: floating-point array.
@@ -54,26 +54,22 @@ def step(x: Array, count: Array) -> Array:
     """
     fmt = format_of(x.dtype)
     # 16 bits are too few for the sum of a magnitude and a count.
-    integer = jnp.dtype("int64" if fmt.unsigned.itemsize == 8 else "int32")
-    bits = to_bits(x)
-    magnitude = lax.convert_element_type(
-        bits & fmt.unsigned.type(fmt.magnitude), integer
-    )
-    lowest = lax.select(
-        magnitude >= integer.type(fmt.smallest),
-        jnp.full(x.shape, fmt.smallest, integer),
-        jnp.ones(x.shape, integer),
-    )
+    integer = np.dtype("int64" if x.dtype.itemsize == 8 else "int32")
+    if x.dtype.itemsize == 2:
+        bits = lax.convert_element_type(to_bits(x), integer)
+    else:
+        bits = lax.bitcast_convert_type(x, integer)
+    magnitude = bits & integer.type(fmt.magnitude)
     moved = magnitude + lax.convert_element_type(count, integer)
-    moved = jnp.minimum(jnp.maximum(moved, lowest), integer.type(fmt.largest))
+    moved = lax.clamp(integer.type(1), moved, integer.type(fmt.largest))
     # Zero wraps around to the largest unsigned number: one comparison for both ends.
-    wrapped = lax.convert_element_type(magnitude, f"u{integer.name}") - np.dtype(
-        f"u{integer.name}"
-    ).type(1)
-    movable = wrapped < np.dtype(f"u{integer.name}").type(fmt.largest)
-    moved = lax.select(movable, moved, magnitude)
-    sign = bits & fmt.unsigned.type(fmt.magnitude + 1)
-    return from_bits(sign | lax.convert_element_type(moved, fmt.unsigned), x.dtype)
+    unsigned = np.dtype(f"u{integer.name}")
+    wrapped = lax.convert_element_type(magnitude - integer.type(1), unsigned)
+    movable = wrapped < unsigned.type(fmt.largest)
+    moved = (bits ^ magnitude) | lax.select(movable, moved, magnitude)
+    if x.dtype.itemsize == 2:
+        return from_bits(lax.convert_element_type(moved, fmt.unsigned), x.dtype)
+    return from_bits(moved, x.dtype)
 
 
 def random_step(x: Array, most: int, random: Array) -> Array:

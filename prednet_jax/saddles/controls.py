@@ -40,12 +40,12 @@ class TheoryCheck(NamedTuple):
 
 
 class UnitCheck(NamedTuple):
-    """Identical units under one granularity, as fractions of the seeds.
+    """Identical units under one granularity, as fractions of the runs.
 
     Attributes:
       granularity: "shared", "tile" or "element".
-      identical: seeds whose paired units are still bitwise equal.
-      escaped: seeds that left the symmetric saddle.
+      identical: runs whose paired units are still bitwise equal.
+      escaped: runs that left the symmetric saddle.
       passed: all identical under "shared", all different and escaped otherwise.
     """
 
@@ -162,21 +162,23 @@ def theory_checks(seeds: int = 64) -> tuple[TheoryCheck, ...]:
 def unit_check(make_noisy: NoisyFactory, granularity: str, pairs: int) -> UnitCheck:
     """Whether noise of one granularity separates identical units, over four seeds.
 
-    Gradient descent from a symmetric start, 300 steps: twice the time that rounding
-    errors of 1e-8 take to grow to the radius. Arguments as `positive_controls`.
+    Gradient descent and heavy ball from a symmetric start, 300 steps: twice the time
+    that rounding errors of 1e-8 take to grow to the radius. Arguments as
+    `positive_controls`.
     """
     function = identical_units(pairs)
+    rate = 1 / (2 * function.smoothness)
     noisy = make_noisy(jax.grad(function.fn), granularity)
     runs = escape_runs(
         lambda key, x, q: noisy(key, x),
         function,
-        [gradient_descent(1 / (2 * function.smoothness))],
+        [gradient_descent(rate), heavy_ball(rate)],
         forms=("aligned",),
         seeds=4,
         steps=300,
     )
-    same = [_paired_units_equal(x, pairs) for x in runs.x[0, 0]]
-    escaped = runs.escaped[0, 0]
+    same = [_paired_units_equal(x, pairs) for x in np.concatenate(runs.x[:, 0])]
+    escaped = runs.escaped[:, 0]
     passed = all(same) if granularity == "shared" else escaped.all() and not any(same)
     return UnitCheck(
         granularity, float(np.mean(same)), float(escaped.mean()), bool(passed)

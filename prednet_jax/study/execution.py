@@ -9,12 +9,11 @@ from pathlib import Path
 from prednet_jax.study.design import Job
 
 
-def execute(job: Job, *, show_progress: bool = False) -> None:
+def execute(job: Job) -> None:
     """Runs one job to its end; what it prints goes to `log.txt` in its directory.
 
     Args:
         job: the process to run.
-        show_progress: let its progress bar through to stderr.
 
     Raises:
         ValueError: it ended with another status than 0; the message names the arm,
@@ -24,10 +23,10 @@ def execute(job: Job, *, show_progress: bool = False) -> None:
     log = job.folder / "log.txt"
     with open(log, "w") as file:
         done = subprocess.run(
-            [sys.executable, *job.command, f"--progress={show_progress}"],
+            [sys.executable, *job.command, "--noprogress"],
             env=os.environ | dict(job.arm.environment),
             stdout=file,
-            stderr=None if show_progress else subprocess.STDOUT,
+            stderr=subprocess.STDOUT,
             check=False,
         )
     if done.returncode:

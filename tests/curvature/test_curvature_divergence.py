@@ -9,6 +9,7 @@ from prednet_jax.curvature import (
     fit_exponent,
     log_distances,
     perturb_one_ulp,
+    saturation,
     weight_distance,
 )
 
@@ -77,6 +78,15 @@ def test_the_second_training_may_step_differently():
         weights=lambda s: s["w"],
     )
     np.testing.assert_allclose(logs, [-np.inf, 0.0, math.log(2.0)], rtol=1e-6)
+
+
+def test_saturation_is_the_last_update_before_the_fraction():
+    logs = np.log([1e-9, 1e-3, 1e-2, 0.3, 0.05, 0.9])
+    travelled = np.array([0.0, 1.0, 1.0, 2.0, 2.0, 2.0])
+    assert saturation(logs, travelled) == 2
+    assert saturation(logs, travelled, fraction=0.2) == 4
+    assert saturation(logs, travelled, fraction=1.0) == 5
+    assert saturation(np.full(3, -np.inf), np.array([0.0, 1.0, 1.0])) == 2
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, -0.4])

@@ -160,7 +160,7 @@ def test_reference_values():
     got = random_bits.bits(jnp.array([w0, w1], jnp.uint32), (2, 3), salt)
     mask = 0xFFFFFFFF
     for i, value in enumerate(np.asarray(got).ravel()):
-        x = (0x9E3779B9 * i + (w0 ^ s0)) & mask
+        x = (i + (w0 ^ s0)) & mask
         x = ((x ^ (x >> 16)) * 0x7FEB352D) & mask
         x = ((x ^ (x >> 15)) + (w1 ^ s1)) & mask
         x = (x * 0x846CA68B) & mask
