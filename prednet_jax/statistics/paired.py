@@ -248,7 +248,7 @@ def sign_flip(difference: ArrayLike) -> tuple[float, str]:
         sums = np.concatenate([sums + value, sums - value])
     # Patterns that tie with the observed one in exact arithmetic may fall short of it
     # by the rounding of n additions.
-    tie = 0.0
+    tie = n * np.finfo(np.float64).eps * np.abs(d).sum()
     p = float(np.mean(np.abs(sums) >= abs(d.sum()) - tie))
     return p, f"sign flip, exact (all {2**n} patterns)"
 
