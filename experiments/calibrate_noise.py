@@ -1,0 +1,265 @@
+"""Measures how much each reduction varies from run to run on this device.
+
+    python experiments/calibrate_noise.py
+    python experiments/calibrate_noise.py --shapes=prednet --repeats=20 --processes=5
+
+Each reduction of a training step is executed again (per call: atomics, scheduling),
+compiled again, and compiled in other processes (per run: autotuning may choose another
+kernel). V_c is the fraction of elements that differ from the first output, V_ermv their
+mean relative difference. Beside them stands what each profile of the noise
+`reduction_order` emulates between keys, and whether the profile and the device agree on
+which reductions vary. On a CPU nothing varies, and every profile overstates.
+
+Writes calibration.json and calibration.png to --workdir.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import common
+from absl import flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_enum("shapes", "tiny", ["tiny", "prednet"], "Sizes of the reductions.")
+flags.DEFINE_list("primitives", None, "Some of the reductions; default: all.")
+flags.DEFINE_integer("repeats", 10, "Executions of each program, and keys of noise.")
+flags.DEFINE_integer("compilations", 2, "Compilations of each program in this process.")
+flags.DEFINE_integer("processes", 1, "Further processes that compile each program.")
+flags.DEFINE_list(
+    "profile",
+    ["uniform_worst_case", "xla_gpu", "chainer_cudnn"],
+    "Profiles of reduction_order to compare with.",
+)
+flags.DEFINE_enum(
+    "granularity", "tile", ["tile", "element", "shared"], "Of the emulated orders."
+)
+flags.DEFINE_integer("partials", 8, "Pieces of each emulated reduction, from 3.")
+flags.DEFINE_bool("figure", True, "Whether to draw calibration.png.")
+flags.DEFINE_string("workdir", "results/calibration", "Where to write.")
+flags.DEFINE_string("outputs", None, "Internal: write first outputs here and end.")
+
+
+def main(argv: list[str]) -> None:
+    """Checks the flags, measures every reduction, writes table, JSON and figure."""
+    del argv
+    for name, low in (("repeats", 2), ("compilations", 1), ("processes", 0)):
+        if getattr(FLAGS, name) < low:
+            raise ValueError(f"--{name}={getattr(FLAGS, name)}: expected {low} or more")
+    from prednet_jax import backends, records
+    from prednet_jax.noise import calibration
+
+    specs = orders()
+    backends.set_precision("float32")
+    probes = chosen(calibration.probes(FLAGS.shapes))
+    if FLAGS.outputs:
+        write_outputs(probes, FLAGS.outputs)
+        return
+    others = outputs_of_processes(FLAGS.processes)
+    device = backends.device_description()
+    print(f"{device['kind']} ({device['platform']}), shapes {FLAGS.shapes}")
+    print(HEADER)
+    rows = []
+    for probe in probes:
+        rows.append(measure(probe, specs, [found[probe.name] for found in others]))
+        print(line(rows[-1]), flush=True)
+    varying = [row["primitive"] for row in rows if varies(row)]
+    print(f"vary from run to run: {', '.join(varying) or 'none'}")
+    for profile in specs:
+        print(judgement(profile, rows))
+    workdir = Path(FLAGS.workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    result = {
+        "device": device,
+        "versions": records.versions(),
+        "environment": records.environment(),
+        "shapes": FLAGS.shapes,
+        "partials": FLAGS.partials,
+        "granularity": FLAGS.granularity,
+        "varying": varying,
+        "primitives": rows,
+    }
+    records.write_json(workdir / "calibration.json", result)
+    if FLAGS.figure:
+        draw(rows, workdir / "calibration.png")
+    print(f"written: {workdir / 'calibration.json'}")
+
+
+def chosen(probes) -> list:
+    """The probes named by --primitives, in their own order."""
+    if FLAGS.primitives is None:
+        return list(probes)
+    names = [probe.name for probe in probes]
+    unknown = [name for name in FLAGS.primitives if name not in names]
+    if unknown or not FLAGS.primitives:
+        raise ValueError(
+            f"--primitives={','.join(FLAGS.primitives)}: expected some of "
+            f"{', '.join(names)}"
+        )
+    return [probe for probe in probes if probe.name in FLAGS.primitives]
+
+
+def orders() -> dict:
+    """The reduction order of each profile asked for."""
+    from prednet_jax.noise import ReductionOrder
+
+    if not FLAGS.profile:
+        raise ValueError("--profile=: expected at least one profile")
+    return {
+        profile: ReductionOrder(
+            partials=FLAGS.partials, granularity=FLAGS.granularity, profile=profile
+        )
+        for profile in FLAGS.profile
+    }
+
+
+def measure(probe, specs: dict, others: list) -> dict:
+    """The measured and the emulated variation of one reduction."""
+    from prednet_jax.noise import calibration
+
+    calls = calibration.repeated_calls(probe, FLAGS.repeats)
+    compilations = calibration.repeated_compilations(probe, FLAGS.compilations)
+    row = {
+        "primitive": probe.name,
+        "call": calibration.spread(calls)._asdict(),
+        "compilation": calibration.spread([calls[0], *compilations])._asdict(),
+        "process": None,
+        "emulated": {},
+    }
+    if others:
+        row["process"] = calibration.spread([calls[0], *others])._asdict()
+    known: dict = {}
+    for profile, spec in specs.items():
+        paths = calibration.perturbed_paths(probe, spec)
+        if paths and paths not in known:
+            outputs = calibration.emulated(probe, spec, FLAGS.repeats)
+            known[paths] = calibration.spread(outputs)._asdict()
+        row["emulated"][profile] = known.get(paths)
+    return row
+
+
+def varies(row: dict) -> bool:
+    """Whether the reduction varied at any of the three distances."""
+    return any(row[k] and row[k]["v_c"] > 0 for k in ("call", "compilation", "process"))
+
+
+HEADER = (
+    f"{'primitive':<23} {'call V_c':>9} {'compile':>9} {'process':>9} {'V_ermv':>9}"
+    f"   {'emulated V_c':>12} {'V_ermv':>9}"
+)
+
+
+def line(row: dict) -> str:
+    """One line of the table; the emulated figures are the widest profile's."""
+    found = [row[k] for k in ("call", "compilation", "process")]
+    shares = [f"{s['v_c']:9.3g}" if s else f"{'-':>9}" for s in found]
+    relative = max(s["v_ermv"] for s in found if s)
+    emulated = [s for s in row["emulated"].values() if s]
+    widest = max(emulated, key=lambda s: s["v_c"], default=None)
+    tail = (
+        f"{widest['v_c']:>12.3g} {widest['v_ermv']:>9.2g}"
+        if widest
+        else f"{'-':>12} {'-':>9}"
+    )
+    return f"{row['primitive']:<23} {' '.join(shares)} {relative:>9.2g}   {tail}"
+
+
+def judgement(profile: str, rows: list[dict]) -> str:
+    """Where a profile and the device disagree."""
+    perturbed = {r["primitive"] for r in rows if r["emulated"][profile]}
+    measured = {r["primitive"] for r in rows if varies(r)}
+    order = [r["primitive"] for r in rows]
+    only_noise = [name for name in order if name in perturbed - measured]
+    only_device = [name for name in order if name in measured - perturbed]
+    return (
+        f"{profile}: perturbs, but quiet here: {', '.join(only_noise) or 'none'}; "
+        f"leaves alone, but varies here: {', '.join(only_device) or 'none'}"
+    )
+
+
+def write_outputs(probes, path: str) -> None:
+    """The first output of every probe, for a parent process."""
+    import numpy as np
+
+    from prednet_jax.noise import calibration
+
+    np.savez(path, **{p.name: calibration.repeated_calls(p, 1)[0] for p in probes})
+
+
+def outputs_of_processes(count: int) -> list:
+    """First outputs of all probes in `count` processes, one after another.
+
+    They run before this process starts its backend, which may take the whole device.
+
+    Raises:
+        ValueError: a process failed; its last line on stderr is quoted.
+    """
+    import numpy as np
+
+    found = []
+    names = FLAGS.primitives
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(count):
+            path = os.path.join(folder, f"{i}.npz")
+            command = [
+                sys.executable,
+                str(Path(__file__).resolve()),
+                f"--shapes={FLAGS.shapes}",
+                *([f"--primitives={','.join(names)}"] if names else []),
+                f"--outputs={path}",
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+                raise ValueError(f"process {i + 1} of --processes={count}: {last}")
+            with np.load(path) as arrays:
+                found.append({name: arrays[name] for name in arrays.files})
+    return found
+
+
+def draw(rows: list[dict], path: Path) -> None:
+    """Measured and emulated V_c of each primitive."""
+    import io
+
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    from prednet_jax import records
+
+    profiles = list(rows[0]["emulated"])
+    series = {
+        "measured, per call": [r["call"]["v_c"] for r in rows],
+        "measured, per compilation": [r["compilation"]["v_c"] for r in rows],
+        **(
+            {"measured, per process": [r["process"]["v_c"] for r in rows]}
+            if rows[0]["process"]
+            else {}
+        ),
+        **{
+            f"emulated, {p}": [(r["emulated"][p] or {"v_c": 0.0})["v_c"] for r in rows]
+            for p in profiles
+        },
+    }
+    figure, axis = plt.subplots(figsize=(8, 5))
+    height = 0.8 / len(series)
+    for i, (name, values) in enumerate(series.items()):
+        places = [j + (i + 0.5) * height - 0.4 for j in range(len(rows))]
+        axis.barh(places, values, height, label=name)
+    axis.set_yticks(range(len(rows)), [r["primitive"] for r in rows])
+    axis.invert_yaxis()
+    axis.set_xlabel("$V_c$: fraction of elements that differ from the first output")
+    axis.set_xlim(0, 1)
+    axis.legend(fontsize="small")
+    figure.tight_layout()
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150)
+    plt.close(figure)
+    records.write_bytes(path, content.getvalue())
+
+
+if __name__ == "__main__":
+    common.run(main)

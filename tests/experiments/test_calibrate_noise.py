@@ -1,0 +1,82 @@
+"""The calibration script, run once, tiny; and its measures without it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prednet_jax.noise import calibration
+from prednet_jax.noise.specs import ReductionOrder
+
+ROOT = Path(__file__).parent.parent.parent
+SCRIPT = [sys.executable, str(ROOT / "experiments" / "calibrate_noise.py")]
+
+
+def run(*arguments):
+    return subprocess.run(
+        [*SCRIPT, *arguments], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+
+def test_a_cpu_repeats_bitwise_and_every_profile_overstates(tmp_path):
+    done = run(
+        "--primitives=dot_general,scatter-add",
+        "--repeats=3",
+        "--profile=uniform_worst_case,chainer_cudnn",
+        f"--workdir={tmp_path}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "vary from run to run: none" in done.stdout
+    assert "quiet here: scatter-add; leaves alone, but varies here: none" in done.stdout
+    result = json.loads((tmp_path / "calibration.json").read_text())
+    assert result["device"]["platform"] == "cpu"
+    assert result["varying"] == []
+    assert (tmp_path / "calibration.png").read_bytes().startswith(b"\x89PNG")
+    dot, scatter = result["primitives"]
+    for row in (dot, scatter):
+        for distance in ("call", "compilation", "process"):
+            assert row[distance]["v_c"] == row[distance]["v_ermv"] == 0
+            assert row[distance]["ulps"].keys() == row["call"]["ulps"].keys()
+        assert row["emulated"]["uniform_worst_case"]["v_c"] > 0.05
+    # Chainer's dense products were deterministic, its scatters were not.
+    assert dot["emulated"]["chainer_cudnn"] is None
+    assert scatter["emulated"]["chainer_cudnn"]["v_c"] > 0.05
+
+
+def test_mistakes_end_in_one_line(tmp_path):
+    done = run("--primitives=dot", f"--workdir={tmp_path / 'new'}")
+    assert done.returncode == 2
+    assert "--primitives=dot: expected some of dot_general" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_spread_by_hand():
+    first = np.ones(4, np.float32)
+    other = np.nextafter(first, np.float32(2)) * np.float32([1, 1, 1, 2])
+    other[0] = 1
+    found = calibration.spread([first, first, other])
+    assert found.outputs == 2
+    assert found.varies
+    assert found.v_c == 0.375
+    assert found.ulps["0"] == 5
+    assert found.ulps["1"] == 2
+    assert not calibration.spread([first, first]).varies
+    with pytest.raises(ValueError, match="1 outputs"):
+        calibration.spread([first])
+
+
+def test_each_probe_holds_the_reduction_it_names():
+    """And no other float reduction: its variation is that of one primitive."""
+    for probe in calibration.probes("tiny"):
+        (path,) = calibration.perturbed_paths(probe, ReductionOrder())
+        name = probe.name.split(" ")[0].replace("conv", "conv_general_dilated")
+        assert name in path
+
+
+def test_unknown_shapes_are_refused():
+    with pytest.raises(ValueError, match="shapes='large': expected one of tiny"):
+        calibration.probes("large")
