@@ -27,7 +27,7 @@ flags.DEFINE_list(
         "threads_1",
         "ulp",
         "gaussian_2.7e-7",
-        "gaussian_1",
+        "gaussian_10",
         "stale_targets",
         "gpu",
         "gpu_deterministic",
