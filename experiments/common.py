@@ -141,7 +141,8 @@ def define_data_flags() -> None:
         "data",
         None,
         "walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a folder of "
-        "images, a text list of images or of such lists, a video, an .npz with `frames` uint8 [T, H, W, C]. "
+        "images, a text list of images or of such lists, a video, an .npz with "
+        "`frames` uint8 [T, H, W, C]. "
         "Default: walk, or digits for the autoencoder.",
     )
     flags.DEFINE_enum(

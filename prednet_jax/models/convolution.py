@@ -20,8 +20,9 @@ Three ways to use them:
     filter_gradient(x, dz)           the kernel's gradient, one contraction over
                                      images (time and batch) and space
 
-conv2d and apply_tapped carry their own reverse rule (the gradients are again fast algorithms,
-not transposed slices); forward over reverse works, forward mode alone does not.
+conv2d and apply_tapped carry their own reverse rules (the gradients are again fast
+algorithms, not transposed slices): forward over reverse works, forward mode alone does
+not.
 """
 
 from dataclasses import dataclass
@@ -88,12 +89,13 @@ def check(algorithm: str, filter_size: int, upsampled: bool = False) -> str:
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(
-            f"convolution={algorithm!r}: expected auto or one of {', '.join(ALGORITHMS)}"
+            f"convolution={algorithm!r}: expected auto or one of "
+            f"{', '.join(ALGORITHMS)}"
         )
     if algorithm in (*_FILTERINGS, "folded") and filter_size != 3:
         raise ValueError(
-            f"convolution={algorithm!r} with filter size {filter_size}: expected filter "
-            "size 3, or one of auto, xla, direct, im2col, shifted"
+            f"convolution={algorithm!r} with filter size {filter_size}: expected "
+            "filter size 3, or one of auto, xla, direct, im2col, shifted"
         )
     if algorithm == "folded" and not upsampled:
         raise ValueError(
@@ -178,8 +180,11 @@ def conv2d(
       ValueError: the algorithm cannot do this convolution.
     """
     scale = 2 if upsampled else 1
-    shape = (x.shape[1] * scale, x.shape[2] * scale, *kernel.shape[2:])
-    algorithm = resolve(algorithm, *shape, kernel.shape[0], upsampled)
+    height, width = x.shape[1] * scale, x.shape[2] * scale
+    filter_size, _, inputs, outputs = kernel.shape
+    algorithm = resolve(
+        algorithm, height, width, inputs, outputs, filter_size, upsampled
+    )
     return _conv2d(x, kernel, algorithm, upsampled)
 
 

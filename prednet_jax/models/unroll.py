@@ -13,6 +13,7 @@ time and space are then in one place, where an order of reduction can be drawn.
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,12 +49,12 @@ def convolve(kernel: jax.Array, plan: Convolution, x: jax.Array) -> jax.Array:
 def unroll(
     body: Callable,
     kernels: Mapping[str, jax.Array],
-    others: object,
-    carry: object,
-    xs: object,
+    others: Any,
+    carry: Any,
+    xs: Any,
     *,
     convolutions: Mapping[str, Convolution],
-) -> tuple[object, object]:
+) -> tuple[Any, Any]:
     """Scans `body(conv, others, carry, x) -> (carry, y)` over xs's leading axis.
 
     Args:

@@ -159,7 +159,7 @@ def transform_strip(
 ) -> list[Float[Array, "3 Ci Co"]]:
     """Returns the kernel transformed along the width, an array for each product.
 
-    Separate arrays, not a stack: in a scan each slice of a stack would be a copy a step.
+    Separate arrays, not a stack: within a scan a slice of a stack is a copy a step.
     """
     return _combine(f.g, [kernel[:, j] for j in range(3)])
 
@@ -167,7 +167,7 @@ def transform_strip(
 def transform_tile(
     kernel: Float[Array, "3 3 Ci Co"], f: Filtering
 ) -> list[list[Float[Array, "Ci Co"]]]:
-    """Returns the kernel transformed along both axes, `[height product][width product]`."""
+    """Returns the kernel transformed along both axes: by height, then by width."""
     half = _combine(f.g, list(kernel))
     return [_combine(f.g, [row[j] for j in range(3)]) for row in half]
 

@@ -1,0 +1,218 @@
+"""Follows the growth of a tiny difference between two trainings.
+
+    python experiments/divergence.py
+
+trains twice on the same embedded frames in the same order, the second time from weights
+moved to a neighbouring number (one ulp), or with --noise from the same weights under a
+noise spec. Prints the L2 distance of the weights, both losses, and the finite-time
+Lyapunov exponent: the growth of ln distance an update, up to where the distance reaches
+a tenth of the way the weights have gone.
+
+Writes divergence.json and divergence.png to --workdir. A positive exponent says that
+rounding errors are amplified, not that they matter: compare the losses.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import common
+import numpy as np
+from absl import flags
+
+FLAGS = flags.FLAGS
+common.define_model_flags(channels="3,6,12", height=24, width=32)
+common.define_data_flags()
+flags.DEFINE_integer("window", 10, "Transitions an update, >= 2.")
+flags.DEFINE_integer("updates", 250, "Updates to make, at least 5.")
+flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
+flags.DEFINE_string(
+    "noise",
+    None,
+    "Noise spec for the second training, such as reduction_order or "
+    "gaussian:scale=1e-6. Default: none, but weights that differ by one ulp.",
+)
+flags.DEFINE_enum("precision", "float32", ["float32", "float64"], "Of everything.")
+flags.DEFINE_string("workdir", "results/divergence", "Where to write.")
+
+
+def main(argv: list[str]) -> None:
+    """Checks the flags, trains twice, writes table, JSON and figure."""
+    del argv
+    if FLAGS.updates < 5:
+        raise ValueError(f"--updates={FLAGS.updates}: expected at least 5")
+    if FLAGS.window < 2:
+        raise ValueError(f"--window={FLAGS.window}: expected at least 2")
+    from prednet_jax import records
+
+    result = measure()
+    last = len(result["log_distance"]) - 1
+    print(
+        f"{'update':>6} {'distance':>9} {'travelled':>9} {'loss':>9} {'other loss':>10}"
+    )
+    for t in sorted({t for t in (0, 1, 2, 5, 10, 20, 50, 100, 200, last) if t <= last}):
+        losses = [result["losses"][i][t - 1] if t else math.nan for i in (0, 1)]
+        print(
+            f"{t:6d} {result['distance'][t]:9.2e} {result['travelled'][t]:9.2e} "
+            f"{losses[0]:9.5f} {losses[1]:10.5f}"
+        )
+    print(result["statement"])
+    folder = Path(FLAGS.workdir)
+    folder.mkdir(parents=True, exist_ok=True)
+    records.write_json(folder / "divergence.json", result)
+    records.write_bytes(folder / "divergence.png", figure(result))
+    print(f"{folder / 'divergence.json'}  {folder / 'divergence.png'}")
+
+
+def measure() -> dict:
+    """Trains the two copies and fits the exponent."""
+    import jax
+
+    from prednet_jax import backends, curvature, keys
+    from prednet_jax.training import loop, truncated
+
+    keys.stream(FLAGS.seed, "init")
+    spec = None
+    if FLAGS.noise is not None:
+        from prednet_jax import noise
+
+        spec = noise.parse(FLAGS.noise)
+    common.use_compilation_cache()
+    name = FLAGS.data or ("digits" if FLAGS.model == "autoencoder" else "walk")
+    config = common.model_config(name)
+    dtype = backends.set_precision(FLAGS.precision)
+    source = common.open_source(name, config, FLAGS.seed)
+    schedule = loop.frame_schedule(
+        config, source, window=FLAGS.window, updates=FLAGS.updates
+    )
+    optimizer = loop.default_optimizer(config, FLAGS.updates)
+    weights = loop.initial_params(config, FLAGS.seed)
+    params = loop.prepare_params(weights, dtype, None, FLAGS.seed)
+    other = loop.prepare_params(weights, dtype, spec, FLAGS.seed)
+    if spec is None:
+        other = curvature.perturb_one_ulp(params, keys.stream(FLAGS.seed, "probe"))
+    key, losses, travelled = keys.stream(FLAGS.seed, "noise"), ([], []), [0.0]
+    away = jax.jit(curvature.weight_distance)
+
+    def recorded(update, into: list):
+        """The update as a step of `log_distances`, which notes the loss."""
+
+        def step(state, batch):
+            state, metrics = update(state, *batch, key)
+            value = (metrics.frame_losses * metrics.scored).sum() / metrics.scored.sum()
+            into.append(float(value))
+            if into is losses[0]:
+                travelled.append(float(away(state.params, params)))
+            return state
+
+        return step
+
+    update = jax.jit(truncated.make_step(config, optimizer))
+    noisy = update
+    if spec is not None:
+        noisy = jax.jit(truncated.make_step(config, optimizer, noise=spec))
+    log_distance = curvature.log_distances(
+        recorded(update, losses[0]),
+        truncated.initial_train_state(config, params, optimizer),
+        truncated.initial_train_state(config, other, optimizer),
+        batches(source, schedule),
+        step_b=recorded(noisy, losses[1]),
+        weights=lambda state: state.params,
+    )
+    return judged(log_distance, np.array(travelled), losses)
+
+
+def batches(source, schedule) -> Iterator[tuple]:
+    """Frames `[T + 1, 1, H, W, C]` uint8 and whether they open a sequence."""
+    from prednet_jax import data
+
+    if not schedule.window:
+        for images in data.single_images(source, schedule, 64):
+            for image in images:
+                yield image[None, None], np.bool_(True)
+        return
+    for frames, first in data.chunks(source, schedule, 16):
+        for window, opens in zip(frames, first, strict=True):
+            yield window[:, None], np.bool_(opens)
+
+
+def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> dict:
+    """The record of a measurement, with the exponent and a sentence."""
+    from prednet_jax import curvature, records
+
+    # The noisy copy starts from equal weights: the growth begins after update 1.
+    first = 1
+    last = curvature.saturation(log_distance, travelled)
+    exponent = None
+    distance = np.exp(log_distance)
+    if not np.isfinite(log_distance[first:]).all():
+        statement = "the two trainings have equal weights: nothing grows"
+    elif last - first < 4:
+        statement = (
+            f"saturated after update {last}: too early for an exponent "
+            "(try a smaller difference)"
+        )
+    else:
+        exponent = curvature.fit_exponent(log_distance, first=first, last=last)
+        factor = math.exp(log_distance[last] - log_distance[first])
+        statement = (
+            f"exponent {exponent.rate:.4f} an update (95 % interval {exponent.low:.4f} "
+            f"to {exponent.high:.4f}) over updates {first} to {last}: "
+            f"the distance grew {factor:.3g} times"
+        )
+        exponent = exponent._asdict()
+    tail = max(1, len(losses[0]) // 5)
+    means = [float(np.mean(one[-tail:])) for one in losses]
+    statement += (
+        f"; mean loss of the last {tail} updates {means[0]:.6f} and {means[1]:.6f} "
+        f"({100 * (means[1] / means[0] - 1):+.3f} %)"
+    )
+    return {
+        "statement": statement,
+        "exponent": exponent,
+        "mean_losses": means,
+        "distance": distance.tolist(),
+        "log_distance": log_distance.tolist(),
+        "travelled": travelled.tolist(),
+        "losses": list(losses),
+        "flags": {
+            flag.name: flag.value for flag in FLAGS.get_key_flags_for_module("__main__")
+        },
+        "versions": records.versions(),
+        "git_commit": records.git_commit(Path(__file__).parent),
+    }
+
+
+def figure(result: dict) -> bytes:
+    """Distance and losses along training."""
+    import io
+
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    drawing, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    t = np.arange(len(result["distance"]))
+    left.plot(t[1:], result["distance"][1:], label="between the two")
+    left.plot(t[1:], result["travelled"][1:], label="from the start")
+    found = result["exponent"]
+    if found:
+        ends = np.array([found["first"], found["last"]])
+        line = np.log(result["distance"][found["first"]])
+        fit = np.exp(line + found["rate"] * (ends - ends[0]))
+        left.plot(ends, fit, "k--", label=f"{found['rate']:.3f} an update")
+    left.set(xlabel="update", ylabel="L2 distance of weights", yscale="log")
+    left.legend()
+    right.plot(t[1:], result["losses"][0], label="first")
+    right.plot(t[1:], result["losses"][1], "--", label="second")
+    right.set(xlabel="update", ylabel="loss", yscale="log")
+    right.legend()
+    buffer = io.BytesIO()
+    drawing.savefig(buffer, format="png", dpi=150)
+    plt.close(drawing)
+    return buffer.getvalue()
+
+
+if __name__ == "__main__":
+    common.run(main)

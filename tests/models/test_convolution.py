@@ -1,0 +1,167 @@
+"""Every algorithm against sums written out in float64 NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prednet_jax.config import CONVOLUTIONS
+from prednet_jax.models import convolution
+
+# Of the largest entry. Float32 has 1.2e-7; sums of some hundred terms reach 5e-7.
+# F(4, 3) has coefficients up to 8 that cancel: along one axis 5e-6, along both 2e-5.
+BOUNDS = {"strip4": 1e-5, "winograd4": 5e-5}
+BOUND = 2e-6
+GENERAL = ("xla", "direct", "im2col", "shifted")
+
+
+def reference(x, kernel, dz, upsampled):
+    """Output and both gradients, tap by tap in float64."""
+    x, kernel, dz = (np.asarray(a, np.float64) for a in (x, kernel, dz))
+    if upsampled:
+        x = x.repeat(2, 1).repeat(2, 2)
+    _, height, width, _ = x.shape
+    size = kernel.shape[0]
+    reach = size // 2
+    pads = ((0, 0), (reach, reach), (reach, reach), (0, 0))
+    padded = np.pad(x, pads)
+    y, d_padded, d_kernel = 0.0, np.zeros_like(padded), np.zeros_like(kernel)
+    for i in range(size):
+        for j in range(size):
+            place = np.s_[:, i : i + height, j : j + width]
+            y = y + padded[place] @ kernel[i, j]
+            d_padded[place] += dz @ kernel[i, j].T
+            d_kernel[i, j] = np.einsum("bhwi,bhwo->io", padded[place], dz)
+    dx = d_padded[:, reach : reach + height, reach : reach + width]
+    if upsampled:
+        b, h, w, c = dx.shape
+        dx = dx.reshape(b, h // 2, 2, w // 2, 2, c).sum((2, 4))
+    return y, dx, d_kernel
+
+
+def draw(seed, *, size=3, upsampled=False, height=5, width=7, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    scale = 2 if upsampled else 1
+    shapes = (
+        (2, height, width, 6),
+        (size, size, 6, 5),
+        (2, height * scale, width * scale, 5),
+    )
+    return tuple(rng.normal(size=shape).astype(dtype) for shape in shapes)
+
+
+def pull(algorithm, upsampled):
+    @jax.jit
+    def run(x, kernel, dz):
+        y, back = jax.vjp(
+            lambda x, k: convolution.conv2d(x, k, algorithm, upsampled), x, kernel
+        )
+        return y, *back(dz)
+
+    return run
+
+
+def assert_near(actual, expected, bound):
+    for a, e in zip(actual, expected, strict=True):
+        assert a.shape == e.shape
+        np.testing.assert_allclose(a, e, rtol=0, atol=bound * np.abs(e).max())
+
+
+CASES = [
+    *((name, False) for name in convolution.ALGORITHMS if name != "folded"),
+    ("direct", True),
+    ("folded", True),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "upsampled"), CASES)
+def test_output_and_gradients_at_an_odd_size(algorithm, upsampled):
+    case = draw(0, upsampled=upsampled)
+    expected = reference(*case, upsampled)
+    actual = pull(algorithm, upsampled)(*case)
+    assert_near(actual, expected, BOUNDS.get(algorithm, BOUND))
+
+
+@pytest.mark.parametrize("algorithm", GENERAL)
+@pytest.mark.parametrize("size", [1, 5])
+def test_other_filter_sizes(algorithm, size):
+    case = draw(1, size=size, height=6)
+    assert_near(pull(algorithm, False)(*case), reference(*case, False), BOUND)
+
+
+def test_float64():
+    with jax.enable_x64(True):
+        case = draw(2, dtype=np.float64)
+        actual = pull("strip4", False)(*case)
+        # 2.2e-16 times the same growth.
+        assert_near(actual, reference(*case, False), 1e-14)
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "strip2"])
+def test_replicas_are_single_runs(algorithm):
+    cases = [draw(seed) for seed in (3, 4)]
+    stacked = [jnp.stack(parts) for parts in zip(*cases, strict=True)]
+    both = jax.jit(jax.vmap(pull(algorithm, False)))(*stacked)
+    for i, case in enumerate(cases):
+        assert_near([a[i] for a in both], reference(*case, False), BOUND)
+
+
+@pytest.mark.parametrize(("algorithm", "upsampled"), [("strip2", False), ("folded", 1)])
+def test_prepared_kernel_and_tap(algorithm, upsampled):
+    upsampled = bool(upsampled)
+    x, kernel, dz = draw(5, upsampled=upsampled)
+    y, dx, _ = reference(x, kernel, dz, upsampled)
+
+    @jax.jit
+    def run(x, kernel, dz):
+        prepared = convolution.prepare(kernel, algorithm, upsampled)
+        out, back = jax.vjp(
+            lambda x, tap: convolution.apply_tapped(x, prepared, tap),
+            x,
+            jnp.full_like(dz, 3.0),
+        )
+        return convolution.apply(x, prepared), out, *back(dz)
+
+    assert_near(run(x, kernel, dz), (y, y, dx, dz), BOUND)
+
+
+def test_long_filter_gradients_come_in_chunks(monkeypatch):
+    x, kernel, dz = draw(6)
+    x, dz = np.concatenate([x] * 3), np.concatenate([dz] * 3)
+    expected = reference(x, kernel, dz, False)[2]
+    monkeypatch.setattr(convolution, "_CHUNK_PIXELS", 2 * 5 * 7)
+    lowered = jax.jit(
+        lambda x, z: convolution.filter_gradient(x, z, 3, "shifted")
+    ).lower(x, dz)
+    assert "while" in lowered.as_text()
+    assert_near([lowered.compile()(x, dz)], [expected], BOUND)
+
+
+def test_auto_is_xla_on_a_gpu_and_never_fails_on_a_cpu():
+    for upsampled in (False, True):
+        for size in (1, 3, 5):
+            shape = (60, 80, 144, 192, size)
+            assert convolution.choose(*shape, "gpu", upsampled) == "xla"
+            for width in (1, 8, 32, 160):
+                for channels in (1, 48, 192):
+                    shape = (width, width, channels, channels, size)
+                    name = convolution.choose(*shape, "cpu", upsampled)
+                    assert convolution.check(name, size, upsampled) == name
+
+
+def test_config_offers_every_algorithm_but_the_special_one():
+    assert set(CONVOLUTIONS) == {"auto", *convolution.ALGORITHMS} - {"folded"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "size", "words"),
+    [
+        ("fft", 3, "convolution='fft': expected auto or one of xla"),
+        ("winograd4", 5, "convolution='winograd4' with filter size 5"),
+        ("folded", 3, "not enlarged"),
+    ],
+)
+def test_impossible_choices(algorithm, size, words):
+    x, kernel = jnp.zeros((1, 4, 4, 2)), jnp.zeros((size, size, 2, 2))
+    with pytest.raises(ValueError, match=words):
+        convolution.conv2d(x, kernel, algorithm)

@@ -1,0 +1,134 @@
+"""The scan with late kernel gradients against a scan that knows nothing of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prednet_jax.models import unroll as unroll_lib
+from prednet_jax.models.plan import Convolution
+
+PLANS = {
+    "across": Convolution(
+        height=4, width=6, in_channels=3, out_channels=3, filter_size=3,
+        algorithm="strip2",
+    ),
+    "down": Convolution(
+        height=4, width=6, in_channels=2, out_channels=3, filter_size=3,
+        upsampled=True, algorithm="auto",
+    ),
+}  # fmt: skip
+
+
+def body(conv, others, carry, x):
+    frame, keep, index = x
+    z = conv("across", carry) + conv("down", frame) + others["bias"]
+    carry = jnp.where(keep, jnp.tanh(z), 0.5 * carry)
+    return carry, (carry * others["scale"]).sum() * (index + 1).astype(carry.dtype)
+
+
+def plain(kernels, others, carry, xs):
+    def conv(name, x):
+        return unroll_lib.convolve(
+            kernels[name], xla[name], x
+        )
+
+    xla = {
+        n: Convolution(**{**vars(p), "algorithm": "xla"}) for n, p in PLANS.items()
+    }
+    return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)
+
+
+def late(kernels, others, carry, xs):
+    return unroll_lib.unroll(body, kernels, others, carry, xs, convolutions=PLANS)
+
+
+def loss_of(run):
+    def loss(variables, xs):
+        kernels, others, carry, frames = variables
+        carry, ys = run(kernels, others, carry, (frames, *xs))
+        return jnp.square(ys).sum() + jnp.sin(carry).sum()
+
+    return loss
+
+
+def draw(seed):
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return (0.3 * rng.normal(size=shape)).astype(np.float32)
+
+    kernels = {"across": normal(3, 3, 3, 3), "down": normal(3, 3, 2, 3)}
+    others = {"bias": normal(3), "scale": normal(3)}
+    variables = (kernels, others, normal(2, 4, 6, 3), normal(5, 2, 2, 3, 2))
+    return variables, (np.array([True, True, False, True, True]), np.arange(5))
+
+
+def assert_trees_near(actual, expected, bound):
+    jax.tree.map(
+        lambda a, e: np.testing.assert_allclose(
+            a, e, rtol=0, atol=bound * max(np.abs(e).max(), 1e-3)
+        ),
+        actual,
+        expected,
+    )
+
+
+# Float32 through five steps of small convolutions: some ten roundings of 1.2e-7.
+BOUND = 3e-6
+
+
+def test_value_and_every_gradient():
+    variables, xs = draw(0)
+    expected = jax.jit(jax.value_and_grad(loss_of(plain)))(variables, xs)
+    actual = jax.jit(jax.value_and_grad(loss_of(late)))(variables, xs)
+    assert_trees_near(actual, expected, BOUND)
+
+
+def test_forward_over_reverse_and_replicas():
+    pairs = [draw(seed) for seed in (1, 2)]
+    xs = pairs[0][1]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(p[0] for p in pairs))
+
+    def curvature(run):
+        def product(variables):
+            gradient = jax.grad(loss_of(run))
+            return jax.jvp(lambda v: gradient(v, xs), (variables,), (variables,))[1]
+
+        return product
+
+    actual = jax.jit(jax.vmap(curvature(late)))(stacked)
+    single = jax.jit(curvature(plain))
+    expected = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves), *(single(p[0]) for p in pairs)
+    )
+    # Second derivatives sum over more roundings.
+    assert_trees_near(actual, expected, 10 * BOUND)
+
+
+def test_no_kernel_sized_sum_in_the_scan():
+    variables, xs = draw(3)
+    text = str(jax.make_jaxpr(jax.grad(loss_of(late)))(variables, xs))
+    assert "f32[3,3,3,3]" in text
+    scans = [part for part in text.split("scan[")[1:]]
+    # A carried or stacked kernel gradient would be a scan output of that shape.
+    outputs = [line for line in text.splitlines() if "= scan[" in line]
+    assert len(outputs) == len(scans) == 2
+    assert not any("f32[3,3,3,3]" in line or "f32[3,3,2,3]" in line for line in outputs)
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_each_kernel_is_used_once_a_step(calls):
+    (kernels, others, carry, frames), xs = draw(4)
+
+    def odd_body(conv, others, carry, x):
+        carry, y = body(lambda name, v: conv(name, v) if calls else v[..., :1],
+                        others, carry, x)  # fmt: skip
+        return conv("across", carry) if calls else carry, y
+
+    def loss(kernels):
+        args = (kernels, others, carry, (frames, *xs))
+        return unroll_lib.unroll(odd_body, *args, convolutions=PLANS)[1].sum()
+
+    with pytest.raises(ValueError, match="expected"):
+        jax.grad(loss)(kernels)
