@@ -86,16 +86,13 @@ def draw_swaps(
     keys = [random_bits.bits(words, shape, (*salt, i)) for i in range(n)]
     packed = []
     for chunk in _batched(enumerate(network(n)), _WORD):
-        outcomes = []
+        word = jnp.zeros(shape, jnp.uint32)
         for e, (i, j) in chunk:
             swap = lax.convert_element_type(keys[j] < keys[i], jnp.uint32)
-            outcomes.append(lax.shift_left(swap, np.uint32(e % _WORD)))
+            word = word | lax.shift_left(swap, np.uint32(e % _WORD))
             low, high = lax.min(keys[i], keys[j]), lax.max(keys[i], keys[j])
             keys[i], keys[j] = low, high
-        # A reduction, where the same with | would do: XLA does not repeat it in every
-        # kernel that reads some of the words, which would draw them anew for each sum.
-        rows = lax.concatenate([lax.expand_dims(x, (0,)) for x in outcomes], 0)
-        packed.append(lax.reduce(rows, np.uint32(0), lax.bitwise_or, (0,)))
+        packed.append(word)
     return tuple(packed)
 
 

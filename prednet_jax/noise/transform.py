@@ -39,7 +39,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 from jax.extend import core
 
-from prednet_jax.noise import compat, elementwise, reductions, rules
+from prednet_jax.noise import compat, elementwise, random_bits, reductions, rules
 from prednet_jax.noise.arguments import Static, split_static
 from prednet_jax.noise.control_flow import HIGHER_ORDER, INLINED
 from prednet_jax.noise.partials import Cut, NoOrder
@@ -329,8 +329,12 @@ def _need(here: _Place, equation: Equation, order: _Order) -> _Need:
     return _Need(here.path, order.cut.pieces, grid)
 
 
+def _lengths(needs: Sequence[_Need]) -> list[int]:
+    return sorted({need.pieces for need in needs})
+
+
 def _draw_ahead(noise: Noise, state: State, needs: Sequence[_Need], path: str) -> Drawn:
-    """Draw the orders of all equations of a jaxpr at once, one draw for each length.
+    """Draw the orders of all equations of a jaxpr at once.
 
     A draw for each equation would double the size of the program. An order for each
     output is drawn on the spot instead, where XLA fuses it with the sum.
@@ -338,18 +342,33 @@ def _draw_ahead(noise: Noise, state: State, needs: Sequence[_Need], path: str) -
     spec = noise.order
     if spec is None or spec.granularity == "element":
         return {}
+    if not needs:
+        return {}
     words = state.run if spec.schedule == "run" else state.call
+    salt = path_salt(path)
+    alike = {n: [need for need in needs if need.pieces == n] for n in _lengths(needs)}
+    totals = {n: sum(math.prod(need.grid) for need in alike[n]) for n in alike}
+
+    def half(_: None, step: Array) -> tuple[None, dict[int, tuple[Array, ...]]]:
+        inner = random_bits.fold(words, step)
+        return None, {
+            n: reductions.draw_swaps(inner, (-(-total // 2),), n, (*salt, n))
+            for n, total in totals.items()
+        }
+
+    # In a loop of two steps, since XLA fuses nothing out of a loop: it would repeat the
+    # draw in the kernel of each sum.
+    _, halves = lax.scan(half, None, lax.iota(jnp.uint32, 2))
     drawn = {}
-    for n in sorted({need.pieces for need in needs}):
-        alike = [need for need in needs if need.pieces == n]
-        sizes = [math.prod(need.grid) for need in alike]
-        swaps = reductions.draw_swaps(words, (sum(sizes),), n, (*path_salt(path), n))
+    for n, found in alike.items():
+        swaps = [lax.reshape(word, (word.size,)) for word in halves[n]]
         start = 0
-        for need, size in zip(alike, sizes, strict=True):
+        for need in found:
+            stop = start + math.prod(need.grid)
             drawn[need.path] = tuple(
-                lax.reshape(word[start : start + size], need.grid) for word in swaps
+                lax.reshape(word[start:stop], need.grid) for word in swaps
             )
-            start += size
+            start = stop
     return drawn
 
 
@@ -514,7 +533,7 @@ def _ordered(
     words = state.run if spec.schedule == "run" else state.call
 
     @jax.custom_jvp
-    def ordered(source: Array | tuple[Array, ...], *operands: Array) -> Array:
+    def ordered(source: Any, *operands: Array) -> Array:
         initial, sums = cut.split(*operands)
         if drawn is None:
             grid = reductions.tile_grid(sums[0].shape, spec.granularity, spec.tile)

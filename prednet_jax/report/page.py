@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from prednet_jax.report import answers, curves, method
 from prednet_jax.report.answers import display_name
 from prednet_jax.report.numbers import significant, typeset
-from prednet_jax.report.results import Results, smoothing_width
+from prednet_jax.report.results import CONTROL, Results, smoothing_width
 from prednet_jax.report.stylesheet import STYLE
 from prednet_jax.report.tables import verdict_table
 
@@ -84,21 +84,25 @@ def _finding(results: Results, images: Images) -> str:
     return (
         "<section><h2>What changes the loss, and what does not</h2>"
         f'<div class="columns">{"".join(figures)}</div>'
-        '<p class="note">Loss against true targets, running '
-        f"mean over {_width(results)} updates. Line: mean over the seeds. Band: lowest "
+        '<p class="note">Loss against true targets, '
+        f"{html.escape(_smoothing(results))}. Line: mean over the seeds. Band: lowest "
         "to highest seed of float32 and of stale targets. Where lines coincide their "
         "colours take turns.</p></section>"
     )
 
 
-def _width(results: Results) -> int:
-    lengths = [
-        len(curve)
-        for arms in results.losses.values()
-        for seeds in arms.values()
-        for curve in seeds.values()
-    ]
-    return smoothing_width(min(lengths)) if lengths else 1
+def _smoothing(results: Results) -> str:
+    """The running means of the figures, in words."""
+    widths = {}
+    for model in results.models:
+        curves_of = results.losses.get(model, {}).get(CONTROL, {})
+        if curves_of:
+            widths[model] = smoothing_width(min(map(len, curves_of.values())))
+    if len(set(widths.values())) > 1:
+        parts = [f"{width} ({display_name(model)})" for model, width in widths.items()]
+        return f"running mean over {' and '.join(parts)} updates"
+    width = next(iter(widths.values()), 1)
+    return "every update" if width == 1 else f"running mean over {width} updates"
 
 
 def _numbers(results: Results, images: Images) -> str:
@@ -157,8 +161,8 @@ def _curves(results: Results, images: Images) -> str:
     more = f" Not shown: {html.escape('; '.join(left_out))}." if left_out else ""
     return (
         "<section><h2>Training, arm by arm</h2><p>Each arm over the control in grey, "
-        f"running mean over {_width(results)} updates, logarithmic scale. Band: lowest "
-        "to highest seed. At the right the difference at the end of training."
+        f"{html.escape(_smoothing(results))}, logarithmic scale. Band: lowest to "
+        "highest seed. At the right the difference at the end of training."
         f'{more}</p><div class="columns">{"".join(figures)}</div></section>'
     )
 

@@ -60,11 +60,14 @@ def _text_of_model(verdict: Mapping[str, Any], model: str, word: str) -> str:
     sentence = (verdict.get("details") or {}).get(model, {}).get("sentence")
     if sentence:
         lines.append(str(sentence))
-    return "\n".join(
-        part
-        for line in lines
-        for part in (textwrap.wrap(line, WIDTH) if len(line) > WIDTH else [line])
-    )
+    return "\n".join(part for line in lines for part in _fit(line))
+
+
+def _fit(line: str) -> list[str]:
+    # Rows keep their spacing; only a line that is too long is broken, between words.
+    if len(line) <= WIDTH:
+        return [line]
+    return textwrap.wrap(line, WIDTH, break_on_hyphens=False)
 
 
 def _text_row(one: Mapping[str, Any]) -> list[str]:

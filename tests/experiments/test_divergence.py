@@ -21,7 +21,7 @@ def run(*arguments):
     )
 
 
-@pytest.mark.parametrize("noise", [None, "gaussian:scale=1e-3,site=gradient"])
+@pytest.mark.parametrize("noise", [None, "gradient_gaussian:scale=1e-5"])
 def test_the_distance_grows_from_a_tiny_difference(tmp_path, noise):
     extra = [f"--noise={noise}"] if noise else []
     done = run(*TINY, f"--workdir={tmp_path}", *extra)

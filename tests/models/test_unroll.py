@@ -29,13 +29,9 @@ def body(conv, others, carry, x):
 
 def plain(kernels, others, carry, xs):
     def conv(name, x):
-        return unroll_lib.convolve(
-            kernels[name], xla[name], x
-        )
+        return unroll_lib.convolve(kernels[name], xla[name], x)
 
-    xla = {
-        n: Convolution(**{**vars(p), "algorithm": "xla"}) for n, p in PLANS.items()
-    }
+    xla = {n: Convolution(**{**vars(p), "algorithm": "xla"}) for n, p in PLANS.items()}
     return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)
 
 

@@ -47,6 +47,7 @@ def text_of(page: str) -> str:
 def test_the_page_holds_verdicts_arms_and_commands(built, verdict):
     page = (built / report.PAGE).read_text()
     text = text_of(page)
+    assert "running mean over 6 updates" in text
     assert "PredNet: hypothesis refuted" in text
     assert "Autoencoder: inconclusive" in text
     for arm in verdict["arms"]:

@@ -38,8 +38,11 @@ def test_sign_flip_equals_scipy_and_survives_rounding_of_ties():
         (d,), np.mean, permutation_type="samples", n_resamples=2**11
     )
     assert sign_flip(d)[0] == pytest.approx(reference.pvalue, abs=1e-12)
-    # 0.1 + 0.2 - 0.3 style rounding must not drop the observed pattern itself.
-    assert sign_flip([0.1, 0.2, 0.3, 0.6, 0.7, 1.1])[0] == 2 / 64
+    # One after another these add to 9e-16 less than numpy's sum in pairs: the observed
+    # pattern itself must not be lost to that.
+    positive = np.random.default_rng(1).uniform(0.1, 1, 12)
+    assert np.cumsum(positive)[-1] < positive.sum()
+    assert sign_flip(positive)[0] == 2 / 2**12
 
 
 def test_monte_carlo_above_the_limit_has_the_plus_one_correction():
