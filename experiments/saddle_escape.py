@@ -381,13 +381,13 @@ def survival(groups: list[dict]) -> bytes:
                 group["arrival_steps"], group["arrived"]
             )
             ax.step(
-                np.concatenate([[0], times, [FLAGS.steps]]),
+                np.concatenate([[1], times, [FLAGS.steps]]),
                 np.concatenate([[1], left, left[-1:]]),
                 where="post",
                 label=group["noise"],
                 linewidth=3.5 * 0.65**rank,
             )
-        ax.set_ylim(-0.05, 1.05)
+        ax.set(xscale="log", xlim=(SETTLE, FLAGS.steps), ylim=(-0.05, 1.05))
         ax.tick_params(labelsize=7)
     for ax in axes[-1]:
         ax.set_xlabel("steps", fontsize=8)
