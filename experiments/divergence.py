@@ -30,7 +30,7 @@ flags.DEFINE_string(
     "noise",
     None,
     "Noise spec for the second training, such as reduction_order or "
-    "gradient_gradient_gaussian:1e-6. Default: none, but weights that differ by one ulp.",
+    "gradient_gaussian:scale=1e-6. Default: none, but weights that differ by one ulp.",
 )
 flags.DEFINE_enum("precision", "float32", ["float32", "float64"], "Of everything.")
 flags.DEFINE_string("workdir", "results/divergence", "Where to write.")
