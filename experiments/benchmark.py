@@ -25,7 +25,8 @@ from absl import flags
 
 FLAGS = flags.FLAGS
 SUITES = ("step", "conv", "noise", "backends", "all")
-common.define_model_flags()
+# Small enough that every suite ends in minutes; the published size is a flag away.
+common.define_model_flags(channels="3,12,24,48", height=48, width=64)
 flags.adopt_module_key_flags(common)
 flags.DEFINE_enum("suite", "all", SUITES, "What to measure.")
 flags.DEFINE_integer("window", 10, "Frames a window.")
@@ -146,7 +147,9 @@ def noise() -> dict:
     """Noisy steps against the clean one."""
     import bench_noise
 
-    return bench_noise.run(repeats=FLAGS.repeats)
+    return bench_noise.run(
+        common.model_config("walk"), window=FLAGS.window, repeats=FLAGS.repeats
+    )
 
 
 def sweep() -> dict:
