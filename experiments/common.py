@@ -32,14 +32,13 @@ def run(main: Callable) -> None:
 def _parse(argv: list[str]) -> list[str]:
     try:
         rest = FLAGS(argv)
+    except SystemExit:
+        # absl's --help exits with 1; asking for help is no mistake.
+        raise SystemExit(0) from None
     except flags.IllegalFlagValueError as error:
         fail(f"{error}; expected {_expected(str(error))}")
     except flags.Error as error:
         fail(error)
-    if FLAGS.help or FLAGS.helpfull or FLAGS.helpshort:
-        # absl's own help exits with 1; asking for help is no mistake.
-        app.usage(shorthelp=not FLAGS.helpfull, writeto_stdout=True)
-        raise SystemExit(0)
     if len(rest) > 1:
         fail(f"argument {rest[1]!r}: expected flags only, such as --{_some_flag()}")
     return rest

@@ -195,6 +195,9 @@ def saved_subject(folder: Path, wanted: tuple[int, ...] | None) -> Subject:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in manifest["network"].items()
         }
+        if model == "prednet":
+            # Hessian products need XLA's own convolutions (models/unroll.py).
+            network["convolution"] = "xla"
         config = kind(**network)
         weights = used["layer_weights"] and tuple(map(float, used["layer_weights"]))
         method = truncated.Method(

@@ -102,4 +102,6 @@ def lotter_schedule(
     """
     if updates < 1:
         raise ValueError(f"updates={updates!r}: expected at least 1")
-    return optax.piecewise_constant_schedule(initial, {updates // 2: final / initial})
+    # Not optax.piecewise_constant_schedule: it mixes dtypes, which strict promotion
+    # refuses.
+    return lambda step: jnp.where(step < updates // 2, initial, final)

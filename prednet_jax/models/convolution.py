@@ -322,7 +322,7 @@ def _filter_gradient(
         kernel = jax.ShapeDtypeStruct(
             (filter_size, filter_size, x.shape[-1], out_channels), x.dtype
         )
-        (gradient,) = jax.linear_transpose(lambda k: _xla(x, k), kernel)(dz)
+        (gradient,) = jax.linear_transpose(lambda k: xla(x, k), kernel)(dz)
         return gradient
     if algorithm in _FILTERINGS:
         f = winograd.F4 if algorithm == "winograd4" else winograd.F2
@@ -367,7 +367,7 @@ def _forward(
     if upsampled:
         x = upsample(x)
     if algorithm in ("xla", "direct"):
-        return _xla(x, kernel)
+        return xla(x, kernel)
     if algorithm in _FILTERINGS:
         f = _FILTERINGS[algorithm]
         run = winograd.strip if algorithm.startswith("strip") else winograd.tile
@@ -397,7 +397,8 @@ def _input_gradient(
     return dx.reshape(b, h // 2, 2, w // 2, 2, c).sum((2, 4))
 
 
-def _xla(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def xla(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """XLA's own convolution, `[B, H, W, Ci]` with `[k, k, Ci, Co]`."""
     return lax.conv_general_dilated(
         x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )

@@ -1,0 +1,88 @@
+"""Compares this package's training window with the PyTorch version, taking turns.
+
+Both programs run as processes of their own, one after the other, on the same processors
+and on the same work, so that a busy machine slows both. What is compared are medians
+over all rounds.
+
+    python benchmarks/compare.py --torch_python /path/to/python-with-torch
+
+The last line is one JSON object: `throughput_ratio` (ours over PyTorch's; above 1 is
+faster), `peak_memory_ratio` (ours over PyTorch's; below 1 is leaner), the seconds of
+every round, and our compile time.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    """Parses the flags, runs the rounds, prints the JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--torch_python", required=True, help="interpreter with torch")
+    parser.add_argument("--python", default=sys.executable, help="interpreter with jax")
+    parser.add_argument("--height", type=int, default=120)
+    parser.add_argument("--width", type=int, default=160)
+    parser.add_argument("--channels", default="3,48,96,192")
+    parser.add_argument("--window", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=5, help="windows a process")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each side")
+    parser.add_argument(
+        "--cpus", type=int, default=2, help="processors both sides are confined to"
+    )
+    args = parser.parse_args()
+    # Children inherit the confinement, and both libraries count what they may use.
+    cpus = sorted(os.sched_getaffinity(0))[: args.cpus]
+    os.sched_setaffinity(0, cpus)
+    work = [
+        *(f"--height={args.height}", f"--width={args.width}"),
+        *(f"--channels={args.channels}", f"--window={args.window}"),
+        f"--repeats={args.repeats}",
+    ]
+    commands = {
+        "torch": [args.torch_python, str(ROOT / "benchmarks/torch_prednet.py"), *work],
+        "jax": [
+            *(args.python, str(ROOT / "experiments/benchmark.py")),
+            *("--suite=step", "--variant=watanabe"),
+            *work,
+        ],
+    }
+    results: dict[str, list[dict]] = {name: [] for name in commands}
+    for _ in range(args.rounds):
+        for name, command in commands.items():
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(f"{' '.join(command)}:\n{done.stderr}")
+            result = json.loads(done.stdout.strip().splitlines()[-1])
+            results[name].append(result)
+            print(f"{name}: {result['seconds_per_window']:.3f} s a window", flush=True)
+    parameters = {r["parameters"] for rs in results.values() for r in rs}
+    if len(parameters) != 1:
+        raise SystemExit(f"parameters {sorted(parameters)}: expected the same network")
+
+    def median(name: str, field: str) -> float:
+        return statistics.median(r[field] for r in results[name])
+
+    seconds = {n: [r["seconds_per_window"] for r in rs] for n, rs in results.items()}
+    report = {
+        "throughput_ratio": median("torch", "seconds_per_window")
+        / median("jax", "seconds_per_window"),
+        "peak_memory_ratio": median("jax", "peak_rss_mb")
+        / median("torch", "peak_rss_mb"),
+        "compile_seconds": median("jax", "compile_seconds"),
+        "seconds_per_window": seconds,
+        "peak_rss_mb": {n: median(n, "peak_rss_mb") for n in results},
+        "cpus": cpus,
+        "work": work,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
