@@ -72,9 +72,11 @@ def test_spread_by_hand():
 def test_each_probe_holds_the_reduction_it_names():
     """And no other float reduction: its variation is that of one primitive."""
     for probe in calibration.probes("tiny"):
-        (path,) = calibration.perturbed_paths(probe, ReductionOrder())
+        paths = calibration.perturbed_paths(probe, ReductionOrder())
         name = probe.name.split(" ")[0].replace("conv", "conv_general_dilated")
-        assert name in path
+        # A gradient's program also holds the forward convolution, whose result is dead.
+        assert paths
+        assert all(name in path for path in paths)
 
 
 def test_unknown_shapes_are_refused():
