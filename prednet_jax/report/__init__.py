@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from prednet_jax import records
-from prednet_jax.report import curves, figures
+from prednet_jax.report import curves, figures, finding
 from prednet_jax.report.page import page
 from prednet_jax.report.results import VERDICT, Results, load
 from prednet_jax.report.tables import text_table
@@ -31,7 +31,7 @@ def build(directory: str | Path) -> Path:
     """
     results = load(directory)
     images = _draw(results)
-    both = curves.finding(results, LIGHT, results.models)
+    both = finding.finding(results, LIGHT, results.models)
     text = page(results, images)
     for name, themes in images.items():
         if not name.startswith("finding_"):
@@ -49,7 +49,7 @@ def _draw(results: Results) -> dict[str, dict[str, bytes]]:
     images: dict[str, dict[str, bytes]] = {}
     for model in results.models:
         for kind, draw in (
-            ("finding", lambda r, theme, m: curves.finding(r, theme, [m])),
+            ("finding", lambda r, theme, m: finding.finding(r, theme, [m])),
             ("loss", curves.loss_curves),
             ("differences", figures.differences),
             ("frames", figures.frames),

@@ -125,12 +125,25 @@ def effect(contrast: Mapping[str, Any]) -> str:
     low, high = (relative(contrast, name) for name in ("ci_low", "ci_high"))
     if 0 < abs(gap) < 1e-5:
         return "under 0.001&nbsp;%"
-    text = typeset(percent(gap))
-    if low is not None and high is not None:
-        ends = f"[{significant(100 * low, 2, sign=True)}, "
-        ends += f"{significant(100 * high, 2, sign=True)}]"
+    number = significant(100 * gap, 2, sign=True)
+    text = typeset(f"{number} %")
+    if low is not None and high is not None and "e" not in number:
+        places = len(number.partition(".")[2])
+        ends = f"[{100 * low:+.{places}f}, {100 * high:+.{places}f}]"
         text += f' <span class="ends">{typeset(ends)}</span>'
     return text
+
+
+def gap(contrast: Mapping[str, Any] | None) -> str:
+    """The difference from the control in a few words; empty where it is not known."""
+    if identical(contrast):
+        return "same bits"
+    change = relative(contrast, "mean_difference")
+    if change is None:
+        return ""
+    if 0 < abs(change) < 1e-5:
+        return "under 0.001 %"
+    return percent(change).replace("-", "−")
 
 
 def limits(results: Results) -> list[str]:

@@ -1,7 +1,7 @@
 """Paired differences and predicted frames as PNG. Reads results, runs nothing."""
 
 import numpy as np
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator
 from numpy.typing import NDArray
 
 from prednet_jax.records import RecordError
@@ -17,7 +17,7 @@ from prednet_jax.report.results import (
 from prednet_jax.report.theme import Theme
 
 # Width of the linear part of the differences' axis, each side, in decades.
-LINEAR_DECADES = 0.8
+LINEAR_DECADES = 0.5
 
 
 def differences(results: Results, theme: Theme, model: str) -> bytes | None:
@@ -40,8 +40,16 @@ def differences(results: Results, theme: Theme, model: str) -> bytes | None:
     threshold = 10.0 ** np.clip(np.floor(np.log10(smallest)), -14, -1)
     limit = 2.5 * max(1.5, *extents)
     height = 0.85 + 0.36 * len(chosen)
-    with look.canvas(theme, 5.0, height) as figure:
-        axes = figure.add_axes((0.36, 0.5 / height, 0.41, 1 - 0.72 / height))
+    width = 5.0
+    names = [label(one) for one in chosen]
+    # Inches: a letter of the names on the left, and the words on the right.
+    left, right = 0.2 + 0.076 * max(map(len, names)), 1.08
+    left = min(left, 2.0)
+    inner = width - left - right
+    with look.canvas(theme, width, height) as figure:
+        axes = figure.add_axes(
+            (left / width, 0.5 / height, inner / width, 1 - 0.72 / height)
+        )
         axes.axvspan(-1, 1, color=theme.faint, lw=0, zorder=0)
         axes.axvline(0, color=theme.muted, lw=0.7)
         axes.grid(visible=False)
@@ -64,30 +72,38 @@ def differences(results: Results, theme: Theme, model: str) -> bytes | None:
         axes.set_xscale("symlog", linthresh=threshold, linscale=LINEAR_DECADES)
         axes.set_xlim(-limit, limit)
         axes.set_ylim(len(chosen) - 0.4, -0.6)
-        axes.set_yticks(range(len(chosen)), [label(one) for one in chosen])
+        axes.set_yticks(range(len(chosen)), names)
         axes.tick_params(axis="y", labelcolor=theme.ink)
-        ticks = symlog_ticks(threshold, limit)
+        ticks = symlog_ticks(threshold, limit, inner)
         axes.xaxis.set_major_locator(FixedLocator([t for t, _ in ticks]))
         axes.xaxis.set_major_formatter(FixedFormatter([name for _, name in ticks]))
-        axes.xaxis.set_minor_locator(NullLocator())
+        # Unnamed marks at every decade say that the scale is logarithmic.
+        decades = 10.0 ** np.arange(np.log10(threshold), np.log10(limit))
+        axes.xaxis.set_minor_locator(FixedLocator([*-decades, *decades]))
+        axes.tick_params(axis="x", which="both", length=3, width=0.7)
+        axes.tick_params(axis="x", which="both", color=theme.muted)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("difference from the control, in margins", fontsize=9)
         axes.set_title("counts as none", size=8.5, color=theme.muted, pad=4)
         return look.png(figure)
 
 
-def symlog_ticks(threshold: float, limit: float) -> list[tuple[float, str]]:
+def symlog_ticks(
+    threshold: float, limit: float, inches: float
+) -> list[tuple[float, str]]:
     """Zero, the margin and what else of the decades has room for its label."""
     low, high = np.log10(threshold), np.log10(limit)
     # Matplotlib's symlog stretches its linear part by base / (base - 1).
     linear = LINEAR_DECADES / 0.9
     reach = linear + high - low
-    ticks, taken = [(0.0, "0")], [0.0]
-    for power in (0, np.floor(high), np.round(low / 2), low):
+    ticks, taken = [(0.0, "0")], [(0.0, 0.1 / inches)]
+    for power in (0, np.round(low / 2), low, np.floor(high)):
         place = (linear + power - low) / reach
-        if min(abs(place - other) for other in taken) < 0.2:
+        # Half the label's width, as a part of half the axis.
+        half = (0.12 if power in (0, 1) else 0.2) / (inches / 2)
+        if any(abs(place - other) < half + room for other, room in taken):
             continue
-        taken.append(place)
+        taken.append((place, half))
         name = {0: "1", 1: "10"}.get(int(power), f"$10^{{{int(power)}}}$")
         ticks += [(10.0**power, name), (-(10.0**power), f"−{name}")]
     return sorted(ticks)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prednet_jax.report import answers, curves, method
 from prednet_jax.report.answers import display_name
+from prednet_jax.report.finding import subtitle
 from prednet_jax.report.numbers import significant, typeset
 from prednet_jax.report.results import CONTROL, Results, smoothing_width
 from prednet_jax.report.stylesheet import STYLE
@@ -70,7 +71,7 @@ each changes one thing.</p>
 
 
 def _finding(results: Results, images: Images) -> str:
-    captions = {model: curves.subtitle(results, model) for model in results.models}
+    captions = {model: subtitle(results, model) for model in results.models}
     figures = [
         _figure(
             images,
@@ -85,9 +86,9 @@ def _finding(results: Results, images: Images) -> str:
         "<section><h2>What changes the loss, and what does not</h2>"
         f'<div class="columns">{"".join(figures)}</div>'
         '<p class="note">Loss against true targets, '
-        f"{html.escape(_smoothing(results))}. Line: mean over the seeds. Band: lowest "
-        "to highest seed of float32 and of stale targets. Where lines coincide their "
-        "colours take turns.</p></section>"
+        f"{html.escape(_smoothing(results))}, divided by that of float32 with the same "
+        "seeds. Line: median seed. Band: middle half of the seeds. Grey zone: "
+        "the margin. Where lines coincide their colours take turns.</p></section>"
     )
 
 
@@ -161,8 +162,9 @@ def _curves(results: Results, images: Images) -> str:
     more = f" Not shown: {html.escape('; '.join(left_out))}." if left_out else ""
     return (
         "<section><h2>Training, arm by arm</h2><p>Each arm over the control in grey, "
-        f"{html.escape(_smoothing(results))}, logarithmic scale. Band: lowest to "
-        "highest seed. At the right the difference at the end of training."
+        f"{html.escape(_smoothing(results))}, logarithmic scale. Line: median "
+        "seed. Band: middle half of the seeds. At the right the difference at the end "
+        "of training."
         f'{more}</p><div class="columns">{"".join(figures)}</div></section>'
     )
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from prednet_jax import report
 from prednet_jax.records import RecordError
-from prednet_jax.report import answers, curves, figures, theme
+from prednet_jax.report import answers, curves, figures, finding, theme
 
 VOID = {"meta", "img", "source", "br", "link"}
 
@@ -224,21 +224,50 @@ def test_frame_rows_carry_their_error(comparison):
     assert len(figures.frame_rows(found, "autoencoder")) == 3
 
 
-def test_band_is_mean_and_range_over_seeds(comparison):
+def test_band_is_the_middle_half_of_the_seeds(comparison):
     found = report.load(comparison)
     band = curves.band(found, "prednet", "float32")
     stack = np.stack(list(found.losses["prednet"]["float32"].values()))
     # The last point averages the last six of sixty updates; sums differ by rounding.
-    last = stack[:, -6:].mean(1)
+    last = np.percentile(stack[:, -6:].mean(1), [25, 50, 75])
+    ends = [band.low[-1], band.middle[-1], band.high[-1]]
+    np.testing.assert_allclose(ends, last, rtol=1e-12)
     assert band.update[-1] == 60
-    assert band.mean[-1] == pytest.approx(last.mean(), rel=1e-12)
-    assert band.low[-1] == pytest.approx(last.min(), rel=1e-12)
-    assert band.high[-1] == pytest.approx(last.max(), rel=1e-12)
     assert curves.band(found, "prednet", "gpu") is None
 
 
+def test_relative_band_pairs_the_seeds(comparison):
+    found = report.load(comparison)
+    arms = found.losses["prednet"]
+    # Seeds that one arm lacks do not count.
+    arms["stale_targets"].pop(3)
+    band = finding.relative_band(found, "prednet", "stale_targets")
+    a, b = (
+        np.array([arms[name][s][-6:].mean() for s in (0, 1, 2, 4, 5)])
+        for name in ("stale_targets", "float32")
+    )
+    # Running means over the last six of sixty updates; sums differ by rounding.
+    ends = [band.low[-1], band.middle[-1], band.high[-1]]
+    expected = np.percentile(100 * (a / b - 1), [25, 50, 75])
+    np.testing.assert_allclose(ends, expected, rtol=1e-9)
+    control = finding.relative_band(found, "prednet", "float32")
+    assert not control.middle.any()
+    assert finding.relative_band(found, "prednet", "gpu") is None
+
+
+def test_panels_share_one_scale(comparison):
+    found = report.load(comparison)
+    low, high = finding._limits(found)
+    for model in found.models:
+        for arm in finding.FINDING_ARMS:
+            band = finding.relative_band(found, model, arm)
+            if band is not None:
+                assert low < band.middle.min()
+                assert band.middle.max() < high
+
+
 def test_the_axis_of_differences_shows_rounding_and_a_bug():
-    ticks = dict(figures.symlog_ticks(1e-10, 25.0))
+    ticks = dict(figures.symlog_ticks(1e-10, 25.0, 2.5))
     assert ticks[0.0] == "0"
     assert ticks[1.0] == "1"
     assert ticks[-1.0] == "−1"
