@@ -141,7 +141,7 @@ def fresh_subject(model: str, stops: tuple[int, ...]) -> Subject:
             channels=common.integers("channels", FLAGS.channels),
             height=FLAGS.height,
             width=FLAGS.width,
-            # The smallest program of all: a second derivative takes long to compile.
+            # Compiles fastest; a second derivative takes long.
             convolution="xla",
         )
         size = {"height": FLAGS.height, "width": FLAGS.width}

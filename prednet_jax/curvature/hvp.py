@@ -31,7 +31,8 @@ def hvp(loss: Loss, params: PyTree, tangent: PyTree) -> PyTree:
     """Multiplies the Hessian of a loss by a vector, forward over reverse.
 
     Args:
-        loss: Maps a pytree of weights to a scalar. It may call custom_vjp functions.
+        loss: Maps a pytree of weights to a scalar. It may call custom_vjp functions
+            whose forward rules do not call the function itself.
         params: The weights, a pytree of floating arrays.
         tangent: The vector, a pytree like `params`.
 

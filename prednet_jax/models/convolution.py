@@ -194,7 +194,8 @@ def _conv2d(x, kernel, algorithm, upsampled):
 
 
 def _conv2d_fwd(x, kernel, algorithm, upsampled):
-    return _conv2d(x, kernel, algorithm, upsampled), (x, kernel)
+    # Not _conv2d itself: a rule that calls its own function has no forward mode.
+    return _forward(x, _transform(kernel, algorithm), algorithm, upsampled), (x, kernel)
 
 
 def _conv2d_bwd(algorithm, upsampled, residuals, dz):
@@ -246,7 +247,9 @@ def apply_tapped(
 
 
 def _apply_tapped_fwd(x, prepared, tap):
-    return apply_tapped(x, prepared, tap), prepared
+    # Not apply_tapped itself: a rule that calls its own function has no forward mode.
+    del tap
+    return apply(x, prepared), prepared
 
 
 def _apply_tapped_bwd(prepared, dz):

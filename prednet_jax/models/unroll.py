@@ -68,8 +68,8 @@ def unroll(
 
     Returns:
       The last carry, and the stacked ys. Differentiable in kernels, others, carry and
-      the floating-point leaves of xs in reverse mode; with `xla` throughout, in any
-      mode and order.
+      the floating-point leaves of xs in reverse mode, and forward over reverse (Hessian
+      products); not in forward mode alone.
 
     Raises:
       ValueError: a body does not use each kernel once, or an algorithm cannot do its
@@ -79,24 +79,7 @@ def unroll(
         (name, algorithm(plan), plan.filter_size, plan.upsampled)
         for name, plan in sorted(convolutions.items())
     )
-    if all(algorithm == "xla" for _, algorithm, _, _ in static):
-        return _plain(body, convolutions, kernels, others, carry, xs)
     return _unroll(body, static, dict(kernels), others, carry, xs)
-
-
-def _plain(body, convolutions, kernels, others, carry, xs):
-    """XLA's own convolutions and derivatives: differentiable in any mode, any order.
-
-    JAX cannot take forward mode through the custom rules inside the other form's scan,
-    so Hessian products of a network need `convolution="xla"`.
-    """
-
-    def conv(name: str, x: jax.Array) -> jax.Array:
-        if convolutions[name].upsampled:
-            x = convolution.upsample(x)
-        return convolution.xla(x, kernels[name])
-
-    return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -94,11 +94,12 @@ def test_replicas_are_single_runs():
     assert_trees_near(actual, expected, BOUND)
 
 
-def test_hessian_products_with_xla_convolutions():
+@pytest.mark.parametrize("algorithm", ["auto", "xla", "im2col"])
+def test_hessian_products(algorithm):
     """Forward over reverse, against a central difference of gradients."""
     variables, xs = draw(1)
     plans = {
-        n: Convolution(**{**vars(p), "algorithm": "xla"}) for n, p in PLANS.items()
+        n: Convolution(**{**vars(p), "algorithm": algorithm}) for n, p in PLANS.items()
     }
 
     def run(kernels, others, carry, xs):
