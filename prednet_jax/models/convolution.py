@@ -333,7 +333,7 @@ def _filter_gradient(
         return winograd.tile_filter_gradient(x, dz, f)
     views = _shifts(x, filter_size)
     shape = (filter_size, filter_size, x.shape[-1], out_channels)
-    if algorithm == "im2col":
+    if algorithm in ("im2col", "direct"):
         return winograd.contract(jnp.concatenate(views, -1), dz).reshape(shape)
     return jnp.stack([winograd.contract(v, dz) for v in views]).reshape(shape)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +33,10 @@ from prednet_jax.noise.reductions import piece_count, widened
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 
 Params = dict[str, Any]
+
+# Matrix products with more outputs than this are cut into long pieces alone. Libraries
+# split the contraction for the same reason: where outputs are too few to share out.
+FEW_OUTPUTS = 1024
 
 
 class NoOrder(str):
@@ -91,7 +95,9 @@ def plan_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | 
         return _too_few(terms)
     if params.get("out_sharding") is not None:
         return "explicit sharding of the result"
-    n = piece_count(terms, spec.partials, spec.shortest)
+    batch = math.prod(lhs.shape[d] for d in lb)
+    outputs = lhs.size * rhs.size // (terms**2 * batch)
+    n = _product_pieces(spec, terms, outputs)
     merge = max(sizes) < 3
     position = 0 if merge else _position(sizes, n)
     n = min(n, terms if merge else sizes[position])
@@ -126,15 +132,19 @@ def plan_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut |
     """conv_general_dilated: pieces of the kernel, each with its own padding."""
     numbers = params["dimension_numbers"]
     out_feature, in_feature, *spatial = numbers.rhs_spec
-    del out_feature
     axes = [in_feature, *spatial]
     terms = math.prod(rhs.shape[d] for d in axes)
     if terms < 3:
         return _too_few(terms)
-    n = piece_count(terms, spec.partials, spec.shortest)
-    pieces = _cut_axes([rhs.shape[d] for d in axes], n)
-    groups = params["feature_group_count"]
     feature = numbers.lhs_spec[1]
+    # Without strides; the order of magnitude is what counts.
+    outputs = lhs.size // lhs.shape[feature] * rhs.shape[out_feature]
+    n = _product_pieces(spec, terms, outputs)
+    # Between the zeros of a dilated map a piece of the window may hold no term at all.
+    dense = all(d == 1 for d in params["lhs_dilation"])
+    window = range(1, len(axes)) if dense else ()
+    pieces = _cut_axes([rhs.shape[d] for d in axes], n, first=window)
+    groups = params["feature_group_count"]
     preferred = params["preferred_element_type"] or jnp.result_type(lhs, rhs)
 
     def one(a: Array, b: Array, piece: Sequence[tuple[int, int]]) -> Array:
@@ -377,6 +387,13 @@ def plan_add_any(terms: Sequence[Any]) -> Cut | str:
     return Cut(n, split)
 
 
+def _product_pieces(spec: ReductionOrder, terms: int, outputs: int) -> int:
+    """Pieces of a matrix product: short ones only where outputs are few."""
+    return piece_count(
+        terms, spec.partials, spec.shortest if outputs > FEW_OUTPUTS else 1
+    )
+
+
 def _too_few(terms: int) -> NoOrder:
     return NoOrder(f"terms: {terms}, fewer than three, and addition commutes")
 
@@ -389,13 +406,21 @@ def _position(sizes: Sequence[int], n: int) -> int:
     return max(range(len(sizes)), key=lambda i: sizes[i])
 
 
-def _cut_axes(sizes: Sequence[int], n: int) -> list[tuple[tuple[int, int], ...]]:
+def _cut_axes(
+    sizes: Sequence[int], n: int, first: Collection[int] = ()
+) -> list[tuple[tuple[int, int], ...]]:
     """Cut a box into about n pieces, along as few axes as possible.
 
-    At most n, but four where a box of twos has to be cut into three.
+    At most n, but four where a box of twos has to be cut into three. Axes of `first`
+    that hold all n pieces come before longer ones: pieces of a kernel's window read
+    the maps as they are, pieces of its features need slices of them.
     """
     left, counts = n, [1] * len(sizes)
-    for d in sorted(range(len(sizes)), key=lambda d: -sizes[d]):
+
+    def order(d: int) -> tuple[bool, int]:
+        return not (d in first and sizes[d] >= n), -sizes[d]
+
+    for d in sorted(range(len(sizes)), key=order):
         if left > 1 or math.prod(counts) < 3:
             counts[d] = min(sizes[d], max(left, 2))
             left //= counts[d]

@@ -92,16 +92,20 @@ def towards(rounded: Array, error: Array, random: Array) -> Array:
     error, `gap` being the distance to it; else `rounded`. Nothing moves where the error
     is zero or NaN.
     """
-    opposite = (to_bits(rounded) ^ to_bits(error)) >> format_of(
-        rounded.dtype
-    ).unsigned.type(rounded.dtype.itemsize * 8 - 1)
-    direction = np.int32(1) - np.int32(2) * lax.convert_element_type(
-        opposite, jnp.int32
+    bits = to_bits(rounded)
+    signed = np.dtype(f"i{rounded.dtype.itemsize}")
+    # All ones where the signs differ: towards zero, one less; else one more.
+    differ = lax.shift_right_arithmetic(
+        lax.bitcast_convert_type(bits ^ to_bits(error), signed),
+        signed.type(8 * rounded.dtype.itemsize - 1),
     )
-    neighbour = step(rounded, direction)
+    moved = lax.bitcast_convert_type(bits, signed) + (differ | signed.type(1))
+    neighbour = from_bits(moved, rounded.dtype)
+    # From zero or an infinity the neighbour is none; so are the gap and the answer.
     gap = abs(neighbour - rounded)
     u = lax.convert_element_type(random_bits.unit(random), rounded.dtype)
-    return lax.select(u * gap < abs(error), neighbour, rounded)
+    moves = (u * gap < abs(error)) & (rounded != np.asarray(0, rounded.dtype))
+    return lax.select(moves, neighbour, rounded)
 
 
 def stochastic(

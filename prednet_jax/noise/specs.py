@@ -102,9 +102,10 @@ class ReductionOrder(NoiseSpec):
             scan or while loop. `"run"` (autotuning): a function of the key and the
             equation alone, the same at each step of a loop.
         profile: which primitives are perturbed; see `rules.PROFILES` for the sources.
-        shortest: a dot or convolution is cut into fewer pieces than `partials`, but
-            at least 3, rather than into pieces of fewer products than this; library
-            kernels do the same, and short pieces cost most of the time.
+        shortest: a dot or convolution with more than 1024 outputs is cut into fewer
+            pieces than `partials`, but at least 3, rather than into pieces of fewer
+            products than this; library kernels do the same, and short pieces cost
+            most of the time.
     """
 
     partials: int = 8
@@ -112,7 +113,7 @@ class ReductionOrder(NoiseSpec):
     tile: int = 32
     schedule: str = "call"
     profile: str = "uniform_worst_case"
-    shortest: int = 64
+    shortest: int = 128
 
     def __post_init__(self) -> None:
         _integer("partials", self.partials, 3, MAX_PARTIALS)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -41,6 +42,7 @@ from jax.extend import core
 
 from prednet_jax.noise import compat, elementwise, random_bits, reductions, rules
 from prednet_jax.noise.arguments import Static, split_static
+from prednet_jax.noise.barrier import materialised
 from prednet_jax.noise.control_flow import HIGHER_ORDER, INLINED
 from prednet_jax.noise.partials import Cut, NoOrder
 from prednet_jax.noise.specs import (
@@ -211,6 +213,7 @@ def interpret(
     values.update(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, args, strict=True))
     steps, needs = _plan(noise, jaxpr, path, scope)
+    uses = _uses(jaxpr)
     if drawn is None:
         drawn = _draw_ahead(noise, state, needs, path)
     for step in steps:
@@ -218,6 +221,11 @@ def interpret(
         operands = [read(atom) for atom in step.atoms]
         with compat.context(step.equation):
             results = _evaluate_equation(here, state, step, operands)
+        if step.action.any:
+            results = [
+                materialised(r, state.call) if uses[var] > 1 else r
+                for r, var in zip(results, step.equation.outvars, strict=True)
+            ]
         values.update(zip(step.equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
@@ -554,6 +562,12 @@ def _ordered(
     return ordered(words if drawn is None else drawn, *operands)
 
 
+def _uses(jaxpr: Any) -> Counter[Any]:
+    """How often each variable of a jaxpr is read, results included."""
+    atoms = [a for e in jaxpr.eqns for a in e.invars] + list(jaxpr.outvars)
+    return Counter(a for a in atoms if not isinstance(a, core.Literal))
+
+
 def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
     """Sums of several cotangents, which JAX writes as chains of binary `add_any`.
 
@@ -563,10 +577,7 @@ def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
     Returns:
         For the last equation of each chain: its terms, and the equations before it.
     """
-    uses: dict[Any, int] = {}
-    for atom in [a for e in jaxpr.eqns for a in e.invars] + list(jaxpr.outvars):
-        if not isinstance(atom, core.Literal):
-            uses[atom] = uses.get(atom, 0) + 1
+    uses = _uses(jaxpr)
     position: dict[Any, int] = {}
     chains: dict[int, tuple[list[Any], set[int]]] = {}
     for i, equation in enumerate(jaxpr.eqns):
