@@ -1,6 +1,7 @@
 """What the scripts share: error messages, and the flags that build a network."""
 
 import dataclasses
+import hashlib
 import io
 import os
 import re
@@ -288,6 +289,13 @@ def manifest(config: PredNetConfig | AutoencoderConfig) -> dict:
         "environment": records.environment(),
         "prng": keys.IMPLEMENTATION,
     }
+
+
+def joined(digests: list[str]) -> str:
+    """One SHA-256 for several; of one, itself."""
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def progress(name: str, total: int, done: int, shown: bool):
