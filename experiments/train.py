@@ -78,6 +78,11 @@ flags.DEFINE_string("init_weights", None, "Start from a Chainer or Keras weight 
 flags.DEFINE_integer(
     "examples", 0, "Frames to predict after training, kept in workdir/examples.npz."
 )
+flags.DEFINE_string(
+    "profile",
+    None,
+    "Directory for a trace of updates 3 to 5, for TensorBoard, XProf or Perfetto.",
+)
 flags.DEFINE_bool("progress", sys.stderr.isatty(), "Show a progress bar on stderr.")
 
 
@@ -180,6 +185,7 @@ class Job:
         wall, cpu = time.perf_counter(), time.process_time()
         try:
             steps = loop.train(self.update, state, source, schedule, seed=seed)
+            steps = common.profiled(steps, FLAGS.profile)
             for state, record in steps:
                 writer.write(**dataclasses.asdict(record))
                 every = FLAGS.checkpoint_every

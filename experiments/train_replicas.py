@@ -119,7 +119,8 @@ def _train(update, place, runs: dict, done: dict[int, int]) -> object:
     bar = common.progress(name, FLAGS.updates, start, FLAGS.progress)
     states = None
     try:
-        for states, lines in replicas.train(update, place, runs):
+        steps = common.profiled(replicas.train(update, place, runs), FLAGS.profile)
+        for states, lines in steps:
             for n, writer in writers.items():
                 writer.write(**dataclasses.asdict(lines[n]))
             made, every = lines[next(iter(lines))].update, FLAGS.checkpoint_every
