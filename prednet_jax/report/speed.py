@@ -4,10 +4,11 @@ Reads backends.json, which lies beside a verdict or not.
 """
 
 import html
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from prednet_jax import records
 from prednet_jax.report import theme as look
@@ -43,7 +44,7 @@ def load(directory: str | Path) -> dict[str, Any] | None:
     return found
 
 
-def cells(result: dict[str, Any]) -> list[list[str]]:
+def cells(result: Mapping[str, Any]) -> list[list[str]]:
     """The rows of the table as text."""
     table = []
     for row in result["rows"]:
@@ -62,7 +63,7 @@ def cells(result: dict[str, Any]) -> list[list[str]]:
     return table
 
 
-def _replica_lines(result: dict[str, Any]) -> list[str]:
+def _replica_lines(result: Mapping[str, Any]) -> list[str]:
     return [
         f"{row['replicas']} replica(s), {row['mode']}, {row['devices']} device(s): "
         f"{significant(1e3 * row['seconds_per_seed_update'], 3)} ms per seed and "
@@ -71,7 +72,7 @@ def _replica_lines(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _notes(result: dict[str, Any]) -> list[str]:
+def _notes(result: Mapping[str, Any]) -> list[str]:
     notes = [f"Energy: {result['energy']}."]
     missing = result.get("threads_not_here")
     if missing:
@@ -82,7 +83,7 @@ def _notes(result: dict[str, Any]) -> list[str]:
     return notes
 
 
-def text_table(result: dict[str, Any]) -> str:
+def text_table(result: Mapping[str, Any]) -> str:
     """The table for a terminal."""
     lines = [_HEADS, *cells(result)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADS))]
@@ -96,7 +97,7 @@ def text_table(result: dict[str, Any]) -> str:
     return "\n".join([*shown, *_replica_lines(result), *_notes(result)])
 
 
-def html_table(result: dict[str, Any]) -> str:
+def html_table(result: Mapping[str, Any]) -> str:
     """The table, the replicas and the notes for the page."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in _HEADS)
     body = "".join(
@@ -111,7 +112,7 @@ def html_table(result: dict[str, Any]) -> str:
     )
 
 
-def figure(result: dict[str, Any], theme: Theme) -> bytes:
+def figure(result: Mapping[str, Any], theme: Theme) -> bytes:
     """Frames a second against batch size, a line a number of threads.
 
     Filled: frames kept on the device. Hollow: fed from the host each step.
@@ -148,10 +149,20 @@ def figure(result: dict[str, Any], theme: Theme) -> bytes:
             axes.xaxis.set_major_locator(FixedLocator(batches))
             axes.xaxis.set_minor_locator(NullLocator())
             axes.set_xticklabels([str(b) for b in batches])
+            shown = [
+                r["frames_per_second"] for r in result["rows"] if r["work"] == work
+            ]
+            # Room for a round number on each side.
+            axes.set_ylim(min(shown) / 1.6, max(shown) * 1.6)
             look.log_axis(axes)
+            axes.yaxis.set_major_formatter(FuncFormatter(_plain))
             axes.set_title(work, loc="left", size=10)
             axes.set_xlabel("batch")
         panels[0].set_ylabel("frames a second")
         panels[-1].legend(frameon=False, fontsize=9)
         drawn.tight_layout(pad=0.6)
         return look.png(drawn)
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
