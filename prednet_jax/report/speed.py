@@ -101,8 +101,10 @@ def html_table(result: Mapping[str, Any]) -> str:
     """The table, the replicas and the notes for the page."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in _HEADS)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>"
-        for line in cells(result)
+        f'<tr><th scope="row">{html.escape(first)}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in rest)
+        + "</tr>"
+        for first, *rest in cells(result)
     )
     replicas = "".join(f"<li>{html.escape(x)}</li>" for x in _replica_lines(result))
     notes = "".join(f"<p>{html.escape(note)}</p>" for note in _notes(result))
