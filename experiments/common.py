@@ -1,11 +1,13 @@
 """What the scripts share: error messages, and the flags that build a network."""
 
 import dataclasses
+import hashlib
 import io
 import os
 import re
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Scripts run as files: the package is installed, this folder's siblings are not.
@@ -19,6 +21,10 @@ from prednet_jax.config import CONVOLUTIONS, VARIANTS, AutoencoderConfig, PredNe
 FLAGS = flags.FLAGS
 # Examples end here in an endless source: beyond what any run trains on.
 EXAMPLES_END = 10**8
+# Reading a program from the cache takes less.
+LONG_COMPILE_SECONDS = 3.0
+# Updates before a trace begins.
+PROFILE_AFTER = 2
 GREY = ("digits", "mnist", "moving_mnist", "moving_digits")
 MODELS = ("prednet", "autoencoder")
 
@@ -269,6 +275,42 @@ def use_compilation_cache() -> None:
     folder = os.path.join(root, f"threads_{backends.available_threads()}")
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    _announce_long_compile(folder)
+
+
+def _announce_long_compile(folder: str) -> None:
+    """One line on stderr, once, while a program has been compiling for a while.
+
+    A program from the cache is there sooner, and nothing is said.
+    """
+    import jax
+
+    waiting: list[threading.Timer] = []
+    said = threading.Event()
+
+    def say() -> None:
+        if not said.is_set():
+            said.set()
+            print(
+                f"compiling: seconds to minutes the first time, then kept in {folder}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def begin(event: str, **_: object) -> None:
+        if event == "/jax/compilation_cache/compile_requests_use_cache":
+            timer = threading.Timer(LONG_COMPILE_SECONDS, say)
+            timer.daemon = True
+            waiting.append(timer)
+            timer.start()
+
+    def end(event: str, seconds: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            while waiting:
+                waiting.pop().cancel()
+
+    jax.monitoring.register_event_listener(begin)
+    jax.monitoring.register_event_duration_secs_listener(end)
 
 
 def manifest(config: PredNetConfig | AutoencoderConfig) -> dict:
@@ -288,6 +330,35 @@ def manifest(config: PredNetConfig | AutoencoderConfig) -> dict:
         "environment": records.environment(),
         "prng": keys.IMPLEMENTATION,
     }
+
+
+def joined(digests: list[str]) -> str:
+    """One SHA-256 for several; of one, itself."""
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def profiled(steps: Iterator, folder: str | None) -> Iterator:
+    """The same steps, with a trace of the third to the fifth where a folder is named.
+
+    The first two compile and warm up.
+    """
+    if folder is None:
+        yield from steps
+        return
+    import jax
+
+    number = 0
+    for number, step in enumerate(steps, 1):
+        yield step
+        # What is asked for next is the step after this one.
+        if number == PROFILE_AFTER:
+            jax.profiler.start_trace(folder, create_perfetto_trace=True)
+        if number == PROFILE_AFTER + 3:
+            jax.profiler.stop_trace()
+    if PROFILE_AFTER <= number < PROFILE_AFTER + 3:
+        jax.profiler.stop_trace()
 
 
 def progress(name: str, total: int, done: int, shown: bool):

@@ -1,6 +1,7 @@
 """Trains PredNet or the autoencoder on one stream of frames.
 
     python experiments/train.py --workdir=runs/first --updates=50
+    python experiments/train.py --workdir=runs/ten --updates=50 --replicas=10
 
 writes runs/first/metrics.jsonl (one JSON object an update) and manifest.json. Files of
 an earlier run in the same directory are replaced, unless --resume.
@@ -24,6 +25,36 @@ flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
 flags.DEFINE_list(
     "seeds", None, "Several seeds one after the other, in workdir/seed_N each."
 )
+flags.DEFINE_integer(
+    "replicas",
+    0,
+    "Seeds seed, seed+1, ... trained in one program on all devices, in workdir/seed_N "
+    "each; 0: one run.",
+)
+flags.DEFINE_integer(
+    "batch",
+    1,
+    "Sequences of the data trained together, spread over the devices: a source of as "
+    "many sequences is dealt out, one of fewer is cut into equal parts.",
+)
+flags.DEFINE_enum(
+    "replica_mode",
+    "auto",
+    ["auto", "map", "vmap"],
+    "Replicas of a device one after the other or at once. auto: map on a CPU, else "
+    "vmap.",
+)
+flags.DEFINE_integer(
+    "devices",
+    0,
+    "Devices that a CPU is split into, for --replicas and --batch. 0: as many as there "
+    "are processors, or fewer where that divides the work evenly.",
+)
+flags.DEFINE_string(
+    "coordinator", None, "host:port of process 0, where several hosts train together."
+)
+flags.DEFINE_integer("processes", 1, "Processes that train together.")
+flags.DEFINE_integer("process", 0, "Number of this one, from 0.")
 flags.DEFINE_enum("targets", "true", ["true", "stale"], "stale: Chainer's CPU bug.")
 flags.DEFINE_bool(
     "truncation_leak", False, "Reproduce the gradient Chainer leaks between windows."
@@ -47,6 +78,11 @@ flags.DEFINE_string("init_weights", None, "Start from a Chainer or Keras weight 
 flags.DEFINE_integer(
     "examples", 0, "Frames to predict after training, kept in workdir/examples.npz."
 )
+flags.DEFINE_string(
+    "profile",
+    None,
+    "Directory for a trace of updates 3 to 5, for TensorBoard, XProf or Perfetto.",
+)
 flags.DEFINE_bool("progress", sys.stderr.isatty(), "Show a progress bar on stderr.")
 
 
@@ -57,6 +93,13 @@ def main(argv: list[str]) -> None:
         from prednet_jax import backends
 
         backends.limit_threads(FLAGS.threads)
+    if FLAGS.replicas or FLAGS.batch != 1:
+        import train_replicas
+
+        train_replicas.run(Job)
+        return
+    if FLAGS.coordinator:
+        raise ValueError("--coordinator: expected --replicas or --batch beside it")
     job = Job()
     seeds = common.integers("seeds", FLAGS.seeds) or (FLAGS.seed,)
     prepared = [job.prepare(seed) for seed in seeds]
@@ -112,31 +155,80 @@ class Job:
 
         keys.stream(seed, "init")
         source = common.open_source(self.data, self.config, seed)
-        schedule = loop.frame_schedule(
-            self.config, source, window=FLAGS.window, updates=FLAGS.updates
-        )
+        schedule = self.schedule(source)
         weights = self.weights
         if weights is None:
             weights = loop.initial_params(self.config, seed)
         return source, schedule, weights
 
+    def schedule(self, source: object) -> object:
+        """Which frames of a source, or of a stream of it, each update sees."""
+        from prednet_jax.training import loop
+
+        return loop.frame_schedule(
+            self.config, source, window=FLAGS.window, updates=FLAGS.updates
+        )
+
     def run(
         self, seed: int, source: object, schedule: object, weights: dict, folder: Path
     ) -> None:
         """Trains one seed and writes its records."""
-        from prednet_jax import data, records
-        from prednet_jax.training import checkpoints, loop, truncated
+        from prednet_jax import records
+        from prednet_jax.training import checkpoints, loop
+
+        state = self.initial_state(seed, weights)
+        manifest = self.manifest(seed, [source], schedule, weights)
+        done, state = self.open_folder(folder, manifest, state)
+        writer = records.MetricsWriter(folder, keep=done)
+        name = f"{FLAGS.model} seed {seed}"
+        bar = common.progress(name, FLAGS.updates, done, FLAGS.progress)
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            steps = loop.train(self.update, state, source, schedule, seed=seed)
+            steps = common.profiled(steps, FLAGS.profile)
+            for state, record in steps:
+                writer.write(**dataclasses.asdict(record))
+                every = FLAGS.checkpoint_every
+                if every and record.update % every == 0:
+                    checkpoints.save(folder, state)
+                bar.set_postfix(loss=f"{record.loss:.5f}", refresh=False)
+                bar.update()
+        finally:
+            bar.close()
+            writer.close()
+        seconds = time.perf_counter() - wall
+        parallelism = (time.process_time() - cpu) / seconds
+        self.finish(folder, manifest, state.params, source, seconds, parallelism)
+        print(f"{folder}: {FLAGS.updates} updates in {seconds:.1f} s")
+
+    def initial_state(self, seed: int, weights: dict) -> object:
+        """The state before the first update, with `--batch` streams."""
+        from prednet_jax.training import loop, truncated
 
         params = loop.prepare_params(weights, self.dtype, self.noise, seed)
-        state = truncated.initial_train_state(self.config, params, self.optimizer)
-        manifest = common.manifest(self.config) | {
+        return truncated.initial_train_state(
+            self.config, params, self.optimizer, batch=FLAGS.batch
+        )
+
+    def manifest(self, seed: int, sources: list, schedule: object, weights: dict):
+        """What a run's manifest says before it starts."""
+        from prednet_jax import data, records
+
+        orders = [data.order_fingerprint(source, schedule) for source in sources]
+        return common.manifest(self.config) | {
             "model": FLAGS.model,
             "seed": seed,
-            "data": source.name,
+            "data": sources[0].name,
             "updates": FLAGS.updates,
             "initial_params_sha256": records.fingerprint(weights),
-            "data_order_sha256": data.order_fingerprint(source, schedule),
+            "data_order_sha256": common.joined(orders),
         }
+
+    def open_folder(self, folder: Path, manifest: dict, state: object) -> tuple:
+        """Makes a run's directory; the updates done there, and the state after them."""
+        from prednet_jax import records
+        from prednet_jax.training import checkpoints
+
         folder.mkdir(parents=True, exist_ok=True)
         done = 0
         if FLAGS.resume:
@@ -158,34 +250,28 @@ class Job:
         else:
             checkpoints.clear(folder)
         records.write_json(folder / records.MANIFEST, manifest)
-        writer = records.MetricsWriter(folder, keep=done)
-        name = f"{FLAGS.model} seed {seed}"
-        bar = common.progress(name, FLAGS.updates, done, FLAGS.progress)
-        wall, cpu = time.perf_counter(), time.process_time()
-        try:
-            steps = loop.train(self.update, state, source, schedule, seed=seed)
-            for state, record in steps:
-                writer.write(**dataclasses.asdict(record))
-                every = FLAGS.checkpoint_every
-                if every and record.update % every == 0:
-                    checkpoints.save(folder, state)
-                bar.set_postfix(loss=f"{record.loss:.5f}", refresh=False)
-                bar.update()
-        finally:
-            bar.close()
-            writer.close()
-        seconds = time.perf_counter() - wall
-        manifest |= {
-            "final_params_sha256": records.fingerprint(state.params),
-            "wall_seconds": seconds,
-            "processor_seconds_per_second": (time.process_time() - cpu) / seconds,
-        }
+        return done, state
+
+    def finish(
+        self,
+        folder: Path,
+        manifest: dict,
+        params: dict,
+        source: object,
+        seconds: float,
+        parallelism: float,
+    ) -> None:
+        """Writes examples, and the manifest with what is known at the end."""
+        from prednet_jax import records
+
         if FLAGS.examples:
-            common.save_examples(
-                folder, self.config, state.params, source, FLAGS.examples
-            )
-        records.write_json(folder / records.MANIFEST, manifest)
-        print(f"{folder}: {FLAGS.updates} updates in {seconds:.1f} s")
+            common.save_examples(folder, self.config, params, source, FLAGS.examples)
+        end = {
+            "final_params_sha256": records.fingerprint(params),
+            "wall_seconds": seconds,
+            "processor_seconds_per_second": parallelism,
+        }
+        records.write_json(folder / records.MANIFEST, manifest | end)
 
 
 if __name__ == "__main__":

@@ -168,6 +168,45 @@ def limit_threads(count: int) -> None:
     os.environ["NPROC"] = str(count)
 
 
+def split_cpu(count: int) -> None:
+    """Makes the CPU appear as `count` devices, which share its threads.
+
+    Call it before any array is made. Where XLA_FLAGS already says a number, that one
+    stays.
+
+    Raises:
+        ValueError: count is below 1.
+    """
+    if count < 1:
+        raise ValueError(f"devices={count}: expected at least 1")
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", count)
+
+
+def join_processes(coordinator: str, count: int, number: int) -> None:
+    """Joins the processes of one program, through `jax.distributed`.
+
+    Call it before any array is made. Waits until all have joined.
+
+    Args:
+        coordinator: host:port, the same for all, served by process 0.
+        count: processes altogether.
+        number: of this process, from 0.
+
+    Raises:
+        ValueError: a value is outside what is accepted.
+    """
+    if count < 1:
+        raise ValueError(f"processes={count}: expected at least 1")
+    if not 0 <= number < count:
+        raise ValueError(f"process={number}: expected 0 to {count - 1}")
+    if not re.fullmatch(r".+:\d+", coordinator):
+        raise ValueError(
+            f"coordinator={coordinator!r}: expected host:port such as localhost:9000"
+        )
+    jax.distributed.initialize(coordinator, count, number)
+
+
 def measured_parallelism(seconds: float = 0.3, size: int = 512) -> float:
     """Processor seconds a second of wall time, while multiplying matrices.
 

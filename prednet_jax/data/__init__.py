@@ -10,6 +10,7 @@ from typing import Any
 
 from prednet_jax.data.frames import CROPS, Fit
 from prednet_jax.data.source import DataError, FrameSource, check_seed
+from prednet_jax.data.streams import streams
 from prednet_jax.data.windows import (
     Schedule,
     chunks,
@@ -31,6 +32,7 @@ __all__ = [
     "schedule",
     "single_images",
     "single_schedule",
+    "streams",
 ]
 
 # The sources with a name, and height, width, channels where none are asked for.

@@ -111,7 +111,7 @@ def chunks(
     """
     if windows_per_chunk < 1:
         raise DataError(f"windows_per_chunk={windows_per_chunk}: need at least 1")
-    return prefetch(_read_chunks(source, schedule, windows_per_chunk))
+    return prefetch(read_chunks(source, schedule, windows_per_chunk))
 
 
 def single_images(
@@ -153,10 +153,10 @@ def order_fingerprint(source: FrameSource, schedule: Schedule) -> str:
     return digest.hexdigest()
 
 
-def _read_chunks(
+def read_chunks(
     source: FrameSource, schedule: Schedule, windows_per_chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The work of `chunks`, without the thread."""
+    """The work of `chunks` (and of `single_images`), without the thread."""
     size = schedule.window + 1
     shape = (source.height, source.width, source.channels)
     # Neighbouring windows share a frame; decoding it twice would make a video seek.

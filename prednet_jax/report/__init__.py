@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from prednet_jax import records
-from prednet_jax.report import curves, figures, finding
+from prednet_jax.report import curves, figures, finding, speed
 from prednet_jax.report.page import page
 from prednet_jax.report.results import VERDICT, Results, load
 from prednet_jax.report.tables import text_table
@@ -31,8 +31,11 @@ def build(directory: str | Path) -> Path:
     """
     results = load(directory)
     images = _draw(results)
+    measured = speed.load(results.directory)
+    if measured is not None:
+        images["backends"] = {t.name: speed.figure(measured, t) for t in THEMES}
     both = finding.finding(results, LIGHT, results.models)
-    text = page(results, images)
+    text = page(results, images, measured)
     for name, themes in images.items():
         if not name.startswith("finding_"):
             path = results.directory / f"{name}.png"

@@ -7,8 +7,9 @@ browser. Every text from the records is escaped.
 import base64
 import html
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from prednet_jax.report import answers, curves, method
+from prednet_jax.report import answers, curves, method, speed
 from prednet_jax.report.answers import display_name
 from prednet_jax.report.finding import subtitle
 from prednet_jax.report.numbers import significant, typeset
@@ -21,13 +22,17 @@ Images = Mapping[str, Mapping[str, bytes]]
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def page(results: Results, images: Images) -> str:
+def page(
+    results: Results, images: Images, measured: Mapping[str, Any] | None = None
+) -> str:
     """The whole page.
 
     Args:
       results: what the comparison left.
       images: figures `finding_<model>`, `loss_<model>`, `differences_<model>` and
-        `frames_<model>`, those there are, each with its "light" and "dark" bytes.
+        `frames_<model>`, those there are, each with its "light" and "dark" bytes;
+        `backends` where something was measured.
+      measured: what `benchmark.py --suite=backends` wrote, or None.
 
     Returns:
       HTML. A section whose records are missing is left out or says so.
@@ -40,6 +45,8 @@ def page(results: Results, images: Images) -> str:
         _frames,
     )
     parts = [section(results, images) for section in sections]
+    if measured is not None:
+        parts.append(_speed(measured, images))
     for section in (method.arms, method.design, method.excluded, method.limits):
         parts.append(section(results))
     body = "\n".join(parts)
@@ -188,6 +195,28 @@ def _frames(results: Results, images: Images) -> str:
         "PredNet predicts each frame before it sees it, and a copy of the frame before "
         "is what it has to beat; the autoencoder only reconstructs.</p>"
         f'<div class="columns">{"".join(figures)}</div></section>'
+    )
+
+
+def _speed(measured: Mapping[str, Any], images: Images) -> str:
+    height, width, *channels = measured["shape"]
+    device = measured["device"]
+    return (
+        "<section><h2>Speed</h2><p>PredNet at "
+        f"{width} x {height}, channels {', '.join(map(str, channels))}, training "
+        f"windows of {measured['window']} frames, {html.escape(measured['precision'])} "
+        f"on {html.escape(str(device['platform']))} "
+        f"({html.escape(str(device['processor']))}). "
+        "Inference sees one frame a call.</p>"
+        + _figure(
+            images,
+            "backends",
+            "Frames a second against batch size, by number of threads",
+            "Filled: frames kept on the device; hollow, dotted: fed from the host each "
+            "call.",
+        )
+        + speed.html_table(measured)
+        + "</section>"
     )
 
 

@@ -151,11 +151,7 @@ def train(
     """
     key = keys.stream(seed, "noise")
     done = int(state.update)
-    # A first window of T transitions scores T - 1 of them.
-    per_update = np.maximum(schedule.window, 1) - (
-        schedule.first if schedule.window else 0
-    )
-    seen = int(np.broadcast_to(per_update, schedule.start.shape)[:done].sum())
+    seen = frames_seen(schedule, done)
     # A copy: the caller keeps the arrays it passed in.
     state = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), state)
     for frames, first in _chunks(source, schedule.after(done)):
@@ -165,29 +161,48 @@ def train(
             state, metrics = update(
                 state, on_device, np.int32(k), np.bool_(first[k]), key
             )
-            losses, scored, norm = jax.device_get(tuple(metrics))
+            fetched = truncated.StepMetrics(*jax.device_get(tuple(metrics)))
             seconds = time.perf_counter() - start
             done += 1
-            seen += int(scored.sum())
-            yield (
-                state,
-                UpdateRecord(
-                    update=done,
-                    frames_seen=seen,
-                    loss=float((losses * scored).sum() / scored.sum()),
-                    last_frame_loss=float(losses[-1]),
-                    grad_norm=float(norm),
-                    seconds=seconds,
-                ),
-            )
+            seen += int(fetched.scored.sum())
+            yield state, update_record(done, seen, fetched, seconds)
+
+
+def update_record(
+    update: int, frames_seen: int, metrics: truncated.StepMetrics, seconds: float
+) -> UpdateRecord:
+    """What is written of an update, from its metrics as NumPy arrays."""
+    losses, scored, norm = metrics
+    return UpdateRecord(
+        update=update,
+        frames_seen=frames_seen,
+        loss=float((losses * scored).sum() / scored.sum()),
+        last_frame_loss=float(losses[-1]),
+        grad_norm=float(norm),
+        seconds=seconds,
+    )
+
+
+def frames_seen(schedule: data.Schedule, updates: int) -> int:
+    """Transitions scored in the first updates of a schedule."""
+    # A first window of T transitions scores T - 1 of them.
+    per_update = np.maximum(schedule.window, 1) - (
+        schedule.first if schedule.window else 0
+    )
+    return int(np.broadcast_to(per_update, schedule.start.shape)[:updates].sum())
+
+
+def windows_per_chunk(source: data.FrameSource, window: int, streams: int = 1) -> int:
+    """Windows of every stream that go to the device together."""
+    frame = source.height * source.width * source.channels
+    return max(1, CHUNK_BYTES // (frame * (window + 1) * streams))
 
 
 def _chunks(
     source: data.FrameSource, schedule: data.Schedule
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Windows `[K, T + 1, H, W, C]` and whether each opens a sequence, `[K]`."""
-    frame = source.height * source.width * source.channels
-    count = max(1, CHUNK_BYTES // (frame * (schedule.window + 1)))
+    count = windows_per_chunk(source, schedule.window)
     if schedule.window:
         yield from data.chunks(source, schedule, count)
         return

@@ -127,6 +127,7 @@ def make_step(
     method: Method | None = None,
     *,
     noise: NoiseSpec | None = None,
+    axis: str | None = None,
 ) -> Callable[..., tuple[TrainState, StepMetrics]]:
     """Builds one update, a pure function to be compiled by the caller.
 
@@ -138,6 +139,9 @@ def make_step(
         optimizer: an optax transformation.
         method: objective, targets, leak.
         noise: a noise spec, or None.
+        axis: name of the mesh axis over which the batch is spread, inside shard_map;
+            gradients and losses are then averaged over it. None: the whole batch is
+            here.
 
     Returns:
         `step(state, frames, first, key) -> (state, metrics)` with frames
@@ -173,7 +177,14 @@ def make_step(
         if inside is None:
             grads, result = gradient(*inputs)
         else:
+            if axis is not None:
+                # Each shard draws its own; the update below must agree on all.
+                place = jax.lax.axis_index(axis)
+                of_gradient = jax.random.fold_in(of_gradient, place)
             grads, result = noise_lib.inject(gradient, inside)(of_gradient, *inputs)
+        frame_losses = result.frame_losses
+        if axis is not None:
+            grads, frame_losses = jax.lax.pmean((grads, frame_losses), axis)
         if on_gradient is not None:
             grads = noise_lib.perturb_tree(on_gradient, on_gradients, grads)
         grad_norm = global_norm(grads)
@@ -183,7 +194,7 @@ def make_step(
             params, moments = noise_lib.inject(descend, inside)(
                 of_update, grads, state.optimizer_state, state.params
             )
-        metrics = StepMetrics(result.frame_losses, result.scored, grad_norm)
+        metrics = StepMetrics(frame_losses, result.scored, grad_norm)
         update = state.update + 1
         return TrainState(params, moments, result.state, update), metrics
 

@@ -63,6 +63,26 @@ def test_same_seed_gives_the_same_bits_and_another_does_not(runs):
         assert manifest(many)[field] != manifest(other)[field]
 
 
+def test_replicas_are_the_seeds(runs, tmp_path):
+    """Losses and gradients to 1e-5 relative: another program of the same sums."""
+    trained(
+        *TINY,
+        f"--workdir={tmp_path}/two",
+        "--replicas=2",
+        f"--profile={tmp_path}/trace",
+    )
+    for seed in ("seed_0", "seed_1"):
+        one, other = runs / "many" / seed, tmp_path / "two" / seed
+        for mine, theirs in zip(metrics(one), metrics(other), strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-5)
+        for field in ("initial_params_sha256", "data_order_sha256"):
+            assert manifest(one)[field] == manifest(other)[field]
+        assert len(manifest(other)["final_params_sha256"]) == 64
+        assert manifest(other)["layout"]["replicas"] == 2
+        assert manifest(other)["layout"]["replica_mode"] == "map"
+    assert list((tmp_path / "trace").rglob("perfetto_trace.json.gz"))
+
+
 def test_records_hold_what_the_contract_names(runs):
     rows = metrics(runs / "again")
     assert [row["update"] for row in rows] == [1, 2, 3, 4, 5, 6]
@@ -111,6 +131,10 @@ def test_one_thread_is_really_one(tmp_path):
         (["--noise=quantum"], "quantum"),
         (["--seed=-1"], "seed=-1"),
         (["--init_weights=/no/such/file"], "/no/such/file: no such file"),
+        (["--replicas=2", "--seeds=0,1"], "--seeds: expected --replicas=N"),
+        (["--replicas=3", "--devices=2"], "replicas=3 with batch=1 on 2 devices"),
+        (["--batch=0"], "--batch=0: expected at least 1"),
+        (["--coordinator=x:1"], "--coordinator: expected --replicas or --batch"),
         (["extra"], "extra"),
     ],
 )

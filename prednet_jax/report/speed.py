@@ -1,0 +1,170 @@
+"""What `benchmark.py --suite=backends` measured, as a table and a figure.
+
+Reads backends.json, which lies beside a verdict or not.
+"""
+
+import html
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from prednet_jax import records
+from prednet_jax.report import theme as look
+from prednet_jax.report.numbers import significant
+from prednet_jax.report.theme import LIGHT, Theme
+
+FILE = "backends.json"
+__all__ = ["FILE", "LIGHT", "figure", "html_table", "load", "text_table"]
+_HEADS = (
+    "work",
+    "threads",
+    "batch",
+    "frames",
+    "ms a call",
+    "frames/s",
+    "J/frame",
+)
+_SHADES = ("float64", "reduction_order", "gpu", "stale_targets", "gaussian")
+
+
+def load(directory: str | Path) -> dict[str, Any] | None:
+    """The measurements in a directory, or None.
+
+    Raises:
+        RecordError: the file is broken.
+    """
+    path = Path(directory) / FILE
+    if not path.exists():
+        return None
+    found = records.read_json(path)
+    if not isinstance(found, dict) or not found.get("rows"):
+        raise records.RecordError(f"{path}: expected an object with rows")
+    return found
+
+
+def cells(result: Mapping[str, Any]) -> list[list[str]]:
+    """The rows of the table as text."""
+    table = []
+    for row in result["rows"]:
+        joules = row["joules_per_frame"]
+        table.append(
+            [
+                row["work"],
+                str(row["threads"]),
+                str(row["batch"]),
+                f"on {row['feed']}" if row["feed"] == "device" else "from host",
+                significant(1e3 * row["seconds"], 3),
+                significant(row["frames_per_second"], 3),
+                "-" if joules is None else significant(joules, 3),
+            ]
+        )
+    return table
+
+
+def _replica_lines(result: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{row['replicas']} replica(s), {row['mode']}, {row['devices']} device(s): "
+        f"{significant(1e3 * row['seconds_per_seed_update'], 3)} ms per seed and "
+        f"update, {significant(row['ratio_to_single'], 2)} of a single run"
+        for row in result["replicas"]
+    ]
+
+
+def _notes(result: Mapping[str, Any]) -> list[str]:
+    notes = [f"Energy: {result['energy']}."]
+    missing = result.get("threads_not_here")
+    if missing:
+        notes.append(
+            f"Not measured with {', '.join(map(str, missing))} threads: the machine "
+            f"offers {result['device']['threads']}."
+        )
+    return notes
+
+
+def text_table(result: Mapping[str, Any]) -> str:
+    """The table for a terminal."""
+    lines = [_HEADS, *cells(result)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADS))]
+    shown = [
+        "  ".join(
+            cell.ljust(width) if i in (0, 3) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+    return "\n".join([*shown, *_replica_lines(result), *_notes(result)])
+
+
+def html_table(result: Mapping[str, Any]) -> str:
+    """The table, the replicas and the notes for the page."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in _HEADS)
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(first)}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in rest)
+        + "</tr>"
+        for first, *rest in cells(result)
+    )
+    replicas = "".join(f"<li>{html.escape(x)}</li>" for x in _replica_lines(result))
+    notes = "".join(f"<p>{html.escape(note)}</p>" for note in _notes(result))
+    return (
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div><ul>{replicas}</ul>{notes}"
+    )
+
+
+def figure(result: Mapping[str, Any], theme: Theme) -> bytes:
+    """Frames a second against batch size, a line a number of threads.
+
+    Filled: frames kept on the device. Hollow: fed from the host each step.
+    """
+    works = list(dict.fromkeys(row["work"] for row in result["rows"]))
+    threads = sorted({row["threads"] for row in result["rows"]})
+    batches = sorted({row["batch"] for row in result["rows"]})
+    with look.canvas(theme, 7.0, 2.9) as drawn:
+        panels = drawn.subplots(1, len(works), squeeze=False)[0]
+        for axes, work in zip(panels, works, strict=True):
+            for i, count in enumerate(threads):
+                shade = theme.colours[_SHADES[i % len(_SHADES)]]
+                for feed in ("device", "host"):
+                    points = sorted(
+                        (row["batch"], row["frames_per_second"])
+                        for row in result["rows"]
+                        if (row["work"], row["threads"], row["feed"])
+                        == (work, count, feed)
+                    )
+                    x, y = zip(*points, strict=True)
+                    held = feed == "device"
+                    axes.plot(
+                        x,
+                        y,
+                        color=shade,
+                        lw=1.6 if held else 0.9,
+                        ls="-" if held else ":",
+                        marker="o",
+                        ms=4.5,
+                        mfc=shade if held else theme.ground,
+                        label=f"{count} thread{'s' * (count > 1)}" if held else None,
+                    )
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_locator(FixedLocator(batches))
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.set_xticklabels([str(b) for b in batches])
+            shown = [
+                r["frames_per_second"] for r in result["rows"] if r["work"] == work
+            ]
+            # Room for a round number on each side.
+            axes.set_ylim(min(shown) / 1.6, max(shown) * 1.6)
+            look.log_axis(axes)
+            axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+            axes.set_title(work, loc="left", size=10)
+            axes.set_xlabel("batch")
+        panels[0].set_ylabel("frames a second")
+        panels[-1].legend(frameon=False, fontsize=9)
+        drawn.tight_layout(pad=0.6)
+        return look.png(drawn)
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,0 +1,276 @@
+"""Many seeds, or many streams, in one compiled program on all devices.
+
+A replica is a whole training run: its own weights, optimiser, carried state, frames and
+noise key. The replicas of a device are taken one after the other inside the program
+(`map`) or all at once (`vmap`):
+
+    map   each step is the program of a single run, and what the replicas share is the
+          dispatch; devices run side by side.
+    vmap  convolutions with N different kernels. XLA turns its own convolution into one
+          with N groups, which is slow on a CPU; `im2col` becomes one batched matrix
+          product, so that `auto` is `im2col` here.
+
+`auto` is `map` on a CPU, where `vmap` was slower with every algorithm
+(`experiments/benchmark.py --suite=replicas` shows it), and `vmap` elsewhere, where one
+replica leaves most of a device idle. A CPU is one device, or several by
+`backends.split_cpu`: a small network keeps one thread busy, not all.
+
+With B streams a replica (`batch`), gradients are averaged over them; they are spread
+over the devices that the replicas leave.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import PartitionSpec
+
+from prednet_jax import data, keys
+from prednet_jax.config import PredNetConfig
+from prednet_jax.data.prefetch import prefetch
+from prednet_jax.data.windows import read_chunks
+from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.training import loop, truncated
+from prednet_jax.training.layout import (
+    BATCH,
+    BY_REPLICA,
+    BY_STREAM,
+    Layout,
+    rows,
+    spread_tree,
+)
+from prednet_jax.training.loop import UpdateRecord
+from prednet_jax.training.truncated import Config, Method, StepMetrics, TrainState
+
+MODES = ("auto", "map", "vmap")
+
+
+class Run(NamedTuple):
+    """What one replica is trained with.
+
+    Attributes:
+        seed: its root seed; the `noise` stream feeds the noise.
+        state: where it starts, with B streams in the carried state.
+        sources: its B streams, as `data.streams` makes them.
+        schedule: which frames of each stream an update sees.
+    """
+
+    seed: int
+    state: TrainState
+    sources: Sequence[data.FrameSource]
+    schedule: data.Schedule
+
+
+def resolve_mode(mode: str, platform: str) -> str:
+    """How the replicas of one device are run: `map` or `vmap`.
+
+    Raises:
+        ValueError: the mode is none of `MODES`.
+    """
+    if mode not in MODES:
+        raise ValueError(f"replica_mode={mode!r}: expected one of {', '.join(MODES)}")
+    if mode != "auto":
+        return mode
+    return "map" if platform == "cpu" else "vmap"
+
+
+def resolve_config(config: Config, mode: str) -> Config:
+    """The network with the convolution that `auto` means under `vmap`."""
+    if mode != "vmap" or not isinstance(config, PredNetConfig):
+        return config
+    if config.convolution != "auto":
+        return config
+    return dataclasses.replace(config, convolution="im2col")
+
+
+def compile_update(
+    config: Config,
+    optimizer: optax.GradientTransformation,
+    method: Method,
+    noise: NoiseSpec | None,
+    layout: Layout,
+    mode: str,
+) -> Callable:
+    """One update of all replicas as one compiled program; its state is donated.
+
+    Args:
+        config: the network, from `resolve_config`.
+        optimizer: an optax transformation.
+        method: objective, targets, leak.
+        noise: a noise spec, or None.
+        layout: where replicas and streams lie.
+        mode: `map` or `vmap`.
+
+    Returns:
+        `update(states, chunk, k, first, key_data) -> (states, StepMetrics)`, every
+        leaf with a leading axis N: chunk `[N, B, K, T + 1, H, W, C]` uint8, first
+        `[N, K]`, key_data `[N, 2]`; k the window to train on.
+    """
+    shared = layout.mesh.shape[BATCH] > 1
+    step = truncated.make_step(
+        config, optimizer, method, noise=noise, axis=BATCH if shared else None
+    )
+
+    def one(inputs: tuple) -> tuple[TrainState, StepMetrics]:
+        state, frames, first, key_data = inputs
+        key = jax.random.wrap_key_data(key_data, impl=keys.IMPLEMENTATION)
+        # [B, T + 1, ...] to [T + 1, B, ...]
+        return step(state, frames.swapaxes(0, 1), first, key)
+
+    def local(
+        states: TrainState,
+        chunk: jax.Array,
+        k: jax.Array,
+        first: jax.Array,
+        key_data: jax.Array,
+    ) -> tuple[TrainState, StepMetrics]:
+        inputs = (states, chunk[:, :, k], first[:, k], key_data)
+        if mode == "vmap":
+            return jax.vmap(one)(inputs)
+        if len(first) > 1:
+            return jax.lax.map(one, inputs)
+        # A loop of one would only copy.
+        only = one(jax.tree.map(lambda x: x[0], inputs))
+        return jax.tree.map(lambda x: x[None], only)
+
+    specs = _state_specs()
+    program = jax.shard_map(
+        local,
+        mesh=layout.mesh,
+        in_specs=(specs, BY_STREAM, PartitionSpec(), BY_REPLICA, BY_REPLICA),
+        out_specs=(specs, BY_REPLICA),
+        # Custom derivative rules carry no account of what varies over the mesh.
+        check_vma=False,
+    )
+    return jax.jit(program, donate_argnums=0)
+
+
+def _state_specs() -> TrainState:
+    """How a TrainState is spread, field by field."""
+    by: Any = BY_REPLICA
+    return TrainState(by, by, BY_STREAM, by)  # type: ignore[arg-type]
+
+
+def train(
+    update: Callable, layout: Layout, runs: Mapping[int, Run]
+) -> Iterator[tuple[TrainState, dict[int, UpdateRecord]]]:
+    """Trains the replicas of this process to the end of their schedules.
+
+    Every process of the program calls it, each with its own replicas.
+
+    Args:
+        update: what `compile_update` returned.
+        layout: the same layout.
+        runs: by replica, those of `layout.local`; all at the same update.
+
+    Yields:
+        The states after each update (`replica_state` takes one out), valid until the
+        next is asked for, and the records by replica. `seconds` is the wall time of
+        the update of all of them together.
+
+    Raises:
+        ValueError: the runs are not at the same update, or differ in length.
+    """
+    done = _common_update(runs)
+    places = jax.tree.map(
+        lambda spec, tree: jax.tree.map(lambda _: spec, tree),
+        tuple(_state_specs()),
+        tuple(next(iter(runs.values())).state),
+        is_leaf=lambda x: isinstance(x, PartitionSpec),
+    )
+    states = spread_tree(
+        layout, {n: run.state for n, run in runs.items()}, TrainState(*places)
+    )
+    key_data = spread_tree(
+        layout,
+        {
+            n: jax.random.key_data(keys.stream(run.seed, "noise"))
+            for n, run in runs.items()
+        },
+        BY_REPLICA,
+    )
+    seen = {n: loop.frames_seen(run.schedule, done) for n, run in runs.items()}
+    # One thread reads for all: a source has one reader at a time.
+    for chunk, first in prefetch(_chunks(layout, runs, done)):
+        frames, opens = _place_chunk(layout, chunk, first)
+        for k in range(opens.shape[1]):
+            start = time.perf_counter()
+            states, metrics = update(states, frames, np.int32(k), opens, key_data)
+            fetched = [rows(leaf) for leaf in metrics]
+            seconds = time.perf_counter() - start
+            done += 1
+            records = {}
+            for n in runs:
+                mine = StepMetrics(*(field[n] for field in fetched))  # type: ignore[arg-type]
+                seen[n] += int(mine.scored.sum())
+                records[n] = loop.update_record(done, seen[n], mine, seconds)
+            yield states, records
+
+
+def replica_state(states: TrainState, replica: int) -> TrainState:
+    """One replica's state as NumPy arrays; the whole must be held by this process."""
+    return jax.tree.map(lambda x: np.asarray(x[replica]), states)
+
+
+def replica_params(states: TrainState, replica: int) -> dict:
+    """One replica's parameters as NumPy arrays, if this process holds it."""
+    return jax.tree.map(lambda x: rows(x)[replica], states.params)
+
+
+def _common_update(runs: Mapping[int, Run]) -> int:
+    done = {int(run.state.update) for run in runs.values()}
+    lengths = {len(run.schedule.start) for run in runs.values()}
+    if len(done) > 1 or len(lengths) > 1:
+        raise ValueError(
+            f"replicas at updates {sorted(done)} of {sorted(lengths)}: expected one "
+            "place and one length for all"
+        )
+    return done.pop()
+
+
+def _chunks(
+    layout: Layout, runs: Mapping[int, Run], done: int
+) -> Iterator[tuple[dict, dict]]:
+    """Frames `[K, T + 1, H, W, C]` by (replica, stream) and `first` `[K]` by replica.
+
+    Every process takes the same K, whatever it holds.
+    """
+    any_run = next(iter(runs.values()))
+    count = loop.windows_per_chunk(
+        any_run.sources[0],
+        any_run.schedule.window,
+        layout.replicas * layout.batch,
+    )
+    places = layout.local_streams
+    readers = [
+        read_chunks(runs[n].sources[b], runs[n].schedule.after(done), count)
+        for n, b in places
+    ]
+    for parts in zip(*readers, strict=True):
+        found = dict(zip(places, parts, strict=True))
+        frames = {place: part[0] for place, part in found.items()}
+        # A picture, unlike a window, has none before it.
+        first = {
+            n: part[1] if runs[n].schedule.window else np.ones(len(part[1]), bool)
+            for (n, _), part in found.items()
+        }
+        yield frames, first
+
+
+def _place_chunk(
+    layout: Layout, frames: dict, first: dict
+) -> tuple[jax.Array, jax.Array]:
+    """The chunk on the devices, `[N, B, K, T + 1, H, W, C]` and `[N, K]`."""
+
+    def read(index: tuple) -> np.ndarray:
+        chosen = range(*index[0].indices(layout.replicas))
+        streams = range(*index[1].indices(layout.batch))
+        return np.stack([np.stack([frames[n, b] for b in streams]) for n in chosen])
+
+    one = next(iter(frames.values()))
+    shape = (layout.replicas, layout.batch, *one.shape)
+    return layout.spread(shape, BY_STREAM, read), spread_tree(layout, first, BY_REPLICA)

@@ -1,0 +1,74 @@
+"""The speed section: a table, a figure, and nothing where nothing was measured."""
+
+import io
+import json
+
+import pytest
+from PIL import Image
+
+from prednet_jax.records import RecordError
+from prednet_jax.report import speed, theme
+from prednet_jax.report.page import _speed
+
+
+@pytest.fixture
+def measured():
+    return {
+        "rows": [
+            {
+                "work": work,
+                "threads": threads,
+                "batch": batch,
+                "feed": feed,
+                "seconds": 0.01 * batch,
+                "frames_per_second": 100.0 * threads,
+                "joules_per_frame": None if feed == "host" else 0.25,
+            }
+            for work in ("inference", "training")
+            for threads in (1, 2)
+            for batch in (1, 4)
+            for feed in ("device", "host")
+        ],
+        "replicas": [
+            {
+                "replicas": 10,
+                "devices": 2,
+                "mode": "map",
+                "seconds_per_seed_update": 0.012,
+                "ratio_to_single": 0.6,
+            }
+        ],
+        "energy": "RAPL, <1> package",
+        "threads_not_here": [4, 6],
+        "device": {"platform": "cpu", "processor": "a processor", "threads": 2},
+        "shape": [24, 32, 3, 6],
+        "window": 10,
+        "precision": "float32",
+    }
+
+
+def test_table_names_every_case_and_what_was_not_measured(measured):
+    text = speed.text_table(measured)
+    assert len(text.splitlines()) == 1 + 16 + 1 + 2
+    assert "0.60 of a single run" in text
+    assert "Not measured with 4, 6 threads" in text
+    assert "&lt;1&gt; package" in speed.html_table(measured)
+
+
+def test_figure_is_a_picture_in_both_themes(measured):
+    for one in theme.THEMES:
+        with Image.open(io.BytesIO(speed.figure(measured, one))) as image:
+            assert image.format == "PNG"
+
+
+def test_section_escapes_and_names_the_size(measured):
+    text = _speed(measured, {})
+    assert "32 x 24, channels 3, 6" in text
+    assert "<1>" not in text
+
+
+def test_missing_is_none_and_broken_is_named(tmp_path):
+    assert speed.load(tmp_path) is None
+    (tmp_path / speed.FILE).write_text(json.dumps({"rows": []}))
+    with pytest.raises(RecordError, match="expected an object with rows"):
+        speed.load(tmp_path)

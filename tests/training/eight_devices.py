@@ -1,0 +1,80 @@
+"""Run by test_replicas.py in a process with eight CPU devices; prints JSON."""
+
+import json
+
+import jax
+import numpy as np
+
+from prednet_jax import PredNetConfig, data
+from prednet_jax.training import loop, replicas, truncated
+from prednet_jax.training.layout import layout
+
+# One layer: what is compared is where the work lies, and six programs are compiled.
+CONFIG = PredNetConfig(channels=(3,), height=8, width=8)
+OPTIMIZER = loop.default_optimizer(CONFIG, 10)
+METHOD = truncated.Method()
+UPDATES, SEEDS = 3, 8
+
+
+def source(seed):
+    return data.open_source("walk", height=8, width=8, channels=3, seed=seed, length=90)
+
+
+def start(seed, batch):
+    params = loop.initial_params(CONFIG, seed)
+    return truncated.initial_train_state(CONFIG, params, OPTIMIZER, batch=batch)
+
+
+def together(count, batch, devices, mode="map"):
+    """Final weights and losses of each replica, `[N, ...]`."""
+    place = layout(count, batch, jax.devices()[:devices])
+    config = replicas.resolve_config(CONFIG, mode)
+    update = replicas.compile_update(config, OPTIMIZER, METHOD, None, place, mode)
+    runs = {}
+    for seed in range(count):
+        streams = data.streams(source(seed), batch)
+        schedule = loop.frame_schedule(CONFIG, streams[0], window=3, updates=UPDATES)
+        runs[seed] = replicas.Run(seed, start(seed, batch), streams, schedule)
+    losses = []
+    for states, lines in replicas.train(update, place, runs):
+        losses.append([lines[n].loss for n in range(count)])
+        params = jax.tree.map(np.array, states.params)
+    return np.array(losses).T, params
+
+
+def alone():
+    """The same seeds through the usual loop, one after the other."""
+    update = loop.compile_update(CONFIG, OPTIMIZER, METHOD, None)
+    losses, params = [], []
+    for seed in range(SEEDS):
+        schedule = loop.frame_schedule(CONFIG, source(seed), window=3, updates=UPDATES)
+        steps = loop.train(update, start(seed, 1), source(seed), schedule, seed=seed)
+        trained = [(line.loss, jax.tree.map(np.array, s.params)) for s, line in steps]
+        losses.append([loss for loss, _ in trained])
+        params.append(trained[-1][1])
+    return np.array(losses), jax.tree.map(lambda *x: np.stack(x), *params)
+
+
+def distance(one, other):
+    """The largest difference of losses, relative, and of weights."""
+    losses = np.abs(one[0] / other[0] - 1).max()
+    weights = jax.tree.map(lambda a, b: np.abs(a - b).max(), one[1], other[1])
+    return [float(losses), float(max(jax.tree.leaves(weights)))]
+
+
+if __name__ == "__main__":
+    single = alone()
+    sharded = together(SEEDS, 1, 8)
+    batch = together(1, 8, 1)
+    both = together(2, 4, 1)
+    found = {
+        "devices": jax.device_count(),
+        "replicas": distance(sharded, single),
+        "vmap": distance(together(SEEDS, 1, 2, "vmap"), single),
+        "batch": distance(together(1, 8, 8), batch),
+        "both": distance(together(2, 4, 8), both),
+        # Guards against a comparison of a thing with itself.
+        "other_seeds": float(np.ptp(single[0][:, -1])),
+        "batch_is_not_a_replica": distance(batch, (single[0][:1], batch[1]))[0],
+    }
+    print(json.dumps(found))

@@ -1,0 +1,149 @@
+"""Replicas and batches over devices: the same numbers as one run on one device."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prednet_jax import PredNetConfig, data
+from prednet_jax.data.source import FrameSource
+from prednet_jax.training import replicas
+from prednet_jax.training.layout import layout, most_devices, shares
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The distances that eight_devices.py prints."""
+    script = Path(__file__).with_name("eight_devices.py")
+    flags = "--xla_force_host_platform_device_count=8"
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["devices"] == 8
+    assert found["other_seeds"] > 1e-4
+    assert found["batch_is_not_a_replica"] > 1e-4
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [
+        ("replicas", "8 replicas on 8 devices against 8 single runs"),
+        ("vmap", "8 replicas, 4 a device at once, another convolution algorithm"),
+        ("batch", "8 streams on 8 devices against 8 on one"),
+        ("both", "2 replicas of 4 streams on 8 devices against one"),
+    ],
+)
+def test_devices_change_nothing_but_rounding(found, name, meaning):
+    """Losses to 1e-5 relative: 64 x 3 float32 terms, summed in another order.
+
+    Weights to 2e-5: three steps of Adam of 1e-3 each. Adam's first step is the sign of
+    the gradient, which amplifies rounding where a gradient is near zero.
+    """
+    losses, weights = found[name]
+    assert losses < 1e-5, meaning
+    assert weights < 2e-5, meaning
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        ((8, 1, 8), (8, 1)),
+        ((10, 1, 2), (2, 1)),
+        ((1, 4, 2), (1, 2)),
+        ((4, 2, 8), (4, 2)),
+        ((3, 1, 2), None),
+        ((1, 1, 1), (1, 1)),
+    ],
+)
+def test_shares(work, expected):
+    assert shares(*work) == expected
+
+
+def test_most_devices_divides_the_work():
+    assert most_devices(10, 1, 6) == 5
+    assert most_devices(7, 1, 4) == 1
+    assert most_devices(1, 6, 4) == 3
+    assert most_devices(4, 1, 4, processes=2) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: layout(0, 1), "replicas=0: expected at least 1"),
+        (lambda: layout(1, 0), "batch=0: expected at least 1"),
+        (lambda: layout(3, 1, [None] * 2), "replicas=3 with batch=1 on 2 devices"),
+        (lambda: replicas.resolve_mode("pmap", "cpu"), "replica_mode='pmap'"),
+        (lambda: data.streams(frames([4]), 0), "batch=0"),
+        (lambda: data.streams(frames([4]), 5), "need at most 4 streams"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        call()
+
+
+def test_auto_is_a_batched_product_only_under_vmap():
+    config = PredNetConfig(channels=(3, 4), height=8, width=8)
+    assert replicas.resolve_mode("auto", "cpu") == "map"
+    assert replicas.resolve_mode("auto", "gpu") == "vmap"
+    assert replicas.resolve_config(config, "map") is config
+    assert replicas.resolve_config(config, "vmap").convolution == "im2col"
+
+
+def frames(lengths):
+    """A source whose frame i is filled with i."""
+    total = sum(lengths)
+    everything = np.arange(total, dtype=np.uint8)[:, None, None, None]
+    boundaries = tuple(np.cumsum([0, *lengths[:-1]]).tolist())
+    return FrameSource(
+        name="counter",
+        height=1,
+        width=1,
+        channels=1,
+        length=total,
+        boundaries=boundaries,
+        read=lambda start, stop: everything[start:stop],
+        fingerprint="counter",
+    )
+
+
+def content(stream):
+    return stream.read(0, stream.length).ravel().tolist()
+
+
+def test_few_sequences_are_cut():
+    streams = data.streams(frames([7, 4]), 3)
+    assert [content(s) for s in streams] == [[0, 1, 7], [2, 3, 8], [4, 5, 9]]
+    assert {s.boundaries for s in streams} == {(0, 2)}
+    assert len({s.fingerprint for s in streams}) == 3
+
+
+def test_many_sequences_are_dealt_out():
+    first, second = data.streams(frames([3, 2, 4, 4, 5]), 2)
+    assert content(first) == [0, 1, 5, 6, 7, 8]
+    assert content(second) == [3, 4, 9, 10, 11, 12]
+    assert first.boundaries == second.boundaries == (0, 2)
+
+
+def test_a_stream_reads_any_range():
+    stream = data.streams(frames([3, 2, 4, 4]), 2)[0]
+    whole = content(stream)
+    for start in range(stream.length + 1):
+        for stop in range(start, stream.length + 1):
+            assert stream.read(start, stop).ravel().tolist() == whole[start:stop]
+
+
+def test_one_stream_is_the_source_itself():
+    source = frames([4])
+    assert data.streams(source, 1) == [source]
