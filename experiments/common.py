@@ -290,7 +290,7 @@ def manifest(config: PredNetConfig | AutoencoderConfig) -> dict:
     }
 
 
-def progress(name: str, total: int, done: int, shown: bool):
+def progress(name: str, total: int, done: int, shown: bool, *, unit: str = "update"):
     """A progress bar with rate and remaining time."""
     from tqdm import tqdm
 
@@ -299,7 +299,7 @@ def progress(name: str, total: int, done: int, shown: bool):
         total=total,
         initial=done,
         disable=not shown,
-        unit="update",
+        unit=unit,
         dynamic_ncols=True,
     )
 
