@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "experiments"
-TINY = ("--steps=6", "--starts=1", "--windows=2", "--images=4")
+TINY = ("--steps=6", "--max_steps=6", "--starts=1", "--windows=2", "--images=4")
 
 
 def run(*arguments, script="probe_curvature.py"):
