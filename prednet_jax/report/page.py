@@ -40,7 +40,13 @@ def page(results: Results, images: Images) -> str:
         _frames,
     )
     parts = [section(results, images) for section in sections]
-    for section in (method.arms, method.design, method.excluded, method.limits):
+    for section in (
+        method.variability,
+        method.arms,
+        method.design,
+        method.excluded,
+        method.limits,
+    ):
         parts.append(section(results))
     body = "\n".join(parts)
     cards = "".join(answers.card(results, model) for model in results.models)
