@@ -361,7 +361,7 @@ def profiled(steps: Iterator, folder: str | None) -> Iterator:
         jax.profiler.stop_trace()
 
 
-def progress(name: str, total: int, done: int, shown: bool):
+def progress(name: str, total: int, done: int, shown: bool, *, unit: str = "update"):
     """A progress bar with rate and remaining time."""
     from tqdm import tqdm
 
@@ -370,7 +370,7 @@ def progress(name: str, total: int, done: int, shown: bool):
         total=total,
         initial=done,
         disable=not shown,
-        unit="update",
+        unit=unit,
         dynamic_ncols=True,
     )
 

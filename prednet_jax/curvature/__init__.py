@@ -3,7 +3,8 @@
 Everything here knows a loss and a pytree of weights, never a model. The order of use:
 `extreme_eigenpairs` (or `certify`, which doubles, restarts and cross-checks) gives the
 lowest and highest curvature, raw or in the coordinates of Adam (`adam_scale`);
-`escape` says what the lowest one means for the optimiser; `divergence` follows two
+`escape` says what the lowest one means for the optimiser; `probe` does both at one
+stop of a training; `divergence` follows two
 trainings that differ by one ulp.
 """
 
@@ -32,6 +33,7 @@ from prednet_jax.curvature.escape import (
 )
 from prednet_jax.curvature.hvp import adam_scale, hessian_operator, hvp
 from prednet_jax.curvature.lanczos import Eigenpairs, extreme_eigenpairs
+from prednet_jax.curvature.probe import Moments, Stop, probe
 
 __all__ = [
     "CurvatureReport",
@@ -40,6 +42,8 @@ __all__ = [
     "Exponent",
     "FiniteDifference",
     "Growth",
+    "Moments",
+    "Stop",
     "adam_scale",
     "certify",
     "escape_state",
@@ -52,6 +56,7 @@ __all__ = [
     "log_distances",
     "noise_projection",
     "perturb_one_ulp",
+    "probe",
     "saturation",
     "updates_saved",
     "useful_projection",

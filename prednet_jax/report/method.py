@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from prednet_jax.report import answers
 from prednet_jax.report.answers import display_name
 from prednet_jax.report.numbers import probability, significant, typeset
-from prednet_jax.report.results import Results
+from prednet_jax.report.results import Results, label
 from prednet_jax.report.tables import arms_list, nested, table
 
 
@@ -111,9 +111,40 @@ def excluded(results: Results) -> str:
     left_out = results.verdict.get("excluded")
     if left_out is None:
         return ""
-    listed = "".join(f"<li>{html.escape(str(one))}</li>" for one in left_out)
-    body = f"<ul>{listed}</ul>" if left_out else "<p>Nothing was left out.</p>"
-    return f"<section><h2>Left out</h2>{body}</section>"
+    if left_out and all(isinstance(one, Mapping) for one in left_out):
+        body = nested(left_out)
+    else:
+        listed = "".join(f"<li>{html.escape(str(one))}</li>" for one in left_out)
+        body = f"<ul>{listed}</ul>" if left_out else "<p>Nothing was left out.</p>"
+    rule = results.section("design").get("exclusion_rule")
+    stated = f"<p>Rule: {html.escape(str(rule))}.</p>" if rule else ""
+    return f"<section><h2>Left out</h2>{stated}{body}</section>"
+
+
+def variability(results: Results) -> str:
+    """How far the predictions of the arms are from the control's."""
+    rows = [
+        [
+            html.escape(display_name(one["model"])),
+            f"<code>{html.escape(label(one))}</code>",
+            *(
+                typeset(significant(one["variability"].get(name)))
+                for name in ("v_ermv", "v_c", "l2", "churn")
+            ),
+        ]
+        for one in results.verdict["contrasts"]
+        if one.get("variability")
+    ]
+    if not rows:
+        return ""
+    head = ("Model", "Treatment", "V_ermv", "V_c", "L2 distance", "Churn")
+    return (
+        "<section><h2>How far predictions are apart</h2><p>The same frames predicted "
+        "after training, against the control, mean over seeds. V_ermv: mean relative "
+        "difference; V_c: fraction of values that differ at all; churn: fraction of "
+        "pixels whose shade of 256 differs.</p>"
+        f'<div class="wide">{table(head, rows)}</div></section>'
+    )
 
 
 def limits(results: Results) -> str:

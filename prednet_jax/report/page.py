@@ -47,7 +47,13 @@ def page(
     parts = [section(results, images) for section in sections]
     if measured is not None:
         parts.append(_speed(measured, images))
-    for section in (method.arms, method.design, method.excluded, method.limits):
+    for section in (
+        method.variability,
+        method.arms,
+        method.design,
+        method.excluded,
+        method.limits,
+    ):
         parts.append(section(results))
     body = "\n".join(parts)
     cards = "".join(answers.card(results, model) for model in results.models)

@@ -57,6 +57,16 @@ def _text_of_model(verdict: Mapping[str, Any], model: str, word: str) -> str:
         rows = [list(_HEAD)] + [_text_row(one) for one in chosen]
         rows[0][2] = f"difference [{_level(first)} interval]"
         lines += _align(rows)
+    left_out = [
+        one
+        for one in verdict.get("excluded") or ()
+        if isinstance(one, Mapping) and one.get("model") == model
+    ]
+    lines += [
+        f"left out: seed {one.get('seed')} of {one.get('treatment')} - "
+        f"{one.get('control')} ({one.get('reason')})"
+        for one in left_out
+    ]
     sentence = (verdict.get("details") or {}).get(model, {}).get("sentence")
     if sentence:
         lines.append(str(sentence))

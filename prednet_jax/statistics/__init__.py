@@ -6,7 +6,7 @@ was done with it.
 """
 
 from prednet_jax.statistics.margins import Margin, fix_margin, margin
-from prednet_jax.statistics.multiplicity import holm
+from prednet_jax.statistics.multiplicity import holm, holm_p_values
 from prednet_jax.statistics.paired import PairedResult, paired, sign_flip, tost
 from prednet_jax.statistics.power import (
     sign_flip_floor,
@@ -34,6 +34,7 @@ __all__ = [
     "decide",
     "fix_margin",
     "holm",
+    "holm_p_values",
     "logrank",
     "margin",
     "paired",

@@ -24,15 +24,28 @@ def holm(results: Sequence[PairedResult]) -> list[PairedResult]:
     Returns:
       New results; the given ones are left alone.
     """
+    corrected = holm_p_values([r.p_value for r in results])
+    updated = [
+        dataclasses.replace(r, p_holm=q)
+        for r, q in zip(results, corrected, strict=True)
+    ]
+    return [dataclasses.replace(r, verdict=classify(r)) for r in updated]
+
+
+def holm_p_values(p_values: Sequence[float]) -> list[float]:
+    """Corrected p-values of one family of tests, in order.
+
+    Args:
+      p_values: [m] in [0, 1]; may be empty.
+
+    Returns:
+      [m], none below its original.
+    """
     # statsmodels' multipletests gives the same numbers (a test compares them), and
     # runs a full garbage collection at each call: 0.1 s beside JAX.
-    p = np.asarray([r.p_value for r in results])
+    p = np.asarray(p_values, np.float64)
     order = np.argsort(p, kind="stable")
     stepped = np.minimum(1.0, p[order] * np.arange(p.size, 0, -1))
     corrected = np.empty_like(p)
     corrected[order] = np.maximum.accumulate(stepped)
-    updated = [
-        dataclasses.replace(r, p_holm=float(q))
-        for r, q in zip(results, corrected, strict=True)
-    ]
-    return [dataclasses.replace(r, verdict=classify(r)) for r in updated]
+    return corrected.tolist()

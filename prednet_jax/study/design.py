@@ -13,6 +13,9 @@ from prednet_jax.models import prednet
 CONTROL, EMULATED, STALE = "float32", "reduction_order", "stale_targets"
 # The control and the treatment in question: no verdict without them.
 ALWAYS = (CONTROL, EMULATED)
+# Arms whose predictions are kept, to be shown and compared pixel by pixel; predicting
+# is one more program a process to compile.
+KEEP_PREDICTIONS = (CONTROL, EMULATED, "ulp", STALE)
 MODELS = ("prednet", "autoencoder")
 # Seeds of the pilot, far from those of the main runs: it shares none with them.
 PILOT_FIRST = 1000
@@ -176,7 +179,7 @@ class Design:
             ]
         else:
             command += [f"--data={self.images}"]
-        if arm.name in (CONTROL, STALE) and root.name == "runs":
+        if arm.name in KEEP_PREDICTIONS and root.name == "runs":
             command += ["--examples=6"]
         return Job(model, arm, seeds, folder, (*command, *arm.flags))
 

@@ -2,14 +2,21 @@
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prednet_jax import records, statistics
+from prednet_jax.noise import variability
 from prednet_jax.study.design import CONTROL, EMULATED, STALE, Design, Job
 
 Runs = dict[str, list[records.Run]]
+EXAMPLES = "examples.npz"
+EXCLUSION_RULE = (
+    "a seed whose loss is not finite in the averaged updates of either arm is left out "
+    "of that contrast, in both arms, and counted; nothing else is left out"
+)
 
 
 def read(jobs: list[Job]) -> Runs:
@@ -85,11 +92,13 @@ def judge(
     """
     jobs = design.runs()
     contrasts, verdicts, arms, prints = [], {}, [], {}
+    excluded: list[dict[str, Any]] = []
     for model in design.models:
         mine = [job for job in jobs if job.model == model]
         found = read(mine)
         margin, spread = margins[model]
-        results = _contrasts(design, model, found, margin.value)
+        results, left_out = _contrasts(design, model, found, margin.value)
+        excluded += left_out
         emulated = results[EMULATED]
         stall = None
         if emulated.ci_high < -margin.value:
@@ -121,7 +130,7 @@ def judge(
         "margins": {model: margin.as_dict() for model, (margin, _) in margins.items()},
         "controls": dict(controls),
         "arms": arms,
-        "excluded": [],
+        "excluded": excluded,
         "fingerprints": prints,
         "design": {
             "seeds": list(jobs[0].seeds),
@@ -130,6 +139,7 @@ def judge(
             "last_updates": {m: design.metric_updates(m) for m in design.models},
             "versions": first["versions"],
             "git_commit": first["git_commit"],
+            "exclusion_rule": EXCLUSION_RULE,
             "device": first["device"],
         },
     }
@@ -137,24 +147,58 @@ def judge(
 
 def _contrasts(
     design: Design, model: str, found: Runs, margin: float
-) -> dict[str, statistics.PairedResult]:
-    """Every arm against the control; deterministic against default on the GPU."""
+) -> tuple[dict[str, statistics.PairedResult], list[dict[str, Any]]]:
+    """Every arm against the control; deterministic against default on the GPU.
+
+    Returns:
+        The results after Holm, and what `EXCLUSION_RULE` left out of them.
+
+    Raises:
+        ValueError: no seed of a contrast is left.
+    """
     last = design.metric_updates(model)
     pairs = {name: CONTROL for name in found if name != CONTROL}
     if "gpu" in found and "gpu_deterministic" in found:
         pairs["gpu_deterministic"] = "gpu"
-    results = [
-        statistics.paired(
-            metric(found[treatment], last), metric(found[control], last), margin=margin
-        ).labelled(
-            model=model,
-            treatment=treatment,
-            control=control,
-            metric=design.metric_name(model),
+    results, excluded = [], []
+    for treatment, control in pairs.items():
+        kept = _kept(found[treatment], found[control], last)
+        if not kept.any():
+            raise ValueError(
+                f"{treatment} - {control} of {model}: no seed with a finite loss in "
+                "both arms; expected at least one"
+            )
+        values = [metric(found[name], last)[kept] for name in (treatment, control)]
+        results.append(
+            statistics.paired(*values, margin=margin).labelled(
+                model=model,
+                treatment=treatment,
+                control=control,
+                metric=design.metric_name(model),
+            )
         )
-        for treatment, control in pairs.items()
-    ]
-    return dict(zip(pairs, statistics.holm(results), strict=True))
+        for run, other, keep in zip(
+            found[treatment], found[control], kept, strict=True
+        ):
+            if keep:
+                continue
+            arms = {treatment: run, control: other}
+            broken = [n for n, r in arms.items() if not np.isfinite(metric([r], last))]
+            excluded.append(
+                {
+                    "model": model,
+                    "treatment": treatment,
+                    "control": control,
+                    "seed": run.manifest["seed"],
+                    "reason": f"loss not finite in {' and '.join(broken)}",
+                }
+            )
+    return dict(zip(pairs, statistics.holm(results), strict=True)), excluded
+
+
+def _kept(runs: list[records.Run], control: list[records.Run], last: int) -> np.ndarray:
+    """Which seeds `EXCLUSION_RULE` keeps, bool `[seeds]`."""
+    return np.isfinite(metric(runs, last)) & np.isfinite(metric(control, last))
 
 
 def _evidence(
@@ -200,16 +244,58 @@ def _evidence(
 def _beside(
     runs: list[records.Run], control: list[records.Run], last: int
 ) -> dict[str, Any]:
-    """What a row of the table shows beside the contrast."""
+    """What a row of the table shows beside the contrast, of the seeds kept."""
+    kept = _kept(runs, control, last)
     same = [
         a.manifest["final_params_sha256"] == b.manifest["final_params_sha256"]
-        for a, b in zip(runs, control, strict=True)
+        for a, b, keep in zip(runs, control, kept, strict=True)
+        if keep
     ]
     return {
-        "treatment_mean": float(metric(runs, last).mean()),
-        "control_mean": float(metric(control, last).mean()),
+        "treatment_mean": float(metric(runs, last)[kept].mean()),
+        "control_mean": float(metric(control, last)[kept].mean()),
         "bitwise_equal": sum(same),
+        "n_excluded": int((~kept).sum()),
+        "variability": _variability(
+            [
+                (run.directory / EXAMPLES, other.directory / EXAMPLES)
+                for run, other, keep in zip(runs, control, kept, strict=True)
+                if keep
+            ]
+        ),
     }
+
+
+def _variability(pairs: list[tuple[Path, Path]]) -> dict[str, float] | None:
+    """How far the predictions of paired runs are apart, in the mean over the seeds.
+
+    The frames are the same in both arms. `churn` is the fraction of pixels whose shade
+    of 256 differs. None where an arm did not keep its predictions.
+    """
+    if not pairs or not all(path.exists() for pair in pairs for path in pair):
+        return None
+    measured = []
+    for path, other in pairs:
+        ours, theirs = _predictions(path), _predictions(other)
+        measured.append(
+            {
+                # The control is the reference.
+                "v_ermv": variability.v_ermv(theirs, ours),
+                "v_c": variability.v_c(theirs, ours),
+                "l2": variability.l2_distance(theirs, ours),
+                "churn": variability.churn(theirs, ours, decide=_shades),
+            }
+        )
+    return {name: float(np.mean([m[name] for m in measured])) for name in measured[0]}
+
+
+def _predictions(path: Path) -> np.ndarray:
+    with np.load(path) as stored:
+        return stored["predictions"]
+
+
+def _shades(predictions: np.ndarray) -> np.ndarray:
+    return np.rint(255 * predictions)
 
 
 def _arm(job: Job, runs: list[records.Run]) -> dict[str, Any]:

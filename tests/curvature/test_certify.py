@@ -133,3 +133,23 @@ def test_weights_without_finite_curvature_are_refused():
 def test_certify_refuses(change, message):
     with pytest.raises(ValueError, match=message):
         certify(saddle, POINT, key=jax.random.key(0), **change)
+
+
+def test_a_kink_ends_the_reach():
+    """Curvature -1 up to |x| = 0.01, +1 beyond: the check looks inside the kink."""
+
+    def loss(p):
+        x = jnp.abs(p["x"][0] - 1.0)
+        inner = -0.5 * x**2
+        outer = inner + (x - 0.01) ** 2
+        return jnp.where(x < 0.01, inner, outer) + 0.0 * jnp.sum(p["x"])
+
+    found = finite_difference(
+        loss,
+        {"x": jnp.ones(2, jnp.float32)},
+        {"x": jnp.array([1.0, 0.0], jnp.float32)},
+        expected=-1.0,
+    )
+    assert found.verdict == "agrees"
+    # The last step of the ladder below the kink: sqrt(2) 10^-2.5 is, 10^-2 is not.
+    assert found.reach == pytest.approx(math.sqrt(2) * 10**-2.5, rel=1e-5)

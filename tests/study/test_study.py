@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import backends, records, statistics, study
+from prednet_jax.report.tables import text_table
 from prednet_jax.study import judgement
 from prednet_jax.study.design import estimate
 
@@ -89,6 +90,53 @@ def test_no_effect_is_refuted(tmp_path):
     assert rows["reduction_order"]["verdict"] == "equivalent"
     assert rows["threads_1"]["bitwise_equal"] == 0
     assert "emulated noise only" in verdict["details"]["prednet"]["sentence"]
+
+
+def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
+    plan = simulated(tmp_path)
+    whole, _ = judged(plan)
+    job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
+    path = job.run_folder(job.seeds[3]) / records.METRICS
+    lines = path.read_text().splitlines()
+    lines[-1] = lines[-1].replace('"loss": 0', '"loss": null, "was": 0')
+    path.write_text("\n".join(lines) + "\n")
+    verdict, _ = judged(plan)
+    assert verdict["excluded"] == [
+        {
+            "model": "prednet",
+            "treatment": "gaussian_1",
+            "control": "float32",
+            "seed": job.seeds[3],
+            "reason": "loss not finite in gaussian_1",
+        }
+    ]
+    assert "not finite" in verdict["design"]["exclusion_rule"]
+    rows, before = (
+        {row["treatment"]: row for row in v["contrasts"]} for v in (verdict, whole)
+    )
+    assert rows["gaussian_1"]["n"] == before["gaussian_1"]["n"] - 1
+    assert rows["gaussian_1"]["n_excluded"] == 1
+    # In both arms: the control's mean is of the same nine seeds.
+    assert rows["gaussian_1"]["control_mean"] != before["gaussian_1"]["control_mean"]
+    assert rows["stale_targets"]["n"] == before["stale_targets"]["n"]
+    assert f"left out: seed {job.seeds[3]} of gaussian_1" in text_table(verdict)
+
+
+def test_predictions_are_compared_pixel_by_pixel(tmp_path):
+    plan = simulated(tmp_path)
+    for job in plan.runs():
+        if job.arm.name in ("float32", "reduction_order"):
+            for seed in job.seeds:
+                predictions = np.full((2, 2, 2, 3), 0.5, np.float32)
+                if job.arm.name != "float32":
+                    predictions[0, 0, 0, 0] = 0.75
+                np.savez(job.run_folder(seed) / "examples.npz", predictions=predictions)
+    verdict, _ = judged(plan)
+    rows = {row["treatment"]: row["variability"] for row in verdict["contrasts"]}
+    assert rows["reduction_order"] == pytest.approx(
+        {"v_ermv": 0.5 / 24, "v_c": 1 / 24, "l2": 0.25, "churn": 1 / 24}
+    )
+    assert rows["stale_targets"] is None
 
 
 def test_the_opposite_can_be_shown(tmp_path):
