@@ -14,6 +14,7 @@ Writes calibration.json and calibration.png to --workdir.
 """
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,7 @@ def main(argv: list[str]) -> None:
     workdir = Path(FLAGS.workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     result = {
+        "command": command(),
         "device": device,
         "versions": records.versions(),
         "environment": records.environment(),
@@ -113,6 +115,15 @@ def orders() -> dict:
         )
         for profile in FLAGS.profile
     }
+
+
+def command() -> str:
+    """The command that repeats these measurements, on this device or another."""
+    words = ["python", "experiments/calibrate_noise.py"]
+    for flag in FLAGS.get_flags_for_module(sys.argv[0]):
+        if flag.present and flag.name != "workdir":
+            words.append(flag.serialize())
+    return shlex.join(words)
 
 
 def measure(probe, specs: dict, others: list) -> dict:

@@ -102,11 +102,10 @@ def gradients(x):
 
 def gradients_after(key, x):
     """The derivative of the noisy functions."""
+    noisy = {name: noise.inject(fn, ORDER) for name, fn in DIFFERENTIABLE.items()}
     return {
-        name: jax.grad(
-            lambda x, noisy=noise.inject(fn, ORDER): jnp.sum(jnp.sin(noisy(key, x)))
-        )(x)
-        for name, fn in DIFFERENTIABLE.items()
+        name: jax.grad(lambda x, fn=fn: jnp.sum(jnp.sin(fn(key, x))))(x)
+        for name, fn in noisy.items()
     }
 
 
@@ -286,7 +285,7 @@ def test_elementwise_noise_is_decided_by_the_key(spec):
 
 
 def test_bad_keys_are_refused():
-    with pytest.raises(ValueError, match="int32 and shape .*: expected one PRNG key"):
+    with pytest.raises(ValueError, match=r"int32 and shape \(\): expected one PRNG"):
         noise.inject(layer, ORDER)(7, X)
     with pytest.raises(ValueError, match=r"uint32 \[n\]"):
         noise.inject(layer, ORDER)(KEYS, X)
