@@ -3,6 +3,8 @@
     python experiments/calibrate_noise.py
     python experiments/calibrate_noise.py --shapes=prednet --repeats=20 --processes=5
 
+A CPU's figures are in results/published/calibration_cpu.json, with their command.
+
 Each reduction of a training step is executed again (per call: atomics, scheduling),
 compiled again, and compiled in other processes (per run: autotuning may choose another
 kernel). V_c is the fraction of elements that differ from the first output, V_ermv their
@@ -49,9 +51,13 @@ def main(argv: list[str]) -> None:
     for name, low in (("repeats", 2), ("compilations", 1), ("processes", 0)):
         if getattr(FLAGS, name) < low:
             raise ValueError(f"--{name}={getattr(FLAGS, name)}: expected {low} or more")
+    import jax
+
     from prednet_jax import backends, records
     from prednet_jax.noise import calibration
 
+    # A program read from a cache on disk was not compiled again.
+    jax.config.update("jax_enable_compilation_cache", False)
     specs = orders()
     backends.set_precision("float32")
     probes = chosen(calibration.probes(FLAGS.shapes))
