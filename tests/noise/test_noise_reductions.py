@@ -84,6 +84,12 @@ CASES = {
     ),
     "conv": (convolution, X, K),
     "conv general": (functools.partial(convolution, **GENERAL), X, K_GENERAL),
+    # Cut along a window that is dilated, each piece with its own padding.
+    "conv window": (
+        functools.partial(convolution, padding=((0, 0), (3, 1)), rhs_dilation=(1, 2)),
+        (1, 3, 14, 2),
+        (1, 6, 2, 3),
+    ),
     "conv transposed": (functools.partial(convolution, lhs_dilation=(2, 1)), X, K),
     "conv input gradient": (
         lambda y, k: transposed(lambda x: convolution(x, k), X)(y),
