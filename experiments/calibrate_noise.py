@@ -3,6 +3,8 @@
     python experiments/calibrate_noise.py
     python experiments/calibrate_noise.py --shapes=prednet --repeats=20 --processes=5
 
+A CPU's figures are in results/published/calibration_cpu.json, with their command.
+
 Each reduction of a training step is executed again (per call: atomics, scheduling),
 compiled again, and compiled in other processes (per run: autotuning may choose another
 kernel). V_c is the fraction of elements that differ from the first output, V_ermv their
@@ -14,6 +16,7 @@ Writes calibration.json and calibration.png to --workdir.
 """
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -48,9 +51,13 @@ def main(argv: list[str]) -> None:
     for name, low in (("repeats", 2), ("compilations", 1), ("processes", 0)):
         if getattr(FLAGS, name) < low:
             raise ValueError(f"--{name}={getattr(FLAGS, name)}: expected {low} or more")
+    import jax
+
     from prednet_jax import backends, records
     from prednet_jax.noise import calibration
 
+    # A program read from a cache on disk was not compiled again.
+    jax.config.update("jax_enable_compilation_cache", False)
     specs = orders()
     backends.set_precision("float32")
     probes = chosen(calibration.probes(FLAGS.shapes))
@@ -72,6 +79,7 @@ def main(argv: list[str]) -> None:
     workdir = Path(FLAGS.workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     result = {
+        "command": command(),
         "device": device,
         "versions": records.versions(),
         "environment": records.environment(),
@@ -113,6 +121,15 @@ def orders() -> dict:
         )
         for profile in FLAGS.profile
     }
+
+
+def command() -> str:
+    """The command that repeats these measurements, on this device or another."""
+    words = ["python", "experiments/calibrate_noise.py"]
+    for flag in FLAGS.get_flags_for_module(sys.argv[0]):
+        if flag.present and flag.name != "workdir":
+            words.append(flag.serialize())
+    return shlex.join(words)
 
 
 def measure(probe, specs: dict, others: list) -> dict:

@@ -71,7 +71,10 @@ def varying_axes(*operands: Any) -> tuple[str, ...]:
     """Mesh axes over which any operand varies, inside shard_map with check_vma."""
     axes: set[str] = set()
     for operand in operands:
-        axes |= set(getattr(jax.typeof(operand), "vma", ()))
+        # The manual axis type, `mat`; its axes were an attribute of their own before.
+        aval = jax.typeof(operand)
+        varying = getattr(getattr(aval, "mat", None), "varying", None)
+        axes |= set(getattr(aval, "vma", ()) if varying is None else varying)
     return tuple(sorted(axes))
 
 

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.sharding import PartitionSpec, Sharding
 
 from prednet_jax.noise import compat
@@ -164,14 +165,19 @@ def _custom(here: Place, state: State, equation: Equation, operands: list) -> li
     def function(state: State, *args: Any) -> list:
         return here.inside(state, jaxpr, args)
 
-    @function.defjvp
     def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple:
-        def plain(*args: Any) -> list:
-            return compat.bind(equation, *args)
+        args, dots = primals[1:], tangents[1:]
+        # A custom_vjp function refuses derivatives by what it closes over, zeros too.
+        moving = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
 
-        tangent = jax.jvp(plain, primals[1:], tangents[1:])[1]
-        return function(*primals), tangent
+        def plain(*some: Any) -> list:
+            given = dict(zip(moving, some, strict=True))
+            return compat.bind(equation, *(given.get(i, x) for i, x in enumerate(args)))
 
+        tangent = jax.jvp(plain, [args[i] for i in moving], [dots[i] for i in moving])
+        return function(*primals), tangent[1]
+
+    function.defjvp(rule, symbolic_zeros=True)
     return list(function(state, *operands))
 
 

@@ -82,7 +82,8 @@ def apply(
     for position, part in enumerate(parts(spec)):
         if isinstance(part, Elementwise):
             state = _salted(words, salt, position)
-            value = _noisy(part, name, value, arrays, state)
+            label = f"{primitive}+{position}"
+            value = _noisy(part, name, label, value, arrays, state)
             name = ""
     return value
 
@@ -112,8 +113,9 @@ def perturb_operands(
     for position, part in enumerate(parts(spec)):
         if isinstance(part, MonteCarlo) and part.mode in ("pb", "mca"):
             state = _salted(words, salt, position)
+            label = f"{primitive}+{position}"
             out = tuple(
-                _bounded(part, i, x, state) if _is_float(x) else x
+                _bounded(part, i, label, x, state) if _is_float(x) else x
                 for i, x in enumerate(out)
             )
     return out
@@ -154,13 +156,17 @@ def _salted(words: Array, salt: int, position: int) -> Array:
 def _perturbed(
     spec: Elementwise,
     primitive: str,
+    label: str,
     value: Array,
     operands: tuple[Array, ...],
     state: Array,
 ) -> Array:
-    """One elementwise noise; `primitive` is empty where the exact result is unknown."""
+    """One elementwise noise; `primitive` is empty where the exact result is unknown.
+
+    `label` names the operation and the place among several noises on it.
+    """
     zero = error_free.run_time_zero(state)
-    draw = _drawer(spec, primitive, (value, *operands), state)
+    draw = _drawer(spec, label, (value, *operands), state)
     match spec:
         case UlpPerturbation():
             return rounding.random_step(value, spec.max_ulps, draw(0))
@@ -185,9 +191,11 @@ def _perturbed(
     raise ValueError(f"spec={spec!r}: expected an elementwise noise of this module")
 
 
-def _perturbed_operand(spec: MonteCarlo, position: int, x: Array, state: Array):
+def _perturbed_operand(
+    spec: MonteCarlo, position: int, label: str, x: Array, state: Array
+) -> Array:
     zero = error_free.run_time_zero(state)
-    draw = _drawer(spec, f"operand {position}", (x,), state)
+    draw = _drawer(spec, f"{label} operand {position}", (x,), state)
     return monte_carlo.operand(x, draw, zero, position, spec.virtual_precision)
 
 
@@ -219,9 +227,10 @@ def _drawer(
 ) -> Callable[[int], Array]:
     """`draw(i)`: the bits numbered i for each element of `arrays[0]`.
 
-    Without `deterministic`, they are those of the state. With it, a hash of the bits of
-    all `arrays` that have its shape, or none: one element, one result, wherever it
-    stands and whatever the key. (The result of dot or conv stands for its operands.)
+    Without `deterministic`, they are those of the state. With it, a hash of `name` and
+    of the bits of all `arrays` that have its shape, or none: one operation and element,
+    one result, wherever it stands and whatever the key. (The result of dot or conv
+    stands for its operands.)
     """
     shape = arrays[0].shape
     if not spec.deterministic:
@@ -253,6 +262,6 @@ def _halves(x: Array) -> tuple[Array, ...]:
     return low, lax.convert_element_type(b >> np.uint64(32), jnp.uint32)
 
 
-_noisy = _straight_through(_perturbed, 2)
-_bounded = _straight_through(_perturbed_operand, 2)
+_noisy = _straight_through(_perturbed, 3)
+_bounded = _straight_through(_perturbed_operand, 3)
 _rounded = _straight_through(rounding.to_format, 1)

@@ -131,9 +131,11 @@ class Elementwise(NoiseSpec):
     Attributes:
         primitives: names of the primitives that are perturbed; None: all of
             `rules.ARITHMETIC`.
-        deterministic: the noise is a pure function of the operands and the equation,
-            not of the key (Verrou's deterministic modes): two executions agree, and a
-            loop step that sees the same operands makes the same error.
+        deterministic: the noise is a pure function of the operation and the bits of
+            its operands, not of the key or the place in the program (as in Verrou's
+            deterministic modes): the same operands make the same error at each
+            execution, at each step of a loop and in each element. For dots,
+            convolutions and other sums the result stands for its operands.
     """
 
     _: KW_ONLY

@@ -1,0 +1,291 @@
+"""The transform among JAX's own: loops, branches, calls, derivatives, recomputation.
+
+Every construct holds one sum with an order and stands in one program with the others,
+compiled once for each way of combining noise and derivative.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend import core, linear_util
+
+from prednet_jax import noise
+
+ORDER = noise.ReductionOrder(partials=3, granularity="element")
+KEYS = jax.random.split(jax.random.key(5), 6)
+N = 30
+W = jnp.asarray(np.random.default_rng(0).standard_normal((N, N)) / 5, jnp.float32)
+X = jnp.asarray(np.random.default_rng(1).standard_normal(N), jnp.float32)
+
+
+def layer(x):
+    return jnp.tanh(W @ x)
+
+
+@jax.custom_jvp
+def wrong_jvp(x):
+    return layer(x)
+
+
+@wrong_jvp.defjvp
+def _wrong_jvp_rule(primals, tangents):
+    """Three times the tangent of the identity: a rule that nothing else would give."""
+    return wrong_jvp(*primals), 3 * tangents[0]
+
+
+@jax.custom_vjp
+def wrong_vjp(x):
+    return layer(x)
+
+
+wrong_vjp.defvjp(lambda x: (wrong_vjp(x), x), lambda x, g: (3 * g * x,))
+
+
+def closed_call(x):
+    closed = jax.make_jaxpr(layer)(x)
+    call = linear_util.wrap_init(
+        core.jaxpr_as_fun(closed), debug_info=closed.jaxpr.debug_info
+    )
+    bind = core.primitives.closed_call_p.bind
+    return bind(x, subfuns=(call,), call_jaxpr=closed)[0]
+
+
+def until_three(x):
+    return lax.while_loop(
+        lambda state: state[0] < 3,
+        lambda state: (state[0] + 1, layer(state[1])),
+        (0, x),
+    )[1]
+
+
+def nested(x):
+    def step(x, i):
+        return lax.cond(i % 2 == 0, jax.checkpoint(layer), wrong_jvp, x), None
+
+    return lax.scan(step, x, jnp.arange(3))[0]
+
+
+DIFFERENTIABLE = {
+    "jit": jax.jit(layer),
+    "scan": lambda x: lax.scan(lambda x, _: (layer(x), layer(x)), x, None, length=3)[1],
+    "scan reverse": lambda x: lax.scan(
+        lambda c, w: (c, jnp.tanh(w @ x)),
+        0,
+        W.reshape(3, -1, N),
+        reverse=True,
+        unroll=2,
+    )[1],
+    "fori": lambda x: lax.fori_loop(0, 3, lambda _, x: layer(x), x),
+    "cond": lambda x: lax.cond(x[0] > 0, layer, jnp.sin, jnp.abs(x)),
+    "switch": lambda x: lax.switch(jnp.argmax(x[:1]) + 1, [jnp.sin, layer, jnp.cos], x),
+    "remat": jax.checkpoint(layer),
+    "custom_jvp": wrong_jvp,
+    "custom_vjp": wrong_vjp,
+    "vmap": lambda x: jax.vmap(lambda w: jnp.tanh(w @ x))(W),
+    "nested": nested,
+}
+FORWARD = {**DIFFERENTIABLE, "while": until_three, "closed_call": closed_call}
+
+
+def values(x):
+    return {name: fn(x) for name, fn in FORWARD.items()}
+
+
+def gradients(x):
+    return {
+        name: jax.grad(lambda x, fn=fn: jnp.vdot(fn(x), fn(x)))(x)
+        for name, fn in DIFFERENTIABLE.items()
+    }
+
+
+def gradients_after(key, x):
+    """The derivative of the noisy functions."""
+    noisy = {name: noise.inject(fn, ORDER) for name, fn in DIFFERENTIABLE.items()}
+    return {
+        name: jax.grad(lambda x, fn=fn: jnp.sum(jnp.sin(fn(key, x))))(x)
+        for name, fn in noisy.items()
+    }
+
+
+def gradients_of_plain(x):
+    return {
+        name: jax.grad(lambda x, fn=fn: jnp.sum(jnp.sin(fn(x))))(x)
+        for name, fn in DIFFERENTIABLE.items()
+    }
+
+
+WAYS = {
+    "values": (noise.inject(values, ORDER), values),
+    "inject(grad)": (noise.inject(gradients, ORDER), gradients),
+    "grad(inject)": (gradients_after, gradients_of_plain),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_noise_enters_every_construct_and_keeps_its_rule(way):
+    noisy, plain = (jax.jit(fn) for fn in WAYS[way])
+    found = jax.device_get([noisy(key, X) for key in KEYS])
+    again = jax.device_get(noisy(KEYS[0], X))
+    for name, expected in jax.device_get(plain(X)).items():
+        results = [one[name] for one in found]
+        np.testing.assert_array_equal(results[0], again[name])
+        # The wrong rules of custom_jvp and custom_vjp are kept: 1e-4 is far above the
+        # errors of chains of three layers, far below a factor of three.
+        for result in results:
+            np.testing.assert_allclose(result, expected, 1e-4, 1e-4, err_msg=name)
+        different = len({result.tobytes() for result in results})
+        # The derivative by these rules sees the perturbed value in sin'.
+        assert different > 1, f"no noise in {name}, {way}"
+
+
+def test_nothing_chosen_is_bitwise_the_plain_function():
+    """Every construct rebuilt by the interpreter, without noise in any equation."""
+    quiet = jax.jit(noise.inject(values, ORDER, only=()))
+    expected = jax.jit(values)(X)
+    jax.tree.map(np.testing.assert_array_equal, quiet(KEYS[0], X), dict(expected))
+
+
+def test_examples_are_mapped_outside_and_inside():
+    xs = jnp.stack([X, 2 * X])
+    outside = jax.vmap(noise.inject(nested, ORDER), (None, 0))(KEYS[0], xs)
+    inside = noise.inject(jax.vmap(nested), ORDER)(KEYS[0], xs)
+    expected = jax.vmap(nested)(xs)
+    for found in (outside, inside):
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+        assert np.any(found != expected)
+
+
+def test_a_mapped_while_stops_each_element_on_its_own():
+    def halve(x, most):
+        return lax.while_loop(
+            lambda x: jnp.sum(x) > most, lambda x: x / np.float32(2), x
+        )
+
+    # Sums of powers of two are exact: no noise, whatever the order.
+    x = jnp.ones(64)
+    most = jnp.asarray([40.0, 3.0, 100.0])
+    run = noise.inject(jax.vmap(halve, (None, 0)), ORDER)
+    found = run(KEYS[0], x, most)
+    np.testing.assert_array_equal(found[:, 0], np.float32([0.5, 2.0**-5, 1]))
+
+
+def half_square(b, x):
+    """Its derivative by b is the sum itself, as it was when it was squared."""
+    return 0.5 * (jnp.sum(x) + b) ** 2
+
+
+def disagreements(step):
+    """For how many keys the sum behind the value is not the one of the gradient."""
+    x = W.ravel()
+    found = [step(key, np.float32(1), x) for key in jax.random.split(KEYS[0], 16)]
+    return sum(bool(value != 0.5 * slope**2) for value, slope in found)
+
+
+def test_recomputation_repeats_the_noise_or_draws_afresh():
+    kept = jax.value_and_grad(half_square)
+    again = jax.value_and_grad(jax.checkpoint(half_square))
+    order = noise.ReductionOrder()
+    noisy = noise.inject(jax.checkpoint(half_square), order)
+
+    def after(key, b, x):
+        return jax.value_and_grad(lambda b: noisy(key, b, x))(b)
+
+    assert disagreements(jax.jit(noise.inject(kept, order))) == 0
+    assert disagreements(jax.jit(after)) == 0
+    # An execution of its own, with its own atomics.
+    assert disagreements(jax.jit(noise.inject(again, order))) > 0
+
+
+def test_the_order_is_a_constant_of_the_derivative():
+    """grad(inject(f)) of a linear function is exactly its plain gradient."""
+    noisy = noise.inject(lambda x: jnp.sum(W @ x), ORDER)
+    found = jax.grad(lambda x: noisy(KEYS[0], x))(X)
+    expected = jax.grad(lambda x: jnp.sum(W @ x))(X)
+    np.testing.assert_array_equal(found, expected)
+    second = jax.hessian(lambda x: noisy(KEYS[0], x) ** 2)(X)
+    np.testing.assert_allclose(second, 2 * np.outer(expected, expected), 1e-5)
+
+
+@pytest.mark.parametrize("spec", [ORDER, noise.UlpPerturbation()], ids=["order", "ulp"])
+def test_an_unknown_higher_order_primitive_names_itself(spec):
+    unknown = lax.composite(jnp.sum, "tests.sum")
+
+    def inside(x):
+        return lax.scan(lambda c, _: (c + unknown(x), None), 0.0, None, length=2)[0]
+
+    with pytest.raises(
+        noise.UnsupportedPrimitiveError, match=r"'composite' at '.*scan"
+    ):
+        noise.inject(inside, spec)(KEYS[0], X)
+    # Without noise there is nothing to enter.
+    assert noise.inject(unknown, noise.Identity())(KEYS[0], X) == unknown(X)
+
+
+SPECS = [
+    noise.ReductionOrder(),
+    noise.StochasticRounding(),
+    noise.MonteCarlo("mca"),
+    noise.UlpPerturbation(),
+    noise.Gaussian(1e-3),
+    noise.ReducedPrecision("bf16"),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)
+def test_comparisons_and_integers_are_untouched(spec):
+    def compared(x, i):
+        best = jnp.argmax(x, axis=1)
+        picked = jnp.take_along_axis(x, best[:, None], axis=1)
+        return (
+            jnp.max(x), jnp.min(x, 0), best, picked, jnp.sort(x, 0), -x, jnp.abs(x),
+            jnp.maximum(x, 0), x > 0, x.reshape(-1)[::-1], jnp.sum(i), i @ i.T,
+            jnp.cumsum(i, 0), jnp.zeros(3, jnp.int32).at[i[0]].add(1),
+        )  # fmt: skip
+
+    i = jnp.arange(9, dtype=jnp.int32).reshape(3, 3) % 3
+    arguments = (W[:6, :4], i)
+    found = noise.inject(compared, spec)(KEYS[0], *arguments)
+    for one, expected in zip(found, jax.jit(compared)(*arguments), strict=True):
+        np.testing.assert_array_equal(one, expected)
+
+
+def test_identity_is_the_function_itself():
+    text = str(jax.make_jaxpr(noise.inject(nested, noise.Identity()))(KEYS[0], X))
+    assert text.count("dot_general") == str(jax.make_jaxpr(nested)(X)).count(
+        "dot_general"
+    )
+    quiet = jax.jit(noise.inject(values, noise.Identity()))
+    jax.tree.map(
+        np.testing.assert_array_equal, dict(quiet(KEYS[0], X)), dict(jax.jit(values)(X))
+    )
+
+
+# The RMS of relative Gaussian noise is a sum of XLA's, whose order vmap may change.
+ABSOLUTE = noise.Gaussian(1e-3, relative=False)
+
+
+@pytest.mark.parametrize(
+    "spec", [*SPECS[1:4], ABSOLUTE], ids=lambda spec: type(spec).__name__
+)
+def test_elementwise_noise_is_decided_by_the_key(spec):
+    """Jitted, called, mapped over keys; anew at each step of a loop."""
+
+    def fn(x):
+        return lax.scan(lambda c, _: (c, jnp.tanh(x) * x), 0, None, length=3)[1]
+
+    run = noise.inject(fn, spec)
+    x = X[:24]
+    mapped = np.asarray(jax.jit(jax.vmap(run, (0, None)))(KEYS[:3], x))
+    np.testing.assert_array_equal(jax.jit(run)(KEYS[0], x), mapped[0])
+    np.testing.assert_array_equal(run(KEYS[0], x), mapped[0])
+    assert np.any(mapped[0] != mapped[1])
+    assert np.any(mapped[0, 0] != mapped[0, 1])
+
+
+def test_bad_keys_are_refused():
+    with pytest.raises(ValueError, match=r"int32 and shape \(\): expected one PRNG"):
+        noise.inject(layer, ORDER)(7, X)
+    with pytest.raises(ValueError, match=r"uint32 \[n\]"):
+        noise.inject(layer, ORDER)(KEYS, X)

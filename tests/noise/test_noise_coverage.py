@@ -1,0 +1,182 @@
+"""The report: what is perturbed, what is left alone, and why."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from prednet_jax import noise
+from prednet_jax.noise import rules
+
+X = jax.ShapeDtypeStruct((6, 40), jnp.float32)
+W = jax.ShapeDtypeStruct((40, 40), jnp.float32)
+
+
+def network(x, w):
+    def step(h, x):
+        h = lax.cond(h[0] > 0, lambda h: jnp.tanh(h @ w + x), lambda h: h, h)
+        return h, jnp.sum(h)
+
+    h, sums = lax.scan(step, jnp.zeros(40), x)
+    grown = lax.while_loop(lambda h: jnp.sum(h) < 9, lambda h: h + 1.0, h)
+    best = jnp.sum(jnp.argmax(x, axis=1)).astype(jnp.float32)
+    return jax.jit(jnp.prod)(grown) + jnp.sum(sums) + best
+
+
+def test_every_float_reduction_is_listed_with_its_path_and_reason():
+    report = noise.coverage(network, noise.ReductionOrder())(X, W)
+    found = {(e.primitive, e.path.split("/")[-1].split(":")[0]): e for e in report[0]}
+    assert len(found) == len(report.perturbed)
+    scan = next(e.path for e in report.perturbed if e.primitive == "dot_general")
+    assert [part.split(":")[1] for part in scan.split("/")] == [
+        "scan",
+        "cond[1]",
+        "dot_general",
+    ]
+    places = [e.path.split("/")[0].split(":")[1] for e in report.perturbed]
+    # The dot and the sum of a step, the sum of the predicate, the sum of the sums.
+    assert sorted(places) == ["reduce_sum", "scan", "scan", "while[cond]"]
+    assert all("pieces in random order, tile" in e.reason for e in report.perturbed)
+    # The product, and no integer sum, no argmax.
+    (product,) = report.untouched
+    assert product.primitive == "reduce_prod"
+    assert product.path.endswith(":reduce_prod")
+    assert product.reason == "a reduction, but not a sum"
+    assert product.has_order
+    assert report.uncovered == (product,)
+    assert f"  {product.path}  {product.reason}" in str(report)
+
+
+def test_paths_are_those_that_inject_takes():
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((6, 40)), jnp.float32)
+
+    def fn(x):
+        return jnp.sum(x, axis=1), jnp.cumsum(x, axis=1)
+
+    spec = noise.ReductionOrder()
+    plain = jax.jit(fn)(x)
+    for entry in noise.coverage(fn, spec)(x).perturbed:
+        only = noise.inject(fn, spec, only=[entry.path])(jax.random.key(0), x)
+        moved = [bool(np.any(a != b)) for a, b in zip(only, plain, strict=True)]
+        assert moved == [
+            entry.primitive == "reduce_sum",
+            entry.primitive == "cumsum",
+        ]
+        # An equation's noise does not depend on the company it is in.
+        whole = noise.inject(fn, spec)(jax.random.key(0), x)
+        place = moved.index(True)
+        np.testing.assert_array_equal(only[place], whole[place])
+
+
+def test_strict_coverage_fails_for_what_has_an_order():
+    spec = noise.ReductionOrder()
+    with pytest.raises(noise.UncoveredReductionError, match=r"reduce_prod \(a reduct"):
+        noise.coverage(network, spec, strict=True)(X, W)
+
+    def short(x):
+        """Two terms: the order does not matter. Three: it does."""
+        return jnp.sum(x[:2]), jnp.zeros(3).at[0].add(x[0])
+
+    line = jax.ShapeDtypeStruct((40,), jnp.float32)
+    report = noise.coverage(short, spec, strict=True)(line)
+    assert {e.primitive for e in report.untouched} == {"reduce_sum", "scatter-add"}
+    assert not any(e.has_order for e in report.untouched)
+    assert any("addition commutes" in e.reason for e in report.untouched)
+    with pytest.raises(
+        noise.UncoveredReductionError, match=r":reduce_sum \(no reduction order"
+    ):
+        noise.coverage(jnp.sum, noise.Identity(), strict=True)(line)
+
+
+def routine(name):
+    return {
+        "cholesky": lambda x: jnp.linalg.cholesky(x @ x.T),
+        "fft": lambda x: jnp.abs(jnp.fft.fft(x)),
+        "cumprod": lambda x: jnp.cumprod(x, axis=0),
+        "reduce_prod": jnp.prod,
+    }[name]
+
+
+@pytest.mark.parametrize("name", ["cholesky", "fft", "cumprod", "reduce_prod"])
+def test_reductions_out_of_reach_say_why(name):
+    report = noise.coverage(routine(name), noise.ReductionOrder())(X)
+    (entry,) = [e for e in report.untouched if e.primitive == name]
+    assert entry.reason == rules.LEFT_ALONE[name]
+    assert entry in report.uncovered
+
+
+def conv(x, k):
+    return lax.conv_general_dilated(
+        x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def every_kind(x, k, w, index):
+    y = conv(x, k)
+    pooled = lax.reduce_window(y, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")
+    rows = pooled.reshape(-1, 4)[index]
+    return jnp.sum(jnp.cumsum(rows @ w, axis=0))
+
+
+# Primitives of the gradient of `every_kind`; forward convolution apart.
+PERTURBED = {
+    "uniform_worst_case": {
+        "conv_general_dilated forward",
+        "conv_general_dilated",
+        "dot_general",
+        "reduce_sum",
+        "cumsum",
+        "scatter-add",
+        "select_and_scatter_add",
+    },
+    "xla_gpu": {
+        "conv_general_dilated forward",
+        "conv_general_dilated",
+        "dot_general",
+        "scatter-add",
+        "select_and_scatter_add",
+    },
+    "chainer_cudnn": {
+        "conv_general_dilated",
+        "scatter-add",
+        "select_and_scatter_add",
+    },
+}
+
+
+@pytest.mark.parametrize("profile", PERTURBED)
+def test_profiles_perturb_what_varied_there(profile):
+    shapes = [(1, 6, 6, 4), (3, 3, 4, 4), (4, 4)]
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    index = jax.ShapeDtypeStruct((30,), jnp.int32)
+    spec = noise.ReductionOrder(profile=profile)
+    gradient = jax.value_and_grad(every_kind, (0, 1, 2))
+    report = noise.coverage(gradient, spec)(*arguments, index)
+
+    def names(entries):
+        """The first convolution in the program is the forward one."""
+        convs = [
+            e.path
+            for e in sorted(
+                (*report.perturbed, *report.untouched),
+                key=lambda e: int(e.path.split(":")[0]),
+            )
+            if e.primitive == "conv_general_dilated"
+        ]
+        return {
+            e.primitive + (" forward" if e.path == convs[0] else "") for e in entries
+        }
+
+    assert names(report.perturbed) == PERTURBED[profile]
+    left = [e for e in report.untouched if e.has_order]
+    assert names(left) == PERTURBED["uniform_worst_case"] - PERTURBED[profile]
+    assert all(e.reason.startswith(f"profile {profile}: ") for e in left)
+
+
+def test_elementwise_noise_lists_arithmetic_and_reductions_without_order():
+    report = noise.coverage(lambda x: jnp.max(jnp.tanh(x)), noise.UlpPerturbation())(X)
+    assert [(e.primitive, e.reason) for e in report.perturbed] == [
+        ("tanh", "UlpPerturbation")
+    ]
+    assert report.untouched == ()

@@ -1,0 +1,108 @@
+"""Noise inside shard_map, on four devices: in a process that is forced to have them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = r"""
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from prednet_jax import noise
+
+mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+order = noise.ReductionOrder(granularity="element", partials=4)
+keys = jax.random.split(jax.random.key(0), 8)
+x = jnp.asarray(np.random.default_rng(0).standard_normal((64, 5)), jnp.float32)
+same = jnp.tile(x[:16], (4, 1))
+
+
+def mapped(check):
+    def local(x):
+        rows = jnp.sum(x, axis=0)
+        return lax.psum(rows, "i"), rows[None]
+
+    return jax.shard_map(
+        local, mesh=mesh, in_specs=P("i"), out_specs=(P(), P("i")), check_vma=check
+    )
+
+
+found = {}
+for check in (True, False):
+    fn = mapped(check)
+    run = jax.jit(noise.inject(fn, order))
+    total, rows = jax.device_get(run(keys[0], same))
+    totals = np.stack([run(key, x)[0] for key in keys])
+    exact = np.asarray(x, np.float64).sum(0)
+    size = np.abs(np.asarray(x, np.float64)).sum(0)
+    whole = jnp.round(4 * x)
+    gradient = jax.jit(
+        noise.inject(jax.grad(lambda x: jnp.sum(jnp.sin(fn(x)[0]))), order)
+    )
+    plain = jax.grad(lambda x: jnp.sum(jnp.sin(fn(x)[0])))(x)
+    copies = [
+        np.asarray(shard.data) for shard in run(keys[1], x)[0].addressable_shards
+    ]
+    report = noise.coverage(fn, order)(x)
+    found[str(check)] = {
+        "devices": len({row.tobytes() for row in rows}),
+        "keys": len({total.tobytes() for total in totals}),
+        "again": bool(np.array_equal(run(keys[0], x)[0], totals[0])),
+        # 64 terms in float32; u = 2^-24.
+        "bound": bool(np.all(np.abs(totals - exact) <= 64 * 2.0**-24 * size)),
+        "integers": bool(np.array_equal(run(keys[0], whole)[0], whole.sum(0))),
+        "replicated": len({copy.tobytes() for copy in copies}),
+        "copies": len(copies),
+        "gradient": bool(np.allclose(gradient(keys[0], x), plain, 1e-5, 1e-5)),
+        "perturbed": sorted({e.primitive.split("_inv")[0] for e in report.perturbed}),
+    }
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found():
+    flags = "--xla_force_host_platform_device_count=4"
+    root = Path(__file__).parent.parent.parent
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}",
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, (str(root), os.environ.get("PYTHONPATH")))
+        ),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("check_vma", ["True", "False"])
+def test_sums_within_and_over_devices(found, check_vma):
+    measured = found[check_vma]
+    # Without check_vma JAX does not say what varies, and all devices draw the same.
+    assert (measured.pop("devices") > 1) == (check_vma == "True")
+    assert measured.pop("keys") > 1
+    assert measured == {
+        "again": True,
+        "bound": True,
+        "integers": True,
+        "replicated": 1,
+        "copies": 4,
+        "gradient": True,
+        "perturbed": ["psum", "reduce_sum"],
+    }

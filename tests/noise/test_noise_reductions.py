@@ -1,0 +1,243 @@
+"""Every reduction, at every granularity, against what decides (facts of summation).
+
+All cases are bilinear in two operands and stand in one program for each granularity,
+which is compiled three times: called, jitted, and mapped over keys. Integers below 2^24
+have one float32 sum whatever the order; powers of two and signs commute with rounding;
+every order is within gamma_h sum|x| of the exact sum (Higham 2002, eq. 4.4); a sum of
+four partials has at most twelve values, not a continuum.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from prednet_jax import noise
+
+GRANULARITIES = ("shared", "tile", "element")
+PARTIALS = 4
+# The first two of four partials commute.
+MOST_VALUES = 12
+KEYS = 24
+U = 2.0**-24
+
+
+def convolution(x, k, *, strides=(1, 1), padding=((1, 1), (1, 1)), **options):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(
+        x, k, strides, padding, dimension_numbers=numbers, **options
+    )
+
+
+def transposed(fn, like):
+    """The transpose of a linear function of arrays of shape `like`."""
+    # The default float type: the same function serves the float64 reference.
+    like = jax.ShapeDtypeStruct(like, jnp.zeros(()).dtype)
+    return lambda y: jax.linear_transpose(fn, like)(y)[0]
+
+
+# Groups, strides, dilation and uneven padding at once.
+GENERAL = {
+    "strides": (2, 1),
+    "padding": ((2, 1), (0, 3)),
+    "rhs_dilation": (1, 2),
+    "feature_group_count": 2,
+}
+X, K, K_GENERAL = (2, 5, 6, 8), (3, 3, 8, 4), (3, 3, 4, 8)
+Y, Y_GENERAL = (2, 5, 6, 4), (2, 3, 5, 8)
+
+
+def scatter_add(a, b):
+    return jnp.zeros((3, 4), a.dtype).at[jnp.arange(60) % 3].add(a * b)
+
+
+def pool_gradient(a, b):
+    """Windows of 3 x 3 at every pixel: nine of them may meet in one."""
+    x = jnp.asarray(np.random.default_rng(5).random(a.shape), a.dtype)
+
+    def pool(x):
+        return lax.reduce_window(
+            x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 1, 1, 1), "SAME"
+        )
+
+    return jax.vjp(pool, x)[1](a * b)[0]
+
+
+def cotangents(a, b):
+    """The sum of the cotangents of four uses of one value."""
+
+    def uses(x):
+        return sum(jnp.vdot(x, piece) for piece in jnp.split(a * b, 4))
+
+    return jax.grad(uses)(a[: a.shape[0] // 4])
+
+
+CASES = {
+    "dot_general": (lambda a, b: a @ b, (7, 96), (96, 5)),
+    "dot_general batch": (
+        lambda a, b: jnp.einsum("bijk,bjkl->bil", a, b),
+        (2, 3, 2, 40),
+        (2, 2, 40, 5),
+    ),
+    "conv": (convolution, X, K),
+    "conv general": (functools.partial(convolution, **GENERAL), X, K_GENERAL),
+    # Cut along a window that is dilated, each piece with its own padding.
+    "conv window": (
+        functools.partial(convolution, padding=((0, 0), (3, 1)), rhs_dilation=(1, 2)),
+        (1, 3, 14, 2),
+        (1, 6, 2, 3),
+    ),
+    "conv transposed": (functools.partial(convolution, lhs_dilation=(2, 1)), X, K),
+    "conv input gradient": (
+        lambda y, k: transposed(lambda x: convolution(x, k), X)(y),
+        Y,
+        K,
+    ),
+    "conv input gradient general": (
+        lambda y, k: transposed(lambda x: convolution(x, k, **GENERAL), X)(y),
+        Y_GENERAL,
+        K_GENERAL,
+    ),
+    "conv filter gradient": (
+        lambda y, x: transposed(lambda k: convolution(x, k), K)(y),
+        Y,
+        X,
+    ),
+    "conv filter gradient general": (
+        lambda y, x: transposed(lambda k: convolution(x, k, **GENERAL), K_GENERAL)(y),
+        Y_GENERAL,
+        X,
+    ),
+    "reduce_sum": (lambda a, b: jnp.sum(a * b, axis=(0, 2)), (2, 6, 100), (2, 6, 100)),
+    "cumsum": (lambda a, b: jnp.cumsum(a * b, axis=0), (64, 4), (64, 4)),
+    "cumsum reverse": (
+        lambda a, b: lax.cumsum(a * b, axis=1, reverse=True),
+        (4, 50),
+        (4, 50),
+    ),
+    "reduce_window_sum": (
+        lambda a, b: lax.reduce_window(
+            a * b, 0.0, lax.add, (8, 2), (3, 1), ((4, 2), (0, 1)), (1, 2), (2, 1)
+        ),
+        (40, 4),
+        (40, 4),
+    ),
+    "scatter-add": (scatter_add, (60, 4), (60, 4)),
+    "select_and_scatter_add": (pool_gradient, (1, 9, 9, 2), (1, 9, 9, 2)),
+    "add_any": (cotangents, (60, 4), (60, 4)),
+    # Mapped over its first axis, which has a name, inside of the transform.
+    "psum": (lambda a, b: lax.psum(a * b, "device"), (6, 5, 4), (6, 5, 4)),
+}
+
+
+def operands(integers=False):
+    drawn = {}
+    for i, (name, (_, *shapes)) in enumerate(CASES.items()):
+        rng = np.random.default_rng(i)
+        pair = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+        drawn[name] = [np.rint(4 * x) if integers else x for x in pair]
+    return drawn
+
+
+def scaled(drawn, left, right):
+    return {
+        name: [a * np.float32(left), b * np.float32(right)]
+        for name, (a, b) in drawn.items()
+    }
+
+
+def all_cases(transform):
+    """All cases as one function of a key and the operands, each under `transform`."""
+
+    def unmapped(drawn):
+        return {name: CASES[name][0](*drawn[name]) for name in drawn}
+
+    def run(key, drawn):
+        drawn = dict(drawn)
+        pair = drawn.pop("psum")
+        over_devices = jax.vmap(
+            transform(CASES["psum"][0]), (None, 0, 0), axis_name="device"
+        )
+        return {
+            **transform(unmapped)(key, drawn),
+            "psum": over_devices(key, *pair),
+        }
+
+    return run
+
+
+def plain(fn):
+    return lambda key, *args: fn(*args)
+
+
+def on_host(results):
+    return {name: np.asarray(x) for name, x in results.items()}
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """Plain sums of integers in float32; sums, sums of sizes and terms in float64."""
+    run = jax.jit(all_cases(plain))
+    whole = on_host(run(None, operands(integers=True)))
+    drawn = operands()
+    with jax.enable_x64(True):
+        run = jax.jit(all_cases(plain))
+        wide = jax.tree.map(np.float64, drawn)
+        exact, sizes, terms = (
+            on_host(run(None, jax.tree.map(of, wide)))
+            for of in (np.asarray, np.abs, np.ones_like)
+        )
+    return whole, exact, sizes, terms
+
+
+@pytest.fixture(scope="module", params=GRANULARITIES)
+def results(request):
+    """What one granularity makes of every case, in the ways that are compared."""
+    spec = noise.ReductionOrder(
+        partials=PARTIALS, granularity=request.param, tile=2, shortest=1
+    )
+    run = all_cases(lambda fn: noise.inject(fn, spec))
+    jitted = jax.jit(run)
+    keys = jax.random.split(jax.random.key(7), KEYS)
+    drawn = operands()
+    return {
+        "eager": on_host(run(keys[0], drawn)),
+        "jitted": on_host(jitted(keys[0], drawn)),
+        "mapped": on_host(jax.jit(jax.vmap(run, (0, None)))(keys, drawn)),
+        "integers": on_host(jitted(keys[0], operands(integers=True))),
+        "scaled": on_host(jitted(keys[0], scaled(drawn, 8, -0.5))),
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+class TestEveryReduction:
+    def test_integers_add_exactly(self, name, results, reference):
+        np.testing.assert_array_equal(results["integers"][name], reference[0][name])
+
+    def test_powers_of_two_and_signs_commute(self, name, results):
+        expected = np.float32(-4) * results["jitted"][name]
+        np.testing.assert_array_equal(results["scaled"][name], expected)
+
+    def test_the_key_decides_whether_called_jitted_or_mapped(self, name, results):
+        mapped = results["mapped"][name]
+        np.testing.assert_array_equal(results["jitted"][name], mapped[0])
+        np.testing.assert_array_equal(results["eager"][name], mapped[0])
+        assert len({one.tobytes() for one in mapped}) > 1, "every key, the same bits"
+
+    def test_within_gamma_h_of_the_exact_sum(self, name, results, reference):
+        _, exact, sizes, terms = reference
+        # One rounding of each product beside those of the sum.
+        h = terms[name] + 1
+        gamma = h * U / (1 - h * U)
+        error = np.abs(results["mapped"][name] - exact[name])
+        assert np.all(error <= gamma * sizes[name])
+        assert np.any(error > 0)
+
+    def test_few_values_and_no_continuum(self, name, results):
+        columns = results["mapped"][name].reshape(KEYS, -1).T
+        counts = [len(np.unique(column)) for column in columns]
+        most = 6 * 5 * 4 * 3 if name == "psum" else MOST_VALUES
+        assert 1 < max(counts) <= min(most, KEYS - 1)

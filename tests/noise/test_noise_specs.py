@@ -1,0 +1,311 @@
+"""What a spec accepts, how it is written, and what it does where several meet."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+from prednet_jax import noise
+from prednet_jax.noise import specs
+
+KEYS = jax.random.split(jax.random.key(3), 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: noise.ReductionOrder(partials=2), "partials=2: expected an integer"),
+        (lambda: noise.ReductionOrder(partials=65), "partials=65: .* from 3 to 64"),
+        (lambda: noise.ReductionOrder(partials=8.0), "partials=8.0: .*an integer"),
+        (lambda: noise.ReductionOrder(partials=True), "partials=True"),
+        (lambda: noise.ReductionOrder(granularity="row"), "'row': .*tile, element"),
+        (lambda: noise.ReductionOrder(tile=0), "tile=0: expected an integer from 1"),
+        (lambda: noise.ReductionOrder(schedule="once"), "'once': .*call, run"),
+        (lambda: noise.ReductionOrder(profile="cuda"), "'cuda': .*chainer_cudnn"),
+        (lambda: noise.ReductionOrder(shortest=0), "shortest=0: expected an integer"),
+        (lambda: noise.StochasticRounding(mantissa_bits=0), "mantissa_bits=0: .*1 to"),
+        (lambda: noise.StochasticRounding(mantissa_bits=53), "mantissa_bits=53"),
+        (lambda: noise.MonteCarlo(mode="all"), "mode='all': expected one of rr, pb"),
+        (lambda: noise.MonteCarlo(virtual_precision=1), "virtual_precision=1: .*2 to"),
+        (lambda: noise.UlpPerturbation(max_ulps=0), "max_ulps=0: expected an integer"),
+        (lambda: noise.UlpPerturbation(primitives=()), r"primitives=\(\): expected"),
+        (lambda: noise.UlpPerturbation(primitives="add"), "primitives='add': expected"),
+        (lambda: noise.UlpPerturbation(deterministic=1), "deterministic=1: .*True or"),
+        (lambda: noise.Gaussian(0.0), "scale=0.0: expected a positive"),
+        (lambda: noise.Gaussian(float("inf")), "scale=inf: .*finite"),
+        (lambda: noise.Gaussian("1"), "scale='1': expected a positive number"),
+        (lambda: noise.Gaussian(1.0, relative="no"), "relative='no': expected True"),
+        (lambda: noise.ReducedPrecision("fp8"), "'fp8': expected one of tf32, bf16"),
+        (lambda: noise.GradientGaussian(-1.0), "scale=-1.0: expected a positive"),
+        (lambda: noise.BitFlip(bit=64), "bit=64: expected an integer from 0 to 63"),
+        (lambda: noise.BitFlip(leaf=""), "leaf='': expected None or part of a path"),
+        (lambda: noise.BitFlip(leaf="w", index=-1), "index=-1: expected an integer"),
+        (lambda: noise.BitFlip(index=1), "index=1 with leaf=None: expected a leaf"),
+        (lambda: noise.Composition((noise.BitFlip(),)), "a tuple of two or more"),
+        (
+            lambda: noise.Composition((noise.Identity(), noise.BitFlip())),
+            r"holds Identity\(\)",
+        ),
+        (
+            lambda: noise.ReductionOrder() + noise.ReductionOrder(partials=4),
+            "expected at most one of a kind",
+        ),
+        (
+            lambda: noise.ReducedPrecision("tf32") + noise.ReducedPrecision("bf16"),
+            "expected at most one of a kind",
+        ),
+        (lambda: noise.at(noise.Identity(), "data"), "site='data': expected one of"),
+        (lambda: noise.inject(jnp.sum, "ulp"), "spec='ulp': expected a noise spec"),
+        (lambda: noise.parse(7), "noise=7: expected a text"),
+    ],
+)
+def test_constructors_name_the_value_and_what_is_accepted(make, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("quake", "unknown kind 'quake': expected one of identity, reduction_order"),
+        ("", "unknown kind ''"),
+        ("ulp+", "unknown kind ''"),
+        ("ulp:", "'ulp:': expected options after the colon"),
+        ("ulp:ulps=1", "unknown option 'ulps=1' of ulp: .*max_ulps"),
+        ("ulp:1,add,true,4", "unknown option '4' of ulp: "),
+        ("ulp:max_ulps=1,max_ulps=2", "option 'max_ulps' of ulp is given twice"),
+        ("ulp:2,max_ulps=2", "given twice"),
+        ("ulp:max_ulps=1.5", "ulp:max_ulps='1.5': expected an integer"),
+        ("ulp:deterministic=1", "deterministic='1': expected true or false"),
+        ("gaussian", "gaussian needs scale, as in 'gaussian:scale=...'"),
+        ("gaussian:scale=much", "gaussian:scale='much': expected a number"),
+        ("gaussian:scale=nan", "scale=nan: expected a positive, finite number"),
+        ("tf32:format=bf16", "unknown option 'format=bf16' of tf32: no options"),
+        ("none:1", "unknown option '1' of none: no options"),
+        ("reduction_order:partials=2", "partials=2: expected an integer from 3 to 64"),
+        ("tf32+bf16", "expected at most one of a kind"),
+    ],
+)
+def test_a_text_that_is_wrong_is_quoted(text, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        noise.parse(text)
+    assert str(caught.value).startswith(f"noise={text!r}: ")
+    assert "\n" not in str(caught.value)
+
+
+def integers(low, high):
+    return st.integers(low, high)
+
+
+positive = st.floats(1e-30, 1e30)
+names = st.lists(
+    st.sampled_from(["add", "mul", "scatter-add", "dot_general"]), min_size=1
+)
+common = {
+    "primitives": st.none() | names.map(tuple),
+    "deterministic": st.booleans(),
+}
+leaves = st.text(st.characters(categories=["Ll", "Nd"]), min_size=1).filter(
+    lambda text: text != "none"
+)
+simple = st.one_of(
+    st.builds(
+        noise.ReductionOrder,
+        partials=integers(3, 64),
+        granularity=st.sampled_from(specs.GRANULARITIES),
+        tile=integers(1, 1 << 20),
+        schedule=st.sampled_from(specs.SCHEDULES),
+        profile=st.sampled_from(specs.PROFILES),
+        shortest=integers(1, 1 << 30),
+    ),
+    st.builds(noise.StochasticRounding, integers(1, 52), **common),
+    st.builds(
+        noise.MonteCarlo, st.sampled_from(specs.MCA_MODES), integers(2, 53), **common
+    ),
+    st.builds(noise.UlpPerturbation, integers(1, 1 << 20), **common),
+    st.builds(noise.Gaussian, positive, st.booleans(), **common),
+    st.builds(noise.ReducedPrecision, st.sampled_from(specs.FORMATS)),
+    st.builds(noise.GradientGaussian, positive),
+    st.builds(noise.BitFlip, integers(0, 63), leaves, st.none() | integers(0, 1 << 40)),
+)
+
+
+def composable(found):
+    kinds = [type(spec) for spec in found]
+    return all(
+        kinds.count(kind) < 2 for kind in (noise.ReductionOrder, noise.ReducedPrecision)
+    )
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(st.lists(simple, max_size=3).filter(composable))
+def test_what_is_written_is_read_back(found):
+    spec = noise.compose(*found)
+    text = noise.format(spec)
+    assert noise.parse(text) == spec
+    assert noise.parse(f"  {text.replace(',', ' , ').replace('=', ' = ')} ") == spec
+    assert hash(noise.parse(text)) == hash(spec)
+    # Specs meet in the order in which they are written.
+    assert specs.parts(spec) == tuple(found)
+
+
+def test_short_forms():
+    assert noise.parse("none") == noise.parse("identity") == noise.Identity()
+    assert noise.parse("gaussian:1e+3") == noise.Gaussian(1e3)
+    assert noise.parse("gaussian:1e-3,false") == noise.Gaussian(1e-3, relative=False)
+    assert noise.parse("mca:pb,10") == noise.MonteCarlo("pb", 10)
+    assert noise.parse("bf16") == noise.ReducedPrecision("bf16")
+    assert noise.parse("ulp:primitives=add|mul").primitives == ("add", "mul")
+    assert noise.parse("none+ulp+none") == noise.UlpPerturbation()
+
+
+def test_sums_of_specs_are_flat_and_split_by_site():
+    ulp, gradient, flip = (
+        noise.UlpPerturbation(),
+        noise.GradientGaussian(0.1),
+        noise.BitFlip(),
+    )
+    assert noise.Identity() + ulp == ulp
+    whole = (ulp + gradient) + (noise.Identity() + flip)
+    assert whole == noise.Composition((ulp, gradient, flip))
+    assert noise.at(whole, "computation") == ulp
+    assert noise.at(whole, "gradient") == gradient
+    assert noise.at(whole, "weights") == flip
+    assert noise.at(ulp, "weights") is None
+    # Noise for other sites is none in a computation.
+    text = str(jax.make_jaxpr(noise.inject(jnp.tanh, gradient + flip))(KEYS[0], 1.0))
+    assert text.count("tanh") == 1
+    assert "xor" not in text
+
+
+A = jnp.asarray(np.random.default_rng(0).standard_normal((6, 40)), jnp.float32)
+B = jnp.asarray(np.random.default_rng(1).standard_normal((40, 5)), jnp.float32)
+
+
+def rounded(x, bits):
+    """To nearest-even at a number of explicit mantissa bits, by hand."""
+    mantissa, exponent = np.frexp(np.asarray(x, np.float64))
+    out = np.ldexp(np.rint(mantissa * 2.0 ** (bits + 1)), exponent - bits - 1)
+    return jnp.asarray(out, jnp.float32)
+
+
+@pytest.mark.parametrize(("name", "bits"), [("tf32", 10), ("bf16", 7), ("fp16", 10)])
+def test_reduced_precision_rounds_the_operands_of_dots_forward_and_backward(name, bits):
+    def loss(a, b, g):
+        # The sum is elementwise: what it adds is not rounded.
+        return jnp.sum((a @ b) * g + g)
+
+    g = A[:, :5] + 2
+    run = noise.inject(jax.value_and_grad(loss, (0, 1)), noise.parse(name))
+    value, (da, db) = run(KEYS[0], A, B, g)
+    a, b, narrow = rounded(A, bits), rounded(B, bits), rounded(g, bits)
+    # Two programs of the same float32 sums of 40 and 6 terms.
+    np.testing.assert_allclose(value, jnp.sum((a @ b) * g + g), 1e-5)
+    np.testing.assert_allclose(da, narrow @ b.T, 1e-5, 1e-5)
+    np.testing.assert_allclose(db, a.T @ narrow, 1e-5, 1e-5)
+    # Sums without the rounding are further away.
+    assert np.max(np.abs(db - A.T @ g)) > 1e-4
+
+
+def test_reduced_precision_rounds_the_operands_of_convolutions():
+    def convolve(x, k):
+        return lax.conv_general_dilated(x, k, (1,), [(1, 1)])
+
+    def product(x, k, y):
+        return jnp.vdot(convolve(x, k), y)
+
+    x, k, y = A.reshape(2, 3, 40), B[:9].reshape(5, 3, 3), B.T.reshape(1, 5, 40)
+    y = jnp.concatenate([y, 2 * y])
+    run = noise.inject(jax.grad(product, (0, 1)), noise.ReducedPrecision("bf16"))
+    for found, expected in zip(
+        run(KEYS[0], x, k, y),
+        jax.grad(product, (0, 1))(*(rounded(v, 7) for v in (x, k, y))),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-4)
+
+
+def test_a_composition_acts_on_operands_order_and_results():
+    spec = noise.parse("tf32+reduction_order:partials=3,shortest=1+ulp:100")
+    report = noise.coverage(jnp.matmul, spec)(A, B)
+    (entry,) = report.perturbed
+    assert entry.reason == (
+        "operands in tf32; 3 pieces in random order, tile; UlpPerturbation"
+    )
+    run = noise.inject(jnp.matmul, spec)
+    found = run(KEYS[0], A, B)
+    exact = rounded(A, 10) @ rounded(B, 10)
+    # A hundred ulps of each result, and 40 of the largest for the order.
+    bound = 101 * 2.0**-23 * np.abs(exact) + 40 * 2.0**-23 * np.abs(exact).max()
+    assert np.all(np.abs(found - exact) <= bound)
+    assert np.max(np.abs(found - exact)) > 10 * 2.0**-23 * np.abs(exact).max()
+
+
+def deterministic(kind, **options):
+    return kind(**options, deterministic=True)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        deterministic(noise.UlpPerturbation, max_ulps=50),
+        deterministic(noise.StochasticRounding, mantissa_bits=8),
+        deterministic(noise.MonteCarlo, mode="mca", virtual_precision=12),
+        deterministic(noise.Gaussian, scale=1e-3, relative=False),
+        deterministic(noise.UlpPerturbation, max_ulps=50)
+        + deterministic(noise.UlpPerturbation, max_ulps=60),
+    ],
+    ids=lambda spec: noise.format(spec),
+)
+def test_deterministic_noise_knows_the_operation_and_the_operands_alone(spec):
+    def fn(x):
+        steps = lax.scan(lambda c, _: (c, jnp.tanh(x)), 0, None, length=2)[1]
+        return steps, jnp.tanh(x[::-1])[::-1], jnp.concatenate([jnp.tanh(x[:9])] * 2)
+
+    x = A.ravel()
+    run = noise.inject(fn, spec)
+    steps, reversed_, part = run(KEYS[0], x)
+    # Neither the step, nor the place in the program or the array, nor the key matters.
+    np.testing.assert_array_equal(steps[0], steps[1])
+    np.testing.assert_array_equal(steps[0], reversed_)
+    np.testing.assert_array_equal(part[:9], steps[0][:9])
+    np.testing.assert_array_equal(run(KEYS[1], x)[0], steps)
+    assert np.mean(steps[0] != jnp.tanh(x)) > 0.5
+
+
+def test_deterministic_noise_tells_operations_apart():
+    """The operands and the results of some operations may be the same."""
+    spec = deterministic(noise.UlpPerturbation, max_ulps=1000)
+    small = 1e-9 * A.ravel()
+
+    def fn(x, zero, small):
+        return (x + zero, x - zero), (jnp.cos(small), jnp.exp(small))
+
+    for one, other in noise.inject(fn, spec)(KEYS[0], A.ravel(), np.float32(0), small):
+        # Two of 2001 steps agree by chance for one in 2001 numbers.
+        assert np.mean(one == other) < 0.05
+
+
+def test_a_second_deterministic_noise_is_not_the_first_again():
+    """Independent steps of +-1 cancel, add and stand in shares of 1, 2, 3, 2, 1."""
+    one = deterministic(noise.UlpPerturbation)
+    x = jnp.asarray(np.random.default_rng(2).random(30000) + 1, jnp.float32)
+    value = jax.jit(jnp.cos)(x)
+    found = noise.inject(jnp.cos, one + one)(KEYS[0], x)
+    moves = np.asarray(found).view(np.int32) - np.asarray(value).view(np.int32)
+    shares = [np.mean(moves == k) for k in (-2, -1, 0, 1, 2)]
+    # Five standard errors of a share of 1/3 over 30000 draws.
+    np.testing.assert_allclose(shares, np.array([1, 2, 3, 2, 1]) / 9, atol=0.014)
+
+
+def test_named_primitives_alone_are_perturbed():
+    spec = noise.UlpPerturbation(1000, primitives=("mul",))
+    report = noise.coverage(lambda x: jnp.tanh(x * x) + x, spec)(A)
+    assert [entry.primitive for entry in report.perturbed] == ["mul"]
+    found = noise.inject(lambda x: (jnp.tanh(x), x * x), spec)(KEYS[0], A)
+    np.testing.assert_array_equal(found[0], jax.jit(jnp.tanh)(A))
+    assert np.mean(found[1] != A * A) > 0.9
