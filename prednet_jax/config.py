@@ -13,6 +13,8 @@ CONVOLUTIONS = (
     "direct",
     "im2col",
     "shifted",
+    "wide2",
+    "wide4",
     "strip2",
     "strip4",
     "winograd2",

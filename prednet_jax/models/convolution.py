@@ -9,6 +9,9 @@ also a fixed other order of the same sums: an experimental arm.
     direct     XLA's convolution for outputs and input gradients, `shifted` for filters
     im2col     one matrix product over k k C neighbourhoods
     shifted    k k matrix products over shifted maps
+    wide2/4    2 or 4 neighbouring outputs at once as further channels; filter gradients
+               as im2col. More multiplications, by (k + 1)/k or (k + 3)/k, but a matrix
+               product wide enough for the processor's registers
     strip2/4   Winograd F(2,3)/F(4,3) along the width, XLA along the height; filter
                gradients as winograd2; 3x3 only
     winograd2/4  Winograd F(2,3)/F(4,3) along both axes; 3x3 only
@@ -41,6 +44,8 @@ ALGORITHMS = (
     "direct",
     "im2col",
     "shifted",
+    "wide2",
+    "wide4",
     "strip2",
     "strip4",
     "winograd2",
@@ -57,6 +62,7 @@ _FILTERINGS = {
     "winograd2": winograd.F2,
     "winograd4": winograd.F4,
 }
+_WIDTHS = {"wide2": 2, "wide4": 4}
 
 
 @partial(
@@ -95,7 +101,7 @@ def check(algorithm: str, filter_size: int, upsampled: bool = False) -> str:
     if algorithm in (*_FILTERINGS, "folded") and filter_size != 3:
         raise ValueError(
             f"convolution={algorithm!r} with filter size {filter_size}: expected "
-            "filter size 3, or one of auto, xla, direct, im2col, shifted"
+            "filter size 3, or one of auto, xla, direct, im2col, shifted, wide2, wide4"
         )
     if algorithm == "folded" and not upsampled:
         raise ValueError(
@@ -133,6 +139,8 @@ def choose(
         return "direct"
     if upsampled:
         return "folded"
+    if max(in_channels, out_channels) <= 16:
+        return "wide4"
     # Below, transforming the maps costs more than the products saved.
     if min(in_channels, out_channels) < 96:
         return "direct"
@@ -333,7 +341,7 @@ def _filter_gradient(
         return winograd.tile_filter_gradient(x, dz, f)
     views = _shifts(x, filter_size)
     shape = (filter_size, filter_size, x.shape[-1], out_channels)
-    if algorithm in ("im2col", "direct"):
+    if algorithm != "shifted":
         return winograd.contract(jnp.concatenate(views, -1), dz).reshape(shape)
     return jnp.stack([winograd.contract(v, dz) for v in views]).reshape(shape)
 
@@ -352,6 +360,8 @@ def _transform(kernel: jax.Array, algorithm: str) -> Transformed:
         return winograd.transform_strip(kernel, _FILTERINGS[algorithm])
     if algorithm.startswith("winograd"):
         return winograd.transform_tile(kernel, _FILTERINGS[algorithm])
+    if algorithm in _WIDTHS:
+        return _widen(kernel, _WIDTHS[algorithm])
     return kernel
 
 
@@ -371,6 +381,8 @@ def _forward(
         x = upsample(x)
     if algorithm in ("xla", "direct"):
         return xla(x, kernel)
+    if algorithm in _WIDTHS:
+        return _wide(x, kernel, _WIDTHS[algorithm])
     if algorithm in _FILTERINGS:
         f = _FILTERINGS[algorithm]
         run = winograd.strip if algorithm.startswith("strip") else winograd.tile
@@ -405,6 +417,29 @@ def xla(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return lax.conv_general_dilated(
         x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
+
+
+def _widen(kernel: jax.Array, m: int) -> jax.Array:
+    """The kernel at m neighbouring places: `[k, k + m - 1, in, m out]`."""
+    places = [
+        jnp.pad(kernel, ((0, 0), (i, m - 1 - i), (0, 0), (0, 0))) for i in range(m)
+    ]
+    return jnp.concatenate(places, axis=-1)
+
+
+def _wide(x: jax.Array, kernel: jax.Array, m: int) -> jax.Array:
+    """Convolves with a kernel of `_widen`, m outputs along the width at a step."""
+    b, height, width, _ = x.shape
+    reach = kernel.shape[0] // 2
+    beyond = -width % m
+    y = lax.conv_general_dilated(
+        x,
+        kernel,
+        (1, m),
+        ((reach, reach), (reach, reach + beyond)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    return y.reshape(b, height, width + beyond, -1)[:, :, :width]
 
 
 def _shifts(x: jax.Array, filter_size: int) -> list[jax.Array]:

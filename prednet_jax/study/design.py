@@ -87,8 +87,8 @@ class Design:
     data: str = "walk"
     images: str = "digits"
     window: int = 20
-    updates: int = 250
-    image_updates: int = 1000
+    updates: int = 75
+    image_updates: int = 500
     last: float = 0.2
 
     def __post_init__(self) -> None:

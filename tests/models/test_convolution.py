@@ -12,7 +12,7 @@ from prednet_jax.models import convolution
 # F(4, 3) has coefficients up to 8 that cancel: along one axis 5e-6, along both 2e-5.
 BOUNDS = {"strip4": 1e-5, "winograd4": 5e-5}
 BOUND = 2e-6
-GENERAL = ("xla", "direct", "im2col", "shifted")
+GENERAL = ("xla", "direct", "im2col", "shifted", "wide2", "wide4")
 
 
 def reference(x, kernel, dz, upsampled):

@@ -299,7 +299,7 @@ def test_each_step_of_a_loop_draws_anew_or_not(granularity):
 def test_identical_hidden_units(granularity, same):
     """One order for all outputs can never separate two identical units.
 
-    Their outgoing weights are the same constant: XLA's product of a matrix and a vector,
+    Their outgoing weights are one constant: XLA's product of a matrix and a vector,
     which a trained one would need, does not treat its rows alike in the last place.
     """
     rng = np.random.default_rng(0)
