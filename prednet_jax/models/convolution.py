@@ -6,7 +6,7 @@ nearest-neighbour x2 enlargement of its input. They agree up to rounding, so eac
 also a fixed other order of the same sums: an experimental arm.
 
     xla        XLA's own convolution and its own gradients (the choice on GPUs)
-    direct     XLA's convolution for outputs and input gradients, `shifted` for filters
+    direct     XLA's convolution for outputs and input gradients, `im2col` for filters
     im2col     one matrix product over k k C neighbourhoods
     shifted    k k matrix products over shifted maps
     wide2/4    2 or 4 neighbouring outputs at once as further channels; filter gradients
