@@ -1,6 +1,7 @@
 """What the scripts share: error messages, and the flags that build a network."""
 
 import dataclasses
+import functools
 import hashlib
 import io
 import os
@@ -375,6 +376,18 @@ def progress(name: str, total: int, done: int, shown: bool, *, unit: str = "upda
     )
 
 
+@functools.cache
+def _predictor(config):
+    """Predicts `[T, H, W, C]` frames; compiled once for all seeds of a network."""
+    import jax
+
+    from prednet_jax.models import autoencoder, prednet
+
+    if isinstance(config, AutoencoderConfig):
+        return lambda params, x: autoencoder.reconstruct(params, config, x)
+    return jax.jit(lambda p, x: prednet.predict(p, config, x[:, None])[0][:, 0])
+
+
 def save_examples(folder: Path, config, params: dict, source, count: int) -> None:
     """Predicts frames that follow a warm-up and keeps them in `examples.npz`.
 
@@ -384,7 +397,6 @@ def save_examples(folder: Path, config, params: dict, source, count: int) -> Non
     import numpy as np
 
     from prednet_jax import records
-    from prednet_jax.models import autoencoder, prednet
     from prednet_jax.training import truncated
 
     warm_up = 0 if isinstance(config, AutoencoderConfig) else 10
@@ -393,11 +405,7 @@ def save_examples(folder: Path, config, params: dict, source, count: int) -> Non
     frames = source.read(start, start + total)
     dtype = jax.tree.leaves(params)[0].dtype
     x = truncated.to_pixels(jax.numpy.asarray(frames), dtype)
-    if isinstance(config, AutoencoderConfig):
-        predictions = autoencoder.reconstruct(params, config, x)
-    else:
-        run = jax.jit(lambda p, x: prednet.predict(p, config, x[:, None])[0][:, 0])
-        predictions = run(params, x)
+    predictions = _predictor(config)(params, x)
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer,

@@ -98,8 +98,9 @@ def main(argv: list[str]) -> None:
 
         train_replicas.run(Job)
         return
-    if FLAGS.coordinator:
-        raise ValueError("--coordinator: expected --replicas or --batch beside it")
+    for name in ("coordinator", "processes", "process", "devices", "replica_mode"):
+        if getattr(FLAGS, name) != FLAGS[name].default:
+            raise ValueError(f"--{name}: expected --replicas or --batch beside it")
     job = Job()
     seeds = common.integers("seeds", FLAGS.seeds) or (FLAGS.seed,)
     prepared = [job.prepare(seed) for seed in seeds]

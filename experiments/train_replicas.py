@@ -33,6 +33,8 @@ def run(make_job) -> None:
         source, _, weights = job.prepare(FLAGS.seed + n)
         sources = data.streams(source, FLAGS.batch)
         prepared[n] = source, sources, job.schedule(sources[0]), weights
+    if FLAGS.resume:
+        _align([_folder(n) for n in place.local])
     runs, opened = {}, {}
     info = {
         "replicas": count,
@@ -102,6 +104,24 @@ def _devices(count: int) -> None:
     backends.split_cpu(devices)
 
 
+def _align(folders: list[Path]) -> None:
+    """Drops checkpoints that not all replicas have; refuses a run that is complete.
+
+    An interruption between the saves of one update leaves some ahead of the others.
+    """
+    from prednet_jax.training import checkpoints
+
+    common_updates = set.intersection(*(set(checkpoints.updates(f)) for f in folders))
+    last = max(common_updates, default=0)
+    if last >= FLAGS.updates:
+        raise ValueError(
+            f"--updates={FLAGS.updates}: {FLAGS.workdir} has made them all; expected "
+            "more to go on"
+        )
+    for folder in folders:
+        checkpoints.drop_after(folder, last)
+
+
 def _folder(replica: int) -> Path:
     """As --seeds names them; a batch alone is one run."""
     folder = Path(FLAGS.workdir)
@@ -132,9 +152,4 @@ def _train(update, place, runs: dict, done: dict[int, int]) -> object:
         bar.close()
         for writer in writers.values():
             writer.close()
-    if states is None:
-        raise ValueError(
-            f"--updates={FLAGS.updates}: {FLAGS.workdir} has made them all; expected "
-            "more to go on"
-        )
     return states

@@ -194,7 +194,7 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
         number: of this process, from 0.
 
     Raises:
-        ValueError: a value is outside what is accepted.
+        ValueError: a value is outside what is accepted, or nothing answers there.
     """
     if count < 1:
         raise ValueError(f"processes={count}: expected at least 1")
@@ -204,7 +204,11 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
         raise ValueError(
             f"coordinator={coordinator!r}: expected host:port such as localhost:9000"
         )
-    jax.distributed.initialize(coordinator, count, number)
+    try:
+        jax.distributed.initialize(coordinator, count, number)
+    except RuntimeError as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"coordinator={coordinator!r}: not joined ({first})") from None
 
 
 def measured_parallelism(seconds: float = 0.3, size: int = 512) -> float:

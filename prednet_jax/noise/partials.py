@@ -19,6 +19,7 @@ Under NaN or infinite operands the result is not finite, but may be NaN for infi
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -96,7 +97,7 @@ def plan_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | 
     if params.get("out_sharding") is not None:
         return "explicit sharding of the result"
     batch = math.prod(lhs.shape[d] for d in lb)
-    outputs = lhs.size * rhs.size // (terms**2 * batch)
+    outputs = lhs.size * rhs.size // max(1, terms**2 * batch)
     n = _product_pieces(spec, terms, outputs)
     merge = max(sizes) < 3
     position = 0 if merge else _position(sizes, n)
@@ -131,19 +132,18 @@ def plan_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | 
 def plan_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
     """conv_general_dilated: pieces of the kernel, each with its own padding."""
     numbers = params["dimension_numbers"]
-    out_feature, in_feature, *spatial = numbers.rhs_spec
+    _, in_feature, *spatial = numbers.rhs_spec
     axes = [in_feature, *spatial]
     terms = math.prod(rhs.shape[d] for d in axes)
     if terms < 3:
         return _too_few(terms)
     feature = numbers.lhs_spec[1]
-    # Without strides; the order of magnitude is what counts.
-    outputs = lhs.size // lhs.shape[feature] * rhs.shape[out_feature]
+    outputs = math.prod(_conv_shape(params, lhs, rhs))
     n = _product_pieces(spec, terms, outputs)
-    # Between the zeros of a dilated map a piece of the window may hold no term at all.
-    dense = all(d == 1 for d in params["lhs_dilation"])
-    window = range(1, len(axes)) if dense else ()
-    pieces = _cut_axes([rhs.shape[d] for d in axes], n, first=window)
+    # Features first: a piece of the window may hold no term of an output, beyond the
+    # border, between the zeros of a dilated map or at a kernel's own zeros, and two
+    # pieces commute.
+    pieces = _cut_axes([rhs.shape[d] for d in axes], n, first=[0])
     groups = params["feature_group_count"]
     preferred = params["preferred_element_type"] or jnp.result_type(lhs, rhs)
 
@@ -387,6 +387,12 @@ def plan_add_any(terms: Sequence[Any]) -> Cut | str:
     return Cut(n, split)
 
 
+def _conv_shape(params: Params, lhs: Any, rhs: Any) -> tuple[int, ...]:
+    """Shape of a convolution's result."""
+    bind = functools.partial(lax.conv_general_dilated_p.bind, **params)
+    return jax.eval_shape(bind, lhs, rhs).shape
+
+
 def _product_pieces(spec: ReductionOrder, terms: int, outputs: int) -> int:
     """Pieces of a matrix product: short ones only where outputs are few."""
     return piece_count(
@@ -412,8 +418,7 @@ def _cut_axes(
     """Cut a box into about n pieces, along as few axes as possible.
 
     At most n, but four where a box of twos has to be cut into three. Axes of `first`
-    that hold all n pieces come before longer ones: pieces of a kernel's window read
-    the maps as they are, pieces of its features need slices of them.
+    that hold all n pieces come before longer ones.
     """
     left, counts = n, [1] * len(sizes)
 

@@ -101,7 +101,7 @@ def towards(rounded: Array, error: Array, random: Array) -> Array:
     )
     moved = lax.bitcast_convert_type(bits, signed) + (differ | signed.type(1))
     neighbour = from_bits(moved, rounded.dtype)
-    # From zero or an infinity the neighbour is none; so are the gap and the answer.
+    # The error of an overflow is infinite or NaN, and so is the gap: nothing moves.
     gap = abs(neighbour - rounded)
     u = lax.convert_element_type(random_bits.unit(random), rounded.dtype)
     moves = (u * gap < abs(error)) & (rounded != np.asarray(0, rounded.dtype))

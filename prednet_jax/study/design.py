@@ -86,8 +86,8 @@ class Design:
     width: int = 32
     data: str = "walk"
     images: str = "digits"
-    window: int = 20
-    updates: int = 75
+    window: int = 10
+    updates: int = 200
     image_updates: int = 500
     last: float = 0.2
 

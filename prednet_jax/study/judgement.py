@@ -48,10 +48,22 @@ def fix_margin(design: Design, model: str) -> tuple[statistics.Margin, float]:
     Returns:
         The margin, and the standard deviation over the pilot's seeds of the
         differences between treatment and control, which is what power is planned by.
+        A seed that diverged in one arm of the pilot is left out of all.
+
+    Raises:
+        ValueError: fewer than two seeds of the pilot are left.
     """
     found = read([job for job in design.pilot() if job.model == model])
     last = design.metric_updates(model)
-    control = metric(found[CONTROL], last)
+    losses = {arm: metric(runs, last) for arm, runs in found.items()}
+    finite = np.isfinite(list(losses.values())).all(axis=0)
+    if finite.sum() < 2:
+        raise ValueError(
+            f"pilot of {model}: {finite.sum()} of {finite.size} seeds ended with a "
+            "finite loss in every arm, expected at least 2"
+        )
+    losses = {arm: values[finite] for arm, values in losses.items()}
+    control = losses[CONTROL]
     if model == "autoencoder":
         # Stale targets cannot move a network with one image an update, so the gap
         # says nothing: the spread between seeds alone fixes the margin.
@@ -66,8 +78,8 @@ def fix_margin(design: Design, model: str) -> tuple[statistics.Margin, float]:
             f"pilot of {control.size} seeds; stale targets do not move this network",
         )
     else:
-        margin = statistics.margin(control, metric(found[STALE], last))
-    spread = float(np.std(metric(found[EMULATED], last) - control, ddof=1))
+        margin = statistics.margin(control, losses[STALE])
+    spread = float(np.std(losses[EMULATED] - control, ddof=1))
     records.write_json(
         design.root / f"margin_{model}.json",
         margin.as_dict() | {"pilot_sd_of_differences": spread},

@@ -75,6 +75,13 @@ def clear(directory: str | os.PathLike) -> None:
     shutil.rmtree(Path(directory) / FOLDER, ignore_errors=True)
 
 
+def drop_after(directory: str | os.PathLike, update: int) -> None:
+    """Removes the checkpoints of later updates than this one."""
+    for later in updates(directory):
+        if later > update:
+            shutil.rmtree(Path(directory) / FOLDER / str(later))
+
+
 def _tree(state: TrainState) -> dict:
     """The state as a flat dictionary, whose names orbax keeps."""
     leaves = jax.tree.leaves(state)

@@ -10,10 +10,10 @@ noise key. The replicas of a device are taken one after the other inside the pro
           with N groups, which is slow on a CPU; `im2col` becomes one batched matrix
           product, so that `auto` is `im2col` here.
 
-`auto` is `map` on a CPU, where `vmap` was slower with every algorithm
-(`experiments/benchmark.py --suite=replicas` shows it), and `vmap` elsewhere, where one
-replica leaves most of a device idle. A CPU is one device, or several by
-`backends.split_cpu`: a small network keeps one thread busy, not all.
+`auto` is `map` on a CPU, where `vmap` was slower (BUILD_NOTES.md has the figures), and
+`vmap` elsewhere, where one replica leaves most of a device idle (not measured there). A
+CPU is one device, or several by `backends.split_cpu`: a small network keeps one thread
+busy, not all.
 
 With B streams a replica (`batch`), gradients are averaged over them; they are spread
 over the devices that the replicas leave.
@@ -193,7 +193,10 @@ def train(
         },
         BY_REPLICA,
     )
-    seen = {n: loop.frames_seen(run.schedule, done) for n, run in runs.items()}
+    seen = {
+        n: layout.batch * loop.frames_seen(run.schedule, done)
+        for n, run in runs.items()
+    }
     # One thread reads for all: a source has one reader at a time.
     for chunk, first in prefetch(_chunks(layout, runs, done)):
         frames, opens = _place_chunk(layout, chunk, first)
@@ -206,7 +209,7 @@ def train(
             records = {}
             for n in runs:
                 mine = StepMetrics(*(field[n] for field in fetched))  # type: ignore[arg-type]
-                seen[n] += int(mine.scored.sum())
+                seen[n] += layout.batch * int(mine.scored.sum())
                 records[n] = loop.update_record(done, seen[n], mine, seconds)
             yield states, records
 

@@ -92,14 +92,33 @@ def test_no_effect_is_refuted(tmp_path):
     assert "emulated noise only" in verdict["details"]["prednet"]["sentence"]
 
 
+def diverge(job, seed):
+    """Makes the last loss of a run one that is not finite."""
+    path = job.run_folder(seed) / records.METRICS
+    lines = path.read_text().splitlines()
+    lines[-1] = lines[-1].replace('"loss": 0', '"loss": null, "was": 0')
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_diverged_seed_of_the_pilot_is_left_out(tmp_path):
+    plan = simulated(tmp_path)
+    whole, _ = study.fix_margin(plan, "prednet")
+    jobs = [job for job in plan.pilot() if job.arm.name == "stale_targets"]
+    diverge(jobs[0], jobs[0].seeds[1])
+    margin, spread = study.fix_margin(plan, "prednet")
+    assert margin.n_control == margin.n_stale == whole.n_control - 1
+    assert np.isfinite([margin.value, spread]).all()
+    for seed in jobs[0].seeds[2:]:
+        diverge(jobs[0], seed)
+    with pytest.raises(ValueError, match="1 of 4 seeds ended with a finite loss"):
+        study.fix_margin(plan, "prednet")
+
+
 def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
     plan = simulated(tmp_path)
     whole, _ = judged(plan)
     job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
-    path = job.run_folder(job.seeds[3]) / records.METRICS
-    lines = path.read_text().splitlines()
-    lines[-1] = lines[-1].replace('"loss": 0', '"loss": null, "was": 0')
-    path.write_text("\n".join(lines) + "\n")
+    diverge(job, job.seeds[3])
     verdict, _ = judged(plan)
     assert verdict["excluded"] == [
         {
