@@ -8,6 +8,7 @@ report.html and one directory a run; what an earlier comparison left there is re
 """
 
 import contextlib
+import os
 import shlex
 import subprocess
 import sys
@@ -210,13 +211,24 @@ def find_stall(model: str, control):
         ],
     )
     for command in commands:
-        subprocess.run([sys.executable, *command], check=True)
+        done = subprocess.run(
+            [sys.executable, *command],
+            env=os.environ | dict(control.arm.environment),
+            check=False,
+        )
+        if done.returncode:
+            raise ValueError(
+                f"probing {model} ended with status {done.returncode}; it was: "
+                f"{shlex.join(['python', *command])}"
+            )
     row = records.read_json(folder / "probe_curvature.json")["rows"][0]
     escape = row["escape"]
     return statistics.Stall(
         stalled=True,
         negative_curvature=row["preconditioned"]["negative_curvature_proved"],
-        small_projection=escape is not None and escape["updates_saved"] >= 1,
+        # Written as null where the escape direction would never be left: infinite.
+        small_projection=escape is not None
+        and (escape["updates_saved"] is None or escape["updates_saved"] >= 1),
     )
 
 

@@ -145,8 +145,13 @@ def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> di
     last = curvature.saturation(log_distance, travelled)
     exponent = None
     distance = np.exp(log_distance)
-    if not np.isfinite(log_distance[first:]).all():
+    if not distance[first:].any():
         statement = "the two trainings have equal weights: nothing grows"
+    elif not np.isfinite(log_distance[first:]).all():
+        broken = first + int(np.argmin(np.isfinite(log_distance[first:])))
+        statement = (
+            f"no exponent: the distance is zero or not finite at update {broken}"
+        )
     elif last - first < 4:
         statement = (
             f"saturated after update {last}: too early for an exponent "

@@ -50,7 +50,9 @@ def band(results: Results, model: str, arm: str) -> Band | None:
 
 
 def quartiles(update: NDArray, seeds: NDArray[np.float64]) -> Band:
-    """The middle half of the seeds' curves, [seeds, points]."""
+    """The middle half of the seeds' curves, [seeds, points], diverged ones left out."""
+    finite = np.isfinite(seeds).all(axis=1)
+    seeds = seeds[finite] if finite.any() else seeds
     low, middle, high = np.percentile(seeds, [25, 50, 75], axis=0)
     return Band(update, middle, low, high)
 

@@ -26,6 +26,8 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
+
 from prednet_jax.statistics.multiplicity import holm
 from prednet_jax.statistics.paired import PairedResult
 from prednet_jax.statistics.power import sign_flip_floor, tost_power, tost_seeds
@@ -73,6 +75,9 @@ class Evidence:
       units_separated: identical units separate under tile and element order and stay
         together under a shared one.
       stall: the curvature evidence.
+      diverged: seeds left out of `emulated` or `gpu` because a loss was not finite.
+        Whether a seed diverges may depend on the noise: with any left out, neither firm
+        answer is given.
     """
 
     model: str
@@ -88,6 +93,7 @@ class Evidence:
     theory_matched: bool | None = None
     units_separated: bool | None = None
     stall: Stall | None = None
+    diverged: int = 0
 
     def __post_init__(self) -> None:
         if self.emulated is None and self.gpu is None:
@@ -169,6 +175,10 @@ def decide(evidence: Evidence) -> Verdict:
 
     against_support = _against_support(contrasts, evidence)
     against_refutation = _against_refutation(contrasts, planned, evidence)
+    if evidence.diverged:
+        lost = f"{evidence.diverged} seeds diverged and were left out"
+        against_support.append(lost)
+        against_refutation.append(lost)
     word = "inconclusive"
     if not against_support:
         word = "supported"
@@ -186,7 +196,7 @@ def decide(evidence: Evidence) -> Verdict:
         emulated=contrasts.get(_EMULATED),
         gpu=None if gpu is None else gpu.reversed(),
         n=n,
-        planned_power=min(planned.values()),
+        planned_power=float(np.min(list(planned.values()))),
         achieved_power=min(_power(r, r.sd_difference) for r in contrasts.values()),
         seeds_needed=needed,
         seeds_still_needed=None if needed is None else max(0, needed - n),

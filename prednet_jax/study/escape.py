@@ -250,7 +250,7 @@ def _reading(group: Group, twin: Group) -> str:
             medians = group[f"{event}_median"], twin[f"{event}_median"]
             how = "sooner" if medians[0] < medians[1] else "later"
         found.append(f"{verb} {how}")
-    return ", ".join(found) or "randomness adds nothing"
+    return ", ".join(found) or "no effect of randomness detected"
 
 
 def findings(groups: list[Group]) -> list[str]:
