@@ -20,8 +20,9 @@ from absl import app, flags, logging
 from prednet_jax.config import CONVOLUTIONS, VARIANTS, AutoencoderConfig, PredNetConfig
 
 FLAGS = flags.FLAGS
-# Examples end here in an endless source: beyond what any run trains on.
-EXAMPLES_END = 10**8
+# Examples end here in an endless source: beyond what any run trains on, where the walk of
+# seed 0 shows colours and moves.
+EXAMPLES_END = 10**8 + 400
 # Reading a program from the cache takes less.
 LONG_COMPILE_SECONDS = 3.0
 # Updates before a trace begins.
@@ -275,7 +276,7 @@ def use_compilation_cache() -> None:
         root = os.path.join(home, "prednet_jax")
     folder = os.path.join(root, f"threads_{backends.available_threads()}")
     jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     _announce_long_compile(folder)
 
 
