@@ -20,8 +20,8 @@ from absl import app, flags, logging
 from prednet_jax.config import CONVOLUTIONS, VARIANTS, AutoencoderConfig, PredNetConfig
 
 FLAGS = flags.FLAGS
-# Examples end here in an endless source: beyond what any run trains on, where the walk of
-# seed 0 shows colours and moves.
+# Examples end here in an endless source: beyond what any run trains on, where the walk
+# of seed 0 shows colours and moves.
 EXAMPLES_END = 10**8 + 400
 # Reading a program from the cache takes less.
 LONG_COMPILE_SECONDS = 3.0
