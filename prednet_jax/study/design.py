@@ -198,7 +198,7 @@ class Design:
 
 # Rough costs for estimates, measured on two cores: operations a second of small
 # networks, seconds to start and compile, and time against the clean step.
-_RATE = {"prednet": 4e9, "autoencoder": 2e9}
+_RATE = {"prednet": 7e9, "autoencoder": 2e9}
 _START = {"prednet": 18.0, "autoencoder": 6.0}
 _COST = {"float64": 1.5, "threads_1": 1.3, "reduction_order": 2.0, "ulp": 2.0}
 
