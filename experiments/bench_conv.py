@@ -1,5 +1,6 @@
 """The suite `conv` of benchmark.py: each algorithm on each convolution."""
 
+import dataclasses
 import time
 
 import numpy as np
@@ -17,7 +18,7 @@ def run(config, *, repeats: int) -> dict:
     """
     import jax
 
-    from prednet_jax.models import convolution, prednet
+    from prednet_jax.models import convolution, prednet, unroll
 
     a = jax.random.normal(jax.random.key(0), (1024, 1024))
     gemm = 2 * 1024**3 / _seconds(jax.jit(lambda a: a @ a), (a,), repeats) / 1e9
@@ -35,15 +36,7 @@ def run(config, *, repeats: int) -> dict:
         )
         work = 6 * plan.height * plan.width * plan.filter_size**2
         work *= plan.in_channels * plan.out_channels
-        chosen = convolution.resolve(
-            "auto",
-            plan.height,
-            plan.width,
-            plan.in_channels,
-            plan.out_channels,
-            plan.filter_size,
-            plan.upsampled,
-        )
+        chosen = unroll.algorithm(dataclasses.replace(plan, algorithm="auto"))
         for algorithm in convolution.ALGORITHMS:
             try:
                 convolution.check(algorithm, plan.filter_size, plan.upsampled)

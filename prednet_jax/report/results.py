@@ -21,8 +21,6 @@ from prednet_jax.records import RecordError
 
 VERDICT = "verdict.json"
 CONTROL = "float32"
-# Contrasts whose p-values Holm's correction joins: the question itself.
-QUESTION = ("reduction_order", "gpu_deterministic")
 _NAMES = ("model", "treatment", "control", "verdict")
 _NUMBERS = ("mean_difference", "ci_low", "ci_high", "p_value", "p_holm", "tost_p")
 

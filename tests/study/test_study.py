@@ -114,6 +114,25 @@ def test_a_diverged_seed_of_the_pilot_is_left_out(tmp_path):
         study.fix_margin(plan, "prednet")
 
 
+def test_a_diverged_seed_of_the_question_leaves_it_open(tmp_path):
+    """Whether a seed diverges may depend on the noise: no firm answer without it."""
+    plan = simulated(tmp_path)
+    job = next(j for j in plan.runs() if j.arm.name == "reduction_order")
+    diverge(job, job.seeds[3])
+    verdict, _ = judged(plan)
+    assert verdict["verdict"] == {"prednet": "inconclusive"}
+    for lacks in ("unmet_for_refuted", "unmet_for_supported"):
+        assert any("diverged" in s for s in verdict["details"]["prednet"][lacks])
+
+
+def test_the_gpu_is_judged_against_its_own_default_only():
+    row = statistics.paired([0.1, 0.2, 0.3], [0.1, 0.2, 0.25], margin=0.1)
+    for control, counts in (("gpu", True), ("float32", False)):
+        labels = {"model": "prednet", "treatment": "gpu_deterministic", "metric": "m"}
+        found = {"gpu_deterministic": row.labelled(control=control, **labels)}
+        assert (judgement._gpu(found) is not None) == counts
+
+
 def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
     plan = simulated(tmp_path)
     whole, _ = judged(plan)
