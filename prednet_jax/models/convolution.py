@@ -6,12 +6,13 @@ nearest-neighbour x2 enlargement of its input. They agree up to rounding, so eac
 also a fixed other order of the same sums: an experimental arm.
 
     xla        XLA's own convolution and its own gradients (the choice on GPUs)
-    direct     XLA's convolution for outputs and input gradients, `im2col` for filters
+    direct     XLA's convolution for outputs and input gradients, wide2's filter gradients
     im2col     one matrix product over k k C neighbourhoods
     shifted    k k matrix products over shifted maps
-    wide2/4    2 or 4 neighbouring outputs at once as further channels; filter gradients
-               as im2col. More multiplications, by (k + 1)/k or (k + 3)/k, but a matrix
-               product wide enough for the processor's registers
+    wide2/4    2 or 4 neighbouring outputs at once as further channels. More
+               multiplications, by (k + 1)/k or (k + 3)/k, but a matrix product wide
+               enough for the processor's registers, and fewer copies of each pixel in
+               the neighbourhoods of the filter gradient
     strip2/4   Winograd F(2,3)/F(4,3) along the width, XLA along the height; filter
                gradients as winograd2; 3x3 only
     winograd2/4  Winograd F(2,3)/F(4,3) along both axes; 3x3 only
@@ -63,6 +64,8 @@ _FILTERINGS = {
     "winograd4": winograd.F4,
 }
 _WIDTHS = {"wide2": 2, "wide4": 4}
+# Outputs that share a neighbourhood in the filter gradient.
+_FILTER_WIDTHS = {"im2col": 1, "direct": 2} | _WIDTHS
 
 
 @partial(
@@ -339,11 +342,45 @@ def _filter_gradient(
         f = winograd.F4 if algorithm == "winograd4" else winograd.F2
         x, dz = lax.optimization_barrier((x, dz))
         return winograd.tile_filter_gradient(x, dz, f)
-    views = _shifts(x, filter_size)
+    if algorithm in _FILTER_WIDTHS:
+        return _wide_filter_gradient(x, dz, filter_size, _FILTER_WIDTHS[algorithm])
+    products = [winograd.contract(v, dz) for v in _shifts(x, filter_size)]
     shape = (filter_size, filter_size, x.shape[-1], out_channels)
-    if algorithm != "shifted":
-        return winograd.contract(jnp.concatenate(views, -1), dz).reshape(shape)
-    return jnp.stack([winograd.contract(v, dz) for v in views]).reshape(shape)
+    return jnp.stack(products).reshape(shape)
+
+
+def _wide_filter_gradient(
+    x: jax.Array, dz: jax.Array, filter_size: int, m: int
+) -> jax.Array:
+    """The gradient of `_widen`'s kernel, its m places summed.
+
+    One product of the neighbourhoods of m outputs, k rows of k + m - 1 pixels, with the
+    m outputs side by side. A pixel is copied k (k + m - 1) / m times instead of k k.
+    """
+    k, reach = filter_size, filter_size // 2
+    images, height, width, inputs = x.shape
+    blocks = -(-width // m)
+    beyond = blocks * m - width
+    # A neighbourhood begins with a block of m pixels and ends in one of those after it.
+    after = -(-(k - 1) // m)
+    end = after * m + beyond - reach
+    x = lax.pad(
+        x,
+        jnp.zeros((), x.dtype),
+        ((0, 0, 0), (reach, reach, 0), (reach, end, 0), (0, 0, 0)),
+    ).reshape(images, height + 2 * reach, blocks + after, m * inputs)
+    columns = [
+        x[:, :, i : i + blocks, : min(m, k + m - 1 - i * m) * inputs]
+        for i in range(after + 1)
+    ]
+    rows = jnp.concatenate(columns, -1)
+    neighbourhoods = jnp.concatenate([rows[:, i : i + height] for i in range(k)], -1)
+    dz = jnp.pad(dz, ((0, 0), (0, 0), (0, beyond), (0, 0)))
+    dz = dz.reshape(images, height, blocks, -1)
+    wide = winograd.contract(neighbourhoods, dz)
+    wide = wide.reshape(k, k + m - 1, inputs, m, -1)
+    places = [wide[:, i : i + k, :, i] for i in range(m)]
+    return sum(places[1:], places[0])
 
 
 def upsample(x: Float[Array, "B H W C"]) -> Float[Array, "B 2H 2W C"]:
