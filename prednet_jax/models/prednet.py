@@ -30,6 +30,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from prednet_jax.config import PredNetConfig
+from prednet_jax.models.cells import clip_above, lstm, max_pool
 from prednet_jax.models.plan import Convolution
 from prednet_jax.models.unroll import unroll
 
@@ -179,7 +180,8 @@ def _bottom_up(
         if layer + 1 < config.layers:
             name = f"features_{layer}"
             features = conv(name, errors[layer]) + others[name]["bias"]
-            targets.append(max_pool(jax.nn.relu(features)))
+            # relu(max) is max(relu), in value and in gradient, at a quarter of the work.
+            targets.append(jax.nn.relu(max_pool(features)))
     return tuple(targets), tuple(errors)
 
 
@@ -205,35 +207,6 @@ def _top_down(
     return tuple(hidden), tuple(cells)
 
 
-def lstm(
-    gates: Float[Array, "B H W 4R"],
-    cell: Float[Array, "B H W R"],
-    peephole: Float[Array, "3 H W R"] | None,
-) -> tuple[Float[Array, "B H W R"], Float[Array, "B H W R"]]:
-    """The elementwise part of both ConvLSTM cells.
-
-    With peepholes (`watanabe`): logistic gates, each of i, f, o sees the old cell.
-    Without (`lotter`): Keras's hard sigmoid, clip(0.2 x + 0.5, 0, 1).
-
-    Args:
-        gates: pre-activations in the order i, f, o, g.
-        cell: the old cell.
-        peephole: weights of the old cell in i, f and o, or None.
-
-    Returns:
-        The new hidden state and the new cell.
-    """
-    i, f, o, g = jnp.split(gates, 4, axis=-1)
-    if peephole is None:
-        i, f, o = hard_sigmoid(i), hard_sigmoid(f), hard_sigmoid(o)
-    else:
-        i = jax.nn.sigmoid(i + peephole[0] * cell)
-        f = jax.nn.sigmoid(f + peephole[1] * cell)
-        o = jax.nn.sigmoid(o + peephole[2] * cell)
-    cell = f * cell + i * jnp.tanh(g)
-    return o * jnp.tanh(cell), cell
-
-
 def _predictions(
     config: PredNetConfig, conv: Conv, others: Params, hidden: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, ...]:
@@ -245,33 +218,6 @@ def _predictions(
             prediction = clip_above(prediction, config.pixel_max)
         predictions.append(prediction)
     return tuple(predictions)
-
-
-def hard_sigmoid(x: jax.Array) -> jax.Array:
-    """Keras 2's hard sigmoid, clip(0.2 x + 0.5, 0, 1); jax.nn's is another function."""
-    y = 0.2 * x + 0.5
-    # Keras's clip passes the whole gradient at its bounds; jnp.clip halves it.
-    return jnp.where(y < 0, 0.0, jnp.where(y > 1, 1.0, y))
-
-
-def clip_above(x: jax.Array, bound: float) -> jax.Array:
-    """min(x, bound), the whole gradient to x at equality (jnp.minimum halves it)."""
-    return jnp.where(x <= bound, x, jnp.asarray(bound, x.dtype))
-
-
-def max_pool(x: Float[Array, "B H W C"]) -> Float[Array, "B H/2 W/2 C"]:
-    """2x2 maxima; at a tie the whole gradient goes to the first (row-major) maximum.
-
-    Written as comparisons of the four strided views rather than reduce_window:
-    select-and-scatter, its gradient, is nondeterministic on GPUs and slow on CPUs.
-    """
-
-    def first(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.where(a >= b, a, b)
-
-    top = first(x[:, 0::2, 0::2], x[:, 0::2, 1::2])
-    bottom = first(x[:, 1::2, 0::2], x[:, 1::2, 1::2])
-    return first(top, bottom)
 
 
 def split_kernels(params: Params) -> tuple[dict[str, jax.Array], Params]:

@@ -7,7 +7,7 @@ import pytest
 
 from prednet_jax import PredNetConfig, init_params, predict
 from prednet_jax.config import AutoencoderConfig
-from prednet_jax.models import autoencoder, prednet
+from prednet_jax.models import autoencoder, cells, prednet
 from prednet_jax.models.parameters import Autoencoder, PredNet, parameter_shapes
 
 SMALL = {"channels": (2, 3), "height": 4, "width": 6}
@@ -103,19 +103,19 @@ def test_predictions_are_clipped_and_gates_saturate():
     assert float(above.max()) > 0.25
     x = jnp.array([-2.5, -2.4999, 0.0, 2.5, 3.0, -3.0])
     expected = [0.0, 0.2 * -2.4999 + 0.5, 0.5, 1.0, 1.0, 0.0]
-    np.testing.assert_allclose(prednet.hard_sigmoid(x), expected, atol=1e-7)
-    slope = jax.vmap(jax.grad(prednet.hard_sigmoid))(x)
+    np.testing.assert_allclose(cells.hard_sigmoid(x), expected, atol=1e-7)
+    slope = jax.vmap(jax.grad(cells.hard_sigmoid))(x)
     np.testing.assert_allclose(slope, [0.2, 0.2, 0.2, 0.2, 0, 0])
 
 
 def test_gradients_at_ties_follow_the_published_back_ends():
-    assert jax.grad(lambda x: prednet.clip_above(x, 1.0))(1.0) == 1.0
+    assert jax.grad(lambda x: cells.clip_above(x, 1.0))(1.0) == 1.0
     tied = jnp.zeros((1, 2, 2, 1))
-    grad = jax.grad(lambda x: prednet.max_pool(x).sum())(tied)
+    grad = jax.grad(lambda x: cells.max_pool(x).sum())(tied)
     np.testing.assert_array_equal(grad.ravel(), [1, 0, 0, 0])
     x = jax.random.normal(jax.random.key(0), (1, 4, 6, 2))
     expected = x.reshape(1, 2, 2, 3, 2, 2).max(axis=(2, 4))
-    np.testing.assert_array_equal(prednet.max_pool(x), expected)
+    np.testing.assert_array_equal(cells.max_pool(x), expected)
 
 
 def test_initialisers_have_the_published_spread():
