@@ -4,15 +4,10 @@ The public names; everything else is reached through its module, such as
 `prednet_jax.noise.inject` or `prednet_jax.curvature.extreme_eigenpairs`.
 """
 
-from prednet_jax import (
-    curvature,
-    noise,
-    objectives,
-    optimizers,
-    saddles,
-    statistics,
-    weights,
-)
+import importlib
+from types import ModuleType
+
+from prednet_jax import noise, objectives, optimizers, saddles, weights
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.models.parameters import init_params
 from prednet_jax.models.prednet import predict
@@ -34,3 +29,13 @@ __all__ = [
     "train_windows",
     "weights",
 ]
+
+# Imported when first used: scipy.stats and pandas take a second and 120 MB, which a
+# training process has no use for.
+_ON_USE = ("curvature", "statistics")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _ON_USE:
+        return importlib.import_module(f"prednet_jax.{name}")
+    raise AttributeError(f"module 'prednet_jax' has no attribute {name!r}")
