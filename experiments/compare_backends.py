@@ -83,6 +83,7 @@ def main(argv: list[str]) -> None:
             )
         },
     )
+    study.check(design)
     pilot, runs = design.pilot(), design.runs()
     for name, reason in design.skipped:
         print(f"skipped {name}: {reason}")

@@ -5,6 +5,7 @@ processes share is on disk. The way of the data: design -> jobs -> runs on disk 
 margin (from a pilot, before the main runs start) -> contrasts -> verdict.
 """
 
+from prednet_jax.study.checks import check
 from prednet_jax.study.design import ALWAYS, CONTROL, EMULATED, STALE, Design, Job
 from prednet_jax.study.execution import execute, remove
 from prednet_jax.study.judgement import fix_margin, judge
@@ -16,6 +17,7 @@ __all__ = [
     "STALE",
     "Design",
     "Job",
+    "check",
     "execute",
     "fix_margin",
     "judge",

@@ -111,6 +111,8 @@ class Design:
                 raise ValueError(
                     f"models={model!r}: expected some of {', '.join(MODELS)}"
                 )
+        if len(set(self.models)) < len(self.models):
+            raise ValueError(f"models={','.join(self.models)}: expected each once")
         if not self.models:
             raise ValueError(f"models=(): expected some of {', '.join(MODELS)}")
         _ = self.network, self.chosen

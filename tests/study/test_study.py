@@ -1,6 +1,7 @@
 """The comparison: its design, how it reads runs, and when it refuses."""
 
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,17 @@ CONTROLS = {"theory_matched": True, "units_separated": True}
 
 def design(root, **options):
     return study.Design(root=root, script="train.py", **options)
+
+
+def compare(*arguments):
+    """The script, in a process of its own."""
+    script = Path(__file__).parents[2] / "experiments" / "compare_backends.py"
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def write_runs(job, losses, *, weights="same", end=None):
@@ -242,6 +254,7 @@ def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
         ({"arms": ("magic",)}, "arm='magic': expected one of float32"),
         ({"models": ("resnet",)}, "models='resnet'"),
         ({"models": ()}, "models="),
+        ({"models": ("prednet", "prednet")}, "models=prednet,prednet: expected each"),
         ({"seeds": 1}, "seeds=1: expected at least 2"),
         ({"last": 0.0}, "last=0.0"),
         ({"height": 25}, "height=25"),
@@ -250,6 +263,57 @@ def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
 def test_bad_designs_are_named(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         design(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arms": ("threads_9999",)}, "arm='threads_9999': threads=9999: expected 1"),
+        ({"data": "wakl"}, "data: data='wakl': no such source or file; accepted are"),
+        ({"images": "/no/such/place"}, "images: data='/no/such/place'"),
+        ({"channels": (5, 6)}, r"data: channels=5: frames have 3 \(RGB\) or 1"),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused_before(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        study.check(design(tmp_path, **options))
+
+
+def test_a_source_has_to_fill_one_window(tmp_path):
+    np.savez(tmp_path / "few.npz", frames=np.zeros((6, 24, 32, 3), np.uint8))
+    few = {"root": tmp_path / "out", "data": str(tmp_path / "few.npz")}
+    with pytest.raises(ValueError, match="window=10: the longest sequence has 6"):
+        study.check(study.Design(script="train.py", **few))
+    study.check(study.Design(script="train.py", window=5, **few))
+    assert not few["root"].exists()
+
+
+def test_the_root_is_a_directory(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file: a file; expected a directory"):
+        study.check(design(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--arms=ulp,convolution_foo"], "convolution_foo"),
+        (["--arms=threads_9999"], "threads_9999"),
+        (["--images=/no/such/place"], "/no/such/place"),
+        (["--data=/no/such/place", "--dry_run"], "/no/such/place"),
+    ],
+)
+def test_a_refused_comparison_leaves_the_earlier_one(tmp_path, flags, named):
+    (tmp_path / "runs").mkdir()
+    for kept in ("verdict.json", "report.html", "runs/kept"):
+        (tmp_path / kept).write_text("earlier")
+    before = sorted(tmp_path.rglob("*"))
+    done = compare(f"--workdir={tmp_path}", *flags)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout == ""
+    assert named in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_failing_arm_is_named(tmp_path):
@@ -269,7 +333,16 @@ def test_arms_by_pattern():
     assert backends.arm("reduction_order_element").flags == (
         "--noise=reduction_order:granularity=element",
     )
-    for bad in ("threads_0", "gaussian_", "gaussian_x", "convolution_"):
+    assert backends.arm("threads_2").threads == 2
+    for bad in (
+        "threads_0",
+        "gaussian_",
+        "gaussian_x",
+        "gaussian_0",
+        "gaussian_1e999",
+        "convolution_",
+        "convolution_foo",
+    ):
         with pytest.raises(ValueError, match=f"arm='{bad}'"):
             backends.arm(bad)
 
@@ -289,8 +362,6 @@ def test_threads_are_limited_in_a_process_of_its_own():
         "assert backends.available_threads() == 1;"
         "assert backends.measured_parallelism() < 1.1"
     )
-    import subprocess
-
     done = subprocess.run([sys.executable, "-c", code], check=False)
     assert done.returncode == 0
     with pytest.raises(ValueError, match="threads=1000"):
@@ -299,22 +370,13 @@ def test_threads_are_limited_in_a_process_of_its_own():
 
 def test_whole_comparison_of_the_autoencoder(tmp_path):
     """The script itself: every process, the verdict, the report."""
-    import subprocess
-
-    script = Path(__file__).parents[2] / "experiments" / "compare_backends.py"
-    arguments = (
+    done = compare(
         "--models=autoencoder",
         "--arms=stale_targets,gpu",
         "--seeds=2",
         "--pilot_seeds=2",
         "--image_updates=20",
         f"--workdir={tmp_path}/out",
-    )
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = records.read_json(tmp_path / "out" / "verdict.json")
