@@ -37,7 +37,7 @@ flags.DEFINE_list(
     "skipped, with the reason printed, where no GPU is found.",
 )
 flags.DEFINE_integer("seeds", 10, "Seeds of the main runs: 0, 1, ...")
-flags.DEFINE_integer("pilot_seeds", 4, "Seeds of the pilot: 1000, 1001, ...")
+flags.DEFINE_integer("pilot_seeds", 4, "Seeds of the pilot: 2000, 2001, ...")
 flags.DEFINE_list("channels", ["3", "6", "12"], "Widths of PredNet's layers.")
 flags.DEFINE_integer("height", 24, "Rows of a frame.")
 flags.DEFINE_integer("width", 32, "Columns of a frame.")

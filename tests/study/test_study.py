@@ -212,6 +212,18 @@ def test_a_blind_instrument_refutes_nothing(tmp_path):
     assert "largest Gaussian rung" in lacks
 
 
+def test_the_pilot_has_seeds_that_nothing_else_was_chosen_by(tmp_path):
+    """Nor may it share any with the largest study."""
+    looked_at = set(range(1000, 1010))
+    plan = design(tmp_path, models=("prednet",), seeds=2000, pilot_seeds=4)
+    main = {seed for job in plan.runs() for seed in job.seeds}
+    for job in plan.pilot():
+        assert job.seeds == (2000, 2001, 2002, 2003)
+        assert not (looked_at | main) & set(job.seeds)
+    with pytest.raises(ValueError, match="seeds=2001: expected at most 2000"):
+        design(tmp_path, seeds=2001)
+
+
 def test_margin_is_on_disk_before_the_runs(tmp_path):
     plan = simulated(tmp_path)
     margin, spread = study.fix_margin(plan, "prednet")
