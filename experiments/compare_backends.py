@@ -98,12 +98,13 @@ def main(argv: list[str]) -> None:
         study.remove(design.root / name)
     progress = Progress(len(pilot + runs))
     progress.execute(pilot)
-    margins = {model: study.fix_margin(design, model) for model in design.models}
-    for model, (margin, _) in margins.items():
+    pilots = {model: study.fix_margin(design, model) for model in design.models}
+    for model, pilot in pilots.items():
+        margin = pilot.margin
         print(f"margin of {model}: {margin.value:.3g}, {margin.origin}", flush=True)
     progress.execute(runs)
     print("positive controls: escape times, identical units", flush=True)
-    verdict = study.judge(design, margins, positive_controls(), find_stall)
+    verdict = study.judge(design, pilots, positive_controls(), find_stall)
     verdict["design"]["command"] = shlex.join(["python", *sys.argv])
     verdict["design"]["flags"] = {
         flag.name: flag.value for flag in FLAGS.get_key_flags_for_module("__main__")

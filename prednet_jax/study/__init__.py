@@ -8,7 +8,7 @@ margin (from a pilot, before the main runs start) -> contrasts -> verdict.
 from prednet_jax.study.checks import check
 from prednet_jax.study.design import ALWAYS, CONTROL, EMULATED, STALE, Design, Job
 from prednet_jax.study.execution import execute, remove
-from prednet_jax.study.judgement import fix_margin, judge
+from prednet_jax.study.judgement import Pilot, fix_margin, judge
 
 __all__ = [
     "ALWAYS",
@@ -17,6 +17,7 @@ __all__ = [
     "STALE",
     "Design",
     "Job",
+    "Pilot",
     "check",
     "execute",
     "fix_margin",

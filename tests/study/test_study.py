@@ -83,14 +83,14 @@ def simulated(root, *, treatment=0.0, stale=0.02, null=0.0, rung=0.03, seeds=10)
 
 
 def judged(plan, stall=None):
-    margins = {m: study.fix_margin(plan, m) for m in plan.models}
+    pilots = {m: study.fix_margin(plan, m) for m in plan.models}
     asked = []
 
     def find_stall(model, job):
         asked.append((model, job.arm.name))
         return stall
 
-    return study.judge(plan, margins, CONTROLS, find_stall), asked
+    return study.judge(plan, pilots, CONTROLS, find_stall), asked
 
 
 def test_no_effect_is_refuted(tmp_path):
@@ -114,12 +114,18 @@ def diverge(job, seed):
 
 def test_a_diverged_seed_of_the_pilot_is_left_out(tmp_path):
     plan = simulated(tmp_path)
-    whole, _ = study.fix_margin(plan, "prednet")
+    whole = study.fix_margin(plan, "prednet").margin
     jobs = [job for job in plan.pilot() if job.arm.name == "stale_targets"]
     diverge(jobs[0], jobs[0].seeds[1])
-    margin, spread = study.fix_margin(plan, "prednet")
+    pilot = study.fix_margin(plan, "prednet")
+    margin = pilot.margin
     assert margin.n_control == margin.n_stale == whole.n_control - 1
-    assert np.isfinite([margin.value, spread]).all()
+    assert np.isfinite([margin.value, pilot.spread]).all()
+    lost = {"seed": jobs[0].seeds[1], "reason": "loss not finite in stale_targets"}
+    assert pilot.left_out == (lost,)
+    recorded = judged(plan)[0]["margins"]["prednet"]
+    assert recorded["pilot_left_out"] == [lost]
+    assert f"without seed {lost['seed']} ({lost['reason']})" in recorded["origin"]
     for seed in jobs[0].seeds[2:]:
         diverge(jobs[0], seed)
     with pytest.raises(ValueError, match="1 of 4 seeds ended with a finite loss"):
@@ -226,12 +232,23 @@ def test_the_pilot_has_seeds_that_nothing_else_was_chosen_by(tmp_path):
 
 def test_margin_is_on_disk_before_the_runs(tmp_path):
     plan = simulated(tmp_path)
-    margin, spread = study.fix_margin(plan, "prednet")
+    pilot = study.fix_margin(plan, "prednet")
+    margin = pilot.margin
     written = records.read_json(tmp_path / "margin_prednet.json")
     assert written["value"] == margin.value
-    assert written["pilot_sd_of_differences"] == spread
+    assert written["pilot_sd_of_differences"] == pilot.spread
+    assert written["pilot_left_out"] == []
     # Half the spread between seeds is smaller than a fifth of the gap of 0.02 here.
     assert margin.value == pytest.approx(min(margin.half_seed_sd, 0.004), rel=0.1)
+
+
+@pytest.mark.parametrize("model", ["prednet", "autoencoder"])
+def test_a_pilot_without_spread_fixes_no_margin(tmp_path, model):
+    plan = design(tmp_path, models=(model,))
+    for job in plan.pilot():
+        write_runs(job, [0.1] * len(job.seeds))
+    with pytest.raises(ValueError, match=f"pilot of {model}: .*sd of 0.0.* fix a marg"):
+        study.fix_margin(plan, model)
 
 
 def test_arms_that_did_not_start_alike_are_refused(tmp_path):
