@@ -100,8 +100,12 @@ def main(argv: list[str]) -> None:
     progress.execute(pilot)
     pilots = {model: study.fix_margin(design, model) for model in design.models}
     for model, pilot in pilots.items():
-        margin = pilot.margin
-        print(f"margin of {model}: {margin.value:.3g}, {margin.origin}", flush=True)
+        print(
+            f"margin of {model}: {pilot.margin.value:.3g}, {pilot.margin.origin}; "
+            f"power to call a zero effect equivalent with {design.seeds} seeds: "
+            f"{pilot.planned_power(design.seeds):.2f}",
+            flush=True,
+        )
     progress.execute(runs)
     print("positive controls: escape times, identical units", flush=True)
     verdict = study.judge(design, pilots, positive_controls(), find_stall)

@@ -57,6 +57,10 @@ class Pilot:
     spread: float
     left_out: tuple[dict[str, Any], ...] = ()
 
+    def planned_power(self, seeds: int) -> float:
+        """Power of the equivalence test with that many seeds, at no difference."""
+        return statistics.tost_power(seeds, margin=self.margin.value, sd=self.spread)
+
     def as_dict(self) -> dict[str, Any]:
         """A JSON object: the margin, and what it was fixed with."""
         return self.margin.as_dict() | {

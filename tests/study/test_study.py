@@ -242,6 +242,15 @@ def test_margin_is_on_disk_before_the_runs(tmp_path):
     assert margin.value == pytest.approx(min(margin.half_seed_sd, 0.004), rel=0.1)
 
 
+def test_power_is_planned_before_the_runs(tmp_path):
+    """The same number that the verdict weighs."""
+    plan = simulated(tmp_path)
+    pilot = study.fix_margin(plan, "prednet")
+    details = judged(plan)[0]["details"]["prednet"]
+    assert pilot.planned_power(plan.seeds) == details["planned_power"] > 0.9
+    assert pilot.planned_power(1) == 0
+
+
 @pytest.mark.parametrize("model", ["prednet", "autoencoder"])
 def test_a_pilot_without_spread_fixes_no_margin(tmp_path, model):
     plan = design(tmp_path, models=(model,))
@@ -413,6 +422,10 @@ def test_whole_comparison_of_the_autoencoder(tmp_path):
     assert rows["stale_targets"]["bitwise_equal"] == 2
     assert rows["stale_targets"]["mean_difference"] == 0
     assert rows["reduction_order"]["bitwise_equal"] == 0
+    printed = done.stdout
+    said = printed.index("power to call a zero effect equivalent with 2 seeds: ")
+    assert printed.index("margin of autoencoder: ") < said
+    assert said < printed.index("] runs autoencoder")
     assert verdict["verdict"]["autoencoder"] == "inconclusive"
     assert verdict["controls"]["theory_matched"] is True
     assert verdict["controls"]["units_separated"] is True
