@@ -240,7 +240,8 @@ def _contrasts(
                     "reason": _not_finite(losses, 0),
                 }
             )
-    return dict(zip(pairs, statistics.holm(results), strict=True)), excluded
+    corrected = statistics.holm(results, f"all {len(results)} contrasts of {model}")
+    return dict(zip(pairs, corrected, strict=True)), excluded
 
 
 def _not_finite(losses: Mapping[str, np.ndarray], seed: int) -> str:

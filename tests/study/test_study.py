@@ -101,6 +101,11 @@ def test_no_effect_is_refuted(tmp_path):
     assert rows["stale_targets"]["verdict"] == "higher loss"
     assert rows["reduction_order"]["verdict"] == "equivalent"
     assert rows["threads_1"]["bitwise_equal"] == 0
+    families = {row["p_holm_family"] for row in verdict["contrasts"]}
+    assert families == {"all 5 contrasts of prednet"}
+    in_question = verdict["details"]["prednet"]["emulated"]
+    assert in_question["p_holm_family"] == "the 1 contrast in question"
+    assert in_question["p_holm"] == rows["reduction_order"]["p_value"]
     assert "emulated noise only" in verdict["details"]["prednet"]["sentence"]
 
 
