@@ -216,6 +216,8 @@ def _arm(arm: Mapping[str, Any]) -> str:
         facts.append(f"noise {arm['noise']}")
     if arm.get("granularity"):
         facts.append(f"granularity {arm['granularity']}")
+    if arm.get("gpu"):
+        facts.append(f"on {arm['gpu']}")
     if arm.get("threads"):
         facts.append(f"{arm['threads']} thread{'s' if arm['threads'] != 1 else ''}")
     if arm.get("measured_parallelism"):

@@ -369,6 +369,7 @@ def _arm(job: Job, runs: list[records.Run]) -> dict[str, Any]:
     manifest = runs[0].manifest
     # The first update of a process compiles.
     seconds = np.concatenate([run.metrics["seconds"][1:] for run in runs])
+    gpu = {"gpu": manifest["device"]["kind"]} if job.arm.gpu else {}
     return {
         "model": job.model,
         "name": job.arm.name,
@@ -379,7 +380,7 @@ def _arm(job: Job, runs: list[records.Run]) -> dict[str, Any]:
         "threads": manifest["device"]["threads"],
         "measured_parallelism": manifest["measured_parallelism"],
         "seconds_per_update": float(np.median(seconds)),
-    }
+    } | gpu
 
 
 def stalled_at(losses: np.ndarray, *, width: int = 10) -> int | None:

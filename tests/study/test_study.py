@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import backends, records, statistics, study
-from prednet_jax.report.tables import text_table
+from prednet_jax.report.tables import arms_list, text_table
 from prednet_jax.study import judgement
 from prednet_jax.study.design import estimate
 
@@ -45,7 +45,7 @@ def write_runs(job, losses, *, weights="same", end=None):
                 "data_order_sha256": f"data{seed}",
                 "final_params_sha256": end or f"{job.arm.name}{seed}",
                 "flags": {"noise": "none"},
-                "device": {"threads": 2},
+                "device": {"threads": 2, "kind": "some kind"},
                 "measured_parallelism": 1.9,
                 "versions": {"jax": "0"},
                 "git_commit": "abc",
@@ -154,6 +154,18 @@ def test_the_gpu_is_judged_against_its_own_default_only():
         labels = {"model": "prednet", "treatment": "gpu_deterministic", "metric": "m"}
         found = {"gpu_deterministic": row.labelled(control=control, **labels)}
         assert (judgement._gpu(found) is not None) == counts
+
+
+def test_a_gpu_arm_names_its_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(backends, "gpu_found", lambda: "some GPU")
+    plan = design(tmp_path, models=("prednet",), arms=("gpu",), seeds=2)
+    for job in plan.pilot() + plan.runs():
+        base = 0.02 if job.arm.name == "stale_targets" else 0.0
+        write_runs(job, base + 0.01 * np.arange(len(job.seeds)))
+    verdict, _ = judged(plan)
+    devices = {arm["name"]: arm.get("gpu") for arm in verdict["arms"]}
+    assert devices == {"float32": None, "reduction_order": None, "gpu": "some kind"}
+    assert "on some kind" in arms_list(verdict["arms"])
 
 
 def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
