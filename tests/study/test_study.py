@@ -57,20 +57,29 @@ def write_runs(job, losses, *, weights="same", end=None):
         writer.close()
 
 
-def simulated(root, *, treatment=0.0, stale=0.02, null=0.0, rung=0.03, seeds=10):
-    """A comparison whose arms differ from the control by known amounts."""
+def simulated(
+    root,
+    *,
+    treatment=0.0,
+    stale=0.02,
+    null=0.0,
+    matched=None,
+    rung=0.03,
+    rungs=("gaussian_2.7e-7", "gaussian_1"),
+):
+    """A comparison whose arms differ from the control by known amounts.
+
+    `matched` is the effect of gaussian_2.7e-7; None: that of the treatment.
+    """
     plan = design(
-        root,
-        models=("prednet",),
-        arms=("threads_1", "gaussian_2.7e-7", "gaussian_1", "stale_targets"),
-        seeds=seeds,
+        root, models=("prednet",), arms=("threads_1", *rungs, "stale_targets")
     )
     rng = np.random.default_rng(0)
     effect = {
         "float32": 0.0,
         "reduction_order": treatment,
         "threads_1": null,
-        "gaussian_2.7e-7": treatment,
+        "gaussian_2.7e-7": treatment if matched is None else matched,
         "gaussian_1": rung,
         "stale_targets": stale,
     }
@@ -226,6 +235,40 @@ def test_help_without_curvature_is_not_enough(tmp_path):
     verdict, asked = judged(simulated(tmp_path, treatment=-0.02))
     assert asked
     assert verdict["verdict"] == {"prednet": "inconclusive"}
+
+
+def test_help_that_gaussian_noise_of_its_size_does_not_give_is_not_enough(tmp_path):
+    """The matched rung stands for noise of that size, whatever larger rungs do."""
+    stall = statistics.Stall(
+        stalled=True, negative_curvature=True, small_projection=True
+    )
+    for matched, rungs, lacks in (
+        (0.0, ("gaussian_2.7e-7", "gaussian_1"), "of the same size does not reproduce"),
+        (None, ("gaussian_1",), "of the same size was not run"),
+    ):
+        plan = simulated(
+            tmp_path / str(len(rungs)),
+            treatment=-0.02,
+            matched=matched,
+            rung=-0.03,
+            rungs=rungs,
+        )
+        verdict, _ = judged(plan, stall)
+        assert verdict["verdict"] == {"prednet": "inconclusive"}
+        (unmet,) = verdict["details"]["prednet"]["unmet_for_supported"]
+        assert lacks in unmet
+
+
+def test_the_matched_rung_is_none_of_the_ladders(tmp_path):
+    """It is no control of sensitivity, and its help is no help of more noise."""
+    plan = simulated(tmp_path, matched=-0.02, rungs=("gaussian_2.7e-7",))
+    verdict, _ = judged(plan)
+    details = verdict["details"]["prednet"]
+    assert verdict["verdict"] == {"prednet": "inconclusive"}
+    assert details["unmet_for_refuted"] == (
+        "positive control not run: detection of the largest Gaussian rung",
+    )
+    assert details["more_noise_helps"] == ()
 
 
 def test_a_blind_instrument_refutes_nothing(tmp_path):
