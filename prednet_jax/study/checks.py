@@ -1,7 +1,7 @@
 """What the runs of a comparison would refuse, refused before the first one starts."""
 
 from prednet_jax import backends, data
-from prednet_jax.config import AutoencoderConfig
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.study.design import Design
 from prednet_jax.training import loop
 
@@ -33,9 +33,10 @@ def check(design: Design) -> None:
 
 def _check_source(design: Design, model: str) -> None:
     """Opens a model's frames and plans its updates, as `train.py` does."""
+    network: PredNetConfig | AutoencoderConfig
     if model == "prednet":
         field, name, network = "data", design.data, design.network
-        channels = network.channels[0]
+        channels = design.network.channels[0]
     else:
         field, name = "images", design.images
         channels = data.own_size(name)[2]

@@ -90,9 +90,8 @@ def fix_margin(design: Design, model: str) -> Pilot:
     losses = {arm: metric(runs, last) for arm, runs in found.items()}
     finite = np.isfinite(list(losses.values())).all(axis=0)
     left_out = tuple(
-        {"seed": seed, "reason": _not_finite(losses, i)}
-        for i, seed in enumerate(jobs[0].seeds)
-        if not finite[i]
+        {"seed": jobs[0].seeds[i], "reason": _not_finite(losses, i)}
+        for i in np.flatnonzero(~finite).tolist()
     )
     if finite.sum() < 2:
         raise ValueError(
