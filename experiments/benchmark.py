@@ -57,6 +57,8 @@ def main(argv: list[str]) -> None:
             raise ValueError(
                 f"--{name}={getattr(FLAGS, name)}: expected at least {low}"
             )
+    for name in ("batches", "replica_counts"):
+        _counts(name)
     if FLAGS.model != "prednet":
         raise ValueError(f"--model={FLAGS.model}: expected prednet")
     from prednet_jax import backends
@@ -81,6 +83,21 @@ def main(argv: list[str]) -> None:
     for name in ("step", "conv", "noise"):
         print(f"== {name}", flush=True)
         print(json.dumps(suites[name]()), flush=True)
+
+
+def _counts(name: str) -> tuple[int, ...]:
+    """A flag of whole numbers, each at least 1.
+
+    Raises:
+        ValueError: it holds none, or another.
+    """
+    found = common.integers(name, getattr(FLAGS, name)) or ()
+    if not found or min(found) < 1:
+        raise ValueError(
+            f"--{name}={','.join(map(str, found))}: expected whole numbers of at least "
+            "1, such as 1,4"
+        )
+    return found
 
 
 def step() -> dict:
@@ -110,10 +127,9 @@ def replicas() -> dict:
     """Step time against the number of replicas."""
     import bench_replicas
 
-    counts = common.integers("replica_counts", FLAGS.replica_counts) or ()
     return bench_replicas.run(
         common.model_config("walk"),
-        counts,
+        _counts("replica_counts"),
         window=FLAGS.window,
         repeats=FLAGS.repeats,
         noise=FLAGS.noise,
@@ -128,7 +144,7 @@ def cases() -> dict:
 
     return bench_cases.run(
         common.model_config("walk"),
-        common.integers("batches", FLAGS.batches) or (),
+        _counts("batches"),
         window=FLAGS.window,
         repeats=FLAGS.repeats,
         precision=FLAGS.precision,

@@ -27,7 +27,6 @@ EXAMPLES_END = 10**8 + 400
 LONG_COMPILE_SECONDS = 3.0
 # Updates before a trace begins.
 PROFILE_AFTER = 2
-GREY = ("digits", "mnist", "moving_mnist", "moving_digits")
 MODELS = ("prednet", "autoencoder")
 
 
@@ -172,10 +171,12 @@ def model_config(data: str) -> PredNetConfig | AutoencoderConfig:
         ValueError: a flag's value is outside what is accepted.
     """
     if FLAGS.model == "autoencoder":
+        from prednet_jax import data as sources
+
         return AutoencoderConfig(
             height=28 if FLAGS.height is None else FLAGS.height,
             width=28 if FLAGS.width is None else FLAGS.width,
-            channels=1 if data in GREY else 3,
+            channels=sources.own_size(data)[2],
             hidden=integers("hidden", FLAGS.hidden) or (),
         )
 

@@ -37,7 +37,7 @@ flags.DEFINE_list(
     "skipped, with the reason printed, where no GPU is found.",
 )
 flags.DEFINE_integer("seeds", 10, "Seeds of the main runs: 0, 1, ...")
-flags.DEFINE_integer("pilot_seeds", 4, "Seeds of the pilot: 1000, 1001, ...")
+flags.DEFINE_integer("pilot_seeds", 4, "Seeds of the pilot: 2000, 2001, ...")
 flags.DEFINE_list("channels", ["3", "6", "12"], "Widths of PredNet's layers.")
 flags.DEFINE_integer("height", 24, "Rows of a frame.")
 flags.DEFINE_integer("width", 32, "Columns of a frame.")
@@ -83,6 +83,7 @@ def main(argv: list[str]) -> None:
             )
         },
     )
+    study.check(design)
     pilot, runs = design.pilot(), design.runs()
     for name, reason in design.skipped:
         print(f"skipped {name}: {reason}")
@@ -97,12 +98,17 @@ def main(argv: list[str]) -> None:
         study.remove(design.root / name)
     progress = Progress(len(pilot + runs))
     progress.execute(pilot)
-    margins = {model: study.fix_margin(design, model) for model in design.models}
-    for model, (margin, _) in margins.items():
-        print(f"margin of {model}: {margin.value:.3g}, {margin.origin}", flush=True)
+    pilots = {model: study.fix_margin(design, model) for model in design.models}
+    for model, pilot in pilots.items():
+        print(
+            f"margin of {model}: {pilot.margin.value:.3g}, {pilot.margin.origin}; "
+            f"power to call a zero effect equivalent with {design.seeds} seeds: "
+            f"{pilot.planned_power(design.seeds):.2f}",
+            flush=True,
+        )
     progress.execute(runs)
     print("positive controls: escape times, identical units", flush=True)
-    verdict = study.judge(design, margins, positive_controls(), find_stall)
+    verdict = study.judge(design, pilots, positive_controls(), find_stall)
     verdict["design"]["command"] = shlex.join(["python", *sys.argv])
     verdict["design"]["flags"] = {
         flag.name: flag.value for flag in FLAGS.get_key_flags_for_module("__main__")

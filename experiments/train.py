@@ -123,6 +123,11 @@ class Job:
             raise ValueError(
                 f"--checkpoint_every={FLAGS.checkpoint_every}: expected at least 0"
             )
+        if FLAGS.profile and FLAGS.updates <= common.PROFILE_AFTER:
+            raise ValueError(
+                f"--updates={FLAGS.updates}: expected at least "
+                f"{common.PROFILE_AFTER + 1} with --profile, whose trace begins then"
+            )
         if FLAGS.window < 2:
             raise ValueError(f"--window={FLAGS.window}: expected at least 2")
         common.use_compilation_cache()

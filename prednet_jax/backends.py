@@ -10,10 +10,13 @@ import re
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+
+from prednet_jax import noise
+from prednet_jax.config import CONVOLUTIONS
 
 PRECISIONS = ("float32", "float64")
 ARM_NAMES = (
@@ -25,7 +28,7 @@ ARM_NAMES = (
     "ulp",
     "stochastic_rounding",
     "gaussian_<scale>",
-    "convolution_<algorithm>",
+    f"convolution_<{'|'.join(CONVOLUTIONS)}>",
     "stale_targets",
     "gpu",
     "gpu_deterministic",
@@ -41,6 +44,7 @@ class Arm:
         meaning: one phrase for the report.
         flags: flags of `experiments/train.py` beyond the common ones.
         environment: variables set for the process.
+        threads: processors that it is confined to; None: all.
         gpu: whether it needs a GPU.
     """
 
@@ -48,6 +52,7 @@ class Arm:
     meaning: str
     flags: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    threads: int | None = None
     gpu: bool = False
 
 
@@ -55,7 +60,7 @@ def arm(name: str) -> Arm:
     """The arm of that name.
 
     Raises:
-        ValueError: the name is none of `ARM_NAMES`.
+        ValueError: the name is none of `ARM_NAMES`, or its noise is out of range.
     """
     cpu = (("JAX_PLATFORMS", "cpu"),)
 
@@ -98,19 +103,23 @@ def arm(name: str) -> Arm:
     if name in fixed:
         return fixed[name]
     if match := re.fullmatch(r"threads_([1-9]\d*)", name):
-        count = match[1]
-        return on_cpu(f"float32, {count} thread(s)", f"--threads={count}")
+        confined = on_cpu(f"float32, {match[1]} thread(s)", f"--threads={match[1]}")
+        return replace(confined, threads=int(match[1]))
     if match := re.fullmatch(r"reduction_order_(shared|tile|element)", name):
         return on_cpu(
             f"fresh random order, one for each {match[1]}",
             f"--noise=reduction_order:granularity={match[1]}",
         )
     if match := re.fullmatch(r"gaussian_(\d+(\.\d+)?(e-?\d+)?)", name):
+        spec = f"gradient_gaussian:scale={match[1]}"
+        try:
+            noise.parse(spec)
+        except ValueError as error:
+            raise ValueError(f"arm={name!r}: {error}") from None
         return on_cpu(
-            f"Gaussian noise of {match[1]} times the gradient's norm",
-            f"--noise=gradient_gaussian:scale={match[1]}",
+            f"Gaussian noise of {match[1]} times the gradient's norm", f"--noise={spec}"
         )
-    if match := re.fullmatch(r"convolution_(\w+)", name):
+    if match := re.fullmatch(f"convolution_({'|'.join(CONVOLUTIONS)})", name):
         return on_cpu(
             f"{match[1]} convolutions, a fixed other order", f"--convolution={match[1]}"
         )
@@ -157,15 +166,25 @@ def limit_threads(count: int) -> None:
         ValueError: count is below 1 or above what there is, or the system offers no
             affinity masks.
     """
-    if not hasattr(os, "sched_setaffinity"):
-        raise ValueError("threads: this system has no affinity masks; expected 0 (all)")
-    processors = sorted(os.sched_getaffinity(0))
-    if not 1 <= count <= len(processors):
-        raise ValueError(
-            f"threads={count}: expected 1 to {len(processors)}, or 0 for all"
-        )
-    os.sched_setaffinity(0, processors[:count])
+    check_threads(count)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
     os.environ["NPROC"] = str(count)
+
+
+def check_threads(count: int) -> None:
+    """Refuses a number that `limit_threads` cannot enforce here.
+
+    Raises:
+        ValueError: as `limit_threads`.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        raise ValueError(
+            f"threads={count}: this system has no affinity masks; expected all (the "
+            "default)"
+        )
+    available = available_threads()
+    if not 1 <= count <= available:
+        raise ValueError(f"threads={count}: expected 1 to {available} (all there are)")
 
 
 def split_cpu(count: int) -> None:

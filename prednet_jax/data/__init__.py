@@ -29,6 +29,7 @@ __all__ = [
     "chunks",
     "open_source",
     "order_fingerprint",
+    "own_size",
     "schedule",
     "single_images",
     "single_schedule",
@@ -43,6 +44,11 @@ NAMES = {
     "moving_mnist": (64, 64, 1),
     "moving_digits": (64, 64, 1),
 }
+
+
+def own_size(data: str) -> tuple[int, int, int]:
+    """Height, width and channels of a source where none are asked for."""
+    return NAMES.get(data, (120, 160, 3))
 
 
 def open_source(
@@ -81,7 +87,7 @@ def open_source(
     Raises:
         DataError: A ValueError that names the value and what would be accepted.
     """
-    default = NAMES.get(data, (120, 160, 3))
+    default = own_size(data)
     size = {
         "height": default[0] if height is None else height,
         "width": default[1] if width is None else width,

@@ -15,7 +15,7 @@ from prednet_jax.report.finding import subtitle
 from prednet_jax.report.numbers import significant, typeset
 from prednet_jax.report.results import CONTROL, Results, smoothing_width
 from prednet_jax.report.stylesheet import STYLE
-from prednet_jax.report.tables import verdict_table
+from prednet_jax.report.tables import family, verdict_table
 
 #: PNG bytes by figure and by theme.
 Images = Mapping[str, Mapping[str, bytes]]
@@ -123,7 +123,7 @@ def _numbers(results: Results, images: Images) -> str:
     parts = [
         "<section><h2>The numbers</h2><p>Differences are treatment minus control, "
         "paired over seeds; the control is <code>float32</code> unless the row names "
-        "another. Below zero is an improvement.</p>"
+        "another, n the pairs of seeds. Below zero is an improvement.</p>"
     ]
     for model in results.models:
         chosen = results.contrasts(model)
@@ -132,6 +132,8 @@ def _numbers(results: Results, images: Images) -> str:
             parts.append("<p>No contrast was recorded.</p>")
             continue
         parts.append(f'<div class="wide measures">{verdict_table(chosen)}</div>')
+        if note := family(chosen):
+            parts.append(f'<p class="note">{html.escape(note)}.</p>')
         sentence = answers.details(results, model).get("sentence")
         if sentence:
             parts.append(f"<blockquote>{typeset(str(sentence))}</blockquote>")

@@ -61,8 +61,8 @@ thead th { color: var(--muted); font-weight: 400; font-size: 0.8rem;
   line-height: 1.25; vertical-align: bottom; }
 tbody th { font-weight: 400; }
 .measures table { font-size: 0.84rem; }
-.measures td:not(:nth-child(3)) { white-space: nowrap; }
-.measures td:nth-child(3) { min-width: 9.5rem; }
+.measures td:not(:nth-child(4)) { white-space: nowrap; }
+.measures td:nth-child(4) { min-width: 9.5rem; }
 .ends { color: var(--muted); white-space: nowrap; }
 .word { font-weight: 600; white-space: nowrap; }
 .higher-loss .word { color: var(--bad); }
@@ -105,7 +105,7 @@ footer { margin-top: 3.5rem; color: var(--muted); font-size: 0.88rem; }
   tbody tr:last-child { border-bottom: 0; }
   tbody th, td { display: flex; justify-content: space-between; gap: 1rem;
     border: 0; padding: 0.12rem 0; text-align: right; }
-  .measures td:not(:nth-child(3)) { white-space: normal; }
+  .measures td:not(:nth-child(4)) { white-space: normal; }
   td::before { content: attr(data-label); max-width: 9rem; text-align: left;
     color: var(--muted); }
   tbody th code { font-weight: 700; font-size: 0.95rem; }

@@ -18,6 +18,7 @@ from prednet_jax.report.results import contrasts, identical, label, relative
 WIDTH = 100
 _HEAD = (
     "treatment",
+    "n",
     "mean loss",
     "difference [95 % interval]",
     "p Holm",
@@ -35,8 +36,8 @@ def text_table(verdict: Mapping[str, Any]) -> str:
 
     Returns:
       For each model a line with the verdict, one row a contrast and the rule's own
-      sentence. `same` counts the seeds whose final weights equal the control's byte for
-      byte.
+      sentence. `n` counts the pairs of seeds, `same` those whose final weights equal
+      the control's byte for byte.
     """
     return "\n\n".join(
         _text_of_model(verdict, model, str(word))
@@ -50,13 +51,14 @@ def _text_of_model(verdict: Mapping[str, Any], model: str, word: str) -> str:
     if chosen:
         first = chosen[0]
         lines.append(
-            f"n = {first.get('n', MISSING)} seeds, {_metric(first)}; margin "
-            f"{significant(first.get('margin'))}; control {first['control']}: mean "
-            f"loss {significant(first.get('control_mean'), 4)}"
+            f"{_metric(first)}; margin {significant(first.get('margin'))}; control "
+            f"{first['control']}: mean loss {significant(first.get('control_mean'), 4)}"
         )
         rows = [list(_HEAD)] + [_text_row(one) for one in chosen]
-        rows[0][2] = f"difference [{_level(first)} interval]"
+        rows[0][3] = f"difference [{_level(first)} interval]"
         lines += _align(rows)
+        if note := family(chosen):
+            lines.append(note)
     left_out = [
         one
         for one in verdict.get("excluded") or ()
@@ -85,6 +87,7 @@ def _text_row(one: Mapping[str, Any]) -> list[str]:
     ends = interval(one.get("ci_low"), one.get("ci_high"))
     return [
         label(one),
+        str(one.get("n", MISSING)),
         significant(one.get("treatment_mean"), 4),
         f"{difference} {ends}",
         probability(one.get("p_holm")),
@@ -106,8 +109,9 @@ def _align(rows: list[list[str]]) -> list[str]:
         if len(first) > widths[0]:
             lines.append(first)
             first = ""
-        cells = [first.ljust(widths[0]), row[1].rjust(widths[1])]
-        cells += [cell.ljust(w) for cell, w in zip(row[2:], widths[2:], strict=True)]
+        cells = [first.ljust(widths[0])]
+        cells += [cell.rjust(w) for cell, w in zip(row[1:3], widths[1:3], strict=True)]
+        cells += [cell.ljust(w) for cell, w in zip(row[3:], widths[3:], strict=True)]
         lines.append(gap.join(cells).rstrip())
     lines.insert(1, gap.join("-" * width for width in widths))
     return lines
@@ -127,10 +131,17 @@ def _same(one: Mapping[str, Any]) -> str:
     return f"{one['bitwise_equal']}/{one.get('n', MISSING)}"
 
 
+def family(chosen: Sequence[Mapping[str, Any]]) -> str:
+    """What the column of Holm's p is corrected over; empty where it is not recorded."""
+    found = dict.fromkeys(str(f) for one in chosen if (f := one.get("p_holm_family")))
+    return f"p Holm: over {', '.join(found)}" if found else ""
+
+
 def verdict_table(chosen: Sequence[Mapping[str, Any]]) -> str:
     """The contrasts of one model as an HTML table."""
     head = (
         "Treatment",
+        "n",
         "Mean loss",
         f"Difference [{_level(chosen[0])} interval]",
         "Relative",
@@ -155,6 +166,7 @@ def _verdict_cells(one: Mapping[str, Any]) -> list[str]:
         difference, ends = "0,", "bit for bit"
     return [
         f"<code>{html.escape(label(one))}</code>",
+        html.escape(str(one.get("n", MISSING))),
         typeset(significant(one.get("treatment_mean"), 4)),
         f'{typeset(difference)} <span class="ends">{typeset(ends)}</span>',
         typeset(percent(relative(one, "mean_difference"))),
@@ -204,6 +216,8 @@ def _arm(arm: Mapping[str, Any]) -> str:
         facts.append(f"noise {arm['noise']}")
     if arm.get("granularity"):
         facts.append(f"granularity {arm['granularity']}")
+    if arm.get("gpu"):
+        facts.append(f"on {arm['gpu']}")
     if arm.get("threads"):
         facts.append(f"{arm['threads']} thread{'s' if arm['threads'] != 1 else ''}")
     if arm.get("measured_parallelism"):

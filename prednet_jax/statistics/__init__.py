@@ -5,7 +5,7 @@ unit, the margin is fixed before the results exist, and every degenerate case sa
 was done with it.
 """
 
-from prednet_jax.statistics.margins import Margin, fix_margin, margin
+from prednet_jax.statistics.margins import Margin, margin
 from prednet_jax.statistics.multiplicity import holm, holm_p_values
 from prednet_jax.statistics.paired import PairedResult, paired, sign_flip, tost
 from prednet_jax.statistics.power import (
@@ -32,7 +32,6 @@ __all__ = [
     "SurvivalCurve",
     "Verdict",
     "decide",
-    "fix_margin",
     "holm",
     "holm_p_values",
     "logrank",

@@ -12,7 +12,9 @@ import numpy as np
 from prednet_jax.statistics.paired import PairedResult, classify
 
 
-def holm(results: Sequence[PairedResult]) -> list[PairedResult]:
+def holm(
+    results: Sequence[PairedResult], family: str | None = None
+) -> list[PairedResult]:
     """The same contrasts, in order, with `p_holm` set and `verdict` decided by it.
 
     The equivalence p-values stay as they are: "every contrast is equivalent" is an
@@ -20,13 +22,14 @@ def holm(results: Sequence[PairedResult]) -> list[PairedResult]:
 
     Args:
       results: the family that is corrected together; may be empty.
+      family: the same in words, for the record.
 
     Returns:
       New results; the given ones are left alone.
     """
     corrected = holm_p_values([r.p_value for r in results])
     updated = [
-        dataclasses.replace(r, p_holm=q)
+        dataclasses.replace(r, p_holm=q, p_holm_family=family)
         for r, q in zip(results, corrected, strict=True)
     ]
     return [dataclasses.replace(r, verdict=classify(r)) for r in updated]

@@ -57,6 +57,7 @@ class PairedResult:
       treatment: name of the arm that was compared.
       control: name of the arm it was compared with.
       metric: name of the quantity.
+      p_holm_family: the contrasts that `p_holm` is corrected over, in words.
     """
 
     n: int
@@ -78,6 +79,7 @@ class PairedResult:
     treatment: str | None = None
     control: str | None = None
     metric: str | None = None
+    p_holm_family: str | None = None
 
     def labelled(self, **labels: str) -> "PairedResult":
         """The same result with `model`, `treatment`, `control` or `metric` set."""

@@ -5,9 +5,10 @@ processes share is on disk. The way of the data: design -> jobs -> runs on disk 
 margin (from a pilot, before the main runs start) -> contrasts -> verdict.
 """
 
+from prednet_jax.study.checks import check
 from prednet_jax.study.design import ALWAYS, CONTROL, EMULATED, STALE, Design, Job
 from prednet_jax.study.execution import execute, remove
-from prednet_jax.study.judgement import fix_margin, judge
+from prednet_jax.study.judgement import Pilot, fix_margin, judge
 
 __all__ = [
     "ALWAYS",
@@ -16,6 +17,8 @@ __all__ = [
     "STALE",
     "Design",
     "Job",
+    "Pilot",
+    "check",
     "execute",
     "fix_margin",
     "judge",

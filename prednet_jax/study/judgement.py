@@ -41,7 +41,35 @@ def metric(runs: list[records.Run], last: int) -> np.ndarray:
     return np.asarray([run.metrics["loss"][-last:].mean() for run in runs])
 
 
-def fix_margin(design: Design, model: str) -> tuple[statistics.Margin, float]:
+@dataclasses.dataclass(frozen=True)
+class Pilot:
+    """What the pilot of a model fixes before the first main run.
+
+    Attributes:
+        margin: the margin of equivalence.
+        spread: standard deviation over the seeds of the differences between treatment
+            and control, which is what power is planned by.
+        left_out: seeds that diverged in one arm, left out of all, each with `seed` and
+            `reason`.
+    """
+
+    margin: statistics.Margin
+    spread: float
+    left_out: tuple[dict[str, Any], ...] = ()
+
+    def planned_power(self, seeds: int) -> float:
+        """Power of the equivalence test with that many seeds, at no difference."""
+        return statistics.tost_power(seeds, margin=self.margin.value, sd=self.spread)
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON object: the margin, and what it was fixed with."""
+        return self.margin.as_dict() | {
+            "pilot_sd_of_differences": self.spread,
+            "pilot_left_out": list(self.left_out),
+        }
+
+
+def fix_margin(design: Design, model: str) -> Pilot:
     """The margin of equivalence, written to disk before the first main run.
 
     Args:
@@ -49,17 +77,22 @@ def fix_margin(design: Design, model: str) -> tuple[statistics.Margin, float]:
         model: the model.
 
     Returns:
-        The margin, and the standard deviation over the pilot's seeds of the
-        differences between treatment and control, which is what power is planned by.
-        A seed that diverged in one arm of the pilot is left out of all.
+        The margin, and what it was fixed with. The origin of the margin names the
+        seeds that were left out.
 
     Raises:
-        ValueError: fewer than two seeds of the pilot are left.
+        ValueError: fewer than two seeds of the pilot are left, or their losses fix no
+            margin.
     """
-    found = read([job for job in design.pilot() if job.model == model])
+    jobs = [job for job in design.pilot() if job.model == model]
+    found = read(jobs)
     last = design.metric_updates(model)
     losses = {arm: metric(runs, last) for arm, runs in found.items()}
     finite = np.isfinite(list(losses.values())).all(axis=0)
+    left_out = tuple(
+        {"seed": jobs[0].seeds[i], "reason": _not_finite(losses, i)}
+        for i in np.flatnonzero(~finite).tolist()
+    )
     if finite.sum() < 2:
         raise ValueError(
             f"pilot of {model}: {finite.sum()} of {finite.size} seeds ended with a "
@@ -67,32 +100,24 @@ def fix_margin(design: Design, model: str) -> tuple[statistics.Margin, float]:
         )
     losses = {arm: values[finite] for arm, values in losses.items()}
     control = losses[CONTROL]
-    if model == "autoencoder":
-        # Stale targets cannot move a network with one image an update, so the gap
-        # says nothing: the spread between seeds alone fixes the margin.
-        half = float(control.std(ddof=1)) / 2
-        margin = statistics.Margin(
-            value=half,
-            half_seed_sd=half,
-            fifth_stale_gap=0.0,
-            n_control=control.size,
-            n_stale=control.size,
-            origin=f"half the between-seed standard deviation ({2 * half:.3g}) of a "
-            f"pilot of {control.size} seeds; stale targets do not move this network",
-        )
-    else:
-        margin = statistics.margin(control, losses[STALE])
+    # Stale targets cannot move a network with one image an update.
+    stale = None if model == "autoencoder" else losses[STALE]
+    try:
+        margin = statistics.margin(control, stale)
+    except ValueError as error:
+        raise ValueError(f"pilot of {model}: {error}") from None
+    for row in left_out:
+        origin = f"{margin.origin}; without seed {row['seed']} ({row['reason']})"
+        margin = dataclasses.replace(margin, origin=origin)
     spread = float(np.std(losses[EMULATED] - control, ddof=1))
-    records.write_json(
-        design.root / f"margin_{model}.json",
-        margin.as_dict() | {"pilot_sd_of_differences": spread},
-    )
-    return margin, spread
+    pilot = Pilot(margin, spread, left_out)
+    records.write_json(design.root / f"margin_{model}.json", pilot.as_dict())
+    return pilot
 
 
 def judge(
     design: Design,
-    margins: Mapping[str, tuple[statistics.Margin, float]],
+    pilots: Mapping[str, Pilot],
     controls: Mapping[str, Any],
     find_stall: Callable[[str, Job], statistics.Stall | None],
 ) -> dict[str, Any]:
@@ -100,7 +125,7 @@ def judge(
 
     Args:
         design: the comparison; its runs are on disk.
-        margins: margin and pilot spread by model, from `fix_margin`.
+        pilots: what `fix_margin` gave, by model.
         controls: the positive controls, with `theory_matched` and `units_separated`.
         find_stall: probes the curvature of a model's control run; asked only where
             noise lowered the loss beyond the margin, since only then it decides.
@@ -111,7 +136,7 @@ def judge(
     for model in design.models:
         mine = [job for job in jobs if job.model == model]
         found = read(mine)
-        margin, spread = margins[model]
+        margin, spread = pilots[model].margin, pilots[model].spread
         results, left_out = _contrasts(design, model, found, margin.value)
         excluded += left_out
         emulated = results[EMULATED]
@@ -149,7 +174,7 @@ def judge(
         "contrasts": contrasts,
         "verdict": {model: found["verdict"] for model, found in verdicts.items()},
         "details": verdicts,
-        "margins": {model: margin.as_dict() for model, (margin, _) in margins.items()},
+        "margins": {model: pilot.as_dict() for model, pilot in pilots.items()},
         "controls": dict(controls),
         "arms": arms,
         "excluded": excluded,
@@ -204,18 +229,24 @@ def _contrasts(
         ):
             if keep:
                 continue
-            arms = {treatment: run, control: other}
-            broken = [n for n, r in arms.items() if not np.isfinite(metric([r], last))]
+            losses = {treatment: metric([run], last), control: metric([other], last)}
             excluded.append(
                 {
                     "model": model,
                     "treatment": treatment,
                     "control": control,
                     "seed": run.manifest["seed"],
-                    "reason": f"loss not finite in {' and '.join(broken)}",
+                    "reason": _not_finite(losses, 0),
                 }
             )
-    return dict(zip(pairs, statistics.holm(results), strict=True)), excluded
+    corrected = statistics.holm(results, f"all {len(results)} contrasts of {model}")
+    return dict(zip(pairs, corrected, strict=True)), excluded
+
+
+def _not_finite(losses: Mapping[str, np.ndarray], seed: int) -> str:
+    """Why `EXCLUSION_RULE` leaves out the seed at a place in the losses of arms."""
+    broken = [arm for arm, found in losses.items() if not np.isfinite(found[seed])]
+    return f"loss not finite in {' and '.join(broken)}"
 
 
 def _kept(runs: list[records.Run], control: list[records.Run], last: int) -> np.ndarray:
@@ -337,6 +368,7 @@ def _arm(job: Job, runs: list[records.Run]) -> dict[str, Any]:
     manifest = runs[0].manifest
     # The first update of a process compiles.
     seconds = np.concatenate([run.metrics["seconds"][1:] for run in runs])
+    gpu = {"gpu": manifest["device"]["kind"]} if job.arm.gpu else {}
     return {
         "model": job.model,
         "name": job.arm.name,
@@ -347,7 +379,7 @@ def _arm(job: Job, runs: list[records.Run]) -> dict[str, Any]:
         "threads": manifest["device"]["threads"],
         "measured_parallelism": manifest["measured_parallelism"],
         "seconds_per_update": float(np.median(seconds)),
-    }
+    } | gpu
 
 
 def stalled_at(losses: np.ndarray, *, width: int = 10) -> int | None:

@@ -125,6 +125,10 @@ def test_one_thread_is_really_one(tmp_path):
         (["--nonsense"], "nonsense"),
         (["--updates=abc"], "--updates=abc"),
         (["--updates=0"], "--updates=0: expected at least 1"),
+        (
+            ["--updates=2", "--profile=trace"],
+            "--updates=2: expected at least 3 with --profile",
+        ),
         (["--height=9"], "height=9: expected a multiple of 2"),
         (["--channels=3,x"], "--channels=3,x: expected whole numbers"),
         (["--data=/no/such/place"], "/no/such/place"),

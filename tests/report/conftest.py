@@ -56,6 +56,7 @@ def contrast(model: str, arm: str, updates: int, margin: float) -> dict:
         "ci_high": d.mean() + half,
         "p_value": 0.03125 if far else 0.4375 if not same else 1.0,
         "p_holm": 0.0625 if far else 0.875 if not same else 1.0,
+        "p_holm_family": f"all {len(ARMS) - 1} contrasts of {model}",
         "tost_p": 0.99 if far else 2.3e-7 if not same else 0.0,
         "margin": margin,
         "verdict": "higher loss" if far else "equivalent",

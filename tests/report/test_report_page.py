@@ -68,6 +68,7 @@ def test_the_page_holds_verdicts_arms_and_commands(built, verdict):
         "heavy ball",
         "3 more seeds are needed",
         "0, bit for bit",
+        "p Holm: over all 7 contrasts of prednet",
     ):
         assert phrase in text, phrase
 

@@ -22,6 +22,15 @@ def test_text_table_names_every_contrast_and_fits(verdict):
     assert "+0.0" in next(line for line in lines if line.startswith("stale_targets"))
     assert "6/6" in next(line for line in lines if line.startswith("threads_1"))
     assert "about emulated noise only" in " ".join(lines)
+    for model in ("prednet", "autoencoder"):
+        assert f"p Holm: over all 7 contrasts of {model}" in lines
+
+
+def test_text_table_counts_the_pairs_of_each_row(verdict):
+    verdict["contrasts"][0]["n"] = 5
+    head, _, *rows = report.text_table(verdict).splitlines()[2:9]
+    assert head.split()[1] == "n"
+    assert [row.split()[1] for row in rows] == ["5", "6", "6", "6", "6"]
 
 
 def test_text_table_fits_with_long_names_and_wide_numbers(verdict):

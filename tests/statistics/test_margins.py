@@ -1,11 +1,9 @@
 """The margin comes from the pilot and stays as recorded."""
 
-import json
-
 import numpy as np
 import pytest
 
-from prednet_jax.statistics import fix_margin, margin
+from prednet_jax.statistics import Margin, margin
 
 
 def test_smaller_of_the_two_limits():
@@ -24,15 +22,25 @@ def test_replicates_do_not_count_as_seeds():
     assert margin(control, [52.0]).half_seed_sd == pytest.approx(0.5)
 
 
-def test_a_recorded_margin_does_not_move(tmp_path):
-    path = tmp_path / "margin.json"
-    first = margin([1.0, 2.0, 3.0], [9.0])
-    fix_margin(path, first)
-    assert json.loads(path.read_text())["value"] == first.value
-    assert fix_margin(path, first) == first
-    with pytest.raises(ValueError, match="fresh directory"):
-        fix_margin(path, margin([1.0, 2.0, 5.0], [9.0]))
-    assert [p.name for p in tmp_path.iterdir()] == ["margin.json"]
+def test_the_spread_alone_where_stale_targets_cannot_move_the_network():
+    found = margin([1.0, 2.0, 3.0], None)
+    assert found.value == found.half_seed_sd == 0.5
+    assert found.fifth_stale_gap is None
+    assert found.n_stale == 0
+    assert "stale targets do not move this network" in found.origin
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, np.inf, np.nan])
+def test_a_margin_is_finite_and_above_zero(value):
+    with pytest.raises(ValueError, match=f"margin={value}; a finite number above 0"):
+        Margin(
+            value=value,
+            half_seed_sd=1.0,
+            fifth_stale_gap=1.0,
+            n_control=2,
+            n_stale=2,
+            origin="",
+        )
 
 
 @pytest.mark.parametrize(
@@ -41,6 +49,8 @@ def test_a_recorded_margin_does_not_move(tmp_path):
         ([1.0], [2.0], "at least 2"),
         ([1.0, 1.0], [2.0], "sd of 0.0"),
         ([1.0, 3.0], [2.0], "gap of 0.0"),
+        ([1.0, 1.0], None, "sd of 0.0"),
+        ([1.0, np.inf], None, "finite values are needed"),
     ],
 )
 def test_a_pilot_that_cannot_fix_a_margin(control, stale, message):

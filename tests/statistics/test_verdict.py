@@ -105,6 +105,7 @@ def test_gpu_contrast_is_turned_round():
     assert helped.verdict == "supported"
     assert helped.gpu.mean_difference == WORSE.mean_difference
     assert helped.gpu.p_holm == pytest.approx(2 * WORSE.p_value)
+    assert helped.gpu.p_holm_family == "the 2 contrasts in question"
     harmed = decide(dataclasses.replace(SUPPORTED, emulated=SAME, gpu=BETTER))
     assert harmed.verdict == "inconclusive"
 
@@ -112,6 +113,7 @@ def test_gpu_contrast_is_turned_round():
 def test_sentence_states_the_limits():
     emulated = decide(REFUTED)
     assert emulated.emulated_only
+    assert "(Holm over the 1 contrast in question)" in emulated.sentence
     assert "emulated noise only" in emulated.sentence
     with_gpu = decide(dataclasses.replace(REFUTED, gpu=SAME))
     assert with_gpu.verdict == "refuted"

@@ -1,6 +1,7 @@
 """The comparison: its design, how it reads runs, and when it refuses."""
 
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import backends, records, statistics, study
-from prednet_jax.report.tables import text_table
+from prednet_jax.report.tables import arms_list, text_table
 from prednet_jax.study import judgement
 from prednet_jax.study.design import estimate
 
@@ -17,6 +18,17 @@ CONTROLS = {"theory_matched": True, "units_separated": True}
 
 def design(root, **options):
     return study.Design(root=root, script="train.py", **options)
+
+
+def compare(*arguments):
+    """The script, in a process of its own."""
+    script = Path(__file__).parents[2] / "experiments" / "compare_backends.py"
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def write_runs(job, losses, *, weights="same", end=None):
@@ -33,7 +45,7 @@ def write_runs(job, losses, *, weights="same", end=None):
                 "data_order_sha256": f"data{seed}",
                 "final_params_sha256": end or f"{job.arm.name}{seed}",
                 "flags": {"noise": "none"},
-                "device": {"threads": 2},
+                "device": {"threads": 2, "kind": "some kind"},
                 "measured_parallelism": 1.9,
                 "versions": {"jax": "0"},
                 "git_commit": "abc",
@@ -45,20 +57,29 @@ def write_runs(job, losses, *, weights="same", end=None):
         writer.close()
 
 
-def simulated(root, *, treatment=0.0, stale=0.02, null=0.0, rung=0.03, seeds=10):
-    """A comparison whose arms differ from the control by known amounts."""
+def simulated(
+    root,
+    *,
+    treatment=0.0,
+    stale=0.02,
+    null=0.0,
+    matched=None,
+    rung=0.03,
+    rungs=("gaussian_2.7e-7", "gaussian_1"),
+):
+    """A comparison whose arms differ from the control by known amounts.
+
+    `matched` is the effect of gaussian_2.7e-7; None: that of the treatment.
+    """
     plan = design(
-        root,
-        models=("prednet",),
-        arms=("threads_1", "gaussian_2.7e-7", "gaussian_1", "stale_targets"),
-        seeds=seeds,
+        root, models=("prednet",), arms=("threads_1", *rungs, "stale_targets")
     )
     rng = np.random.default_rng(0)
     effect = {
         "float32": 0.0,
         "reduction_order": treatment,
         "threads_1": null,
-        "gaussian_2.7e-7": treatment,
+        "gaussian_2.7e-7": treatment if matched is None else matched,
         "gaussian_1": rung,
         "stale_targets": stale,
     }
@@ -71,14 +92,14 @@ def simulated(root, *, treatment=0.0, stale=0.02, null=0.0, rung=0.03, seeds=10)
 
 
 def judged(plan, stall=None):
-    margins = {m: study.fix_margin(plan, m) for m in plan.models}
+    pilots = {m: study.fix_margin(plan, m) for m in plan.models}
     asked = []
 
     def find_stall(model, job):
         asked.append((model, job.arm.name))
         return stall
 
-    return study.judge(plan, margins, CONTROLS, find_stall), asked
+    return study.judge(plan, pilots, CONTROLS, find_stall), asked
 
 
 def test_no_effect_is_refuted(tmp_path):
@@ -89,6 +110,11 @@ def test_no_effect_is_refuted(tmp_path):
     assert rows["stale_targets"]["verdict"] == "higher loss"
     assert rows["reduction_order"]["verdict"] == "equivalent"
     assert rows["threads_1"]["bitwise_equal"] == 0
+    families = {row["p_holm_family"] for row in verdict["contrasts"]}
+    assert families == {"all 5 contrasts of prednet"}
+    in_question = verdict["details"]["prednet"]["emulated"]
+    assert in_question["p_holm_family"] == "the 1 contrast in question"
+    assert in_question["p_holm"] == rows["reduction_order"]["p_value"]
     assert "emulated noise only" in verdict["details"]["prednet"]["sentence"]
 
 
@@ -102,12 +128,18 @@ def diverge(job, seed):
 
 def test_a_diverged_seed_of_the_pilot_is_left_out(tmp_path):
     plan = simulated(tmp_path)
-    whole, _ = study.fix_margin(plan, "prednet")
+    whole = study.fix_margin(plan, "prednet").margin
     jobs = [job for job in plan.pilot() if job.arm.name == "stale_targets"]
     diverge(jobs[0], jobs[0].seeds[1])
-    margin, spread = study.fix_margin(plan, "prednet")
+    pilot = study.fix_margin(plan, "prednet")
+    margin = pilot.margin
     assert margin.n_control == margin.n_stale == whole.n_control - 1
-    assert np.isfinite([margin.value, spread]).all()
+    assert np.isfinite([margin.value, pilot.spread]).all()
+    lost = {"seed": jobs[0].seeds[1], "reason": "loss not finite in stale_targets"}
+    assert pilot.left_out == (lost,)
+    recorded = judged(plan)[0]["margins"]["prednet"]
+    assert recorded["pilot_left_out"] == [lost]
+    assert f"without seed {lost['seed']} ({lost['reason']})" in recorded["origin"]
     for seed in jobs[0].seeds[2:]:
         diverge(jobs[0], seed)
     with pytest.raises(ValueError, match="1 of 4 seeds ended with a finite loss"):
@@ -131,6 +163,18 @@ def test_the_gpu_is_judged_against_its_own_default_only():
         labels = {"model": "prednet", "treatment": "gpu_deterministic", "metric": "m"}
         found = {"gpu_deterministic": row.labelled(control=control, **labels)}
         assert (judgement._gpu(found) is not None) == counts
+
+
+def test_a_gpu_arm_names_its_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(backends, "gpu_found", lambda: "some GPU")
+    plan = design(tmp_path, models=("prednet",), arms=("gpu",), seeds=2)
+    for job in plan.pilot() + plan.runs():
+        base = 0.02 if job.arm.name == "stale_targets" else 0.0
+        write_runs(job, base + 0.01 * np.arange(len(job.seeds)))
+    verdict, _ = judged(plan)
+    devices = {arm["name"]: arm.get("gpu") for arm in verdict["arms"]}
+    assert devices == {"float32": None, "reduction_order": None, "gpu": "some kind"}
+    assert "on some kind" in arms_list(verdict["arms"])
 
 
 def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
@@ -193,6 +237,40 @@ def test_help_without_curvature_is_not_enough(tmp_path):
     assert verdict["verdict"] == {"prednet": "inconclusive"}
 
 
+def test_help_that_gaussian_noise_of_its_size_does_not_give_is_not_enough(tmp_path):
+    """The matched rung stands for noise of that size, whatever larger rungs do."""
+    stall = statistics.Stall(
+        stalled=True, negative_curvature=True, small_projection=True
+    )
+    for matched, rungs, lacks in (
+        (0.0, ("gaussian_2.7e-7", "gaussian_1"), "of the same size does not reproduce"),
+        (None, ("gaussian_1",), "of the same size was not run"),
+    ):
+        plan = simulated(
+            tmp_path / str(len(rungs)),
+            treatment=-0.02,
+            matched=matched,
+            rung=-0.03,
+            rungs=rungs,
+        )
+        verdict, _ = judged(plan, stall)
+        assert verdict["verdict"] == {"prednet": "inconclusive"}
+        (unmet,) = verdict["details"]["prednet"]["unmet_for_supported"]
+        assert lacks in unmet
+
+
+def test_the_matched_rung_is_none_of_the_ladders(tmp_path):
+    """It is no control of sensitivity, and its help is no help of more noise."""
+    plan = simulated(tmp_path, matched=-0.02, rungs=("gaussian_2.7e-7",))
+    verdict, _ = judged(plan)
+    details = verdict["details"]["prednet"]
+    assert verdict["verdict"] == {"prednet": "inconclusive"}
+    assert details["unmet_for_refuted"] == (
+        "positive control not run: detection of the largest Gaussian rung",
+    )
+    assert details["more_noise_helps"] == ()
+
+
 def test_a_blind_instrument_refutes_nothing(tmp_path):
     verdict, _ = judged(simulated(tmp_path, rung=0.0))
     assert verdict["verdict"] == {"prednet": "inconclusive"}
@@ -200,14 +278,46 @@ def test_a_blind_instrument_refutes_nothing(tmp_path):
     assert "largest Gaussian rung" in lacks
 
 
+def test_the_pilot_has_seeds_that_nothing_else_was_chosen_by(tmp_path):
+    """Nor may it share any with the largest study."""
+    looked_at = set(range(1000, 1010))
+    plan = design(tmp_path, models=("prednet",), seeds=2000, pilot_seeds=4)
+    main = {seed for job in plan.runs() for seed in job.seeds}
+    for job in plan.pilot():
+        assert job.seeds == (2000, 2001, 2002, 2003)
+        assert not (looked_at | main) & set(job.seeds)
+    with pytest.raises(ValueError, match="seeds=2001: expected at most 2000"):
+        design(tmp_path, seeds=2001)
+
+
 def test_margin_is_on_disk_before_the_runs(tmp_path):
     plan = simulated(tmp_path)
-    margin, spread = study.fix_margin(plan, "prednet")
+    pilot = study.fix_margin(plan, "prednet")
+    margin = pilot.margin
     written = records.read_json(tmp_path / "margin_prednet.json")
     assert written["value"] == margin.value
-    assert written["pilot_sd_of_differences"] == spread
+    assert written["pilot_sd_of_differences"] == pilot.spread
+    assert written["pilot_left_out"] == []
     # Half the spread between seeds is smaller than a fifth of the gap of 0.02 here.
     assert margin.value == pytest.approx(min(margin.half_seed_sd, 0.004), rel=0.1)
+
+
+def test_power_is_planned_before_the_runs(tmp_path):
+    """The same number that the verdict weighs."""
+    plan = simulated(tmp_path)
+    pilot = study.fix_margin(plan, "prednet")
+    details = judged(plan)[0]["details"]["prednet"]
+    assert pilot.planned_power(plan.seeds) == details["planned_power"] > 0.9
+    assert pilot.planned_power(1) == 0
+
+
+@pytest.mark.parametrize("model", ["prednet", "autoencoder"])
+def test_a_pilot_without_spread_fixes_no_margin(tmp_path, model):
+    plan = design(tmp_path, models=(model,))
+    for job in plan.pilot():
+        write_runs(job, [0.1] * len(job.seeds))
+    with pytest.raises(ValueError, match=f"pilot of {model}: .*sd of 0.0.* fix a marg"):
+        study.fix_margin(plan, model)
 
 
 def test_arms_that_did_not_start_alike_are_refused(tmp_path):
@@ -242,6 +352,7 @@ def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
         ({"arms": ("magic",)}, "arm='magic': expected one of float32"),
         ({"models": ("resnet",)}, "models='resnet'"),
         ({"models": ()}, "models="),
+        ({"models": ("prednet", "prednet")}, "models=prednet,prednet: expected each"),
         ({"seeds": 1}, "seeds=1: expected at least 2"),
         ({"last": 0.0}, "last=0.0"),
         ({"height": 25}, "height=25"),
@@ -250,6 +361,57 @@ def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
 def test_bad_designs_are_named(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         design(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arms": ("threads_9999",)}, "arm='threads_9999': threads=9999: expected 1"),
+        ({"data": "wakl"}, "data: data='wakl': no such source or file; accepted are"),
+        ({"images": "/no/such/place"}, "images: data='/no/such/place'"),
+        ({"channels": (5, 6)}, r"data: channels=5: frames have 3 \(RGB\) or 1"),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused_before(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        study.check(design(tmp_path, **options))
+
+
+def test_a_source_has_to_fill_one_window(tmp_path):
+    np.savez(tmp_path / "few.npz", frames=np.zeros((6, 24, 32, 3), np.uint8))
+    few = {"root": tmp_path / "out", "data": str(tmp_path / "few.npz")}
+    with pytest.raises(ValueError, match="window=10: the longest sequence has 6"):
+        study.check(study.Design(script="train.py", **few))
+    study.check(study.Design(script="train.py", window=5, **few))
+    assert not few["root"].exists()
+
+
+def test_the_root_is_a_directory(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file: a file; expected a directory"):
+        study.check(design(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--arms=ulp,convolution_foo"], "convolution_foo"),
+        (["--arms=threads_9999"], "threads_9999"),
+        (["--images=/no/such/place"], "/no/such/place"),
+        (["--data=/no/such/place", "--dry_run"], "/no/such/place"),
+    ],
+)
+def test_a_refused_comparison_leaves_the_earlier_one(tmp_path, flags, named):
+    (tmp_path / "runs").mkdir()
+    for kept in ("verdict.json", "report.html", "runs/kept"):
+        (tmp_path / kept).write_text("earlier")
+    before = sorted(tmp_path.rglob("*"))
+    done = compare(f"--workdir={tmp_path}", *flags)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout == ""
+    assert named in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_failing_arm_is_named(tmp_path):
@@ -269,7 +431,16 @@ def test_arms_by_pattern():
     assert backends.arm("reduction_order_element").flags == (
         "--noise=reduction_order:granularity=element",
     )
-    for bad in ("threads_0", "gaussian_", "gaussian_x", "convolution_"):
+    assert backends.arm("threads_2").threads == 2
+    for bad in (
+        "threads_0",
+        "gaussian_",
+        "gaussian_x",
+        "gaussian_0",
+        "gaussian_1e999",
+        "convolution_",
+        "convolution_foo",
+    ):
         with pytest.raises(ValueError, match=f"arm='{bad}'"):
             backends.arm(bad)
 
@@ -289,8 +460,6 @@ def test_threads_are_limited_in_a_process_of_its_own():
         "assert backends.available_threads() == 1;"
         "assert backends.measured_parallelism() < 1.1"
     )
-    import subprocess
-
     done = subprocess.run([sys.executable, "-c", code], check=False)
     assert done.returncode == 0
     with pytest.raises(ValueError, match="threads=1000"):
@@ -299,10 +468,7 @@ def test_threads_are_limited_in_a_process_of_its_own():
 
 def test_whole_comparison_of_the_autoencoder(tmp_path):
     """The script itself: every process, the verdict, the report."""
-    import subprocess
-
-    script = Path(__file__).parents[2] / "experiments" / "compare_backends.py"
-    arguments = (
+    done = compare(
         "--models=autoencoder",
         "--arms=stale_targets,gpu",
         "--seeds=2",
@@ -310,18 +476,16 @@ def test_whole_comparison_of_the_autoencoder(tmp_path):
         "--image_updates=20",
         f"--workdir={tmp_path}/out",
     )
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = records.read_json(tmp_path / "out" / "verdict.json")
     rows = {row["treatment"]: row for row in verdict["contrasts"]}
     assert rows["stale_targets"]["bitwise_equal"] == 2
     assert rows["stale_targets"]["mean_difference"] == 0
     assert rows["reduction_order"]["bitwise_equal"] == 0
+    printed = done.stdout
+    said = printed.index("power to call a zero effect equivalent with 2 seeds: ")
+    assert printed.index("margin of autoencoder: ") < said
+    assert said < printed.index("] runs autoencoder")
     assert verdict["verdict"]["autoencoder"] == "inconclusive"
     assert verdict["controls"]["theory_matched"] is True
     assert verdict["controls"]["units_separated"] is True
