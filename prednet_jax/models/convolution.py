@@ -6,7 +6,7 @@ nearest-neighbour x2 enlargement of its input. They agree up to rounding, so eac
 also a fixed other order of the same sums: an experimental arm.
 
     xla        XLA's own convolution and its own gradients (the choice on GPUs)
-    direct     XLA's convolution for outputs and input gradients, wide2's filter gradients
+    direct     XLA's convolution for outputs and input gradients, `wide2` for filters
     im2col     one matrix product over k k C neighbourhoods
     shifted    k k matrix products over shifted maps
     wide2/4    2 or 4 neighbouring outputs at once as further channels. More
@@ -29,6 +29,7 @@ algorithms, not transposed slices): forward over reverse works, forward mode alo
 not.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -248,24 +249,36 @@ def apply(x: Float[Array, "B H W Ci"], prepared: Prepared) -> Float[Array, "B H 
     return _forward(x, prepared.forward, prepared.algorithm, prepared.upsampled)
 
 
+def apply_sum(
+    xs: Sequence[Float[Array, "B H W C"]], prepared: Sequence[Prepared]
+) -> Float[Array, "B H W Co"]:
+    """The sum of several convolutions with equal outputs."""
+    first, *rest = (apply(x, p) for x, p in zip(xs, prepared, strict=True))
+    return sum(rest, first)
+
+
 @jax.custom_vjp
 def apply_tapped(
-    x: Float[Array, "B H W Ci"], prepared: Prepared, tap: Float[Array, "B H W Co"]
+    xs: Sequence[Float[Array, "B H W C"]],
+    prepared: Sequence[Prepared],
+    tap: Float[Array, "B H W Co"],
 ) -> Float[Array, "B H W Co"]:
-    """`apply`; the cotangent of `tap`, which is not read, is that of the output."""
+    """`apply_sum`; the cotangent of `tap`, which is not read, is that of the output."""
     del tap
-    return apply(x, prepared)
+    return apply_sum(xs, prepared)
 
 
-def _apply_tapped_fwd(x, prepared, tap):
+def _apply_tapped_fwd(xs, prepared, tap):
     # Not apply_tapped itself: a rule that calls its own function has no forward mode.
     del tap
-    return apply(x, prepared), prepared
+    return apply_sum(xs, prepared), prepared
 
 
 def _apply_tapped_bwd(prepared, dz):
-    dx = _input_gradient(dz, prepared.backward, prepared.algorithm, prepared.upsampled)
-    return dx, None, dz
+    dxs = tuple(
+        _input_gradient(dz, p.backward, p.algorithm, p.upsampled) for p in prepared
+    )
+    return dxs, None, dz
 
 
 apply_tapped.defvjp(_apply_tapped_fwd, _apply_tapped_bwd)

@@ -35,7 +35,7 @@ from prednet_jax.models.plan import Convolution
 from prednet_jax.models.unroll import unroll
 
 Params = Mapping[str, Mapping[str, jax.Array]]
-Conv = Callable[[str, jax.Array], jax.Array]
+Conv = Callable[[Mapping[str, jax.Array]], jax.Array]
 
 
 class PredNetState(NamedTuple):
@@ -141,7 +141,8 @@ def step(
 
     Args:
         config: the network.
-        conv: `conv(name, x)` convolves x with the kernel of that name.
+        conv: `conv({name: x, ...})` convolves each x with the kernel of its name and
+            adds the results.
         others: the parameters that are not kernels: biases and peepholes.
         state: the state before the frame.
         frame: `[B, H, W, C]`, pixels in [0, pixel_max].
@@ -179,8 +180,8 @@ def _bottom_up(
         errors.append(jnp.concatenate(halves, axis=-1))
         if layer + 1 < config.layers:
             name = f"features_{layer}"
-            features = conv(name, errors[layer]) + others[name]["bias"]
-            # relu(max) is max(relu), in value and in gradient, at a quarter of the work.
+            features = conv({name: errors[layer]}) + others[name]["bias"]
+            # relu(max) is max(relu), in value and gradient, at a quarter of the work.
             targets.append(jax.nn.relu(max_pool(features)))
     return tuple(targets), tuple(errors)
 
@@ -196,11 +197,10 @@ def _top_down(
     hidden, cells = list(state.hidden), list(state.cell)
     for layer in reversed(range(config.layers)):
         name = f"gates_{layer}"
-        inputs = jnp.concatenate([state.hidden[layer], errors[layer]], axis=-1)
-        gates = conv(name, inputs)
+        inputs = {name: jnp.concatenate([state.hidden[layer], errors[layer]], axis=-1)}
         if layer + 1 < config.layers:
-            gates = gates + conv(f"top_down_{layer}", hidden[layer + 1])
-        gates = gates + others[name]["bias"]
+            inputs[f"top_down_{layer}"] = hidden[layer + 1]
+        gates = conv(inputs) + others[name]["bias"]
         hidden[layer], cells[layer] = lstm(
             gates, state.cell[layer], others[name].get("peephole")
         )
@@ -213,7 +213,7 @@ def _predictions(
     predictions = []
     for layer in range(config.layers):
         name = f"prediction_{layer}"
-        prediction = jax.nn.relu(conv(name, hidden[layer]) + others[name]["bias"])
+        prediction = jax.nn.relu(conv({name: hidden[layer]}) + others[name]["bias"])
         if layer == 0:
             prediction = clip_above(prediction, config.pixel_max)
         predictions.append(prediction)

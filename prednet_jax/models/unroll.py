@@ -58,8 +58,9 @@ def unroll(
     """Scans `body(conv, others, carry, x) -> (carry, y)` over xs's leading axis.
 
     Args:
-      body: one step; `conv(name, x)` convolves x with the kernel of that name, each
-        name exactly once a step.
+      body: one step; `conv({name: x, ...})` convolves each x with the kernel of its
+        name and adds the results, which share one cotangent; each name exactly once
+        a step.
       kernels: `[k, k, in, out]` by name.
       others: further parameters, handed to the body.
       carry: what is carried from step to step.
@@ -86,8 +87,9 @@ def unroll(
 def _unroll(body, static, kernels, others, carry, xs):
     prepared = _prepare(static, kernels)
 
-    def conv(name: str, x: jax.Array) -> jax.Array:
-        return convolution.apply(x, prepared[name])
+    def conv(inputs: Mapping[str, jax.Array]) -> jax.Array:
+        kernels = [prepared[name] for name in inputs]
+        return convolution.apply_sum(tuple(inputs.values()), kernels)
 
     return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)
 
@@ -96,15 +98,19 @@ def _unroll_fwd(body, static, kernels, others, carry, xs):
     prepared = _prepare(static, kernels)
 
     def step(taps, others, carry, x):
-        inputs: dict[str, jax.Array] = {}
+        # By the names that are summed, and in that order.
+        inputs: dict[tuple[str, ...], tuple[jax.Array, ...]] = {}
 
-        def conv(name: str, x: jax.Array) -> jax.Array:
-            if name in inputs:
-                raise ValueError(f"conv({name!r}) twice: expected one call a step")
-            inputs[name] = x
+        def conv(summed: Mapping[str, jax.Array]) -> jax.Array:
+            names, maps = tuple(summed), tuple(summed.values())
+            for name in names:
+                if any(name in used for used in inputs):
+                    raise ValueError(f"conv({name!r}) twice: expected one call a step")
+            inputs[names] = maps
+            kernels = [prepared[name] for name in names]
             if taps is None:
-                return convolution.apply(x, prepared[name])
-            return convolution.apply_tapped(x, prepared[name], taps[name])
+                return convolution.apply_sum(maps, kernels)
+            return convolution.apply_tapped(maps, kernels, taps[names])
 
         return *body(conv, others, carry, x), inputs
 
@@ -126,12 +132,15 @@ def _unroll_bwd(body, static, residuals, cotangents):
     backward, inputs = residuals
     dz, d_others, d_carry, d_xs = backward(cotangents)
     d_kernels = {}
-    for name, algorithm, filter_size, upsampled in static:
-        # Time and batch are one axis of the contraction.
-        x, z = (a.reshape(-1, *a.shape[2:]) for a in (inputs[name], dz[name]))
-        d_kernels[name] = convolution.filter_gradient(
-            x, z, filter_size, algorithm, upsampled
-        )
+    plans = {name: plan for name, *plan in static}
+    for names, maps in inputs.items():
+        for name, x in zip(names, maps, strict=True):
+            algorithm, filter_size, upsampled = plans[name]
+            # Time and batch are one axis of the contraction.
+            x, z = (a.reshape(-1, *a.shape[2:]) for a in (x, dz[names]))
+            d_kernels[name] = convolution.filter_gradient(
+                x, z, filter_size, algorithm, upsampled
+            )
     return d_kernels, d_others, d_carry, d_xs
 
 
@@ -145,19 +154,22 @@ def _prepare(static, kernels: Kernels) -> dict[str, convolution.Prepared]:
     }
 
 
-def _taps(static, kernels, step, others, carry, xs) -> dict[str, jax.Array]:
-    """Zeros in the shape of every convolution's stacked outputs; never read."""
+def _taps(static, kernels, step, others, carry, xs) -> dict[tuple, jax.Array]:
+    """Zeros in the shape of every `conv`'s stacked outputs; never read."""
     first = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs
     )
     *_, inputs = jax.eval_shape(partial(step, None), others, carry, first)
-    if missing := sorted(set(kernels) - set(inputs)):
+    if missing := sorted(set(kernels) - set().union(*inputs)):
         raise ValueError(f"conv never called with {missing}: expected once a step each")
     length = jax.tree.leaves(xs)[0].shape[0]
+    scale = {name: 2 if upsampled else 1 for name, *_, upsampled in static}
     taps = {}
-    for name, *_, upsampled in static:
-        batch, height, width, _ = inputs[name].shape
-        scale = 2 if upsampled else 1
-        shape = (length, batch, height * scale, width * scale, kernels[name].shape[-1])
-        taps[name] = jnp.zeros(shape, inputs[name].dtype)
+    for names, (x, *_) in inputs.items():
+        batch, height, width, _ = x.shape
+        by = scale[names[0]]
+        outputs = kernels[names[0]].shape[-1]
+        taps[names] = jnp.zeros(
+            (length, batch, height * by, width * by, outputs), x.dtype
+        )
     return taps

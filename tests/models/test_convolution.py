@@ -116,7 +116,7 @@ def test_prepared_kernel_and_tap(algorithm, upsampled):
     def run(x, kernel, dz):
         prepared = convolution.prepare(kernel, algorithm, upsampled)
         out, back = jax.vjp(
-            lambda x, tap: convolution.apply_tapped(x, prepared, tap),
+            lambda x, tap: convolution.apply_tapped((x,), (prepared,), tap),
             x,
             jnp.full_like(dz, 3.0),
         )

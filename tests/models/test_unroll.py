@@ -22,14 +22,16 @@ PLANS = {
 
 def body(conv, others, carry, x):
     frame, keep, index = x
-    z = conv("across", carry) + conv("down", frame) + others["bias"]
+    z = conv({"across": carry, "down": frame}) + others["bias"]
     carry = jnp.where(keep, jnp.tanh(z), 0.5 * carry)
     return carry, (carry * others["scale"]).sum() * (index + 1).astype(carry.dtype)
 
 
 def plain(kernels, others, carry, xs):
-    def conv(name, x):
-        return unroll_lib.convolve(kernels[name], xla[name], x)
+    def conv(inputs):
+        return sum(
+            unroll_lib.convolve(kernels[n], xla[n], x) for n, x in inputs.items()
+        )
 
     xla = {n: Convolution(**{**vars(p), "algorithm": "xla"}) for n, p in PLANS.items()}
     return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)
@@ -140,7 +142,7 @@ def test_each_kernel_is_used_once_a_step():
 
     def twice(conv, others, carry, x):
         carry, y = body(conv, others, carry, x)
-        return conv("across", carry), y
+        return conv({"across": carry}), y
 
     def never(conv, others, carry, x):
         return carry, x[0].sum()
