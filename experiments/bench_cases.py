@@ -86,7 +86,6 @@ def _training(config, dtype, frames: np.ndarray) -> tuple:
     state = truncated.initial_train_state(
         config, params, optimizer, batch=frames.shape[1]
     )
-    state = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), state)
     key = keys.stream(0, "noise")
 
     def body(state, frames):

@@ -47,7 +47,6 @@ def run() -> dict:
         state = truncated.initial_train_state(
             config, params, optimizer, batch=FLAGS.batch
         )
-        state = jax.tree.map(lambda x: jnp.array(x, copy=True), state)
     start = time.perf_counter()
     compiled = jax.jit(body, donate_argnums=0).lower(state, frames).compile()
     compile_seconds = time.perf_counter() - start

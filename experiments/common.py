@@ -66,6 +66,9 @@ def _some_flag() -> str:
 
 def _guarded(main: Callable) -> Callable:
     def guarded(argv: list[str]) -> object:
+        from prednet_jax import backends
+
+        backends.keep_freed_memory()
         try:
             return main(argv)
         except (ValueError, TypeError) as error:

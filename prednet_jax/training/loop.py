@@ -152,8 +152,7 @@ def train(
     key = keys.stream(seed, "noise")
     done = int(state.update)
     seen = frames_seen(schedule, done)
-    # A copy: the caller keeps the arrays it passed in.
-    state = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), state)
+    state = _copied(state)  # The caller keeps the arrays it passed in.
     for frames, first in _chunks(source, schedule.after(done)):
         on_device = jax.device_put(frames)
         for k in range(len(first)):
@@ -166,6 +165,12 @@ def train(
             done += 1
             seen += int(fetched.scored.sum())
             yield state, update_record(done, seen, fetched, seconds)
+
+
+@jax.jit
+def _copied(state: TrainState) -> TrainState:
+    """A copy of every array, in one program."""
+    return jax.tree.map(jax.numpy.copy, state)
 
 
 def update_record(

@@ -7,6 +7,7 @@ sequence one transition shorter, an unfinished tail dropped.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -113,11 +114,20 @@ def initial_train_state(
     *,
     batch: int = 1,
 ) -> TrainState:
-    """The state before the first update, in the precision of the parameters."""
+    """The state before the first update, in the precision of the parameters.
+
+    One program, not one a shape, and new arrays: a step may be donated the state.
+    """
+    return _initial_train_state(config, optimizer, batch, params)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _initial_train_state(config, optimizer, batch, params):
     carry = None
     if isinstance(config, PredNetConfig):
         dtype = jax.tree.leaves(params)[0].dtype
         carry = prednet.initial_state(config, batch, dtype)
+    params = jax.tree.map(jnp.copy, params)
     return TrainState(params, optimizer.init(params), carry, jnp.zeros((), jnp.int32))
 
 
