@@ -69,6 +69,7 @@ def _guarded(main: Callable) -> Callable:
         from prednet_jax import backends
 
         backends.keep_freed_memory()
+        backends.use_lean_compiler()
         try:
             return main(argv)
         except (ValueError, TypeError) as error:

@@ -10,4 +10,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
 
+from prednet_jax import backends
+
+# As the scripts do. XLA_FLAGS=--xla_cpu_use_fusion_emitters=true tests the other way.
+backends.use_lean_compiler()
 jax.config.update("jax_numpy_dtype_promotion", "strict")
