@@ -219,3 +219,6 @@ HIGHER_ORDER: Mapping[str, Callable[..., list]] = MappingProxyType(
 
 # Those whose body is evaluated exactly once, in the place of the equation.
 INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "call"})
+
+# Those whose body becomes a part of the program around it.
+RUN_ONCE = INLINED | {"custom_jvp_call", "custom_vjp_call"}
