@@ -15,6 +15,12 @@ from typing import Any
 import jax
 from jax.extend import core
 
+# Calls without a rule of their own; all one primitive, `eval_jaxpr`, since 0.11.
+CALLS = ("closed_call", "core_call", "call", "eval_jaxpr")
+
+# Primitives that round and are new in 0.11: log2(x) and 1 - x^2, as in tanh'.
+NEW_ARITHMETIC = ("log2", "one_minus_square")
+
 Equation = Any  # jax.extend.core.JaxprEqn, whose attributes are not typed
 
 

@@ -203,9 +203,7 @@ HIGHER_ORDER: Mapping[str, Callable[..., list]] = MappingProxyType(
     {
         "jit": _jit,
         "pjit": _jit,
-        "closed_call": _inline,
-        "core_call": _inline,
-        "call": _inline,
+        **dict.fromkeys(compat.CALLS, _inline),
         "scan": _scan,
         "while": _while,
         "cond": _cond,
@@ -218,4 +216,7 @@ HIGHER_ORDER: Mapping[str, Callable[..., list]] = MappingProxyType(
 )
 
 # Those whose body is evaluated exactly once, in the place of the equation.
-INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "call"})
+INLINED = frozenset({"jit", "pjit", *compat.CALLS})
+
+# Those whose body becomes a part of the program around it.
+RUN_ONCE = INLINED | {"custom_jvp_call", "custom_vjp_call"}

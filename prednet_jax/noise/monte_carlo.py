@@ -61,7 +61,9 @@ def result(
         mode: `"rr"`, `"pb"` or `"mca"`.
         precision: t.
     """
-    args = tuple(guard(jnp.broadcast_to(x, value.shape), zero) for x in operands)
+    # Only those of a known operation are read; others, a sum's, have other shapes.
+    known = operands if primitive else ()
+    args = tuple(guard(jnp.broadcast_to(x, value.shape), zero) for x in known)
     rounded, error = _exact(primitive, value, args, draw, zero, precision)
     noise = error
     if primitive and mode != "rr":

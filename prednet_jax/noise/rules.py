@@ -16,7 +16,7 @@ from typing import Any
 
 from jax import numpy as jnp
 
-from prednet_jax.noise import partials
+from prednet_jax.noise import compat, partials
 from prednet_jax.noise.partials import Cut
 from prednet_jax.noise.specs import ReductionOrder
 
@@ -45,6 +45,7 @@ LEFT_ALONE: Mapping[str, str] = MappingProxyType(
         "cumlogsumexp": _NOT_A_SUM,
         "scatter-mul": _NOT_A_SUM,
         "scatter_mul": _NOT_A_SUM,
+        "scatter-sub": "differences; adding the negative has an order",
         "reduce": "a reduction by a function of the user's",
         "reduce_window": "a reduction by a function of the user's",
         "ragged_dot_general": "groups of unknown length",
@@ -79,8 +80,8 @@ LEFT_ALONE: Mapping[str, str] = MappingProxyType(
 # combining function of a reduction or a scatter.
 COMBINERS = frozenset(
     (  # noqa: SIM905
-        "reduce reduce_window select_and_scatter sort scatter scatter-add scatter_add "
-        "scatter-mul scatter_mul scatter_sub scatter_min scatter_max"
+        "reduce reduce_window select_and_scatter sort scatter scatter-add scatter-sub "
+        "scatter-mul scatter_mul scatter-min scatter-max"
     ).split()
 )
 
@@ -91,12 +92,21 @@ ARITHMETIC = frozenset(
         "atan2 erf erfc erf_inv lgamma digamma polygamma igamma igammac zeta "
         "bessel_i0e bessel_i1e regularized_incomplete_beta add_any dot_general "
         "conv_general_dilated ragged_dot_general reduce_sum reduce_prod cumsum cumprod "
-        "cumlogsumexp reduce_window_sum scatter-add scatter-mul select_and_scatter_add "
+        "cumlogsumexp reduce_window_sum scatter-add scatter-sub scatter-mul "
+        "select_and_scatter_add "
         "psum psum_invariant fft cholesky triangular_solve tridiagonal_solve"
     ).split()
-)
+).union(compat.NEW_ARITHMETIC)
 
 MATRIX_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
+
+# Single-result primitives without rounding that XLA computes anew in each reader.
+PASSED_ON = frozenset(
+    (  # noqa: SIM905
+        "reshape transpose broadcast_in_dim squeeze expand_dims rev slice copy "
+        "convert_element_type neg abs max min select_n"
+    ).split()
+)
 
 _XLA_GPU = frozenset(
     {"dot_general", "conv_general_dilated", "scatter-add", "select_and_scatter_add"}

@@ -43,7 +43,7 @@ from jax.extend import core
 from prednet_jax.noise import compat, elementwise, random_bits, reductions, rules
 from prednet_jax.noise.arguments import Static, split_static
 from prednet_jax.noise.barrier import materialised
-from prednet_jax.noise.control_flow import HIGHER_ORDER, INLINED
+from prednet_jax.noise.control_flow import HIGHER_ORDER, INLINED, RUN_ONCE
 from prednet_jax.noise.partials import Cut, NoOrder
 from prednet_jax.noise.specs import (
     Elementwise,
@@ -191,6 +191,7 @@ def interpret(
     path: str,
     scope: str,
     drawn: Drawn | None = None,
+    readers: Sequence[int] | None = None,
 ) -> list[Any]:
     """Evaluate a jaxpr under noise.
 
@@ -204,6 +205,7 @@ def interpret(
         scope: named scopes around it.
         drawn: orders that were drawn ahead by an enclosing jaxpr, of which this one is
             an inlined part; None: this one draws its own.
+        readers: how often each result is read; None: once.
     """
     values: dict[Any, Any] = {}
 
@@ -213,18 +215,19 @@ def interpret(
     values.update(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, args, strict=True))
     steps, needs = _plan(noise, jaxpr, path, scope)
-    uses = _uses(jaxpr)
+    reads = _readers(jaxpr, readers)
     if drawn is None:
         drawn = _draw_ahead(noise, state, needs, path)
     for step in steps:
-        here = step.here._replace(drawn=drawn)
+        readers = [reads[var] for var in step.equation.outvars]
+        here = step.here._replace(drawn=drawn, readers=readers)
         operands = [read(atom) for atom in step.atoms]
         with compat.context(step.equation):
             results = _evaluate_equation(here, state, step, operands)
         if step.action.any:
             results = [
-                materialised(r, state.call) if uses[var] > 1 else r
-                for r, var in zip(results, step.equation.outvars, strict=True)
+                materialised(r) if n > 1 else r
+                for r, n in zip(results, readers, strict=True)
             ]
         values.update(zip(step.equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
@@ -237,6 +240,7 @@ class _Place(NamedTuple):
     path: str
     scope: str
     drawn: Drawn = MappingProxyType({})
+    readers: Sequence[int] | None = None
 
     def inside(
         self,
@@ -265,6 +269,7 @@ class _Place(NamedTuple):
             f"{self.path}{label}/",
             self.scope,
             self.drawn if inlined else None,
+            self.readers if inlined else None,
         )
 
 
@@ -566,6 +571,39 @@ def _uses(jaxpr: Any) -> Counter[Any]:
     """How often each variable of a jaxpr is read, results included."""
     atoms = [a for e in jaxpr.eqns for a in e.invars] + list(jaxpr.outvars)
     return Counter(a for a in atoms if not isinstance(a, core.Literal))
+
+
+def _readers(jaxpr: Any, readers: Sequence[int] | None = None) -> Counter[Any]:
+    """How many computations read each variable of a jaxpr.
+
+    As `_uses`, but what XLA fuses into its readers stands for them: an equation of
+    `rules.PASSED_ON`, or the body of a call.
+
+    Args:
+        jaxpr: an open jaxpr.
+        readers: of its results; None: one each.
+    """
+    found: Counter[Any] = Counter()
+
+    def add(atoms: Sequence[Any], counts: Sequence[int]) -> None:
+        for atom, count in zip(atoms, counts, strict=True):
+            if not isinstance(atom, core.Literal):
+                found[atom] += count
+
+    add(jaxpr.outvars, [1] * len(jaxpr.outvars) if readers is None else readers)
+    for equation in reversed(jaxpr.eqns):
+        name, atoms = equation.primitive.name, equation.invars
+        results = [found[var] for var in equation.outvars]
+        if name in rules.PASSED_ON:
+            counts = results * len(atoms)
+        elif name in RUN_ONCE:
+            inner, _ = compat.open_jaxpr(compat.sub_jaxprs(equation.params)[0])
+            inside = _readers(inner, results)
+            counts = [inside[var] for var in inner.invars]
+        else:
+            counts = [1] * len(atoms)
+        add(atoms, counts)
+    return found
 
 
 def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:

@@ -180,3 +180,36 @@ def test_elementwise_noise_lists_arithmetic_and_reductions_without_order():
         ("tanh", "UlpPerturbation")
     ]
     assert report.untouched == ()
+
+
+# Whose derivatives and logarithms are other primitives in another release of JAX.
+@pytest.mark.parametrize(
+    "fn",
+    [jax.grad(jnp.tanh), jax.grad(jnp.arcsin), jax.grad(jnp.arctanh), jnp.log2],
+    ids=["tanh'", "asin'", "atanh'", "log2"],
+)
+def test_every_primitive_that_rounds_is_perturbed(fn):
+    x = np.float32(0.3)
+    exact = rules.PASSED_ON | {"jit"}
+    equations = jax.make_jaxpr(fn)(x).eqns
+    expected = {e.primitive.name for e in equations} - exact
+    report = noise.coverage(fn, noise.UlpPerturbation())(x)
+    assert {e.primitive for e in report.perturbed} >= expected
+
+
+SCATTERS = ("add", "subtract", "multiply", "divide", "min", "max", "set")
+
+
+@pytest.mark.parametrize("spec", [noise.ReductionOrder(), noise.UlpPerturbation()])
+def test_every_scatter_is_known(spec):
+    x, places = jnp.ones(8), np.array([1, 1, 1, 2])
+    updates = jnp.asarray([0.1, 0.2, 0.3, 0.4])
+
+    def scatters(x, updates):
+        return [getattr(x.at[places], name)(updates) for name in SCATTERS]
+
+    found = noise.inject(scatters, spec)(jax.random.key(0), x, updates)
+    for one, expected in zip(found, scatters(x, updates), strict=True):
+        np.testing.assert_allclose(one, expected, 1e-5)
+    untouched = {e.primitive for e in noise.coverage(scatters, spec)(x, updates)[1]}
+    assert ("scatter-sub" in untouched) == isinstance(spec, noise.ReductionOrder)

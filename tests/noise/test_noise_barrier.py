@@ -1,0 +1,94 @@
+"""The barrier behind results that are read twice: where it stands, and under vmap."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from prednet_jax import noise
+
+KEYS = jax.random.split(jax.random.key(3), 3)
+X = jnp.asarray(np.random.default_rng(0).standard_normal((24, 24)), jnp.float32)
+W = jnp.asarray(np.random.default_rng(1).standard_normal((24, 24)), jnp.float32)
+HALF = np.float32(0.7)
+
+
+def barriers(fn, *args):
+    """How many branches are in the program: `fn` itself has none."""
+    return str(jax.make_jaxpr(fn)(*args)).count(" cond[")
+
+
+@jax.jit
+def scaled(x):
+    return x * HALF
+
+
+def twice(x):
+    return jnp.flip(x, 0), x
+
+
+# What stands between a noisy product and those who read it.
+BETWEEN = {
+    "nothing": lambda x: x * HALF,
+    "reshape": lambda x: (x * HALF).reshape(-1),
+    "transpose": lambda x: (x * HALF).T,
+    "maximum": lambda x: jnp.maximum(x * HALF, np.float32(0)),
+    "call": scaled,
+    "call of a call": jax.jit(lambda x: scaled(x).reshape(-1)),
+    "custom_jvp": lambda x: jax.nn.relu(x * HALF),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_a_noisy_result_is_held_where_it_has_several_readers(name):
+    between, ulp = BETWEEN[name], noise.UlpPerturbation()
+    assert barriers(noise.inject(between, ulp), KEYS[0], X) == 0
+    read_twice = noise.inject(lambda x: twice(between(x)), ulp)
+    assert barriers(read_twice, KEYS[0], X) == 1
+    read_inside = noise.inject(jax.jit(lambda x: twice(between(x))), ulp)
+    assert barriers(read_inside, KEYS[0], X) == 1
+
+
+def test_a_product_reads_its_operand_once_however_often_it_is_read():
+    def fn(x):
+        return twice((x * HALF) @ W)
+
+    # That of the product of matrices alone.
+    assert barriers(noise.inject(fn, noise.UlpPerturbation()), KEYS[0], X) == 1
+
+
+def network(x):
+    """Values are read twice, and XLA's sums depend on what it fuses into them."""
+
+    def step(x, _):
+        # The absolute value keeps XLA from contracting the product with the sum.
+        x = jnp.abs(x * jnp.tanh(x))
+        return jnp.tanh(x * jnp.sum(x, axis=0)), None
+
+    return lax.scan(step, step(x, None)[0], None, length=2)[0]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        noise.ReductionOrder(shortest=1),
+        noise.ReductionOrder(granularity="element", shortest=1),
+        noise.UlpPerturbation(),
+        noise.StochasticRounding(),
+    ],
+    ids=["tile", "element", "ulp", "stochastic rounding"],
+)
+def test_mapped_over_keys_the_barrier_and_the_bits_stay(spec):
+    one = jax.jit(noise.inject(network, spec)).lower(KEYS[0], X).compile()
+    mapped = jax.jit(jax.vmap(noise.inject(network, spec), (0, None)))
+    mapped = mapped.lower(KEYS, X).compile()
+    branches = [program.as_text().count(" conditional(") for program in (one, mapped)]
+    assert branches[0] == branches[1]
+    if not isinstance(spec, noise.ReductionOrder):
+        # In each of the two copies of the step, outside the loop and inside.
+        assert branches[0] >= 2
+    found = np.asarray(mapped(KEYS, X))
+    for key, result in zip(KEYS, found, strict=True):
+        np.testing.assert_array_equal(result, one(key, X))
+    assert (found[0] != found[1]).any()
