@@ -108,6 +108,9 @@ PASSED_ON = frozenset(
     ).split()
 )
 
+# Arithmetic so cheap that XLA computes it anew in each reader, with what it reads.
+CHEAP = frozenset({"add", "sub", "mul", "add_any", "integer_pow", "square"})
+
 _XLA_GPU = frozenset(
     {"dot_general", "conv_general_dilated", "scatter-add", "select_and_scatter_add"}
 )

@@ -113,7 +113,7 @@ class ReductionOrder(NoiseSpec):
     tile: int = 32
     schedule: str = "call"
     profile: str = "uniform_worst_case"
-    shortest: int = 128
+    shortest: int = 256
 
     def __post_init__(self) -> None:
         _integer("partials", self.partials, 3, MAX_PARTIALS)

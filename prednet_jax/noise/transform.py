@@ -216,20 +216,29 @@ def interpret(
     values.update(zip(jaxpr.invars, args, strict=True))
     steps, needs = _plan(noise, jaxpr, path, scope)
     reads = _readers(jaxpr, readers)
+    # Variables that XLA would compute together with a noisy result.
+    noisy: set[Any] = set()
     if drawn is None:
         drawn = _draw_ahead(noise, state, needs, path)
     for step in steps:
-        readers = [reads[var] for var in step.equation.outvars]
+        name, outvars = step.equation.primitive.name, step.equation.outvars
+        readers = [reads[var] for var in outvars]
         here = step.here._replace(drawn=drawn, readers=readers)
         operands = [read(atom) for atom in step.atoms]
         with compat.context(step.equation):
             results = _evaluate_equation(here, state, step, operands)
-        if step.action.any:
+        joined = not noisy.isdisjoint(
+            atom for atom in step.atoms if not isinstance(atom, core.Literal)
+        )
+        if step.action.any or (joined and name in rules.CHEAP):
             results = [
                 materialised(r) if n > 1 else r
                 for r, n in zip(results, readers, strict=True)
             ]
-        values.update(zip(step.equation.outvars, results, strict=True))
+            noisy.update(v for v, n in zip(outvars, readers, strict=True) if n == 1)
+        elif joined and name in rules.PASSED_ON | RUN_ONCE:
+            noisy.update(outvars)
+        values.update(zip(outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 

@@ -58,6 +58,27 @@ def test_a_product_reads_its_operand_once_however_often_it_is_read():
     assert barriers(noise.inject(fn, noise.UlpPerturbation()), KEYS[0], X) == 1
 
 
+# Arithmetic without noise of its own that XLA computes anew with the sum behind it.
+AFTER = {
+    "bias": lambda x: x + HALF,
+    "bias, then a maximum": lambda x: jnp.maximum(x + HALF, np.float32(0)),
+    "reshape, then a bias": lambda x: x.reshape(-1) + HALF,
+    "call, then a square": lambda x: scaled(x) ** 2,
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_a_sum_in_random_order_is_held_behind_cheap_arithmetic(name):
+    after, spec = AFTER[name], noise.ReductionOrder()
+    once = noise.inject(lambda x: after(x @ W), spec)
+    assert barriers(once, KEYS[0], X) == 0
+    several = noise.inject(lambda x: twice(after(x @ W)), spec)
+    assert barriers(several, KEYS[0], X) == 1
+    # The exponential function is dear: XLA keeps its result.
+    dear = noise.inject(lambda x: twice(jnp.exp(after(x @ W))), spec)
+    assert barriers(dear, KEYS[0], X) == 0
+
+
 def network(x):
     """Values are read twice, and XLA's sums depend on what it fuses into them."""
 
