@@ -5,7 +5,6 @@ An arm is what a process of its own is started with: an environment, flags of
 a backend starts, so two arms can never share a process.
 """
 
-import ctypes
 import functools
 import os
 import re
@@ -230,28 +229,6 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
     except RuntimeError as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"coordinator={coordinator!r}: not joined ({first})") from None
-
-
-def keep_freed_memory() -> bool:
-    """Has the C library keep the memory that is freed, for the next allocation.
-
-    XLA on a CPU allocates the temporaries of a program at every call. glibc takes so
-    large a block from the system each time and gives it back after, and the system
-    clears every page of it anew: a fifth of a training step. Kept, the pages are there.
-    To be called before JAX computes anything: threads that exist keep their heaps.
-
-    Returns:
-        Whether there is a C library that can be told so (glibc).
-    """
-    # Of malloc.h. Threads share one heap, which grows as needed; nothing is mapped
-    # apart, nothing given back.
-    arena_max, mmap_max, trim_threshold = -8, -4, -1
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return False
-    settings = ((arena_max, 1), (mmap_max, 0), (trim_threshold, 2**31 - 1))
-    return all([mallopt(name, value) == 1 for name, value in settings])
 
 
 def use_lean_compiler() -> bool:

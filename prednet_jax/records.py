@@ -25,6 +25,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "chex", "prednet
 # Variables that change what XLA or the process computes.
 ENVIRONMENT = (
     "XLA_FLAGS",
+    "GLIBC_TUNABLES",
     "JAX_PLATFORMS",
     "JAX_ENABLE_X64",
     "JAX_DEFAULT_MATMUL_PRECISION",

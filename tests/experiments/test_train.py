@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "experiments"
@@ -107,6 +108,27 @@ def test_resumed_run_ends_in_the_same_bits(runs, tmp_path):
     assert metrics(folder) == metrics(runs / "again")
     found, whole = manifest(folder), manifest(runs / "again")
     assert found["final_params_sha256"] == whole["final_params_sha256"]
+
+
+def test_a_script_sets_its_process_up(tmp_path, monkeypatch):
+    """Large pages, for which it starts again in place, and the lean compiler."""
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    trained(*TINY, f"--workdir={tmp_path}/r")
+    found = manifest(tmp_path / "r")["environment"]
+    if sys.platform == "linux":
+        assert found["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    if jax.__version_info__ < (0, 11):
+        assert found["XLA_FLAGS"] == "--xla_cpu_use_fusion_emitters=false"
+
+
+def test_a_choice_of_compiler_stays(tmp_path, monkeypatch):
+    chosen = "--xla_cpu_use_fusion_emitters=true"
+    if jax.__version_info__ < (0, 11):
+        monkeypatch.setenv("XLA_FLAGS", chosen)
+    trained(*TINY, f"--workdir={tmp_path}/r")
+    found = manifest(tmp_path / "r")["environment"]
+    assert found.get("XLA_FLAGS", chosen) == chosen
 
 
 def test_one_thread_is_really_one(tmp_path):
