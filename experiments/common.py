@@ -1,5 +1,6 @@
 """What the scripts share: error messages, and the flags that build a network."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -21,11 +22,17 @@ def _with_large_pages() -> None:
     C library takes the setting from the environment of a new process alone.
     """
     folder, script = Path(__file__).resolve().parent, Path(sys.argv[0]).resolve()
-    if script.parent != folder or sys.platform != "linux":
+    chosen = os.environ.get("GLIBC_TUNABLES", "")
+    a_script = script.is_file() and script.parent == folder
+    if not a_script or sys.platform != "linux" or "glibc.malloc.hugetlb" in chosen:
         return
-    if "GLIBC_TUNABLES" not in os.environ:
-        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    tunables = ":".join(filter(None, (chosen, "glibc.malloc.hugetlb=1")))
+    with contextlib.suppress(OSError):  # small pages then
+        os.execve(
+            sys.executable,
+            [sys.executable, *sys.orig_argv[1:]],
+            os.environ | {"GLIBC_TUNABLES": tunables},
+        )
 
 
 # First of all: nothing that was imported before is kept.

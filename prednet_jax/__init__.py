@@ -5,7 +5,7 @@ The public names; everything else is reached through its module, such as
 """
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from prednet_jax import noise, objectives, optimizers, saddles, weights
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
@@ -35,7 +35,15 @@ __all__ = [
 _ON_USE = ("curvature", "statistics")
 
 
-def __getattr__(name: str) -> ModuleType:
+if TYPE_CHECKING:
+    from prednet_jax import curvature, statistics
+
+
+def __getattr__(name: str) -> Any:
     if name in _ON_USE:
         return importlib.import_module(f"prednet_jax.{name}")
     raise AttributeError(f"module 'prednet_jax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -231,23 +231,20 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
         raise ValueError(f"coordinator={coordinator!r}: not joined ({first})") from None
 
 
-def use_lean_compiler() -> bool:
+def use_lean_compiler() -> None:
     """Has XLA compile for the CPU by its older emitters where it still has them.
 
     Of jax 0.10: two thirds of the time and half of the memory to compile a training
     step, which then is as fast. jax 0.11 has the newer emitters alone. A choice in
-    XLA_FLAGS stays. To be called before JAX computes anything.
-
-    Returns:
-        Whether the older emitters are in use.
+    XLA_FLAGS stays, and so does the name of a file in it. To be called before JAX
+    computes anything.
     """
     name, flags = "--xla_cpu_use_fusion_emitters", os.environ.get("XLA_FLAGS", "")
     # An unknown flag ends the process.
-    if jax.__version_info__ >= (0, 11):
-        return False
-    if name not in flags:
+    known = jax.__version_info__ < (0, 11)
+    of_flags = flags.strip() == "" or flags.lstrip().startswith("-")
+    if known and of_flags and name not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {name}=false".strip()
-    return f"{name}=false" in os.environ["XLA_FLAGS"]
 
 
 @functools.cache

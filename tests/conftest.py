@@ -6,7 +6,7 @@ Environment variables are set before JAX is imported: the backend reads them onc
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# The scripts would start again with it.
+# Without it every script that a test starts would start twice.
 os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

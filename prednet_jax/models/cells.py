@@ -85,6 +85,8 @@ def clip_above(x: jax.Array, bound: float) -> jax.Array:
 def max_pool(x: Float[Array, "B H W C"]) -> Float[Array, "B H/2 W/2 C"]:
     """2x2 maxima; at a tie the whole gradient goes to the first (row-major) maximum.
 
+    NaN where one of the four is NaN.
+
     Written as comparisons of the four strided views rather than reduce_window:
     select-and-scatter, its gradient, is nondeterministic on GPUs and slow on CPUs.
     """
@@ -95,7 +97,8 @@ def _max_pool_fwd(x):
     views = [x[:, i::2, j::2] for i in (0, 1) for j in (0, 1)]
     largest, place = views[0], jnp.zeros(views[0].shape, jnp.uint8)
     for i, view in enumerate(views[1:], 1):
-        greater = ~(largest >= view)
+        # Not `>`: a NaN takes the place of a number, and no number that of a NaN.
+        greater = ~(largest >= view) & (largest == largest)
         largest = jnp.where(greater, view, largest)
         place = jnp.where(greater, jnp.uint8(i), place)
     return largest, place

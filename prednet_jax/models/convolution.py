@@ -250,7 +250,7 @@ def apply(x: Float[Array, "B H W Ci"], prepared: Prepared) -> Float[Array, "B H 
 
 
 def apply_sum(
-    xs: Sequence[Float[Array, "B H W C"]], prepared: Sequence[Prepared]
+    xs: Sequence[Float[Array, "B _ _ _"]], prepared: Sequence[Prepared]
 ) -> Float[Array, "B H W Co"]:
     """The sum of several convolutions with equal outputs."""
     first, *rest = (apply(x, p) for x, p in zip(xs, prepared, strict=True))
@@ -259,8 +259,8 @@ def apply_sum(
 
 @jax.custom_vjp
 def apply_tapped(
-    xs: Sequence[Float[Array, "B H W C"]],
-    prepared: Sequence[Prepared],
+    xs: tuple[Float[Array, "B _ _ _"], ...],
+    prepared: tuple[Prepared, ...],
     tap: Float[Array, "B H W Co"],
 ) -> Float[Array, "B H W Co"]:
     """`apply_sum`; the cotangent of `tap`, which is not read, is that of the output."""
@@ -356,7 +356,9 @@ def _filter_gradient(
         x, dz = lax.optimization_barrier((x, dz))
         return winograd.tile_filter_gradient(x, dz, f)
     if algorithm in _FILTER_WIDTHS:
-        return _wide_filter_gradient(x, dz, filter_size, _FILTER_WIDTHS[algorithm])
+        # A 1x1 neighbourhood has nothing to share.
+        m = 1 if filter_size == 1 else _FILTER_WIDTHS[algorithm]
+        return _wide_filter_gradient(x, dz, filter_size, m)
     products = [winograd.contract(v, dz) for v in _shifts(x, filter_size)]
     shape = (filter_size, filter_size, x.shape[-1], out_channels)
     return jnp.stack(products).reshape(shape)

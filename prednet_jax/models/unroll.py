@@ -7,8 +7,8 @@ Then, with t over time and batch and p over space,
 
     dK[i, j] = sum_{t, p} x[t, p + (i, j)]^T dz[t, p]
 
-is one contraction a kernel, as cuDNN does it for recurrent networks. All the sums over
-time and space are then in one place, where an order of reduction can be drawn.
+is one contraction a kernel, as cuDNN does it for recurrent networks. The sums over time
+and space are then in one place, where an order of reduction can be drawn.
 """
 
 from collections.abc import Callable, Mapping
@@ -107,7 +107,7 @@ def _unroll_fwd(body, static, kernels, others, carry, xs):
                 if any(name in used for used in inputs):
                     raise ValueError(f"conv({name!r}) twice: expected one call a step")
             inputs[names] = maps
-            kernels = [prepared[name] for name in names]
+            kernels = tuple(prepared[name] for name in names)
             if taps is None:
                 return convolution.apply_sum(maps, kernels)
             return convolution.apply_tapped(maps, kernels, taps[names])

@@ -222,8 +222,8 @@ def interpret(
         drawn = _draw_ahead(noise, state, needs, path)
     for step in steps:
         name, outvars = step.equation.primitive.name, step.equation.outvars
-        readers = [reads[var] for var in outvars]
-        here = step.here._replace(drawn=drawn, readers=readers)
+        counts = [reads[var] for var in outvars]
+        here = step.here._replace(drawn=drawn, readers=counts)
         operands = [read(atom) for atom in step.atoms]
         with compat.context(step.equation):
             results = _evaluate_equation(here, state, step, operands)
@@ -233,9 +233,9 @@ def interpret(
         if step.action.any or (joined and name in rules.CHEAP):
             results = [
                 materialised(r) if n > 1 else r
-                for r, n in zip(results, readers, strict=True)
+                for r, n in zip(results, counts, strict=True)
             ]
-            noisy.update(v for v, n in zip(outvars, readers, strict=True) if n == 1)
+            noisy.update(v for v, n in zip(outvars, counts, strict=True) if n == 1)
         elif joined and name in rules.PASSED_ON | RUN_ONCE:
             noisy.update(outvars)
         values.update(zip(outvars, results, strict=True))

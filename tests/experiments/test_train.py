@@ -110,14 +110,37 @@ def test_resumed_run_ends_in_the_same_bits(runs, tmp_path):
     assert found["final_params_sha256"] == whole["final_params_sha256"]
 
 
-def test_a_script_sets_its_process_up(tmp_path, monkeypatch):
-    """Large pages, for which it starts again in place, and the lean compiler."""
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
+@pytest.mark.parametrize("chosen", [None, "glibc.malloc.check=0"])
+def test_a_script_starts_again_with_large_pages(tmp_path, monkeypatch, chosen):
+    """/proc/self/environ is what the process was started with, unlike os.environ."""
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if chosen:
+        monkeypatch.setenv("GLIBC_TUNABLES", chosen)
+    shutil.copy(SCRIPTS / "common.py", tmp_path)
+    (tmp_path / "script.py").write_text(
+        "import common, sys\n"
+        "print(open('/proc/self/environ').read().replace(chr(0), chr(10)))\n"
+        "print(sys.argv[1:])\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPTS.parent))
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py"), "--a=b c"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    # glibc cuts the value at its colons, in place.
+    first, *rest = (*([chosen] if chosen else []), "glibc.malloc.hugetlb=1")
+    assert {f"GLIBC_TUNABLES={first}", *rest} <= set(lines)
+    assert lines[-1] == "['--a=b c']"
+
+
+def test_a_script_uses_the_lean_compiler(tmp_path, monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     trained(*TINY, f"--workdir={tmp_path}/r")
     found = manifest(tmp_path / "r")["environment"]
-    if sys.platform == "linux":
-        assert found["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
     if jax.__version_info__ < (0, 11):
         assert found["XLA_FLAGS"] == "--xla_cpu_use_fusion_emitters=false"
 

@@ -87,6 +87,12 @@ def test_pool_gradient(tied):
     np.testing.assert_array_equal(back(dy)[0], expected_back(dy)[0])
 
 
+def test_pool_hides_no_nan():
+    for place in range(4):
+        x = jnp.array([5.0, 1.0, 3.0, 2.0]).at[place].set(jnp.nan)
+        assert jnp.isnan(cells.max_pool(x.reshape(1, 2, 2, 1))).all()
+
+
 def test_relu_of_the_maximum_is_the_maximum_of_relus():
     """PredNet pools first: the same value and the same gradient, ties at 0 included."""
     (x,) = draw((2, 4, 6, 3))

@@ -82,6 +82,16 @@ def test_output_and_gradients_at_an_odd_size(algorithm, upsampled):
     assert_near(actual, expected, BOUNDS.get(algorithm, BOUND))
 
 
+@pytest.mark.parametrize("algorithm", ["direct", "wide4"])
+@pytest.mark.parametrize("width", [1, 2, 5, 6, 8])
+@pytest.mark.parametrize("size", [3, 7])
+def test_filter_gradients_at_the_end_of_a_row(algorithm, width, size):
+    x, kernel, dz = draw(7, width=width, size=size)
+    actual = convolution.filter_gradient(x, dz, size, algorithm)
+    expected = reference(x, kernel, dz, False)[2]
+    assert_near([actual], [expected], BOUND)
+
+
 @pytest.mark.parametrize("algorithm", GENERAL)
 @pytest.mark.parametrize("size", [1, 5])
 def test_other_filter_sizes(algorithm, size):
