@@ -24,6 +24,9 @@ Three ways to use them:
     filter_gradient(x, dz)           the kernel's gradient, one contraction over
                                      images (time and batch) and space
 
+Each runs in a named scope that begins with `conv`, by which the noise profile
+`chainer_cudnn` knows a convolution that is written as matrix products.
+
 conv2d and apply_tapped carry their own reverse rules (the gradients are again fast
 algorithms, not transposed slices): forward over reverse works, forward mode alone does
 not.
@@ -284,6 +287,7 @@ def _apply_tapped_bwd(prepared, dz):
 apply_tapped.defvjp(_apply_tapped_fwd, _apply_tapped_bwd)
 
 
+@jax.named_scope("conv_filter_gradient")
 def filter_gradient(
     x: Float[Array, "N H W Ci"],
     dz: Float[Array, "N H2 W2 Co"],
@@ -424,6 +428,7 @@ def _transform_backward(kernel: jax.Array, algorithm: str) -> Transformed:
     return _transform(kernel[::-1, ::-1].swapaxes(2, 3), algorithm)
 
 
+@jax.named_scope("conv")
 def _forward(
     x: jax.Array, kernel: Transformed, algorithm: str, upsampled: bool
 ) -> jax.Array:
@@ -452,6 +457,7 @@ def _forward(
     return sum(products[1:], products[0])
 
 
+@jax.named_scope("conv_input_gradient")
 def _input_gradient(
     dz: jax.Array, backward: Transformed, algorithm: str, upsampled: bool
 ) -> jax.Array:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from prednet_jax import noise
 from prednet_jax.config import CONVOLUTIONS
 from prednet_jax.models import convolution
 
@@ -175,3 +176,23 @@ def test_impossible_choices(algorithm, size, words):
     x, kernel = jnp.zeros((1, 4, 4, 2)), jnp.zeros((size, size, 2, 2))
     with pytest.raises(ValueError, match=words):
         convolution.conv2d(x, kernel, algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["xla", "direct", "im2col", "winograd2"])
+def test_chainer_profile_finds_both_gradients_and_not_the_output(algorithm):
+    """Gradients vary in cuDNN, the forward convolution does not, however written."""
+    x, kernel, dz = draw(8)
+
+    def gradients(x, kernel, dz):
+        run = jax.vjp(lambda x, k: convolution.conv2d(x, k, algorithm), x, kernel)
+        return run[0], *run[1](dz)
+
+    spec = noise.ReductionOrder(profile="chainer_cudnn")
+    report = noise.coverage(gradients, spec)(x, kernel, dz)
+    products = ("dot_general", "conv_general_dilated")
+    left = [e.reason for e in report.untouched if e.primitive in products]
+    perturbed = [e for e in report.perturbed if e.primitive in products]
+    # Winograd's filter gradient ends in a product of constants with the sums.
+    assert len(perturbed) >= 2
+    assert left
+    assert all("forward convolution" in reason for reason in left)
