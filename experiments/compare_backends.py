@@ -107,12 +107,9 @@ def main(argv: list[str]) -> None:
             f"{pilot.planned_power(design.seeds):.2f}",
             flush=True,
         )
-    # Beside the runs: a minute that would otherwise leave a processor idle at the end.
-    with futures.ThreadPoolExecutor(1) as beside:
-        controls = beside.submit(positive_controls)
-        progress.execute(runs)
-        print("positive controls: escape times, identical units", flush=True)
-        verdict = study.judge(design, pilots, controls.result(), find_stall)
+    progress.execute(runs)
+    print("positive controls: escape times, identical units", flush=True)
+    verdict = study.judge(design, pilots, positive_controls(), find_stall)
     verdict["design"]["command"] = shlex.join(["python", *sys.argv])
     verdict["design"]["flags"] = {
         flag.name: flag.value for flag in FLAGS.get_key_flags_for_module("__main__")
