@@ -45,15 +45,23 @@ def piece_count(terms: int, partials: int, shortest: int = 1) -> int:
         shortest: terms that a piece should have at least.
 
     Returns:
-        min(partials, terms // shortest), but 3 as long as there are 3 terms: with
-        fewer there is no noise. Below 3 terms, `terms`.
+        min(partials, terms), or 3 where pieces would be too short: with fewer there is
+        no noise. (Numbers in between would each want a draw of their own.) Below 3
+        terms, `terms`.
     """
-    return min(terms, partials, max(3, terms // shortest))
+    n = min(terms, partials)
+    return n if n * shortest <= terms else min(n, 3)
 
 
 @functools.cache
 def network(n: int) -> tuple[tuple[int, int], ...]:
-    """Exchanges (i, j), i < j, of Batcher's merge exchange for n elements, in order."""
+    """Exchanges (i, j), i < j, that order n partial sums, in order.
+
+    Batcher's merge exchange; of three, two exchanges that find the last, since the
+    other two commute.
+    """
+    if n == 3:
+        return ((0, 1), (1, 2))
     exchanges = []
     t = max(n - 1, 1).bit_length()
     p = 1 << (t - 1)

@@ -20,6 +20,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import error_free, random_bits, rounding
+from prednet_jax.noise.barrier import materialised
 from prednet_jax.noise.error_free import format_of, from_bits, guard, to_bits
 from prednet_jax.noise.specs import BitFlip, GradientGaussian, NoiseSpec, parts
 
@@ -75,25 +76,26 @@ def _replace(tree: Tree, new: dict[int, Array]) -> Tree:
 def _add_normal(spec: GradientGaussian, state: Array, tree: Tree) -> Tree:
     floats = _floats(tree)
     zero = error_free.run_time_zero(state)
-    wide = (
-        jnp.float64
-        if any(x.dtype == jnp.float64 for x in floats.values())
-        else jnp.float32
+    doubles = any(x.dtype == jnp.float64 for x in floats.values())
+    wide = jnp.dtype(jnp.float64 if doubles else jnp.float32)
+    # One vector, not a kernel for each leaf: inverting the normal distribution takes
+    # long to compile. Computed once, not in each reader of the new gradient.
+    values = materialised(
+        lax.concatenate(
+            [jnp.ravel(lax.convert_element_type(x, wide)) for x in floats.values()], 0
+        )
     )
-    # The root mean square of the leaves' root mean squares, weighted by their sizes;
-    # each is scaled by itself, so that none overflows.
-    sizes = np.array([x.size for x in floats.values()], wide)
-    each = jnp.stack(
-        [rounding.rms(lax.convert_element_type(x, wide), zero) for x in floats.values()]
+    random = lax.concatenate(
+        [random_bits.bits(state, (x.size,), i) for i, x in floats.items()], 0
     )
-    spread = rounding.rms(each * np.sqrt(sizes / sizes.sum()), zero)
-    spread = spread * np.sqrt(np.asarray(len(floats), wide))
-    sigma = spread * np.asarray(spec.scale, wide)
-    new = {}
+    normal = lax.convert_element_type(random_bits.gauss(random), wide)
+    sigma = rounding.rms(values, zero) * np.asarray(spec.scale, wide)
+    noisy = materialised(values + guard(sigma * normal, zero))
+    new, start = {}, 0
     for i, x in floats.items():
-        n = lax.convert_element_type(random_bits.normal(state, x.shape, i), wide)
-        noisy = lax.convert_element_type(x, wide) + guard(sigma * n, zero)
-        new[i] = lax.convert_element_type(noisy, x.dtype)
+        leaf = lax.slice_in_dim(noisy, start, start + x.size)
+        new[i] = lax.convert_element_type(lax.reshape(leaf, x.shape), x.dtype)
+        start += x.size
     return _replace(tree, new)
 
 
