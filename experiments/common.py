@@ -99,7 +99,7 @@ def _guarded(main: Callable) -> Callable:
     def guarded(argv: list[str]) -> object:
         from prednet_jax import backends
 
-        backends.use_lean_compiler()
+        backends.set_xla_flags()
         try:
             return main(argv)
         except (ValueError, TypeError) as error:

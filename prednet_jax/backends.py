@@ -231,20 +231,30 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
         raise ValueError(f"coordinator={coordinator!r}: not joined ({first})") from None
 
 
-def use_lean_compiler() -> None:
-    """Has XLA compile for the CPU by its older emitters where it still has them.
+# How XLA compiles for the CPU, measured (BUILD_NOTES.md, Speed), and the first version
+# of jax without the flag. An unknown flag ends the process.
+_XLA_FLAGS = {
+    # The older emitters: two thirds of the time and half of the memory to compile a
+    # training step, which then is as fast.
+    "--xla_cpu_use_fusion_emitters": ("false", (0, 11)),
+    # No convolutions in YNNPACK: its small ones gain nothing by a second thread.
+    "--xla_cpu_experimental_ynn_fusion_type": ("", (0, 12)),
+}
 
-    Of jax 0.10: two thirds of the time and half of the memory to compile a training
-    step, which then is as fast. jax 0.11 has the newer emitters alone. A choice in
-    XLA_FLAGS stays, and so does the name of a file in it. To be called before JAX
-    computes anything.
+
+def set_xla_flags() -> None:
+    """Has XLA compile for the CPU as measured to be best for a training step.
+
+    A choice in XLA_FLAGS stays, and so does the name of a file in it. To be called
+    before JAX computes anything.
     """
-    name, flags = "--xla_cpu_use_fusion_emitters", os.environ.get("XLA_FLAGS", "")
-    # An unknown flag ends the process.
-    known = jax.__version_info__ < (0, 11)
-    of_flags = flags.strip() == "" or flags.lstrip().startswith("-")
-    if known and of_flags and name not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {name}=false".strip()
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    if flags and not flags.startswith("-"):
+        return
+    for name, (value, without) in _XLA_FLAGS.items():
+        if name not in flags and jax.__version_info__ < without:
+            flags = f"{flags} {name}={value}".strip()
+    os.environ["XLA_FLAGS"] = flags
 
 
 @functools.cache

@@ -15,5 +15,5 @@ import jax
 from prednet_jax import backends
 
 # As the scripts do. XLA_FLAGS=--xla_cpu_use_fusion_emitters=true tests the other way.
-backends.use_lean_compiler()
+backends.set_xla_flags()
 jax.config.update("jax_numpy_dtype_promotion", "strict")
