@@ -260,6 +260,13 @@ def apply_sum(
     return sum(rest, first)
 
 
+def side_by_side(x: jax.Array | tuple[jax.Array, ...]) -> jax.Array:
+    """One map from one or several, their channels after each other."""
+    if not isinstance(x, tuple):
+        return x
+    return x[0] if len(x) == 1 else jnp.concatenate(x, axis=-1)
+
+
 @jax.custom_vjp
 def apply_tapped(
     xs: tuple[Float[Array, "B _ _ _"], ...],
@@ -289,7 +296,7 @@ apply_tapped.defvjp(_apply_tapped_fwd, _apply_tapped_bwd)
 
 @jax.named_scope("conv_filter_gradient")
 def filter_gradient(
-    x: Float[Array, "N H W Ci"],
+    x: Float[Array, "N H W Ci"] | tuple[Float[Array, "N H W _"], ...],
     dz: Float[Array, "N H2 W2 Co"],
     filter_size: int,
     algorithm: str = "auto",
@@ -298,7 +305,7 @@ def filter_gradient(
     """The kernel's gradient, summed over N images (time and batch) and space.
 
     Args:
-      x: inputs `[N, H, W, Ci]`.
+      x: inputs `[N, H, W, Ci]`, or several whose channels follow each other.
       dz: gradients of the outputs `[N, H, W, Co]`, twice as high and wide where
         `upsampled`.
       filter_size: odd k.
@@ -308,9 +315,11 @@ def filter_gradient(
     Raises:
       ValueError: the algorithm cannot do this convolution.
     """
-    _, height, width, out_channels = dz.shape
+    images, height, width, out_channels = dz.shape
+    parts = x if isinstance(x, tuple) else (x,)
+    in_channels = sum(part.shape[-1] for part in parts)
     algorithm = resolve(
-        algorithm, height, width, x.shape[-1], out_channels, filter_size, upsampled
+        algorithm, height, width, in_channels, out_channels, filter_size, upsampled
     )
     one = partial(
         _filter_gradient,
@@ -318,17 +327,17 @@ def filter_gradient(
         algorithm=algorithm,
         upsampled=upsampled,
     )
-    images = x.shape[0]
     chunk = _chunk(images, height * width)
     if chunk == images or algorithm == "xla":
-        return one(x, dz)
-    shape = (filter_size, filter_size, x.shape[-1], out_channels)
-    total, _ = lax.scan(
-        lambda total, pair: (total + one(*pair), None),
-        jnp.zeros(shape, x.dtype),
-        tuple(a.reshape(-1, chunk, *a.shape[1:]) for a in (x, dz)),
-    )
-    return total
+        return one(side_by_side(parts), dz)
+
+    def add(total: jax.Array, chunk: tuple) -> tuple[jax.Array, None]:
+        *parts, dz = chunk
+        return total + one(side_by_side(tuple(parts)), dz), None
+
+    shape = (filter_size, filter_size, in_channels, out_channels)
+    chunks = [a.reshape(-1, chunk, *a.shape[1:]) for a in (*parts, dz)]
+    return lax.scan(add, jnp.zeros(shape, dz.dtype), tuple(chunks))[0]
 
 
 def _chunk(images: int, pixels: int) -> int:

@@ -32,10 +32,10 @@ from jaxtyping import Array, Float
 from prednet_jax.config import PredNetConfig
 from prednet_jax.models.cells import clip_above, lstm, max_pool
 from prednet_jax.models.plan import Convolution
-from prednet_jax.models.unroll import unroll
+from prednet_jax.models.unroll import Maps, unroll
 
 Params = Mapping[str, Mapping[str, jax.Array]]
-Conv = Callable[[Mapping[str, jax.Array]], jax.Array]
+Conv = Callable[[Mapping[str, Maps]], jax.Array]
 
 
 class PredNetState(NamedTuple):
@@ -141,8 +141,8 @@ def step(
 
     Args:
         config: the network.
-        conv: `conv({name: x, ...})` convolves each x with the kernel of its name and
-            adds the results.
+        conv: `conv({name: x, ...})` convolves each x, a map or several side by side,
+            with the kernel of its name and adds the results.
         others: the parameters that are not kernels: biases and peepholes.
         state: the state before the frame.
         frame: `[B, H, W, C]`, pixels in [0, pixel_max].
@@ -197,7 +197,7 @@ def _top_down(
     hidden, cells = list(state.hidden), list(state.cell)
     for layer in reversed(range(config.layers)):
         name = f"gates_{layer}"
-        inputs = {name: jnp.concatenate([state.hidden[layer], errors[layer]], axis=-1)}
+        inputs: dict[str, Maps] = {name: (state.hidden[layer], errors[layer])}
         if layer + 1 < config.layers:
             inputs[f"top_down_{layer}"] = hidden[layer + 1]
         gates = conv(inputs) + others[name]["bias"]

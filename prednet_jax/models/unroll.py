@@ -8,10 +8,12 @@ Then, with t over time and batch and p over space,
     dK[i, j] = sum_{t, p} x[t, p + (i, j)]^T dz[t, p]
 
 is one contraction a kernel, as cuDNN does it for recurrent networks. The sums over time
-and space are then in one place, where an order of reduction can be drawn.
+and space are then in one place, where an order of reduction can be drawn. A map is
+stacked once, however many convolutions read it.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +24,21 @@ from prednet_jax.models import convolution
 from prednet_jax.models.plan import Convolution
 
 Kernels = dict[str, jax.Array]
+# What a convolution reads: a map, or several whose channels follow each other.
+Maps = jax.Array | tuple[jax.Array, ...]
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Reads:
+    """Which of the stacked maps each convolution reads.
+
+    Attributes:
+      table: for each call of `conv`, the names that are summed and, for each of them,
+        the positions of its maps.
+    """
+
+    table: tuple[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]], ...]
 
 
 def algorithm(plan: Convolution) -> str:
@@ -60,7 +77,7 @@ def unroll(
     Args:
       body: one step; `conv({name: x, ...})` convolves each x with the kernel of its
         name and adds the results, which share one cotangent; each name exactly once
-        a step.
+        a step. A tuple of maps stands for one, their channels after each other.
       kernels: `[k, k, in, out]` by name.
       others: further parameters, handed to the body.
       carry: what is carried from step to step.
@@ -87,9 +104,10 @@ def unroll(
 def _unroll(body, static, kernels, others, carry, xs):
     prepared = _prepare(static, kernels)
 
-    def conv(inputs: Mapping[str, jax.Array]) -> jax.Array:
+    def conv(inputs: Mapping[str, Maps]) -> jax.Array:
         kernels = [prepared[name] for name in inputs]
-        return convolution.apply_sum(tuple(inputs.values()), kernels)
+        maps = [convolution.side_by_side(x) for x in inputs.values()]
+        return convolution.apply_sum(maps, kernels)
 
     return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)
 
@@ -98,21 +116,31 @@ def _unroll_fwd(body, static, kernels, others, carry, xs):
     prepared = _prepare(static, kernels)
 
     def step(taps, others, carry, x):
-        # By the names that are summed, and in that order.
-        inputs: dict[tuple[str, ...], tuple[jax.Array, ...]] = {}
+        stacked: list[jax.Array] = []
+        table: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
 
-        def conv(summed: Mapping[str, jax.Array]) -> jax.Array:
-            names, maps = tuple(summed), tuple(summed.values())
+        def position(x: jax.Array) -> int:
+            for i, known in enumerate(stacked):
+                if known is x:
+                    return i
+            stacked.append(x)
+            return len(stacked) - 1
+
+        def conv(summed: Mapping[str, Maps]) -> jax.Array:
+            names = tuple(summed)
             for name in names:
-                if any(name in used for used in inputs):
+                if any(name in used for used in table):
                     raise ValueError(f"conv({name!r}) twice: expected one call a step")
-            inputs[names] = maps
+            parts = [x if isinstance(x, tuple) else (x,) for x in summed.values()]
+            table[names] = tuple(tuple(map(position, p)) for p in parts)
+            maps = tuple(convolution.side_by_side(p) for p in parts)
             kernels = tuple(prepared[name] for name in names)
             if taps is None:
                 return convolution.apply_sum(maps, kernels)
             return convolution.apply_tapped(maps, kernels, taps[names])
 
-        return *body(conv, others, carry, x), inputs
+        carry, y = body(conv, others, carry, x)
+        return carry, y, (tuple(stacked), Reads(tuple(table.items())))
 
     def run(taps, others, carry, xs):
         def scanned(carry, x_taps):
@@ -129,17 +157,24 @@ def _unroll_fwd(body, static, kernels, others, carry, xs):
 
 
 def _unroll_bwd(body, static, residuals, cotangents):
-    backward, inputs = residuals
+    backward, (stacked, reads) = residuals
     dz, d_others, d_carry, d_xs = backward(cotangents)
     d_kernels = {}
     plans = {name: plan for name, *plan in static}
-    for names, maps in inputs.items():
-        for name, x in zip(names, maps, strict=True):
+
+    def images(stack: jax.Array) -> jax.Array:
+        """Time and batch as the one axis over which filter gradients are summed."""
+        return stack.reshape(-1, *stack.shape[2:])
+
+    for names, positions in reads.table:
+        for name, parts in zip(names, positions, strict=True):
             algorithm, filter_size, upsampled = plans[name]
-            # Time and batch are one axis of the contraction.
-            x, z = (a.reshape(-1, *a.shape[2:]) for a in (x, dz[names]))
             d_kernels[name] = convolution.filter_gradient(
-                x, z, filter_size, algorithm, upsampled
+                tuple(images(stacked[i]) for i in parts),
+                images(dz[names]),
+                filter_size,
+                algorithm,
+                upsampled,
             )
     return d_kernels, d_others, d_carry, d_xs
 
@@ -159,15 +194,16 @@ def _taps(static, kernels, step, others, carry, xs) -> dict[tuple, jax.Array]:
     first = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs
     )
-    *_, inputs = jax.eval_shape(partial(step, None), others, carry, first)
-    if missing := sorted(set(kernels) - set().union(*inputs)):
+    *_, (stacked, reads) = jax.eval_shape(partial(step, None), others, carry, first)
+    called = {name for names, _ in reads.table for name in names}
+    if missing := sorted(set(kernels) - called):
         raise ValueError(f"conv never called with {missing}: expected once a step each")
     length = jax.tree.leaves(xs)[0].shape[0]
     scale = {name: 2 if upsampled else 1 for name, *_, upsampled in static}
     taps = {}
-    for names, (x, *_) in inputs.items():
+    for names, ((first_map, *_), *_) in reads.table:
+        x, by = stacked[first_map], scale[names[0]]
         batch, height, width, _ = x.shape
-        by = scale[names[0]]
         outputs = kernels[names[0]].shape[-1]
         taps[names] = jnp.zeros(
             (length, batch, height * by, width * by, outputs), x.dtype

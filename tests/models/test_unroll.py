@@ -150,3 +150,68 @@ def test_each_kernel_is_used_once_a_step():
     for odd_body in (twice, never):
         with pytest.raises(ValueError, match="expected"):
             jax.grad(loss)(kernels, odd_body)
+
+
+TWO_PLANS = {
+    "gates": Convolution(
+        height=4, width=6, in_channels=5, out_channels=3, filter_size=3,
+        algorithm="direct",
+    ),
+    "features": Convolution(
+        height=4, width=6, in_channels=2, out_channels=3, filter_size=3,
+        algorithm="direct",
+    ),
+}  # fmt: skip
+
+
+def shared(conv, others, carry, frame):
+    """Two convolutions read one map; one reads the carry beside it."""
+    frame = 1 - frame  # what is scanned over need not be stacked at all
+    carry = jnp.tanh(conv({"gates": (carry, frame)}) + conv({"features": frame}))
+    return carry, (carry * others).sum()
+
+
+def joined(conv, others, carry, frame):
+    """The same, by maps of their own."""
+    frame = 1 - frame
+    gates = conv({"gates": jnp.concatenate([carry, frame], -1)})
+    carry = jnp.tanh(gates + conv({"features": jnp.copy(frame)}))
+    return carry, (carry * others).sum()
+
+
+def draw_two():
+    rng = np.random.default_rng(5)
+
+    def normal(*shape):
+        return (0.3 * rng.normal(size=shape)).astype(np.float32)
+
+    kernels = {"gates": normal(3, 3, 5, 3), "features": normal(3, 3, 2, 3)}
+    return kernels, normal(3), normal(2, 4, 6, 3), normal(5, 2, 4, 6, 2)
+
+
+def gradient_of(body):
+    def loss(variables):
+        carry, ys = unroll_lib.unroll(body, *variables, convolutions=TWO_PLANS)
+        return jnp.square(ys).sum() + jnp.sin(carry).sum()
+
+    return jax.grad(loss)
+
+
+def test_maps_side_by_side_are_one_map():
+    variables = draw_two()
+    actual, expected = (jax.jit(gradient_of(b))(variables) for b in (shared, joined))
+    assert_trees_near(actual, expected, BOUND)
+
+
+def test_a_map_that_is_read_twice_is_stacked_once():
+    def stacked(body):
+        """How many stacks the forward scan makes, by their channels."""
+        equations = jax.make_jaxpr(gradient_of(body))(draw_two()).jaxpr.eqns
+        forward = next(e for e in equations if e.primitive.name == "scan")
+        shapes = [v.aval.shape for v in forward.outvars]
+        return {c: shapes.count((5, 2, 4, 6, c)) for c in (2, 3, 5)}
+
+    once, apart = stacked(shared), stacked(joined)
+    # Once, instead of once alone and once beside the carry.
+    assert (once[2], once[5]) == (1, 0)
+    assert (apart[2], apart[5]) == (1, 1)
