@@ -311,7 +311,7 @@ def use_compilation_cache() -> None:
         root = os.path.join(home, "prednet_jax")
     folder = os.path.join(root, f"threads_{backends.available_threads()}")
     jax.config.update("jax_compilation_cache_dir", folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     _announce_long_compile(folder)
 
 
