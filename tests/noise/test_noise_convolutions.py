@@ -6,6 +6,7 @@ import pytest
 
 from prednet_jax import noise
 from prednet_jax.models import convolution
+from prednet_jax.noise import partials
 
 
 @pytest.mark.parametrize("algorithm", convolution.ALGORITHMS)
@@ -23,3 +24,44 @@ def test_every_place_of_a_convolution_has_noise(algorithm):
     runs = np.stack([noisy(jax.random.key(i), x, kernel) for i in range(8)])
     # Over 8 features and 8 keys no place stays silent by chance.
     assert ((runs != runs[0]).any(axis=(0, 1, 4))).all()
+
+
+# Forward, strided, dilated, the input gradient of a strided one, and one whose batch is
+# the contracted axis, as in filter gradients.
+CONVOLUTIONS = {
+    "plain": dict(window_strides=(1, 1), padding="SAME"),
+    "strided": dict(window_strides=(2, 1), padding=((1, 2), (0, 1))),
+    "dilated": dict(window_strides=(1, 1), padding="VALID", rhs_dilation=(2, 1)),
+    "holes": dict(window_strides=(1, 1), padding=((2, 2), (2, 1)), lhs_dilation=(2, 2)),
+    "filter": dict(
+        window_strides=(1, 1),
+        padding=((1, 1), (1, 1)),
+        dimension_numbers=("CHWN", "IHWO", "HWNC"),
+    ),
+}
+
+
+@pytest.mark.parametrize("count", [3, 8])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_pieces_made_at_once_are_those_made_one_by_one(name, count, monkeypatch):
+    params = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")} | CONVOLUTIONS[name]
+    rng = np.random.default_rng(1)
+    # Small integers: every sum is exact, whatever its order.
+    x = rng.integers(-8, 9, (6, 7, 8, 6)).astype(np.float32)
+    shape = (6, 3, 3, 4) if name == "filter" else (3, 3, 6, 4)
+    kernel = rng.integers(-8, 9, shape).astype(np.float32)
+    (equation,) = jax.make_jaxpr(
+        lambda x, k: jax.lax.conv_general_dilated(x, k, **params)
+    )(x, kernel).jaxpr.eqns
+    spec = noise.ReductionOrder(partials=count, shortest=1)
+    found = []
+    for limit in (partials.SMALL_CONVOLUTION, 0):
+        monkeypatch.setattr(partials, "SMALL_CONVOLUTION", limit)
+        cut = partials.plan_conv(spec, equation.params, x, kernel)
+        calls = jax.make_jaxpr(cut.split)(x, kernel).jaxpr.eqns
+        convolutions = [e for e in calls if e.primitive is equation.primitive]
+        assert len(convolutions) == (1 if limit else cut.pieces)
+        found.append(cut.split(x, kernel)[1])
+    np.testing.assert_array_equal(*found)
+    whole = jax.lax.conv_general_dilated(x, kernel, **params)
+    np.testing.assert_array_equal(sum(found[0]), whole)
