@@ -102,10 +102,9 @@ class ReductionOrder(NoiseSpec):
             scan or while loop. `"run"` (autotuning): a function of the key and the
             equation alone, the same at each step of a loop.
         profile: which primitives are perturbed; see `rules.PROFILES` for the sources.
-        shortest: a dot or convolution with more than 1024 outputs is cut into fewer
-            pieces than `partials`, but at least 3, rather than into pieces of fewer
-            products than this; library kernels do the same, and short pieces cost
-            most of the time.
+        shortest: a dot or convolution with more than 1024 outputs is cut into 3 pieces
+            instead of `partials` where pieces would have fewer products than this;
+            library kernels do the same, and short pieces cost most of the time.
     """
 
     partials: int = 8
