@@ -55,13 +55,13 @@ def piece_count(terms: int, partials: int, shortest: int = 1) -> int:
 
 @functools.cache
 def network(n: int) -> tuple[tuple[int, int], ...]:
-    """Exchanges (i, j), i < j, that order n partial sums, in order.
+    """Exchanges (i, j), i < j, that sort n elements, in order.
 
-    Batcher's merge exchange; of three, two exchanges that find the last, since the
-    other two commute.
+    Batcher's merge exchange; for three a bubble sort, whose last exchange is one of the
+    first two elements (see `add_in_order`).
     """
     if n == 3:
-        return ((0, 1), (1, 2))
+        return ((0, 1), (1, 2), (0, 1))
     exchanges = []
     t = max(n - 1, 1).bit_length()
     p = 1 << (t - 1)
@@ -104,15 +104,20 @@ def draw_swaps(
     return tuple(packed)
 
 
-def permute(swaps: Sequence[Array], partial_sums: Sequence[Array]) -> list[Array]:
+def permute(
+    swaps: Sequence[Array],
+    partial_sums: Sequence[Array],
+    exchanges: int | None = None,
+) -> list[Array]:
     """The partial sums in the drawn order, element by element.
 
     Args:
         swaps: from `draw_swaps`, of the shape of the partial sums or broadcast to it.
         partial_sums: n arrays of one shape and type.
+        exchanges: how many of the network's to make; None: all.
     """
     x = list(partial_sums)
-    for e, (i, j) in enumerate(network(len(x))):
+    for e, (i, j) in enumerate(network(len(x))[:exchanges]):
         swap = (swaps[e // _WORD] & np.uint32(1 << (e % _WORD))) != np.uint32(0)
         x[i], x[j] = lax.select(swap, x[j], x[i]), lax.select(swap, x[i], x[j])
     return x
@@ -128,8 +133,12 @@ def add_in_order(
         partial_sums: n arrays of one shape and type.
         initial: where the sum starts (what was in memory before), if anywhere.
     """
-    x = permute(swaps, partial_sums)
-    return functools.reduce(lax.add, x if initial is None else [initial, *x])
+    if initial is not None:
+        return functools.reduce(lax.add, [initial, *permute(swaps, partial_sums)])
+    # The first two commute: an exchange of them at the end changes nothing.
+    exchanges = network(len(partial_sums))
+    needed = len(exchanges) - (exchanges[-1:] == ((0, 1),))
+    return functools.reduce(lax.add, permute(swaps, partial_sums, needed))
 
 
 def orders(swaps: Sequence[Array], n: int) -> np.ndarray:
