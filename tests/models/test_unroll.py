@@ -8,16 +8,17 @@ import pytest
 from prednet_jax.models import unroll as unroll_lib
 from prednet_jax.models.plan import Convolution
 
+
+def plan(inputs, **options):
+    return Convolution(
+        height=4, width=6, in_channels=inputs, out_channels=3, filter_size=3, **options
+    )
+
+
 PLANS = {
-    "across": Convolution(
-        height=4, width=6, in_channels=3, out_channels=3, filter_size=3,
-        algorithm="strip2",
-    ),
-    "down": Convolution(
-        height=4, width=6, in_channels=2, out_channels=3, filter_size=3,
-        upsampled=True, algorithm="auto",
-    ),
-}  # fmt: skip
+    "across": plan(3, algorithm="strip2"),
+    "down": plan(2, upsampled=True, algorithm="auto"),
+}
 
 
 def body(conv, others, carry, x):
@@ -152,16 +153,7 @@ def test_each_kernel_is_used_once_a_step():
             jax.grad(loss)(kernels, odd_body)
 
 
-TWO_PLANS = {
-    "gates": Convolution(
-        height=4, width=6, in_channels=5, out_channels=3, filter_size=3,
-        algorithm="direct",
-    ),
-    "features": Convolution(
-        height=4, width=6, in_channels=2, out_channels=3, filter_size=3,
-        algorithm="direct",
-    ),
-}  # fmt: skip
+TWO_PLANS = {"gates": plan(5), "features": plan(2)}
 
 
 def shared(conv, others, carry, frame):
