@@ -6,11 +6,12 @@ they take the place of MNIST where that is not at hand.
 """
 
 import functools
+import gzip
 import hashlib
 
 import numpy as np
 
-from prednet_jax.data.source import DataError
+from prednet_jax.data.shipped import shipped_bytes
 from prednet_jax.data.stills import Stills, scaled
 
 SIDE = 28
@@ -26,13 +27,16 @@ def digits() -> Stills:
     Raises:
         DataError: If scikit-learn is not installed.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise DataError(
-            "data=digits: needs scikit-learn; pip install scikit-learn"
-        ) from error
-    small = load_digits().images
+    # Not by `sklearn.datasets`: importing it takes as long as training a small network.
+    packed = shipped_bytes(
+        "digits",
+        "sklearn",
+        "datasets/data/digits.csv.gz",
+        requirement="scikit-learn>=1.5",
+    )
+    # 64 pixels row by row, then the label.
+    table = np.loadtxt(gzip.decompress(packed).decode().splitlines(), delimiter=",")
+    small = table[:, :-1].reshape(-1, 8, 8)
     grey = np.rint(small * (255 / 16)).astype(np.uint8)
     pictures = np.stack([scaled(picture, SIDE, SIDE) for picture in grey])
     return Stills(

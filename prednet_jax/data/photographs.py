@@ -1,14 +1,12 @@
 """The photographs that scikit-image ships inside its wheel, at any smaller scale."""
 
 import functools
-import importlib.util
 import io
-import pathlib
 
 import numpy as np
 
 from prednet_jax.data.frames import to_channels
-from prednet_jax.data.source import DataError
+from prednet_jax.data.shipped import shipped_bytes
 
 # Photographs of things at a human scale; the scientific pictures of the same folder
 # (retina, cells, galaxies) and its drawings are left out.
@@ -27,10 +25,7 @@ PHOTOGRAPHS = (
 
 @functools.cache
 def photograph_bytes(name: str) -> bytes:
-    """The file as shipped.
-
-    It is found without importing `skimage.data`, whose functions may turn to the
-    network.
+    """The file as shipped, found without `skimage.data`, which may use the network.
 
     Args:
         name: One of `PHOTOGRAPHS`.
@@ -41,17 +36,9 @@ def photograph_bytes(name: str) -> bytes:
     Raises:
         DataError: If scikit-image or the file is missing.
     """
-    spec = importlib.util.find_spec("skimage")
-    if spec is None or not spec.submodule_search_locations:
-        raise DataError("data=walk: needs scikit-image; pip install scikit-image")
-    path = pathlib.Path(spec.submodule_search_locations[0]) / "data" / name
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"data=walk: {path} of the installed scikit-image cannot be read "
-            f"({error.strerror}); pip install 'scikit-image>=0.24'"
-        ) from error
+    return shipped_bytes(
+        "walk", "skimage", f"data/{name}", requirement="scikit-image>=0.24"
+    )
 
 
 @functools.cache

@@ -1,5 +1,7 @@
 """The walk: a closed form of (seed, index), through photographs, like real video."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 
@@ -121,9 +123,9 @@ def test_large_frames_are_not_blown_up_from_nothing():
 def test_missing_photographs_are_named(monkeypatch, tmp_path):
     photographs.photograph_bytes.cache_clear()
     spec = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
-    monkeypatch.setattr(photographs.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     with pytest.raises(DataError, match=r"astronaut\.png.*scikit-image"):
         open_source("walk", **SIZE)
-    monkeypatch.setattr(photographs.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match="pip install scikit-image"):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install 'scikit-image"):
         open_source("walk", **SIZE)

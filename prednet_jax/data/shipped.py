@@ -1,0 +1,36 @@
+"""Files that other packages ship inside their wheels, read without importing them."""
+
+import importlib.util
+import pathlib
+
+from prednet_jax.data.source import DataError
+
+
+def shipped_bytes(data: str, package: str, file: str, *, requirement: str) -> bytes:
+    """A file of an installed package.
+
+    Args:
+        data: Name of the data that needs it, for the message.
+        package: Name under which the package is imported.
+        file: Path inside the package.
+        requirement: What to install where it is missing, as pip takes it.
+
+    Returns:
+        The bytes of the file.
+
+    Raises:
+        DataError: If the package or the file is missing.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(
+            f"data={data}: needs {requirement}; pip install '{requirement}'"
+        )
+    path = pathlib.Path(spec.submodule_search_locations[0]) / file
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"data={data}: {path} of the installed {package} cannot be read "
+            f"({error.strerror}); pip install '{requirement}'"
+        ) from error
