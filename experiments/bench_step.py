@@ -17,6 +17,7 @@ def run() -> dict:
 
     from prednet_jax import backends, keys, predict
     from prednet_jax import noise as noise_lib
+    from prednet_jax.models import prednet
     from prednet_jax.training import loop, truncated
 
     config = common.model_config("walk")
@@ -77,5 +78,6 @@ def run() -> dict:
         "inference": FLAGS.inference,
         "noise": FLAGS.noise,
         "convolution": config.convolution,
+        "convolutions": prednet.algorithms(config, dtype),
         "device": backends.device_description(),
     }

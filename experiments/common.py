@@ -41,6 +41,7 @@ _with_large_pages()
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import numpy as np  # noqa: E402
 from absl import app, flags, logging  # noqa: E402
 
 from prednet_jax.config import (  # noqa: E402
@@ -350,10 +351,19 @@ def _announce_long_compile(folder: str) -> None:
     jax.monitoring.register_event_duration_secs_listener(end)
 
 
-def manifest(config: PredNetConfig | AutoencoderConfig) -> dict:
-    """What every run records about its process."""
-    from prednet_jax import backends, keys, records
+def manifest(config: PredNetConfig | AutoencoderConfig, dtype: np.dtype) -> dict:
+    """What every run records about its process.
 
+    Args:
+        config: the network.
+        dtype: in which it is trained.
+    """
+    from prednet_jax import backends, keys, records
+    from prednet_jax.models import prednet
+
+    algorithms = {}
+    if isinstance(config, PredNetConfig):
+        algorithms = {"convolutions": prednet.algorithms(config, dtype)}
     chosen = {
         flag.name: flag.value for flag in FLAGS.get_key_flags_for_module("__main__")
     }
@@ -366,6 +376,7 @@ def manifest(config: PredNetConfig | AutoencoderConfig) -> dict:
         "network": dataclasses.asdict(config),
         "environment": records.environment(),
         "prng": keys.IMPLEMENTATION,
+        **algorithms,
     }
 
 
@@ -430,7 +441,6 @@ def save_examples(folder: Path, config, params: dict, source, count: int) -> Non
     The frames are the last of the source, or far beyond training in an endless one.
     """
     import jax
-    import numpy as np
 
     from prednet_jax import records
     from prednet_jax.training import truncated

@@ -221,7 +221,7 @@ class Job:
         from prednet_jax import data, records
 
         orders = [data.order_fingerprint(source, schedule) for source in sources]
-        return common.manifest(self.config) | {
+        return common.manifest(self.config, self.dtype) | {
             "model": FLAGS.model,
             "seed": seed,
             "data": sources[0].name,

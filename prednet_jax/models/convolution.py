@@ -40,6 +40,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from prednet_jax.models import winograd
@@ -125,6 +126,7 @@ def choose(
     filter_size: int,
     backend: str,
     upsampled: bool = False,
+    dtype: DTypeLike = jnp.float32,
 ) -> str:
     """The fastest algorithm measured for a shape.
 
@@ -136,12 +138,17 @@ def choose(
       filter_size: odd k.
       backend: platform name, as `jax.default_backend()` gives it.
       upsampled: whether the input is enlarged x2 first.
+      dtype: of the maps and the kernel.
 
     Returns:
       One of `ALGORITHMS`.
     """
     if backend != "cpu":
         return "xla"
+    # XLA has convolution kernels for the CPU in single and half precision only; in
+    # double it runs plain loops, and takes twice as long as the matrix products.
+    if dtype == jnp.float64:
+        return "im2col"
     if filter_size != 3:
         return "direct"
     if upsampled:
@@ -163,14 +170,20 @@ def resolve(
     out_channels: int,
     filter_size: int,
     upsampled: bool = False,
-    backend: str | None = None,
+    dtype: DTypeLike = jnp.float32,
 ) -> str:
     """An algorithm's name for a shape: `auto` is chosen, the others are checked."""
     if algorithm != "auto":
         return check(algorithm, filter_size, upsampled)
-    backend = jax.default_backend() if backend is None else backend
     return choose(
-        height, width, in_channels, out_channels, filter_size, backend, upsampled
+        height,
+        width,
+        in_channels,
+        out_channels,
+        filter_size,
+        jax.default_backend(),
+        upsampled,
+        dtype,
     )
 
 
@@ -198,7 +211,7 @@ def conv2d(
     height, width = x.shape[1] * scale, x.shape[2] * scale
     filter_size, _, inputs, outputs = kernel.shape
     algorithm = resolve(
-        algorithm, height, width, inputs, outputs, filter_size, upsampled
+        algorithm, height, width, inputs, outputs, filter_size, upsampled, x.dtype
     )
     return _conv2d(x, kernel, algorithm, upsampled)
 
@@ -319,7 +332,14 @@ def filter_gradient(
     parts = x if isinstance(x, tuple) else (x,)
     in_channels = sum(part.shape[-1] for part in parts)
     algorithm = resolve(
-        algorithm, height, width, in_channels, out_channels, filter_size, upsampled
+        algorithm,
+        height,
+        width,
+        in_channels,
+        out_channels,
+        filter_size,
+        upsampled,
+        dz.dtype,
     )
     one = partial(
         _filter_gradient,

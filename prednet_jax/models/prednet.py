@@ -27,12 +27,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from prednet_jax.config import PredNetConfig
 from prednet_jax.models.cells import clip_above, lstm, max_pool
 from prednet_jax.models.plan import Convolution
-from prednet_jax.models.unroll import Maps, unroll
+from prednet_jax.models.unroll import Maps, algorithm, unroll
 
 Params = Mapping[str, Mapping[str, jax.Array]]
 Conv = Callable[[Mapping[str, Maps]], jax.Array]
@@ -108,6 +109,16 @@ def convolutions(config: PredNetConfig) -> dict[str, Convolution]:
             a_filter = config.a_filters[layer]  # type: ignore[index]
             add(f"features_{layer}", a_filter, 2 * channels, config.channels[layer + 1])
     return table
+
+
+def algorithms(config: PredNetConfig, dtype: DTypeLike = jnp.float32) -> dict[str, str]:
+    """The algorithm that each convolution runs by in this process, by its name.
+
+    Args:
+        config: the network; what `convolution="auto"` means depends on the shape.
+        dtype: of the weights and frames.
+    """
+    return {name: algorithm(plan, dtype) for name, plan in convolutions(config).items()}
 
 
 def initial_state(

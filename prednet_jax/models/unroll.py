@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from prednet_jax.models import convolution
 from prednet_jax.models.plan import Convolution
@@ -41,8 +42,8 @@ class Reads:
     table: tuple[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]], ...]
 
 
-def algorithm(plan: Convolution) -> str:
-    """The algorithm that runs a convolution: `auto` is chosen for its shape.
+def algorithm(plan: Convolution, dtype: DTypeLike = jnp.float32) -> str:
+    """The algorithm that runs a convolution: `auto` is chosen for its shape and type.
 
     Raises:
       ValueError: the named algorithm cannot do this convolution.
@@ -55,12 +56,13 @@ def algorithm(plan: Convolution) -> str:
         plan.out_channels,
         plan.filter_size,
         plan.upsampled,
+        dtype,
     )
 
 
 def convolve(kernel: jax.Array, plan: Convolution, x: jax.Array) -> jax.Array:
     """Convolves `[B, H, W, in]` (half of H and W where upsampled) as planned."""
-    return convolution.conv2d(x, kernel, algorithm(plan), plan.upsampled)
+    return convolution.conv2d(x, kernel, algorithm(plan, x.dtype), plan.upsampled)
 
 
 def unroll(
@@ -94,7 +96,7 @@ def unroll(
         convolution.
     """
     static = tuple(
-        (name, algorithm(plan), plan.filter_size, plan.upsampled)
+        (name, algorithm(plan, kernels[name].dtype), plan.filter_size, plan.upsampled)
         for name, plan in sorted(convolutions.items())
     )
     return _unroll(body, static, dict(kernels), others, carry, xs)

@@ -97,6 +97,24 @@ def test_records_hold_what_the_contract_names(runs):
     assert (runs / "many/seed_0/examples.npz").is_file()
 
 
+def test_records_name_the_algorithm_of_each_convolution(runs, tmp_path):
+    assert set(manifest(runs / "again")["convolutions"].values()) == {"shifted"}
+    chosen = {}
+    for precision in ("float32", "float64"):
+        folder = tmp_path / precision
+        trained(
+            *TINY,
+            "--convolution=auto",
+            "--updates=1",
+            f"--precision={precision}",
+            f"--workdir={folder}",
+        )
+        chosen[precision] = manifest(folder)["convolutions"]
+    assert chosen["float32"]["top_down_0"] == "folded"
+    assert set(chosen["float64"].values()) == {"im2col"}
+    assert chosen["float32"].keys() == chosen["float64"].keys()
+
+
 def test_resumed_run_ends_in_the_same_bits(runs, tmp_path):
     """A run that stopped after its checkpoint at update 3 goes on from there."""
     folder = tmp_path / "r"

@@ -160,6 +160,15 @@ def test_auto_is_xla_on_a_gpu_and_never_fails_on_a_cpu():
                     assert convolution.check(name, size, upsampled) == name
 
 
+def test_auto_is_a_matrix_product_in_double_precision_on_a_cpu():
+    """XLA's own convolution there is a plain loop, and takes twice as long."""
+    shape = (24, 32, 12, 48, 3)
+    for upsampled in (False, True):
+        double = convolution.choose(*shape, "cpu", upsampled, jnp.float64)
+        assert double == "im2col" != convolution.choose(*shape, "cpu", upsampled)
+        assert convolution.choose(*shape, "gpu", upsampled, jnp.float64) == "xla"
+
+
 def test_config_offers_every_algorithm_but_the_special_one():
     assert set(CONVOLUTIONS) == {"auto", *convolution.ALGORITHMS} - {"folded"}
 
