@@ -7,7 +7,9 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Without it every script that a test starts would start twice.
-os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+os.environ.setdefault(
+    "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
+)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax

@@ -15,10 +15,12 @@ import math
 from collections.abc import Callable
 from functools import partial, singledispatch
 from itertools import pairwise
+from types import ModuleType
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.models import autoencoder, prednet
@@ -37,19 +39,17 @@ def _draw_block(sampler: Callable, key: jax.Array, index: int) -> jax.Array:
     return sampler(jax.random.fold_in(key, index), (_BLOCK,), jnp.float32)
 
 
-@partial(jax.jit, static_argnums=(1, 2))
-def _arrange(
-    blocks: list[jax.Array], shape: tuple[int, ...], scale: float
-) -> jax.Array:
-    flat = jnp.concatenate(blocks)[: math.prod(shape)]
-    return flat.reshape(shape) * jnp.float32(scale)
+def _library(key: jax.Array) -> ModuleType:
+    """NumPy, where nothing is traced: JAX would compile a program for each shape."""
+    return jnp if isinstance(key, jax.core.Tracer) else np
 
 
 def _drawn(sampler: Callable, shape: tuple[int, ...], scale: float) -> Initializer:
     def init(key: jax.Array) -> jax.Array:
         count = -(-math.prod(shape) // _BLOCK)
         blocks = [_draw_block(sampler, key, i) for i in range(count)]
-        return _arrange(blocks, shape, scale)
+        flat = _library(key).concatenate(blocks)[: math.prod(shape)]
+        return flat.reshape(shape) * np.float32(scale)
 
     return init
 
@@ -67,7 +67,7 @@ def _uniform(shape: tuple[int, ...], limit: float) -> Initializer:
 
 
 def _zeros(size: int) -> Initializer:
-    return lambda key: jnp.zeros((size,), jnp.float32)
+    return lambda key: _library(key).zeros((size,), np.float32)
 
 
 def _stacked(parts: list[Initializer]) -> Initializer:
@@ -76,7 +76,7 @@ def _stacked(parts: list[Initializer]) -> Initializer:
     def init(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key, len(parts))
         drawn = [part(k) for part, k in zip(parts, keys, strict=True)]
-        return jnp.concatenate(drawn, axis=2)
+        return _library(key).concatenate(drawn, axis=2)
 
     return init
 
@@ -211,7 +211,8 @@ def init_params(config: PredNetConfig | AutoencoderConfig, key: jax.Array) -> di
         module = Autoencoder(config)
     else:
         initializers(config)
-    return module.init(key, method="parameters")["params"]
+    params = module.init(key, method="parameters")["params"]
+    return jax.device_put(params)
 
 
 def parameter_shapes(

@@ -1,6 +1,7 @@
 """train.py as a user runs it: in a process of its own, tiny."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -129,8 +130,17 @@ def test_resumed_run_ends_in_the_same_bits(runs, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
-@pytest.mark.parametrize("chosen", [None, "glibc.malloc.check=0"])
-def test_a_script_starts_again_with_large_pages(tmp_path, monkeypatch, chosen):
+@pytest.mark.parametrize(
+    ("chosen", "added"),
+    [
+        (None, ["hugetlb=1", "arena_max=H"]),
+        ("glibc.malloc.check=0", ["hugetlb=1", "arena_max=H"]),
+        ("glibc.malloc.arena_max=7", ["hugetlb=1"]),
+    ],
+)
+def test_a_script_starts_again_with_its_heap_settings(
+    tmp_path, monkeypatch, chosen, added
+):
     """/proc/self/environ is what the process was started with, unlike os.environ."""
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     if chosen:
@@ -150,19 +160,24 @@ def test_a_script_starts_again_with_large_pages(tmp_path, monkeypatch, chosen):
     )
     lines = done.stdout.splitlines()
     # glibc cuts the value at its colons, in place.
-    first, *rest = (*([chosen] if chosen else []), "glibc.malloc.hugetlb=1")
+    heaps = str(max(1, os.cpu_count() // 2))
+    added = [f"glibc.malloc.{setting.replace('H', heaps)}" for setting in added]
+    first, *rest = (*([chosen] if chosen else []), *added)
     assert {f"GLIBC_TUNABLES={first}", *rest} <= set(lines)
+    found = [line.removeprefix("GLIBC_TUNABLES=") for line in lines]
+    assert sum(line.startswith("glibc.malloc.arena_max") for line in found) == 1
     assert lines[-1] == "['--a=b c']"
 
 
 EMITTERS = "--xla_cpu_use_fusion_emitters"
 YNN = "--xla_cpu_experimental_ynn_fusion_type"
+SCHEDULER = "--xla_cpu_scheduler_type"
 
 
 def test_a_script_sets_the_measured_flags_of_xla(tmp_path, monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     trained(*TINY, f"--workdir={tmp_path}/r")
-    expected = {f"{YNN}="}
+    expected = {f"{YNN}=", f"{SCHEDULER}=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
     if jax.__version_info__ < (0, 11):
         expected.add(f"{EMITTERS}=false")
     found = manifest(tmp_path / "r")["environment"]

@@ -1,5 +1,6 @@
 """Properties of the two forms that need no recorded data."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -136,6 +137,35 @@ def test_initialisers_have_the_published_spread():
         assert 0.98 * limit < kernel.max() <= limit
     assert "peephole" not in drawn["gates_0"]
     assert not np.asarray(drawn["gates_0"]["bias"]).any()
+
+
+def test_drawing_another_network_compiles_nothing_new():
+    """A program for each shape took a second to compile and 40 MB to keep."""
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: (
+            compiled.append(event)
+            if event == "/jax/core/compile/backend_compile_duration"
+            else None
+        )
+    )
+    key = jax.random.key(0)
+    init_params(PredNetConfig(channels=(3, 5), height=8, width=8), key)
+    jax.clear_caches()
+    compiled.clear()
+    init_params(PredNetConfig(channels=(3, 5), height=8, width=8), key)
+    some = len(compiled)
+    init_params(PredNetConfig(channels=(2, 7), height=12, width=20), key)
+    assert 0 < some == len(compiled)
+
+
+def test_parameters_drawn_in_a_traced_program_are_the_same():
+    config = PredNetConfig(channels=(2, 3), height=4, width=6)
+    traced = jax.jit(lambda key: init_params(config, key))(jax.random.key(3))
+    # A traced product may be fused with the last operation of the draw.
+    chex.assert_trees_all_close(
+        traced, init_params(config, jax.random.key(3)), rtol=3e-7
+    )
 
 
 def test_linen_modules_hold_the_same_parameters():
