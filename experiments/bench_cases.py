@@ -91,7 +91,7 @@ def _training(config, dtype, frames: np.ndarray) -> tuple:
     def body(state, frames):
         return step(state, frames, jax.numpy.asarray(False), key)[0]
 
-    return jax.jit(body, donate_argnums=0), state
+    return truncated.jit_update(body), state
 
 
 def _inference(config, dtype, frames: np.ndarray) -> tuple:

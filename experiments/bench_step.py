@@ -11,7 +11,7 @@ FLAGS = flags.FLAGS
 
 
 def run() -> dict:
-    """One window of training (or of prediction), resident on the device, donated."""
+    """One window of training (or of prediction), resident on the device."""
     import jax
     import jax.numpy as jnp
 
@@ -49,7 +49,7 @@ def run() -> dict:
             config, params, optimizer, batch=FLAGS.batch
         )
     start = time.perf_counter()
-    compiled = jax.jit(body, donate_argnums=0).lower(state, frames).compile()
+    compiled = truncated.jit_update(body).lower(state, frames).compile()
     compile_seconds = time.perf_counter() - start
     seconds = []
     for i in range(FLAGS.repeats + 2):

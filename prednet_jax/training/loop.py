@@ -1,7 +1,7 @@
 """The training loop: frames in, one record an update out.
 
 Frames travel to the device once, as uint8, a chunk of windows at a time; each update is
-one dispatch of one compiled program whose state is donated.
+one dispatch of one compiled program (see `truncated.jit_update` for its memory).
 """
 
 import time
@@ -107,7 +107,7 @@ def compile_update(
     method: Method,
     noise: NoiseSpec | None,
 ) -> Callable:
-    """One update as one compiled program; the state it is given is donated.
+    """One update as one compiled program (`truncated.jit_update`).
 
     Returns:
         `update(state, chunk, k, first, key) -> (state, StepMetrics)` with `chunk`
@@ -125,7 +125,7 @@ def compile_update(
     ) -> tuple[TrainState, truncated.StepMetrics]:
         return step(state, chunk[k][:, None], first, key)
 
-    return jax.jit(update, donate_argnums=0)
+    return truncated.jit_update(update)
 
 
 def train(
@@ -147,7 +147,7 @@ def train(
 
     Yields:
         The state after each update, valid until the next is asked for (its buffers
-        are donated to the next update), and the update's record.
+        may be donated to the next update), and the update's record.
     """
     key = keys.stream(seed, "noise")
     done = int(state.update)

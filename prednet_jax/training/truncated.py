@@ -8,7 +8,7 @@ sequence one transition shorter, an unfinished tail dropped.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -129,6 +129,17 @@ def _initial_train_state(config, optimizer, batch, params):
         carry = prednet.initial_state(config, batch, dtype)
     params = jax.tree.map(jnp.copy, params)
     return TrainState(params, optimizer.init(params), carry, jnp.zeros((), jnp.int32))
+
+
+def jit_update(update: Callable) -> Any:
+    """`jax.jit` of an update, which is donated its first argument, the state.
+
+    Not on a CPU. There a moment that is updated in place has to wait for all that read
+    it, and fewer operations run side by side: 8 % of a step at 64x48, 4 % at 160x120.
+    The temporaries grow by most of what the second copy of the state would take.
+    """
+    donated = () if jax.default_backend() == "cpu" else (0,)
+    return jax.jit(update, donate_argnums=donated)
 
 
 def make_step(
