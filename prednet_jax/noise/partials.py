@@ -94,7 +94,10 @@ def stack_pieces(x: Array, axis: int, n: int) -> Array:
 
 
 def plan_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
-    """dot_general: pieces of one contracted axis become a batch axis."""
+    """dot_general: pieces of one contracted axis become a batch axis.
+
+    Where no contracted axis has three terms, they are cut together, a product a piece.
+    """
     (lc, rc), (lb, rb) = params["dimension_numbers"]
     sizes = [lhs.shape[d] for d in lc]
     terms = math.prod(sizes)
@@ -105,31 +108,38 @@ def plan_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | 
     batch = math.prod(lhs.shape[d] for d in lb)
     outputs = lhs.size * rhs.size // max(1, terms**2 * batch)
     n = _product_pieces(spec, terms, outputs)
-    merge = max(sizes) < 3
-    position = 0 if merge else _position(sizes, n)
-    n = min(n, terms if merge else sizes[position])
+    product = functools.partial(
+        lax.dot_general,
+        precision=params["precision"],
+        preferred_element_type=widened(_dot_type(params, lhs, rhs)),
+    )
+    if max(sizes) < 3:
+        pieces = _cut_axes(sizes, n)
+
+        def apart(a: Array, b: Array) -> tuple[None, list[Array]]:
+            return None, [
+                product(
+                    _slice_axes(a, lc, piece),
+                    _slice_axes(b, rc, piece),
+                    params["dimension_numbers"],
+                )
+                for piece in pieces
+            ]
+
+        return Cut(len(pieces), apart)
+    position = _position(sizes, n)
+    n = min(n, sizes[position])
+    i, j = lc[position], rc[position]
+    numbers = (
+        (tuple(_after(d, i) for d in lc), tuple(_after(d, j) for d in rc)),
+        (
+            (i, *(_moved(d, i) for d in lb)),
+            (j, *(_moved(d, j) for d in rb)),
+        ),
+    )
 
     def split(a: Array, b: Array) -> tuple[None, list[Array]]:
-        la, ra = tuple(lc), tuple(rc)
-        if merge:
-            a, la = _merge_axes(a, la)
-            b, ra = _merge_axes(b, ra)
-        i, j = la[position], ra[position]
-        a, b = stack_pieces(a, i, n), stack_pieces(b, j, n)
-        numbers = (
-            (tuple(_after(d, i) for d in la), tuple(_after(d, j) for d in ra)),
-            (
-                (i, *(_moved(d, i) for d in _remap(lb, lhs, lc, merge))),
-                (j, *(_moved(d, j) for d in _remap(rb, rhs, rc, merge))),
-            ),
-        )
-        out = lax.dot_general(
-            a,
-            b,
-            numbers,
-            precision=params["precision"],
-            preferred_element_type=widened(_dot_type(params, lhs, rhs)),
-        )
+        out = product(stack_pieces(a, i, n), stack_pieces(b, j, n), numbers)
         return None, _unstack(out)
 
     return Cut(n, split)
@@ -485,19 +495,21 @@ def _moved(d: int, axis: int) -> int:
     return d + (d > axis)
 
 
-def _remap(dims: Sequence[int], x: Any, merged: Sequence[int], merge: bool) -> list:
-    """Where axes are once the contracted ones were merged into a last one."""
-    if not merge:
-        return list(dims)
-    return [d - sum(m < d for m in merged) for d in dims]
-
-
 def _merge_axes(x: Array, axes: Sequence[int]) -> tuple[Array, tuple[int, ...]]:
     """Move `axes` to the end, in their order, and make them one."""
     kept = [d for d in range(x.ndim) if d not in axes]
     x = lax.transpose(x, (*kept, *axes))
     x = lax.reshape(x, (*x.shape[: len(kept)], math.prod(x.shape[len(kept) :])))
     return x, (len(kept),)
+
+
+def _slice_axes(
+    x: Array, axes: Sequence[int], piece: Sequence[tuple[int, int]]
+) -> Array:
+    """`x` from start to stop along each of the axes."""
+    for axis, (start, stop) in zip(axes, piece, strict=True):
+        x = lax.slice_in_dim(x, start, stop, axis=axis)
+    return x
 
 
 def _pad_end(x: Array, axis: int, count: int) -> Array:

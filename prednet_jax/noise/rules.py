@@ -103,7 +103,7 @@ MATRIX_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 # Single-result primitives without rounding that XLA computes anew in each reader.
 PASSED_ON = frozenset(
     (  # noqa: SIM905
-        "reshape transpose broadcast_in_dim squeeze expand_dims rev slice copy "
+        "reshape transpose broadcast_in_dim squeeze expand_dims rev slice split copy "
         "convert_element_type neg abs max min select_n"
     ).split()
 )

@@ -604,7 +604,12 @@ def _readers(jaxpr: Any, readers: Sequence[int] | None = None) -> Counter[Any]:
         name, atoms = equation.primitive.name, equation.invars
         results = [found[var] for var in equation.outvars]
         if name in rules.PASSED_ON:
-            counts = results * len(atoms)
+            # The results of a split are different parts: no element is read twice.
+            counts = [max(results)] * len(atoms)
+            size = equation.outvars[0].aval.size
+            if name == "broadcast_in_dim" and 1 < atoms[0].aval.size < size:
+                # Each copy computes it anew.
+                counts[0] *= 2
         elif name in RUN_ONCE:
             inner, _ = compat.open_jaxpr(compat.sub_jaxprs(equation.params)[0])
             inside = _readers(inner, results)

@@ -79,6 +79,23 @@ def test_a_sum_in_random_order_is_held_behind_cheap_arithmetic(name):
     assert barriers(dear, KEYS[0], X) == 0
 
 
+def test_a_sum_that_is_spread_out_is_held_before():
+    """Else each copy of an element is summed anew, as behind the pooling."""
+
+    def parts(x):
+        return jnp.split(x @ W, 2, axis=1)
+
+    def enlarged(x):
+        left, right = parts(x)
+        return jnp.broadcast_to((left + right)[:, None], (24, 2, 12))
+
+    spec = noise.ReductionOrder()
+    assert barriers(noise.inject(lambda x: sum(parts(x)), spec), KEYS[0], X) == 0
+    assert barriers(noise.inject(enlarged, spec), KEYS[0], X) == 1
+    # The halves of a split are different elements: none is read twice.
+    assert barriers(noise.inject(parts, spec), KEYS[0], X) == 0
+
+
 def network(x):
     """Values are read twice, and XLA's sums depend on what it fuses into them."""
 

@@ -82,6 +82,12 @@ CASES = {
         (2, 3, 2, 40),
         (2, 2, 40, 5),
     ),
+    # No contracted axis holds three pieces.
+    "dot_general twos": (
+        lambda a, b: jnp.einsum("bihjk,bkhjl->bil", a, b),
+        (3, 9, 2, 2, 2),
+        (3, 2, 2, 2, 5),
+    ),
     "conv": (convolution, X, K),
     "conv general": (functools.partial(convolution, **GENERAL), X, K_GENERAL),
     # Cut along a window that is dilated, each piece with its own padding.
