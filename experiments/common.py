@@ -30,7 +30,7 @@ def _with_measured_heap() -> None:
     a_script = script.is_file() and script.parent == folder
     if not a_script or sys.platform != "linux":
         return
-    heaps = max(1, (os.cpu_count() or 1) // 2)
+    heaps = max(1, len(os.sched_getaffinity(0)) // 2)
     chosen = os.environ.get("GLIBC_TUNABLES", "")
     settings = {"glibc.malloc.hugetlb": 1, "glibc.malloc.arena_max": heaps}
     missing = [f"{name}={n}" for name, n in settings.items() if name not in chosen]

@@ -241,7 +241,7 @@ _XLA_FLAGS = {
     # No convolutions in YNNPACK: its small ones gain nothing by a second thread.
     "--xla_cpu_experimental_ynn_fusion_type": ("", (0, 12)),
     # The order of operations that needs least memory, not the one that could keep most
-    # threads busy: two thirds of the temporaries, and as fast.
+    # threads busy: half to three quarters of the temporaries, and no slower.
     "--xla_cpu_scheduler_type": ("CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED", (0, 12)),
 }
 

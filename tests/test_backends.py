@@ -3,6 +3,7 @@
 import types
 
 import jax
+import pytest
 
 from prednet_jax import backends
 
@@ -11,17 +12,30 @@ from prednet_jax import backends
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
-def test_memory_of_a_long_compilation_is_given_back(monkeypatch):
+@pytest.fixture
+def listeners(monkeypatch):
+    """What is registered meanwhile; it is taken back."""
+    found = []
+    monkeypatch.setattr(
+        jax.monitoring, "register_event_duration_secs_listener", found.append
+    )
+    return found
+
+
+def test_memory_of_a_long_compilation_is_given_back(monkeypatch, listeners):
     trimmed = []
     library = types.SimpleNamespace(malloc_trim=trimmed.append)
     monkeypatch.setattr(backends.ctypes, "CDLL", lambda name: library)
     backends.release_memory_of_compiling.__wrapped__()
-    jax.monitoring.record_event_duration_secs(COMPILED, 0.2)
+    (compiled,) = listeners
+    compiled(COMPILED, 0.2)
+    compiled("/another/event", 5.0)
     assert trimmed == []
-    jax.monitoring.record_event_duration_secs(COMPILED, 5.0)
+    compiled(COMPILED, 5.0)
     assert trimmed == [0]
 
 
-def test_a_c_library_that_cannot_trim_is_left_alone(monkeypatch):
+def test_a_c_library_that_cannot_trim_is_left_alone(monkeypatch, listeners):
     monkeypatch.setattr(backends.ctypes, "CDLL", lambda name: types.SimpleNamespace())
     backends.release_memory_of_compiling.__wrapped__()
+    assert listeners == []

@@ -25,7 +25,7 @@ def digits() -> Stills:
         The pictures, in scikit-learn's order.
 
     Raises:
-        DataError: If scikit-learn is not installed.
+        DataError: If scikit-learn or its file is missing.
     """
     # Not by `sklearn.datasets`: importing it takes as long as training a small network.
     packed = shipped_bytes(

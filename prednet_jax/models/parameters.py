@@ -39,16 +39,16 @@ def _draw_block(sampler: Callable, key: jax.Array, index: int) -> jax.Array:
     return sampler(jax.random.fold_in(key, index), (_BLOCK,), jnp.float32)
 
 
-def _library(key: jax.Array) -> ModuleType:
+def _library(x: jax.Array) -> ModuleType:
     """NumPy, where nothing is traced: JAX would compile a program for each shape."""
-    return jnp if isinstance(key, jax.core.Tracer) else np
+    return jnp if isinstance(x, jax.core.Tracer) else np
 
 
 def _drawn(sampler: Callable, shape: tuple[int, ...], scale: float) -> Initializer:
     def init(key: jax.Array) -> jax.Array:
         count = -(-math.prod(shape) // _BLOCK)
         blocks = [_draw_block(sampler, key, i) for i in range(count)]
-        flat = _library(key).concatenate(blocks)[: math.prod(shape)]
+        flat = _library(blocks[0]).concatenate(blocks)[: math.prod(shape)]
         return flat.reshape(shape) * np.float32(scale)
 
     return init
@@ -76,7 +76,7 @@ def _stacked(parts: list[Initializer]) -> Initializer:
     def init(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key, len(parts))
         drawn = [part(k) for part, k in zip(parts, keys, strict=True)]
-        return _library(key).concatenate(drawn, axis=2)
+        return _library(drawn[0]).concatenate(drawn, axis=2)
 
     return init
 
@@ -146,7 +146,10 @@ class _Group(nn.Module):
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        return {leaf: self.param(leaf, init) for leaf, init in self.leaves.items()}
+        return {
+            leaf: self.param(leaf, lambda key, init=init: jax.device_put(init(key)))
+            for leaf, init in self.leaves.items()
+        }
 
 
 class PredNet(nn.Module):
@@ -211,8 +214,7 @@ def init_params(config: PredNetConfig | AutoencoderConfig, key: jax.Array) -> di
         module = Autoencoder(config)
     else:
         initializers(config)
-    params = module.init(key, method="parameters")["params"]
-    return jax.device_put(params)
+    return module.init(key, method="parameters")["params"]
 
 
 def parameter_shapes(

@@ -96,7 +96,8 @@ def stack_pieces(x: Array, axis: int, n: int) -> Array:
 def plan_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
     """dot_general: pieces of one contracted axis become a batch axis.
 
-    Where no contracted axis has three terms, they are cut together, a product a piece.
+    Where no contracted axis has three terms, they are cut together, a product a piece:
+    four pieces, not three, of two axes of two.
     """
     (lc, rc), (lb, rb) = params["dimension_numbers"]
     sizes = [lhs.shape[d] for d in lc]

@@ -100,7 +100,7 @@ ARITHMETIC = frozenset(
 
 MATRIX_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 
-# Single-result primitives without rounding that XLA computes anew in each reader.
+# Primitives without rounding that XLA computes anew in each reader.
 PASSED_ON = frozenset(
     (  # noqa: SIM905
         "reshape transpose broadcast_in_dim squeeze expand_dims rev slice split copy "

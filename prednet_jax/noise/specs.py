@@ -104,7 +104,8 @@ class ReductionOrder(NoiseSpec):
         profile: which primitives are perturbed; see `rules.PROFILES` for the sources.
         shortest: a dot or convolution with more than 1024 outputs is cut into 3 pieces
             instead of `partials` where pieces would have fewer products than this;
-            library kernels do the same, and short pieces cost most of the time.
+            library kernels do the same, and short pieces cost most of the time. (4
+            where no contracted axis holds three.)
     """
 
     partials: int = 8

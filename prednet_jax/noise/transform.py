@@ -583,7 +583,7 @@ def _uses(jaxpr: Any) -> Counter[Any]:
 
 
 def _readers(jaxpr: Any, readers: Sequence[int] | None = None) -> Counter[Any]:
-    """How many computations read each variable of a jaxpr.
+    """How often each variable of a jaxpr is computed, if nothing holds it.
 
     As `_uses`, but what XLA fuses into its readers stands for them: an equation of
     `rules.PASSED_ON`, or the body of a call.
@@ -604,7 +604,8 @@ def _readers(jaxpr: Any, readers: Sequence[int] | None = None) -> Counter[Any]:
         name, atoms = equation.primitive.name, equation.invars
         results = [found[var] for var in equation.outvars]
         if name in rules.PASSED_ON:
-            # The results of a split are different parts: no element is read twice.
+            # The results of a split are different parts: no element is read twice. (Of
+            # slices that is not known.)
             counts = [max(results)] * len(atoms)
             size = equation.outvars[0].aval.size
             if name == "broadcast_in_dim" and 1 < atoms[0].aval.size < size:

@@ -136,7 +136,8 @@ def jit_update(update: Callable) -> Any:
 
     Not on a CPU. There a moment that is updated in place has to wait for all that read
     it, and fewer operations run side by side: 8 % of a step at 64x48, 4 % at 160x120.
-    The temporaries grow by most of what the second copy of the state would take.
+    A state that is kept costs 12 MB and 113 MB of peak memory. Replicas have many and
+    are donated all the same.
     """
     donated = () if jax.default_backend() == "cpu" else (0,)
     return jax.jit(update, donate_argnums=donated)

@@ -160,7 +160,7 @@ def test_a_script_starts_again_with_its_heap_settings(
     )
     lines = done.stdout.splitlines()
     # glibc cuts the value at its colons, in place.
-    heaps = str(max(1, os.cpu_count() // 2))
+    heaps = str(max(1, len(os.sched_getaffinity(0)) // 2))
     added = [f"glibc.malloc.{setting.replace('H', heaps)}" for setting in added]
     first, *rest = (*([chosen] if chosen else []), *added)
     assert {f"GLIBC_TUNABLES={first}", *rest} <= set(lines)

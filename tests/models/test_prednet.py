@@ -139,15 +139,17 @@ def test_initialisers_have_the_published_spread():
     assert not np.asarray(drawn["gates_0"]["bias"]).any()
 
 
-def test_drawing_another_network_compiles_nothing_new():
+def test_drawing_another_network_compiles_nothing_new(request):
     """A program for each shape took a second to compile and 40 MB to keep."""
     compiled = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **_: (
-            compiled.append(event)
-            if event == "/jax/core/compile/backend_compile_duration"
-            else None
-        )
+
+    def listener(event, seconds, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    request.addfinalizer(
+        lambda: jax.monitoring.unregister_event_duration_listener(listener)
     )
     key = jax.random.key(0)
     init_params(PredNetConfig(channels=(3, 5), height=8, width=8), key)
