@@ -269,7 +269,9 @@ def release_memory_of_compiling() -> None:
     as small, while a training step asks for a few large blocks. Does nothing where the
     C library has no `malloc_trim`.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    # Without a name it is the process's own library, on POSIX systems alone.
+    library = ctypes.CDLL(None) if os.name == "posix" else None
+    trim = getattr(library, "malloc_trim", None)
     if trim is None:
         return
 

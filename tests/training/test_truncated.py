@@ -177,3 +177,11 @@ def test_uint8_frames_are_brought_to_pixels():
 def test_bad_values_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         train_windows(PARAMS, CONFIG, FRAMES, **options)
+
+
+@pytest.mark.parametrize(("backend", "donated"), [("cpu", False), ("gpu", True)])
+def test_the_state_is_donated_but_on_a_cpu(monkeypatch, backend, donated):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    update = truncated.jit_update(lambda state, frames: state + frames)
+    (state, frames), _ = update.lower(jnp.ones(3), jnp.ones(3)).args_info
+    assert (state.donated, frames.donated) == (donated, False)
