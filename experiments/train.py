@@ -218,7 +218,7 @@ class Job:
 
     def manifest(self, seed: int, sources: list, schedule: object, weights: dict):
         """What a run's manifest says before it starts."""
-        from prednet_jax import data, records
+        from prednet_jax import data, noise, records
 
         orders = [data.order_fingerprint(source, schedule) for source in sources]
         return common.manifest(self.config, self.dtype) | {
@@ -226,6 +226,7 @@ class Job:
             "seed": seed,
             "data": sources[0].name,
             "updates": FLAGS.updates,
+            "noise": noise.format(noise.parse(FLAGS.noise), defaults=True),
             "initial_params_sha256": records.fingerprint(weights),
             "data_order_sha256": common.joined(orders),
         }

@@ -66,10 +66,16 @@ def parse(text: str) -> NoiseSpec:
         raise ValueError(f"noise={text!r}: {error}") from None
 
 
-def format(spec: NoiseSpec) -> str:
-    """The text of a spec, without default options: the inverse of `parse`."""
+def format(spec: NoiseSpec, *, defaults: bool = False) -> str:
+    """The text of a spec: the inverse of `parse`.
+
+    Args:
+        spec: any noise spec.
+        defaults: whether options that have their default value are written too, as
+            records want it.
+    """
     found = specs.parts(spec)
-    return "+".join(_text(part) for part in found) if found else "identity"
+    return "+".join(_text(part, defaults) for part in found) if found else "none"
 
 
 def _split_parts(text: str) -> list[str]:
@@ -145,14 +151,14 @@ def _value(name: str, kind: str, text: str) -> Any:
     return text
 
 
-def _text(spec: NoiseSpec) -> str:
+def _text(spec: NoiseSpec, defaults: bool) -> str:
     name = next(name for name, kind in KINDS.items() if kind is type(spec))
     if isinstance(spec, specs.ReducedPrecision):
         return spec.format
     options = [
         f"{f.name}={_value_text(getattr(spec, f.name))}"
         for f in dataclasses.fields(spec)
-        if getattr(spec, f.name) != f.default
+        if defaults or getattr(spec, f.name) != f.default
     ]
     return name + (":" + ",".join(options) if options else "")
 
@@ -160,4 +166,4 @@ def _text(spec: NoiseSpec) -> str:
 def _value_text(value: Any) -> str:
     if isinstance(value, tuple):
         return "|".join(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool | None) else str(value)

@@ -214,8 +214,6 @@ def _arm(arm: Mapping[str, Any]) -> str:
     facts = [status]
     if arm.get("noise") not in (None, "none"):
         facts.append(f"noise {arm['noise']}")
-    if arm.get("granularity"):
-        facts.append(f"granularity {arm['granularity']}")
     if arm.get("gpu"):
         facts.append(f"on {arm['gpu']}")
     if arm.get("threads"):

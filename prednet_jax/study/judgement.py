@@ -375,7 +375,7 @@ def _arm(job: Job, runs: list[records.Run]) -> dict[str, Any]:
         "meaning": job.arm.meaning,
         "command": job.shown,
         "status": "run",
-        "noise": manifest["flags"]["noise"],
+        "noise": manifest["noise"],
         "threads": manifest["device"]["threads"],
         "measured_parallelism": manifest["measured_parallelism"],
         "seconds_per_update": float(np.median(seconds)),

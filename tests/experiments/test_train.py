@@ -93,6 +93,7 @@ def test_records_hold_what_the_contract_names(runs):
     assert {"loss", "last_frame_loss", "grad_norm"} <= set(rows[0])
     found = manifest(runs / "again")
     assert found["flags"]["channels"] == ["3", "4"]
+    assert found["noise"] == "none"
     assert found["device"]["platform"] == "cpu"
     assert found["versions"]["jax"]
     assert (runs / "many/seed_0/examples.npz").is_file()

@@ -147,10 +147,21 @@ def test_what_is_written_is_read_back(found):
     spec = noise.compose(*found)
     text = noise.format(spec)
     assert noise.parse(text) == spec
+    assert noise.parse(noise.format(spec, defaults=True)) == spec
     assert noise.parse(f"  {text.replace(',', ' , ').replace('=', ' = ')} ") == spec
     assert hash(noise.parse(text)) == hash(spec)
     # Specs meet in the order in which they are written.
     assert specs.parts(spec) == tuple(found)
+
+
+def test_records_write_every_option_out():
+    assert noise.format(noise.Identity(), defaults=True) == "none"
+    spec = noise.ReductionOrder(granularity="element") + noise.UlpPerturbation()
+    assert noise.format(spec, defaults=True) == (
+        "reduction_order:partials=8,granularity=element,tile=32,schedule=call,"
+        "profile=uniform_worst_case,shortest=256"
+        "+ulp:primitives=none,deterministic=false,max_ulps=1"
+    )
 
 
 def test_short_forms():

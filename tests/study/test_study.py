@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax import backends, records, statistics, study
+from prednet_jax import backends, noise, records, statistics, study
 from prednet_jax.report.tables import arms_list, text_table
 from prednet_jax.study import judgement
 from prednet_jax.study.design import estimate
@@ -44,7 +44,7 @@ def write_runs(job, losses, *, weights="same", end=None):
                 "initial_params_sha256": f"{weights}{seed}",
                 "data_order_sha256": f"data{seed}",
                 "final_params_sha256": end or f"{job.arm.name}{seed}",
-                "flags": {"noise": "none"},
+                "noise": "none",
                 "device": {"threads": 2, "kind": "some kind"},
                 "measured_parallelism": 1.9,
                 "versions": {"jax": "0"},
@@ -489,6 +489,10 @@ def test_whole_comparison_of_the_autoencoder(tmp_path):
     assert verdict["verdict"]["autoencoder"] == "inconclusive"
     assert verdict["controls"]["theory_matched"] is True
     assert verdict["controls"]["units_separated"] is True
+    noises = {arm["name"]: arm["noise"] for arm in verdict["arms"] if "noise" in arm}
+    assert noises["float32"] == "none"
+    assert noise.parse(noises["reduction_order"]) == noise.ReductionOrder()
+    assert "granularity=tile" in noises["reduction_order"]
     if backends.gpu_found() is None:
         assert "skipped gpu: no GPU found" in done.stdout
     assert (tmp_path / "out" / "report.html").is_file()
