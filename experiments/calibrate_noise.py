@@ -16,7 +16,6 @@ Writes calibration.json and calibration.png to --workdir.
 """
 
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -48,6 +47,7 @@ flags.DEFINE_string("outputs", None, "Internal: write first outputs here and end
 def main(argv: list[str]) -> None:
     """Checks the flags, measures every reduction, writes table, JSON and figure."""
     del argv
+    common.check_workdir(FLAGS.workdir)
     for name, low in (("repeats", 2), ("compilations", 1), ("processes", 0)):
         if getattr(FLAGS, name) < low:
             raise ValueError(f"--{name}={getattr(FLAGS, name)}: expected {low} or more")
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> None:
     workdir = Path(FLAGS.workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     result = {
-        "command": command(),
+        "command": common.command(),
         "device": device,
         "versions": records.versions(),
         "environment": records.environment(),
@@ -121,15 +121,6 @@ def orders() -> dict:
         )
         for profile in FLAGS.profile
     }
-
-
-def command() -> str:
-    """The command that repeats these measurements, on this device or another."""
-    words = ["python", "experiments/calibrate_noise.py"]
-    for flag in FLAGS.get_flags_for_module(sys.argv[0]):
-        if flag.present and flag.name != "workdir":
-            words.append(flag.serialize())
-    return shlex.join(words)
 
 
 def measure(probe, specs: dict, others: list) -> dict:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import re
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -86,6 +87,8 @@ def _parse(argv: list[str]) -> list[str]:
         raise SystemExit(0) from None
     except flags.IllegalFlagValueError as error:
         fail(f"{error}; expected {_expected(str(error))}")
+    except flags.UnrecognizedFlagError as error:
+        fail(f"{error}; expected a flag that --help lists")
     except flags.Error as error:
         fail(error)
     if len(rest) > 1:
@@ -389,6 +392,49 @@ def manifest(config: PredNetConfig | AutoencoderConfig, dtype: np.dtype) -> dict
         "prng": keys.IMPLEMENTATION,
         **algorithms,
     }
+
+
+def check_workdir(path: str) -> None:
+    """Refuses a --workdir that cannot be written, before anything is measured.
+
+    Raises:
+        ValueError: a file is in the way, or the directory is not writable.
+    """
+    folder = Path(path).absolute()
+    nearest = next(p for p in (folder, *folder.parents) if p.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise ValueError(
+            f"--workdir={path}: {nearest} is no directory that can be written; "
+            "expected one, or a path below one"
+        )
+
+
+def command() -> str:
+    """The command that repeats this run, here or elsewhere, but for its directory."""
+    words = ["python", f"experiments/{Path(sys.argv[0]).name}"]
+    for flag in FLAGS.get_key_flags_for_module("__main__"):
+        if flag.present and flag.name != "workdir":
+            words += flag.serialize().splitlines()
+    return shlex.join(words)
+
+
+def batches(source: object, schedule: object) -> Iterator[tuple]:
+    """What each update sees, on the host.
+
+    Yields:
+        Frames `[T + 1, 1, H, W, C]` (`[1, 1, H, W, C]` for an autoencoder), uint8, and
+        whether they open a sequence.
+    """
+    from prednet_jax import data
+
+    if not schedule.window:
+        for images in data.single_images(source, schedule, 64):
+            for image in images:
+                yield image[None, None], np.bool_(True)
+        return
+    for frames, first in data.chunks(source, schedule, 16):
+        for window, opens in zip(frames, first, strict=True):
+            yield window[:, None], np.bool_(opens)
 
 
 def joined(digests: list[str]) -> str:

@@ -13,7 +13,6 @@ rounding errors are amplified, not that they matter: compare the losses.
 """
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import common
@@ -39,6 +38,7 @@ flags.DEFINE_string("workdir", "results/divergence", "Where to write.")
 def main(argv: list[str]) -> None:
     """Checks the flags, trains twice, writes table, JSON and figure."""
     del argv
+    common.check_workdir(FLAGS.workdir)
     if FLAGS.updates < 5:
         raise ValueError(f"--updates={FLAGS.updates}: expected at least 5")
     if FLAGS.window < 2:
@@ -115,25 +115,11 @@ def measure() -> dict:
         recorded(update, losses[0]),
         truncated.initial_train_state(config, params, optimizer),
         truncated.initial_train_state(config, other, optimizer),
-        batches(source, schedule),
+        common.batches(source, schedule),
         step_b=recorded(noisy, losses[1]),
         weights=lambda state: state.params,
     )
     return judged(log_distance, np.array(travelled), losses)
-
-
-def batches(source, schedule) -> Iterator[tuple]:
-    """Frames `[T + 1, 1, H, W, C]` uint8 and whether they open a sequence."""
-    from prednet_jax import data
-
-    if not schedule.window:
-        for images in data.single_images(source, schedule, 64):
-            for image in images:
-                yield image[None, None], np.bool_(True)
-        return
-    for frames, first in data.chunks(source, schedule, 16):
-        for window, opens in zip(frames, first, strict=True):
-            yield window[:, None], np.bool_(opens)
 
 
 def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> dict:

@@ -19,7 +19,7 @@ float64 on the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -79,6 +79,34 @@ def l2_distance(a: Any, b: Any) -> float:
     for x, y in _pairs(a, b):
         total += float(np.sum(np.square(_difference(x, y))))
     return float(np.sqrt(total))
+
+
+def spread_and_shift(reference: Any, samples: Sequence[Any]) -> tuple[float, float]:
+    """How far noisy values scatter, and how far their mean is from the clean value.
+
+    Args:
+        reference: pytree of arrays, without noise.
+        samples: two or more of the same structure and shapes, noise drawn anew in each.
+
+    Returns:
+        The root mean square distance (L2) of the samples from their expected value, as
+        estimated from their mean, and the distance of that mean from the reference;
+        both in units of the norm of the reference.
+
+    Raises:
+        ValueError: with fewer than two samples or a reference of zeros, and as for
+            `v_ermv`.
+    """
+    n = len(samples)
+    if n < 2:
+        raise ValueError(f"{n} samples: expected two or more")
+    wide = [jax.tree.map(lambda x: np.asarray(x, np.float64), s) for s in samples]
+    mean = jax.tree.map(lambda *xs: np.mean(xs, axis=0), *wide)
+    norm = l2_distance(reference, jax.tree.map(np.zeros_like, mean))
+    if norm == 0:
+        raise ValueError("a reference of zeros: expected one with a norm")
+    squares = sum(l2_distance(mean, sample) ** 2 for sample in wide)
+    return float(np.sqrt(squares / (n - 1)) / norm), l2_distance(reference, mean) / norm
 
 
 def churn(

@@ -92,3 +92,20 @@ def test_other_refusals():
         variability.churn(np.ones((2, 1)), np.ones((2, 1)))
     with pytest.raises(ValueError, match="float16"):
         variability.ulp_distance(np.ones(2, np.float32), np.ones(2, np.float16))
+
+
+def test_spread_and_shift():
+    """By hand: two samples 2 apart about a mean that is 1 away, norm 5."""
+    clean = {"a": np.array([3.0]), "b": np.array([4.0])}
+    samples = [
+        {"a": np.array([4.0]), "b": np.array([3.0])},
+        {"a": np.array([4.0]), "b": np.array([5.0])},
+    ]
+    spread, shift = variability.spread_and_shift(clean, samples)
+    assert spread == pytest.approx(np.sqrt(2.0) / 5)
+    assert shift == pytest.approx(1.0 / 5)
+    assert variability.spread_and_shift(clean, [clean, clean]) == (0.0, 0.0)
+    with pytest.raises(ValueError, match="1 samples: expected two or more"):
+        variability.spread_and_shift(clean, samples[:1])
+    with pytest.raises(ValueError, match="a reference of zeros"):
+        variability.spread_and_shift({"a": np.zeros(2)}, [{"a": np.ones(2)}] * 2)
