@@ -6,6 +6,7 @@ function unchanged and is part of the identity of what is compiled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +20,14 @@ from jax import Array
 class Static:
     """The arguments of a call that are no arrays, and where the arrays go.
 
-    The types of the values are part of the identity: 1, 1.0 and True are equal.
+    Types and signs of the values are part of the identity: 1, 1.0 and True are equal,
+    and so are 0.0 and -0.0. Beyond that they are what `==` says, as for the static
+    arguments of `jax.jit`.
     """
 
     tree: Any
     values: tuple[Any, ...]
-    types: tuple[type, ...]
+    kinds: tuple[Any, ...]
 
     @property
     def hashable(self) -> bool:
@@ -47,6 +50,15 @@ class Static:
         return of_arrays
 
 
+def _kind(value: Any) -> Any:
+    """What tells a value from an equal one."""
+    if isinstance(value, complex):
+        return type(value), _kind(value.real), _kind(value.imag)
+    if isinstance(value, float):
+        return type(value), math.copysign(1.0, value)
+    return type(value)
+
+
 _ARRAYS = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
 _ARRAY = type("_Array", (), {"__repr__": lambda self: "<array>"})()
 
@@ -56,5 +68,5 @@ def split_static(arguments: Any) -> tuple[Static, list[Any]]:
     leaves, tree = jax.tree.flatten(arguments)
     is_array = [isinstance(x, _ARRAYS) for x in leaves]
     values = tuple(_ARRAY if a else x for a, x in zip(is_array, leaves, strict=True))
-    static = Static(tree, values, tuple(type(v) for v in values))
+    static = Static(tree, values, tuple(_kind(v) for v in values))
     return static, [x for a, x in zip(is_array, leaves, strict=True) if a]

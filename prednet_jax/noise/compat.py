@@ -9,17 +9,24 @@ JAX's own interpreter with a rule for each higher-order primitive.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+from jax._src.lax.lax import _convert_element_type
 from jax.extend import core
+from jax.extend.core import primitives
 
 # Calls without a rule of their own; all one primitive, `eval_jaxpr`, since 0.11.
 CALLS = ("closed_call", "core_call", "call", "eval_jaxpr")
 
 # Primitives that round and are new in 0.11: log2(x) and 1 - x^2, as in tanh'.
 NEW_ARITHMETIC = ("log2", "one_minus_square")
+
+# Names of the primitives that JAX makes public.
+PRIMITIVES = frozenset(
+    p.name for p in vars(primitives).values() if isinstance(p, core.Primitive)
+)
 
 Equation = Any  # jax.extend.core.JaxprEqn, whose attributes are not typed
 
@@ -82,6 +89,30 @@ def varying_axes(*operands: Any) -> tuple[str, ...]:
         varying = getattr(getattr(aval, "mat", None), "varying", None)
         axes |= set(getattr(aval, "vma", ()) if varying is None else varying)
     return tuple(sorted(axes))
+
+
+def automatic(function: Callable, equation: Equation) -> Callable:
+    """`function`, in place of an equation with explicit shardings, where it has some.
+
+    Inside, XLA spreads arrays over the mesh as it sees fit; the result has the
+    equation's sharding.
+    """
+    sharding = equation.outvars[0].aval.sharding
+    mesh = sharding.mesh
+    if jax.sharding.AxisType.Explicit not in mesh.axis_types:
+        return function
+
+    def wrapped(*args: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(mesh):
+            inside = jax.sharding.auto_axes(function, out_sharding=sharding.spec)
+            return inside(*args)
+
+    return wrapped
+
+
+def weakly_typed(x: Any) -> Any:
+    """`x` with the weak type of Python numbers, which yields to that of arrays."""
+    return _convert_element_type(x, x.dtype, weak_type=True)
 
 
 def manual_axes(params: dict[str, Any]) -> frozenset[str]:

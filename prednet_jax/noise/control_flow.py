@@ -145,7 +145,7 @@ def _remat(here: Place, state: State, equation: Equation, operands: list) -> lis
         # Part of a backward pass: recomputed here, once and for all. The barrier keeps
         # XLA from sharing with the forward pass, as JAX's own lowering does.
         if params["prevent_cse"]:
-            operands = list(lax.optimization_barrier(operands))
+            operands = _barrier(operands)
         return here.inside(state, params["jaxpr"], operands)
 
     def function(state: State, *args: Any) -> list:
@@ -155,6 +155,19 @@ def _remat(here: Place, state: State, equation: Equation, operands: list) -> lis
         function, prevent_cse=params["prevent_cse"], policy=params["policy"]
     )
     return list(checkpointed(state, *operands))
+
+
+def _barrier(values: list) -> list:
+    """`optimization_barrier`, of which all results vary over all axes of any value."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for i, value in enumerate(values):
+        alike.setdefault(compat.varying_axes(value), []).append(i)
+    held = list(values)
+    for indices in alike.values():
+        results = lax.optimization_barrier([values[i] for i in indices])
+        for i, result in zip(indices, results, strict=True):
+            held[i] = result
+    return held
 
 
 def _custom(here: Place, state: State, equation: Equation, operands: list) -> list:

@@ -28,6 +28,7 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.typing import DTypeLike
 
 from prednet_jax.noise import error_free, monte_carlo, random_bits, rounding
 from prednet_jax.noise.error_free import format_of, to_bits
@@ -59,7 +60,8 @@ def apply(
     Args:
         spec: an elementwise spec, or a composition: its elementwise parts are applied
             in order. Other specs leave the value as it is.
-        value: the result, float16, bfloat16, float32 or float64, of any shape.
+        value: the result, float16, bfloat16, float32 or float64, of any shape; or
+            complex, of which both parts are perturbed.
         operands: what the primitive was given. Stochastic rounding and Monte Carlo
             arithmetic find the exact result from them, deterministic noise its bits.
         words: uint32 [2], the generator's state, folded with the equation's path and
@@ -75,6 +77,13 @@ def apply(
     Raises:
         ValueError: when `value` is not of a supported floating-point type.
     """
+    if jnp.issubdtype(value.dtype, jnp.complexfloating):
+        # Both parts on their own, as results of which no operation is known.
+        other = _salted(words, zlib.crc32(b"imaginary"), 0)
+        return lax.complex(
+            apply(spec, lax.real(value), (), words, salt, primitive=primitive + " re"),
+            apply(spec, lax.imag(value), (), other, salt, primitive=primitive + " im"),
+        )
     format_of(value.dtype)
     arrays = tuple(jnp.asarray(x) for x in operands)
     # A second noise acts on the first one's result, of which no operation is known.
@@ -119,6 +128,17 @@ def perturb_operands(
                 for i, x in enumerate(out)
             )
     return out
+
+
+def has_noise(dtype: DTypeLike) -> bool:
+    """Whether `apply` perturbs results of this type."""
+    name = jnp.dtype(dtype).name
+    return name in FLOATS or name in ("complex64", "complex128")
+
+
+def is_wider(dtype: DTypeLike, spec: ReducedPrecision) -> bool:
+    """Whether `round_operand` changes operands of this type."""
+    return jnp.dtype(dtype).name in FLOATS and rounding.is_wider(dtype, spec.format)
 
 
 def round_operand(spec: NoiseSpec, x: Array) -> Array:

@@ -125,7 +125,7 @@ def localize(
     if noise is None:
         raise ValueError(f"spec={spec!r}: expected a noise that acts on a computation")
 
-    def search(key: Array, *args: Any, **kwargs: Any) -> Report:
+    def search(key: Array, /, *args: Any, **kwargs: Any) -> Report:
         entries = coverage(fn, spec)(*args, **kwargs).perturbed
         static, arrays = split_static((args, kwargs))
 

@@ -16,11 +16,13 @@ Several primitives are joined by "|": `ulp:primitives=add|mul`. Examples:
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from prednet_jax.noise import specs
+from prednet_jax.noise import rules, specs
 from prednet_jax.noise.specs import NoiseSpec
 
 KINDS: Mapping[str, type[NoiseSpec]] = MappingProxyType(
@@ -44,6 +46,10 @@ ALIASES: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
         **{name: ("reduced_precision", {"format": name}) for name in specs.FORMATS},
     }
 )
+
+
+# The end of a text that stops within a number: an option's value, up to the exponent.
+_MANTISSA = re.compile(r"[:=,]\s*-?(\d+\.?\d*|\.\d+)[eE]$")
 
 
 def parse(text: str) -> NoiseSpec:
@@ -73,6 +79,9 @@ def format(spec: NoiseSpec, *, defaults: bool = False) -> str:
         spec: any noise spec.
         defaults: whether options that have their default value are written too, as
             records want it.
+
+    Raises:
+        ValueError: for a leaf of a BitFlip that no text can name.
     """
     found = specs.parts(spec)
     return "+".join(_text(part, defaults) for part in found) if found else "none"
@@ -82,7 +91,7 @@ def _split_parts(text: str) -> list[str]:
     """At each "+" that is not the sign of an exponent, as in 1e+3."""
     found: list[str] = []
     for piece in text.split("+"):
-        if found and found[-1][-1:] in "eE" and found[-1][-2:-1].isdigit():
+        if found and _MANTISSA.search(found[-1]) and piece[:1].isdigit():
             found[-1] += "+" + piece
         else:
             found.append(piece)
@@ -133,7 +142,7 @@ def _value(name: str, kind: str, text: str) -> Any:
     if "None" in kind and text.lower() == "none":
         return None
     if kind.startswith("tuple"):
-        return tuple(part.strip() for part in text.split("|"))
+        return _primitives(name, tuple(part.strip() for part in text.split("|")))
     if kind.startswith("bool"):
         if text.lower() not in ("true", "false"):
             raise ValueError(f"{name}={text!r}: expected true or false")
@@ -151,6 +160,18 @@ def _value(name: str, kind: str, text: str) -> Any:
     return text
 
 
+def _primitives(name: str, found: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of primitives, which in a text have to be JAX's own: a slip is noticed."""
+    for primitive in found:
+        if primitive not in rules.KNOWN:
+            close = difflib.get_close_matches(primitive, sorted(rules.KNOWN), 3)
+            known = ", ".join(close or ("add", "mul", "dot_general"))
+            raise ValueError(
+                f"{name}: no primitive {primitive!r}: expected names such as {known}"
+            )
+    return found
+
+
 def _text(spec: NoiseSpec, defaults: bool) -> str:
     name = next(name for name, kind in KINDS.items() if kind is type(spec))
     if isinstance(spec, specs.ReducedPrecision):
@@ -166,4 +187,11 @@ def _text(spec: NoiseSpec, defaults: bool) -> str:
 def _value_text(value: Any) -> str:
     if isinstance(value, tuple):
         return "|".join(value)
+    if isinstance(value, str) and (
+        set(value) & set("+,") or value != value.strip() or value.lower() == "none"
+    ):
+        raise ValueError(
+            f"{value!r} cannot be written in a text: expected neither '+' nor ',', no "
+            "spaces around it, and not 'none'"
+        )
     return str(value).lower() if isinstance(value, bool | None) else str(value)

@@ -40,9 +40,11 @@ Params = dict[str, Any]
 # split the contraction for the same reason: where outputs are too few to share out.
 FEW_OUTPUTS = 1024
 
-# Convolutions that take at most this many multiplications to make all their pieces at
-# once, n times those of the convolution, are made so: fewer slices and calls, less to
-# compile. Measured on PredNet's training step at 64x48.
+# Where a piece of a convolution has fewer input features than this, processors multiply
+# it slowly (a vector register holds 8 or 16), and all pieces are made in one call, with
+# n times the multiplications, unless these are more than the second number. Measured
+# on the convolutions of PredNet's training step at 64x48.
+NARROW_PIECE = 16
 SMALL_CONVOLUTION = 30_000_000
 
 
@@ -104,8 +106,6 @@ def plan_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | 
     terms = math.prod(sizes)
     if terms < 3:
         return _too_few(terms)
-    if params.get("out_sharding") is not None:
-        return "explicit sharding of the result"
     batch = math.prod(lhs.shape[d] for d in lb)
     outputs = lhs.size * rhs.size // max(1, terms**2 * batch)
     n = _product_pieces(spec, terms, outputs)
@@ -224,8 +224,10 @@ def plan_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut |
         ]
 
     grouped = groups > 1 or params["batch_group_count"] > 1
-    small = outputs * terms * len(pieces) <= SMALL_CONVOLUTION and not grouped
-    return Cut(len(pieces), together if small else apart)
+    narrow = rhs.shape[in_feature] < NARROW_PIECE * len(pieces)
+    small = outputs * terms * len(pieces) <= SMALL_CONVOLUTION
+    at_once = narrow and small and not grouped
+    return Cut(len(pieces), together if at_once else apart)
 
 
 def plan_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
@@ -235,8 +237,6 @@ def plan_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     terms = math.prod(sizes)
     if terms < 3:
         return _too_few(terms)
-    if params.get("out_sharding") is not None:
-        return "explicit sharding of the result"
     n = piece_count(terms, spec.partials)
     merge = max(sizes) < n
     n = n if merge else min(n, max(sizes))

@@ -204,7 +204,7 @@ def _batched(items, size: int):
 def widened(dtype: np.dtype) -> np.dtype:
     """The type in which partial sums of `dtype` are kept.
 
-    16-bit sums are kept in float32, as matrix units do, and rounded once at the end.
+    Narrower sums are kept in float32, as matrix units do, and rounded once at the end.
     """
-    narrow = jnp.dtype(dtype).itemsize == 2 and jnp.issubdtype(dtype, jnp.floating)
+    narrow = jnp.dtype(dtype).itemsize <= 2 and jnp.issubdtype(dtype, jnp.floating)
     return jnp.dtype(jnp.float32) if narrow else jax.dtypes.canonicalize_dtype(dtype)

@@ -210,6 +210,13 @@ def rms(x: Array, zero: Array) -> Array:
     return unit * lax.sqrt(squares / lax.max(count, jnp.ones_like(count)))
 
 
+def is_wider(dtype: jax.typing.DTypeLike, name: str) -> bool:
+    """Whether a floating-point type has numbers that the format has not."""
+    exponent, mantissa = FORMATS[name]
+    own = _EXPONENT_BITS[jnp.dtype(dtype).name]
+    return own > exponent or format_of(dtype).mantissa > mantissa
+
+
 def to_format(name: str, x: Array) -> Array:
     """`x` rounded to nearest-even in a format of tensor cores, in its own type.
 
@@ -222,10 +229,10 @@ def to_format(name: str, x: Array) -> Array:
         name: `"tf32"`, `"bf16"` or `"fp16"`.
         x: floating-point array.
     """
+    if not is_wider(x.dtype, name):
+        return x
     exponent, mantissa = FORMATS[name]
     own = _EXPONENT_BITS[jnp.dtype(x.dtype).name]
-    if own <= exponent and format_of(x.dtype).mantissa <= mantissa:
-        return x
     wide = lax.convert_element_type(x, jnp.float32) if x.dtype.itemsize == 2 else x
     out = lax.reduce_precision(wide, min(own, exponent), mantissa)
     if name == "fp16":

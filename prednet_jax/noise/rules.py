@@ -67,6 +67,9 @@ LEFT_ALONE: Mapping[str, str] = MappingProxyType(
                 "schur",
                 "hessenberg",
                 "householder_product",
+                "ormqr",
+                "cholesky_update",
+                "symmetric_product",
                 "ffi_call",
                 "pure_callback",
                 "io_callback",
@@ -94,9 +97,15 @@ ARITHMETIC = frozenset(
         "conv_general_dilated ragged_dot_general reduce_sum reduce_prod cumsum cumprod "
         "cumlogsumexp reduce_window_sum scatter-add scatter-sub scatter-mul "
         "select_and_scatter_add "
-        "psum psum_invariant fft cholesky triangular_solve tridiagonal_solve"
+        "psum psum_invariant reduce_scatter fft cholesky cholesky_update lu qr ormqr "
+        "geqrf householder_product eig eigh svd schur hessenberg tridiagonal "
+        "symmetric_product triangular_solve tridiagonal_solve random_gamma "
+        "igamma_grad_a random_gamma_grad"
     ).split()
 ).union(compat.NEW_ARITHMETIC)
+
+# What a spec may name without a doubt. A program may hold others, a user's own.
+KNOWN = ARITHMETIC | compat.PRIMITIVES
 
 MATRIX_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 

@@ -95,6 +95,8 @@ class Noise(NamedTuple):
         record: where `coverage` wants to be told what happens to each equation.
         active: booleans by path, known at run time: where False, the noise of the
             equation is computed and discarded (`localize`); None: all True.
+        seen: where paths and primitives are noted, to find those that are in vain
+            asked for; None: nowhere.
     """
 
     order: ReductionOrder | None
@@ -103,10 +105,17 @@ class Noise(NamedTuple):
     only: frozenset[str] | None = None
     record: Record | None = None
     active: Mapping[str, Array] | None = None
+    seen: set[str] | None = None
 
     def chooses(self, path: str) -> bool:
         """Whether the equation at `path` may be perturbed."""
         return self.only is None or path in self.only
+
+    def asked_for(self) -> set[str]:
+        """Paths, and primitives that JAX does not have, that a program should hold."""
+        results = [] if self.results is None else parts(self.results)
+        named = {name for part in results for name in _primitives(part)}
+        return named.difference(rules.KNOWN).union(self.only or ())
 
 
 def inject(
@@ -123,30 +132,33 @@ def inject(
             all. An equation's noise does not depend on which others are perturbed.
 
     Returns:
-        `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data. The
+        `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data (a
+        keyword `key` is one of `fn`'s own). The
         result has the structure, shapes and types of `fn`'s. Outside of any transform
         it is compiled, so that it agrees bitwise with `jax.jit(noisy)`; with nothing
         to perturb, `fn` itself is called.
 
     Raises:
-        ValueError: when `spec` is no noise spec.
+        ValueError: when `spec` is no noise spec or `only` a single text. On a call,
+            when `fn` has no equation at a path of `only`, or holds no primitive of a
+            name in `spec` and JAX has none of it either.
         UnsupportedPrimitiveError: on a call, when `fn` holds a higher-order primitive
             without a rule.
     """
     noise = sort_noise(spec, only)
     if noise is None:
-        return _named(lambda key, *args, **kwargs: fn(*args, **kwargs), fn, spec)
+        return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
 
     def run(static: Static, key: Array, *arrays: Array) -> Any:
         return evaluate(noise, initial_state(key), static.call(fn), arrays)
 
     compiled = jax.jit(run, static_argnums=0)
 
-    def noisy(key: Array, *args: Any, **kwargs: Any) -> Any:
+    def noisy(key: Array, /, *args: Any, **kwargs: Any) -> Any:
         static, arrays = split_static((args, kwargs))
         if static.hashable:
             return compiled(static, key, *arrays)
-        return jax.jit(run, static_argnums=0)(static, key, *arrays)
+        return jax.jit(functools.partial(run, static))(key, *arrays)
 
     return _named(noisy, fn, spec)
 
@@ -166,6 +178,10 @@ def sort_noise(spec: NoiseSpec, only: Iterable[str] | None = None) -> Noise | No
         return None
     found = parts(acting)
     results = [part for part in found if isinstance(part, Elementwise)]
+    if isinstance(only, str):
+        raise ValueError(
+            f"only={only!r}: expected a collection of paths, such as [...]"
+        )
     return Noise(
         order=next((p for p in found if isinstance(p, ReductionOrder)), None),
         operands=next((p for p in found if isinstance(p, ReducedPrecision)), None),
@@ -178,8 +194,22 @@ def evaluate(noise: Noise, state: State, fn: Callable, arrays: Sequence[Array]) 
     """Trace `fn` at `arrays` and evaluate it under `noise`."""
     closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*arrays)
     jaxpr, consts = compat.open_jaxpr(closed)
+    seen: set[str] = set()
+    noise = noise._replace(seen=seen)
     out = interpret(noise, state, jaxpr, consts, jax.tree.leaves(arrays), "", "")
+    missing = sorted(noise.asked_for() - seen)
+    if missing:
+        raise ValueError(
+            f"nothing to perturb at {', '.join(map(repr, missing))}: expected paths "
+            "that coverage lists, and names of primitives"
+        )
+    weak = [getattr(s, "weak_type", False) for s in jax.tree.leaves(shapes)]
+    out = [compat.weakly_typed(x) if w else x for x, w in zip(out, weak, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(shapes), out)
+
+
+def _primitives(part: NoiseSpec) -> tuple[str, ...]:
+    return (part.primitives or ()) if isinstance(part, Elementwise) else ()
 
 
 def interpret(
@@ -316,6 +346,9 @@ def _plan(
         )
         for i, equation in enumerate(equations)
     ]
+    if noise.seen is not None:
+        noise.seen.update(here.path for here in places)
+        noise.seen.update(equation.primitive.name for equation in equations)
     needs: list[_Need] = []
     joined: dict[int, tuple[list[Any], _Action]] = {}
     absorbed: set[int] = set()
@@ -446,6 +479,8 @@ def _first_order(
             elementwise.apply(
                 action.results, r, operands, words.call, salt[0] + i, primitive=name
             )
+            if elementwise.has_noise(r.dtype)
+            else r
             for i, r in enumerate(results)
         ]
     if here.noise.active is not None:
@@ -483,11 +518,17 @@ class _Action(NamedTuple):
 
 def _action(here: _Place, equation: Equation, atoms: Sequence[Any]) -> _Action:
     noise, name, dtype = here.noise, equation.primitive.name, _result_type(equation)
+    avals = [atom.aval for atom in atoms]
     if not jnp.issubdtype(dtype, jnp.inexact):
         return _Action(reason="no floating-point result")
-    order, reason = None, "no reduction order in the spec"
+    if not any(getattr(var.aval, "size", 1) for var in equation.outvars):
+        return _Action(reason=NoOrder("an empty result"))
+    operands, results = None, _acting_on_results(noise, equation)
+    if noise.operands is not None and name in rules.MATRIX_PRODUCTS:
+        wide = [elementwise.is_wider(aval.dtype, noise.operands) for aval in avals]
+        operands = noise.operands if any(wide) else None
+    order, reason = None, "not among what the spec perturbs"
     if noise.order is not None and name in rules.REDUCTIONS:
-        avals = [atom.aval for atom in atoms]
         cut = rules.plan(noise.order, name, equation.params, avals, here.scope)
         if isinstance(cut, Cut):
             order = _Order(noise.order, cut)
@@ -495,12 +536,7 @@ def _action(here: _Place, equation: Equation, atoms: Sequence[Any]) -> _Action:
             reason = cut
     elif noise.order is not None:
         reason = rules.LEFT_ALONE.get(name, "no reduction")
-    return _Action(
-        order,
-        noise.operands if name in rules.MATRIX_PRODUCTS else None,
-        _acting_on_results(noise, name, dtype),
-        reason,
-    )
+    return _Action(order, operands, results, reason)
 
 
 def _result_type(equation: Equation) -> Any:
@@ -510,15 +546,15 @@ def _result_type(equation: Equation) -> Any:
     return np.dtype(bool)
 
 
-def _acting_on_results(noise: Noise, name: str, dtype: Any) -> NoiseSpec | None:
-    """The elementwise noises that act on the results of a primitive."""
-    if noise.results is None or jnp.dtype(dtype).name not in elementwise.FLOATS:
+def _acting_on_results(noise: Noise, equation: Equation) -> NoiseSpec | None:
+    """The elementwise noises that act on the results of an equation."""
+    types = [getattr(var.aval, "dtype", bool) for var in equation.outvars]
+    if noise.results is None or not any(map(elementwise.has_noise, types)):
         return None
     found = [
         part
         for part in parts(noise.results)
-        if isinstance(part, Elementwise)
-        and name in (part.primitives or rules.ARITHMETIC)
+        if equation.primitive.name in (_primitives(part) or rules.ARITHMETIC)
     ]
     return compose(*found) if found else None
 
@@ -556,6 +592,9 @@ def _ordered(
 
     @jax.custom_jvp
     def ordered(source: Any, *operands: Array) -> Array:
+        return compat.automatic(added, equation)(source, *operands)
+
+    def added(source: Any, *operands: Array) -> Array:
         initial, sums = cut.split(*operands)
         if drawn is None:
             grid = reductions.tile_grid(sums[0].shape, spec.granularity, spec.tile)

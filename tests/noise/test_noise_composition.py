@@ -302,3 +302,82 @@ def test_bad_keys_are_refused():
         noise.inject(layer, ORDER)(7, X)
     with pytest.raises(ValueError, match=r"uint32 \[n\]"):
         noise.inject(layer, ORDER)(KEYS, X)
+
+
+class Options:
+    """Not hashable, as configurations often are not."""
+
+    __hash__ = None
+
+    def __init__(self, scale):
+        self.scale = scale
+
+
+@pytest.mark.parametrize("spec", [ORDER, noise.Identity()], ids=["order", "none"])
+def test_arguments_that_are_no_arrays_reach_the_function(spec):
+    def scaled(options, x, key=None, *, sign=1.0):
+        assert isinstance(sign, float)
+        return jnp.copysign(layer(x).sum() * options.scale, sign) + float(key is None)
+
+    run = noise.inject(scaled, spec)
+    one = run(KEYS[0], Options(2.0), X, key=KEYS[1])
+    assert abs(run(KEYS[0], Options(4.0), X, key=KEYS[1])) == 2 * abs(one)
+    # A keyword of the function's own, and zeros that are equal and not the same.
+    np.testing.assert_allclose(run(KEYS[0], Options(2.0), X), one + 1, 1e-6)
+    signs = [run(KEYS[0], Options(2.0), X, KEYS[1], sign=s) for s in (0.0, -0.0)]
+    assert signs[0] == -signs[1] > 0
+    hashable = noise.inject(lambda x, sign: jnp.copysign(x.sum(), sign), spec)
+    assert hashable(KEYS[0], X, 0.0) == -hashable(KEYS[0], X, -0.0)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)
+def test_results_are_as_weakly_typed_as_the_functions(spec):
+    run = noise.inject(lambda x: (jnp.sin(x), jnp.sum(X) + x), spec)
+    weak, strong = run(KEYS[0], jnp.asarray(2.0))
+    assert jax.typeof(weak).weak_type
+    assert not jax.typeof(strong).weak_type
+    with pytest.raises(ValueError, match="nothing to perturb at '0:sine'"):
+        noise.inject(jnp.sin, spec, only=["0:sine"])(KEYS[0], X)
+
+
+@pytest.mark.parametrize("spec", SPECS[1:5], ids=lambda spec: type(spec).__name__)
+def test_both_parts_of_complex_results_are_perturbed(spec):
+    z = lax.complex(X, X[::-1])
+    found = noise.inject(lambda z: z * z + jnp.exp(z), spec)(KEYS[0], z)
+    clean = z * z + jnp.exp(z)
+    for part in (np.real, np.imag):
+        assert np.any(part(found) != part(clean))
+    np.testing.assert_allclose(found, clean, 1e-2, 1e-2)
+    # The parts of numbers on the diagonal would move alike if they shared their draws.
+    y = lax.complex(X, X)
+    moved = np.asarray(noise.inject(lambda y: y + y, spec)(KEYS[0], y))
+    if np.any(moved != 2 * np.asarray(y)):
+        assert np.any(moved.real != moved.imag)
+
+
+def test_what_is_asked_for_in_vain_is_said():
+    only = ["0:dot_general"]
+    run = noise.inject(layer, ORDER, only=only)
+    assert np.any(run(KEYS[0], X) != run(KEYS[1], X))
+    with pytest.raises(ValueError, match="nothing to perturb at '0:dot_generall'"):
+        noise.inject(layer, ORDER, only=[*only, "0:dot_generall"])(KEYS[0], X)
+    with pytest.raises(ValueError, match="only='0:dot_general': expected a collection"):
+        noise.inject(layer, ORDER, only=only[0])
+    slip = noise.UlpPerturbation(primitives=("tanh", "bogus"))
+    with pytest.raises(ValueError, match="nothing to perturb at 'bogus'"):
+        noise.inject(layer, slip)(KEYS[0], X)
+    # One of JAX's that this function happens not to hold is no slip.
+    quiet = noise.inject(layer, noise.UlpPerturbation(primitives=("erf",)))
+    np.testing.assert_array_equal(quiet(KEYS[0], X), jax.jit(layer)(X))
+
+
+def test_a_primitive_of_a_users_own_can_be_named():
+    double = core.Primitive("double_of_a_user")
+    double.def_abstract_eval(lambda x: x)
+    jax.interpreters.mlir.register_lowering(
+        double, jax.interpreters.mlir.lower_fun(lambda x: 2 * x, False)
+    )
+    spec = noise.UlpPerturbation(primitives=("double_of_a_user",))
+    found = noise.inject(double.bind, spec)(KEYS[0], X)
+    assert np.any(found != 2 * X)
+    np.testing.assert_allclose(found, 2 * X, 1e-6)

@@ -10,6 +10,7 @@ from prednet_jax import noise
 from prednet_jax.noise import rules
 
 X = jax.ShapeDtypeStruct((6, 40), jnp.float32)
+KEY = jax.random.key(0)
 W = jax.ShapeDtypeStruct((40, 40), jnp.float32)
 
 
@@ -84,7 +85,7 @@ def test_strict_coverage_fails_for_what_has_an_order():
     assert not any(e.has_order for e in report.untouched)
     assert any("addition commutes" in e.reason for e in report.untouched)
     with pytest.raises(
-        noise.UncoveredReductionError, match=r":reduce_sum \(no reduction order"
+        noise.UncoveredReductionError, match=r":reduce_sum \(not among what"
     ):
         noise.coverage(jnp.sum, noise.Identity(), strict=True)(line)
 
@@ -213,3 +214,49 @@ def test_every_scatter_is_known(spec):
         np.testing.assert_allclose(one, expected, 1e-5)
     untouched = {e.primitive for e in noise.coverage(scatters, spec)(x, updates)[1]}
     assert ("scatter-sub" in untouched) == isinstance(spec, noise.ReductionOrder)
+
+
+def test_every_routine_of_linear_algebra_is_known():
+    """A new one would be neither perturbed nor listed."""
+    found = {p.name for k, p in vars(lax.linalg).items() if k.endswith("_p")}
+    found.remove("lu_pivots_to_permutation")  # of integers
+    assert found >= {"cholesky_update", "lu", "symmetric_product"}
+    assert found <= set(rules.LEFT_ALONE)
+    assert found <= rules.ARITHMETIC
+    x = jnp.ones((4, 4))
+    report = noise.coverage(lax.linalg.symmetric_product, noise.ReductionOrder())(x, x)
+    assert [e.primitive for e in report.uncovered] == ["symmetric_product"]
+
+
+def test_routines_with_integer_results_are_perturbed_in_the_others():
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((6, 6)), jnp.float32)
+    clean = lax.linalg.lu(x)
+    noisy = noise.inject(lax.linalg.lu, noise.UlpPerturbation())(KEY, x)
+    assert np.any(noisy[0] != clean[0])
+    np.testing.assert_allclose(noisy[0], clean[0], 1e-5)
+    for one, other in zip(noisy[1:], clean[1:], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_formats_are_not_said_to_round_what_they_do_not():
+    """Operands of no more bits than the format, integers and complex numbers."""
+    tf32 = noise.ReducedPrecision("tf32")
+    for dtype, perturbed in (("float32", 1), ("bfloat16", 0), ("complex64", 0)):
+        x = jnp.ones((4, 4), dtype)
+        report = noise.coverage(jnp.dot, tf32)(x, x)
+        assert len(report.perturbed) == perturbed, dtype
+    x = jnp.ones((4, 4), "float16")
+    # fp16 has fewer exponent bits than bfloat16, and that fewer mantissa bits.
+    assert noise.coverage(jnp.dot, noise.ReducedPrecision("bf16"))(x, x).perturbed
+    x = jnp.ones((4, 4), "bfloat16")
+    assert noise.coverage(jnp.dot, noise.ReducedPrecision("fp16"))(x, x).perturbed
+
+
+def test_a_sum_without_outputs_has_no_order():
+    def windows(x):
+        return lax.reduce_window(x, 0.0, lax.add, (20, 4), (1, 1), "VALID")
+
+    x = jnp.ones((12, 10))
+    assert noise.inject(windows, noise.ReductionOrder())(KEY, x).shape == (0, 7)
+    (entry,) = noise.coverage(windows, noise.ReductionOrder(), strict=True)(x).untouched
+    assert entry.reason == "an empty result"

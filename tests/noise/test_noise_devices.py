@@ -65,6 +65,47 @@ for check in (True, False):
         "gradient": bool(np.allclose(gradient(keys[0], x), plain, 1e-5, 1e-5)),
         "perturbed": sorted({e.primitive.split("_inv")[0] for e in report.perturbed}),
     }
+
+# A data-parallel step with recomputation, in the forms that JAX checks what varies in.
+w = jnp.asarray(np.random.default_rng(1).standard_normal((5, 5)), jnp.float32)
+
+
+def step(w, x):
+    def loss(w):
+        hidden = jax.checkpoint(lambda w, x: jnp.tanh(x @ w))(w, x)
+        return lax.pmean(jnp.sum(hidden), "i")
+
+    return jax.grad(loss)(w)
+
+
+step = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())
+found["recomputed"] = [
+    bool(np.allclose(noise.inject(step, spec)(keys[0], w, x), step(w, x), 1e-4, 1e-5))
+    for spec in (order, noise.UlpPerturbation())
+]
+
+# Explicit shardings: results, their types, and the bits that all on one device gives.
+explicit = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+spread = jax.device_put(x, jax.NamedSharding(explicit, P("i")))
+functions = {
+    "sum": lambda x: jnp.sum(x, 0),
+    "dot": lambda x: x @ w,
+    "gradient": jax.grad(lambda x: jnp.sum(jnp.tanh(x @ w) ** 2)),
+    "cumsum": lambda x: jnp.cumsum(x, 1),
+}
+found["explicit"] = {}
+for granularity in ("tile", "element", "shared"):
+    spec = noise.ReductionOrder(granularity=granularity, tile=2, partials=4)
+    for name, fn in functions.items():
+        with jax.set_mesh(explicit):
+            run = jax.jit(noise.inject(fn, spec))
+            one, *others = [run(key, spread) for key in keys]
+            same_type = jax.typeof(one) == jax.typeof(jax.jit(fn)(spread))
+        found["explicit"][f"{name} {granularity}"] = [
+            same_type,
+            any(bool(np.any(one != other)) for other in others),
+            bool(np.allclose(one, fn(x), 1e-4, 1e-5)),
+        ]
 print(json.dumps(found))
 """
 
@@ -106,3 +147,14 @@ def test_sums_within_and_over_devices(found, check_vma):
         "gradient": True,
         "perturbed": ["psum", "reduce_sum"],
     }
+
+
+def test_recomputation_on_a_mesh(found):
+    """The barrier before a recomputation must not make weights vary over the mesh."""
+    assert found["recomputed"] == [True, True]
+
+
+def test_explicit_shardings(found):
+    assert len(found["explicit"]) == 12
+    for name, right in found["explicit"].items():
+        assert right == [True, True, True], name

@@ -88,6 +88,11 @@ def test_constructors_name_the_value_and_what_is_accepted(make, message):
         ("none:1", "unknown option '1' of none: no options"),
         ("reduction_order:partials=2", "partials=2: expected an integer from 3 to 64"),
         ("tf32+bf16", "expected at most one of a kind"),
+        (
+            "ulp:primitives=tahn",
+            "no primitive 'tahn': expected names such as tan, tanh",
+        ),
+        ("ulp:primitives=bessel_i0e+fog", "unknown kind 'fog'"),
     ],
 )
 def test_a_text_that_is_wrong_is_quoted(text, message):
@@ -172,6 +177,19 @@ def test_short_forms():
     assert noise.parse("bf16") == noise.ReducedPrecision("bf16")
     assert noise.parse("ulp:primitives=add|mul").primitives == ("add", "mul")
     assert noise.parse("none+ulp+none") == noise.UlpPerturbation()
+    # A name that ends as a number might.
+    both = noise.parse("ulp:primitives=bessel_i0e+bf16")
+    assert both == noise.UlpPerturbation(
+        primitives=("bessel_i0e",)
+    ) + noise.ReducedPrecision("bf16")
+
+
+@pytest.mark.parametrize("leaf", ["a+b", "a,b", "None", " a"])
+def test_a_leaf_that_no_text_can_name_is_refused(leaf):
+    with pytest.raises(ValueError, match="cannot be written in a text"):
+        noise.format(noise.BitFlip(leaf=leaf))
+    other = noise.BitFlip(leaf="['gate=kernel']", index=3)
+    assert noise.parse(noise.format(other)) == other
 
 
 def test_sums_of_specs_are_flat_and_split_by_site():
