@@ -140,6 +140,22 @@ def counter(shape: Sequence[int]) -> Array:
     return lax.reshape(lax.iota(jnp.uint32, size), tuple(shape))
 
 
+def below(count: int, random: Array) -> Array:
+    """Integers in [0, count), uniform to count 2^-32, from 32 random bits each.
+
+    The high word of the product, in 32-bit arithmetic.
+
+    Args:
+        count: 1 to 2^16.
+        random: uint32, any shape.
+    """
+    n, half = np.uint32(count), np.uint32(16)
+    low = lax.shift_right_logical((random & np.uint32(0xFFFF)) * n, half)
+    return lax.shift_right_logical(
+        lax.shift_right_logical(random, half) * n + low, half
+    )
+
+
 def uniform(state: Array, shape: Sequence[int], salt: int | Sequence[int] = 0) -> Array:
     """Uniform multiples of 2^-24 in [0, 1), float32 of shape `shape`."""
     return unit(bits(state, shape, salt))

@@ -11,9 +11,11 @@ likely, and n = 2 has no noise. The tree's height is h/n + n - 1 at most, below 
 that the usual bound |computed - exact| <= gamma_h sum |x_i| holds (Higham, Accuracy and
 Stability of Numerical Algorithms, 2nd ed., eq. 4.4).
 
-To permute by gathering along the stacked partial sums is slow. Here every output (or
-tile of outputs) sorts n random 32-bit keys with Batcher's merge-exchange network
-(Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M; 19 exchanges for n = 8).
+To permute by gathering along the stacked partial sums is slow. Three partial sums, the
+most frequent case, are selected by the number of their permutation. For more, every
+output (or tile of outputs) sorts n random 32-bit keys with Batcher's merge-exchange
+network (Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M; 19 exchanges for
+n = 8).
 The outcomes of its comparisons, one bit each, are packed into words; the same exchanges
 applied to the partial sums are masked swaps, which XLA fuses with the additions into
 one pass. Sorted keys that are independent and uniform give a uniform permutation; two
@@ -55,13 +57,7 @@ def piece_count(terms: int, partials: int, shortest: int = 1) -> int:
 
 @functools.cache
 def network(n: int) -> tuple[tuple[int, int], ...]:
-    """Exchanges (i, j), i < j, that sort n elements, in order.
-
-    Batcher's merge exchange; for three a bubble sort, whose last exchange is one of the
-    first two elements (see `add_in_order`).
-    """
-    if n == 3:
-        return ((0, 1), (1, 2), (0, 1))
+    """Exchanges (i, j), i < j, that sort n elements, in order: Batcher's."""
     exchanges = []
     t = max(n - 1, 1).bit_length()
     p = 1 << (t - 1)
@@ -76,7 +72,7 @@ def network(n: int) -> tuple[tuple[int, int], ...]:
     return tuple(exchanges)
 
 
-def draw_swaps(
+def draw_orders(
     words: Array, shape: Sequence[int], n: int, salt: Sequence[int]
 ) -> tuple[Array, ...]:
     """Draw a uniform permutation of n for each element of `shape`.
@@ -88,9 +84,12 @@ def draw_swaps(
         salt: distinguishes the draws of one state.
 
     Returns:
-        The outcomes of the network's exchanges, 32 to a word: uint32 arrays of `shape`.
+        uint32 arrays of `shape`, for `permute`: of three partial sums the number of the
+        permutation; of others the outcomes of the network's exchanges, 32 to a word.
     """
     shape = tuple(shape)
+    if n == 3:
+        return (random_bits.below(6, random_bits.bits(words, shape, salt)),)
     keys = [random_bits.bits(words, shape, (*salt, i)) for i in range(n)]
     packed = []
     for chunk in _batched(enumerate(network(n)), _WORD):
@@ -105,47 +104,60 @@ def draw_swaps(
 
 
 def permute(
-    swaps: Sequence[Array],
-    partial_sums: Sequence[Array],
-    exchanges: int | None = None,
+    orders: Sequence[Array], partial_sums: Sequence[Array], *, commuting: bool = False
 ) -> list[Array]:
     """The partial sums in the drawn order, element by element.
 
     Args:
-        swaps: from `draw_swaps`, of the shape of the partial sums or broadcast to it.
+        orders: from `draw_orders`, of the shape of the partial sums or broadcast to it.
         partial_sums: n arrays of one shape and type.
-        exchanges: how many of the network's to make; None: all.
+        commuting: whether the first two may come in either order.
     """
     x = list(partial_sums)
-    for e, (i, j) in enumerate(network(len(x))[:exchanges]):
-        swap = (swaps[e // _WORD] & np.uint32(1 << (e % _WORD))) != np.uint32(0)
+    if len(x) == 3:
+        return _permute_three(orders[0], *x, commuting=commuting)
+    for e, (i, j) in enumerate(network(len(x))):
+        swap = (orders[e // _WORD] & np.uint32(1 << (e % _WORD))) != np.uint32(0)
         x[i], x[j] = lax.select(swap, x[j], x[i]), lax.select(swap, x[i], x[j])
     return x
 
 
+def _permute_three(
+    number: Array, a: Array, b: Array, c: Array, *, commuting: bool
+) -> list[Array]:
+    """Half the number, 0, 1 or 2, says who comes last; odd ones exchange the others.
+
+    Two comparisons and four selections where the others commute.
+    """
+    a_last, c_last = number < np.uint32(2), number > np.uint32(3)
+    x, y = lax.select(a_last, b, a), lax.select(c_last, b, c)
+    last = lax.select(a_last, a, lax.select(c_last, c, b))
+    if not commuting:
+        odd = (number & np.uint32(1)) != np.uint32(0)
+        x, y = lax.select(odd, y, x), lax.select(odd, x, y)
+    return [x, y, last]
+
+
 def add_in_order(
-    swaps: Sequence[Array], partial_sums: Sequence[Array], initial: Array | None = None
+    orders: Sequence[Array], partial_sums: Sequence[Array], initial: Array | None = None
 ) -> Array:
     """The partial sums added one after another in the drawn order.
 
     Args:
-        swaps: as for `permute`.
+        orders: as for `permute`.
         partial_sums: n arrays of one shape and type.
         initial: where the sum starts (what was in memory before), if anywhere.
     """
     if initial is not None:
-        return functools.reduce(lax.add, [initial, *permute(swaps, partial_sums)])
-    # The first two commute: an exchange of them at the end changes nothing.
-    exchanges = network(len(partial_sums))
-    needed = len(exchanges) - (exchanges[-1:] == ((0, 1),))
-    return functools.reduce(lax.add, permute(swaps, partial_sums, needed))
+        return functools.reduce(lax.add, [initial, *permute(orders, partial_sums)])
+    return functools.reduce(lax.add, permute(orders, partial_sums, commuting=True))
 
 
-def orders(swaps: Sequence[Array], n: int) -> np.ndarray:
+def listed(orders: Sequence[Array], n: int) -> np.ndarray:
     """Which partial sum comes when: int [*shape, n], for tests and reports."""
-    shape = swaps[0].shape
+    shape = orders[0].shape
     ids = [jnp.full(shape, i, jnp.int32) for i in range(n)]
-    return np.stack([np.asarray(x) for x in permute(swaps, ids)], axis=-1)
+    return np.stack([np.asarray(x) for x in permute(orders, ids)], axis=-1)
 
 
 def tile_grid(shape: Sequence[int], granularity: str, tile: int) -> tuple[int, ...]:
@@ -176,7 +188,7 @@ def spread(grid: Array, shape: Sequence[int], tile: int) -> Array:
 
 
 def randomly_ordered_sum(
-    swaps: Sequence[Array],
+    orders: Sequence[Array],
     partial_sums: Sequence[Array],
     tile: int,
     initial: Array | None = None,
@@ -184,13 +196,13 @@ def randomly_ordered_sum(
     """Partial sums added in an order drawn for each output, tile, or all outputs.
 
     Args:
-        swaps: from `draw_swaps`, over the `tile_grid` of the outputs.
+        orders: from `draw_orders`, over the `tile_grid` of the outputs.
         partial_sums: n arrays of one shape and type.
         tile: edge of a tile.
         initial: where the sum starts, if anywhere.
     """
     shape = partial_sums[0].shape
-    spread_out = tuple(spread(word, shape, tile) for word in swaps)
+    spread_out = tuple(spread(word, shape, tile) for word in orders)
     return add_in_order(spread_out, partial_sums, initial)
 
 

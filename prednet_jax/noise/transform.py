@@ -407,7 +407,7 @@ def _draw_ahead(noise: Noise, state: State, needs: Sequence[_Need], path: str) -
     def half(_: None, step: Array) -> tuple[None, dict[int, tuple[Array, ...]]]:
         inner = random_bits.fold(words, step)
         return None, {
-            n: reductions.draw_swaps(inner, (-(-total // 2),), n, (*salt, n))
+            n: reductions.draw_orders(inner, (-(-total // 2),), n, (*salt, n))
             for n, total in totals.items()
         }
 
@@ -416,12 +416,12 @@ def _draw_ahead(noise: Noise, state: State, needs: Sequence[_Need], path: str) -
     _, halves = lax.scan(half, None, lax.iota(jnp.uint32, 2))
     drawn = {}
     for n, found in alike.items():
-        swaps = [lax.reshape(word, (word.size,)) for word in halves[n]]
+        flat = [lax.reshape(word, (word.size,)) for word in halves[n]]
         start = 0
         for need in found:
             stop = start + math.prod(need.grid)
             drawn[need.path] = tuple(
-                lax.reshape(word[start:stop], need.grid) for word in swaps
+                lax.reshape(word[start:stop], need.grid) for word in flat
             )
             start = stop
     return drawn
@@ -598,10 +598,10 @@ def _ordered(
         initial, sums = cut.split(*operands)
         if drawn is None:
             grid = reductions.tile_grid(sums[0].shape, spec.granularity, spec.tile)
-            swaps = reductions.draw_swaps(source, grid, cut.pieces, salt)
+            orders = reductions.draw_orders(source, grid, cut.pieces, salt)
         else:
-            swaps = source
-        total = reductions.randomly_ordered_sum(swaps, sums, spec.tile, initial)
+            orders = source
+        total = reductions.randomly_ordered_sum(orders, sums, spec.tile, initial)
         return lax.convert_element_type(total, dtype)
 
     @ordered.defjvp

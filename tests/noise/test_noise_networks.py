@@ -17,9 +17,9 @@ DRAWS = 20_000
 def drawn(request):
     """The number of partial sums, drawn swaps, and the orders they stand for."""
     words = random_bits.words(jax.random.key(1))
-    draw = jax.jit(lambda w: reductions.draw_swaps(w, (DRAWS,), request.param, (7,)))
+    draw = jax.jit(lambda w: reductions.draw_orders(w, (DRAWS,), request.param, (7,)))
     swaps = draw(words)
-    return request.param, swaps, reductions.orders(swaps, request.param)
+    return request.param, swaps, reductions.listed(swaps, request.param)
 
 
 def test_every_order_is_as_likely(drawn):

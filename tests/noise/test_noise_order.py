@@ -108,7 +108,7 @@ def observed(request):
         name = current[0]
 
         def note(swaps, partial_sums):
-            seen[name] = (reductions.orders(swaps, PARTIALS), np.stack(partial_sums))
+            seen[name] = (reductions.listed(swaps, PARTIALS), np.stack(partial_sums))
 
         jax.debug.callback(note, tuple(swaps), tuple(partial_sums))
         return add_in_order(swaps, partial_sums, initial)

@@ -190,3 +190,13 @@ def test_too_large_a_draw_is_refused():
     w = random_bits.words(jax.random.key(0))
     with pytest.raises(ValueError, match=r"\(65537, 65536\)"):
         random_bits.bits(w, (65537, 65536))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6, 7, 1000, 65536])
+def test_integers_below_a_bound_are_the_high_word_of_the_product(count):
+    edges = [0, 1, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
+    others = np.random.default_rng(0).integers(0, 2**32, 1000, np.uint32)
+    random = np.concatenate([np.array(edges, np.uint32), others])
+    expected = (random.astype(np.uint64) * np.uint64(count)) >> np.uint64(32)
+    found = random_bits.below(count, jnp.asarray(random))
+    np.testing.assert_array_equal(found, expected)
