@@ -22,6 +22,7 @@ from absl import flags
 FLAGS = flags.FLAGS
 common.define_model_flags(channels="3,6,12", height=24, width=32)
 common.define_data_flags()
+flags.adopt_module_key_flags(common)
 flags.DEFINE_integer("window", 10, "Transitions an update, >= 2.")
 flags.DEFINE_integer("updates", 250, "Updates to make, at least 5.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")

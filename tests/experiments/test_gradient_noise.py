@@ -46,8 +46,16 @@ def test_the_spread_is_the_scale_of_noise_on_the_gradient(tmp_path):
         # Independent noises, one much larger.
         assert both["spread"] == pytest.approx(1e-2, rel=0.02)
     assert "reduction_order:granularity=element: spread" in done.stdout
-    assert "--updates=1,3" in result["command"]
+    for flag in ("--model=autoencoder", "--hidden=4", "--updates=1,3"):
+        assert flag in result["command"]
     assert result["command"].count("--noise=") == 3
+
+
+def test_help_lists_the_flags_of_the_network():
+    done = run("--help")
+    assert done.returncode == 0
+    for flag in ("noise", "keys", "model", "channels", "data", "workdir"):
+        assert f"--{flag}:" in done.stdout or f"--[no]{flag}:" in done.stdout, flag
 
 
 @pytest.mark.parametrize(
