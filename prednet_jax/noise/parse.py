@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -46,10 +45,6 @@ ALIASES: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
         **{name: ("reduced_precision", {"format": name}) for name in specs.FORMATS},
     }
 )
-
-
-# The end of a text that stops within a number: an option's value, up to the exponent.
-_MANTISSA = re.compile(r"[:=,]\s*-?(\d+\.?\d*|\.\d+)[eE]$")
 
 
 def parse(text: str) -> NoiseSpec:
@@ -91,7 +86,8 @@ def _split_parts(text: str) -> list[str]:
     """At each "+" that is not the sign of an exponent, as in 1e+3."""
     found: list[str] = []
     for piece in text.split("+"):
-        if found and _MANTISSA.search(found[-1]) and piece[:1].isdigit():
+        exponent = found and found[-1][-1:] in "eE" and found[-1][-2:-1].isdigit()
+        if exponent and piece[:1].isdigit():
             found[-1] += "+" + piece
         else:
             found.append(piece)

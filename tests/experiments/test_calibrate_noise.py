@@ -54,6 +54,22 @@ def test_mistakes_end_in_one_line(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--workdir=/dev/null", "/dev/null is no directory that can be written"),
+        ("--workdir=/dev/null/below", "/dev/null is no directory"),
+        ("--nosuch=1", "'nosuch'; expected a flag that --help lists"),
+    ],
+)
+def test_nothing_is_measured_that_could_not_be_written(flag, message):
+    done = run(flag)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_spread_by_hand():
     first = np.ones(4, np.float32)
     other = np.nextafter(first, np.float32(2)) * np.float32([1, 1, 1, 2])

@@ -1,6 +1,7 @@
 """Noise reaches every output of every algorithm of the networks' convolutions."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -65,3 +66,18 @@ def test_pieces_made_at_once_are_those_made_one_by_one(name, count, monkeypatch)
     np.testing.assert_array_equal(*found)
     whole = jax.lax.conv_general_dilated(x, kernel, **params)
     np.testing.assert_array_equal(sum(found[0]), whole)
+
+
+@pytest.mark.parametrize(("features", "calls"), [(24, 1), (47, 1), (48, 3), (144, 3)])
+def test_wide_pieces_are_made_one_by_one(features, calls):
+    """Where a piece has 16 features, all in one call would be three times the work."""
+    x, kernel = jnp.ones((1, 12, 16, features)), jnp.ones((3, 3, features, 16))
+    (equation,) = jax.make_jaxpr(
+        lambda x, k: jax.lax.conv_general_dilated(
+            x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+    )(x, kernel).jaxpr.eqns
+    cut = partials.plan_conv(noise.ReductionOrder(), equation.params, x, kernel)
+    split = jax.make_jaxpr(cut.split)(x, kernel).jaxpr.eqns
+    assert cut.pieces == 3
+    assert sum(e.primitive is equation.primitive for e in split) == calls
