@@ -47,7 +47,6 @@ flags.DEFINE_string("outputs", None, "Internal: write first outputs here and end
 def main(argv: list[str]) -> None:
     """Checks the flags, measures every reduction, writes table, JSON and figure."""
     del argv
-    common.check_workdir(FLAGS.workdir)
     for name, low in (("repeats", 2), ("compilations", 1), ("processes", 0)):
         if getattr(FLAGS, name) < low:
             raise ValueError(f"--{name}={getattr(FLAGS, name)}: expected {low} or more")

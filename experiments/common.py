@@ -116,6 +116,8 @@ def _guarded(main: Callable) -> Callable:
         backends.set_xla_flags()
         backends.release_memory_of_compiling()
         try:
+            if "workdir" in FLAGS and FLAGS.workdir:
+                check_workdir(FLAGS.workdir)
             return main(argv)
         except (ValueError, TypeError) as error:
             if os.environ.get("PREDNET_TRACEBACK"):

@@ -39,7 +39,6 @@ flags.DEFINE_string("workdir", "results/divergence", "Where to write.")
 def main(argv: list[str]) -> None:
     """Checks the flags, trains twice, writes table, JSON and figure."""
     del argv
-    common.check_workdir(FLAGS.workdir)
     if FLAGS.updates < 5:
         raise ValueError(f"--updates={FLAGS.updates}: expected at least 5")
     if FLAGS.window < 2:

@@ -7,9 +7,9 @@ trains without noise, and before some of the updates takes the gradient under ea
 with many keys, at the same weights and frames. Of each noise it prints, in units of the
 norm of the clean gradient,
 
-    spread  root mean square distance of the noisy gradients from their mean
-    shift   distance of their mean from the clean gradient (of which the spread, divided
-            by the root of the number of keys, is the part that more keys would remove)
+    spread  root mean square distance of the noisy gradients from their expected value
+    shift   distance of their mean from the clean gradient; its square holds that of the
+            spread, divided by the number of keys, which more keys would remove
 
 and V_c, the fraction of elements that differ from the clean gradient. The spread of
 `reduction_order` is the scale at which `gradient_gaussian` is its like in size: the
@@ -50,7 +50,6 @@ flags.DEFINE_string("workdir", "results/gradient_noise", "Where to write.")
 def main(argv: list[str]) -> None:
     """Checks the flags, measures, prints and writes."""
     del argv
-    common.check_workdir(FLAGS.workdir)
     stops = common.integers("updates", FLAGS.updates) or ()
     if not stops or min(stops) < 1:
         raise ValueError(

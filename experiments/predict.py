@@ -34,7 +34,6 @@ flags.DEFINE_string("workdir", "runs/predict", "Where to write.")
 def main(argv: list[str]) -> None:
     """Checks, predicts, writes, prints."""
     del argv
-    common.check_workdir(FLAGS.workdir)
     if FLAGS.frames < 2:
         raise ValueError(f"--frames={FLAGS.frames}: expected at least 2")
     if FLAGS.start < 0:

@@ -62,7 +62,6 @@ flags.DEFINE_string("workdir", "results/probe_curvature", "Where to write.")
 def main(argv: list[str]) -> None:
     """Checks the flags, probes every subject, writes table, JSON and figure."""
     del argv
-    common.check_workdir(FLAGS.workdir)
     updates = check_flags()
     from prednet_jax.study import probe_tables
 

@@ -54,7 +54,6 @@ flags.DEFINE_string("workdir", "results/saddle_escape", "Where to write.")
 def main(argv: list[str]) -> None:
     """Checks, runs, tests, writes."""
     del argv
-    common.check_workdir(FLAGS.workdir)
     functions, noises = check_flags()
     from prednet_jax.study import escape
 

@@ -246,7 +246,9 @@ class Job:
                     "--checkpoint_every"
                 )
             old = records.read_json(folder / records.MANIFEST)
-            for field in ("initial_params_sha256", "data_order_sha256"):
+            # Manifests of before had no noise.
+            old.setdefault("noise", manifest["noise"])
+            for field in ("initial_params_sha256", "data_order_sha256", "noise"):
                 if old.get(field) != manifest[field]:
                     raise ValueError(
                         f"--resume: {field} {manifest[field]}; expected the "

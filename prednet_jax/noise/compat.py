@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+from jax._src.interpreters import mlir
 from jax._src.lax.lax import _convert_element_type
 from jax.extend import core
 from jax.extend.core import primitives
@@ -22,11 +23,6 @@ CALLS = ("closed_call", "core_call", "call", "eval_jaxpr")
 
 # Primitives that round and are new in 0.11: log2(x) and 1 - x^2, as in tanh'.
 NEW_ARITHMETIC = ("log2", "one_minus_square")
-
-# Names of the primitives that JAX makes public.
-PRIMITIVES = frozenset(
-    p.name for p in vars(primitives).values() if isinstance(p, core.Primitive)
-)
 
 Equation = Any  # jax.extend.core.JaxprEqn, whose attributes are not typed
 
@@ -60,6 +56,15 @@ def bind(equation: Equation, *operands: Any) -> list[Any]:
     params = equation.primitive.get_bind_params(equation.params)
     out = equation.primitive.bind(*operands, **params)
     return list(out) if equation.primitive.multiple_results else [out]
+
+
+def primitive_names() -> frozenset[str]:
+    """Names of all primitives that JAX can compile or trace, a user's own included."""
+    public = [p for p in vars(primitives).values() if isinstance(p, core.Primitive)]
+    compiled = [*mlir._lowerings]
+    for table in mlir._platform_specific_lowerings.values():
+        compiled += table
+    return frozenset(p.name for p in (*public, *compiled))
 
 
 def scope(equation: Equation) -> str:
@@ -99,12 +104,20 @@ def automatic(function: Callable, equation: Equation) -> Callable:
     """
     sharding = equation.outvars[0].aval.sharding
     mesh = sharding.mesh
-    if jax.sharding.AxisType.Explicit not in mesh.axis_types:
+    # Not those that a shard_map around made manual.
+    explicit = tuple(
+        name
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+        if kind == jax.sharding.AxisType.Explicit
+    )
+    if not explicit:
         return function
 
     def wrapped(*args: Any) -> Any:
         with jax.sharding.use_abstract_mesh(mesh):
-            inside = jax.sharding.auto_axes(function, out_sharding=sharding.spec)
+            inside = jax.sharding.auto_axes(
+                function, axes=explicit, out_sharding=sharding.spec
+            )
             return inside(*args)
 
     return wrapped

@@ -77,9 +77,9 @@ def apply(
     Raises:
         ValueError: when `value` is not of a supported floating-point type.
     """
-    if jnp.issubdtype(value.dtype, jnp.complexfloating):
+    if _is_complex(value):
         # Both parts on their own, as results of which no operation is known.
-        other = _salted(words, zlib.crc32(b"imaginary"), 0)
+        other = _imaginary(words)
         return lax.complex(
             apply(spec, lax.real(value), (), words, salt, primitive=primitive + " re"),
             apply(spec, lax.imag(value), (), other, salt, primitive=primitive + " im"),
@@ -106,8 +106,9 @@ def perturb_operands(
 ) -> tuple[Array, ...]:
     """Operands as `pb` and `mca` see them, for a primitive without an exact result.
 
-    For primitives of `error_free.ERROR_FREE`, whose result `apply` perturbs instead,
-    and for all other specs and types, the operands come back as they are.
+    For primitives of `error_free.ERROR_FREE` on real numbers, whose result `apply`
+    perturbs instead, and for all other specs and types, the operands come back as they
+    are.
 
     Args:
         spec: any spec; its MonteCarlo parts with mode `pb` or `mca` act.
@@ -117,17 +118,39 @@ def perturb_operands(
         salt: as for `apply`.
     """
     out = tuple(operands)
-    if error_free.ERROR_FREE.get(primitive) == len(out):
+    known = error_free.ERROR_FREE.get(primitive) == len(out)
+    if known and not any(_is_complex(x) for x in out):
         return out
     for position, part in enumerate(parts(spec)):
         if isinstance(part, MonteCarlo) and part.mode in ("pb", "mca"):
             state = _salted(words, salt, position)
             label = f"{primitive}+{position}"
             out = tuple(
-                _bounded(part, i, label, x, state) if _is_float(x) else x
-                for i, x in enumerate(out)
+                _bounded_parts(part, i, label, x, state) for i, x in enumerate(out)
             )
     return out
+
+
+def _bounded_parts(
+    spec: MonteCarlo, position: int, label: str, x: Array, state: Array
+) -> Array:
+    """An operand perturbed; both parts of a complex one, and no other types."""
+    if _is_complex(x):
+        parts = (
+            _bounded(spec, position, f"{label} re", lax.real(x), state),
+            _bounded(spec, position, f"{label} im", lax.imag(x), _imaginary(state)),
+        )
+        return lax.complex(*parts)
+    return _bounded(spec, position, label, x, state) if _is_float(x) else x
+
+
+def _imaginary(words: Array) -> Array:
+    """Other words, for the imaginary parts."""
+    return _salted(words, zlib.crc32(b"imaginary"), 0)
+
+
+def _is_complex(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.complexfloating)
 
 
 def has_noise(dtype: DTypeLike) -> bool:

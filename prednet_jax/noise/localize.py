@@ -114,7 +114,7 @@ def localize(
 
     Raises:
         ValueError: when an option is outside what is accepted, or `spec` acts on no
-            computation.
+            computation; on a call, as for `inject`.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share={share!r}: expected a number in (0, 1]")

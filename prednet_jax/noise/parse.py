@@ -76,7 +76,7 @@ def format(spec: NoiseSpec, *, defaults: bool = False) -> str:
             records want it.
 
     Raises:
-        ValueError: for a leaf of a BitFlip that no text can name.
+        ValueError: for a name, of a leaf or a primitive, that no text can hold.
     """
     found = specs.parts(spec)
     return "+".join(_text(part, defaults) for part in found) if found else "none"
@@ -157,13 +157,14 @@ def _value(name: str, kind: str, text: str) -> Any:
 
 
 def _primitives(name: str, found: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of primitives, which in a text have to be JAX's own: a slip is noticed."""
+    """Names of primitives, which in a text have to be there: a slip is noticed."""
+    known = rules.known()
     for primitive in found:
-        if primitive not in rules.KNOWN:
-            close = difflib.get_close_matches(primitive, sorted(rules.KNOWN), 3)
-            known = ", ".join(close or ("add", "mul", "dot_general"))
+        if primitive not in known:
+            close = difflib.get_close_matches(primitive, sorted(known), 3)
+            some = ", ".join(close or ("add", "mul", "dot_general"))
             raise ValueError(
-                f"{name}: no primitive {primitive!r}: expected names such as {known}"
+                f"{name}: no primitive {primitive!r}: expected names such as {some}"
             )
     return found
 
@@ -180,14 +181,20 @@ def _text(spec: NoiseSpec, defaults: bool) -> str:
     return name + (":" + ",".join(options) if options else "")
 
 
-def _value_text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "|".join(value)
-    if isinstance(value, str) and (
-        set(value) & set("+,") or value != value.strip() or value.lower() == "none"
-    ):
+def _writable(name: str, separators: str) -> str:
+    """A name, if it is read back as itself."""
+    odd = set(name) & set(separators)
+    if odd or name != name.strip() or name.lower() == "none":
         raise ValueError(
-            f"{value!r} cannot be written in a text: expected neither '+' nor ',', no "
+            f"{name!r} cannot be written in a text: expected none of {separators}, no "
             "spaces around it, and not 'none'"
         )
+    return name
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "|".join(_writable(item, "+,|") for item in value)
+    if isinstance(value, str):
+        return _writable(value, "+,")
     return str(value).lower() if isinstance(value, bool | None) else str(value)

@@ -224,7 +224,7 @@ def plan_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut |
         ]
 
     grouped = groups > 1 or params["batch_group_count"] > 1
-    narrow = rhs.shape[in_feature] < NARROW_PIECE * len(pieces)
+    narrow = min(stop - start for (start, stop), *_ in pieces) < NARROW_PIECE
     small = outputs * terms * len(pieces) <= SMALL_CONVOLUTION
     at_once = narrow and small and not grouped
     return Cut(len(pieces), together if at_once else apart)

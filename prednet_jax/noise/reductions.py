@@ -1,4 +1,4 @@
-"""The mathematics of sums in random order: networks of masked swaps.
+"""The mathematics of sums in random order: permutations by masked selections.
 
 A reduction of h terms is cut into n partial sums p_0 ... p_{n-1}, and the result is
 
@@ -12,14 +12,14 @@ that the usual bound |computed - exact| <= gamma_h sum |x_i| holds (Higham, Accu
 Stability of Numerical Algorithms, 2nd ed., eq. 4.4).
 
 To permute by gathering along the stacked partial sums is slow. Three partial sums, the
-most frequent case, are selected by the number of their permutation. For more, every
-output (or tile of outputs) sorts n random 32-bit keys with Batcher's merge-exchange
-network (Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M; 19 exchanges for
-n = 8).
-The outcomes of its comparisons, one bit each, are packed into words; the same exchanges
-applied to the partial sums are masked swaps, which XLA fuses with the additions into
-one pass. Sorted keys that are independent and uniform give a uniform permutation; two
-of the keys are equal with probability below n^2 2^-33, the only bias.
+most frequent case, are selected by the number of their permutation, which is uniform to
+6 2^-32. For more, every output (or tile of outputs) sorts n random 32-bit keys with
+Batcher's merge-exchange network (Knuth, The Art of Computer Programming 3, 5.2.2,
+algorithm M; 19 exchanges for n = 8). The outcomes of its comparisons, one bit each, are
+packed into words; the same exchanges applied to the partial sums are masked swaps,
+which XLA fuses with the additions into one pass. Sorted keys that are independent and
+uniform give a uniform permutation; two of the keys are equal with probability below
+n^2 2^-33, the only bias.
 """
 
 from __future__ import annotations

@@ -104,9 +104,6 @@ ARITHMETIC = frozenset(
     ).split()
 ).union(compat.NEW_ARITHMETIC)
 
-# What a spec may name without a doubt. A program may hold others, a user's own.
-KNOWN = ARITHMETIC | compat.PRIMITIVES
-
 MATRIX_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 
 # Primitives without rounding that XLA computes anew in each reader.
@@ -198,6 +195,11 @@ def plan(
     if reason is not None:
         return f"profile {spec.profile}: {reason}"
     return REDUCTIONS[name](spec, params, *operands)
+
+
+def known() -> frozenset[str]:
+    """Names of primitives that are there, whether a program holds them or not."""
+    return ARITHMETIC | compat.primitive_names()
 
 
 def is_float_reduction(name: str, dtype: Any) -> bool:

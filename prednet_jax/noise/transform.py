@@ -84,6 +84,13 @@ Record = dict[str, tuple[bool, Entry]]
 Drawn = Mapping[str, tuple[Array, ...]]
 
 
+class Seen(NamedTuple):
+    """Paths of equations and names of primitives, noted while tracing."""
+
+    paths: set[str]
+    names: set[str]
+
+
 class Noise(NamedTuple):
     """A spec, sorted by what it acts on.
 
@@ -95,8 +102,7 @@ class Noise(NamedTuple):
         record: where `coverage` wants to be told what happens to each equation.
         active: booleans by path, known at run time: where False, the noise of the
             equation is computed and discarded (`localize`); None: all True.
-        seen: where paths and primitives are noted, to find those that are in vain
-            asked for; None: nowhere.
+        seen: where what a program holds is noted; None: nowhere.
     """
 
     order: ReductionOrder | None
@@ -105,17 +111,19 @@ class Noise(NamedTuple):
     only: frozenset[str] | None = None
     record: Record | None = None
     active: Mapping[str, Array] | None = None
-    seen: set[str] | None = None
+    seen: Seen | None = None
 
     def chooses(self, path: str) -> bool:
         """Whether the equation at `path` may be perturbed."""
         return self.only is None or path in self.only
 
-    def asked_for(self) -> set[str]:
-        """Paths, and primitives that JAX does not have, that a program should hold."""
+    def in_vain(self, seen: Seen) -> list[str]:
+        """Paths that a program has not, and primitives that neither it nor JAX has."""
         results = [] if self.results is None else parts(self.results)
-        named = {name for part in results for name in _primitives(part)}
-        return named.difference(rules.KNOWN).union(self.only or ())
+        named = {name for part in results for name in _primitives(part)} - seen.names
+        if named:
+            named -= rules.known()
+        return sorted(named) + sorted((self.only or frozenset()) - seen.paths)
 
 
 def inject(
@@ -132,11 +140,10 @@ def inject(
             all. An equation's noise does not depend on which others are perturbed.
 
     Returns:
-        `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data (a
-        keyword `key` is one of `fn`'s own). The
-        result has the structure, shapes and types of `fn`'s. Outside of any transform
-        it is compiled, so that it agrees bitwise with `jax.jit(noisy)`; with nothing
-        to perturb, `fn` itself is called.
+        `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data; a
+        keyword `key` is one of `fn`'s own. The result has the structure, shapes and
+        types of `fn`'s. Outside of any transform it is compiled, so that it agrees
+        bitwise with `jax.jit(noisy)`; with nothing to perturb, `fn` itself is called.
 
     Raises:
         ValueError: when `spec` is no noise spec or `only` a single text. On a call,
@@ -194,11 +201,11 @@ def evaluate(noise: Noise, state: State, fn: Callable, arrays: Sequence[Array]) 
     """Trace `fn` at `arrays` and evaluate it under `noise`."""
     closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*arrays)
     jaxpr, consts = compat.open_jaxpr(closed)
-    seen: set[str] = set()
+    seen = Seen(set(), set())
     noise = noise._replace(seen=seen)
     out = interpret(noise, state, jaxpr, consts, jax.tree.leaves(arrays), "", "")
-    missing = sorted(noise.asked_for() - seen)
-    if missing:
+    missing = noise.in_vain(seen)
+    if missing and noise.record is None:
         raise ValueError(
             f"nothing to perturb at {', '.join(map(repr, missing))}: expected paths "
             "that coverage lists, and names of primitives"
@@ -347,8 +354,8 @@ def _plan(
         for i, equation in enumerate(equations)
     ]
     if noise.seen is not None:
-        noise.seen.update(here.path for here in places)
-        noise.seen.update(equation.primitive.name for equation in equations)
+        noise.seen.paths.update(here.path for here in places)
+        noise.seen.names.update(equation.primitive.name for equation in equations)
     needs: list[_Need] = []
     joined: dict[int, tuple[list[Any], _Action]] = {}
     absorbed: set[int] = set()

@@ -128,6 +128,10 @@ def test_resumed_run_ends_in_the_same_bits(runs, tmp_path):
     assert metrics(folder) == metrics(runs / "again")
     found, whole = manifest(folder), manifest(runs / "again")
     assert found["final_params_sha256"] == whole["final_params_sha256"]
+    done = run(*TINY, f"--workdir={folder}", "--resume", "--noise=ulp")
+    assert done.returncode == 2
+    assert "--resume: noise ulp:" in done.stderr
+    assert manifest(folder)["noise"] == "none"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")

@@ -340,7 +340,10 @@ def test_results_are_as_weakly_typed_as_the_functions(spec):
         noise.inject(jnp.sin, spec, only=["0:sine"])(KEYS[0], X)
 
 
-@pytest.mark.parametrize("spec", SPECS[1:5], ids=lambda spec: type(spec).__name__)
+BOUNDED = noise.MonteCarlo("pb", virtual_precision=20)
+
+
+@pytest.mark.parametrize("spec", [*SPECS[1:5], BOUNDED], ids=noise.format)
 def test_both_parts_of_complex_results_are_perturbed(spec):
     z = lax.complex(X, X[::-1])
     found = noise.inject(lambda z: z * z + jnp.exp(z), spec)(KEYS[0], z)
@@ -351,8 +354,8 @@ def test_both_parts_of_complex_results_are_perturbed(spec):
     # The parts of numbers on the diagonal would move alike if they shared their draws.
     y = lax.complex(X, X)
     moved = np.asarray(noise.inject(lambda y: y + y, spec)(KEYS[0], y))
-    if np.any(moved != 2 * np.asarray(y)):
-        assert np.any(moved.real != moved.imag)
+    assert np.any(moved != 2 * np.asarray(y))
+    assert np.any(moved.real != moved.imag)
 
 
 def test_what_is_asked_for_in_vain_is_said():
@@ -363,6 +366,14 @@ def test_what_is_asked_for_in_vain_is_said():
         noise.inject(layer, ORDER, only=[*only, "0:dot_generall"])(KEYS[0], X)
     with pytest.raises(ValueError, match="only='0:dot_general': expected a collection"):
         noise.inject(layer, ORDER, only=only[0])
+    # A name is no path, and a path no name.
+    with pytest.raises(ValueError, match="nothing to perturb at 'dot_general'"):
+        noise.inject(layer, ORDER, only=["dot_general"])(KEYS[0], X)
+    path = noise.UlpPerturbation(primitives=("0:dot_general",))
+    with pytest.raises(ValueError, match="nothing to perturb at '0:dot_general'"):
+        noise.inject(layer, path)(KEYS[0], X)
+    # A report says what is reached: nothing.
+    assert not noise.coverage(layer, path)(X).perturbed
     slip = noise.UlpPerturbation(primitives=("tanh", "bogus"))
     with pytest.raises(ValueError, match="nothing to perturb at 'bogus'"):
         noise.inject(layer, slip)(KEYS[0], X)
@@ -378,6 +389,7 @@ def test_a_primitive_of_a_users_own_can_be_named():
         double, jax.interpreters.mlir.lower_fun(lambda x: 2 * x, False)
     )
     spec = noise.UlpPerturbation(primitives=("double_of_a_user",))
+    assert noise.parse(noise.format(spec)) == spec
     found = noise.inject(double.bind, spec)(KEYS[0], X)
     assert np.any(found != 2 * X)
     np.testing.assert_allclose(found, 2 * X, 1e-6)

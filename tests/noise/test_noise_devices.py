@@ -106,6 +106,26 @@ for granularity in ("tile", "element", "shared"):
             any(bool(np.any(one != other)) for other in others),
             bool(np.allclose(one, fn(x), 1e-4, 1e-5)),
         ]
+
+# Explicit axes of which a shard_map makes some manual.
+kinds = (jax.sharding.AxisType.Explicit,) * 2
+both = jax.make_mesh((2, 2), ("i", "j"), axis_types=kinds)
+
+
+def rows(x):
+    return lax.psum(jnp.sum(x @ w, 0), "i")
+
+
+partly = jax.shard_map(
+    rows, mesh=both, in_specs=P("i"), out_specs=P(), axis_names={"i"}
+)
+found["partly manual"] = []
+for over in (P("i"), P(("i", "j"))):
+    with jax.set_mesh(both):
+        placed = jax.device_put(x, jax.NamedSharding(both, over))
+        total = jax.jit(noise.inject(partly, order))(keys[0], placed)
+    right = np.allclose(total, (x @ w).sum(0), 1e-4, 1e-4)
+    found["partly manual"].append(bool(right))
 print(json.dumps(found))
 """
 
@@ -155,6 +175,7 @@ def test_recomputation_on_a_mesh(found):
 
 
 def test_explicit_shardings(found):
+    assert found["partly manual"] == [True, True]
     assert len(found["explicit"]) == 12
     for name, right in found["explicit"].items():
         assert right == [True, True, True], name

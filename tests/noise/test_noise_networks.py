@@ -1,4 +1,4 @@
-"""The exchanges that order partial sums, for every number of them."""
+"""The draws that order partial sums, for every number of them."""
 
 import collections
 import itertools
@@ -15,11 +15,11 @@ DRAWS = 20_000
 
 @pytest.fixture(scope="module", params=[2, 3, 4, 5, 8])
 def drawn(request):
-    """The number of partial sums, drawn swaps, and the orders they stand for."""
+    """The number of partial sums, what was drawn, and the orders it stands for."""
     words = random_bits.words(jax.random.key(1))
     draw = jax.jit(lambda w: reductions.draw_orders(w, (DRAWS,), request.param, (7,)))
-    swaps = draw(words)
-    return request.param, swaps, reductions.listed(swaps, request.param)
+    found = draw(words)
+    return request.param, found, reductions.listed(found, request.param)
 
 
 def test_every_order_is_as_likely(drawn):
@@ -39,11 +39,11 @@ def test_every_order_is_as_likely(drawn):
 @pytest.mark.parametrize("begun", [False, True])
 def test_sums_are_added_in_the_drawn_order(drawn, begun):
     """Bit for bit; a sum that was begun before does not let the first two commute."""
-    n, swaps, orders = drawn
+    n, words, orders = drawn
     rng = np.random.default_rng(n)
     terms = rng.standard_normal((n, DRAWS)).astype(np.float32)
     initial = rng.standard_normal(DRAWS).astype(np.float32) if begun else None
-    actual = jax.jit(reductions.add_in_order)(swaps, tuple(terms), initial)
+    actual = jax.jit(reductions.add_in_order)(words, tuple(terms), initial)
     in_order = np.take_along_axis(terms, orders.T, axis=0)
     expected = in_order[0] if initial is None else initial + in_order[0]
     for term in in_order[1:]:

@@ -104,14 +104,14 @@ def observed(request):
     seen, current = {}, []
     add_in_order = reductions.add_in_order
 
-    def spy(swaps, partial_sums, initial=None):
+    def spy(orders, partial_sums, initial=None):
         name = current[0]
 
-        def note(swaps, partial_sums):
-            seen[name] = (reductions.listed(swaps, PARTIALS), np.stack(partial_sums))
+        def note(orders, partial_sums):
+            seen[name] = (reductions.listed(orders, PARTIALS), np.stack(partial_sums))
 
-        jax.debug.callback(note, tuple(swaps), tuple(partial_sums))
-        return add_in_order(swaps, partial_sums, initial)
+        jax.debug.callback(note, tuple(orders), tuple(partial_sums))
+        return add_in_order(orders, partial_sums, initial)
 
     @jax.jit
     def compiled(key, terms):

@@ -177,7 +177,8 @@ def test_short_forms():
     assert noise.parse("bf16") == noise.ReducedPrecision("bf16")
     assert noise.parse("ulp:primitives=add|mul").primitives == ("add", "mul")
     assert noise.parse("none+ulp+none") == noise.UlpPerturbation()
-    # A name that ends as a number might.
+    # Primitives without a public name of their own, and a name that ends as a number.
+    assert noise.parse("ulp:primitives=split|composite").primitives[0] == "split"
     both = noise.parse("ulp:primitives=bessel_i0e+bf16")
     assert both == noise.UlpPerturbation(
         primitives=("bessel_i0e",)
@@ -188,6 +189,8 @@ def test_short_forms():
 def test_a_leaf_that_no_text_can_name_is_refused(leaf):
     with pytest.raises(ValueError, match="cannot be written in a text"):
         noise.format(noise.BitFlip(leaf=leaf))
+    with pytest.raises(ValueError, match="cannot be written in a text"):
+        noise.format(noise.UlpPerturbation(primitives=("add", leaf)))
     other = noise.BitFlip(leaf="['gate=kernel']", index=3)
     assert noise.parse(noise.format(other)) == other
 
