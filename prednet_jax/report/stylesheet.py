@@ -79,7 +79,7 @@ pre { margin: 0.35rem 0 0; padding: 0.6rem 0.8rem; background: var(--paper);
 .arm pre span { display: inline-block; max-width: 100%; white-space: pre-wrap; }
 .design td:nth-child(4) { text-align: left; }
 .arm.skipped { border-style: dashed; }
-.arm .facts { margin: 0.1rem 0 0; }
+.arm .facts { margin: 0.1rem 0 0; overflow-wrap: anywhere; }
 details { border-bottom: 1px solid var(--line); padding: 0.55rem 0; }
 summary { cursor: pointer; font-weight: 600; }
 details dl, section > dl { margin: 0.6rem 0; font-size: 0.9rem; }
