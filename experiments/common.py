@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 
 def _with_measured_heap() -> None:
@@ -420,13 +421,50 @@ def command() -> str:
     return shlex.join(words)
 
 
-def batches(source: object, schedule: object) -> Iterator[tuple]:
-    """What each update sees, on the host.
+class Training(NamedTuple):
+    """What a script trains by its own loop.
 
-    Yields:
-        Frames `[T + 1, 1, H, W, C]` (`[1, 1, H, W, C]` for an autoencoder), uint8, and
-        whether they open a sequence.
+    Attributes:
+        config: the network.
+        dtype: in which it is trained.
+        optimizer: for this number of updates.
+        weights: initial weights, float32.
+        batches: of each update frames `[T + 1, 1, H, W, C]` (`[1, 1, H, W, C]` for an
+            autoencoder), uint8 on the host, and whether they open a sequence.
     """
+
+    config: PredNetConfig | AutoencoderConfig
+    dtype: np.dtype
+    optimizer: Any
+    weights: dict
+    batches: Iterator[tuple]
+
+
+def training(updates: int) -> Training:
+    """What the flags of network and data, --window, --seed and --precision describe.
+
+    Args:
+        updates: to be made, from 1.
+    """
+    from prednet_jax import backends
+    from prednet_jax.training import loop
+
+    use_compilation_cache()
+    name = FLAGS.data or ("digits" if FLAGS.model == "autoencoder" else "walk")
+    config = model_config(name)
+    dtype = backends.set_precision(FLAGS.precision)
+    source = open_source(name, config, FLAGS.seed)
+    schedule = loop.frame_schedule(config, source, window=FLAGS.window, updates=updates)
+    return Training(
+        config,
+        dtype,
+        loop.default_optimizer(config, updates),
+        loop.initial_params(config, FLAGS.seed),
+        _batches(source, schedule),
+    )
+
+
+def _batches(source: object, schedule: object) -> Iterator[tuple]:
     from prednet_jax import data
 
     if not schedule.window:

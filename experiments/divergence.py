@@ -68,7 +68,7 @@ def measure() -> dict:
     """Trains the two copies and fits the exponent."""
     import jax
 
-    from prednet_jax import backends, curvature, keys
+    from prednet_jax import curvature, keys
     from prednet_jax.training import loop, truncated
 
     keys.stream(FLAGS.seed, "init")
@@ -77,16 +77,7 @@ def measure() -> dict:
         from prednet_jax import noise
 
         spec = noise.parse(FLAGS.noise)
-    common.use_compilation_cache()
-    name = FLAGS.data or ("digits" if FLAGS.model == "autoencoder" else "walk")
-    config = common.model_config(name)
-    dtype = backends.set_precision(FLAGS.precision)
-    source = common.open_source(name, config, FLAGS.seed)
-    schedule = loop.frame_schedule(
-        config, source, window=FLAGS.window, updates=FLAGS.updates
-    )
-    optimizer = loop.default_optimizer(config, FLAGS.updates)
-    weights = loop.initial_params(config, FLAGS.seed)
+    config, dtype, optimizer, weights, batches = common.training(FLAGS.updates)
     params = loop.prepare_params(weights, dtype, None, FLAGS.seed)
     other = loop.prepare_params(weights, dtype, spec, FLAGS.seed)
     if spec is None:
@@ -115,7 +106,7 @@ def measure() -> dict:
         recorded(update, losses[0]),
         truncated.initial_train_state(config, params, optimizer),
         truncated.initial_train_state(config, other, optimizer),
-        common.batches(source, schedule),
+        batches,
         step_b=recorded(noisy, losses[1]),
         weights=lambda state: state.params,
     )

@@ -109,21 +109,12 @@ def measure(specs: dict, stops: list[int]):
     """Yields a row for each stop and noise, in that order."""
     import jax
 
-    from prednet_jax import backends, keys, noise
+    from prednet_jax import keys, noise
     from prednet_jax.noise import variability
     from prednet_jax.training import loop, truncated
 
     key = keys.stream(FLAGS.seed, "noise")
-    common.use_compilation_cache()
-    name = FLAGS.data or ("digits" if FLAGS.model == "autoencoder" else "walk")
-    config = common.model_config(name)
-    dtype = backends.set_precision(FLAGS.precision)
-    source = common.open_source(name, config, FLAGS.seed)
-    schedule = loop.frame_schedule(
-        config, source, window=FLAGS.window, updates=stops[-1]
-    )
-    optimizer = loop.default_optimizer(config, stops[-1])
-    weights = loop.initial_params(config, FLAGS.seed)
+    config, dtype, optimizer, weights, batches = common.training(stops[-1])
     params = loop.prepare_params(weights, dtype, None, FLAGS.seed)
     state = truncated.initial_train_state(config, params, optimizer)
     update = jax.jit(truncated.make_step(config, optimizer))
@@ -138,9 +129,8 @@ def measure(specs: dict, stops: list[int]):
 
         def run(key, *inputs):
             of_gradient, on_gradient = jax.random.split(key)
-            found = gradient(*inputs)
-            if inside is not None:
-                found = noise.inject(gradient, inside)(of_gradient, *inputs)
+            within = noise.inject(gradient, inside or noise.Identity())
+            found = within(of_gradient, *inputs)
             if outside is not None:
                 found = noise.perturb_tree(outside, on_gradient, found)
             return found
@@ -149,7 +139,6 @@ def measure(specs: dict, stops: list[int]):
 
     clean = jax.jit(gradient)
     programs = {text: noisy(spec) for text, spec in specs.items()}
-    batches = common.batches(source, schedule)
     for number, (frames, first) in enumerate(batches, 1):
         if number in stops:
             inputs = (state.params, state.carry, frames, first)
