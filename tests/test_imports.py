@@ -12,6 +12,7 @@ PACKAGE = ROOT / "prednet_jax"
 
 # Layer of each module: a module imports from lower layers and from its own folder.
 LAYERS = [
+    {"errors"},
     {"config", "keys"},
     {"models", "noise", "data", "saddles", "curvature", "statistics", "records"},
     {"objectives", "optimizers"},

@@ -1,0 +1,74 @@
+"""What a user can mend: one exception class, and the checks that raise it.
+
+A script prints a `UserError` as one line and ends with status 2. Every other exception
+is a fault of the program or of the machine: it keeps its traceback and ends with
+status 1.
+Libraries raise subclasses (`DataError`, `RecordError`) where a caller may want to tell
+them apart.
+
+Every check quotes the name and the value that it received and says what is accepted.
+"""
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+
+class UserError(ValueError):
+    """A value, file or setting that the user gave and can mend."""
+
+
+def whole(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """A whole number from `minimum` to `maximum`; None: no upper bound.
+
+    Python's and NumPy's integers are accepted, booleans and floats are not.
+
+    Raises:
+        UserError: the value is no whole number, or lies outside the range.
+    """
+    integral = isinstance(value, Integral) and not isinstance(value, bool)
+    number = int(value) if integral else minimum - 1
+    if number < minimum or (maximum is not None and number > maximum):
+        bounds = f"at least {minimum}"
+        if maximum is not None:
+            bounds = f"from {minimum} to {maximum}"
+        raise UserError(f"{name}={value!r}: expected a whole number, {bounds}")
+    return number
+
+
+def positive(name: str, value: Any) -> None:
+    """Refuses what is no finite number above 0.
+
+    Raises:
+        UserError: the value is none.
+    """
+    if not (_is_real(value) and math.isfinite(value) and value > 0):
+        raise UserError(f"{name}={value!r}: expected a finite number above 0")
+
+
+def open_unit(name: str, value: Any) -> None:
+    """Refuses what is no number between 0 and 1, both excluded.
+
+    Raises:
+        UserError: the value is none.
+    """
+    if not (_is_real(value) and 0 < value < 1):
+        raise UserError(f"{name}={value!r}: expected a number between 0 and 1")
+
+
+def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
+    """Refuses what is not among `accepted`.
+
+    Raises:
+        UserError: the value is not.
+    """
+    if value not in accepted:
+        raise UserError(
+            f"{name}={value!r}: expected one of {', '.join(map(str, accepted))}"
+        )
+
+
+def _is_real(value: object) -> bool:
+    # NumPy's scalars count, booleans do not.
+    return isinstance(value, Real) and not isinstance(value, bool)
