@@ -24,7 +24,7 @@ def test_whole_refuses_everything_else(value):
 
 def test_whole_without_an_upper_bound():
     assert errors.whole("n", 10**12, 2) == 10**12
-    with pytest.raises(errors.UserError, match="n=-1: .* at least 2"):
+    with pytest.raises(errors.UserError, match=r"n=-1: .* at least 2"):
         errors.whole("n", -1, 2)
 
 
@@ -35,14 +35,14 @@ def test_positive_accepts(value):
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), True, "1"])
 def test_positive_refuses(value):
-    with pytest.raises(errors.UserError, match="^x="):
+    with pytest.raises(errors.UserError, match=r"^x="):
         errors.positive("x", value)
 
 
 @pytest.mark.parametrize("value", [0, 1, -0.1, float("nan"), "0.5"])
 def test_open_unit_refuses(value):
     errors.open_unit("level", 0.05)
-    with pytest.raises(errors.UserError, match="^level="):
+    with pytest.raises(errors.UserError, match=r"^level="):
         errors.open_unit("level", value)
 
 
