@@ -7,7 +7,7 @@ ARGS ?=
 # Tests and lint share the machine: two workers on two cores.
 WORKERS ?= 2
 
-.PHONY: setup compare test bench lint lock clean
+.PHONY: setup compare test bench tables lint lock clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ ifdef TORCH_PYTHON
 else
 	@echo "beside PyTorch: make bench TORCH_PYTHON=/path/to/python-with-torch"
 endif
+
+# Tables and figures of the documents, from committed records; fails if one differed.
+tables: setup
+	$(BIN)/python experiments/tables.py
 
 lint: setup
 	$(BIN)/ruff check .
