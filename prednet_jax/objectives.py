@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.errors import UserError, one_of
 from prednet_jax.models import autoencoder, prednet, unroll
 
 TARGETS = ("true", "stale")
@@ -38,12 +39,6 @@ class WindowResult(NamedTuple):
     state: prednet.PredNetState | None
     frame_losses: Float[Array, " T"]
     scored: Float[Array, " T"]
-
-
-def check_choice(name: str, value: str, accepted: Sequence[str]) -> None:
-    """Raises ValueError naming the value unless it is one of those accepted."""
-    if value not in accepted:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(accepted)}")
 
 
 def error_loss(
@@ -66,12 +61,12 @@ def error_loss(
         The loss; time weights 0 for the first frame, then 1/(T - 1).
 
     Raises:
-        ValueError: T < 2, or not one weight a layer.
+        UserError: T < 2, or not one weight a layer.
     """
     chosen = _layer_weights(config, layer_weights)
     steps = frames.shape[0]
     if steps < 2:
-        raise ValueError(f"frames of {steps} time steps: expected at least 2")
+        raise UserError(f"frames of {steps} time steps: expected at least 2")
     errors = prednet.outputs(params, config, frames, "error")  # [T, B, L]
     weights = jnp.asarray(chosen, errors.dtype)
     return (errors[1:] @ weights).mean(axis=1).sum() / (steps - 1)
@@ -83,7 +78,7 @@ def _layer_weights(
     if layer_weights is None:
         return (1.0,) + (0.0,) * (config.layers - 1)
     if len(layer_weights) != config.layers:
-        raise ValueError(
+        raise UserError(
             f"layer_weights={tuple(layer_weights)!r}: expected {config.layers}, "
             "one a layer"
         )
@@ -149,13 +144,13 @@ def window_loss(
         The number to minimise, and a `WindowResult`.
 
     Raises:
-        ValueError: a choice is unknown, or stale targets are asked of `errors`, whose
+        UserError: a choice is unknown, or stale targets are asked of `errors`, whose
             target is the network's own input.
     """
-    check_choice("objective", objective, OBJECTIVES)
-    check_choice("targets", targets, TARGETS)
+    one_of("objective", objective, OBJECTIVES)
+    one_of("targets", targets, TARGETS)
     if objective == "errors" and targets == "stale":
-        raise ValueError(
+        raise UserError(
             "targets='stale': expected 'true' with objective 'errors', which compares "
             "with the frame the network is shown, not with a target buffer"
         )
@@ -230,9 +225,9 @@ def reconstruction_loss(
             network whose backward pass follows each forward pass cannot be affected.
 
     Raises:
-        ValueError: the choice is unknown, or images do not fit the network.
+        UserError: the choice is unknown, or images do not fit the network.
     """
-    check_choice("targets", targets, TARGETS)
+    one_of("targets", targets, TARGETS)
     steps, batch = images.shape[:2]
     flat = images.reshape(steps * batch, *images.shape[2:])
     outputs = autoencoder.reconstruct(params, config, flat).reshape(images.shape)

@@ -15,6 +15,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from prednet_jax.errors import UserError, whole
+
 REPLICAS, BATCH = "replicas", "batch"
 #: Every leaf `[N, ...]`, and those that also have streams `[N, B, ...]`.
 BY_REPLICA = PartitionSpec(REPLICAS)
@@ -94,12 +96,12 @@ def layout(
         devices: those to use; None: all, of every process.
 
     Raises:
-        ValueError: the devices do not divide the work evenly.
+        UserError: the devices do not divide the work evenly.
     """
     found = jax.devices() if devices is None else list(devices)
     split = shares(replicas, batch, len(found))
     if split is None:
-        raise ValueError(
+        raise UserError(
             f"replicas={replicas} with batch={batch} on {len(found)} devices: expected "
             "replicas, or else batch, to be a multiple of the devices"
         )
@@ -111,8 +113,7 @@ def layout(
 def shares(replicas: int, batch: int, devices: int) -> tuple[int, int] | None:
     """Devices that share the replicas, and those that share each batch; or None."""
     for name, value in (("replicas", replicas), ("batch", batch), ("devices", devices)):
-        if value < 1:
-            raise ValueError(f"{name}={value}: expected at least 1")
+        whole(name, value, 1)
     rows = math.gcd(replicas, devices)
     columns = devices // rows
     return None if batch % columns else (rows, columns)

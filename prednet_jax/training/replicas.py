@@ -33,6 +33,7 @@ from prednet_jax import data, keys
 from prednet_jax.config import PredNetConfig
 from prednet_jax.data.prefetch import prefetch
 from prednet_jax.data.windows import read_chunks
+from prednet_jax.errors import UserError, one_of
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.training import loop, truncated
 from prednet_jax.training.layout import (
@@ -69,10 +70,9 @@ def resolve_mode(mode: str, platform: str) -> str:
     """How the replicas of one device are run: `map` or `vmap`.
 
     Raises:
-        ValueError: the mode is none of `MODES`.
+        UserError: the mode is none of `MODES`.
     """
-    if mode not in MODES:
-        raise ValueError(f"replica_mode={mode!r}: expected one of {', '.join(MODES)}")
+    one_of("replica_mode", mode, MODES)
     if mode != "auto":
         return mode
     return "map" if platform == "cpu" else "vmap"
@@ -173,7 +173,7 @@ def train(
         the update of all of them together.
 
     Raises:
-        ValueError: the runs are not at the same update, or differ in length.
+        UserError: the runs are not at the same update, or differ in length.
     """
     done = _common_update(runs)
     places = jax.tree.map(
@@ -228,7 +228,7 @@ def _common_update(runs: Mapping[int, Run]) -> int:
     done = {int(run.state.update) for run in runs.values()}
     lengths = {len(run.schedule.start) for run in runs.values()}
     if len(done) > 1 or len(lengths) > 1:
-        raise ValueError(
+        raise UserError(
             f"replicas at updates {sorted(done)} of {sorted(lengths)}: expected one "
             "place and one length for all"
         )

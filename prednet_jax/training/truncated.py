@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from prednet_jax import keys, objectives, optimizers
 from prednet_jax import noise as noise_lib
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.errors import UserError, one_of, whole
 from prednet_jax.models import prednet
 from prednet_jax.noise.specs import NoiseSpec
 
@@ -65,7 +66,7 @@ class Method:
         layer_weights: lambda of the `errors` objective; None: (1, 0, ...).
 
     Raises:
-        ValueError: a choice is unknown.
+        UserError: a choice is unknown.
     """
 
     objective: str | None = None
@@ -75,8 +76,8 @@ class Method:
 
     def __post_init__(self) -> None:
         if self.objective is not None:
-            objectives.check_choice("objective", self.objective, objectives.OBJECTIVES)
-        objectives.check_choice("targets", self.targets, objectives.TARGETS)
+            one_of("objective", self.objective, objectives.OBJECTIVES)
+        one_of("targets", self.targets, objectives.TARGETS)
 
 
 def make_loss(config: Config, method: Method) -> Callable:
@@ -269,18 +270,17 @@ def train_windows(
         frame i + 1 against its true target.
 
     Raises:
-        ValueError: a value is outside what is accepted, or the stream is too short for
+        UserError: a value is outside what is accepted, or the stream is too short for
             one window.
     """
-    if window < 2:
-        raise ValueError(f"window={window!r}: expected at least 2")
+    whole("window", window, 2)
     if frames.ndim != 4:
-        raise ValueError(
+        raise UserError(
             f"frames of shape {tuple(frames.shape)}: expected [T, H, W, C]"
         )
     updates = frames.shape[0] // window
     if updates < 1:
-        raise ValueError(
+        raise UserError(
             f"frames of {frames.shape[0]} time steps: expected at least window={window}"
         )
     method = Method(
