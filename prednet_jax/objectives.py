@@ -12,7 +12,8 @@ losses, as the published script has.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,31 @@ TARGETS = ("true", "stale")
 OBJECTIVES = ("squares", "errors")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How a network is trained.
+
+    Attributes:
+        objective: `squares`, `errors`, or None: as the network was published.
+        targets: `true` or `stale` (see `window_loss`).
+        truncation_leak: as in `window_loss`.
+        layer_weights: lambda of the `errors` objective; None: (1, 0, ...).
+
+    Raises:
+        UserError: a choice is unknown.
+    """
+
+    objective: str | None = None
+    targets: str = "true"
+    truncation_leak: bool = False
+    layer_weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.objective is not None:
+            one_of("objective", self.objective, OBJECTIVES)
+        one_of("targets", self.targets, TARGETS)
+
+
 class WindowResult(NamedTuple):
     """What one window yields beside the number to minimise.
 
@@ -36,7 +62,7 @@ class WindowResult(NamedTuple):
             window.
     """
 
-    state: prednet.PredNetState | None
+    state: Any
     frame_losses: Float[Array, " T"]
     scored: Float[Array, " T"]
 
@@ -156,9 +182,7 @@ def window_loss(
         )
     weights = _layer_weights(config, layer_weights)
     steps = frames.shape[0] - 1
-    state = jax.tree.map(
-        lambda x: jnp.where(first, jnp.zeros_like(x), jax.lax.stop_gradient(x)), state
-    )
+    state = cut(state, first)
     if truncation_leak and config.variant == "watanabe":
         state = _leak(params, config, state)
 
@@ -186,6 +210,45 @@ def window_loss(
         pulled = jnp.square(predictions - frames[-1]).mean(axis=(1, 2, 3, 4))
         return (pulled * scored).sum(), result
     return (frame_losses * scored).sum(), result
+
+
+def cut(state: Any, first: Bool[Array, ""]) -> Any:
+    """The carried state as a constant; zero where a sequence starts."""
+    return jax.tree.map(
+        lambda x: jnp.where(first, jnp.zeros_like(x), jax.lax.stop_gradient(x)), state
+    )
+
+
+def squares(
+    predictions: Float[Array, "T B H W C"],
+    targets: Float[Array, "T B H W C"],
+    state: Any,
+    first: Bool[Array, ""],
+    *,
+    stale: bool,
+    stand_in: bool,
+) -> tuple[Float[Array, ""], WindowResult]:
+    """The objective `squares` of any network.
+
+    Args:
+        predictions: of the window.
+        targets: what they are to be.
+        state: carried to the next window.
+        first: whether the window starts a sequence.
+        stale: whether every prediction is pulled towards the last target.
+        stand_in: whether the first transition of a first window has no weight.
+
+    Returns:
+        The number to minimise, and a `WindowResult`.
+    """
+    frame_losses = jnp.square(predictions - targets).mean(axis=(1, 2, 3, 4))
+    scored = jnp.ones_like(frame_losses)
+    if stand_in:
+        scored = scored.at[0].set(1 - first.astype(scored.dtype))
+    goal = targets[-1] if stale else targets
+    pulled = jnp.square(predictions - goal).mean(axis=(1, 2, 3, 4))
+    result = WindowResult(state, jax.lax.stop_gradient(frame_losses), scored)
+    return (pulled * scored).sum(), result
 
 
 def _leak(

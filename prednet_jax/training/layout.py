@@ -1,8 +1,8 @@
-"""Where replicas and batches lie: a mesh of devices, and arrays spread over it.
+"""Where replicas and batches lie: a mesh of devices, and arrays placed on it.
 
 The mesh has two axes, `replicas` and `batch`. Of D devices, r = gcd(N, D) share the N
 replicas and D / r share the B streams of each: replicas need no communication at all,
-so they are spread first. Devices are ordered by process, so that a host holds
+so they are dealt out first. Devices are ordered by process, so that a host holds
 neighbouring replicas.
 """
 
@@ -64,7 +64,7 @@ class Layout:
         first = self.mesh.devices[replica * rows // self.replicas, 0]
         return first.process_index == jax.process_index()
 
-    def spread(
+    def place(
         self,
         shape: Sequence[int],
         spec: PartitionSpec,
@@ -74,7 +74,7 @@ class Layout:
 
         Args:
             shape: of the whole array, `[N, ...]`.
-            spec: how it is spread.
+            spec: where its parts lie.
             read: from a tuple of slices, one an axis, to those values.
         """
         sharding = NamedSharding(self.mesh, spec)
@@ -88,7 +88,7 @@ class Layout:
 def layout(
     replicas: int, batch: int, devices: Sequence[jax.Device] | None = None
 ) -> Layout:
-    """Spreads replicas and streams over devices.
+    """Lays replicas and streams out on devices.
 
     Args:
         replicas: N >= 1.
@@ -127,7 +127,7 @@ def most_devices(replicas: int, batch: int, available: int, processes: int = 1) 
     return 1
 
 
-def spread_tree(layout: Layout, trees: dict[int, Any], specs: Any) -> Any:
+def place_tree(layout: Layout, trees: dict[int, Any], specs: Any) -> Any:
     """Stacks one tree a local replica into a tree of arrays `[N, ...]`.
 
     Args:
@@ -147,12 +147,12 @@ def spread_tree(layout: Layout, trees: dict[int, Any], specs: Any) -> Any:
             return np.stack([parts[n][index[1:]] for n in chosen])
 
         shape = (layout.replicas, *next(iter(parts.values())).shape)
-        arrays.append(layout.spread(shape, spec, read))
+        arrays.append(layout.place(shape, spec, read))
     return jax.tree.unflatten(structure, arrays)
 
 
 def rows(array: jax.Array) -> dict[int, np.ndarray]:
-    """The replicas' parts of an array spread `BY_REPLICA`, those held here."""
+    """The replicas' parts of an array placed `BY_REPLICA`, those held here."""
     found: dict[int, np.ndarray] = {}
     for shard in array.addressable_shards:
         first = shard.index[0].start or 0

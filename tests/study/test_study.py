@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from prednet_jax.study.design import estimate
 
 from prednet_jax import backends, noise, records, statistics, study
 from prednet_jax.report.tables import arms_list, text_table
 from prednet_jax.study import judgement
-from prednet_jax.study.design import estimate
 
 CONTROLS = {"theory_matched": True, "units_separated": True}
 

@@ -97,8 +97,8 @@ def test_auto_is_a_batched_product_only_under_vmap():
     config = PredNetConfig(channels=(3, 4), height=8, width=8)
     assert replicas.resolve_mode("auto", "cpu") == "map"
     assert replicas.resolve_mode("auto", "gpu") == "vmap"
-    assert replicas.resolve_config(config, "map") is config
-    assert replicas.resolve_config(config, "vmap").convolution == "im2col"
+    assert replicas.resolve_network(config, "map").config is config
+    assert replicas.resolve_network(config, "vmap").config.convolution == "im2col"
 
 
 def frames(lengths):
