@@ -48,9 +48,11 @@ class UpdateRecord:
 def initial_params(network: Network, seed: int) -> dict:
     """The initial weights of a seed, float32, always drawn on the CPU.
 
-    Every arm gets the same bytes: a GPU's normal() may differ in the last bit.
+    Every arm gets the same bytes: a GPU's normal() may differ in the last bit, and one
+    of float64 draws other numbers.
     """
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+    cpu = jax.local_devices(backend="cpu")[0]
+    with jax.default_device(cpu), jax.enable_x64(False):
         return tasks.of(network).init_params(keys.stream(seed, "init"))
 
 
