@@ -7,7 +7,7 @@ ARGS ?=
 # Tests and lint share the machine: two workers on two cores.
 WORKERS ?= 2
 
-.PHONY: setup compare test bench lint lock clean
+.PHONY: setup compare test test-default-flags soak bench lint lock clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,17 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not slow" $(ARGS)
+
+# The numbers under XLA's own flags too, as a user of the library without
+# process.prepare has them.
+test-default-flags: setup
+	PREDNET_DEFAULT_XLA_FLAGS=1 $(BIN)/python -m pytest -n $(WORKERS) \
+	  --dist=worksteal -m "not slow" tests/models tests/noise tests/weights \
+	  tests/training tests/curvature $(ARGS)
+
+# Everything, the slow tests too.
+soak: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal $(ARGS)
 
 # Renews the pinned versions (needs `uv` on the path).

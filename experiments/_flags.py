@@ -166,6 +166,25 @@ def task() -> Task:
     )
 
 
+def small_task(name: str, *, channels: int = 1) -> Task:
+    """A network by name, at the size of --channels, --height, --width and --hidden.
+
+    Args:
+        name: `prednet`, `autoencoder` or `module:object`.
+        channels: of the autoencoder's images.
+
+    Raises:
+        UserError: the name or a flag's value is outside what is accepted.
+    """
+    if name == "prednet":
+        sizes = {side: getattr(FLAGS, side) for side in ("height", "width")}
+        return tasks.of(PredNetConfig(channels=integers("channels"), **sizes))
+    if name != "autoencoder":
+        return tasks.load(name)
+    hidden = {"hidden": integers("hidden")} if "hidden" in FLAGS else {}
+    return tasks.of(AutoencoderConfig(channels=channels, **hidden))
+
+
 def load_weights(path: str) -> tuple[Task, dict]:
     """Network and weights from a Keras or a Chainer file.
 

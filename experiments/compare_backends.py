@@ -30,7 +30,6 @@ from prednet_jax import (
     tasks,
 )
 from prednet_jax.comparison import execution, reading
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(
@@ -119,10 +118,11 @@ def main(argv: list[str]) -> None:
 
 def make_design() -> comparison.Design:
     """What the flags describe."""
+    images = data.own_size(FLAGS.images or "digits")[2]
     return comparison.Design(
         root=Path(FLAGS.workdir),
         script=_script("train.py"),
-        tasks=tuple(map(network, FLAGS.models)),
+        tasks=tuple(_flags.small_task(m, channels=images) for m in FLAGS.models),
         arms=tuple(FLAGS.arms),
         **{
             name: getattr(FLAGS, name)
@@ -138,22 +138,6 @@ def make_design() -> comparison.Design:
             )
         },
     )
-
-
-def network(name: str) -> tasks.Task:
-    """A network by name, at the size of the flags."""
-    if name == "prednet":
-        return tasks.of(
-            PredNetConfig(
-                channels=_flags.integers("channels"),
-                height=FLAGS.height,
-                width=FLAGS.width,
-            )
-        )
-    if name == "autoencoder":
-        channels = data.own_size(FLAGS.images or "digits")[2]
-        return tasks.of(AutoencoderConfig(channels=channels))
-    return tasks.load(name)
 
 
 def _script(name: str) -> str:

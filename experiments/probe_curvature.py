@@ -25,7 +25,6 @@ import _flags
 from absl import flags
 
 from prednet_jax import errors, process, records, tasks
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.studies import curvature_probe, curvature_probe_tables
 
@@ -114,7 +113,7 @@ def subjects(updates: tuple[int, ...] | None) -> list:
                 precision=FLAGS.precision,
             )
         ]
-    found = [network(name) for name in FLAGS.models]
+    found = list(map(_flags.small_task, FLAGS.models))
     return [
         curvature_probe.fresh(
             task,
@@ -126,21 +125,6 @@ def subjects(updates: tuple[int, ...] | None) -> list:
         )
         for task in found
     ]
-
-
-def network(name: str) -> tasks.Task:
-    """A network by name, at the size of the flags."""
-    if name == "prednet":
-        return tasks.of(
-            PredNetConfig(
-                channels=_flags.integers("channels"),
-                height=FLAGS.height,
-                width=FLAGS.width,
-            )
-        )
-    if name == "autoencoder":
-        return tasks.of(AutoencoderConfig(hidden=_flags.integers("hidden")))
-    return tasks.load(name)
 
 
 def write(rows: list[dict], folder: Path) -> None:

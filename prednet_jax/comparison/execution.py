@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from prednet_jax import process
 from prednet_jax.comparison.design import Job
 from prednet_jax.errors import UserError
 
@@ -51,17 +50,10 @@ def execute(job: Job) -> None:
 def python(
     command: Sequence[str], environment: Mapping[str, str], **output: object
 ) -> int:
-    """Runs Python on a command, with variables beside those of this process.
-
-    The heap is set for XLA, which a process cannot do once it runs.
-
-    Returns:
-        The exit status.
-    """
-    heap = process.heap_environment()
+    """Runs Python with variables beside those of this process; the exit status."""
     return subprocess.run(
         [sys.executable, *command],
-        env=heap | os.environ | dict(environment),
+        env=os.environ | dict(environment),
         check=False,
         **output,  # type: ignore[call-overload]
     ).returncode

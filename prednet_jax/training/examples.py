@@ -38,12 +38,13 @@ def save_examples(
     x = truncated.to_pixels(jax.numpy.asarray(frames), dtype)
     predictions = _predictor(task)(params, x)
     buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer,
-        frames=frames[-count:],
-        before=frames[-count - 1 : -1],
-        predictions=np.asarray(predictions[-count:], np.float32),
-    )
+    arrays = {
+        "frames": frames[-count:],
+        "predictions": np.asarray(predictions[-count:], np.float32),
+    }
+    if task.windowed:  # images shown one by one have none before them
+        arrays["before"] = frames[-count - 1 : -1]
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     records.write_bytes(folder / FILE, buffer.getvalue())
 
 

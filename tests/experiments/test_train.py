@@ -168,12 +168,9 @@ def test_one_thread_is_really_one(tmp_path):
         (["extra"], "extra"),
     ],
 )
-def test_mistakes_end_in_one_line_and_status_two(tmp_path, flags, message):
+def test_mistakes_end_in_one_line_and_status_two(refused, tmp_path, flags, message):
     folder = tmp_path / "never"
-    done = run(*TINY, f"--workdir={folder}", *flags)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    refused(message, "train.py", *TINY, f"--workdir={folder}", *flags)
     assert not folder.exists()
 
 
@@ -215,8 +212,8 @@ def test_a_bug_shows_its_traceback(tmp_path, monkeypatch, init, outputs, message
     assert message in done.stderr
 
 
-def test_help_is_no_mistake():
-    done = run("--help")
+def test_help_is_no_mistake(forked):
+    done = forked("train.py", "--help")
     assert done.returncode == 0
     for flag in ("--channels", "--targets", "--noise", "--workdir"):
         assert flag in done.stdout

@@ -80,8 +80,8 @@ def test_most_devices_divides_the_work():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: layout(0, 1), "replicas=0: expected at least 1"),
-        (lambda: layout(1, 0), "batch=0: expected at least 1"),
+        (lambda: layout(0, 1), "replicas=0: expected a whole number, at least 1"),
+        (lambda: layout(1, 0), "batch=0: expected a whole number, at least 1"),
         (lambda: layout(3, 1, [None] * 2), "replicas=3 with batch=1 on 2 devices"),
         (lambda: replicas.resolve_mode("pmap", "cpu"), "replica_mode='pmap'"),
         (lambda: data.streams(frames([4]), 0), "batch=0"),
