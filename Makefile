@@ -7,7 +7,7 @@ ARGS ?=
 # Tests and lint share the machine: two workers on two cores.
 WORKERS ?= 2
 
-.PHONY: setup compare test bench tables lint lock clean
+.PHONY: setup compare test test-default-flags soak bench tables lint lock clean
 
 setup: $(STAMP)
 
@@ -42,7 +42,18 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not slow" $(ARGS)
+
+# The numbers under XLA's own flags too, as a user of the library without
+# process.prepare has them.
+test-default-flags: setup
+	PREDNET_DEFAULT_XLA_FLAGS=1 $(BIN)/python -m pytest -n $(WORKERS) \
+	  --dist=worksteal -m "not slow" tests/models tests/noise tests/weights \
+	  tests/training tests/curvature $(ARGS)
+
+# The slow tests alone: kills, big files, clusters, browsers.
+soak: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
 
 # Renews the pinned versions (needs `uv` on the path).
 lock:

@@ -17,14 +17,15 @@ Ratios within one run carry over between machines; seconds do not.
 import json
 from pathlib import Path
 
-import common
+import _cli
+import _flags
 from absl import flags
 
 FLAGS = flags.FLAGS
 SUITES = ("step", "conv", "noise", "replicas", "backends", "cases", "all")
 # Small enough that every suite ends in minutes; the published size is a flag away.
-common.define_model_flags(channels="3,12,24,48", height=48, width=64)
-flags.adopt_module_key_flags(common)
+_flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_enum("suite", "all", SUITES, "What to measure.")
 flags.DEFINE_integer("window", 10, "Frames a window.")
 flags.DEFINE_integer("batch", 1, "Sequences trained together.")
@@ -52,23 +53,18 @@ flags.DEFINE_string(
 def main(argv: list[str]) -> None:
     """Checks, measures, prints."""
     del argv
-    for name, low in (("window", 2), ("batch", 1), ("repeats", 1)):
-        if getattr(FLAGS, name) < low:
-            raise ValueError(
-                f"--{name}={getattr(FLAGS, name)}: expected at least {low}"
-            )
+    from prednet_jax import process
+    from prednet_jax.errors import UserError
+
+    process.prepare(threads=FLAGS.threads, cache=FLAGS.cache)
+    _flags.check_numbers(2, "window")
+    _flags.check_numbers(1, "batch", "repeats")
     for name in ("batches", "replica_counts"):
         _counts(name)
     if FLAGS.model != "prednet":
-        raise ValueError(f"--model={FLAGS.model}: expected prednet")
-    from prednet_jax import backends
-
-    if FLAGS.threads:
-        backends.limit_threads(FLAGS.threads)
+        raise UserError(f"--model={FLAGS.model}: expected prednet")
     if FLAGS.suite == "replicas":
-        backends.split_cpu(backends.available_threads())
-    if FLAGS.cache:
-        common.use_compilation_cache()
+        process.split_cpu(process.available_threads())
     suites = {
         "step": step,
         "conv": conv,
@@ -91,9 +87,11 @@ def _counts(name: str) -> tuple[int, ...]:
     Raises:
         ValueError: it holds none, or another.
     """
-    found = common.integers(name, getattr(FLAGS, name)) or ()
+    found = _flags.integers(name)
     if not found or min(found) < 1:
-        raise ValueError(
+        from prednet_jax.errors import UserError
+
+        raise UserError(
             f"--{name}={','.join(map(str, found))}: expected whole numbers of at least "
             "1, such as 1,4"
         )
@@ -111,7 +109,7 @@ def conv() -> dict:
     """Every algorithm on every convolution."""
     import bench_conv
 
-    return bench_conv.run(common.model_config("walk"), repeats=FLAGS.repeats)
+    return bench_conv.run(_flags.prednet_config(), repeats=FLAGS.repeats)
 
 
 def noise() -> dict:
@@ -119,7 +117,7 @@ def noise() -> dict:
     import bench_noise
 
     return bench_noise.run(
-        common.model_config("walk"), window=FLAGS.window, repeats=FLAGS.repeats
+        _flags.prednet_config(), window=FLAGS.window, repeats=FLAGS.repeats
     )
 
 
@@ -128,7 +126,7 @@ def replicas() -> dict:
     import bench_replicas
 
     return bench_replicas.run(
-        common.model_config("walk"),
+        _flags.prednet_config(),
         _counts("replica_counts"),
         window=FLAGS.window,
         repeats=FLAGS.repeats,
@@ -143,7 +141,7 @@ def cases() -> dict:
     import bench_cases
 
     return bench_cases.run(
-        common.model_config("walk"),
+        _flags.prednet_config(),
         _counts("batches"),
         window=FLAGS.window,
         repeats=FLAGS.repeats,
@@ -160,4 +158,4 @@ def sweep() -> dict:
 
 
 if __name__ == "__main__":
-    common.run(main)
+    _cli.run(main)

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
-import common
+import _cli
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"
@@ -75,4 +75,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    common.run(main)
+    _cli.run(main)

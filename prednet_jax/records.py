@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from prednet_jax.errors import UserError
+
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "chex", "prednet-jax")
 # Variables that change what XLA or the process computes.
 ENVIRONMENT = (
@@ -39,7 +41,7 @@ ENVIRONMENT = (
 MANIFEST, METRICS = "manifest.json", "metrics.jsonl"
 
 
-class RecordError(ValueError):
+class RecordError(UserError):
     """A run's records are missing, unreadable, or not comparable."""
 
 

@@ -1,8 +1,14 @@
-"""Devices, threads and flags of a process, and the arms of an experiment.
+"""What must be set before a backend starts: threads, XLA's flags, memory, devices.
 
-An arm is what a process of its own is started with: an environment, flags of
-`experiments/train.py`, a number of threads. Threads and XLA's flags are read once when
-a backend starts, so two arms can never share a process.
+XLA reads its flags and sizes its pool of threads once, when the first array is made; so
+a process is set up first and computes afterwards. Nothing here happens at import. A
+script calls `prepare` in the first line of its main, and a user of the library may too:
+
+    from prednet_jax import process
+    process.prepare()
+
+An environment variable that is set already stays as it is. What each setting gains
+stands beside it; BUILD_NOTES.md, Speed, has the commands.
 """
 
 import ctypes
@@ -11,121 +17,40 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import threading
 import time
-from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 
-from prednet_jax import noise
-from prednet_jax.config import CONVOLUTIONS
+from prednet_jax.errors import UserError, one_of, whole
 
 PRECISIONS = ("float32", "float64")
-ARM_NAMES = (
-    "float32",
-    "float64",
-    "threads_<n>",
-    "reduction_order",
-    "reduction_order_<shared|tile|element>",
-    "ulp",
-    "stochastic_rounding",
-    "gaussian_<scale>",
-    f"convolution_<{'|'.join(CONVOLUTIONS)}>",
-    "stale_targets",
-    "gpu",
-    "gpu_deterministic",
-)
+# Reading a program from the cache takes less.
+LONG_COMPILE_SECONDS = 3.0
+# In malloc.h.
+_M_ARENA_MAX = -8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arm:
-    """One treatment: a process of its own.
+def prepare(*, threads: int = 0, cache: bool = False) -> None:
+    """Sets the process up as measured to be best for a training step on a CPU.
 
-    Attributes:
-        name: name in tables and directories.
-        meaning: one phrase for the report.
-        flags: flags of `experiments/train.py` beyond the common ones.
-        environment: variables set for the process.
-        threads: processors that it is confined to; None: all.
-        gpu: whether it needs a GPU.
-    """
-
-    name: str
-    meaning: str
-    flags: tuple[str, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
-    threads: int | None = None
-    gpu: bool = False
-
-
-def arm(name: str) -> Arm:
-    """The arm of that name.
+    Args:
+        threads: processors to use, enforced; 0: all (see `limit_threads`).
+        cache: whether compiled programs are kept between processes.
 
     Raises:
-        ValueError: the name is none of `ARM_NAMES`, or its noise is out of range.
+        UserError: there are not so many processors, or they cannot be limited here.
     """
-    cpu = (("JAX_PLATFORMS", "cpu"),)
-
-    def on_cpu(meaning: str, *flags: str) -> Arm:
-        return Arm(name=name, meaning=meaning, flags=flags, environment=cpu)
-
-    fixed = {
-        "float32": on_cpu("float32, deterministic order (the control)"),
-        "float64": on_cpu("float64, deterministic order", "--precision=float64"),
-        "stale_targets": on_cpu(
-            "Chainer's CPU bug: targets of the window's last frame", "--targets=stale"
-        ),
-        "reduction_order": on_cpu(
-            "fresh random order of every reduction", "--noise=reduction_order"
-        ),
-        "ulp": on_cpu("up to one ulp on every result", "--noise=ulp"),
-        "stochastic_rounding": on_cpu(
-            "stochastic rounding of every result", "--noise=stochastic_rounding"
-        ),
-        "gpu": Arm(
-            name=name,
-            meaning="GPU, default algorithms",
-            environment=(
-                ("JAX_PLATFORMS", "cuda"),
-                ("JAX_DEFAULT_MATMUL_PRECISION", "highest"),
-            ),
-            gpu=True,
-        ),
-        "gpu_deterministic": Arm(
-            name=name,
-            meaning="GPU, deterministic algorithms",
-            environment=(
-                ("JAX_PLATFORMS", "cuda"),
-                ("JAX_DEFAULT_MATMUL_PRECISION", "highest"),
-                ("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),
-            ),
-            gpu=True,
-        ),
-    }
-    if name in fixed:
-        return fixed[name]
-    if match := re.fullmatch(r"threads_([1-9]\d*)", name):
-        confined = on_cpu(f"float32, {match[1]} thread(s)", f"--threads={match[1]}")
-        return replace(confined, threads=int(match[1]))
-    if match := re.fullmatch(r"reduction_order_(shared|tile|element)", name):
-        return on_cpu(
-            f"fresh random order, one for each {match[1]}",
-            f"--noise=reduction_order:granularity={match[1]}",
-        )
-    if match := re.fullmatch(r"gaussian_(\d+(\.\d+)?(e-?\d+)?)", name):
-        spec = f"gradient_gaussian:scale={match[1]}"
-        try:
-            noise.parse(spec)
-        except ValueError as error:
-            raise ValueError(f"arm={name!r}: {error}") from None
-        return on_cpu(
-            f"Gaussian noise of {match[1]} times the gradient's norm", f"--noise={spec}"
-        )
-    if match := re.fullmatch(f"convolution_({'|'.join(CONVOLUTIONS)})", name):
-        return on_cpu(
-            f"{match[1]} convolutions, a fixed other order", f"--convolution={match[1]}"
-        )
-    raise ValueError(f"arm={name!r}: expected one of {', '.join(ARM_NAMES)}")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if threads:
+        limit_threads(threads)
+    set_xla_flags()
+    share_heap()
+    release_memory_of_compiling()
+    if cache:
+        use_compilation_cache()
 
 
 def gpu_found() -> str | None:
@@ -165,7 +90,7 @@ def limit_threads(count: int) -> None:
     number whatever a library believes; `measured_parallelism` shows it.
 
     Raises:
-        ValueError: count is below 1 or above what there is, or the system offers no
+        UserError: count is below 1 or above what there is, or the system offers no
             affinity masks.
     """
     check_threads(count)
@@ -177,16 +102,15 @@ def check_threads(count: int) -> None:
     """Refuses a number that `limit_threads` cannot enforce here.
 
     Raises:
-        ValueError: as `limit_threads`.
+        UserError: as `limit_threads`.
     """
     if not hasattr(os, "sched_setaffinity"):
-        raise ValueError(
+        raise UserError(
             f"threads={count}: this system has no affinity masks; expected all (the "
             "default)"
         )
     available = available_threads()
-    if not 1 <= count <= available:
-        raise ValueError(f"threads={count}: expected 1 to {available} (all there are)")
+    whole("threads", count, 1, available)
 
 
 def split_cpu(count: int) -> None:
@@ -196,10 +120,9 @@ def split_cpu(count: int) -> None:
     stays.
 
     Raises:
-        ValueError: count is below 1.
+        UserError: count is below 1.
     """
-    if count < 1:
-        raise ValueError(f"devices={count}: expected at least 1")
+    whole("devices", count, 1)
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", count)
 
@@ -215,21 +138,19 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
         number: of this process, from 0.
 
     Raises:
-        ValueError: a value is outside what is accepted, or nothing answers there.
+        UserError: a value is outside what is accepted, or nothing answers there.
     """
-    if count < 1:
-        raise ValueError(f"processes={count}: expected at least 1")
-    if not 0 <= number < count:
-        raise ValueError(f"process={number}: expected 0 to {count - 1}")
+    whole("processes", count, 1)
+    whole("process", number, 0, count - 1)
     if not re.fullmatch(r".+:\d+", coordinator):
-        raise ValueError(
+        raise UserError(
             f"coordinator={coordinator!r}: expected host:port such as localhost:9000"
         )
     try:
         jax.distributed.initialize(coordinator, count, number)
     except RuntimeError as error:
         first = str(error).strip().splitlines()[0]
-        raise ValueError(f"coordinator={coordinator!r}: not joined ({first})") from None
+        raise UserError(f"coordinator={coordinator!r}: not joined ({first})") from None
 
 
 # How XLA compiles for the CPU, measured (BUILD_NOTES.md, Speed), and the first version
@@ -261,6 +182,19 @@ def set_xla_flags() -> None:
     os.environ["XLA_FLAGS"] = flags
 
 
+def share_heap() -> None:
+    """Has the C library keep one heap for two processors, not eight for each.
+
+    Every thread that compiles takes a heap, and what it frees is lost to the others:
+    15 of 400 MB at 64x48 on two processors, 180 of 1270 MB at 160x120. Does nothing
+    where the C library is not glibc.
+    """
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    mallopt = getattr(library, "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, max(1, available_threads() // 2))
+
+
 @functools.cache
 def release_memory_of_compiling() -> None:
     """Has what a long compilation freed given back to the system.
@@ -280,6 +214,56 @@ def release_memory_of_compiling() -> None:
             trim(0)
 
     jax.monitoring.register_event_duration_secs_listener(compiled)
+
+
+def use_compilation_cache() -> None:
+    """Keeps compiled programs between processes.
+
+    In JAX_COMPILATION_CACHE_DIR, or else in the user's cache folder. A folder for each
+    number of threads: XLA partitions loops by it when it compiles, so a program from
+    another count would silently be another arm.
+    """
+    root = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if root is None:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        root = os.path.join(home, "prednet_jax")
+    folder = os.path.join(root, f"threads_{available_threads()}")
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    _announce_long_compile(folder)
+
+
+def _announce_long_compile(folder: str) -> None:
+    """One line on stderr, once, while a program has been compiling for a while.
+
+    A program from the cache is there sooner, and nothing is said.
+    """
+    waiting: list[threading.Timer] = []
+    said = threading.Event()
+
+    def say() -> None:
+        if not said.is_set():
+            said.set()
+            print(
+                f"compiling: seconds to minutes the first time, then kept in {folder}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def begin(event: str, **_: object) -> None:
+        if event == "/jax/compilation_cache/compile_requests_use_cache":
+            timer = threading.Timer(LONG_COMPILE_SECONDS, say)
+            timer.daemon = True
+            waiting.append(timer)
+            timer.start()
+
+    def end(event: str, duration_secs: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            while waiting:
+                waiting.pop().cancel()
+
+    jax.monitoring.register_event_listener(begin)
+    jax.monitoring.register_event_duration_secs_listener(end)
 
 
 @functools.cache
@@ -306,12 +290,9 @@ def set_precision(precision: str) -> jnp.dtype:
     """Sets JAX up for float32 or float64 and returns the dtype.
 
     Raises:
-        ValueError: the precision is neither.
+        UserError: the precision is neither.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(
-            f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}"
-        )
+    one_of("precision", precision, PRECISIONS)
     jax.config.update("jax_enable_x64", precision == "float64")
     # TF32 would change rounding, not order: off, in every arm alike.
     jax.config.update("jax_default_matmul_precision", "highest")

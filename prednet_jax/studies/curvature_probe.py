@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from prednet_jax import backends, curvature, data, keys, optimizers, records
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax import curvature, data, keys, process, records, tasks
 from prednet_jax.data.windows import Schedule
+from prednet_jax.errors import UserError
+from prednet_jax.objectives import Method
+from prednet_jax.tasks import Adam, Network, Task
 from prednet_jax.training import checkpoints, loop, truncated
 
-Config = PredNetConfig | AutoencoderConfig
 # Fastest to compile for small networks; a second derivative takes long.
 _CONVOLUTION = "xla"
 
@@ -32,7 +33,7 @@ class Subject:
     """One training to be probed.
 
     Attributes:
-        model: `prednet` or `autoencoder`.
+        model: name of the network.
         seed: root seed.
         loss: weights to the mean loss over the probe set; one object for all stops.
         moments: weights to the moments of the samples' gradients.
@@ -62,7 +63,7 @@ class Subject:
 
 
 def fresh(
-    config: Config,
+    network: Network,
     *,
     updates: tuple[int, ...],
     window: int,
@@ -73,38 +74,36 @@ def fresh(
     """A network trained on embedded data while its stops are probed.
 
     Args:
-        config: the network.
+        network: a task, or a configuration of this package.
         updates: stops, ascending, from 1.
-        window: transitions an update of PredNet.
+        window: transitions per update, of a network that sees windows.
         samples: windows or images in the probe set.
         seed: root seed of weights, data and probes.
         precision: `float32` or `float64`.
 
     Raises:
-        ValueError: a value is outside what is accepted.
+        UserError: a value is outside what is accepted.
     """
-    dtype = backends.set_precision(precision)
+    dtype = process.set_precision(precision)
     keys.stream(seed, "init")
-    source = _open(config, None, seed)
-    method = truncated.Method()
+    task = tasks.of(network).with_convolution(_CONVOLUTION)
+    source = _open(task, None, seed)
+    method = Method()
     last = updates[-1]
-    optimizer = loop.default_optimizer(config, last)
-    schedule = loop.frame_schedule(config, source, window=window, updates=last)
-    adam = _adam_settings(config, last, None)
+    optimizer = task.optimizer(last)
+    schedule = loop.frame_schedule(task, source, window=window, updates=last)
 
     def stops() -> Iterator[curvature.Stop]:
-        params = loop.prepare_params(
-            loop.initial_params(config, seed), dtype, None, seed
-        )
-        state = truncated.initial_train_state(config, params, optimizer)
-        update = loop.compile_update(config, optimizer, method, None)
+        params = loop.prepare_params(loop.initial_params(task, seed), dtype, None, seed)
+        state = truncated.initial_train_state(task, params, optimizer)
+        update = loop.compile_update(task, optimizer, method, None)
         run = loop.train(update, state, source, schedule, seed=seed)
         for state, record in run:
             if record.update in updates:
-                yield _stop(state, adam)
+                yield _stop(state, task.adam(last))
 
-    loss, moments = _probe_set(config, method, source, schedule, dtype, samples)
-    return Subject(_name(config), seed, loss, moments, stops())
+    loss, moments = _probe_set(task, method, source, schedule, dtype, samples)
+    return Subject(task.name, seed, loss, moments, stops())
 
 
 def saved(
@@ -120,144 +119,111 @@ def saved(
     Args:
         folder: the run's directory.
         updates: checkpoints to probe; None: all.
-        windows: windows in the probe set of a PredNet.
-        images: images in that of an autoencoder.
+        windows: windows in the probe set of a network that sees windows.
+        images: images in that of one that sees images.
         precision: None: the run's own.
 
     Raises:
-        ValueError: the directory is no such run, or lacks a checkpoint.
+        UserError: the directory is no such run, or lacks a checkpoint.
     """
     manifest = records.read_json(folder / records.MANIFEST)
     found = checkpoints.updates(folder)
     if not found:
-        raise ValueError(
+        raise UserError(
             f"--run={folder}: no checkpoints; expected a run of train.py with "
             "--checkpoint_every"
         )
     missing = [update for update in updates or () if update not in found]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"--updates={','.join(map(str, updates or ()))}: {missing[0]} was not "
             f"saved in {folder}; expected some of {', '.join(map(str, found))}"
         )
     try:
-        config = _network(manifest)
+        task = tasks.recorded(manifest["model"], manifest["network"])
+        task = task.with_convolution(_CONVOLUTION)
         used, seed = manifest["flags"], manifest["seed"]
         weights = used["layer_weights"] and tuple(map(float, used["layer_weights"]))
-        method = truncated.Method(
+        method = Method(
             objective=used["objective"],
             targets="true",
             layer_weights=weights or None,
         )
-        dtype = backends.set_precision(precision or used["precision"])
+        dtype = process.set_precision(precision or used["precision"])
         source = _open(
-            config,
+            task,
             used["data"],
             seed,
             crop=used["crop"],
             offset=tuple(int(pixels) for pixels in used["offset"]),
         )
         total, window = used["updates"], used["window"]
-        adam = _adam_settings(config, total, used["learning_rate"])
+        adam = task.adam(total)
+        if used["learning_rate"] is not None:
+            adam = Adam(used["learning_rate"])
         trained_in = np.dtype(used["precision"])
     except (KeyError, TypeError) as error:
-        raise ValueError(
+        raise UserError(
             f"--run={folder}: {records.MANIFEST} is not that of train.py ({error!r})"
         ) from None
-    schedule = loop.frame_schedule(config, source, window=window, updates=total)
+    schedule = loop.frame_schedule(task, source, window=window, updates=total)
 
     def stops() -> Iterator[curvature.Stop]:
         params = loop.prepare_params(
-            loop.initial_params(config, seed), trained_in, None, seed
+            loop.initial_params(task, seed), trained_in, None, seed
         )
-        optimizer = loop.default_optimizer(config, total)
-        like = truncated.initial_train_state(config, params, optimizer)
+        like = truncated.initial_train_state(task, params, task.optimizer(total))
         for update in updates or found:
             yield _stop(checkpoints.restore(folder, update, like), adam, dtype)
 
-    samples = images if isinstance(config, AutoencoderConfig) else windows
-    loss, moments = _probe_set(config, method, source, schedule, dtype, samples)
-    return Subject(_name(config), seed, loss, moments, stops())
+    samples = windows if task.windowed else images
+    loss, moments = _probe_set(task, method, source, schedule, dtype, samples)
+    return Subject(task.name, seed, loss, moments, stops())
 
 
-def small_prednet(channels: tuple[int, ...], height: int, width: int) -> PredNetConfig:
-    """A PredNet that is cheap to differentiate twice."""
-    return PredNetConfig(
-        channels=channels, height=height, width=width, convolution=_CONVOLUTION
-    )
-
-
-def _name(config: Config) -> str:
-    return "autoencoder" if isinstance(config, AutoencoderConfig) else "prednet"
-
-
-def _network(manifest: dict) -> Config:
-    network: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in manifest["network"].items()
-    }
-    if manifest["model"] == "autoencoder":
-        return AutoencoderConfig(**network)
-    return PredNetConfig(**(network | {"convolution": _CONVOLUTION}))
-
-
-def _open(config: Config, name: str | None, seed: int, **crop: Any) -> data.FrameSource:
-    grey = isinstance(config, AutoencoderConfig)
-    widths: Any = config.channels
+def _open(task: Task, name: str | None, seed: int, **crop: Any) -> data.FrameSource:
+    height, width, channels = task.frame
     return data.open_source(
-        name or ("digits" if grey else "walk"),
-        height=config.height,
-        width=config.width,
-        channels=widths if grey else widths[0],
+        name or task.data,
+        height=height,
+        width=width,
+        channels=channels,
         seed=seed,
         **crop,
     )
 
 
-def _adam_settings(
-    config: Config, updates: int, constant: float | None
-) -> tuple[Callable[[int], float], float]:
-    """Learning rate by update (from 1) and epsilon, as train.py chooses them."""
-    if constant is not None:
-        return (lambda update: constant), 1e-8
-    if isinstance(config, PredNetConfig) and config.variant == "lotter":
-        schedule = optimizers.lotter_schedule(updates)
-        return (lambda update: float(schedule(update - 1))), 1e-7
-    return (lambda update: 1e-3), 1e-8
-
-
 def _stop(
     state: truncated.TrainState,
-    adam: tuple[Callable[[int], float], float],
+    adam: Adam,
     dtype: Any = None,
 ) -> curvature.Stop:
     """Copies what is needed: the training reuses the buffers of its state."""
     copy = functools.partial(jax.tree.map, lambda x: jnp.array(x, dtype, copy=True))
     moments: Any = state.optimizer_state
-    rate, eps = adam
     update = int(state.update)
     return curvature.Stop(
         update,
         copy(state.params),
         copy(moments.mu),
         copy(moments.nu),
-        rate(update),
-        rate(update + 1),
-        eps,
+        adam.at(update),
+        adam.at(update + 1),
+        adam.eps,
     )
 
 
 def _probe_set(
-    config: Config,
-    method: truncated.Method,
+    task: Task,
+    method: Method,
     source: data.FrameSource,
     schedule: Schedule,
     dtype: Any,
     samples: int,
 ) -> tuple[Callable, Callable]:
     """Mean loss over the samples, and the moments of their gradients."""
-    spread = np.linspace(0, len(schedule.start) - 1, samples).astype(int)
-    places = sorted(set(spread.tolist()))
+    even = np.linspace(0, len(schedule.start) - 1, samples).astype(int)
+    places = sorted(set(even.tolist()))
     size = schedule.window + 1
     frames = np.stack(
         [
@@ -267,11 +233,11 @@ def _probe_set(
         axis=1,
     )  # [T + 1, samples, H, W, C]
     pixels = truncated.to_pixels(jnp.asarray(frames), dtype)
-    objective = truncated.make_loss(config, method)
+    objective = truncated.make_loss(task, method)
 
     def loss_on(params: dict, frames: jax.Array) -> jax.Array:
         state = truncated.initial_train_state(
-            config, params, optax.identity(), batch=frames.shape[1]
+            task, params, optax.identity(), batch=frames.shape[1]
         )
         return objective(params, state.carry, frames, jnp.asarray(True))[0]
 

@@ -1,4 +1,4 @@
-"""The table and the figure of curvature probes along training (`study.probe`)."""
+"""The table and the figure of curvature probes along training (`curvature_probe`)."""
 
 import io
 from typing import Any

@@ -18,6 +18,7 @@ import numpy as np
 from scipy import stats
 
 from prednet_jax import noise, saddles, statistics
+from prednet_jax.errors import UserError
 from prednet_jax.saddles import SaddleFunction, theory
 
 OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam", "perturbed")
@@ -41,7 +42,7 @@ def optimizer(name: str, function: SaddleFunction, *, adam_rate: float) -> saddl
         adam_rate: step of Adam, above 0.
 
     Raises:
-        ValueError: another name.
+        UserError: another name.
     """
     rate = 1 / (2 * function.smoothness)
     if name == "gradient_descent":
@@ -54,7 +55,7 @@ def optimizer(name: str, function: SaddleFunction, *, adam_rate: float) -> saddl
         return saddles.perturbed_gradient_descent(
             rate, radius=1e-3, threshold=1e-2, wait=50
         )
-    raise ValueError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
+    raise UserError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
 
 
 def measure(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from prednet_jax import statistics
-from prednet_jax.study import escape, escape_tables
+from prednet_jax.studies import saddle_escape as escape
+from prednet_jax.studies import saddle_escape_tables as escape_tables
 
 BUDGET = 100
 ORDER = "reduction_order"

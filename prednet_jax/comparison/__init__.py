@@ -5,22 +5,23 @@ processes share is on disk. The way of the data: design -> jobs -> runs on disk 
 margin (from a pilot, before the main runs start) -> contrasts -> verdict.
 """
 
-from prednet_jax.study.checks import check
-from prednet_jax.study.design import ALWAYS, CONTROL, EMULATED, STALE, Design, Job
-from prednet_jax.study.execution import execute, remove
-from prednet_jax.study.judgement import Pilot, fix_margin, judge
+from prednet_jax.comparison.arms import Arm, Role, arm
+from prednet_jax.comparison.checks import check
+from prednet_jax.comparison.design import Design, Job
+from prednet_jax.comparison.execution import clear, execute
+from prednet_jax.comparison.judgement import judge
+from prednet_jax.comparison.pilot import Pilot, fix_margin
 
 __all__ = [
-    "ALWAYS",
-    "CONTROL",
-    "EMULATED",
-    "STALE",
+    "Arm",
     "Design",
     "Job",
     "Pilot",
+    "Role",
+    "arm",
     "check",
+    "clear",
     "execute",
     "fix_margin",
     "judge",
-    "remove",
 ]

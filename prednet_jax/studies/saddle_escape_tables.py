@@ -1,4 +1,4 @@
-"""The table, the CSV file and the figures of an escape study (`study.escape`)."""
+"""The table, the CSV file and the figures of an escape study (`saddle_escape`)."""
 
 import csv
 import io
@@ -9,7 +9,14 @@ import textwrap
 import numpy as np
 
 from prednet_jax import statistics
-from prednet_jax.study.escape import EVENTS, QUIET, SETTLE, Group, cases, differs
+from prednet_jax.studies.saddle_escape import (
+    EVENTS,
+    QUIET,
+    SETTLE,
+    Group,
+    cases,
+    differs,
+)
 
 _WIDTH = 100
 

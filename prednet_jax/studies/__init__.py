@@ -1,0 +1,1 @@
+"""Studies beside the comparison: escape from known saddles, curvature of a training."""
