@@ -37,6 +37,7 @@ def main(argv: list[str]) -> None:
         print(error, file=sys.stderr)
         sys.exit(2)
     folder = Path(FLAGS.workdir)
+    commit = records.git_commit(Path(__file__).parent)
     files = {}
     for name, module in (("verdict_rates", rates), ("coverage", coverage)):
         found = module.simulate(FLAGS.studies, seed=FLAGS.seed)
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> None:
     manifest = {
         "command": "python experiments/verdict_rates.py",
         "flags": {"studies": FLAGS.studies, "seed": FLAGS.seed},
-        "git_commit": records.git_commit(Path(__file__).parent),
+        "git_commit": commit,
         "versions": records.versions(),
     }
     records.write_json(folder / "manifest.json", manifest)

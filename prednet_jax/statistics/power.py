@@ -5,7 +5,7 @@ and in units of the loss for the equivalence test. The differences are taken as 
 
 Up to seven seeds the power of both sign-flip tests is that of 20 000 simulated studies,
 every pattern of signs enumerated in each: the formulas below are too optimistic there
-(at six seeds and an effect of two standard deviations .97 against .88).
+(at six seeds and an effect of two standard deviations .97 against .87).
 
 From eight seeds on the sign-flip test has nearly the power of the paired t test
 (Lehmann & Romano, Testing Statistical Hypotheses, theorem 15.2.4), which statsmodels

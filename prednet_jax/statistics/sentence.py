@@ -62,7 +62,7 @@ def _seeds(verdict: "Verdict") -> str:
         return "One seed says nothing about how many are needed."
     if verdict.seeds_still_needed:
         return (
-            f"With this spread {verdict.seeds_needed} seeds are needed, "
+            f"With this spread at least {verdict.seeds_needed} seeds are needed, "
             f"{verdict.seeds_still_needed} more than were run."
         )
     return "The number of seeds is enough; the evidence above is not."

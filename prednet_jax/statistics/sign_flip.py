@@ -17,10 +17,13 @@ set is the observed pattern, so no p-value is below 1 / 2^n. From this one funct
 * the equivalence p-value, the larger of the two one-sided ones at -margin and +margin
   (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657).
 
-So test, interval and equivalence agree by construction. They hold for every symmetric
-distribution, heavy tails included. Where the differences are skewed they speak of the
-centre of symmetry that is not there, and undercover the mean as every interval does at
-ten seeds (`results/statistics/coverage.csv`).
+So test, interval and equivalence agree by construction, and hold for every symmetric
+distribution: for lognormal tails of log-sd 1 to 3 the interval covers 94 to 97 % and
+equivalence is claimed wrongly in 5 to 6 %, where the bootstrap BCa covers 70 to 89 %
+and two t tests claim it in 1 to 6 %. Where differences are skewed no method holds its
+level at 10 to 40 seeds (this one covers 56 to 89 % and claims wrongly in 13 to 50 %, as
+the t test does): the rule's bound on gaining seeds is there for that.
+(`results/statistics/coverage.csv`, by `experiments/verdict_rates.py`.)
 
 Counting takes 2^(n/2) steps: the sums of the subsets of either half of the seeds are
 sorted, and pairs with a small enough total are counted (Horowitz & Sahni 1974, J. ACM

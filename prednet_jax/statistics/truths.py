@@ -76,6 +76,13 @@ TRUTHS = (
         affected_share=1 / 3,
         affected_by=-5,
     ),
+    Truth(
+        name="one seed in fifty gains 100 %",
+        answer=_OPEN,
+        spread=0.05,
+        affected_share=0.02,
+        affected_by=-50,
+    ),
     Truth(name="no bit changed", answer=_OPEN, spread=0.0, distance=0.0),
     Truth(name="stops before separation", answer=_OPEN, spread=1e-3, distance=1e-3),
     Truth(

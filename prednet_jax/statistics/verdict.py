@@ -34,7 +34,7 @@ refuted: "noise does not matter here, and this study would have seen it".
      below a bound. A mean can be equivalent while a few seeds gain a lot. Chaos alone
      moves single seeds once trajectories have separated; where it moves them by more
      than the margin this study cannot tell it from help, and the answer is
-     `inconclusive`.
+     `inconclusive`. Gains rarer than the bound are beyond what is claimed.
   Of the study:
   5. The A/A nulls show no difference, and at least one differs in bits.
   6. Signed controls: stale targets raise the loss (where they can move the network) and
@@ -90,9 +90,9 @@ class Verdict:
         achieved_power: the same with the observed spread; nan for one seed.
         gain_share_upper: largest upper bound of the share of seeds that gain more than
             the margin.
-        seeds_needed: seeds in all at which a study with this spread has the power, the
-            floor of the sign-flip test and the bound on gaining seeds behind it; None
-            for one seed.
+        seeds_needed: fewest seeds in all at which a study with this spread could be
+            `refuted`: for the power, the floor of the sign-flip test, and the bound on
+            gaining seeds if no further seed gains; None for one seed.
         seeds_still_needed: how many of these are still to be run.
         more_noise_helps: relative scales of the Gaussian rungs that lowered the loss.
         noise_can_help: the control in the hypothesis' direction with its figure.
@@ -328,7 +328,11 @@ def _seeds_needed(results: list[PairedResult], rule: Rule) -> int | None:
         return None
     wanted = [
         sign_flip_floor(results[0].alpha, len(results)),
-        share_seeds(rule.largest_gain_share, alpha=rule.alpha),
+        share_seeds(
+            rule.largest_gain_share,
+            count=max(result.seeds_gaining for result in results),
+            alpha=rule.alpha,
+        ),
     ]
     wanted += [
         tost_seeds(margin=r.margin, sd=r.sd_difference, power=rule.power, alpha=r.alpha)
