@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 #: Up to this many seeds all 2^n patterns count; above, differences are rounded to a
 #: grid of `_GRID` steps and the tail is counted from above, so p is never too small.
-EXACT_LIMIT = 44
+EXACT_LIMIT = 42
 _GRID = 2**18
 _EPS = float(np.finfo(np.float64).eps)
 
