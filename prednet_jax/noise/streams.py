@@ -28,12 +28,21 @@ class State(NamedTuple):
     run: Array
 
 
-def initial_state(key: Array) -> State:
-    """The generator's words at the beginning of a call."""
+def initial_state(key: Array, run_key: Array | None = None) -> State:
+    """The generator's words at the beginning of a call.
+
+    Args:
+        key: of the call.
+        run_key: of the run; None: the call is a run of its own.
+    """
+    words = [_words(key), _words(key if run_key is None else run_key)]
+    return State(*words)
+
+
+def _words(key: Array) -> Array:
     if not hasattr(key, "dtype"):
         raise ValueError(f"key={key!r}: expected a PRNG key, such as jax.random.key(0)")
-    words = random_bits.words(key)
-    return State(words, words)
+    return random_bits.words(key)
 
 
 def path_salt(path: str) -> tuple[int, int]:

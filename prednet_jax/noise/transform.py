@@ -127,7 +127,11 @@ class Noise(NamedTuple):
 
 
 def inject(
-    fn: Callable, spec: NoiseSpec, *, only: Collection[str] | None = None
+    fn: Callable,
+    spec: NoiseSpec,
+    *,
+    only: Collection[str] | None = None,
+    run_key: Array | None = None,
 ) -> Callable:
     """A function that computes what `fn` computes, with numerical noise.
 
@@ -138,6 +142,9 @@ def inject(
             here (see `trees.perturb_tree`).
         only: paths of the equations that are perturbed, as `coverage` lists them; None:
             all. An equation's noise does not depend on which others are perturbed.
+        run_key: from which orders of `schedule="run"` are drawn; None: from the key of
+            each call. A training step that is given a key of its own for each update
+            passes the key of the run here, so that all its updates add in one order.
 
     Returns:
         `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data; a
@@ -156,16 +163,16 @@ def inject(
     if noise is None:
         return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
 
-    def run(static: Static, key: Array, *arrays: Array) -> Any:
-        return evaluate(noise, initial_state(key), static.call(fn), arrays)
+    def run(static: Static, key: Array, of_run: Array | None, *arrays: Array) -> Any:
+        return evaluate(noise, initial_state(key, of_run), static.call(fn), arrays)
 
     compiled = jax.jit(run, static_argnums=0)
 
     def noisy(key: Array, /, *args: Any, **kwargs: Any) -> Any:
         static, arrays = split_static((args, kwargs))
         if static.hashable:
-            return compiled(static, key, *arrays)
-        return jax.jit(functools.partial(run, static))(key, *arrays)
+            return compiled(static, key, run_key, *arrays)
+        return jax.jit(functools.partial(run, static))(key, run_key, *arrays)
 
     return _named(noisy, fn, spec)
 

@@ -1,1 +1,1 @@
-"""Studies beside the comparison: escape from known saddles, curvature of a training."""
+"""Studies beside the comparison: known saddles, curvature, long trainings."""

@@ -131,6 +131,7 @@ def train(
     schedule: data.Schedule,
     *,
     seed: int,
+    draw: int = 0,
 ) -> Iterator[tuple[TrainState, UpdateRecord]]:
     """Trains from `state` to the end of the schedule.
 
@@ -140,12 +141,15 @@ def train(
         source: where the frames come from.
         schedule: which frames each update sees.
         seed: root seed; its `noise` stream feeds the noise.
+        draw: number of the noise draw: another number, other noise and nothing else.
 
     Yields:
         The state after each update, valid until the next is asked for (its buffers
         may be donated to the next update), and the update's record.
     """
     key = keys.stream(seed, "noise")
+    if draw:
+        key = jax.random.fold_in(key, draw)
     done = int(state.update)
     seen = frames_seen(schedule, done)
     state = _copied(state)  # The caller keeps the arrays it passed in.

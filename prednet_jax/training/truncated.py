@@ -101,18 +101,23 @@ def make_step(
     method: Method | None = None,
     *,
     noise: NoiseSpec | None = None,
+    amplify: Callable[[Callable], Callable] | None = None,
     axis: str | None = None,
 ) -> Callable[..., tuple[TrainState, StepMetrics]]:
     """Builds one update, a pure function to be compiled by the caller.
 
     Noise at the `computation` site is injected into the whole update: forward pass,
     backward pass and optimiser; noise at the `gradient` site is added to the gradient.
+    An order of sums that is fixed by the key (`schedule="run"`) is the same in all
+    updates.
 
     Args:
         network: a task, or a configuration of this package.
         optimizer: an optax transformation.
         method: objective, targets, leak.
         noise: a noise spec, or None.
+        amplify: turns `gradient(*inputs) -> (grads, result)` into the same function
+            with a key in front (`studies.dose`); None: `noise` acts as described.
         axis: name of the mesh axis over which the batch is spread, inside shard_map;
             gradients and losses are then averaged over it. None: the whole batch is
             here.
@@ -142,20 +147,28 @@ def make_step(
         dtype = jax.tree.leaves(state.params)[0].dtype
         frames = to_pixels(frames, dtype)
         # One key for each place where noise can enter.
+        noisy = noise is not None or amplify is not None
         of_gradient, on_gradients, of_update = (
             jax.random.split(jax.random.fold_in(key, state.update), 3)
-            if noise is not None
+            if noisy
             else (key, key, key)
         )
+        # Keys of what stays the same in all updates.
+        run_gradient, run_update = jax.random.split(key) if noisy else (key, key)
         inputs = (state.params, state.carry, frames, first)
-        if inside is None:
+        if amplify is not None:
+            grads, result = amplify(gradient)(of_gradient, *inputs)
+        elif inside is None:
             grads, result = gradient(*inputs)
         else:
             if axis is not None:
                 # Each shard draws its own; the update below must agree on all.
                 place = jax.lax.axis_index(axis)
                 of_gradient = jax.random.fold_in(of_gradient, place)
-            grads, result = noise_lib.inject(gradient, inside)(of_gradient, *inputs)
+                run_gradient = jax.random.fold_in(run_gradient, place)
+            grads, result = noise_lib.inject(gradient, inside, run_key=run_gradient)(
+                of_gradient, *inputs
+            )
         frame_losses = result.frame_losses
         if axis is not None:
             grads, frame_losses = jax.lax.pmean((grads, frame_losses), axis)
@@ -165,7 +178,7 @@ def make_step(
         if inside is None:
             params, moments = descend(grads, state.optimizer_state, state.params)
         else:
-            params, moments = noise_lib.inject(descend, inside)(
+            params, moments = noise_lib.inject(descend, inside, run_key=run_update)(
                 of_update, grads, state.optimizer_state, state.params
             )
         metrics = StepMetrics(frame_losses, result.scored, grad_norm)
