@@ -24,6 +24,9 @@ FLAGS = flags.FLAGS
 _flags.define_model_flags()
 _flags.define_data_flags()
 _flags.define_precision_flag()
+flags.DEFINE_integer(
+    "draw", 0, "Number of the noise draw: other noise and nothing else."
+)
 flags.adopt_module_key_flags(_flags)
 flags.DEFINE_integer("window", 20, "Transitions an update (truncation length), >= 2.")
 flags.DEFINE_integer("updates", 250, "Updates to make.")
@@ -126,6 +129,7 @@ def _recipe() -> runs.Recipe:
             layer_weights=_flags.numbers("layer_weights") or None,
         ),
         noise=None if spec == noise.Identity() else spec,
+        draw=FLAGS.draw,
         dtype=process.set_precision(FLAGS.precision),
         learning_rate=FLAGS.learning_rate,
         weights=weights,
@@ -143,6 +147,8 @@ def _train_replicas() -> None:
     """--replicas and --batch: many seeds or streams in one program."""
     _flags.check_numbers(0, "replicas", "devices")
     _flags.check_numbers(1, "batch", "processes")
+    if FLAGS.draw:
+        raise UserError(f"--draw={FLAGS.draw}: expected 0 with --replicas or --batch")
     if FLAGS.seeds:
         raise UserError(
             "--seeds: expected --replicas=N (seeds --seed, --seed + 1, ...) or --seeds "

@@ -2,7 +2,7 @@
 
 An arm is a process of its own, since threads and XLA's flags are per process; what the
 processes share is on disk. The way of the data: design -> jobs -> runs on disk ->
-margin (from a pilot, before the main runs start) -> contrasts -> verdict.
+losses by seed and noise draw -> contrasts -> verdict.
 """
 
 from prednet_jax.comparison.arms import Arm, Role, arm
@@ -10,18 +10,15 @@ from prednet_jax.comparison.checks import check
 from prednet_jax.comparison.design import Design, Job
 from prednet_jax.comparison.execution import clear, execute
 from prednet_jax.comparison.judgement import judge
-from prednet_jax.comparison.pilot import Pilot, fix_margin
 
 __all__ = [
     "Arm",
     "Design",
     "Job",
-    "Pilot",
     "Role",
     "arm",
     "check",
     "clear",
     "execute",
-    "fix_margin",
     "judge",
 ]

@@ -63,6 +63,8 @@ class Arm:
         flags: flags of `experiments/train.py` beyond the common ones.
         environment: variables set for the process.
         threads: processors that it is confined to; None: all.
+        draws: independent draws of its noise; each is a process, and a seed's metric is
+            their mean.
         examples: whether its predictions are kept, to be shown and compared pixel by
             pixel; predicting is one more program per process to compile.
         cost: time of an update, relative to the control's; measured on two cores.
@@ -75,6 +77,7 @@ class Arm:
     flags: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = (("JAX_PLATFORMS", "cpu"),)
     threads: int | None = None
+    draws: int = 1
     examples: bool = False
     cost: float = 1.0
 
@@ -102,12 +105,13 @@ _FIXED = (
         meaning="fresh random order of every reduction",
         role=Role.TREATMENT,
         flags=("--noise=reduction_order",),
+        draws=2,
         examples=True,
         cost=2.0,
     ),
     Arm(
         name="stale_targets",
-        meaning="Chainer's CPU bug: targets of the window's last frame",
+        meaning="every frame of a window is pulled towards the last",
         role=Role.STALE,
         flags=("--targets=stale",),
         examples=True,
@@ -121,6 +125,7 @@ _FIXED = (
     Arm(
         name="reduction_order_run",
         meaning="random order of every reduction, the same for the whole run",
+        role=Role.NULL,
         flags=("--noise=reduction_order:schedule=run",),
         cost=2.0,
     ),

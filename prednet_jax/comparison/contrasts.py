@@ -1,7 +1,7 @@
 """Paired contrasts of the arms of one network, and the seeds left out of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,14 @@ from prednet_jax import statistics
 from prednet_jax.comparison.arms import Arm, Role
 from prednet_jax.comparison.design import Design
 from prednet_jax.comparison.reading import ArmRuns, distances
-from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 
 EXCLUSION_RULE = (
     "a seed whose loss is not finite in the averaged updates of either arm is left out "
     "of that contrast, in both arms, and counted; nothing else is left out"
 )
+#: Metric by arm, seed and noise draw.
+Measured = Mapping[str, Mapping[str, list[float]]]
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,30 @@ class Contrast:
         return self.result.as_dict() | self.beside | self.treatment.as_dict()
 
 
+def losses(design: Design, task: Task, found: list[ArmRuns]) -> Measured:
+    """The metric by arm, seed and noise draw, as verdict.json keeps it.
+
+    Args:
+        design: the comparison.
+        task: the network.
+        found: its runs, the draws of an arm in order.
+    """
+    last = design.metric_updates(task)
+    by_arm: dict[str, dict[str, list[float]]] = {}
+    for of_draw in found:
+        seeds = by_arm.setdefault(of_draw.arm.name, {})
+        values = of_draw.metric(last).tolist()
+        for seed, value in zip(of_draw.job.seeds, values, strict=True):
+            seeds.setdefault(str(seed), []).append(value)
+    return by_arm
+
+
 def contrasts(
-    design: Design, task: Task, found: list[ArmRuns], margin: float
+    design: Design,
+    task: Task,
+    found: list[ArmRuns],
+    measured: Measured,
+    margin: float,
 ) -> list[Contrast]:
     """Every arm against the control, after Holm.
 
@@ -53,58 +76,55 @@ def contrasts(
         design: the comparison.
         task: the network.
         found: its runs, the control first.
-        margin: of equivalence.
+        measured: what `losses` gave.
+        margin: of equivalence, in units of the loss.
 
     Raises:
         UserError: no seed of a contrast is left.
     """
-    by_role = {arm_runs.arm.role: arm_runs for arm_runs in found}
-    made = []
-    for treatment in found[1:]:
-        control = found[0]
-        if treatment.arm.role is Role.GPU_DETERMINISTIC:
-            control = by_role.get(Role.GPU, control)
-        made.append(_contrast(design, task, treatment, control, margin))
-    corrected = statistics.holm(
-        [one.result for one in made], f"all {len(made)} contrasts of {task.name}"
+    control, *treatments = (of for of in found if of.job.draw == 0)
+    gpu = next((of for of in treatments if of.arm.role is Role.GPU), control)
+    pairs = [
+        (of, gpu if of.arm.role is Role.GPU_DETERMINISTIC else control)
+        for of in treatments
+    ]
+    results = statistics.contrasts_from_losses(
+        {task.name: measured},
+        [(of.arm.name, other.arm.name) for of, other in pairs],
+        {task.name: margin},
+        metric=design.metric_name(task),
     )
-    return [replace(c, result=r) for c, r in zip(made, corrected, strict=True)]
+    return [
+        _contrast(task, treatment, other, measured, result)
+        for (treatment, other), result in zip(pairs, results, strict=True)
+    ]
 
 
 def _contrast(
-    design: Design, task: Task, treatment: ArmRuns, control: ArmRuns, margin: float
+    task: Task,
+    treatment: ArmRuns,
+    control: ArmRuns,
+    measured: Measured,
+    result: statistics.PairedResult,
 ) -> Contrast:
-    last = design.metric_updates(task)
-    losses = {arm_runs.arm: arm_runs.metric(last) for arm_runs in (treatment, control)}
-    kept = np.asarray(np.isfinite(list(losses.values())).all(axis=0))
-    names = {"treatment": treatment.arm.name, "control": control.arm.name}
-    if not kept.any():
-        raise UserError(
-            f"{' - '.join(names.values())} of {task.name}: no seed with a finite loss "
-            "in both arms; expected at least one"
-        )
-    ours, theirs = (values[kept] for values in losses.values())
-    result = statistics.paired(ours, theirs, margin=margin).labelled(
-        model=task.name, metric=design.metric_name(task), **names
-    )
+    names = treatment.arm.name, control.arm.name
+    matched = statistics.match(measured, *names)
+    kept = np.asarray([str(seed) in matched.seeds for seed in control.job.seeds])
+    same = treatment.final_bits() == control.final_bits()
     beside = {
-        "treatment_mean": float(ours.mean()),
-        "control_mean": float(theirs.mean()),
-        "bitwise_equal": int(
-            (treatment.final_bits() == control.final_bits())[kept].sum()
-        ),
-        "n_excluded": int((~kept).sum()),
+        "bitwise_equal": int(same[kept].sum()),
+        "n_excluded": len(matched.excluded),
         "variability": distances(treatment, control, kept),
     }
     excluded = tuple(
-        {"model": task.name, **names}
-        | {"seed": treatment.job.seeds[i], "reason": not_finite(losses, i)}
-        for i in np.flatnonzero(~kept).tolist()
+        {"model": task.name, "treatment": names[0], "control": names[1]}
+        | {"seed": int(seed), "reason": _not_finite(measured, names, seed)}
+        for seed in matched.excluded
     )
     return Contrast(treatment.arm, control.arm, result, beside, excluded)
 
 
-def not_finite(losses: Mapping[Arm, np.ndarray], seed: int) -> str:
-    """Why `EXCLUSION_RULE` leaves out the seed at a place in the losses of arms."""
-    broken = [arm.name for arm, found in losses.items() if not np.isfinite(found[seed])]
+def _not_finite(measured: Measured, names: tuple[str, str], seed: str) -> str:
+    """Why `EXCLUSION_RULE` leaves out a seed."""
+    broken = [name for name in names if not np.isfinite(measured[name][seed]).all()]
     return f"loss not finite in {' and '.join(broken)}"

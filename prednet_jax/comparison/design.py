@@ -5,17 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from prednet_jax import process
+from prednet_jax import process, statistics
 from prednet_jax.comparison import arms
 from prednet_jax.comparison.arms import Arm
-from prednet_jax.errors import UserError, whole
+from prednet_jax.errors import UserError, open_unit, whole
 from prednet_jax.tasks import Task
 
 # The control and the treatment in question: no verdict without them.
 ALWAYS = (arms.CONTROL, arms.TREATMENT)
-# Seeds of the pilot: none is of the main runs, nor of 1000 to 1009, by whose losses the
-# length of the small study was chosen.
-PILOT_FIRST = 2000
 # For estimates of time: operations per second of small networks, and seconds to start
 # and compile, on two cores. Rough: right within a factor of two or so.
 _RATE, _START = 5e9, 12.0
@@ -23,11 +20,12 @@ _RATE, _START = 5e9, 12.0
 
 @dataclass(frozen=True)
 class Job:
-    """One process: one arm of one network, all its seeds.
+    """One process: one draw of one arm of one network, all its seeds.
 
     Attributes:
         task: the network.
         arm: the arm.
+        draw: number of the noise draw, from 0.
         seeds: root seeds, trained one after the other.
         folder: where the runs lie, `folder/seed_N` each.
         command: arguments of the Python interpreter.
@@ -35,6 +33,7 @@ class Job:
 
     task: Task
     arm: Arm
+    draw: int
     seeds: tuple[int, ...]
     folder: Path
     command: tuple[str, ...]
@@ -64,14 +63,15 @@ class Design:
         script: path of `train.py`, as the commands name it.
         tasks: networks to compare, each name once.
         arms: names of arms; `ALWAYS` are added in front.
-        seeds: number of seeds of the main runs: 0, 1, ...
-        pilot_seeds: number of seeds of the pilot: 2000, 2001, ...
+        first_seed: the first root seed.
+        seeds: number of seeds: first_seed, first_seed + 1, ...
         data: frames of networks that see windows; None: each one's own.
         images: images of networks that see one per update; None: each one's own.
         window: transitions per update.
         updates: updates of networks that see windows.
         image_updates: updates of networks that see images.
         last: the metric is the mean loss of this last fraction of the updates.
+        margin: of equivalence, as a fraction of the control's mean metric.
 
     Raises:
         UserError: a value is outside what is accepted.
@@ -81,23 +81,25 @@ class Design:
     script: str
     tasks: tuple[Task, ...]
     arms: tuple[str, ...] = ()
-    seeds: int = 10
-    pilot_seeds: int = 4
+    first_seed: int = 0
+    seeds: int = 6
     data: str | None = None
     images: str | None = None
     window: int = 10
     updates: int = 200
     image_updates: int = 500
     last: float = 0.2
+    margin: float = statistics.MARGIN_FRACTION
 
     def __post_init__(self) -> None:
-        whole("seeds", self.seeds, 2, PILOT_FIRST)
-        whole("pilot_seeds", self.pilot_seeds, 2)
+        whole("first_seed", self.first_seed, 0)
+        whole("seeds", self.seeds, 2)
         whole("window", self.window, 2)
         for name in ("updates", "image_updates"):
             whole(name, getattr(self, name), 5)
         if not 0 < self.last <= 1:
             raise UserError(f"last={self.last}: expected a fraction in (0, 1]")
+        open_unit("margin", self.margin)
         names = [task.name for task in self.tasks]
         if not names or len(set(names)) < len(names):
             raise UserError(
@@ -123,26 +125,20 @@ class Design:
         without = {name for name, _ in self.skipped}
         return tuple(arm for arm in self.chosen if arm.name not in without)
 
-    def pilot(self) -> list[Job]:
-        """The jobs that fix the margin: control, treatment, stale targets."""
-        seeds = tuple(range(PILOT_FIRST, PILOT_FIRST + self.pilot_seeds))
-        return [
-            self.job(task, arm, seeds, self.root / "pilot")
-            for task in self.tasks
-            for arm in (*ALWAYS, arms.STALE)
-        ]
-
     def runs(self) -> list[Job]:
-        """The main jobs."""
+        """Every process, the control's first, the draws of an arm together."""
         return [
-            self.job(task, arm, tuple(range(self.seeds)), self.root / "runs")
+            self._job(task, arm, draw)
             for task in self.tasks
             for arm in self.runnable
+            for draw in range(arm.draws)
         ]
 
-    def job(self, task: Task, arm: Arm, seeds: tuple[int, ...], root: Path) -> Job:
-        """The process that trains one network under one arm."""
-        folder = root / task.name / arm.name
+    def _job(self, task: Task, arm: Arm, draw: int) -> Job:
+        seeds = tuple(range(self.first_seed, self.first_seed + self.seeds))
+        folder = self.root / "runs" / task.name / arm.name
+        if draw:
+            folder /= f"draw_{draw}"
         command = [
             self.script,
             *task.flags(),
@@ -153,9 +149,11 @@ class Design:
         ]
         if task.windowed:
             command.append(f"--window={self.window}")
-        if arm.examples and root.name == "runs":
+        if draw:
+            command.append(f"--draw={draw}")
+        elif arm.examples:
             command.append("--examples=6")
-        return Job(task, arm, seeds, folder, (*command, *arm.flags))
+        return Job(task, arm, draw, seeds, folder, (*command, *arm.flags))
 
     def data_of(self, task: Task) -> str:
         """Frames of a network, as `train.py --data`."""

@@ -1,7 +1,6 @@
 """Runs the jobs, one process after the other, each with an environment of its own."""
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from prednet_jax.comparison.design import Job
 from prednet_jax.errors import UserError
 
 # What a comparison writes into its directory.
-_WRITTEN = ("pilot", "runs", "curvature", "verdict.json", "report.html")
+_WRITTEN = ("runs", "verdict.json", "report.html")
 
 
 class ProcessError(RuntimeError):
@@ -59,38 +58,9 @@ def python(
     ).returncode
 
 
-def probe_job(job: Job, update: int, folder: Path, script: str) -> None:
-    """Trains a job's first seed once more, with a checkpoint, and probes it there.
-
-    The same seed gives the same bits.
-
-    Args:
-        job: the job.
-        update: where to stop and probe.
-        folder: where to write; `probe_curvature.json` will lie there.
-        script: path of `probe_curvature.py`.
-
-    Raises:
-        ProcessError: one of the two processes ended with an error.
-    """
-    kept = [f for f in job.command if not f.startswith(("--seeds=", "--workdir="))]
-    commands = (
-        [*kept, f"--seed={job.seeds[0]}", f"--checkpoint_every={update}"],
-        [script, f"--run={folder}", f"--updates={update}"],
-    )
-    for command in commands:
-        command.append(f"--workdir={folder}")
-        status = python(command, dict(job.arm.environment))
-        if status:
-            raise ProcessError(
-                f"probing {job.model} ended with status {status}; it was: "
-                f"{shlex.join(['python', *command])}"
-            )
-
-
 def clear(root: Path) -> None:
     """Removes what an earlier comparison left in its directory."""
-    for path in [root / name for name in _WRITTEN] + list(root.glob("margin_*.json")):
+    for path in (root / name for name in _WRITTEN):
         if path.is_dir():
             shutil.rmtree(path)
         elif path.exists():

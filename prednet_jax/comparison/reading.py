@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from prednet_jax import records
 from prednet_jax.comparison.arms import Arm
 from prednet_jax.comparison.design import Job
 from prednet_jax.noise import variability
+from prednet_jax.training import loop
 
 EXAMPLES = "examples.npz"
 
@@ -34,6 +36,10 @@ class ArmRuns:
     def metric(self, last: int) -> np.ndarray:
         """Mean loss of the last updates of each run, `[seeds]`."""
         return np.asarray([run.metrics["loss"][-last:].mean() for run in self.runs])
+
+    def weights(self, place: int) -> np.ndarray:
+        """Final weights of the run at a place in `job.seeds`, float64, flat."""
+        return _flat(records.read_tree(self.runs[place].directory / records.WEIGHTS))
 
     def final_bits(self) -> np.ndarray:
         """SHA-256 of each run's final weights, `[seeds]`."""
@@ -121,6 +127,25 @@ def distances(
     return {name: float(np.mean([m[name] for m in measured])) for name in measured[0]}
 
 
+def distance_over_travelled(treatment: ArmRuns, control: ArmRuns) -> list[float]:
+    """Distance of the final weights of paired runs over the control's way, per seed.
+
+    The way is the distance of the control's final weights from its initial ones.
+    """
+    found = []
+    for place, seed in enumerate(control.job.seeds):
+        start = _flat(loop.initial_params(control.job.task, seed))
+        end = control.weights(place)
+        apart = np.linalg.norm(treatment.weights(place) - end)
+        found.append(float(apart / np.linalg.norm(end - start)))
+    return found
+
+
+def _flat(params: dict) -> np.ndarray:
+    leaves = [np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(params)]
+    return np.concatenate(leaves)
+
+
 def _predictions(path: Path) -> np.ndarray:
     with np.load(path) as stored:
         return stored["predictions"]
@@ -128,26 +153,3 @@ def _predictions(path: Path) -> np.ndarray:
 
 def _shades(predictions: np.ndarray) -> np.ndarray:
     return np.rint(255 * predictions)
-
-
-def stalled_at(losses: np.ndarray, *, width: int = 10) -> int | None:
-    """The update in the middle of a plateau that the loss later leaves.
-
-    A plateau is a fifth of the updates over which the running mean of the loss (over
-    `width` updates) falls by less than 2 %; it is left when the loss ends at less than
-    nine tenths of its level.
-
-    Args:
-        losses: `[updates]`.
-        width: updates of the running mean.
-
-    Returns:
-        The update, from 1, or None where training does not stall.
-    """
-    smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
-    fifth = max(1, len(losses) // 5)
-    for start in range(len(smooth) - fifth):
-        level, end = smooth[start], smooth[start + fifth]
-        if 0.98 * level < end and smooth[-1] < 0.9 * min(level, end):
-            return start + fifth // 2 + width // 2 + 1
-    return None

@@ -10,7 +10,6 @@ from prednet_jax.statistics.evidence import (
     Manipulation,
     Question,
     Rule,
-    Stall,
     manipulation,
 )
 from prednet_jax.statistics.losses import (
@@ -30,7 +29,12 @@ from prednet_jax.statistics.power import (
     tost_power,
     tost_seeds,
 )
-from prednet_jax.statistics.proportions import share_lower, share_seeds, share_upper
+from prednet_jax.statistics.proportions import (
+    excess_seeds,
+    excess_upper,
+    share_lower,
+    share_upper,
+)
 from prednet_jax.statistics.survival import (
     LogRank,
     SurvivalCurve,
@@ -50,12 +54,13 @@ __all__ = [
     "PairedResult",
     "Question",
     "Rule",
-    "Stall",
     "SurvivalCurve",
     "Verdict",
     "contrasts_from_losses",
     "contrasts_of_draws",
     "decide",
+    "excess_seeds",
+    "excess_upper",
     "holm",
     "holm_p_values",
     "logrank",
@@ -66,7 +71,6 @@ __all__ = [
     "paired",
     "plateau_exit",
     "share_lower",
-    "share_seeds",
     "share_upper",
     "sign_flip_floor",
     "sign_flip_power",

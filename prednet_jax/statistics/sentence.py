@@ -19,7 +19,8 @@ def sentence(verdict: "Verdict") -> str:
             f"Refuted: noise changes the loss of {model} by less than the margin, in a "
             f"study that would have seen more ({figures}; power "
             f"{verdict.achieved_power:.2f}; the share of seeds that gain more than the "
-            f"margin is below {verdict.gain_share_upper:.2f})."
+            f"margin, less that which loses as much, is below "
+            f"{verdict.gain_excess_upper:.2f})."
         ]
     else:
         parts = [f"Inconclusive for {model} ({figures})."]

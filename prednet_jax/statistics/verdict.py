@@ -30,11 +30,11 @@ refuted: "noise does not matter here, and this study would have seen it".
      pilot the observed spread has to do.
   3. The margin is a small enough fraction of the control's loss (a tenth of slack,
      since one margin serves several controls whose means differ a little).
-  4. Few seeds gain: the upper bound of the share that gains more than the margin is
-     below a bound. A mean can be equivalent while a few seeds gain a lot. Chaos alone
-     moves single seeds once trajectories have separated; where it moves them by more
-     than the margin this study cannot tell it from help, and the answer is
-     `inconclusive`. Gains rarer than the bound are beyond what is claimed.
+  4. No more seeds gain than lose: the share that gains more than the margin, less the
+     share that loses as much, has an upper bound below a bound fixed beforehand. A mean
+     can be equivalent while a few seeds gain a lot. Chaos alone moves single seeds once
+     trajectories have separated, but either way alike; help would move more of them
+     down than up. Gains rarer than the bound are beyond what is claimed.
   Of the study:
   5. The A/A nulls show no difference, and at least one differs in bits.
   6. Signed controls: stale targets raise the loss (where they can move the network) and
@@ -59,11 +59,11 @@ import functools
 import math
 from typing import Any
 
-from prednet_jax.statistics.evidence import Check, Evidence, Question, Rule, Stall
+from prednet_jax.statistics.evidence import Check, Evidence, Question, Rule
 from prednet_jax.statistics.multiplicity import holm
 from prednet_jax.statistics.paired import PairedResult
 from prednet_jax.statistics.power import sign_flip_floor, tost_power, tost_seeds
-from prednet_jax.statistics.proportions import share_lower, share_seeds, share_upper
+from prednet_jax.statistics.proportions import excess_seeds, excess_upper, share_lower
 from prednet_jax.statistics.sentence import sentence
 
 _SLACK = 1.1
@@ -88,15 +88,14 @@ class Verdict:
         planned_power: least power of the equivalence tests at no true difference, with
             the pilot's spread; nan where there was no pilot.
         achieved_power: the same with the observed spread; nan for one seed.
-        gain_share_upper: largest upper bound of the share of seeds that gain more than
-            the margin.
+        gain_excess_upper: largest upper bound of the share of seeds that gain more than
+            the margin, less the share that loses as much.
         seeds_needed: fewest seeds in all at which a study with this spread could be
             `refuted`: for the power, the floor of the sign-flip test, and the bound on
             gaining seeds if no further seed gains; None for one seed.
         seeds_still_needed: how many of these are still to be run.
         more_noise_helps: relative scales of the Gaussian rungs that lowered the loss.
         noise_can_help: the control in the hypothesis' direction with its figure.
-        stall: the curvature evidence, which decides nothing.
         emulated_only: no contrast in question is about a GPU.
         rule: the bounds that were applied.
     """
@@ -111,12 +110,11 @@ class Verdict:
     n: int
     planned_power: float
     achieved_power: float
-    gain_share_upper: float
+    gain_excess_upper: float
     seeds_needed: int | None
     seeds_still_needed: int | None
     more_noise_helps: tuple[float, ...]
     noise_can_help: Check | None
-    stall: Stall | None
     emulated_only: bool
     rule: Rule
 
@@ -157,7 +155,7 @@ def decide(evidence: Evidence) -> Verdict:
         n=n,
         planned_power=min(_power(q.result, q.pilot_sd) for q in questions),
         achieved_power=min(_power(r, r.sd_difference) for r in results),
-        gain_share_upper=max(_gain_share(r, evidence.rule) for r in results),
+        gain_excess_upper=max(_gain_excess(r, evidence.rule) for r in results),
         seeds_needed=needed,
         seeds_still_needed=None if needed is None else max(0, needed - n),
         more_noise_helps=tuple(
@@ -166,7 +164,6 @@ def decide(evidence: Evidence) -> Verdict:
             if rung.verdict == "lower loss"
         ),
         noise_can_help=evidence.noise_can_help,
-        stall=evidence.stall,
         emulated_only=not any(question.gpu for question in questions),
         rule=evidence.rule,
     )
@@ -256,12 +253,12 @@ def _against_refutation(question: Question, rule: Rule) -> list[str]:
             f"the margin of {name} is {100 * fraction:.2g} % of the control's loss, "
             f"above {100 * rule.largest_margin:g} %"
         )
-    share = _gain_share(result, rule)
-    if not share < rule.largest_gain_share:
+    excess = _gain_excess(result, rule)
+    if not excess < rule.largest_gain_excess:
         found.append(
             f"{result.seeds_gaining} of {result.n} seeds gain more than the margin "
-            f"under {name}, so the share that does may be {share:.2f}, not below "
-            f"{rule.largest_gain_share:g}"
+            f"under {name} and {result.seeds_losing} lose as much, so the excess may "
+            f"be {excess:.2f}, not below {rule.largest_gain_excess:g}"
         )
     return found
 
@@ -312,8 +309,9 @@ def _raised(result: PairedResult | None) -> bool | None:
     return None if result is None else result.verdict == "higher loss"
 
 
-def _gain_share(result: PairedResult, rule: Rule) -> float:
-    return share_upper(result.seeds_gaining, result.n, alpha=rule.alpha)
+def _gain_excess(result: PairedResult, rule: Rule) -> float:
+    counts = result.seeds_gaining, result.seeds_losing
+    return excess_upper(*counts, result.n, alpha=rule.alpha)
 
 
 def _power(result: PairedResult, sd: float | None) -> float:
@@ -326,13 +324,15 @@ def _power(result: PairedResult, sd: float | None) -> float:
 def _seeds_needed(results: list[PairedResult], rule: Rule) -> int | None:
     if any(result.n < 2 for result in results):
         return None
-    wanted = [
-        sign_flip_floor(results[0].alpha, len(results)),
-        share_seeds(
-            rule.largest_gain_share,
-            count=max(result.seeds_gaining for result in results),
+    wanted = [sign_flip_floor(results[0].alpha, len(results))]
+    wanted += [
+        excess_seeds(
+            rule.largest_gain_excess,
+            gained=result.seeds_gaining,
+            lost=result.seeds_losing,
             alpha=rule.alpha,
-        ),
+        )
+        for result in results
     ]
     wanted += [
         tost_seeds(margin=r.margin, sd=r.sd_difference, power=rule.power, alpha=r.alpha)

@@ -18,10 +18,6 @@ class AutoencoderTask(Configured):
     data = "digits"
     windowed = False
     warm_up = 0
-    # 1.5e-7 to 3.8e-7 along training (results/published/gradient_noise_autoencoder.json
-    # : experiments/gradient_noise.py --model=autoencoder --updates=1,250,500
-    # --noise=reduction_order); this is about their geometric mean.
-    matched_scale = 2.5e-7
 
     def __init__(self, config: AutoencoderConfig):
         super().__init__(config)

@@ -44,9 +44,6 @@ class Task(abc.ABC):
         fresh_windows: whether each window starts from the zero state, as a sequence of
             its own.
         warm_up: frames shown before the predictions that are kept as examples.
-        matched_scale: size of the noise of random summation order (tile, float32) on
-            the gradient, relative to its norm; measured by
-            `experiments/gradient_noise.py`. None: not measured.
         multiplications: of the forward pass of a frame, to estimate times; 0: unknown.
     """
 
@@ -56,7 +53,6 @@ class Task(abc.ABC):
     windowed: bool = True
     fresh_windows: bool = False
     warm_up: int = 10
-    matched_scale: float | None = None
     multiplications: int = 0
 
     @abc.abstractmethod

@@ -14,10 +14,6 @@ class PredNetTask(Configured):
 
     config: PredNetConfig
     name = "prednet"
-    # 4.6e-8 to 5.9e-8 along training (results/published/gradient_noise_prednet.json:
-    # experiments/gradient_noise.py --updates=1,50,200 --noise=reduction_order); this is
-    # about their geometric mean.
-    matched_scale = 5.2e-8
 
     def __init__(self, config: PredNetConfig):
         super().__init__(config)

@@ -36,6 +36,7 @@ class Recipe:
         window: transitions per update, at least 2.
         method: objective, targets, leak.
         noise: noise spec, or None.
+        draw: number of the noise draw; 0 is that of every published run.
         dtype: in which everything is computed, from `process.set_precision`.
         learning_rate: constant rate of Adam; None: as the network was published.
         weights: to start from; None: drawn from the seed.
@@ -57,6 +58,7 @@ class Recipe:
     window: int
     method: Method = dataclasses.field(default_factory=Method)
     noise: noise_lib.NoiseSpec | None = None
+    draw: int = 0
     dtype: Any = np.float32
     learning_rate: float | None = None
     weights: dict | None = None
@@ -72,7 +74,7 @@ class Recipe:
         whole("updates", self.updates, 1)
         whole("window", self.window, 2)
         whole("batch", self.batch, 1)
-        for name in ("checkpoint_every", "examples"):
+        for name in ("checkpoint_every", "examples", "draw"):
             whole(name, getattr(self, name), 0)
         if self.profile and self.updates <= TRACE_AFTER:
             raise UserError(
@@ -159,7 +161,9 @@ def _train_one(
     bar = progress(name, recipe.updates, done, recipe.progress)
     clock = Clock()
     try:
-        steps = loop.train(update, state, found.source, found.schedule, seed=seed)
+        steps = loop.train(
+            update, state, found.source, found.schedule, seed=seed, draw=recipe.draw
+        )
         for state, record in traced(steps, recipe.profile):
             writer.write(**dataclasses.asdict(record))
             if recipe.checkpoint_every and record.update % recipe.checkpoint_every == 0:
@@ -216,6 +220,7 @@ def make_manifest(
         "data": sources[0].name,
         "updates": recipe.updates,
         "noise": noise_lib.format(spec, defaults=True),
+        "noise_draw": recipe.draw,
         "initial_params_sha256": records.fingerprint(found.weights),
         "data_order_sha256": _joined(orders),
     }
@@ -278,27 +283,20 @@ def finish(
     params: dict,
     source: data.FrameSource,
 ) -> None:
-    """Writes examples, and the manifest with what is known at the end."""
+    """Writes weights, examples, and the manifest with what is known at the end."""
     if recipe.examples:
         save_examples(folder, recipe.task, params, source, recipe.examples)
+    records.write_tree(folder / records.WEIGHTS, params)
     end = {"final_params_sha256": records.fingerprint(params)}
     records.write_json(folder / records.MANIFEST, manifest | end)
 
 
 def saved_weights(folder: Path) -> tuple[Task, dict]:
-    """Network and weights of a run, at its last checkpoint.
+    """Network and final weights of a run.
 
     Raises:
-        UserError: the directory is no run, or has no checkpoint.
+        UserError: the directory is no finished run.
     """
     manifest = records.read_json(folder / records.MANIFEST)
-    saved = checkpoints.updates(folder)
-    if not saved:
-        raise UserError(
-            f"{folder}: no checkpoint; expected a run with --checkpoint_every"
-        )
     task = tasks.recorded(manifest["model"], manifest["network"])
-    optimizer = task.optimizer(manifest["updates"])
-    params = loop.initial_params(task, manifest["seed"])
-    like = truncated.initial_train_state(task, params, optimizer)
-    return task, checkpoints.restore(folder, saved[-1], like).params
+    return task, records.read_tree(folder / records.WEIGHTS)

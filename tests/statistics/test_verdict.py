@@ -12,7 +12,6 @@ from prednet_jax.statistics import (
     Manipulation,
     Question,
     Rule,
-    Stall,
     decide,
     manipulation,
     paired,
@@ -194,11 +193,11 @@ def test_every_question_has_to_be_refuted_and_one_supported():
 
 def test_bounds_are_fields_fixed_beforehand():
     looser = dataclasses.replace(
-        asked(REFUTED, result=few_gain(2)), rule=Rule(largest_gain_share=0.25)
+        asked(REFUTED, result=few_gain(2)), rule=Rule(largest_gain_excess=0.25)
     )
     verdict = decide(looser)
     assert verdict.verdict == "refuted"
-    assert verdict.gain_share_upper == share_upper(2, SEEDS)
+    assert verdict.gain_excess_upper == pytest.approx(share_upper(2, SEEDS))
     with pytest.raises(ValueError, match="least_distance"):
         Rule(least_distance=0.0)
 
@@ -213,11 +212,15 @@ def test_equivalent_at_this_horizon():
     assert not decide(asked(SUPPORTED, manipulation=early)).equivalent_at_this_horizon
 
 
-def test_curvature_is_reported_and_decides_nothing():
-    stall = Stall(stalled=False, negative_curvature=False, small_projection=False)
-    verdict = decide(dataclasses.replace(SUPPORTED, stall=stall))
-    assert verdict.verdict == "supported"
-    assert verdict.as_dict()["stall"]["negative_curvature"] is False
+def test_chaos_either_way_is_no_gain():
+    """Two seeds gain and two lose 5 %: not the sign of help."""
+    d = JITTER.copy()
+    d[:2], d[2:4] = -0.5, 0.5
+    loose = Rule(largest_gain_excess=0.2)
+    even = paired(CONTROL + d, CONTROL, margin=MARGIN)
+    verdict = decide(dataclasses.replace(asked(REFUTED, result=even), rule=loose))
+    assert verdict.gain_excess_upper < share_upper(2, SEEDS)
+    assert not [text for text in verdict.unmet_for_refuted if "gain" in text]
 
 
 def test_sentence_states_the_limits():
