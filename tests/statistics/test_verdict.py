@@ -248,7 +248,7 @@ def test_seeds_still_needed():
     assert verdict.seeds_still_needed == verdict.seeds_needed - SEEDS
     assert str(verdict.seeds_still_needed) in verdict.sentence
     # The bound on gaining seeds asks for 29 where the spread asks for fewer.
-    assert decide(asked(REFUTED, result=contrast(0.0, n=10))).seeds_still_needed == 19
+    assert decide(asked(REFUTED, result=contrast(0.0, n=10))).seeds_still_needed == 16
 
 
 def test_one_seed_is_no_verdict():
