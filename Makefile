@@ -6,6 +6,9 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 # Tests and lint share the machine: two workers on two cores.
 WORKERS ?= 2
+# Memory in pages of 2 MiB, which the C library reads when a process starts: XLA takes
+# fresh memory for a program's temporaries at every call.
+export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: setup compare test test-default-flags soak bench tables lint lock clean
 

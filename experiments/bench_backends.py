@@ -24,10 +24,10 @@ def run(script: Path, workdir: Path) -> dict:
     Raises:
         ValueError: a process failed; the message holds its command.
     """
-    from prednet_jax import process, records
+    from prednet_jax import device, records
     from prednet_jax.report import speed
 
-    available = process.available_threads()
+    available = device.available_threads()
     counts = sorted({n for n in THREADS if n < available} | {available})
     left_out = [n for n in THREADS if n > available]
     rows: list[dict] = []

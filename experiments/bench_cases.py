@@ -34,7 +34,7 @@ def run(
     """
     import jax
 
-    from prednet_jax import process
+    from prednet_jax import device, process
 
     dtype = process.set_precision(precision)
     source, joules = bench_energy.counter(jax.default_backend())
@@ -69,7 +69,7 @@ def run(
         "suite": "cases",
         "rows": rows,
         "energy": source,
-        "device": process.device_description(),
+        "device": device.description(),
     }
 
 

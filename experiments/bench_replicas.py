@@ -34,7 +34,7 @@ def run(
     """
     import jax
 
-    from prednet_jax import process
+    from prednet_jax import device, process
     from prednet_jax.training.layout import most_devices
 
     if not counts or min(counts) < 1:
@@ -85,7 +85,7 @@ def run(
         "rows": rows,
         "noise": noise,
         "precision": precision,
-        "device": process.device_description(),
+        "device": device.description(),
     }
 
 

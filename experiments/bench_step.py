@@ -15,7 +15,7 @@ def run() -> dict:
     import jax
     import jax.numpy as jnp
 
-    from prednet_jax import keys, predict, process
+    from prednet_jax import device, keys, predict, process
     from prednet_jax import noise as noise_lib
     from prednet_jax.models import prednet
     from prednet_jax.training import loop, truncated
@@ -79,5 +79,5 @@ def run() -> dict:
         "noise": FLAGS.noise,
         "convolution": config.convolution,
         "convolutions": prednet.algorithms(config, dtype),
-        "device": process.device_description(),
+        "device": device.description(),
     }

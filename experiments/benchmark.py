@@ -53,7 +53,7 @@ flags.DEFINE_string(
 def main(argv: list[str]) -> None:
     """Checks, measures, prints."""
     del argv
-    from prednet_jax import process
+    from prednet_jax import device, process
     from prednet_jax.errors import UserError
 
     process.prepare(threads=FLAGS.threads, cache=FLAGS.cache)
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
     if FLAGS.model != "prednet":
         raise UserError(f"--model={FLAGS.model}: expected prednet")
     if FLAGS.suite == "replicas":
-        process.split_cpu(process.available_threads())
+        process.split_cpu(device.available_threads())
     suites = {
         "step": step,
         "conv": conv,

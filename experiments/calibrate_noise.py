@@ -25,7 +25,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import process, records
+from prednet_jax import device, process, records
 from prednet_jax.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -67,8 +67,8 @@ def main(argv: list[str]) -> None:
         write_outputs(probes, FLAGS.outputs)
         return
     others = outputs_of_processes(FLAGS.processes)
-    device = process.device_description()
-    print(f"{device['kind']} ({device['platform']}), shapes {FLAGS.shapes}")
+    here = device.description()
+    print(f"{here['kind']} ({here['platform']}), shapes {FLAGS.shapes}")
     print(HEADER)
     rows = []
     for probe in probes:
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     result = {
         **_cli.provenance(),
-        "device": device,
+        "device": here,
         "environment": records.environment(),
         "shapes": FLAGS.shapes,
         "partials": FLAGS.partials,

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from prednet_jax import keys, noise, process, records
+from prednet_jax import device, keys, noise, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.noise import variability
 from prednet_jax.objectives import Method
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     result = {
         **_cli.provenance(),
-        "device": process.device_description(),
+        "device": device.description(),
         "keys": FLAGS.keys,
         "rows": rows,
     }

@@ -26,6 +26,7 @@ from prednet_jax import errors, noise, process, records, saddles
 from prednet_jax.errors import UserError
 from prednet_jax.studies import saddle_escape as escape
 from prednet_jax.studies import saddle_escape_tables as escape_tables
+from prednet_jax.studies.saddle_escape_findings import findings
 from prednet_jax.training.observe import progress
 
 FLAGS = flags.FLAGS
@@ -115,14 +116,14 @@ def check_flags() -> tuple[list, dict]:
 
 def publish(groups: list[dict], folder: Path) -> None:
     """Prints the table and the findings, writes the files."""
-    findings = escape.findings(groups)
+    found = findings(groups)
     print(escape_tables.text_table(groups), "\n\nFindings", sep="")
-    for finding in findings:
+    for finding in found:
         print(textwrap.fill(finding, 100, initial_indent="- ", subsequent_indent="  "))
     folder.mkdir(parents=True, exist_ok=True)
     records.write_json(
         folder / "saddle_escape.json",
-        {**_cli.provenance(), "findings": findings, "groups": groups},
+        {**_cli.provenance(), "findings": found, "groups": groups},
     )
     table = escape_tables.csv_table(groups)
     records.write_bytes(folder / "saddle_escape.csv", table.encode())

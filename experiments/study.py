@@ -16,7 +16,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import errors, process, records
+from prednet_jax import device, errors, process, records
 from prednet_jax.studies import follow, parts
 
 FLAGS = flags.FLAGS
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
     if FLAGS.list:
         return
     manifest = _cli.provenance() | {
-        "device": process.device_description(),
+        "device": device.description(),
         "environment": records.environment(),
     }
     for seed in left:

@@ -14,7 +14,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import noise, process
+from prednet_jax import device, noise, process
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import OBJECTIVES, TARGETS, Method
 from prednet_jax.training import replica_runs, replicas, runs
@@ -166,9 +166,7 @@ def _train_replicas() -> None:
         process.join_processes(FLAGS.coordinator, FLAGS.processes, FLAGS.process)
     process.split_cpu(
         FLAGS.devices
-        or most_devices(
-            count, FLAGS.batch, process.available_threads(), FLAGS.processes
-        )
+        or most_devices(count, FLAGS.batch, device.available_threads(), FLAGS.processes)
     )
     # As --seeds names them; a batch alone is one run.
     folders = {

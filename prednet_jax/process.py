@@ -15,15 +15,13 @@ import ctypes
 import functools
 import os
 import re
-import shutil
-import subprocess
 import sys
 import threading
-import time
 
 import jax
 import jax.numpy as jnp
 
+from prednet_jax.device import available_threads
 from prednet_jax.errors import UserError, one_of, whole
 
 PRECISIONS = ("float32", "float64")
@@ -53,41 +51,12 @@ def prepare(*, threads: int = 0, cache: bool = False) -> None:
         use_compilation_cache()
 
 
-def gpu_found() -> str | None:
-    """Name of the first NVIDIA GPU, or None; asked of the driver, not of JAX.
-
-    JAX would start a backend, and a started backend can no longer be chosen.
-    """
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    try:
-        done = subprocess.run(
-            [tool, "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    lines = done.stdout.strip().splitlines()
-    return lines[0] if lines else None
-
-
-def available_threads() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def limit_threads(count: int) -> None:
     """Confines this process, and every thread it starts later, to `count` processors.
 
     XLA sizes its CPU thread pool by the processors the process may use, when the
     backend starts: call this before any array is made. The affinity mask enforces the
-    number whatever a library believes; `measured_parallelism` shows it.
+    number whatever a library believes; `device.measured_parallelism` shows it.
 
     Raises:
         UserError: count is below 1 or above what there is, or the system offers no
@@ -266,26 +235,6 @@ def _announce_long_compile(folder: str) -> None:
     jax.monitoring.register_event_duration_secs_listener(end)
 
 
-@functools.cache
-def measured_parallelism(seconds: float = 0.3, size: int = 512) -> float:
-    """Processor seconds a second of wall time, while multiplying matrices.
-
-    Args:
-        seconds: how long to measure.
-        size: rows and columns of the float32 matrices.
-
-    Returns:
-        About the number of threads at work; at most 1 (and a little) when confined.
-    """
-    a = jnp.ones((size, size), jnp.float32)
-    multiply = jax.jit(lambda x: x @ x / size)
-    multiply(a).block_until_ready()
-    wall, cpu = time.perf_counter(), time.process_time()
-    while time.perf_counter() - wall < seconds:
-        a = multiply(a).block_until_ready()
-    return (time.process_time() - cpu) / (time.perf_counter() - wall)
-
-
 def set_precision(precision: str) -> jnp.dtype:
     """Sets JAX up for float32 or float64 and returns the dtype.
 
@@ -297,29 +246,3 @@ def set_precision(precision: str) -> jnp.dtype:
     # TF32 would change rounding, not order: off, in every arm alike.
     jax.config.update("jax_default_matmul_precision", "highest")
     return jnp.dtype(precision)
-
-
-def device_description() -> dict[str, object]:
-    """Platform, kind and number of the devices, and the threads this process may use.
-
-    Starts the backend.
-    """
-    devices = jax.devices()
-    return {
-        "platform": devices[0].platform,
-        "kind": devices[0].device_kind,
-        "count": len(devices),
-        "threads": available_threads(),
-        "processor": _processor(),
-    }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return "unknown"

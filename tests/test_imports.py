@@ -13,7 +13,8 @@ PACKAGE = ROOT / "prednet_jax"
 # Layer of each module: a module imports from lower layers and from its own folder.
 LAYERS = [
     {"errors"},
-    {"config", "keys", "process", "records"},
+    {"config", "device", "keys", "records"},
+    {"process"},
     {"models", "noise", "data", "saddles", "curvature", "statistics"},
     {"objectives", "optimizers"},
     {"tasks", "weights", "report"},

@@ -92,9 +92,9 @@ def test_a_choice_of_xla_flags_stays():
 
 def test_threads_are_limited():
     code = (
-        "from prednet_jax import process; process.prepare(threads=1);"
-        "assert process.available_threads() == 1;"
-        "assert process.measured_parallelism() < 1.1"
+        "from prednet_jax import device, process; process.prepare(threads=1);"
+        "assert device.available_threads() == 1;"
+        "assert device.measured_parallelism() < 1.1"
     )
     python(code)
     with pytest.raises(UserError, match="threads=1000"):

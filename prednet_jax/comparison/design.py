@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from prednet_jax import process, statistics
+from prednet_jax import device, statistics
 from prednet_jax.comparison import arms
 from prednet_jax.comparison.arms import Arm
 from prednet_jax.errors import UserError, open_unit, whole
@@ -115,7 +115,7 @@ class Design:
     @cached_property
     def skipped(self) -> tuple[tuple[str, str], ...]:
         """Arms that cannot run here, with the reason."""
-        if process.gpu_found():
+        if device.gpu_found():
             return ()
         return tuple((arm.name, "no GPU found") for arm in self.chosen if arm.gpu)
 

@@ -181,7 +181,7 @@ class Configured(Task):
 
     def changed(self, *, always: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Settings as flags of `train.py`: those named, and those off the default."""
-        default = type(self.config)()
+        default = type(self.config)(**{n: getattr(self.config, n) for n in always})
         found = []
         for field in dataclasses.fields(self.config):
             value = getattr(self.config, field.name)

@@ -77,7 +77,5 @@ class PredNetTask(Configured):
 
     def flags(self):
         """Sizes always, the rest where it is not the default."""
-        found = self.changed(always=("channels", "height", "width"))
-        same = self.config.r_channels == self.config.channels
-        kept = [f for f in found if not (same and f.startswith("--r_channels="))]
-        return (f"--model={self.name}", *kept)
+        sizes = ("channels", "height", "width")
+        return (f"--model={self.name}", *self.changed(always=sizes))

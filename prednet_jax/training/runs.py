@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optax
 
-from prednet_jax import data, keys, optimizers, process, records, tasks
+from prednet_jax import data, device, keys, optimizers, records, tasks
 from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError, whole
 from prednet_jax.objectives import Method
@@ -208,8 +208,8 @@ def make_manifest(
     return {
         "git_commit": records.git_commit(Path(__file__).parent),
         "versions": records.versions(),
-        "device": process.device_description(),
-        "measured_parallelism": process.measured_parallelism(),
+        "device": device.description(),
+        "measured_parallelism": device.measured_parallelism(),
         "flags": dict(recipe.flags),
         "network": recipe.task.network(),
         "environment": records.environment(),
@@ -242,9 +242,8 @@ def open_folder(
         UserError: a run cannot be resumed there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    done = 0
+    done = _resumed(folder, manifest) if recipe.resume else 0
     if recipe.resume:
-        done = _resumed(folder, manifest)
         state = checkpoints.restore(folder, done, state)
     else:
         checkpoints.clear(folder)
@@ -277,11 +276,7 @@ def _resumed(folder: Path, manifest: dict) -> int:
 
 
 def finish(
-    recipe: Recipe,
-    folder: Path,
-    manifest: dict,
-    params: dict,
-    source: data.FrameSource,
+    recipe: Recipe, folder: Path, manifest: dict, params: dict, source: data.FrameSource
 ) -> None:
     """Writes weights, examples, and the manifest with what is known at the end."""
     if recipe.examples:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax import comparison, noise, process, records, statistics, tasks
+from prednet_jax import comparison, device, noise, records, statistics, tasks
 from prednet_jax.comparison import Role, contrasts, execution, judgement, reading
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
@@ -169,7 +169,7 @@ def test_the_gpu_is_judged_against_its_own_default_only():
 
 
 def test_a_gpu_arm_names_its_device(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "gpu_found", lambda: "some GPU")
+    monkeypatch.setattr(device, "gpu_found", lambda: "some GPU")
     plan = design(tmp_path, (PREDNET,), arms=("gpu",), seeds=2)
     for job in plan.pilot() + plan.runs():
         base = 0.02 if job.arm.name == "stale_targets" else 0.0
@@ -335,7 +335,7 @@ def test_arms_that_did_not_start_alike_are_refused(tmp_path):
 def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(process, "gpu_found", lambda: None)
+    monkeypatch.setattr(device, "gpu_found", lambda: None)
     plan = design(tmp_path, arms=("gpu", "threads_1"), seeds=2)
     assert plan.skipped == (("gpu", "no GPU found"),)
     names = [job.arm.name for job in plan.runs() if job.model == "prednet"]
@@ -345,7 +345,7 @@ def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
     assert "--noise=reduction_order" in words
     assert "--seeds=0,1" in words
     assert plan.seconds(plan.runs()) > plan.seconds(plan.runs()[:1]) > 0
-    monkeypatch.setattr(process, "gpu_found", lambda: "some GPU")
+    monkeypatch.setattr(device, "gpu_found", lambda: "some GPU")
     assert design(tmp_path, arms=("gpu",)).skipped == ()
 
 
@@ -526,6 +526,6 @@ def test_whole_comparison_of_the_autoencoder(tmp_path):
     assert noises["float32"] == "none"
     assert noise.parse(noises["reduction_order"]) == noise.ReductionOrder()
     assert "granularity=tile" in noises["reduction_order"]
-    if process.gpu_found() is None:
+    if device.gpu_found() is None:
         assert "skipped gpu: no GPU found" in done.stdout
     assert (tmp_path / "out" / "report.html").is_file()

@@ -8,6 +8,7 @@ import pytest
 from prednet_jax import statistics
 from prednet_jax.studies import saddle_escape as escape
 from prednet_jax.studies import saddle_escape_tables as escape_tables
+from prednet_jax.studies.saddle_escape_findings import findings
 
 BUDGET = 100
 ORDER = "reduction_order"
@@ -70,7 +71,7 @@ def test_corrected_over_the_whole_table(study):
 
 
 def test_findings_are_counts_of_the_runs(study):
-    text = "\n".join(escape.findings(study))
+    text = "\n".join(findings(study))
     for part in (
         "0 of 16 leave in float32",
         "16 of 16 leave in float32, 16 of 16 leave in float64",
