@@ -9,19 +9,23 @@ replicas  seconds per seed and update against the number of replicas
 backends  latency and throughput against batch size, training and inference, threads,
           frames on the device or fed from the host, replicas, energy; a process each
 cases     what one process of `backends` measures
+foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
 all       step, conv and noise at sizes that take a few minutes
 
 Ratios within one run carry over between machines; seconds do not.
 """
 
 import json
+import os
 from pathlib import Path
 
 import common
 from absl import flags
 
 FLAGS = flags.FLAGS
-SUITES = ("step", "conv", "noise", "replicas", "backends", "cases", "all")
+SUITES = ("step", "conv", "noise", "replicas", "backends", "cases", "foreign", "all")
+# As the caller left them: the suite `foreign` measures what all other programs see.
+XLA_FLAGS = os.environ.get("XLA_FLAGS")
 # Small enough that every suite ends in minutes; the published size is a flag away.
 common.define_model_flags(channels="3,12,24,48", height=48, width=64)
 flags.adopt_module_key_flags(common)
@@ -32,6 +36,10 @@ flags.DEFINE_integer("repeats", 5, "Timed windows after two that are not counted
 flags.DEFINE_string("noise", "none", "Noise spec of the suite `step`.")
 flags.DEFINE_enum("precision", "float32", ["float32", "float64"], "Of everything.")
 flags.DEFINE_integer("threads", 0, "Processors to use, enforced; 0: all.")
+flags.DEFINE_list("networks", ["transformer", "cnn", "mlp"], "Of the suite `foreign`.")
+flags.DEFINE_bool(
+    "tuned", False, "Suite `foreign`: under the XLA flags that PredNet's scripts set."
+)
 flags.DEFINE_bool("inference", False, "Suite `step`: predict only, no training.")
 flags.DEFINE_bool("cache", False, "Use the persistent compilation cache.")
 flags.DEFINE_string(
@@ -61,6 +69,12 @@ def main(argv: list[str]) -> None:
         _counts(name)
     if FLAGS.model != "prednet":
         raise ValueError(f"--model={FLAGS.model}: expected prednet")
+    if FLAGS.suite == "foreign":
+        if not FLAGS.tuned:
+            os.environ.pop("XLA_FLAGS", None)
+            os.environ.update({} if XLA_FLAGS is None else {"XLA_FLAGS": XLA_FLAGS})
+        print(json.dumps(foreign()))
+        return
     from prednet_jax import backends
 
     if FLAGS.threads:
@@ -150,6 +164,24 @@ def cases() -> dict:
         precision=FLAGS.precision,
         profile=FLAGS.profile,
     )
+
+
+def foreign() -> dict:
+    """Noisy training steps of other networks.
+
+    Raises:
+        ValueError: a network or a noise is unknown.
+    """
+    import bench_foreign
+
+    unknown = sorted(set(FLAGS.networks) - set(bench_foreign.NAMES))
+    if unknown or not FLAGS.networks:
+        raise ValueError(
+            f"--networks={','.join(FLAGS.networks)}: expected some of "
+            f"{', '.join(bench_foreign.NAMES)}"
+        )
+    specs = bench_foreign.SPECS if FLAGS.noise == "none" else (FLAGS.noise,)
+    return bench_foreign.run(tuple(FLAGS.networks), specs, repeats=FLAGS.repeats)
 
 
 def sweep() -> dict:
