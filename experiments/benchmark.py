@@ -9,6 +9,7 @@ replicas  seconds per seed and update against the number of replicas
 backends  latency and throughput against batch size, training and inference, threads,
           frames on the device or fed from the host, replicas, energy; a process each
 cases     what one process of `backends` measures
+foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
 all       step, conv and noise at sizes that take a few minutes
 
 Ratios within one run carry over between machines; seconds do not.
@@ -22,7 +23,7 @@ import _flags
 from absl import flags
 
 FLAGS = flags.FLAGS
-SUITES = ("step", "conv", "noise", "replicas", "backends", "cases", "all")
+SUITES = ("step", "conv", "noise", "replicas", "backends", "cases", "foreign", "all")
 # Small enough that every suite ends in minutes; the published size is a flag away.
 _flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
 flags.adopt_module_key_flags(_flags)
@@ -33,6 +34,10 @@ flags.DEFINE_integer("repeats", 5, "Timed windows after two that are not counted
 flags.DEFINE_string("noise", "none", "Noise spec of the suite `step`.")
 flags.DEFINE_enum("precision", "float32", ["float32", "float64"], "Of everything.")
 flags.DEFINE_integer("threads", 0, "Processors to use, enforced; 0: all.")
+flags.DEFINE_list("networks", ["transformer", "cnn", "mlp"], "Of the suite `foreign`.")
+flags.DEFINE_bool(
+    "tuned", False, "Suite `foreign`: under the XLA flags that PredNet's scripts set."
+)
 flags.DEFINE_bool("inference", False, "Suite `step`: predict only, no training.")
 flags.DEFINE_bool("cache", False, "Use the persistent compilation cache.")
 flags.DEFINE_string(
@@ -56,7 +61,11 @@ def main(argv: list[str]) -> None:
     from prednet_jax import device, process
     from prednet_jax.errors import UserError
 
-    process.prepare(threads=FLAGS.threads, cache=FLAGS.cache)
+    # The suite `foreign` measures what all other programs see: XLA's default flags.
+    if FLAGS.suite != "foreign" or FLAGS.tuned:
+        process.prepare(threads=FLAGS.threads, cache=FLAGS.cache)
+    elif FLAGS.threads:
+        process.limit_threads(FLAGS.threads)
     _flags.check_numbers(2, "window")
     _flags.check_numbers(1, "batch", "repeats")
     for name in ("batches", "replica_counts"):
@@ -72,6 +81,7 @@ def main(argv: list[str]) -> None:
         "replicas": replicas,
         "backends": sweep,
         "cases": cases,
+        "foreign": foreign,
     }
     if FLAGS.suite != "all":
         print(json.dumps(suites[FLAGS.suite]()))
@@ -148,6 +158,24 @@ def cases() -> dict:
         precision=FLAGS.precision,
         profile=FLAGS.profile,
     )
+
+
+def foreign() -> dict:
+    """Noisy training steps of other networks.
+
+    Raises:
+        ValueError: a network or a noise is unknown.
+    """
+    import bench_foreign
+
+    unknown = sorted(set(FLAGS.networks) - set(bench_foreign.NAMES))
+    if unknown or not FLAGS.networks:
+        raise ValueError(
+            f"--networks={','.join(FLAGS.networks)}: expected some of "
+            f"{', '.join(bench_foreign.NAMES)}"
+        )
+    specs = bench_foreign.SPECS if FLAGS.noise == "none" else (FLAGS.noise,)
+    return bench_foreign.run(tuple(FLAGS.networks), specs, repeats=FLAGS.repeats)
 
 
 def sweep() -> dict:

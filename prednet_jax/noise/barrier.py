@@ -18,9 +18,6 @@ import jax
 import numpy as np
 from jax import Array, lax
 
-# Elements below which computing twice costs less than the branch.
-_FEW = 64
-
 
 def materialised(x: Array) -> Array:
     """`x`, computed once; where XLA's barrier is respected (GPUs), `x` as it is.
@@ -28,7 +25,9 @@ def materialised(x: Array) -> Array:
     Args:
         x: array of any shape and type.
     """
-    if x.size < _FEW or jax.default_backend() != "cpu":
+    # Few elements count too: where they are broadcast, each copy would compute them. A
+    # scalar is moved out of such loops by the compiler.
+    if x.size < 2 or jax.default_backend() != "cpu":
         return x
     always = lax.optimization_barrier(np.uint32(0)) == np.uint32(0)
     # Two different branches, or the compiler would see one.

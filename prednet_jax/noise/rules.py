@@ -115,7 +115,7 @@ PASSED_ON = frozenset(
 )
 
 # Arithmetic so cheap that XLA computes it anew in each reader, with what it reads.
-CHEAP = frozenset({"add", "sub", "mul", "add_any", "integer_pow", "square"})
+CHEAP = frozenset({"add", "sub", "mul", "div", "add_any", "integer_pow", "square"})
 
 _XLA_GPU = frozenset(
     {"dot_general", "conv_general_dilated", "scatter-add", "select_and_scatter_add"}

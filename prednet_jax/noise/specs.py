@@ -102,10 +102,10 @@ class ReductionOrder(NoiseSpec):
             scan or while loop. `"run"` (autotuning): a function of the key and the
             equation alone, the same at each step of a loop.
         profile: which primitives are perturbed; see `rules.PROFILES` for the sources.
-        shortest: a dot or convolution with more than 1024 outputs is cut into 3 pieces
-            instead of `partials` where pieces would have fewer products than this;
-            library kernels do the same, and short pieces cost most of the time. (4
-            where no contracted axis holds three.)
+        shortest: a sum is cut into 3 pieces instead of `partials` where pieces would
+            have fewer terms than this; library kernels do the same, and short pieces
+            cost most of the time. (4 where no axis holds three.) Dots and convolutions
+            with at most 1024 outputs always have `partials` pieces.
     """
 
     partials: int = 8
