@@ -13,6 +13,7 @@ from prednet_jax.statistics.evidence import (
     manipulation,
 )
 from prednet_jax.statistics.losses import (
+    Losses,
     contrasts_from_losses,
     contrasts_of_draws,
     margins_from_losses,
@@ -49,6 +50,7 @@ __all__ = [
     "Evidence",
     "Exit",
     "LogRank",
+    "Losses",
     "Manipulation",
     "Margin",
     "PairedResult",

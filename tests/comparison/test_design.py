@@ -1,0 +1,196 @@
+"""The design of a comparison: arms, commands, and what is refused beforehand."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prednet_jax import comparison, device, noise, records, tasks
+from prednet_jax.comparison import Role, execution
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+
+PREDNET = tasks.of(PredNetConfig(channels=(3, 6, 12), height=24, width=32))
+BOTH = (PREDNET, tasks.of(AutoencoderConfig()))
+
+
+def design(root, tasks=BOTH, **options):
+    return comparison.Design(root=root, script="train.py", tasks=tasks, **options)
+
+
+def compare(*arguments):
+    """The script, in a process of its own."""
+    script = Path(__file__).parents[2] / "experiments" / "compare_backends.py"
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(device, "gpu_found", lambda: None)
+    plan = design(tmp_path, arms=("gpu", "threads_1"), seeds=2)
+    assert plan.skipped == (("gpu", "no GPU found"),)
+    names = [job.arm.name for job in plan.runs() if job.model == "prednet"]
+    assert names == ["float32", "reduction_order", "reduction_order", "threads_1"]
+    first, second = (shlex.split(job.shown) for job in plan.runs()[1:3])
+    assert first[0] == "JAX_PLATFORMS=cpu"
+    assert "--noise=reduction_order" in first
+    assert "--seeds=0,1" in first
+    # Another draw: other keys in another folder, and nothing else.
+    changed = {"--draw=1", f"--workdir={plan.runs()[2].folder}"}
+    assert set(second) - set(first) == changed
+    assert plan.seconds(plan.runs()) > plan.seconds(plan.runs()[:1]) > 0
+    monkeypatch.setattr(device, "gpu_found", lambda: "some GPU")
+    assert design(tmp_path, arms=("gpu",)).skipped == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arms": ("magic",)}, "arm='magic': expected one of float32"),
+        ({"tasks": ()}, "models="),
+        (
+            {"tasks": (PREDNET, PREDNET)},
+            "models=prednet,prednet: expected",
+        ),
+        ({"seeds": 1}, "seeds=1: expected a whole number, at least 2"),
+        ({"last": 0.0}, "last=0.0"),
+        ({"margin": 1.0}, "margin=1.0"),
+        ({"first_seed": -1}, "first_seed=-1"),
+    ],
+)
+def test_bad_designs_are_named(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        design(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"arms": ("threads_9999",)},
+            "arm='threads_9999': threads=9999: expected a whole number, from 1",
+        ),
+        ({"data": "wakl"}, "data: data='wakl': no such source or file; accepted are"),
+        ({"images": "/no/such/place"}, "images: data='/no/such/place'"),
+        (
+            {"tasks": (tasks.of(PredNetConfig(channels=(5, 6))),)},
+            r"data: channels=5: frames have 3 \(RGB\) or 1",
+        ),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused_before(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        comparison.check(design(tmp_path, **options))
+
+
+def test_a_source_has_to_fill_one_window(tmp_path):
+    np.savez(tmp_path / "few.npz", frames=np.zeros((6, 24, 32, 3), np.uint8))
+    few = {"root": tmp_path / "out", "data": str(tmp_path / "few.npz")}
+    with pytest.raises(ValueError, match="window=10: the longest sequence has 6"):
+        comparison.check(design(**few))
+    comparison.check(design(window=5, **few))
+    assert not few["root"].exists()
+
+
+def test_the_root_is_a_directory(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file: a file; expected a directory"):
+        comparison.check(design(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--arms=ulp,convolution_foo"], "convolution_foo"),
+        (["--arms=threads_9999"], "threads_9999"),
+        (["--images=/no/such/place"], "/no/such/place"),
+        (["--data=/no/such/place", "--dry_run"], "/no/such/place"),
+        (["--models=resnet"], "model='resnet'"),
+        (["--height=25"], "height=25"),
+    ],
+)
+def test_a_refused_comparison_leaves_the_earlier_one(tmp_path, flags, named):
+    (tmp_path / "runs").mkdir()
+    for kept in ("verdict.json", "report.html", "runs/kept"):
+        (tmp_path / kept).write_text("earlier")
+    before = sorted(tmp_path.rglob("*"))
+    done = compare(f"--workdir={tmp_path}", *flags)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout == ""
+    assert named in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_failing_arm_is_named(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("import sys; print('broken on purpose'); sys.exit(3)")
+    plan = comparison.Design(root=tmp_path / "out", script=str(script), tasks=BOTH)
+    failed = r"float32 .* status 3 \(broken on purpose\)"
+    with pytest.raises(execution.ProcessError, match=failed):
+        comparison.execute(plan.runs()[0])
+
+
+def test_arms_by_pattern():
+    rung = comparison.arm("gaussian_0.1")
+    assert rung.flags == ("--noise=gradient_gaussian:scale=0.1",)
+    assert (rung.role, rung.scale) == (Role.GAUSSIAN, 0.1)
+    assert comparison.arm("threads_2").flags == ("--threads=2",)
+    assert comparison.arm("convolution_shifted").flags == ("--convolution=shifted",)
+    assert comparison.arm("reduction_order_element").flags == (
+        "--noise=reduction_order:granularity=element",
+    )
+    assert comparison.arm("threads_2").threads == 2
+    run = comparison.arm("reduction_order_run")
+    assert run.flags == ("--noise=reduction_order:schedule=run",)
+    assert noise.parse(run.flags[0].partition("=")[2]).schedule == "run"
+    for bad in (
+        "threads_0",
+        "gaussian_",
+        "gaussian_x",
+        "gaussian_0",
+        "gaussian_1e999",
+        "convolution_",
+        "convolution_foo",
+    ):
+        with pytest.raises(ValueError, match=f"arm='{bad}'"):
+            comparison.arm(bad)
+
+
+@pytest.mark.slow
+def test_whole_comparison_of_the_autoencoder(tmp_path):
+    """The script itself: every process, the verdict, the report."""
+    done = compare(
+        "--models=autoencoder",
+        "--arms=stale_targets,gpu",
+        "--seeds=2",
+        "--image_updates=20",
+        f"--workdir={tmp_path}/out",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = records.read_json(tmp_path / "out" / "verdict.json")
+    rows = {row["treatment"]: row for row in verdict["contrasts"]}
+    assert rows["stale_targets"]["bitwise_equal"] == 2
+    assert rows["stale_targets"]["mean_difference"] == 0
+    assert rows["reduction_order"]["bitwise_equal"] == 0
+    draws = verdict["losses"]["autoencoder"]["reduction_order"]
+    assert [len(found) for found in draws.values()] == [2, 2]
+    assert verdict["manipulation"]["autoencoder"]["bits_differ"]
+    assert verdict["verdict"]["autoencoder"] == "inconclusive"
+    assert verdict["controls"]["theory_matched"] is True
+    assert verdict["controls"]["units_separated"] is True
+    noises = {arm["name"]: arm["noise"] for arm in verdict["arms"] if "noise" in arm}
+    assert noises["float32"] == "none"
+    assert noise.parse(noises["reduction_order"]) == noise.ReductionOrder()
+    assert "granularity=tile" in noises["reduction_order"]
+    if device.gpu_found() is None:
+        assert "skipped gpu: no GPU found" in done.stdout
+    assert (tmp_path / "out" / "report.html").is_file()

@@ -1,0 +1,258 @@
+"""From runs on disk to a verdict: contrasts, losses, controls, what is left out."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from prednet_jax import comparison, device, records, statistics, tasks
+from prednet_jax.comparison import contrasts, judgement, reading
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.report.tables import arms_list, text_table
+
+CONTROLS = {
+    "theory_matched": True,
+    "units_separated": True,
+    "noise_can_help": statistics.Check(passed=True, figure="separates at update 300"),
+}
+PREDNET = tasks.of(PredNetConfig(channels=(3, 6, 12), height=24, width=32))
+AUTOENCODER = tasks.of(AutoencoderConfig())
+ARMS = ("threads_1", "gaussian_1", "stale_targets")
+
+
+@pytest.fixture(autouse=True)
+def _start_at_zero(monkeypatch):
+    """Initial weights that stand for those of a network."""
+    start = {"w": np.zeros(2)}
+    monkeypatch.setattr(reading.loop, "initial_params", lambda task, seed: start)
+
+
+def design(root, task=PREDNET, arms=ARMS, seeds=30):
+    return comparison.Design(
+        root=root, script="train.py", tasks=(task,), arms=arms, seeds=seeds
+    )
+
+
+def write_runs(job, losses, *, weights="same", end=(3.0, 4.0)):
+    """One run per seed whose loss is constant at `losses[seed]`."""
+    for seed, loss in zip(job.seeds, losses, strict=True):
+        folder = job.run_folder(seed)
+        folder.mkdir(parents=True)
+        records.write_json(
+            folder / records.MANIFEST,
+            {
+                "model": job.model,
+                "seed": seed,
+                "initial_params_sha256": f"{weights}{seed}",
+                "data_order_sha256": f"data{seed}",
+                "final_params_sha256": f"{job.arm.name}{job.draw}{seed}",
+                "noise": "none",
+                "device": {"threads": 2, "kind": "some kind"},
+                "measured_parallelism": 1.9,
+                "versions": {"jax": "0"},
+                "git_commit": "abc",
+            },
+        )
+        records.write_tree(folder / records.WEIGHTS, {"w": np.asarray(end)})
+        writer = records.MetricsWriter(folder)
+        for i in range(10):
+            writer.write(update=i + 1, loss=float(loss), seconds=0.1)
+        writer.close()
+
+
+def simulated(root, *, task=PREDNET, arms=ARMS, seeds=30, apart=(3.0, 5.0), **effects):
+    """A comparison whose arms differ from the control by known amounts.
+
+    Args:
+        root: where it lies.
+        task: the network.
+        arms: beside the control and the treatment.
+        seeds: their number.
+        apart: final weights under the treatment; the control's are (3, 4).
+        **effects: of arms, in units of the loss, whose control is at about 0.1.
+    """
+    plan = design(root, task, arms, seeds)
+    rng = np.random.default_rng(0)
+    defaults = {"stale_targets": 0.02, "gaussian_1": 0.03}
+    base = 0.1 + 0.01 * np.random.default_rng(1).random(seeds)
+    for job in plan.runs():
+        name = job.arm.name
+        size = 0.0 if name == "float32" else 1e-4
+        jitter = size * rng.standard_normal(seeds)
+        effect = effects.get(name, defaults.get(name, 0.0))
+        end = apart if name == "reduction_order" else (3.0, 4.0)
+        write_runs(job, base + effect + jitter, end=end)
+    return plan
+
+
+def judged(plan, **controls):
+    return comparison.judge(plan, CONTROLS | controls)
+
+
+def test_no_effect_is_refuted(tmp_path):
+    verdict = judged(simulated(tmp_path))
+    assert verdict["details"]["prednet"]["unmet_for_refuted"] == ()
+    assert verdict["verdict"] == {"prednet": "refuted"}
+    rows = {row["treatment"]: row for row in verdict["contrasts"]}
+    assert rows["stale_targets"]["verdict"] == "higher loss"
+    assert rows["reduction_order"]["verdict"] == "equivalent"
+    assert rows["threads_1"]["bitwise_equal"] == 0
+    families = {row["p_holm_family"] for row in verdict["contrasts"]}
+    assert families == {"all 4 contrasts of prednet"}
+    assert "emulated noise only" in verdict["details"]["prednet"]["sentence"]
+    found = verdict["manipulation"]["prednet"]
+    assert found == {"bits_differ": True, "distance_over_travelled": 0.2}
+
+
+def test_help_is_supported(tmp_path):
+    verdict = judged(simulated(tmp_path, reduction_order=-0.02))
+    assert verdict["verdict"] == {"prednet": "supported"}
+
+
+@pytest.mark.parametrize(
+    ("controls", "effects", "lacks"),
+    [
+        ({}, {"apart": (3.0, 4.01)}, "have not separated"),
+        ({}, {"gaussian_1": 0.0}, "largest Gaussian rung"),
+        ({}, {"stale_targets": -0.02}, "stale targets raise the loss"),
+        ({"noise_can_help": None}, {}, "not run: noise separates"),
+        ({"theory_matched": False}, {}, "escape-time theory"),
+    ],
+)
+def test_what_is_not_shown_refutes_nothing(tmp_path, controls, effects, lacks):
+    verdict = judged(simulated(tmp_path, **effects), **controls)
+    assert verdict["verdict"] == {"prednet": "inconclusive"}
+    assert lacks in " ".join(verdict["details"]["prednet"]["unmet_for_refuted"])
+
+
+def test_every_contrast_can_be_recomputed_from_the_losses(tmp_path):
+    plan = simulated(tmp_path)
+    job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
+    diverge(job, job.seeds[3])
+    path = tmp_path / "verdict.json"
+    records.write_json(path, judged(plan))
+    verdict = records.read_json(path)
+    margins = {name: one["value"] for name, one in verdict["margins"].items()}
+    pairs = [(row["treatment"], row["control"]) for row in verdict["contrasts"]]
+    again = statistics.contrasts_from_losses(verdict["losses"], pairs, margins)
+    for row, result in zip(verdict["contrasts"], again, strict=True):
+        for name in ("n", "mean_difference", "p_value", "p_holm", "tost_p"):
+            assert row[name] == pytest.approx(getattr(result, name), rel=1e-12)
+
+
+def test_draws_are_averaged_within_a_seed(tmp_path):
+    plan = simulated(tmp_path)
+    verdict = judged(plan)
+    draws = verdict["losses"]["prednet"]["reduction_order"]
+    assert {len(found) for found in draws.values()} == {2}
+    row = next(r for r in verdict["contrasts"] if r["treatment"] == "reduction_order")
+    assert row["treatment_mean"] == pytest.approx(np.mean(list(draws.values())))
+    assert row["n"] == 30
+
+
+def diverge(job, seed):
+    """Makes the last loss of a run one that is not finite."""
+    path = job.run_folder(seed) / records.METRICS
+    lines = path.read_text().splitlines()
+    lines[-1] = lines[-1].replace('"loss": 0', '"loss": null, "was": 0')
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_diverged_seed_of_the_question_leaves_it_open(tmp_path):
+    """Whether a seed diverges may depend on the noise: no firm answer without it."""
+    plan = simulated(tmp_path)
+    job = next(j for j in plan.runs() if j.arm.name == "reduction_order")
+    diverge(job, job.seeds[3])
+    verdict = judged(plan)
+    assert verdict["verdict"] == {"prednet": "inconclusive"}
+    for lacks in ("unmet_for_refuted", "unmet_for_supported"):
+        assert any("diverged" in s for s in verdict["details"]["prednet"][lacks])
+
+
+def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
+    plan = simulated(tmp_path)
+    whole = judged(plan)
+    job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
+    diverge(job, job.seeds[3])
+    verdict = judged(plan)
+    assert verdict["excluded"] == [
+        {
+            "model": "prednet",
+            "treatment": "gaussian_1",
+            "control": "float32",
+            "seed": job.seeds[3],
+            "reason": "loss not finite in gaussian_1",
+        }
+    ]
+    assert "not finite" in verdict["design"]["exclusion_rule"]
+    rows, before = (
+        {row["treatment"]: row for row in v["contrasts"]} for v in (verdict, whole)
+    )
+    assert rows["gaussian_1"]["n"] == before["gaussian_1"]["n"] - 1
+    assert rows["gaussian_1"]["n_excluded"] == 1
+    # In both arms: the control's mean is of the same seeds.
+    assert rows["gaussian_1"]["control_mean"] != before["gaussian_1"]["control_mean"]
+    assert rows["stale_targets"]["n"] == before["stale_targets"]["n"]
+    assert f"left out: seed {job.seeds[3]} of gaussian_1" in text_table(verdict)
+
+
+def test_the_autoencoders_stale_arm_is_a_null(tmp_path):
+    """One image per update has no next frame: stale targets cannot move it."""
+    plan = simulated(tmp_path, task=AUTOENCODER, stale_targets=0.0)
+    verdict = judged(plan)
+    assert verdict["verdict"] == {"autoencoder": "refuted"}
+    lacks = verdict["details"]["autoencoder"]["unmet_for_refuted"]
+    assert not [text for text in lacks if "stale" in text]
+
+
+def test_predictions_are_compared_pixel_by_pixel(tmp_path):
+    plan = simulated(tmp_path, seeds=3)
+    for job in plan.runs():
+        if job.arm.name in ("float32", "reduction_order"):
+            for seed in job.seeds:
+                predictions = np.full((2, 2, 2, 3), 0.5, np.float32)
+                if job.arm.name != "float32":
+                    predictions[0, 0, 0, 0] = 0.75
+                np.savez(job.run_folder(seed) / "examples.npz", predictions=predictions)
+    rows = {row["treatment"]: row["variability"] for row in judged(plan)["contrasts"]}
+    assert rows["reduction_order"] == pytest.approx(
+        {"v_ermv": 0.5 / 24, "v_c": 1 / 24, "l2": 0.25, "churn": 1 / 24}
+    )
+    assert rows["stale_targets"] is None
+
+
+def test_arms_that_did_not_start_alike_are_refused(tmp_path):
+    plan = simulated(tmp_path, seeds=3)
+    job = next(j for j in plan.runs() if j.arm.name == "stale_targets")
+    shutil.rmtree(job.folder)
+    write_runs(job, [0.1] * len(job.seeds), weights="other")
+    with pytest.raises(records.RecordError, match="initial_params_sha256"):
+        judged(plan)
+
+
+def test_a_run_without_weights_is_refused(tmp_path):
+    plan = simulated(tmp_path, seeds=3)
+    (plan.runs()[0].run_folder(1) / records.WEIGHTS).unlink()
+    with pytest.raises(records.RecordError, match=r"weights\.npz.*weights of a run"):
+        judged(plan)
+
+
+def test_the_gpu_is_judged_against_its_own_default_only():
+    row = statistics.paired([0.1, 0.2, 0.3], [0.1, 0.2, 0.25], margin=0.1)
+    treatment = comparison.arm("gpu_deterministic")
+    for name, counts in (("gpu", True), ("float32", False)):
+        one = contrasts.Contrast(treatment, comparison.arm(name), row, {}, ())
+        assert (judgement._gpu([one]) is not None) == counts
+
+
+def test_a_gpu_arm_names_its_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "gpu_found", lambda: "some GPU")
+    plan = simulated(tmp_path, arms=("gpu", "gpu_deterministic"), seeds=2)
+    verdict = judged(plan)
+    devices = {arm["name"]: arm.get("gpu") for arm in verdict["arms"]}
+    assert devices["float32"] is None
+    assert devices["gpu"] == "some kind"
+    assert "on some kind" in arms_list(verdict["arms"])
+    pairs = {row["treatment"]: row["control"] for row in verdict["contrasts"]}
+    assert pairs["gpu_deterministic"] == "gpu"
+    assert pairs["gpu"] == "float32"
