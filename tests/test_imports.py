@@ -13,7 +13,7 @@ PACKAGE = ROOT / "prednet_jax"
 # Layer of each module: a module imports from lower layers and from its own folder.
 LAYERS = [
     {"errors"},
-    {"config", "keys"},
+    {"config", "keys", "escape"},
     {"models", "noise", "data", "saddles", "curvature", "statistics", "records"},
     {"objectives", "optimizers"},
     {"training", "weights", "backends", "report"},

@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from prednet_jax.errors import UserError, decay, one_of, positive, whole
+
 PyTree = Any
 Loss = Callable[[PyTree], jax.Array]
 
@@ -59,7 +61,7 @@ def hessian_operator(
         unravel: Maps [n] to a pytree like `params`.
 
     Raises:
-        ValueError: If the leaves are not all real floating arrays of one dtype, or if
+        UserError: If the leaves are not all real floating arrays of one dtype, or if
             `scale` differs from `params` in structure or shapes.
     """
     flat, unravel = ravel_pytree(_checked(params))
@@ -111,21 +113,18 @@ def adam_scale(
         P, a pytree like `second_moment`.
 
     Raises:
-        ValueError: If an argument is outside its range, quoting it.
+        UserError: If an argument is outside its range, quoting it.
 
     References:
         Kingma and Ba 2015, algorithm 1; chainer/optimizers/adam.py (7.8.1);
         Cohen et al. 2022, equation 3.
     """
-    if form not in ("chainer", "kingma"):
-        raise ValueError(f"form={form!r}: expected 'chainer' or 'kingma'")
-    for name, value in (("b1", b1), ("b2", b2)):
-        if not 0.0 <= value < 1.0:
-            raise ValueError(f"{name}={value!r}: expected a number in [0, 1)")
-    if not eps > 0.0:
-        raise ValueError(f"eps={eps!r}: expected a positive number")
-    if not isinstance(count, jax.core.Tracer) and int(count) < 1:
-        raise ValueError(f"count={int(count)}: expected at least one update")
+    one_of("form", form, ("chainer", "kingma"))
+    decay("b1", b1)
+    decay("b2", b2)
+    positive("eps", eps)
+    if not isinstance(count, jax.core.Tracer):
+        whole("count", int(count), 1)
 
     def leaf(v: jax.Array) -> jax.Array:
         v = jnp.asarray(v)
@@ -152,7 +151,7 @@ def _checked(params: PyTree) -> PyTree:
         or sum(leaf.size for leaf in leaves) == 0
     ):
         received = ", ".join(dtypes) or "an empty pytree"
-        raise ValueError(
+        raise UserError(
             f"params hold {received}: expected real floating arrays of one dtype"
         )
     return params
@@ -161,9 +160,9 @@ def _checked(params: PyTree) -> PyTree:
 def _check_like(scale: PyTree, params: PyTree) -> None:
     received, expected = str(jax.tree.structure(scale)), str(jax.tree.structure(params))
     if received != expected:
-        raise ValueError(f"scale has structure {received}: expected {expected}")
+        raise UserError(f"scale has structure {received}: expected {expected}")
     for a, b in zip(jax.tree.leaves(scale), jax.tree.leaves(params), strict=True):
         if jnp.shape(a) != jnp.shape(b):
-            raise ValueError(
+            raise UserError(
                 f"scale has a leaf of shape {jnp.shape(a)}: expected {jnp.shape(b)}"
             )

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from prednet_jax.errors import UserError
+
 Float64 = NDArray[np.float64]
 
 
@@ -94,17 +96,17 @@ def rotated(function: SaddleFunction, rotation: Float64) -> SaddleFunction:
       The rotated form.
 
     Raises:
-      ValueError: another shape, or Q is not orthogonal to 1e-8.
+      UserError: another shape, or Q is not orthogonal to 1e-8.
     """
     q = np.asarray(rotation, np.float64)
     if q.shape != (function.dim, function.dim):
-        raise ValueError(
-            f"rotation has shape {q.shape}; {(function.dim, function.dim)} is needed"
+        raise UserError(
+            f"rotation of shape {q.shape}: expected {(function.dim, function.dim)}"
         )
     error = float(np.abs(q @ q.T - np.eye(function.dim)).max())
     if error > 1e-8:
-        raise ValueError(
-            f"rotation is off orthogonality by {error:.2g}; at most 1e-8 is accepted"
+        raise UserError(
+            f"rotation is off orthogonality by {error:.2g}: expected at most 1e-8"
         )
 
     def fn(x: jax.Array) -> jax.Array:
@@ -135,17 +137,3 @@ def stationary(point: Float64, value: float, eigenvalues: Float64) -> Stationary
 def unit(dim: int, *indices: int) -> Float64:
     """The rows e_i of the identity for the given indices, [m, dim]."""
     return np.eye(dim)[list(indices)]
-
-
-def positive(**values: float) -> None:
-    """Raises ValueError naming the first value that is not finite and above 0."""
-    for name, value in values.items():
-        if not (np.isfinite(value) and value > 0):
-            raise ValueError(f"{name}={value}; a finite number above 0 is needed")
-
-
-def at_least(minimum: int, **values: int) -> None:
-    """Raises ValueError naming the first value below `minimum`."""
-    for name, value in values.items():
-        if value < minimum:
-            raise ValueError(f"{name}={value}; at least {minimum} is needed")
