@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from prednet_jax.errors import UserError, decay, one_of, positive, whole
+from prednet_jax.errors import UserError, decay, positive, whole
 
 PyTree = Any
 Loss = Callable[[PyTree], jax.Array]
@@ -88,18 +88,16 @@ def adam_scale(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
-    form: str = "chainer",
 ) -> PyTree:
     r"""Computes the P for which a step of Adam is exactly -learning_rate P^{-1} m.
 
-    With m and v the running means (not corrected) after t updates:
+    With m and v the running means (not corrected) after t updates,
 
-        chainer  P = (1 - b1^t) (sqrt(v) + eps) / sqrt(1 - b2^t)
-        kingma   P = (1 - b1^t) (sqrt(v / (1 - b2^t)) + eps)
+        P = (1 - b1^t) (sqrt(v) + eps) / sqrt(1 - b2^t):
 
-    "chainer" (also Keras) adds eps before the bias correction, as this package's
-    `chainer_adam` does; "kingma" is `optax.adam`. Both factors tend to 1, so late in
-    training P is the diag(sqrt(v) + eps) of the escape theory.
+    eps is added before the bias correction, as in Chainer, Keras and `chainer_adam`.
+    Both factors tend to 1, so late in training P is the diag(sqrt(v) + eps) of the
+    escape theory.
 
     Args:
         second_moment: v, a pytree of non-negative arrays.
@@ -107,7 +105,6 @@ def adam_scale(
         b1: Decay of the first moment, in [0, 1).
         b2: Decay of the second moment, in [0, 1).
         eps: The epsilon of the optimiser, positive.
-        form: "chainer" or "kingma".
 
     Returns:
         P, a pytree like `second_moment`.
@@ -119,7 +116,6 @@ def adam_scale(
         Kingma and Ba 2015, algorithm 1; chainer/optimizers/adam.py (7.8.1);
         Cohen et al. 2022, equation 3.
     """
-    one_of("form", form, ("chainer", "kingma"))
     decay("b1", b1)
     decay("b2", b2)
     positive("eps", eps)
@@ -130,9 +126,7 @@ def adam_scale(
         v = jnp.asarray(v)
         t = jnp.asarray(count).astype(v.dtype)
         first, second = _one_minus_power(b1, t), _one_minus_power(b2, t)
-        if form == "chainer":
-            return first * (jnp.sqrt(v) + eps) / jnp.sqrt(second)
-        return first * (jnp.sqrt(v / second) + eps)
+        return first * (jnp.sqrt(v) + eps) / jnp.sqrt(second)
 
     return jax.tree.map(leaf, second_moment)
 

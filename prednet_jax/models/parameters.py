@@ -149,6 +149,14 @@ class _Group(nn.Module):
         }
 
 
+def _declared(config: object) -> dict[str, dict[str, jax.Array]]:
+    """Every parameter of a network, within the module that is to hold them."""
+    return {
+        name: _Group(leaves, name=name)()
+        for name, leaves in initializers(config).items()
+    }
+
+
 class PredNet(nn.Module):
     """PredNet as a Linen module.
 
@@ -161,10 +169,7 @@ class PredNet(nn.Module):
     @nn.compact
     def parameters(self) -> prednet.Params:
         """The parameter tree."""
-        return {
-            name: _Group(leaves, name=name)()
-            for name, leaves in initializers(self.config).items()
-        }
+        return _declared(self.config)
 
     def __call__(
         self, frames: jax.Array, state: prednet.PredNetState | None = None
@@ -181,10 +186,7 @@ class Autoencoder(nn.Module):
     @nn.compact
     def parameters(self) -> autoencoder.Params:
         """The parameter tree."""
-        return {
-            name: _Group(leaves, name=name)()
-            for name, leaves in initializers(self.config).items()
-        }
+        return _declared(self.config)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Reconstructs images `[B, H, W, C]`."""

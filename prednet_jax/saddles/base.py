@@ -9,11 +9,8 @@ import dataclasses
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
-
-from prednet_jax.errors import UserError
 
 Float64 = NDArray[np.float64]
 
@@ -83,46 +80,6 @@ def random_rotation(dim: int, rng: np.random.Generator) -> Float64:
     """An orthogonal matrix [dim, dim], uniform (Mezzadri 2007, Not. AMS 54:592)."""
     q, r = np.linalg.qr(rng.normal(size=(dim, dim)))
     return q * np.sign(np.diag(r))
-
-
-def rotated(function: SaddleFunction, rotation: Float64) -> SaddleFunction:
-    """The function of y = Q x: same values and spectra, points at Q^T p.
-
-    Args:
-      function: aligned form.
-      rotation: orthogonal Q, [dim, dim].
-
-    Returns:
-      The rotated form.
-
-    Raises:
-      UserError: another shape, or Q is not orthogonal to 1e-8.
-    """
-    q = np.asarray(rotation, np.float64)
-    if q.shape != (function.dim, function.dim):
-        raise UserError(
-            f"rotation of shape {q.shape}: expected {(function.dim, function.dim)}"
-        )
-    error = float(np.abs(q @ q.T - np.eye(function.dim)).max())
-    if error > 1e-8:
-        raise UserError(
-            f"rotation is off orthogonality by {error:.2g}: expected at most 1e-8"
-        )
-
-    def fn(x: jax.Array) -> jax.Array:
-        return function.fn(jnp.asarray(q, x.dtype) @ x)
-
-    return dataclasses.replace(
-        function,
-        name=f"{function.name}, rotated",
-        fn=fn,
-        points=tuple(
-            dataclasses.replace(p, point=q.T @ p.point) for p in function.points
-        ),
-        saddle=q.T @ function.saddle,
-        escape=function.escape @ q,
-        start=lambda rng: q.T @ function.start(rng),
-    )
 
 
 def stationary(point: Float64, value: float, eigenvalues: Float64) -> StationaryPoint:
