@@ -7,7 +7,7 @@ conv      each algorithm on each convolution of the network, against the machine
 noise     the noisy step against the clean one, paired in one run
 replicas  seconds per seed and update against the number of replicas
 backends  latency and throughput against batch size, training and inference, threads,
-          frames on the device or fed from the host, replicas, energy; a process each
+          frames on the device or fed from the host, replicas; a process each
 cases     what one process of `backends` measures
 foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
 all       step, conv and noise at sizes that take a few minutes
@@ -15,12 +15,17 @@ all       step, conv and noise at sizes that take a few minutes
 Ratios within one run carry over between machines; seconds do not.
 """
 
+import importlib
 import json
+import sys
 from pathlib import Path
 
 import _cli
 import _flags
 from absl import flags
+
+from prednet_jax import device, process
+from prednet_jax.errors import UserError, whole
 
 FLAGS = flags.FLAGS
 SUITES = ("step", "conv", "noise", "replicas", "backends", "cases", "foreign", "all")
@@ -58,49 +63,63 @@ flags.DEFINE_string(
 def main(argv: list[str]) -> None:
     """Checks, measures, prints."""
     del argv
-    from prednet_jax import device, process
-    from prednet_jax.errors import UserError
-
     # The suite `foreign` measures what all other programs see: XLA's default flags.
     if FLAGS.suite != "foreign" or FLAGS.tuned:
         process.prepare(threads=FLAGS.threads, cache=FLAGS.cache)
     elif FLAGS.threads:
         process.limit_threads(FLAGS.threads)
-    _flags.check_numbers(2, "window")
-    _flags.check_numbers(1, "batch", "repeats")
+    for name, low in (("window", 2), ("batch", 1), ("repeats", 1)):
+        whole(f"--{name}", getattr(FLAGS, name), low)
     for name in ("batches", "replica_counts"):
         _counts(name)
     if FLAGS.model != "prednet":
         raise UserError(f"--model={FLAGS.model}: expected prednet")
     if FLAGS.suite == "replicas":
         process.split_cpu(device.available_threads())
-    suites = {
-        "step": step,
-        "conv": conv,
-        "noise": noise,
-        "replicas": replicas,
-        "backends": sweep,
-        "cases": cases,
-        "foreign": foreign,
-    }
     if FLAGS.suite != "all":
-        print(json.dumps(suites[FLAGS.suite]()))
+        print(json.dumps(_measure(FLAGS.suite)))
         return
-    for name in ("step", "conv", "noise"):
-        print(f"== {name}", flush=True)
-        print(json.dumps(suites[name]()), flush=True)
+    for suite in ("step", "conv", "noise"):
+        print(f"== {suite}", flush=True)
+        print(json.dumps(_measure(suite)), flush=True)
+
+
+def _measure(suite: str) -> dict:
+    """Hands a suite of `benchmarks/`, which is not installed, what it takes."""
+    config = _flags.task().config
+    positional: dict[str, tuple] = {
+        "replicas": (_counts("replica_counts"),),
+        "cases": (_counts("batches"),),
+        "backends": (_command(config), Path(FLAGS.workdir)),
+    }
+    named = {
+        "step": "window batch repeats noise precision inference profile",
+        "conv": "repeats",
+        "noise": "window repeats",
+        "replicas": "window repeats noise precision profile",
+        "cases": "window repeats precision profile",
+        "backends": "window precision profile",
+        "foreign": "networks noise repeats",
+    }
+    root = str(Path(__file__).resolve().parent.parent)
+    if root not in sys.path:
+        sys.path.append(root)
+    module = importlib.import_module(f"benchmarks.{suite}")
+    return module.run(
+        config,
+        *positional.get(suite, ()),
+        **{name: getattr(FLAGS, name) for name in named[suite].split()},
+    )
 
 
 def _counts(name: str) -> tuple[int, ...]:
     """A flag of whole numbers, each at least 1.
 
     Raises:
-        ValueError: it holds none, or another.
+        UserError: it holds none, or another.
     """
     found = _flags.integers(name)
     if not found or min(found) < 1:
-        from prednet_jax.errors import UserError
-
         raise UserError(
             f"--{name}={','.join(map(str, found))}: expected whole numbers of at least "
             "1, such as 1,4"
@@ -108,81 +127,21 @@ def _counts(name: str) -> tuple[int, ...]:
     return found
 
 
-def step() -> dict:
-    """One window."""
-    import bench_step
-
-    return bench_step.run()
-
-
-def conv() -> dict:
-    """Every algorithm on every convolution."""
-    import bench_conv
-
-    return bench_conv.run(_flags.prednet_config(), repeats=FLAGS.repeats)
-
-
-def noise() -> dict:
-    """Noisy steps against the clean one."""
-    import bench_noise
-
-    return bench_noise.run(
-        _flags.prednet_config(), window=FLAGS.window, repeats=FLAGS.repeats
-    )
+def _command(config) -> list[str]:
+    """What starts this script again with the same network and repeats."""
+    return [
+        sys.executable,
+        str(Path(__file__)),
+        f"--height={config.height}",
+        f"--width={config.width}",
+        f"--{'' if FLAGS.cache else 'no'}cache",
+        *(f"--{n}={','.join(getattr(FLAGS, n))}" for n in _LISTS),
+        *(f"--{n}={getattr(FLAGS, n)}" for n in _VALUES),
+    ]
 
 
-def replicas() -> dict:
-    """Step time against the number of replicas."""
-    import bench_replicas
-
-    return bench_replicas.run(
-        _flags.prednet_config(),
-        _counts("replica_counts"),
-        window=FLAGS.window,
-        repeats=FLAGS.repeats,
-        noise=FLAGS.noise,
-        precision=FLAGS.precision,
-        profile=FLAGS.profile,
-    )
-
-
-def cases() -> dict:
-    """One process of the suite `backends`."""
-    import bench_cases
-
-    return bench_cases.run(
-        _flags.prednet_config(),
-        _counts("batches"),
-        window=FLAGS.window,
-        repeats=FLAGS.repeats,
-        precision=FLAGS.precision,
-        profile=FLAGS.profile,
-    )
-
-
-def foreign() -> dict:
-    """Noisy training steps of other networks.
-
-    Raises:
-        ValueError: a network or a noise is unknown.
-    """
-    import bench_foreign
-
-    unknown = sorted(set(FLAGS.networks) - set(bench_foreign.NAMES))
-    if unknown or not FLAGS.networks:
-        raise ValueError(
-            f"--networks={','.join(FLAGS.networks)}: expected some of "
-            f"{', '.join(bench_foreign.NAMES)}"
-        )
-    specs = bench_foreign.SPECS if FLAGS.noise == "none" else (FLAGS.noise,)
-    return bench_foreign.run(tuple(FLAGS.networks), specs, repeats=FLAGS.repeats)
-
-
-def sweep() -> dict:
-    """Latency, throughput, replicas and energy; a process for each thread count."""
-    import bench_backends
-
-    return bench_backends.run(Path(__file__), Path(FLAGS.workdir))
+_LISTS = ("channels", "batches", "replica_counts")
+_VALUES = ("variant", "convolution", "window", "repeats", "precision")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,9 @@ CONVOLUTIONS = (
     "direct",
     "im2col",
     "shifted",
-    "wide2",
     "wide4",
     "strip2",
     "strip4",
-    "winograd2",
-    "winograd4",
 )
 
 
@@ -59,7 +56,7 @@ class PredNetConfig:
         ahat_filters: odd filter size of the predictions, one or one a layer.
         r_filters: odd filter size of the ConvLSTM gates, one or one a layer.
         convolution: algorithm of the convolutions, or `auto` (see
-            `models.convolution.choose`).
+            `models.thresholds.fastest`).
 
     Raises:
         UserError: a value is outside what is accepted.

@@ -57,6 +57,16 @@ def open_unit(name: str, value: Any) -> None:
         raise UserError(f"{name}={value!r}: expected a number between 0 and 1")
 
 
+def decay(name: str, value: Any) -> None:
+    """Refuses what is no number in [0, 1), the range of a decay or momentum.
+
+    Raises:
+        UserError: the value is none.
+    """
+    if not (_is_real(value) and 0 <= value < 1):
+        raise UserError(f"{name}={value!r}: expected a number in [0, 1)")
+
+
 def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
     """Refuses what is not among `accepted`.
 

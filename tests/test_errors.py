@@ -46,6 +46,13 @@ def test_open_unit_refuses(value):
         errors.open_unit("level", value)
 
 
+@pytest.mark.parametrize("value", [1, -0.1, float("nan"), "0.5"])
+def test_decay_refuses(value):
+    errors.decay("b1", 0.0)
+    with pytest.raises(errors.UserError, match=r"^b1=.*\[0, 1\)"):
+        errors.decay("b1", value)
+
+
 def test_one_of_lists_what_is_accepted():
     errors.one_of("mode", "map", ("auto", "map"))
     with pytest.raises(errors.UserError, match="mode='lap': expected one of auto, map"):

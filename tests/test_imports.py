@@ -13,7 +13,7 @@ PACKAGE = ROOT / "prednet_jax"
 # Layer of each module: a module imports from lower layers and from its own folder.
 LAYERS = [
     {"errors"},
-    {"config", "device", "keys", "records"},
+    {"config", "device", "escape", "keys", "records"},
     {"process"},
     {"models", "noise", "data", "saddles", "curvature", "statistics"},
     {"objectives", "optimizers"},

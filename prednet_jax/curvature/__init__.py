@@ -3,17 +3,12 @@
 Everything here knows a loss and a pytree of weights, never a model. The order of use:
 `extreme_eigenpairs` (or `certify`, which doubles, restarts and cross-checks) gives the
 lowest and highest curvature, raw or in the coordinates of Adam (`adam_scale`);
-`escape` says what the lowest one means for the optimiser; `probe` does both at one
-stop of a training; `divergence` follows two
+`project` and the theory of `prednet_jax.escape` say what the lowest one means for the
+optimiser; `probe` does both at one stop of a training; `divergence` follows two
 trainings that differ by one ulp.
 """
 
-from prednet_jax.curvature.certify import (
-    CurvatureReport,
-    FiniteDifference,
-    certify,
-    finite_difference,
-)
+from prednet_jax.curvature.certify import Certificate, certify
 from prednet_jax.curvature.divergence import (
     Exponent,
     fit_exponent,
@@ -22,43 +17,31 @@ from prednet_jax.curvature.divergence import (
     saturation,
     weight_distance,
 )
-from prednet_jax.curvature.escape import (
-    EscapeState,
-    Growth,
-    escape_state,
-    growth,
-    noise_projection,
-    updates_saved,
-    useful_projection,
-)
+from prednet_jax.curvature.finite_difference import FiniteDifference, finite_difference
 from prednet_jax.curvature.hvp import adam_scale, hessian_operator, hvp
 from prednet_jax.curvature.lanczos import Eigenpairs, extreme_eigenpairs
 from prednet_jax.curvature.probe import Moments, Stop, probe
+from prednet_jax.curvature.projections import Projections, project
 
 __all__ = [
-    "CurvatureReport",
+    "Certificate",
     "Eigenpairs",
-    "EscapeState",
     "Exponent",
     "FiniteDifference",
-    "Growth",
     "Moments",
+    "Projections",
     "Stop",
     "adam_scale",
     "certify",
-    "escape_state",
     "extreme_eigenpairs",
     "finite_difference",
     "fit_exponent",
-    "growth",
     "hessian_operator",
     "hvp",
     "log_distances",
-    "noise_projection",
     "perturb_one_ulp",
     "probe",
+    "project",
     "saturation",
-    "updates_saved",
-    "useful_projection",
     "weight_distance",
 ]

@@ -1,4 +1,4 @@
-r"""A report on the lowest and highest curvature that says only what was shown.
+r"""The lowest and highest curvature, with a statement of what was proved and no more.
 
 The Lanczos runs of `lanczos` are repeated from several starts and with the number of
 steps doubled until the values stop moving; the result is compared with finite
@@ -9,68 +9,35 @@ What may be claimed is one-sided. A Rayleigh quotient is never below lambda_min,
     lambda_min <= theta_low + rounding,
 
 and a negative right-hand side proves negative curvature, converged or not. That no
-negative value was found proves nothing, and the report says that. `rounding` stands
+negative value was found proves nothing, and the statement says that. `rounding` stands
 for the error of the product: sqrt(n) eps |H|, the size of the rounding error of an
 inner product of n numbers (Higham and Mary, SIAM J. Sci. Comput. 2019); with it a
 positive semi-definite Hessian in float32 is not taken for a saddle.
 """
 
 import dataclasses
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
-from prednet_jax.curvature.hvp import Loss, PyTree, hessian_operator
+from prednet_jax.curvature.finite_difference import (
+    FiniteDifference,
+    finite_difference,
+)
+from prednet_jax.curvature.hvp import Loss, PyTree
 from prednet_jax.curvature.lanczos import (
     Eigenpairs,
     capped_steps,
     rayleigh,
     ritz_pairs,
 )
-
-# Half-decades of |h d| / |w|; the smaller ones suit float64, the larger ones float32.
-_ALLOWANCE = 0.05  # Of the expected value, beside the estimated error.
-_RELATIVE_STEPS = tuple(10.0 ** (-k / 2) for k in range(10))
+from prednet_jax.errors import UserError, open_unit, whole
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FiniteDifference:
-    """Second difference of the loss along a direction d in the weights.
-
-    Attributes:
-        step: h, in units of d.
-        curvature: (L(w + h d) - 2 L(w) + L(w - h d)) / h^2.
-        error: Estimated error of `curvature`: rounding of the loss and truncation.
-        expected: The value it is compared with, a Rayleigh quotient.
-        loss: L(w).
-        reach: |h d| up to which the second difference stays within the allowance of
-            `expected`, on the ladder of steps; 0 where it never is. Beyond it the loss
-            curves otherwise: at a kink of a ReLU, all at once.
-    """
-
-    step: float
-    curvature: float
-    error: float
-    expected: float
-    loss: float
-    reach: float
-
-    @property
-    def verdict(self) -> str:
-        """'agrees', 'disagrees', or 'too noisy' where the error exceeds the value."""
-        if not abs(self.expected) > self.error:
-            return "too noisy"
-        gap = abs(self.curvature - self.expected)
-        allowed = self.error + _ALLOWANCE * abs(self.expected)
-        return "agrees" if gap <= allowed else "disagrees"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CurvatureReport:
+class Certificate:
     """Extreme curvature with everything needed to judge it.
 
     Attributes:
@@ -147,7 +114,7 @@ def certify(
     max_steps: int = 160,
     starts: int = 3,
     tolerance: float = 0.05,
-) -> CurvatureReport:
+) -> Certificate:
     """Searches the extreme curvatures until they settle, and reports what is proved.
 
     Args:
@@ -162,18 +129,16 @@ def certify(
             which a value counts as settled, in (0, 1).
 
     Returns:
-        The report, computed on the host (not for use under jit).
+        Computed on the host (not for use under jit).
 
     Raises:
-        ValueError: If an argument is outside its range, or the loss has no finite
+        UserError: If an argument is outside its range, or the loss has no finite
             curvature at these weights.
     """
     if max_steps < steps:
-        raise ValueError(f"max_steps={max_steps!r}: expected at least steps={steps!r}")
-    if starts < 1:
-        raise ValueError(f"starts={starts!r}: expected at least 1")
-    if not 0.0 < tolerance < 1.0:
-        raise ValueError(f"tolerance={tolerance!r}: expected a number in (0, 1)")
+        raise UserError(f"max_steps={max_steps!r}: expected at least steps={steps!r}")
+    whole("starts", starts, 1)
+    open_unit("tolerance", tolerance)
     dimension = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
     steps, max_steps = capped_steps(params, steps), capped_steps(params, max_steps)
 
@@ -185,7 +150,7 @@ def certify(
         values = np.array([run.values for run in runs], float)
         halfway = np.array([run.halfway for run in runs], float)
         if not np.isfinite(values).all():
-            raise ValueError(
+            raise UserError(
                 f"curvature is {values.min(0)[0]} at these weights: expected a loss "
                 "with finite second derivatives"
             )
@@ -210,7 +175,7 @@ def certify(
         ]
     )
     pairs = rayleigh(loss, params, scale, vectors)
-    return CurvatureReport(
+    return Certificate(
         pairs=pairs,
         dimension=dimension,
         steps=steps,
@@ -222,81 +187,6 @@ def certify(
             loss, params, pairs.vectors[0], scale=scale, expected=float(pairs.values[0])
         ),
     )
-
-
-def finite_difference(
-    loss: Loss,
-    params: PyTree,
-    vector: PyTree,
-    *,
-    expected: float,
-    scale: PyTree | None = None,
-) -> FiniteDifference:
-    """Measures the curvature of the loss along a vector without differentiating it.
-
-    A ladder of steps h is tried, from |w| down to 10^-4.5 |w|. Kept is the smallest
-    whose rounding error, 8 eps max|L| / h^2, is below a tenth of the expected value
-    (the one with the least error where none is): a larger step leaves the
-    neighbourhood, which in a network of ReLUs ends at the next kink. The truncation
-    error is that of Richardson, a ninth of the change from the next larger step.
-
-    Args:
-        loss: Maps a pytree of weights to a scalar.
-        params: The weights.
-        vector: The direction, in the coordinates of `scale` if that is given.
-        expected: The value to compare with.
-        scale: None or P; the direction in weights is then P^{-1/2} `vector`.
-
-    Returns:
-        The second difference with its estimated error.
-    """
-    # Float64 on the host: differences of losses, then only a handful of numbers.
-    weights_step, values, direction_length = _losses_along(loss, params, scale, vector)
-    steps = np.asarray(weights_step, float)
-    plus, centre, minus = np.asarray(values, float)
-    curvature = (plus - 2.0 * centre + minus) / steps**2
-    eps = float(jnp.finfo(values.dtype).eps)
-    size = np.max(np.abs([plus, centre, minus]), axis=0)
-    rounding = 8.0 * eps * size / steps**2
-    # Steps descend by the square root of 10, so the square of h by 10.
-    truncation = np.abs(np.diff(curvature, prepend=np.nan)) / 9.0
-    error = np.where(np.isnan(truncation), np.inf, rounding + truncation)
-    error = np.where(np.isfinite(error), error, np.inf)
-    clear = np.flatnonzero(rounding < 0.1 * abs(expected))
-    best = int(clear[-1]) if clear.size else int(np.argmin(error))
-    allowed = error[best] + _ALLOWANCE * abs(expected)
-    near = np.abs(curvature[best::-1] - expected) <= allowed
-    reached = int(np.argmin(near)) if not near.all() else near.size
-    lengths = steps * float(direction_length)
-    return FiniteDifference(
-        step=float(steps[best]),
-        curvature=float(curvature[best]),
-        error=float(error[best]),
-        expected=expected,
-        loss=float(centre[best]),
-        reach=float(lengths[best - reached + 1]) if reached else 0.0,
-    )
-
-
-@functools.partial(jax.jit, static_argnames=("loss",))
-def _losses_along(
-    loss: Loss, params: PyTree, scale: PyTree | None, vector: PyTree
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Steps [k], losses [3, k] at w + h d, w and w - h d, and |d|."""
-    _, inverse_root, unravel = hessian_operator(loss, params, scale)
-    centre, direction = ravel_pytree(params)[0], ravel_pytree(vector)[0] * inverse_root
-    # A zero weight vector has no size of its own: steps of order one then.
-    norm = jnp.linalg.norm(centre)
-    length = jnp.linalg.norm(direction)
-    unit = jnp.where(norm > 0.0, norm, 1.0) / length
-    steps = unit * jnp.asarray(_RELATIVE_STEPS, centre.dtype)
-
-    def along(step: jax.Array) -> jax.Array:
-        return loss(unravel(centre + step * direction))
-
-    offsets = jnp.stack([steps, jnp.zeros_like(steps), -steps])
-    values = jax.lax.map(along, offsets.ravel()).reshape(offsets.shape)
-    return steps, values, length
 
 
 def _relative(value: np.floating, other: np.floating) -> float:

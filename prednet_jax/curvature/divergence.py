@@ -23,6 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 
+from prednet_jax.errors import UserError, open_unit
+
 PyTree = Any
 
 
@@ -148,22 +150,21 @@ def fit_exponent(
         The exponent per update, with its interval and range.
 
     Raises:
-        ValueError: If the range holds fewer than 4 updates, if a distance in it is
+        UserError: If the range holds fewer than 4 updates, if a distance in it is
             zero or not finite, or if the level is outside (0, 1).
     """
     log_distance = np.asarray(log_distance, float)
     last = len(log_distance) - 1 if last is None else last
     if not 0 <= first <= last - 4 or last >= len(log_distance):
-        raise ValueError(
+        raise UserError(
             f"range {first}..{last}: expected at least 4 updates within "
             f"0..{len(log_distance) - 1}"
         )
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence={confidence!r}: expected a number in (0, 1)")
+    open_unit("confidence", confidence)
     window = log_distance[first : last + 1]
     if not np.isfinite(window).all():
         bad = first + int(np.argmin(np.isfinite(window)))
-        raise ValueError(
+        raise UserError(
             f"ln d is {log_distance[bad]} at update {bad}: expected finite values "
             f"within {first}..{last}"
         )

@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from prednet_jax.errors import UserError, decay, positive, whole
+
 PyTree = Any
 Loss = Callable[[PyTree], jax.Array]
 
@@ -59,7 +61,7 @@ def hessian_operator(
         unravel: Maps [n] to a pytree like `params`.
 
     Raises:
-        ValueError: If the leaves are not all real floating arrays of one dtype, or if
+        UserError: If the leaves are not all real floating arrays of one dtype, or if
             `scale` differs from `params` in structure or shapes.
     """
     flat, unravel = ravel_pytree(_checked(params))
@@ -86,18 +88,16 @@ def adam_scale(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
-    form: str = "chainer",
 ) -> PyTree:
     r"""Computes the P for which a step of Adam is exactly -learning_rate P^{-1} m.
 
-    With m and v the running means (not corrected) after t updates:
+    With m and v the running means (not corrected) after t updates,
 
-        chainer  P = (1 - b1^t) (sqrt(v) + eps) / sqrt(1 - b2^t)
-        kingma   P = (1 - b1^t) (sqrt(v / (1 - b2^t)) + eps)
+        P = (1 - b1^t) (sqrt(v) + eps) / sqrt(1 - b2^t):
 
-    "chainer" (also Keras) adds eps before the bias correction, as this package's
-    `chainer_adam` does; "kingma" is `optax.adam`. Both factors tend to 1, so late in
-    training P is the diag(sqrt(v) + eps) of the escape theory.
+    eps is added before the bias correction, as in Chainer, Keras and `chainer_adam`.
+    Both factors tend to 1, so late in training P is the diag(sqrt(v) + eps) of the
+    escape theory.
 
     Args:
         second_moment: v, a pytree of non-negative arrays.
@@ -105,35 +105,28 @@ def adam_scale(
         b1: Decay of the first moment, in [0, 1).
         b2: Decay of the second moment, in [0, 1).
         eps: The epsilon of the optimiser, positive.
-        form: "chainer" or "kingma".
 
     Returns:
         P, a pytree like `second_moment`.
 
     Raises:
-        ValueError: If an argument is outside its range, quoting it.
+        UserError: If an argument is outside its range, quoting it.
 
     References:
         Kingma and Ba 2015, algorithm 1; chainer/optimizers/adam.py (7.8.1);
         Cohen et al. 2022, equation 3.
     """
-    if form not in ("chainer", "kingma"):
-        raise ValueError(f"form={form!r}: expected 'chainer' or 'kingma'")
-    for name, value in (("b1", b1), ("b2", b2)):
-        if not 0.0 <= value < 1.0:
-            raise ValueError(f"{name}={value!r}: expected a number in [0, 1)")
-    if not eps > 0.0:
-        raise ValueError(f"eps={eps!r}: expected a positive number")
-    if not isinstance(count, jax.core.Tracer) and int(count) < 1:
-        raise ValueError(f"count={int(count)}: expected at least one update")
+    decay("b1", b1)
+    decay("b2", b2)
+    positive("eps", eps)
+    if not isinstance(count, jax.core.Tracer):
+        whole("count", int(count), 1)
 
     def leaf(v: jax.Array) -> jax.Array:
         v = jnp.asarray(v)
         t = jnp.asarray(count).astype(v.dtype)
         first, second = _one_minus_power(b1, t), _one_minus_power(b2, t)
-        if form == "chainer":
-            return first * (jnp.sqrt(v) + eps) / jnp.sqrt(second)
-        return first * (jnp.sqrt(v / second) + eps)
+        return first * (jnp.sqrt(v) + eps) / jnp.sqrt(second)
 
     return jax.tree.map(leaf, second_moment)
 
@@ -152,7 +145,7 @@ def _checked(params: PyTree) -> PyTree:
         or sum(leaf.size for leaf in leaves) == 0
     ):
         received = ", ".join(dtypes) or "an empty pytree"
-        raise ValueError(
+        raise UserError(
             f"params hold {received}: expected real floating arrays of one dtype"
         )
     return params
@@ -161,9 +154,9 @@ def _checked(params: PyTree) -> PyTree:
 def _check_like(scale: PyTree, params: PyTree) -> None:
     received, expected = str(jax.tree.structure(scale)), str(jax.tree.structure(params))
     if received != expected:
-        raise ValueError(f"scale has structure {received}: expected {expected}")
+        raise UserError(f"scale has structure {received}: expected {expected}")
     for a, b in zip(jax.tree.leaves(scale), jax.tree.leaves(params), strict=True):
         if jnp.shape(a) != jnp.shape(b):
-            raise ValueError(
+            raise UserError(
                 f"scale has a leaf of shape {jnp.shape(a)}: expected {jnp.shape(b)}"
             )

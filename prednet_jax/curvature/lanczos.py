@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from matfree import decomp
 
 from prednet_jax.curvature.hvp import Loss, PyTree, hessian_operator
+from prednet_jax.errors import whole
 
 
 class Eigenpairs(NamedTuple):
@@ -88,7 +88,7 @@ def extreme_eigenpairs(
         Values [2], vectors (lowest, highest) and residuals [2].
 
     Raises:
-        ValueError: If `steps` is not a positive integer, or as `hessian_operator`.
+        UserError: If `steps` is not a positive integer, or as `hessian_operator`.
     """
     steps = capped_steps(params, steps)
     ritz = ritz_pairs(loss, params, scale, key, steps=steps)
@@ -97,9 +97,8 @@ def extreme_eigenpairs(
 
 def capped_steps(params: PyTree, steps: int) -> int:
     """Validates a number of Lanczos steps and caps it at the dimension."""
-    if not isinstance(steps, int | np.integer) or steps < 1:
-        raise ValueError(f"steps={steps!r}: expected an integer of at least 1")
-    return min(int(steps), sum(jnp.size(leaf) for leaf in jax.tree.leaves(params)))
+    dimension = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
+    return min(whole("steps", steps, 1), dimension)
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "steps"))

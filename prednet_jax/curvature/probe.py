@@ -4,7 +4,7 @@ The norm of the gradient; lowest and highest eigenvalue of the Hessian H and of
 P^-1/2 H P^-1/2 (P: the scale by which Adam divides), each with residual, doubling of
 the steps, several starts and a finite-difference check; and, where negative curvature
 is proved, the projection of the optimiser's last step on the escape direction and the
-updates that noise would save there (`curvature.escape`).
+updates that noise would save there (`prednet_jax.escape`).
 """
 
 import dataclasses
@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from prednet_jax.curvature import escape
-from prednet_jax.curvature.certify import CurvatureReport, certify
+from prednet_jax import escape
+from prednet_jax.curvature.certify import Certificate, certify
 from prednet_jax.curvature.hvp import Loss, PyTree, adam_scale
+from prednet_jax.curvature.projections import project
 
 B1, B2 = 0.9, 0.999
 
@@ -87,7 +88,7 @@ def probe(
         `escape_summary` or None where no negative curvature was proved.
 
     Raises:
-        ValueError: As `certify`.
+        UserError: As `certify`.
     """
     mean, mean_square = moments
     # The scale of the update to come, in expectation over the samples: weights that no
@@ -133,28 +134,28 @@ def probe(
     return row
 
 
-def summary(report: CurvatureReport) -> dict[str, Any]:
-    """A report as JSON holds it; pairs are (low, high)."""
-    low, high = (float(residual) for residual in report.pairs.residuals)
-    check = report.finite_difference
+def summary(found: Certificate) -> dict[str, Any]:
+    """A certificate as JSON holds it; pairs are (low, high)."""
+    low, high = (float(residual) for residual in found.pairs.residuals)
+    check = found.finite_difference
     return {
-        "lowest": report.lowest,
-        "highest": report.highest,
+        "lowest": found.lowest,
+        "highest": found.highest,
         "residual_lowest": low,
         "residual_highest": high,
-        "rounding": report.rounding,
-        "steps": report.steps,
-        "movement": list(report.movement),
-        "converged": list(report.converged),
-        "spread": list(report.spread),
-        "negative_curvature_proved": report.negative_curvature_proved,
-        "statement": report.statement,
+        "rounding": found.rounding,
+        "steps": found.steps,
+        "movement": list(found.movement),
+        "converged": list(found.converged),
+        "spread": list(found.spread),
+        "negative_curvature_proved": found.negative_curvature_proved,
+        "statement": found.statement,
         "finite_difference": dataclasses.asdict(check) | {"verdict": check.verdict},
     }
 
 
 def escape_summary(
-    report: CurvatureReport,
+    found: Certificate,
     gradient: PyTree,
     last_step: PyTree,
     scale: PyTree,
@@ -166,7 +167,7 @@ def escape_summary(
     """Adam on the direction of lowest preconditioned curvature.
 
     Args:
-        report: Of P^-1/2 H P^-1/2, with negative curvature proved.
+        found: Of P^-1/2 H P^-1/2, with negative curvature proved.
         gradient: Of the loss.
         last_step: Last change of the weights.
         scale: P.
@@ -178,22 +179,20 @@ def escape_summary(
         Projections in the coordinates of P, the predicted saving in updates, and the
         relative noise that would save one update.
     """
-    state = escape.escape_state(
-        gradient, last_step, report.pairs.vectors[0], report.lowest, scale=scale
-    )
-    growth = escape.growth(state.gamma, learning_rate=rate, momentum=B1, averaged=True)
-    unit = grad_norm / math.sqrt(report.dimension) * state.noise_gain
+    at = project(gradient, last_step, found.pairs.vectors[0], found.lowest, scale=scale)
+    growth = escape.growth(at.gamma, learning_rate=rate, momentum=B1, averaged=True)
+    unit = grad_norm / math.sqrt(found.dimension) * at.noise_gain
     c_sigma = escape.noise_projection(noise * unit, growth)
-    c = state.projection(growth)
+    c = at.projection(growth)
     # c_sigma is proportional to the noise, so the noise that saves one update follows.
     useful = escape.useful_projection(c_sigma, growth)
     length = math.sqrt(sum(float(jnp.vdot(d, d)) for d in jax.tree.leaves(last_step)))
     return {
         "step_length": length,
         "growth_per_update": growth.fast,
-        "step_projection": state.step,
-        "step_cosine": state.step_cosine,
-        "displacement": state.displacement,
+        "step_projection": at.step,
+        "step_cosine": at.step_cosine,
+        "displacement": at.displacement,
         "projection": c,
         "noise": noise,
         "noise_projection": c_sigma,

@@ -13,6 +13,7 @@ import jax
 from jaxtyping import Array, Float
 
 from prednet_jax.config import AutoencoderConfig
+from prednet_jax.errors import UserError
 
 Params = Mapping[str, Mapping[str, jax.Array]]
 
@@ -31,11 +32,11 @@ def reconstruct(
         Reconstructions `[B, H, W, C]` in (0, 1).
 
     Raises:
-        ValueError: images do not fit the network.
+        UserError: images do not fit the network.
     """
     expected = (config.height, config.width, config.channels)
     if images.ndim != 4 or tuple(images.shape[1:]) != expected:
-        raise ValueError(
+        raise UserError(
             f"images of shape {tuple(images.shape)}: expected [B, H, W, C] with "
             f"H, W, C = {expected}"
         )

@@ -24,19 +24,16 @@ import numpy as np
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.models import autoencoder, prednet
+from prednet_jax.models.shapes import convolutions
+from prednet_jax.models.thresholds import DRAW_BLOCK
 
 Initializer = Callable[[jax.Array], jax.Array]
 Table = dict[str, dict[str, Initializer]]
 
 
-# Numbers drawn at a time. The generator's unrolled rounds take a third of a second to
-# compile for each shape, so that all parameters are drawn in blocks of one shape.
-_BLOCK = 2**16
-
-
 @partial(jax.jit, static_argnums=0)
 def _draw_block(sampler: Callable, key: jax.Array, index: int) -> jax.Array:
-    return sampler(jax.random.fold_in(key, index), (_BLOCK,), jnp.float32)
+    return sampler(jax.random.fold_in(key, index), (DRAW_BLOCK,), jnp.float32)
 
 
 def _library(x: jax.Array) -> ModuleType:
@@ -46,7 +43,7 @@ def _library(x: jax.Array) -> ModuleType:
 
 def _drawn(sampler: Callable, shape: tuple[int, ...], scale: float) -> Initializer:
     def init(key: jax.Array) -> jax.Array:
-        count = -(-math.prod(shape) // _BLOCK)
+        count = -(-math.prod(shape) // DRAW_BLOCK)
         blocks = [_draw_block(sampler, key, i) for i in range(count)]
         flat = _library(blocks[0]).concatenate(blocks)[: math.prod(shape)]
         return flat.reshape(shape) * np.float32(scale)
@@ -106,7 +103,7 @@ def _(config: AutoencoderConfig) -> Table:
 @initializers.register
 def _(config: PredNetConfig) -> Table:
     table: Table = {}
-    for name, conv in prednet.convolutions(config).items():
+    for name, conv in convolutions(config).items():
         kind, layer = name.rsplit("_", 1)
         recurrent = config.recurrent[int(layer)]
         taps = conv.filter_size**2
@@ -152,6 +149,14 @@ class _Group(nn.Module):
         }
 
 
+def _declared(config: object) -> dict[str, dict[str, jax.Array]]:
+    """Every parameter of a network, within the module that is to hold them."""
+    return {
+        name: _Group(leaves, name=name)()
+        for name, leaves in initializers(config).items()
+    }
+
+
 class PredNet(nn.Module):
     """PredNet as a Linen module.
 
@@ -164,10 +169,7 @@ class PredNet(nn.Module):
     @nn.compact
     def parameters(self) -> prednet.Params:
         """The parameter tree."""
-        return {
-            name: _Group(leaves, name=name)()
-            for name, leaves in initializers(self.config).items()
-        }
+        return _declared(self.config)
 
     def __call__(
         self, frames: jax.Array, state: prednet.PredNetState | None = None
@@ -184,10 +186,7 @@ class Autoencoder(nn.Module):
     @nn.compact
     def parameters(self) -> autoencoder.Params:
         """The parameter tree."""
-        return {
-            name: _Group(leaves, name=name)()
-            for name, leaves in initializers(self.config).items()
-        }
+        return _declared(self.config)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """Reconstructs images `[B, H, W, C]`."""

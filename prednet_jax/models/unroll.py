@@ -19,14 +19,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from prednet_jax.models import convolution
-from prednet_jax.models.plan import Convolution
+from prednet_jax.models.shapes import Convolution
+from prednet_jax.models.step import Maps
 
 Kernels = dict[str, jax.Array]
-# What a convolution reads: a map, or several whose channels follow each other.
-Maps = jax.Array | tuple[jax.Array, ...]
 
 
 @jax.tree_util.register_static
@@ -42,27 +40,9 @@ class Reads:
     table: tuple[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]], ...]
 
 
-def algorithm(plan: Convolution, dtype: DTypeLike = jnp.float32) -> str:
-    """The algorithm that runs a convolution: `auto` is chosen for its shape and type.
-
-    Raises:
-      ValueError: the named algorithm cannot do this convolution.
-    """
-    return convolution.resolve(
-        plan.algorithm,
-        plan.height,
-        plan.width,
-        plan.in_channels,
-        plan.out_channels,
-        plan.filter_size,
-        plan.upsampled,
-        dtype,
-    )
-
-
-def convolve(kernel: jax.Array, plan: Convolution, x: jax.Array) -> jax.Array:
-    """Convolves `[B, H, W, in]` (half of H and W where upsampled) as planned."""
-    return convolution.conv2d(x, kernel, algorithm(plan, x.dtype), plan.upsampled)
+def convolve(kernel: jax.Array, shape: Convolution, x: jax.Array) -> jax.Array:
+    """Convolves `[B, H, W, in]` (half of H and W where upsampled), outside a scan."""
+    return convolution.conv2d(x, kernel, shape.algorithm, shape.upsampled)
 
 
 def unroll(
@@ -92,12 +72,12 @@ def unroll(
       products); not in forward mode alone.
 
     Raises:
-      ValueError: a body does not use each kernel once, or an algorithm cannot do its
-        convolution.
+      ValueError: a body does not use each kernel once.
+      UserError: an algorithm cannot do its convolution.
     """
     static = tuple(
-        (name, algorithm(plan, kernels[name].dtype), plan.filter_size, plan.upsampled)
-        for name, plan in sorted(convolutions.items())
+        (name, shape.filter_size, convolution.find(shape, kernels[name].dtype))
+        for name, shape in sorted(convolutions.items(), key=lambda item: item[0])
     )
     return _unroll(body, static, dict(kernels), others, carry, xs)
 
@@ -162,7 +142,7 @@ def _unroll_bwd(body, static, residuals, cotangents):
     backward, (stacked, reads) = residuals
     dz, d_others, d_carry, d_xs = backward(cotangents)
     d_kernels = {}
-    plans = {name: plan for name, *plan in static}
+    how = {name: found for name, *found in static}
 
     def images(stack: jax.Array) -> jax.Array:
         """Time and batch as the one axis over which filter gradients are summed."""
@@ -170,13 +150,9 @@ def _unroll_bwd(body, static, residuals, cotangents):
 
     for names, positions in reads.table:
         for name, parts in zip(names, positions, strict=True):
-            algorithm, filter_size, upsampled = plans[name]
+            maps = tuple(images(stacked[i]) for i in parts)
             d_kernels[name] = convolution.filter_gradient(
-                tuple(images(stacked[i]) for i in parts),
-                images(dz[names]),
-                filter_size,
-                algorithm,
-                upsampled,
+                maps, images(dz[names]), *how[name]
             )
     return d_kernels, d_others, d_carry, d_xs
 
@@ -186,8 +162,8 @@ _unroll.defvjp(_unroll_fwd, _unroll_bwd)
 
 def _prepare(static, kernels: Kernels) -> dict[str, convolution.Prepared]:
     return {
-        name: convolution.prepare(kernels[name], algorithm, upsampled)
-        for name, algorithm, _, upsampled in static
+        name: convolution.prepare(kernels[name], algorithm)
+        for name, _, algorithm in static
     }
 
 
@@ -201,7 +177,7 @@ def _taps(static, kernels, step, others, carry, xs) -> dict[tuple, jax.Array]:
     if missing := sorted(set(kernels) - called):
         raise ValueError(f"conv never called with {missing}: expected once a step each")
     length = jax.tree.leaves(xs)[0].shape[0]
-    scale = {name: 2 if upsampled else 1 for name, *_, upsampled in static}
+    scale = {name: 2 if algorithm.enlarges else 1 for name, _, algorithm in static}
     taps = {}
     for names, ((first_map, *_), *_) in reads.table:
         x, by = stacked[first_map], scale[names[0]]

@@ -17,15 +17,7 @@ from prednet_jax.report.theme import LIGHT, Theme
 
 FILE = "backends.json"
 __all__ = ["FILE", "LIGHT", "figure", "html_table", "load", "text_table"]
-_HEADS = (
-    "work",
-    "threads",
-    "batch",
-    "frames",
-    "ms a call",
-    "frames/s",
-    "J/frame",
-)
+_HEADS = ("work", "threads", "batch", "frames", "ms a call", "frames/s")
 _SHADES = ("float64", "reduction_order", "gpu", "stale_targets", "gaussian")
 
 
@@ -48,7 +40,6 @@ def cells(result: Mapping[str, Any]) -> list[list[str]]:
     """The rows of the table as text."""
     table = []
     for row in result["rows"]:
-        joules = row["joules_per_frame"]
         table.append(
             [
                 row["work"],
@@ -57,7 +48,6 @@ def cells(result: Mapping[str, Any]) -> list[list[str]]:
                 f"on {row['feed']}" if row["feed"] == "device" else "from host",
                 significant(1e3 * row["seconds"], 3),
                 significant(row["frames_per_second"], 3),
-                "-" if joules is None else significant(joules, 3),
             ]
         )
     return table
@@ -73,14 +63,13 @@ def _replica_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def _notes(result: Mapping[str, Any]) -> list[str]:
-    notes = [f"Energy: {result['energy']}."]
     missing = result.get("threads_not_here")
-    if missing:
-        notes.append(
-            f"Not measured with {', '.join(map(str, missing))} threads: the machine "
-            f"offers {result['device']['threads']}."
-        )
-    return notes
+    if not missing:
+        return []
+    return [
+        f"Not measured with {', '.join(map(str, missing))} threads: the machine "
+        f"offers {result['device']['threads']}."
+    ]
 
 
 def text_table(result: Mapping[str, Any]) -> str:

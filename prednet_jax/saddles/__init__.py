@@ -6,7 +6,6 @@ from prednet_jax.saddles.base import (
     SaddleFunction,
     StationaryPoint,
     random_rotation,
-    rotated,
 )
 from prednet_jax.saddles.controls import (
     PositiveControls,
@@ -71,7 +70,6 @@ __all__ = [
     "positive_controls",
     "quadratic_quartic",
     "random_rotation",
-    "rotated",
     "rotated_gradient",
     "simulate",
     "split_units",

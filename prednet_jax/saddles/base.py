@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -83,46 +82,6 @@ def random_rotation(dim: int, rng: np.random.Generator) -> Float64:
     return q * np.sign(np.diag(r))
 
 
-def rotated(function: SaddleFunction, rotation: Float64) -> SaddleFunction:
-    """The function of y = Q x: same values and spectra, points at Q^T p.
-
-    Args:
-      function: aligned form.
-      rotation: orthogonal Q, [dim, dim].
-
-    Returns:
-      The rotated form.
-
-    Raises:
-      ValueError: another shape, or Q is not orthogonal to 1e-8.
-    """
-    q = np.asarray(rotation, np.float64)
-    if q.shape != (function.dim, function.dim):
-        raise ValueError(
-            f"rotation has shape {q.shape}; {(function.dim, function.dim)} is needed"
-        )
-    error = float(np.abs(q @ q.T - np.eye(function.dim)).max())
-    if error > 1e-8:
-        raise ValueError(
-            f"rotation is off orthogonality by {error:.2g}; at most 1e-8 is accepted"
-        )
-
-    def fn(x: jax.Array) -> jax.Array:
-        return function.fn(jnp.asarray(q, x.dtype) @ x)
-
-    return dataclasses.replace(
-        function,
-        name=f"{function.name}, rotated",
-        fn=fn,
-        points=tuple(
-            dataclasses.replace(p, point=q.T @ p.point) for p in function.points
-        ),
-        saddle=q.T @ function.saddle,
-        escape=function.escape @ q,
-        start=lambda rng: q.T @ function.start(rng),
-    )
-
-
 def stationary(point: Float64, value: float, eigenvalues: Float64) -> StationaryPoint:
     """A stationary point from its spectrum in any order."""
     return StationaryPoint(
@@ -135,17 +94,3 @@ def stationary(point: Float64, value: float, eigenvalues: Float64) -> Stationary
 def unit(dim: int, *indices: int) -> Float64:
     """The rows e_i of the identity for the given indices, [m, dim]."""
     return np.eye(dim)[list(indices)]
-
-
-def positive(**values: float) -> None:
-    """Raises ValueError naming the first value that is not finite and above 0."""
-    for name, value in values.items():
-        if not (np.isfinite(value) and value > 0):
-            raise ValueError(f"{name}={value}; a finite number above 0 is needed")
-
-
-def at_least(minimum: int, **values: int) -> None:
-    """Raises ValueError naming the first value below `minimum`."""
-    for name, value in values.items():
-        if value < minimum:
-            raise ValueError(f"{name}={value}; at least {minimum} is needed")

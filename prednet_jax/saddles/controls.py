@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from prednet_jax.saddles import theory
+from prednet_jax import escape
 from prednet_jax.saddles.base import SaddleFunction
 from prednet_jax.saddles.dynamics import escape_runs, rotated_gradient
 from prednet_jax.saddles.factorisation import identical_units, split_units
@@ -97,7 +97,7 @@ def positive_controls(
       The evidence.
 
     Raises:
-      ValueError: seeds or pairs below 1.
+      UserError: seeds or pairs below 1.
     """
     checks = theory_checks(seeds)
     units = tuple(
@@ -196,13 +196,16 @@ def _check(
     tolerance: float,
 ) -> TheoryCheck:
     """A tolerance of 1 or more is in steps, below 1 a fraction of the prediction."""
-    predicted = theory.escape_time(
+    growth = escape.growth(
+        function.curvature,
+        learning_rate=float(rule.learning_rate),
+        momentum=float(rule.momentum),
+    )
+    predicted = escape.escape_time(
         projection,
         function.radius,
-        learning_rate=float(rule.learning_rate),
-        curvature=function.curvature,
-        momentum=float(rule.momentum),
-        noise=noise,
+        growth,
+        noise=escape.noise_projection(noise, growth),
     )
     measured = float(np.median(np.asarray(steps)))
     allowed = tolerance if tolerance >= 1 else tolerance * predicted

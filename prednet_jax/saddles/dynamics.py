@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from prednet_jax.errors import UserError, one_of
 from prednet_jax.saddles.base import SaddleFunction, random_rotation
 from prednet_jax.saddles.optimizers import Rule, initial, update
 
@@ -83,10 +84,10 @@ def simulate(
       The record of the run.
 
     Raises:
-      ValueError: steps or settle out of range.
+      UserError: steps or settle out of range.
     """
     if not 1 <= settle < steps:
-        raise ValueError(f"settle={settle}, steps={steps}; 1 <= settle < steps")
+        raise UserError(f"settle={settle}, steps={steps}: expected 1 <= settle < steps")
     saddle = jnp.asarray(function.saddle, x.dtype)
     directions = jnp.asarray(function.escape, x.dtype)
     noise_root, jolt_root = jax.random.split(key)
@@ -167,17 +168,18 @@ def escape_runs(
       Leaves [rules, forms, seeds, ...] as numpy arrays.
 
     Raises:
-      ValueError: an unknown form or dtype, no rule, no seed, or float64 without x64.
+      UserError: an unknown form or dtype, no rule, no seed, or float64 without x64.
     """
     unknown = set(forms) - set(FORMS)
     if unknown or not forms:
-        raise ValueError(f"forms={forms}; accepted: {', '.join(FORMS)}")
-    if dtype not in ("float32", "float64"):
-        raise ValueError(f"dtype={dtype!r}; accepted: float32, float64")
+        raise UserError(f"forms={forms}: expected some of {', '.join(FORMS)}")
+    one_of("dtype", dtype, ("float32", "float64"))
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise ValueError(f"dtype={dtype!r} needs jax_enable_x64")
+        raise UserError(f"dtype={dtype!r}: expected float32, or jax_enable_x64 set")
     if not rules or seeds < 1:
-        raise ValueError(f"{len(rules)} rules, {seeds} seeds; at least one of each")
+        raise UserError(
+            f"{len(rules)} rules, {seeds} seeds: expected at least one of each"
+        )
 
     perturbed = any(float(rule.radius) > 0 for rule in rules)
     starts, rotations = _settings(function, forms, seeds)

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from prednet_jax.errors import whole
 from prednet_jax.saddles.base import (
     Float64,
     SaddleFunction,
-    at_least,
     stationary,
     unit,
 )
@@ -78,9 +78,9 @@ def phase_retrieval(dim: int = 6) -> SaddleFunction:
       dim: number of variables, >= 2.
 
     Raises:
-      ValueError: dim below 2.
+      UserError: dim below 2.
     """
-    at_least(2, dim=dim)
+    whole("dim", dim, 2)
 
     def fn(x: jax.Array) -> jax.Array:
         norm = jnp.sum(x**2)

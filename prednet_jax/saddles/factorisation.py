@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from prednet_jax.errors import UserError, whole
 from prednet_jax.saddles.base import (
     Float64,
     SaddleFunction,
-    at_least,
     stationary,
     unit,
 )
@@ -34,7 +34,7 @@ def symmetric_factorisation(target: Sequence[float] = _TARGET) -> SaddleFunction
       target: diagonal of M, at least two values, descending, > 0.
 
     Raises:
-      ValueError: another target.
+      UserError: another target.
     """
     s = _descending(target)
     n = s.size
@@ -83,7 +83,7 @@ def asymmetric_factorisation(target: Sequence[float] = _TARGET) -> SaddleFunctio
       target: diagonal of M, at least two values, descending, > 0.
 
     Raises:
-      ValueError: another target.
+      UserError: another target.
     """
     s = _descending(target)
     n = s.size
@@ -133,9 +133,9 @@ def deep_linear(depth: int = 3, target: Sequence[float] = (1.0, 0.5)) -> SaddleF
       target: diagonal of M, at least two values, descending, > 0.
 
     Raises:
-      ValueError: an argument out of range.
+      UserError: an argument out of range.
     """
-    at_least(3, depth=depth)
+    whole("depth", depth, 3)
     s = _descending(target)
     n = s.size
     dim = depth * n * n
@@ -206,12 +206,12 @@ def identical_units(
       target: diagonal of M, at least two values, descending, > 0.
 
     Raises:
-      ValueError: an argument out of range.
+      UserError: an argument out of range.
     """
-    at_least(1, pairs=pairs)
+    whole("pairs", pairs, 1)
     s = _descending(target)
     n, units = s.size, 2 * pairs
-    at_least(n, samples=samples)
+    whole("samples", samples, n)
     dim = 2 * units * n
     # A fixed dense X: rows of an orthogonal matrix.
     inputs = np.linalg.qr(np.random.default_rng(0).normal(size=(samples, n)))[0].T
@@ -265,7 +265,7 @@ def split_units(x: jax.Array, units: int) -> tuple[jax.Array, jax.Array]:
 def _descending(target: Sequence[float]) -> Float64:
     s = np.asarray(target, np.float64)
     if s.ndim != 1 or s.size < 2 or not (np.isfinite(s).all() and s[-1] > 0):
-        raise ValueError(f"target={target}; at least two values above 0 are needed")
+        raise UserError(f"target={target}: expected at least two values above 0")
     if not (np.diff(s) < 0).all():
-        raise ValueError(f"target={target}; values must descend")
+        raise UserError(f"target={target}: expected values that descend")
     return s

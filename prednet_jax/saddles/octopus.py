@@ -26,11 +26,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from prednet_jax.errors import UserError, positive, whole
 from prednet_jax.saddles.base import (
     Float64,
     SaddleFunction,
-    at_least,
-    positive,
     stationary,
     unit,
 )
@@ -52,10 +51,11 @@ def octopus(
       everywhere.
 
     Raises:
-      ValueError: an argument out of range; when called, x of another shape or type.
+      UserError: an argument out of range; when called, x of another shape or type.
     """
-    at_least(1, dim=dim)
-    positive(tau=tau, smoothness=smoothness, gamma=gamma)
+    whole("dim", dim, 1)
+    for name, value in (("tau", tau), ("smoothness", smoothness), ("gamma", gamma)):
+        positive(name, value)
     L = smoothness
     nu = (37 * L + 13 * gamma) * tau**2 / 6
 
@@ -71,9 +71,9 @@ def octopus(
 
     def fn(x: jax.Array) -> jax.Array:
         if x.shape != (dim,) or not jnp.issubdtype(x.dtype, jnp.floating):
-            raise ValueError(
-                f"x is {x.dtype}{list(x.shape)}; floating point of shape [{dim}] is "
-                "needed"
+            raise UserError(
+                f"x is {x.dtype}{list(x.shape)}: expected floating point of shape "
+                f"[{dim}]"
             )
         a = jnp.abs(x)
         # Up to and including the first coordinate that is not grown, the running count
@@ -110,9 +110,9 @@ def octopus_function(
       gamma: as `octopus`.
 
     Raises:
-      ValueError: an argument out of range.
+      UserError: an argument out of range.
     """
-    at_least(2, dim=dim)
+    whole("dim", dim, 2)
     fn = octopus(dim, tau, smoothness, gamma)
     nu = (37 * smoothness + 13 * gamma) * tau**2 / 6
     points = []

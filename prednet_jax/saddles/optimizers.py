@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from prednet_jax.saddles.base import positive
+from prednet_jax.errors import decay, positive, whole
 
 #: A number, or an array of one number a rule.
 Scalar = float | jax.Array
@@ -52,7 +52,7 @@ class Rule(NamedTuple):
     wait: Scalar = 0.0
 
 
-class State(NamedTuple):
+class RuleState(NamedTuple):
     """Of one run: m [dim], v [dim], steps taken, steps since the last perturbation."""
 
     m: Float[Array, "dim"]
@@ -63,14 +63,14 @@ class State(NamedTuple):
 
 def gradient_descent(learning_rate: float) -> Rule:
     """Plain steps, x <- x - eta g."""
-    positive(learning_rate=learning_rate)
+    positive("learning_rate", learning_rate)
     return Rule(learning_rate)
 
 
 def heavy_ball(learning_rate: float, momentum: float = 0.9) -> Rule:
     """Polyak's momentum; `momentum` in [0, 1)."""
-    positive(learning_rate=learning_rate)
-    _decay(momentum=momentum)
+    positive("learning_rate", learning_rate)
+    decay("momentum", momentum)
     return Rule(learning_rate, momentum=momentum)
 
 
@@ -78,8 +78,10 @@ def adam(
     learning_rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> Rule:
     """Adam with bias correction; `b1` and `b2` in [0, 1)."""
-    positive(learning_rate=learning_rate, eps=eps)
-    _decay(b1=b1, b2=b2)
+    positive("learning_rate", learning_rate)
+    positive("eps", eps)
+    decay("b1", b1)
+    decay("b2", b2)
     return Rule(learning_rate, b1, 1 - b1, b2, eps, adaptive=1.0)
 
 
@@ -87,25 +89,26 @@ def perturbed_gradient_descent(
     learning_rate: float, *, radius: float, threshold: float, wait: int
 ) -> Rule:
     """Jin et al. 2017; `radius`, `threshold` > 0, `wait` >= 0 steps."""
-    positive(learning_rate=learning_rate, radius=radius, threshold=threshold)
-    if wait < 0:
-        raise ValueError(f"wait={wait}; 0 or more is needed")
+    positive("learning_rate", learning_rate)
+    positive("radius", radius)
+    positive("threshold", threshold)
+    whole("wait", wait, 0)
     return Rule(learning_rate, radius=radius, threshold=threshold, wait=float(wait))
 
 
-def initial(rule: Rule, x: Float[Array, "dim"]) -> State:
+def initial(rule: Rule, x: Float[Array, "dim"]) -> RuleState:
     """The state before the first step; a perturbation may come at once."""
     wait = jnp.asarray(rule.wait, x.dtype)
-    return State(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0), wait + 1)
+    return RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0), wait + 1)
 
 
 def update(
     rule: Rule,
     x: Float[Array, "dim"],
     gradient: Float[Array, "dim"],
-    state: State,
+    state: RuleState,
     key: Key[Array, ""] | None,
-) -> tuple[Float[Array, "dim"], State]:
+) -> tuple[Float[Array, "dim"], RuleState]:
     """One step.
 
     Args:
@@ -131,12 +134,12 @@ def update(
     direction = jnp.where(r.adaptive > 0, m_hat / (jnp.sqrt(v_hat) + r.eps), m)
     stepped = x - _rounded(r.learning_rate * direction, zero)
     if key is None:
-        return stepped, State(m, v, age, state.since + 1)
+        return stepped, RuleState(m, v, age, state.since + 1)
 
     small = jnp.sum(gradient**2) <= r.threshold**2
     perturb = (r.radius > 0) & small & (state.since > r.wait)
     jolted = x + r.radius * _in_unit_ball(key, x)
-    state = State(
+    state = RuleState(
         jnp.where(perturb, state.m, m),
         jnp.where(perturb, state.v, v),
         jnp.where(perturb, state.age, age),
@@ -162,9 +165,3 @@ def _in_unit_ball(key: Key[Array, ""], x: Float[Array, "dim"]) -> Float[Array, "
     direction = jax.random.normal(direction_key, x.shape, x.dtype)
     length = jax.random.uniform(length_key, (), x.dtype) ** (1 / x.size)
     return length * direction / jnp.sqrt(jnp.sum(direction**2))
-
-
-def _decay(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 <= value < 1:
-            raise ValueError(f"{name}={value}; a number in [0, 1) is needed")

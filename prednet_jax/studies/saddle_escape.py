@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from prednet_jax import noise, saddles, statistics
+from prednet_jax import escape, noise, saddles, statistics
 from prednet_jax.errors import UserError
-from prednet_jax.saddles import SaddleFunction, theory
+from prednet_jax.saddles import SaddleFunction
 
 OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam", "perturbed")
 QUIET = "none"
@@ -153,17 +153,15 @@ def _predict(
         # noise that is larger than the gradient does not let it do.
         if not quiet:
             return None
-        return theory.adam_fresh_escape_time(
+        return escape.fresh_adam_time(
             function.radius, learning_rate=float(rule.learning_rate)
         )
-    left = theory.remaining_time(
-        before,
-        now,
-        function.radius,
+    growth = escape.growth(
+        function.curvature,
         learning_rate=float(rule.learning_rate),
-        curvature=function.curvature,
         momentum=float(rule.momentum),
     )
+    left = escape.escape_time(now, function.radius, growth, step=now - before)
     # A projection that is zero by chance will not stay so where rounding reaches it.
     return SETTLE + left if math.isfinite(left) else None
 

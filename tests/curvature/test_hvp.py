@@ -70,14 +70,6 @@ def test_hvp_passes_through_custom_vjp_inside_scan():
         np.testing.assert_allclose(received, expected, rtol=1e-12)
 
 
-def test_kingma_scale_corrects_before_epsilon():
-    """The published rule, written out: lr m_hat / (sqrt(v_hat) + eps)."""
-    v, m, t = np.array([4.0, 0.0], np.float32), np.array([1.0, 1e-4], np.float32), 3
-    expected = 0.1 * m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.99**t)) + 1e-2)
-    scale = adam_scale({"w": v}, t, b1=0.9, b2=0.99, eps=1e-2, form="kingma")["w"]
-    np.testing.assert_allclose(0.1 * m / np.array(scale), expected, rtol=1e-5)
-
-
 def test_chainer_scale_is_that_of_the_optimiser():
     """-lr P^-1 m is the step of `chainer_adam` itself, over three updates."""
     params = {"w": jnp.array([0.3, -2.0, 1e-6], jnp.float32)}
@@ -95,7 +87,6 @@ def test_chainer_scale_is_that_of_the_optimiser():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"form": "keras"}, "'keras'.*'chainer' or 'kingma'"),
         ({"b1": 1.0}, "b1=1.0"),
         ({"b2": -0.1}, "b2=-0.1"),
         ({"eps": 0.0}, "eps=0.0"),

@@ -5,10 +5,14 @@ Flax Linen: a transformer of two blocks (width 128, 8 x 64 tokens), a residual C
 GroupNorm (8 maps of 32 x 32 x 32) and an MLP (512 wide, batch 256).
 """
 
+import os
 import time
 from collections.abc import Callable
 
+import jax
 import numpy as np
+
+from prednet_jax.errors import one_of
 
 SPECS = (
     "reduction_order:granularity=tile",
@@ -18,7 +22,7 @@ SPECS = (
 NAMES = ("transformer", "cnn", "mlp")
 
 
-def run(names: tuple[str, ...], specs: tuple[str, ...], *, repeats: int) -> dict:
+def run(config: object, *, networks: list[str], noise: str, repeats: int) -> dict:
     """Times noisy steps against the clean one of each network.
 
     Within one process the programs take turns. A time ratio is the median over the
@@ -27,20 +31,24 @@ def run(names: tuple[str, ...], specs: tuple[str, ...], *, repeats: int) -> dict
     clean one just before, twice each, the smaller of the two.
 
     Args:
-        names: networks, of `NAMES`.
-        specs: noises, as text.
+        config: of PredNet, which is none of them.
+        networks: of `NAMES`.
+        noise: a noise spec as text; "none": each of `SPECS`.
         repeats: rounds.
 
     Returns:
         `rows`, one per network and noise.
+
+    Raises:
+        UserError: a network or a noise is unknown.
     """
-    import os
-
-    import jax
-
+    del config
+    for name in networks:
+        one_of("networks", name, NAMES)
+    specs = SPECS if noise == "none" else (noise,)
     jax.config.update("jax_enable_compilation_cache", False)
     rows = []
-    for name in names:
+    for name in networks:
         rows += _network(name, specs, repeats)
     return {"suite": "foreign", "xla_flags": os.environ.get("XLA_FLAGS"), "rows": rows}
 

@@ -1,8 +1,13 @@
-"""The suite `noise` of benchmark.py: noisy training steps against the clean one."""
+"""The suite `noise`: noisy training steps against the clean one."""
 
 import time
+from typing import Any
 
+import jax
 import numpy as np
+
+from benchmarks import workload
+from prednet_jax.config import PredNetConfig
 
 SPECS = (
     "reduction_order:granularity=shared",
@@ -18,8 +23,8 @@ PUBLISHED = {
 }
 
 
-def run(config, *, window: int, repeats: int) -> dict:
-    """Time and compile-time ratios, all programs interleaved in one run.
+def run(config: PredNetConfig, *, window: int, repeats: int) -> dict[str, Any]:
+    """Time and compile-time ratios, all programs taking turns in one run.
 
     Each noisy program is compiled right after a clean one, and compared with that: on a
     shared machine minutes apart are not comparable.
@@ -30,31 +35,19 @@ def run(config, *, window: int, repeats: int) -> dict:
         repeats: rounds; each times every program once. Medians are compared.
 
     Returns:
-        One row a spec with `time_ratio` and `compile_ratio` against the clean step.
+        One row per spec with `time_ratio` and `compile_ratio` against the clean step.
     """
-    import jax
+    clean = workload.training(config)
+    frames = jax.device_put(workload.random_frames(config, window + 1, 1))
+    arguments = clean.state, frames, jax.numpy.asarray(False), clean.key
 
-    from prednet_jax import keys, noise
-    from prednet_jax.training import loop, truncated
-
-    params = loop.initial_params(config, 0)
-    optimizer = loop.default_optimizer(config, 100)
-    shape = (window + 1, 1, config.height, config.width, config.channels[0])
-    frames = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    arguments = (
-        truncated.initial_train_state(config, params, optimizer),
-        jax.device_put(frames),
-        jax.numpy.asarray(False),
-        keys.stream(0, "noise"),
-    )
-
-    def compiled(name: str):
+    def compiled(name: str) -> tuple[workload.Program, float]:
         """A program, made anew, and the seconds that took."""
-        spec = None if name == "none" else noise.parse(name)
-        step = truncated.make_step(config, optimizer, noise=spec)
+        update = clean._replace(noise=workload.parse(name)).update()
         start = time.perf_counter()
-        program = jax.jit(step).lower(*arguments).compile()
-        return program, time.perf_counter() - start
+        program = jax.jit(update).lower(*arguments).compile()
+        seconds = time.perf_counter() - start
+        return ((lambda _: program(*arguments)), None), seconds
 
     compiled("none")  # the first program pays for what all of them share
     programs, compile_seconds, clean_seconds = {}, {}, {}
@@ -68,14 +61,7 @@ def run(config, *, window: int, repeats: int) -> dict:
         )
     compile_seconds["none"] = float(np.median(list(clean_seconds.values())))
     clean_seconds["none"] = compile_seconds["none"]
-    seconds = {name: [] for name in programs}
-    for turn in range(repeats + 1):
-        for name, program in programs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(program(*arguments))
-            if turn:  # the first round warms up
-                seconds[name].append(time.perf_counter() - start)
-    medians = {name: float(np.median(times)) for name, times in seconds.items()}
+    medians = workload.medians(programs, repeats)
     rows = [
         {
             "noise": name,

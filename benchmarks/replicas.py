@@ -1,0 +1,123 @@
+"""The suite `replicas`: step time against the number of replicas."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import workload
+from prednet_jax import device, process
+from prednet_jax.config import PredNetConfig
+from prednet_jax.training import loop, replicas
+from prednet_jax.training.layout import (
+    BY_REPLICA,
+    BY_STREAM,
+    layout,
+    most_devices,
+    spread_tree,
+)
+from prednet_jax.training.truncated import Method
+
+
+def run(
+    config: PredNetConfig,
+    counts: tuple[int, ...],
+    *,
+    window: int,
+    repeats: int,
+    noise: str = "none",
+    precision: str = "float32",
+    profile: str | None = None,
+) -> dict[str, Any]:
+    """Seconds per seed and update: one after the other in a device, or at once.
+
+    All programs take turns in one run. The single run (the program of `train.py`
+    without --replicas) is the base of every ratio.
+
+    Args:
+        config: the PredNet.
+        counts: numbers of replicas, each at least 1.
+        window: frames a window, one stream a replica.
+        repeats: rounds; medians are compared.
+        noise: a noise spec.
+        precision: float32 or float64.
+        profile: directory for a trace of a few updates of the last program, or None.
+    """
+    dtype = process.set_precision(precision)
+    base = (1, 1, "single")
+    subject = workload.training(config, dtype, noise=noise)
+    programs: dict[Any, workload.Program] = {base: _single(subject, window)}
+    for count in counts:
+        most = most_devices(count, 1, len(jax.devices()))
+        for devices in sorted({1, most}):
+            for mode in ("map", "vmap") if count > 1 else ("map",):
+                name = (count, devices, mode)
+                programs[name] = _several(subject, window, *name)
+                print(f"  compiled {count} x {mode}, {devices} device(s)", flush=True)
+    medians = workload.medians(programs, repeats)
+    per_seed = {name: seconds / name[0] for name, seconds in medians.items()}
+    workload.trace(profile, list(programs.values())[-1])
+    rows = [
+        {
+            "replicas": count,
+            "devices": devices,
+            "mode": mode,
+            "seconds_per_seed_update": seconds,
+            "ratio_to_single": seconds / per_seed[base],
+        }
+        for (count, devices, mode), seconds in per_seed.items()
+    ]
+    for row in rows:
+        print(
+            f"  {row['replicas']:4d} replicas, {row['mode']:6s} on {row['devices']} "
+            f"device(s): {1e3 * row['seconds_per_seed_update']:8.2f} ms per seed and "
+            f"update, {row['ratio_to_single']:.2f} of the single run",
+            flush=True,
+        )
+    return {
+        "suite": "replicas",
+        "rows": rows,
+        "noise": noise,
+        "precision": precision,
+        "device": device.description(),
+    }
+
+
+def _single(subject: workload.Training, window: int) -> workload.Program:
+    """A run without replicas, after its first update."""
+    update = loop.compile_update(
+        subject.config, subject.optimizer, Method(), subject.noise
+    )
+    chunk = jax.device_put(workload.random_frames(subject.config, 1, window + 1))
+    state = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), subject.state)
+
+    def advance(state: Any) -> Any:
+        return update(state, chunk, np.int32(0), np.bool_(False), subject.key)[0]
+
+    return advance, jax.block_until_ready(advance(state))
+
+
+def _several(
+    subject: workload.Training, window: int, count: int, devices: int, mode: str
+) -> workload.Program:
+    """`count` replicas, after their first update."""
+    place = layout(count, 1, jax.devices()[:devices])
+    config = replicas.resolve_config(subject.config, mode)
+    update = replicas.compile_update(
+        config, subject.optimizer, Method(), subject.noise, place, mode
+    )
+
+    def same(tree: Any, spec: Any) -> Any:
+        specs = jax.tree.map(lambda _: spec, tree)
+        return spread_tree(place, dict.fromkeys(range(count), tree), specs)
+
+    state = subject.state
+    states = same(state, BY_REPLICA)._replace(carry=same(state.carry, BY_STREAM))
+    chunk = same(workload.random_frames(config, 1, 1, window + 1), BY_STREAM)
+    first = same(np.zeros(1, bool), BY_REPLICA)
+    key_data = same(jax.random.key_data(subject.key), BY_REPLICA)
+
+    def advance(states: Any) -> Any:
+        return update(states, chunk, np.int32(0), first, key_data)[0]
+
+    return advance, jax.block_until_ready(advance(states))

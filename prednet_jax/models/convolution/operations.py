@@ -1,0 +1,199 @@
+"""Convolutions by any algorithm of the table, with reverse rules of their own.
+
+The gradients are again fast algorithms, not transposed slices. Forward over reverse
+works (Hessian products); forward mode alone does not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from prednet_jax.models import thresholds
+from prednet_jax.models.convolution.algorithm import Algorithm, Transformed
+from prednet_jax.models.convolution.table import find
+from prednet_jax.models.shapes import Convolution
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("forward", "backward"),
+    meta_fields=("algorithm",),
+)
+@dataclass(frozen=True)
+class Prepared:
+    """A kernel in the form that its algorithm multiplies with.
+
+    Attributes:
+      forward: the (transformed) kernel of the convolution.
+      backward: the (transformed) kernel of the input gradient.
+      algorithm: what multiplies with them.
+    """
+
+    forward: Transformed
+    backward: Transformed
+    algorithm: Algorithm
+
+
+def conv2d(
+    x: Float[Array, "B H W Ci"],
+    kernel: Float[Array, "k k Ci Co"],
+    algorithm: str = "auto",
+    upsampled: bool = False,
+) -> Float[Array, "B H2 W2 Co"]:
+    """Convolves; differentiable in x and in the kernel.
+
+    Args:
+      x: input `[B, H, W, Ci]`.
+      kernel: `[k, k, Ci, Co]`, k odd.
+      algorithm: `auto` or a name of `table.ALGORITHMS`.
+      upsampled: whether x is enlarged x2 first.
+
+    Returns:
+      `[B, H, W, Co]`, twice the height and width where `upsampled`.
+
+    Raises:
+      UserError: the algorithm cannot do this convolution.
+    """
+    scale = 2 if upsampled else 1
+    shape = Convolution(
+        height=x.shape[1] * scale,
+        width=x.shape[2] * scale,
+        in_channels=kernel.shape[2],
+        out_channels=kernel.shape[3],
+        filter_size=kernel.shape[0],
+        upsampled=upsampled,
+        algorithm=algorithm,
+    )
+    return _conv2d(x, kernel, find(shape, x.dtype))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _conv2d(x, kernel, algorithm):
+    return _conv2d_fwd(x, kernel, algorithm)[0]
+
+
+def _conv2d_fwd(x, kernel, algorithm):
+    # Not _conv2d itself: a rule that calls its own function has no forward mode.
+    return _forward(x, algorithm.transform(kernel, False), algorithm), (x, kernel)
+
+
+def _conv2d_bwd(algorithm, residuals, dz):
+    x, kernel = residuals
+    return (
+        _input_gradient(dz, algorithm.transform(kernel, True), algorithm),
+        filter_gradient(x, dz, kernel.shape[0], algorithm),
+    )
+
+
+_conv2d.defvjp(_conv2d_fwd, _conv2d_bwd)
+
+
+def prepare(kernel: Float[Array, "k k Ci Co"], algorithm: Algorithm) -> Prepared:
+    """Transforms a kernel once, for `apply_sum` to use on many maps."""
+    transform = algorithm.transform
+    return Prepared(transform(kernel, False), transform(kernel, True), algorithm)
+
+
+def apply_sum(
+    xs: Sequence[Float[Array, "B _ _ _"]], prepared: Sequence[Prepared]
+) -> Float[Array, "B H W Co"]:
+    """The sum of several convolutions with equal outputs; differentiable in xs.
+
+    Args:
+      xs: an input for each kernel, at half the height and width where that was prepared
+        for upsampled ones.
+      prepared: the kernels.
+    """
+    first, *rest = (
+        _forward(x, p.forward, p.algorithm) for x, p in zip(xs, prepared, strict=True)
+    )
+    return sum(rest, first)
+
+
+def side_by_side(x: jax.Array | tuple[jax.Array, ...]) -> jax.Array:
+    """One map from one or several, their channels after each other."""
+    if not isinstance(x, tuple):
+        return x
+    return x[0] if len(x) == 1 else jnp.concatenate(x, axis=-1)
+
+
+@jax.custom_vjp
+def apply_tapped(
+    xs: tuple[Float[Array, "B _ _ _"], ...],
+    prepared: tuple[Prepared, ...],
+    tap: Float[Array, "B H W Co"],
+) -> Float[Array, "B H W Co"]:
+    """`apply_sum`; the cotangent of `tap`, which is not read, is that of the output."""
+    return _apply_tapped_fwd(xs, prepared, tap)[0]
+
+
+def _apply_tapped_fwd(xs, prepared, tap):
+    del tap
+    return apply_sum(xs, prepared), prepared
+
+
+def _apply_tapped_bwd(prepared, dz):
+    dxs = tuple(_input_gradient(dz, p.backward, p.algorithm) for p in prepared)
+    return dxs, None, dz
+
+
+apply_tapped.defvjp(_apply_tapped_fwd, _apply_tapped_bwd)
+
+
+@jax.named_scope("conv_filter_gradient")
+def filter_gradient(
+    x: Float[Array, "N H W Ci"] | tuple[Float[Array, "N H W _"], ...],
+    dz: Float[Array, "N H2 W2 Co"],
+    filter_size: int,
+    algorithm: Algorithm,
+) -> Float[Array, "k k Ci Co"]:
+    """The kernel's gradient, summed over N images (time and batch) and space.
+
+    Args:
+      x: inputs `[N, H, W, Ci]`, or several whose channels follow each other.
+      dz: gradients of the outputs `[N, H, W, Co]`, twice as high and wide where the
+        input is enlarged.
+      filter_size: odd k.
+      algorithm: what `table.find` returned.
+    """
+    images, height, width, out_channels = dz.shape
+    parts = x if isinstance(x, tuple) else (x,)
+    chunk = _chunk(images, height * width)
+    if chunk == images or not algorithm.in_chunks:
+        return algorithm.filter_gradient(side_by_side(parts), dz, filter_size)
+
+    def add(total: jax.Array, chunk: tuple) -> tuple[jax.Array, None]:
+        *parts, dz = chunk
+        x = side_by_side(tuple(parts))
+        return total + algorithm.filter_gradient(x, dz, filter_size), None
+
+    in_channels = sum(part.shape[-1] for part in parts)
+    shape = (filter_size, filter_size, in_channels, out_channels)
+    chunks = [a.reshape(-1, chunk, *a.shape[1:]) for a in (*parts, dz)]
+    return lax.scan(add, jnp.zeros(shape, dz.dtype), tuple(chunks))[0]
+
+
+def _chunk(images: int, pixels: int) -> int:
+    """Images contracted at once: the transformed maps should stay in the cache.
+
+    The largest divisor of the number of images with at most `CHUNK_PIXELS` pixels.
+    """
+    fitting = [d for d in range(1, images + 1) if images % d == 0]
+    return max([d for d in fitting if d * pixels <= thresholds.CHUNK_PIXELS], default=1)
+
+
+@jax.named_scope("conv")
+def _forward(x: jax.Array, kernel: Transformed, algorithm: Algorithm) -> jax.Array:
+    return algorithm.forward(x, kernel)
+
+
+@jax.named_scope("conv_input_gradient")
+def _input_gradient(
+    dz: jax.Array, kernel: Transformed, algorithm: Algorithm
+) -> jax.Array:
+    return algorithm.input_gradient(dz, kernel)

@@ -1,0 +1,216 @@
+"""Minimal filtering for 3x3 convolutions, Winograd's F(m, 3): `strip2` and `strip4`.
+
+F(m, 3) gives m outputs of a 3-tap correlation from m + 2 products instead of 3 m:
+
+    y = A^T [ (G g) * (B^T d) ],   d: inputs, g: 3 taps, y: m outputs.
+
+It is used along the width alone: the products are m + 2 convolutions with 3x1 kernels,
+a saving of 1.5 (m = 2) or 2 (m = 4). Along both axes it would save 2.25 or 4, but the
+transforms touch three times the memory, lose precision and take longer to compile.
+
+The filter gradient is the transpose in the filter, along both axes,
+
+    dg = G^T [(B^T d) * (A dy)] G,
+
+a contraction over tiles and images at once; F(2, 3) serves for both algorithms.
+
+A nearest-neighbour x2 enlarged input repeats every value, so that one of the four
+products of F(2, 3) vanishes: with d = (a, b, b, c) the rest are g0 (a - b),
+(g0 + g1 + g2) b and g2 (c - b), all at the small size (`ENLARGED`): 9 products instead
+of 36 for 2x2 outputs.
+
+Source: Lavin & Gray, Fast Algorithms for Convolutional Neural Networks,
+arXiv 1509.09308, section 4. `ENLARGED` is derived here.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from prednet_jax.models.convolution.algorithm import (
+    Algorithm,
+    by_turning,
+    contract,
+    convolve,
+)
+
+
+class Filtering(NamedTuple):
+    """The matrices of one minimal filtering algorithm for 3 taps.
+
+    Attributes:
+      bt: `[products, inputs]`, input transform.
+      g: `[products, 3]`, filter transform.
+      at: `[outputs, products]`, output transform.
+      stride: inputs between the first inputs of neighbouring tiles.
+    """
+
+    bt: np.ndarray
+    g: np.ndarray
+    at: np.ndarray
+    stride: int
+
+
+F2 = Filtering(
+    bt=np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]], float),
+    g=np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]) / 2,
+    at=np.array([[1, 1, 1, 0], [0, 1, -1, -1]], float),
+    stride=2,
+)
+F4 = Filtering(
+    bt=np.array(
+        [
+            [4, 0, -5, 0, 1, 0],
+            [0, -4, -4, 1, 1, 0],
+            [0, 4, -4, -1, 1, 0],
+            [0, -2, -1, 2, 1, 0],
+            [0, 2, -1, -2, 1, 0],
+            [0, 4, 0, -5, 0, 1],
+        ],
+        float,
+    ),
+    g=np.array(
+        [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]
+    )
+    / 24,
+    at=np.array(
+        [
+            [1, 1, 1, 1, 1, 0],
+            [0, 1, -1, 2, -2, 0],
+            [0, 1, 1, 4, 4, 0],
+            [0, 1, -1, 8, -8, 1],
+        ],
+        float,
+    ),
+    stride=4,
+)
+ENLARGED = Filtering(
+    bt=np.array([[1, -1, 0], [0, 1, 0], [0, -1, 1]], float),
+    g=np.array([[1, 0, 0], [1, 1, 1], [0, 0, 1]], float),
+    at=np.array([[1, 1, 0], [0, 1, 1]], float),
+    stride=1,
+)
+
+
+def _transform(
+    kernel: Float[Array, "3 3 Ci Co"], f: Filtering
+) -> list[Float[Array, "3 Ci Co"]]:
+    """The kernel transformed along the width, an array for each product.
+
+    Separate arrays, not a stack: within a scan a slice of a stack is a copy a step.
+    """
+    return _combine(f.g, [kernel[:, j] for j in range(3)])
+
+
+def _forward(
+    x: Float[Array, "B H W Ci"], kernel: Sequence[Float[Array, "3 Ci Co"]], f: Filtering
+) -> Float[Array, "B H W Co"]:
+    """Convolves by f along the width and by XLA's convolution along the height."""
+    # Without the barriers XLA computes what feeds the transform (gates, errors) anew
+    # within each of its many outputs, which takes long to compile as well.
+    x = lax.optimization_barrier(x)
+    batch, height, width, _ = x.shape
+    products = [
+        convolve(d, g[:, None], ((1, 1), (0, 0)))
+        for d, g in zip(_input_tiles(x, 2, f), kernel, strict=True)
+    ]
+    y = jnp.stack(_combine(f.at, products), 3)
+    y = y.reshape(batch, height, -1, y.shape[-1])[:, :, :width]
+    return lax.optimization_barrier(y)
+
+
+def filter_gradient(
+    x: Float[Array, "N H W Ci"], dz: Float[Array, "N H2 W2 Co"], f: Filtering
+) -> Float[Array, "3 3 Ci Co"]:
+    """The kernel's gradient: one contraction over N and space for each product.
+
+    Args:
+      x: inputs; `[N, H, W, Ci]`.
+      dz: gradients of the outputs; twice as high and wide as x where f is `ENLARGED`.
+      f: `F2` or `ENLARGED`.
+    """
+    products = [
+        jnp.stack(
+            [
+                contract(d, e)
+                for d, e in zip(
+                    _input_tiles(d_i, 2, f), _output_tiles(e_i, 2, f), strict=True
+                )
+            ]
+        )
+        for d_i, e_i in zip(_input_tiles(x, 1, f), _output_tiles(dz, 1, f), strict=True)
+    ]
+    g = jnp.asarray(f.g, x.dtype)
+    return jnp.einsum("lh,kj,lkio->hjio", g, g, jnp.stack(products))
+
+
+def _strip_filter_gradient(x: jax.Array, dz: jax.Array, filter_size: int) -> jax.Array:
+    del filter_size
+    x, dz = lax.optimization_barrier((x, dz))
+    return filter_gradient(x, dz, F2)
+
+
+def _strip(f: Filtering) -> Algorithm:
+    return by_turning(
+        partial(_forward, f=f),
+        _strip_filter_gradient,
+        transform=partial(_transform, f=f),
+        only_3x3=True,
+    )
+
+
+def _input_tiles(x: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
+    """B^T d: arrays whose `axis` runs over tiles, one a product."""
+    tiles = -(-x.shape[axis] // f.stride)
+    inputs = f.bt.shape[1]
+    blocks = _blocks(
+        x, axis, f.stride, before=1, tiles=tiles + (inputs - 1) // f.stride
+    )
+    return _combine(
+        f.bt,
+        [
+            lax.slice_in_dim(
+                blocks[j % f.stride], j // f.stride, j // f.stride + tiles, axis=axis
+            )
+            for j in range(inputs)
+        ],
+    )
+
+
+def _output_tiles(dz: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
+    """A dy: arrays whose `axis` runs over tiles, one a product."""
+    outputs = f.at.shape[0]
+    tiles = -(-dz.shape[axis] // outputs)
+    return _combine(f.at.T, _blocks(dz, axis, outputs, before=0, tiles=tiles))
+
+
+def _blocks(x: jax.Array, axis: int, m: int, before: int, tiles: int) -> list:
+    """Pads `axis` with zeros to m * tiles and returns each m-th entry, m arrays."""
+    pads = [(0, 0, 0)] * x.ndim
+    # Negative at the end where the last tile needs none of the last entries.
+    pads[axis] = (before, tiles * m - before - x.shape[axis], 0)
+    shape = (*x.shape[:axis], tiles, m, *x.shape[axis + 1 :])
+    x = lax.pad(x, jnp.zeros((), x.dtype), pads).reshape(shape)
+    return [lax.index_in_dim(x, j, axis + 1, keepdims=False) for j in range(m)]
+
+
+def _combine(matrix: np.ndarray, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Matrix times a vector of arrays, written as sums: XLA fuses each row."""
+    rows = []
+    for row in matrix:
+        terms = [
+            x if c == 1 else -x if c == -1 else float(c) * x
+            for c, x in zip(row, arrays, strict=True)
+            if c
+        ]
+        rows.append(sum(terms[1:], terms[0]))
+    return rows
+
+
+STRIP2, STRIP4 = _strip(F2), _strip(F4)

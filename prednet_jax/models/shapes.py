@@ -1,0 +1,68 @@
+"""Which convolutions a network has, by their names in the parameters.
+
+The gates of a layer see the layer above through up(h), the nearest-neighbour x2
+enlargement. Those convolutions are marked `upsampled`: their input arrives at half the
+size, so that an algorithm may fold the enlargement into the kernel
+(`convolution.folded`).
+"""
+
+from dataclasses import dataclass
+
+from prednet_jax.config import PredNetConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """One convolution of the network: odd filter, stride 1, zero 'same' padding.
+
+    Attributes:
+        height: rows of the output map.
+        width: columns of the output map.
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        filter_size: odd k of the k x k kernel.
+        upsampled: the input comes at half height and width and is enlarged first.
+        algorithm: one of `config.CONVOLUTIONS`.
+    """
+
+    height: int
+    width: int
+    in_channels: int
+    out_channels: int
+    filter_size: int
+    upsampled: bool = False
+    algorithm: str = "auto"
+
+
+def convolutions(config: PredNetConfig) -> dict[str, Convolution]:
+    """Shape and algorithm of each convolution of a network.
+
+    The names are those of the parameters, in the module docstring of `models.prednet`.
+    """
+    table = {}
+    for layer, (channels, recurrent) in enumerate(
+        zip(config.channels, config.recurrent, strict=True)
+    ):
+        height, width = config.size(layer)
+        r_filter = config.r_filters[layer]  # type: ignore[index]
+        # Filter size, input channels, output channels.
+        sizes = {
+            "gates": (r_filter, recurrent + 2 * channels, 4 * recurrent),
+            "prediction": (config.ahat_filters[layer], recurrent, channels),  # type: ignore[index]
+        }
+        if layer + 1 < config.layers:
+            above = layer + 1
+            sizes["top_down"] = (r_filter, config.recurrent[above], 4 * recurrent)
+            a_filter = config.a_filters[layer]  # type: ignore[index]
+            sizes["features"] = (a_filter, 2 * channels, config.channels[above])
+        for kind, (filter_size, inputs, outputs) in sizes.items():
+            table[f"{kind}_{layer}"] = Convolution(
+                height=height,
+                width=width,
+                in_channels=inputs,
+                out_channels=outputs,
+                filter_size=filter_size,
+                upsampled=kind == "top_down",
+                algorithm=config.convolution,
+            )
+    return table
