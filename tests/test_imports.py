@@ -17,7 +17,7 @@ LAYERS = [
     {"models", "noise", "data", "saddles", "curvature", "statistics", "records"},
     {"objectives", "optimizers"},
     {"training", "weights", "backends", "report"},
-    {"study"},
+    {"study", "studies"},
     {"__init__"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}

@@ -1,0 +1,1 @@
+"""Studies: questions put to the networks, each by a module of its own."""
