@@ -1,0 +1,167 @@
+r"""How small a split has to be for noise to matter, by the linear theory of escape.
+
+Near the symmetric start the difference D = W - s W grows by a factor r an update,
+along one direction u. Noise kicks it at each update, and amounts to a split of
+
+    c_sigma = 0.674 kick / ((r - b1) sqrt(1 - r^-2)),
+
+with kick the standard deviation of what one noisy update adds along u, and b1 Adam's
+first decay (`prednet_jax.escape`). Noise saves an update or more only where the split
+is below c_sigma / sqrt(r^2 - 1). All three are measured here, not assumed:
+
+    r      the growth of the asymmetry without noise, from a small split
+    u      D of that run: whatever it started as, growth has turned it
+    kick   one update under noise, drawn several times, from weights that are twins
+
+Results are in units of the asymmetry, |D| over the norm of the weights, of a random
+split: of its n independent directions u is one, so that its projection on u is smaller
+by sqrt(n). The network learns meanwhile, r and u change, and the result is an order of
+magnitude.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from prednet_jax import errors, escape
+from prednet_jax.studies import symmetric_runs, symmetric_start
+from prednet_jax.studies.symmetric_runs import Design, Run
+from prednet_jax.training import loop, truncated
+
+_FIRST_DECAY = 0.9  # of chainer_adam
+
+
+class Usefulness(NamedTuple):
+    """Up to which random split noise matters, in units of the asymmetry.
+
+    Attributes:
+        seed: root seed of the run.
+        rate: ln r, growth of the asymmetry an update.
+        kick: what one noisy update adds along u, as a random split (see the module).
+        c_sigma: the split that the noise amounts to.
+        useful: the split below which noise saves an update or more.
+        initial: asymmetry of the ordinary random weights of this seed.
+        orders: log10 of initial over useful.
+    """
+
+    seed: int
+    rate: float
+    kick: float
+    c_sigma: float
+    useful: float
+    initial: float
+    orders: float
+
+
+def usefulness(
+    design: Design,
+    seed: int,
+    *,
+    arm: str = "tile",
+    delta: float = 1e-6,
+    at: int = 400,
+    until: int = 600,
+    draws: int = 16,
+) -> Usefulness:
+    """Measures r, u and kick from trainings of `until` updates.
+
+    Args:
+        design: the network and its training.
+        seed: root seed.
+        arm: whose noise.
+        delta: split of the run that shows r and u.
+        at: update after which the noisy one is made, and from which r is taken.
+        until: update up to which r is taken.
+        draws: noisy updates, at least 2.
+
+    Raises:
+        UserError: a number is outside what is accepted, the split does not grow, or
+            the twins have separated by `until`.
+    """
+    errors.whole("at", at, 1, design.updates - 1)
+    errors.whole("until", until, at + 1, design.updates)
+    errors.whole("draws", draws, 2)
+    away = _compare(design)
+    begin, end = _states(design, Run("symmetric", "float32", delta, seed), (at, until))
+    before, after = away(begin.params), away(end.params)
+    if not before < after < symmetric_runs.SEPARATED:
+        raise errors.UserError(
+            f"at={at}, until={until}: asymmetry {before:.1e} and {after:.1e}; expected "
+            f"it to grow, and to stay below {symmetric_runs.SEPARATED}"
+        )
+    rate = math.log(after / before) / (until - at)
+    u = _difference(begin.params, design)
+    (twins,) = _states(design, Run("symmetric", "float32", 0.0, seed), (at,))
+    kicks = _kicks(design, twins, seed, arm, draws) @ u / np.linalg.norm(u)
+    # Twins have opposite differences: half of those that are not zero are independent.
+    directions = np.count_nonzero(u) / 2
+    kick = float(
+        np.std(kicks, ddof=1)
+        * math.sqrt(directions)
+        / np.linalg.norm(_vector(twins.params))
+    )
+    growth = _growth(rate)
+    c_sigma = escape.noise_projection(kick, growth)
+    useful = escape.useful_projection(c_sigma, growth)
+    initial = away(loop.initial_params(design.config, seed))
+    orders = math.log10(initial / useful) if useful else math.inf
+    return Usefulness(seed, rate, kick, c_sigma, useful, initial, orders)
+
+
+def _growth(rate: float) -> escape.Growth:
+    """Adam's growth at a measured rate; kicks are measured too, hence of unit size."""
+    r, decay = math.exp(rate), _FIRST_DECAY
+    return escape.Growth(math.expm1(rate), r - decay / r, decay, kick=1.0)
+
+
+def _compare(design: Design) -> Callable[[dict], float]:
+    """The asymmetry as a number."""
+    _, compare = symmetric_runs.compiled(design, "float32")
+    return lambda params: float(compare(params)[0])
+
+
+def _states(
+    design: Design, run: Run, stops: tuple[int, ...]
+) -> list[truncated.TrainState]:
+    """The states of a run after the updates named, in their order."""
+    update, _ = symmetric_runs.compiled(design, run.arm)
+    optimizer = loop.default_optimizer(design.config, design.updates)
+    state = truncated.initial_train_state(
+        design.config, symmetric_runs.start(run, design), optimizer
+    )
+    source, schedule = symmetric_runs.frames(run.seed, design)
+    steps = loop.train(update, state, source, schedule, seed=run.seed)
+    return [
+        after
+        for after, record in itertools.islice(steps, max(stops))
+        if record.update in stops
+    ]
+
+
+def _kicks(
+    design: Design, twins: truncated.TrainState, seed: int, arm: str, draws: int
+) -> np.ndarray:
+    """W - s W after one noisy update of twins, `[draws, weights]`."""
+    update, _ = symmetric_runs.compiled(design, arm)
+    source, schedule = symmetric_runs.frames(seed, design)
+    kicks = []
+    for draw in range(draws):
+        # The seed is that of the noise here; frames and weights are those of the run.
+        after, _ = next(loop.train(update, twins, source, schedule, seed=draw))
+        kicks.append(_difference(after.params, design))
+    return np.stack(kicks)
+
+
+def _difference(params: dict, design: Design) -> np.ndarray:
+    """W - s W as one vector, in double precision."""
+    other = symmetric_start.exchange(params, design.config, design.pairs)
+    return _vector(params) - _vector(other)
+
+
+def _vector(params: dict) -> np.ndarray:
+    leaves = jax.tree.leaves(params)
+    return np.concatenate([np.asarray(x, np.float64).ravel() for x in leaves])

@@ -1,0 +1,257 @@
+r"""PredNet started on a saddle that comes from a symmetry: every channel has a twin.
+
+A network whose hidden units come in pairs of equal units computes what a network of
+half the width computes. Such weights are critical for everything that tells the two
+apart: equal units have equal gradients, so that in exact arithmetic gradient descent,
+momentum and Adam keep them equal for ever (Fukumizu and Amari 2000). Only what treats
+the two differently can leave: a difference at the start, rounding, or noise.
+
+Let s exchange the twins, channel i with i + n/2, in all paired layers at once. With W
+the weights, s W the exchanged ones and f the network,
+
+    f(s W) = f(W),   s s W = W,   grad f (s W) = s grad f (W).
+
+W = s W is the symmetric start. A kernel from paired channels to paired channels then
+has four blocks [[P, Q], [Q, P]], and since twins send out equal values, f depends on
+P + Q alone. The two kinds of blocks are one function with two arithmetics:
+
+    equal     P = Q: a unit adds the very terms that its twin adds, in the same order.
+              Where a program rounds all columns alike, twins stay equal bit for bit.
+    mirrored  P != Q: the terms are the same and come in another order, as they would
+              in any pair of units that are not copies: rounding separates the twins.
+
+In `equal` P stays Q, since the gradients of all four blocks are equal.
+
+References:
+    Fukumizu and Amari, Neural Networks 13(3), 2000: critical points that a network
+    inherits from a smaller one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from prednet_jax import errors
+from prednet_jax.config import PredNetConfig
+
+BLOCKS = ("equal", "mirrored")
+Params = Mapping[str, Mapping[str, jax.Array]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Which layers have twins: channels i and i + n/2 of n, n even.
+
+    Attributes:
+        features: layers whose features A (with prediction and error) are paired; not
+            the bottom one, whose features are the frame's colours.
+        recurrent: layers whose recurrent state R is paired.
+    """
+
+    features: frozenset[int]
+    recurrent: frozenset[int]
+
+
+def all_pairs(config: PredNetConfig) -> Pairs:
+    """Twins wherever they are possible: every even width, but not the frame's colours.
+
+    Raises:
+        UserError: no width is even.
+    """
+    above = range(1, config.layers)
+    features = frozenset(n for n in above if config.channels[n] % 2 == 0)
+    recurrent = frozenset(n for n, r in enumerate(config.recurrent) if r % 2 == 0)
+    if not features and not recurrent:
+        raise errors.UserError(
+            f"channels={config.channels}, r_channels={config.recurrent}: expected an "
+            "even width above the frame's colours"
+        )
+    return Pairs(features=features, recurrent=recurrent)
+
+
+def exchange(params: Params, config: PredNetConfig, pairs: Pairs) -> dict:
+    """The weights with every twin in the other's place: another name, one network.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        pairs: which layers are paired.
+
+    Returns:
+        A tree like `params`.
+
+    Raises:
+        UserError: a paired layer has an odd width.
+    """
+
+    def exchanged(x: jax.Array, orders: dict[int, np.ndarray]) -> jax.Array:
+        for axis, order in orders.items():
+            x = jnp.take(x, order, axis=axis)
+        return x
+
+    return _mapped(exchanged, params, config, pairs)
+
+
+def symmetrise(
+    params: Params, config: PredNetConfig, pairs: Pairs, *, blocks: str = "equal"
+) -> dict:
+    """Makes the channels of every pair twins, bit for bit.
+
+    Incoming weights become those of the first twin, outgoing ones the mean of both,
+    which keeps the variance of what a unit receives from independent weights. Weights
+    of this kind are returned with the same bits.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        pairs: which layers are paired.
+        blocks: `equal`; or `mirrored`, which adds +-D to the blocks of kernels between
+            paired channels, with D the alternating part of `params`.
+
+    Returns:
+        A tree like `params`, equal to its `exchange`.
+
+    Raises:
+        UserError: a paired layer has an odd width, or `blocks` is unknown.
+    """
+    errors.one_of("blocks", blocks, BLOCKS)
+
+    def twins(x: jax.Array, orders: dict[int, np.ndarray]) -> jax.Array:
+        *inputs, (last, outputs) = orders.items()
+        y = jnp.take(x, np.minimum(outputs, np.arange(len(outputs))), axis=last)
+        for axis, order in inputs:
+            # Addition commutes: both twins get the same bits.
+            y = (y + jnp.take(y, order, axis=axis)) * jnp.asarray(0.5, x.dtype)
+            if blocks == "mirrored":
+                other = jnp.take(x, order, axis=axis)
+                whole = x + jnp.take(other, outputs, axis=last)
+                half = other + jnp.take(x, outputs, axis=last)
+                y = y + (whole - half) * jnp.asarray(0.25, x.dtype)
+        return y
+
+    return _mapped(twins, params, config, pairs)
+
+
+def split(
+    params: Params, config: PredNetConfig, pairs: Pairs, delta: float, key: jax.Array
+) -> dict:
+    """Moves twins apart: w becomes w (1 + delta u), with u opposite in the two.
+
+    u is standard normal up to that, and zero where the exchange leaves a weight in its
+    place. The asymmetry becomes about 2 delta. A delta of 1e-8 is below the resolution
+    of float32, and moves but the few weights whose u is above 3, to the next number.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        pairs: which layers are paired.
+        delta: relative size, from 0 (the same bits) to below 1.
+        key: consumed for u.
+
+    Returns:
+        A tree like `params`.
+
+    Raises:
+        UserError: delta is outside its range, or a paired layer has an odd width.
+    """
+    if not 0 <= delta < 1:
+        raise errors.UserError(f"delta={delta!r}: expected a number from 0 to below 1")
+    params = {name: dict(group) for name, group in params.items()}
+    flat, unravel = ravel_pytree(jax.tree.map(lambda x: x.astype(jnp.float32), params))
+    u = unravel(jax.random.normal(key, flat.shape, jnp.float32))
+
+    def moved(x: jax.Array, u: jax.Array, other: jax.Array) -> jax.Array:
+        # In double precision on the host: 1 + 1e-8 u is 1 in float32.
+        opposite = (np.asarray(u, np.float64) - np.asarray(other)) / np.sqrt(2.0)
+        return jnp.asarray((np.asarray(x) * (1.0 + delta * opposite)).astype(x.dtype))
+
+    return jax.tree.map(moved, params, u, exchange(u, config, pairs))
+
+
+def asymmetry(params: Params, config: PredNetConfig, pairs: Pairs) -> jax.Array:
+    """Norm of (weights - exchanged weights) over the norm of the weights, a scalar.
+
+    0 for twins; about sqrt(2) for independent weights, all of them paired.
+    """
+    other = exchange(params, config, pairs)
+    away = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), dict(params), other)
+    whole = jax.tree.map(lambda a: jnp.sum(jnp.square(a)), dict(params))
+    return jnp.sqrt(sum(jax.tree.leaves(away)) / sum(jax.tree.leaves(whole)))
+
+
+def unequal(params: Params, config: PredNetConfig, pairs: Pairs) -> jax.Array:
+    """How many weights are not, bit for bit, what the exchange puts in their place.
+
+    Unlike `asymmetry` it cannot underflow to 0.
+    """
+    other = exchange(params, config, pairs)
+    counts = jax.tree.map(
+        lambda a, b: jnp.sum(a != b, dtype=jnp.int32), dict(params), other
+    )
+    return sum(jax.tree.leaves(counts), jnp.zeros((), jnp.int32))
+
+
+def _mapped(
+    function: Callable, params: Params, config: PredNetConfig, pairs: Pairs
+) -> dict:
+    return {
+        group: {
+            leaf: function(x, _orders(config, pairs, group, leaf))
+            for leaf, x in leaves.items()
+        }
+        for group, leaves in params.items()
+    }
+
+
+def _orders(
+    config: PredNetConfig, pairs: Pairs, group: str, leaf: str
+) -> dict[int, np.ndarray]:
+    """The axes of a parameter that hold channels, and the exchange along each.
+
+    The input channels of a kernel `[k, k, in, out]` come first; the output channels,
+    the last axis of every leaf, come last.
+    """
+    kind, number = group.rsplit("_", 1)
+    layer = int(number)
+
+    def order(width: int, paired: bool) -> np.ndarray:
+        if paired and width % 2:
+            raise errors.UserError(
+                f"layer {layer}: {width} channels cannot be paired; expected an even "
+                "number"
+            )
+        return np.roll(np.arange(width), width // 2 if paired else 0)
+
+    def features(layer: int) -> np.ndarray:
+        return order(config.channels[layer], layer in pairs.features)
+
+    def recurrent(layer: int) -> np.ndarray:
+        return order(config.recurrent[layer], layer in pairs.recurrent)
+
+    def errors_of(layer: int) -> list[np.ndarray]:
+        return [features(layer)] * 2
+
+    if leaf == "peephole":
+        return {3: recurrent(layer)}
+    if kind == "gates":
+        inputs = [recurrent(layer), *errors_of(layer)]
+        outputs = [recurrent(layer)] * 4
+    elif kind == "top_down":
+        inputs, outputs = [recurrent(layer + 1)], [recurrent(layer)] * 4
+    elif kind == "prediction":
+        inputs, outputs = [recurrent(layer)], [features(layer)]
+    else:
+        inputs, outputs = errors_of(layer), [features(layer + 1)]
+    if leaf == "bias":
+        return {0: _side_by_side(outputs)}
+    return {2: _side_by_side(inputs), 3: _side_by_side(outputs)}
+
+
+def _side_by_side(orders: list[np.ndarray]) -> np.ndarray:
+    """One order for several blocks of channels after each other."""
+    starts = np.cumsum([0, *map(len, orders[:-1])])
+    return np.concatenate([o + start for o, start in zip(orders, starts, strict=True)])
