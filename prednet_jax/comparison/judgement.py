@@ -59,7 +59,7 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
         "losses": measured,
         "manipulation": {name: dataclasses.asdict(c) for name, c in checks.items()},
         "margins": {name: margin.as_dict() for name, margin in margins.items()},
-        "controls": dict(controls),
+        "controls": {name: _plain(value) for name, value in controls.items()},
         "arms": [row for arm_runs in found.values() for row in _arms(design, arm_runs)],
         "excluded": [row for one in every for row in one.excluded],
         "fingerprints": {
@@ -141,6 +141,11 @@ def evidence(
         noise_can_help=controls.get("noise_can_help"),
         diverged=len({row["seed"] for one in asked for row in one.excluded}),
     )
+
+
+def _plain(value: Any) -> Any:
+    """A control as JSON has it."""
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
 
 
 def _gpu(made: list[Contrast]) -> Contrast | None:
