@@ -81,13 +81,7 @@ def integers(name: str) -> tuple[int, ...]:
     Raises:
         UserError: an entry is no whole number.
     """
-    values = getattr(FLAGS, name)
-    try:
-        return tuple(int(value) for value in values or ())
-    except ValueError:
-        raise UserError(
-            f"--{name}={','.join(values)}: expected whole numbers such as 3,48,96,192"
-        ) from None
+    return _entries(name, int, "whole numbers such as 3,48,96,192")
 
 
 def numbers(name: str) -> tuple[float, ...]:
@@ -96,13 +90,15 @@ def numbers(name: str) -> tuple[float, ...]:
     Raises:
         UserError: an entry is no number.
     """
-    values = getattr(FLAGS, name)
+    return _entries(name, float, "numbers such as 1,0.1")
+
+
+def _entries(name: str, kind: type, accepted: str) -> tuple:
+    values = getattr(FLAGS, name) or ()
     try:
-        return tuple(float(value) for value in values or ())
+        return tuple(map(kind, values))
     except ValueError:
-        raise UserError(
-            f"--{name}={','.join(values)}: expected numbers such as 1,0.1"
-        ) from None
+        raise UserError(f"--{name}={','.join(values)}: expected {accepted}") from None
 
 
 def check_numbers(low: int, *names: str) -> None:
@@ -155,7 +151,11 @@ def task() -> Task:
     if FLAGS.model == "prednet":
         return tasks.of(prednet_config())
     if FLAGS.model != "autoencoder":
-        return tasks.load(FLAGS.model)
+        found = tasks.load(FLAGS.model)
+        for name in ("channels", "r_channels", "height", "width", "hidden"):
+            if FLAGS[name].present:
+                raise UserError(f"--{name}: expected none; {found.name} has its own")
+        return found
     return tasks.of(
         AutoencoderConfig(
             height=28 if FLAGS.height is None else FLAGS.height,

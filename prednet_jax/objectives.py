@@ -233,13 +233,12 @@ def squares(
     Args:
         predictions: of the window.
         targets: what they are to be.
-        state: carried to the next window.
+        state: carried on.
         first: whether the window starts a sequence.
         stale: whether every prediction is pulled towards the last target.
         stand_in: whether the first transition of a first window has no weight.
 
-    Returns:
-        The number to minimise, and a `WindowResult`.
+    Returns: the number to minimise, and a `WindowResult`.
     """
     frame_losses = jnp.square(predictions - targets).mean(axis=(1, 2, 3, 4))
     scored = jnp.ones_like(frame_losses)

@@ -138,7 +138,7 @@ def read_json(path: str | os.PathLike) -> Any:
         return json.loads(Path(path).read_text())
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror}; expected a JSON file") from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: {error}; expected a JSON file") from None
 
 
@@ -235,7 +235,7 @@ def read_run(directory: str | os.PathLike) -> Run:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror}; expected metrics") from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: {error}; expected JSON lines") from None
     if not rows:
         raise RecordError(f"{path}: empty; expected one object an update")

@@ -92,7 +92,7 @@ def loss_curves(results: Results, theme: Theme, model: str) -> bytes | None:
             axes.set_xlim(0, control.update[-1])
             axes.tick_params(labelsize=8, labelleft=number % 2 == 0)
             axes.tick_params(labelbottom=number >= len(arms) - 2)
-            shade = look.colour(arm, theme)
+            shade = look.colour(arm, theme, results.role(model, arm))
             axes.set_title(arm, loc="left", size=9, weight="bold", color=shade, pad=5)
             change = gap(results.contrast(model, arm))
             corner: Any = {"transform": axes.transAxes, "ha": "right", "va": "top"}
@@ -118,7 +118,8 @@ def _small_line(
     curve = band(results, model, arm)
     if curve is None:
         return
-    shade = theme.muted if arm == CONTROL else look.colour(arm, theme)
+    shade = look.colour(arm, theme, results.role(model, arm))
+    shade = theme.muted if arm == CONTROL else shade
     axes.fill_between(
         curve.update, curve.low, curve.high, color=shade, alpha=0.15, lw=0
     )

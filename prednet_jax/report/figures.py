@@ -54,7 +54,7 @@ def differences(results: Results, theme: Theme, model: str) -> bytes | None:
         axes.axvline(0, color=theme.muted, lw=0.7)
         axes.grid(visible=False)
         for row, (one, v) in enumerate(zip(chosen, values, strict=True)):
-            shade = look.colour(one["treatment"], theme)
+            shade = look.colour(one["treatment"], theme, one.get("role", ""))
             same = identical(one)
             axes.plot(v[[0, 2]], [row, row], color=shade, lw=2.4, alpha=0.65)
             axes.plot(

@@ -72,6 +72,13 @@ class Results:
                 return one
         return None
 
+    def role(self, model: str, arm: str) -> str:
+        """What an arm is for, as recorded; empty in records of before."""
+        for one in self.verdict.get("arms") or []:
+            if (one.get("model"), one.get("name")) == (model, arm):
+                return str(one.get("role", ""))
+        return ""
+
     def section(self, name: str) -> dict[str, Any]:
         """A section of the verdict that is an object; empty where there is none."""
         found = self.verdict.get(name) or {}

@@ -96,14 +96,11 @@ _MEANINGS = {
 }
 
 
-def colour(arm: str, theme: Theme) -> str:
-    """The colour of an arm: that of the longest name it starts with, else grey."""
+def colour(arm: str, theme: Theme, role: str = "") -> str:
+    """The colour of an arm: that of its name, or of its role, else grey."""
     if arm == "float32":
         return theme.ink
-    for name in sorted(theme.colours, key=len, reverse=True):
-        if arm.startswith(name):
-            return theme.colours[name]
-    return theme.muted
+    return theme.colours.get(arm, theme.colours.get(role, theme.muted))
 
 
 def plain_name(arm: str) -> str:

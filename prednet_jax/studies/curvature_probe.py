@@ -7,7 +7,7 @@ and the same loss.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,18 +127,7 @@ def saved(
         UserError: the directory is no such run, or lacks a checkpoint.
     """
     manifest = records.read_json(folder / records.MANIFEST)
-    found = checkpoints.updates(folder)
-    if not found:
-        raise UserError(
-            f"--run={folder}: no checkpoints; expected a run of train.py with "
-            "--checkpoint_every"
-        )
-    missing = [update for update in updates or () if update not in found]
-    if missing:
-        raise UserError(
-            f"--updates={','.join(map(str, updates or ()))}: {missing[0]} was not "
-            f"saved in {folder}; expected some of {', '.join(map(str, found))}"
-        )
+    chosen = _saved_updates(folder, updates)
     try:
         task = tasks.recorded(manifest["model"], manifest["network"])
         task = task.with_convolution(_CONVOLUTION)
@@ -173,12 +162,29 @@ def saved(
             loop.initial_params(task, seed), trained_in, None, seed
         )
         like = truncated.initial_train_state(task, params, task.optimizer(total))
-        for update in updates or found:
+        for update in chosen:
             yield _stop(checkpoints.restore(folder, update, like), adam, dtype)
 
     samples = windows if task.windowed else images
     loss, moments = _probe_set(task, method, source, schedule, dtype, samples)
     return Subject(task.name, seed, loss, moments, stops())
+
+
+def _saved_updates(folder: Path, updates: tuple[int, ...] | None) -> Sequence[int]:
+    """The updates asked for, all of which were saved; None: all saved ones."""
+    found = checkpoints.updates(folder)
+    if not found:
+        raise UserError(
+            f"--run={folder}: no checkpoints; expected a run of train.py with "
+            "--checkpoint_every"
+        )
+    missing = [update for update in updates or () if update not in found]
+    if missing:
+        raise UserError(
+            f"--updates={','.join(map(str, updates or ()))}: {missing[0]} was not "
+            f"saved in {folder}; expected some of {', '.join(map(str, found))}"
+        )
+    return updates or found
 
 
 def _open(task: Task, name: str | None, seed: int, **crop: Any) -> data.FrameSource:

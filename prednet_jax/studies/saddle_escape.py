@@ -10,7 +10,7 @@ The way of the data: `measure` (a program a function, precision and noise) -> `c
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -85,16 +85,7 @@ def measure(
     Returns:
         One group an optimiser and form, ready for JSON.
     """
-    inject = noise.inject(saddles.rotated_gradient(function), spec)
-    on_gradient = noise.at(spec, "gradient")
-
-    def gradient(key: jax.Array, x: jax.Array, rotation: jax.Array) -> jax.Array:
-        inner, outer = jax.random.split(key)
-        found = inject(inner, x, rotation)
-        if on_gradient is None:
-            return found
-        return noise.perturb_tree(on_gradient, outer, found)
-
+    gradient = _noisy_gradient(function, spec)
     rules = [optimizer(name, function, adam_rate=adam_rate) for name in optimizers]
     with jax.enable_x64(precision == "float64"):
         runs = saddles.escape_runs(
@@ -129,6 +120,21 @@ def measure(
         ]
         groups.append(group)
     return groups
+
+
+def _noisy_gradient(function: SaddleFunction, spec: noise.NoiseSpec) -> Callable:
+    """`gradient(key, x, rotation)` under a noise."""
+    inject = noise.inject(saddles.rotated_gradient(function), spec)
+    on_gradient = noise.at(spec, "gradient")
+
+    def gradient(key: jax.Array, x: jax.Array, rotation: jax.Array) -> jax.Array:
+        inner, outer = jax.random.split(key)
+        found = inject(inner, x, rotation)
+        if on_gradient is None:
+            return found
+        return noise.perturb_tree(on_gradient, outer, found)
+
+    return gradient
 
 
 def _predict(

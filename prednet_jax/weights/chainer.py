@@ -66,6 +66,10 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
         raise UserError(
             f"{path}: no array {error}; expected a model file of the Chainer PredNet"
         ) from None
+    except (ValueError, IndexError) as error:
+        raise UserError(
+            f"{path}: {error}; expected a model file of the Chainer PredNet"
+        ) from None
     return config, params
 
 

@@ -70,6 +70,8 @@ def load_keras(
         raise UserError(
             f"{path}: no array {error}; expected a whole PredNet layer"
         ) from None
+    except (ValueError, IndexError) as error:
+        raise UserError(f"{path}: {error}; expected a PredNet layer") from None
     return config, params
 
 

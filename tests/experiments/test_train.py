@@ -162,6 +162,10 @@ def test_one_thread_is_really_one(tmp_path):
         (["--replicas=3", "--devices=2"], "replicas=3 with batch=1 on 2 devices"),
         (["--batch=0"], "--batch=0: expected a whole number, at least 1"),
         (["--coordinator=x:1"], "--coordinator: expected --replicas or --batch"),
+        (
+            ["--model=tests.experiments.tiny_task:TINY"],
+            "--channels: expected none; tests.experiments.tiny_task:TINY has its own",
+        ),
         (["--model=resnet"], "model='resnet': expected prednet, autoencoder or mod"),
         (["--model=no.such:TASK"], "no module no.such"),
         (["--model=json:dumps"], "expected prednet, autoencoder or module:object"),

@@ -301,7 +301,9 @@ def test_colours_follow_the_arm():
         assert (
             theme.colour("gpu_deterministic", look) == look.colours["gpu_deterministic"]
         )
-        assert theme.colour("gaussian_0.1", look) == look.colours["gaussian"]
+        assert (
+            theme.colour("gaussian_0.1", look, "gaussian") == look.colours["gaussian"]
+        )
         assert theme.colour("convolution_winograd", look) == look.muted
         assert len(set(look.colours.values())) == len(look.colours)
 

@@ -5,6 +5,7 @@ tensor: an independent float32 re-implementation reached 1e-6, and leaving out t
 truncation leak alone costs 18 to 35 % on the worst tensor.
 """
 
+import shutil
 from pathlib import Path
 
 import jax
@@ -12,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax import objectives
+from prednet_jax import objectives, weights
+from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 from prednet_jax.training import truncated
 from prednet_jax.weights import chainer
@@ -109,3 +111,21 @@ def test_bad_files_are_named(tmp_path):
     (tmp_path / "text.npz").write_text("no npz")
     with pytest.raises(ValueError, match=r"text\.npz: unreadable"):
         chainer.load_chainer(tmp_path / "text.npz")
+    original = dict(np.load(GOLDEN / "initial.model.npz"))
+    flat = {name: value.ravel() for name, value in original.items()}
+    np.savez(tmp_path / "flat.npz", **flat)
+    with pytest.raises(UserError, match=r"flat\.npz: .* expected a model file"):
+        chainer.load_chainer(tmp_path / "flat.npz")
+
+
+def test_a_file_is_known_by_what_it_holds(tmp_path):
+    shutil.copy(GOLDEN / "initial.model.npz", tmp_path / "model.hdf5")
+    config, _ = weights.load(tmp_path / "model.hdf5", height=8, width=8)
+    assert (config.variant, config.height) == ("watanabe", 24)
+    keras = GOLDEN.parent / "keras_tiny" / "A_modelcheckpoint_full.hdf5"
+    shutil.copy(keras, tmp_path / "weights")
+    config, _ = weights.load(tmp_path / "weights", height=24, width=32)
+    assert (config.variant, config.height) == ("lotter", 24)
+    for broken, message in (("nowhere", "No such file"), (".", "Is a directory")):
+        with pytest.raises(UserError, match=message):
+            weights.load(tmp_path / broken, height=24, width=32)
