@@ -43,8 +43,8 @@ def sentence(results: Results, model: str) -> str:
     noise = results.contrast(model, "reduction_order")
     if word == "supported":
         return (
-            "Noise lowers the loss beyond the margin, where training stalls and "
-            "negative curvature was measured."
+            "Noise lowers the loss beyond the margin on most seeds, reproduced by an "
+            "independent draw of the noise."
         )
     if word == "refuted":
         if identical(noise):

@@ -39,7 +39,15 @@ class Band:
 
 def band(results: Results, model: str, arm: str) -> Band | None:
     """The loss curve of an arm over its seeds, or None where it was not run."""
-    curves = list(results.losses.get(model, {}).get(arm, {}).values())
+    return _band(list(results.losses.get(model, {}).get(arm, {}).values()))
+
+
+def copy_band(results: Results, model: str) -> Band | None:
+    """The loss of copying the last frame, or None where frames have no order."""
+    return _band(list(results.copied.get(model, {}).values()))
+
+
+def _band(curves: list[NDArray[np.float64]]) -> Band | None:
     if not curves:
         return None
     length = min(map(len, curves))
@@ -63,7 +71,7 @@ def loss_curves(results: Results, theme: Theme, model: str) -> bytes | None:
     Small panels, because curves that coincide hide one another in one. At most
     `MOST_ARMS` arms, in the order of the contrasts.
     """
-    control = band(results, model, CONTROL)
+    control, copied = band(results, model, CONTROL), copy_band(results, model)
     arms = shown_arms(results, model)[:MOST_ARMS]
     if control is None or not arms:
         return None
@@ -86,6 +94,8 @@ def loss_curves(results: Results, theme: Theme, model: str) -> bytes | None:
                 grid[number // 2, number % 2], sharex=first, sharey=first
             )
             first = first or axes
+            if copied is not None:
+                axes.plot(copied.update, copied.middle, color=theme.ink, lw=1, ls=":")
             for name in (CONTROL, arm):
                 _small_line(axes, results, theme, model, name)
             look.log_axis(axes)

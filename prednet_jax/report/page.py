@@ -178,8 +178,8 @@ def _curves(results: Results, images: Images) -> str:
     return (
         "<section><h2>Training, arm by arm</h2><p>Each arm over the control in grey, "
         f"{html.escape(_smoothing(results))}, logarithmic scale. Line: median "
-        "seed. Band: middle half of the seeds. At the right the difference at the end "
-        "of training."
+        "seed. Band: middle half of the seeds. Dotted: the loss of copying the last "
+        "frame. At the right the difference at the end of training."
         f'{more}</p><div class="columns">{"".join(figures)}</div></section>'
     )
 

@@ -48,12 +48,14 @@ class Results:
       directory: where it lies.
       verdict: the content of verdict.json.
       losses: loss of each update by model, arm and seed, [updates].
+      copied: loss of copying the last frame, by model and seed, [updates].
       examples: predicted frames by model and arm.
     """
 
     directory: Path
     verdict: dict[str, Any]
     losses: dict[str, dict[str, dict[int, NDArray[np.float64]]]]
+    copied: dict[str, dict[int, NDArray[np.float64]]]
     examples: dict[str, dict[str, Examples]]
 
     @property
@@ -132,11 +134,14 @@ def load(directory: str | Path) -> Results:
     directory = Path(directory)
     verdict = _read_verdict(directory / VERDICT)
     losses: dict[str, dict[str, dict[int, NDArray[np.float64]]]] = {}
+    copied: dict[str, dict[int, NDArray[np.float64]]] = {}
     examples: dict[str, dict[str, Examples]] = {}
     collected: dict[tuple[str, str, int], list[NDArray[np.float64]]] = {}
     for folder in sorted((directory / "runs").glob("*/*/seed_*")):
         model, arm = folder.parts[-3:-1]
-        loss, seed = _read_losses(folder)
+        loss, copy, seed = _read_losses(folder)
+        if copy is not None and np.isfinite(copy).all():
+            copied.setdefault(model, {})[seed] = copy
         collected.setdefault((model, arm, seed), []).append(loss)
         path = folder / "examples.npz"
         if path.exists() and arm not in examples.setdefault(model, {}):
@@ -145,7 +150,7 @@ def load(directory: str | Path) -> Results:
         seeds = losses.setdefault(model, {}).setdefault(arm, {})
         shortest = min(map(len, curves))
         seeds[seed] = np.mean([curve[:shortest] for curve in curves], axis=0)
-    return Results(directory, verdict, losses, examples)
+    return Results(directory, verdict, losses, copied, examples)
 
 
 def _read_verdict(path: Path) -> dict[str, Any]:
@@ -179,12 +184,14 @@ def _read_verdict(path: Path) -> dict[str, Any]:
     return verdict
 
 
-def _read_losses(folder: Path) -> tuple[NDArray[np.float64], int]:
-    """Loss of each update, [updates], and the seed."""
+def _read_losses(
+    folder: Path,
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, int]:
+    """Loss of each update and of copying the last frame, [updates], and the seed."""
     path = folder / records.METRICS
     try:
         run = records.read_run(folder)
-        loss = run.metrics["loss"]
+        loss, copy = run.metrics["loss"], run.metrics.get("copy_last_frame_loss")
     except RecordError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -201,7 +208,7 @@ def _read_losses(folder: Path) -> tuple[NDArray[np.float64], int]:
                 "number"
             )
         seed = int(named[1])
-    return loss, seed
+    return loss, copy, seed
 
 
 def _read_examples(path: Path) -> Examples:

@@ -33,6 +33,8 @@ class UpdateRecord:
         frames_seen: transitions scored so far.
         loss: mean over the window of the MSE against true targets.
         last_frame_loss: MSE of the window's last prediction, as Chainer logs it.
+        copy_last_frame_loss: mean over the same transitions of the MSE of copying the
+            frame before; None for single images.
         grad_norm: L2 norm of the gradient given to the optimiser.
         seconds: wall time of this update.
     """
@@ -41,6 +43,7 @@ class UpdateRecord:
     frames_seen: int
     loss: float
     last_frame_loss: float
+    copy_last_frame_loss: float | None
     grad_norm: float
     seconds: float
 
@@ -164,7 +167,8 @@ def train(
             seconds = time.perf_counter() - start
             done += 1
             seen += int(fetched.scored.sum())
-            yield state, update_record(done, seen, fetched, seconds)
+            copied = copy_last_frame_loss(frames[k], bool(first[k]))
+            yield state, update_record(done, seen, fetched, copied, seconds)
 
 
 @jax.jit
@@ -173,8 +177,30 @@ def _copied(state: TrainState) -> TrainState:
     return jax.tree.map(jax.numpy.copy, state)
 
 
+def copy_last_frame_loss(window: np.ndarray, first: bool) -> float | None:
+    """Loss of predicting each frame by the one before it.
+
+    Args:
+        window: `[T + 1, ..., H, W, C]` uint8; `[1, H, W, C]` of a single image.
+        first: whether the first frame is a stand-in, whose transition does not count.
+
+    Returns:
+        Mean over transitions and pixels of the squared difference, pixels in [0, 1];
+        None where there is no transition.
+    """
+    frames = window[1:] if first else window
+    if len(frames) < 2:
+        return None
+    steps = np.diff(frames.astype(np.float32), axis=0)
+    return float(np.mean(np.square(steps / 255)))
+
+
 def update_record(
-    update: int, frames_seen: int, metrics: truncated.StepMetrics, seconds: float
+    update: int,
+    frames_seen: int,
+    metrics: truncated.StepMetrics,
+    copied: float | None,
+    seconds: float,
 ) -> UpdateRecord:
     """What is written of an update, from its metrics as NumPy arrays."""
     losses, scored, norm = metrics
@@ -183,6 +209,7 @@ def update_record(
         frames_seen=frames_seen,
         loss=float((losses * scored).sum() / scored.sum()),
         last_frame_loss=float(losses[-1]),
+        copy_last_frame_loss=copied,
         grad_norm=float(norm),
         seconds=seconds,
     )

@@ -207,7 +207,14 @@ def train(
             for n in runs:
                 mine = StepMetrics(*(field[n] for field in fetched))  # type: ignore[arg-type]
                 seen[n] += layout.batch * int(mine.scored.sum())
-                records[n] = loop.update_record(done, seen[n], mine, seconds)
+                copied = [
+                    loop.copy_last_frame_loss(streams[k], bool(first[n][k]))
+                    for (replica, _), streams in chunk.items()
+                    if replica == n
+                ]
+                steps = [loss for loss in copied if loss is not None]
+                mean = float(np.mean(steps)) if steps else None
+                records[n] = loop.update_record(done, seen[n], mine, mean, seconds)
             yield states, records
 
 

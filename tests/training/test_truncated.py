@@ -17,7 +17,7 @@ from prednet_jax import (
 )
 from prednet_jax.config import AutoencoderConfig
 from prednet_jax.models import prednet
-from prednet_jax.training import truncated
+from prednet_jax.training import loop, truncated
 
 CONFIG = PredNetConfig(channels=(1, 2), height=4, width=4)
 PARAMS = init_params(CONFIG, jax.random.key(0))
@@ -212,3 +212,15 @@ def test_an_order_fixed_by_the_run_is_the_same_in_all_updates():
         assert (len(norms) == 1) == same, schedule
         other = step(start, frames, jnp.bool_(True), jax.random.key(3))[1].grad_norm
         assert not same or float(other) not in norms
+
+
+def test_the_loss_of_copying_the_last_frame():
+    window = np.zeros((4, 1, 1, 3), np.uint8)
+    window[1:] = 51
+    window[3] = 102
+    # Steps of a fifth, zero and a fifth.
+    whole = loop.copy_last_frame_loss(window, first=False)
+    assert whole == pytest.approx(2 * 0.04 / 3)
+    # The first frame of a sequence is a stand-in: its transition does not count.
+    assert loop.copy_last_frame_loss(window, first=True) == pytest.approx(0.02)
+    assert loop.copy_last_frame_loss(window[:1], first=True) is None
