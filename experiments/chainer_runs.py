@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-
 from environments import IN_CHAINER
+
 from prednet_jax.data import open_source
 
 

@@ -16,17 +16,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 import chainer_plans as plans
 import environments
+import numpy as np
 from chainer_runs import QUICK, Run, execute_all
 
 GOLDEN = environments.ROOT / "tests" / "golden" / "chainer_tiny"
 RUN_FIELDS = (
-    "arm seed height width window frames updates threads final_sha256 initial_sha256 "
-    "frames_sha256 mean_loss chainer numpy python"
-).split()
+    *("arm", "seed", "height", "width", "window", "frames", "updates", "threads"),
+    *("final_sha256", "initial_sha256", "frames_sha256", "mean_loss"),
+    *("chainer", "numpy", "python"),
+)
 
 
 def main() -> int:
@@ -43,7 +43,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         python = environments.ensure(environments.chainer())
-    except environments.MissingPython as error:
+    except environments.MissingPythonError as error:
         print(f"make chainer: {error}", file=sys.stderr)
         return 2
     reproduced = compare_with_recording(python, args.workdir)

@@ -23,7 +23,7 @@ CHAINER = "7.8.1"
 RELEASES = ("2.1.0", "3.0.0b1", "3.0.0rc1", "5.0.0", "7.8.1")
 
 
-class MissingPython(Exception):
+class MissingPythonError(Exception):
     """No interpreter of the versions that an environment needs."""
 
 
@@ -82,13 +82,13 @@ def find_python(versions: Sequence[str]) -> Path:
         versions: such as `("3.11", "3.10")`, the best first.
 
     Raises:
-        MissingPython: there is none.
+        MissingPythonError: there is none.
     """
     for version in versions:
         for candidate in _candidates(version):
             if _usable(candidate, version):
                 return candidate
-    raise MissingPython(
+    raise MissingPythonError(
         f"no Python {' or '.join(versions)} found on PATH or under pyenv; install one "
         "(for example: pyenv install " + versions[0] + ")"
     )
@@ -98,7 +98,7 @@ def ensure(environment: Environment) -> Path:
     """Builds the environment unless it is there; returns its interpreter.
 
     Raises:
-        MissingPython: no interpreter of the versions that it needs.
+        MissingPythonError: no interpreter of the versions that it needs.
         subprocess.CalledProcessError: an installation failed.
     """
     text = environment.requirements.read_text() + str(environment.source)

@@ -117,7 +117,7 @@ def one_run(
 
 
 def transitions(window: int, updates: int) -> int:
-    """Transitions of so many updates; the first window has one less (see objectives)."""
+    """Transitions of so many updates: the first window has one less."""
     return updates * window - (window > 1)
 
 

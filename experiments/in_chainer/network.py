@@ -15,9 +15,8 @@ this project.
 """
 
 import chainer
-import chainer.functions as F
-import chainer.links as L
 import numpy as np
+from chainer import functions, links
 
 
 def sizes(height, width, layers):
@@ -29,11 +28,12 @@ class Peephole(chainer.Link):
     """Elementwise weights `W` of shape `[1, C, H, W]` on the cell state."""
 
     def __init__(self, channels, height, width):
-        super(Peephole, self).__init__()
+        super().__init__()
         with self.init_scope():
             self.W = chainer.Parameter(np.zeros((1, channels, height, width), "f"))
 
     def __call__(self, cell):
+        """What the gate is given from the cell state."""
         return cell * self.W
 
 
@@ -41,17 +41,17 @@ class Cell(chainer.Chain):
     """Convolutional LSTM of one layer; `inputs` lists the channels of x0 and x1."""
 
     def __init__(self, inputs, channels, height, width):
-        super(Cell, self).__init__()
+        super().__init__()
         self.inputs = len(inputs)
         with self.init_scope():
             for gate in "ifco":
-                hidden = L.Convolution2D(channels, channels, 3, pad=1)
+                hidden = links.Convolution2D(channels, channels, 3, pad=1)
                 setattr(self, "h_" + gate, hidden)
                 for number, width_of_input in enumerate(inputs):
-                    link = L.Convolution2D(
+                    link = links.Convolution2D(
                         width_of_input, channels, 3, pad=1, nobias=True
                     )
-                    setattr(self, "x_{}{}".format(gate, number), link)
+                    setattr(self, f"x_{gate}{number}", link)
                 if gate != "c":
                     setattr(self, "c_" + gate, Peephole(channels, height, width))
 
@@ -59,23 +59,23 @@ class Cell(chainer.Chain):
         """The new hidden and cell state."""
 
         def before_activation(gate):
-            total = self["x_{}0".format(gate)](inputs[0])
+            total = self[f"x_{gate}0"](inputs[0])
             for number in range(1, self.inputs):
-                total += self["x_{}{}".format(gate, number)](inputs[number])
+                total += self[f"x_{gate}{number}"](inputs[number])
             return total + self["h_" + gate](hidden)
 
-        i = F.sigmoid(before_activation("i") + self.c_i(cell))
-        f = F.sigmoid(before_activation("f") + self.c_f(cell))
-        new = F.tanh(before_activation("c")) * i + f * cell
-        o = F.sigmoid(before_activation("o") + self.c_o(cell))
-        return o * F.tanh(new), new
+        i = functions.sigmoid(before_activation("i") + self.c_i(cell))
+        f = functions.sigmoid(before_activation("f") + self.c_f(cell))
+        new = functions.tanh(before_activation("c")) * i + f * cell
+        o = functions.sigmoid(before_activation("o") + self.c_o(cell))
+        return o * functions.tanh(new), new
 
 
 class PredNet(chainer.Chain):
     """The network and the state that it carries from frame to frame."""
 
     def __init__(self, channels, height, width):
-        super(PredNet, self).__init__()
+        super().__init__()
         self.channels = tuple(channels)
         self.sizes = sizes(height, width, len(channels))
         top = len(channels) - 1
@@ -83,13 +83,13 @@ class PredNet(chainer.Chain):
             for layer, count in enumerate(channels):
                 if layer:
                     below = 2 * channels[layer - 1]
-                    link = L.Convolution2D(below, count, 3, pad=1)
-                    setattr(self, "ConvA{}".format(layer), link)
-                link = L.Convolution2D(count, count, 3, pad=1)
-                setattr(self, "ConvP{}".format(layer), link)
+                    link = links.Convolution2D(below, count, 3, pad=1)
+                    setattr(self, f"ConvA{layer}", link)
+                link = links.Convolution2D(count, count, 3, pad=1)
+                setattr(self, f"ConvP{layer}", link)
                 above = [] if layer == top else [channels[layer + 1]]
-                cell = Cell([2 * count] + above, count, *self.sizes[layer])
-                setattr(self, "ConvLSTM{}".format(layer), cell)
+                cell = Cell([2 * count, *above], count, *self.sizes[layer])
+                setattr(self, f"ConvLSTM{layer}", cell)
         self.reset()
 
     def reset(self):
@@ -110,20 +110,26 @@ class PredNet(chainer.Chain):
         seen = x
         for layer in range(layers):
             if layer:
-                features = F.relu(self["ConvA{}".format(layer)](errors[-1]))
-                seen = F.max_pooling_2d(features, 2, stride=2)
+                features = functions.relu(self[f"ConvA{layer}"](errors[-1]))
+                seen = functions.max_pooling_2d(features, 2, stride=2)
             P = self.P[layer]
-            errors.append(F.concat((F.relu(seen - P), F.relu(P - seen))))
+            errors.append(
+                functions.concat((functions.relu(seen - P), functions.relu(P - seen)))
+            )
         for layer in reversed(range(layers)):
             inputs = [errors[layer]]
             if layer < layers - 1:
-                up = F.unpooling_2d(self.h[layer + 1], 2, stride=2, cover_all=False)
+                up = functions.unpooling_2d(
+                    self.h[layer + 1], 2, stride=2, cover_all=False
+                )
                 inputs.append(up)
-            self.h[layer], self.c[layer] = self["ConvLSTM{}".format(layer)](
+            self.h[layer], self.c[layer] = self[f"ConvLSTM{layer}"](
                 inputs, self.h[layer], self.c[layer]
             )
-            made = self["ConvP{}".format(layer)](self.h[layer])
-            self.P[layer] = F.relu(made) if layer else F.clipped_relu(made, 1.0)
+            made = self[f"ConvP{layer}"](self.h[layer])
+            self.P[layer] = (
+                functions.relu(made) if layer else functions.clipped_relu(made, 1.0)
+            )
         return self.P[0]
 
 

@@ -107,7 +107,7 @@ def main():
 def _numbered(path, update):
     """`weights.npz` -> `weights.12.npz`."""
     stem, suffix = os.path.splitext(path)
-    return "{}.{}{}".format(stem, update, suffix)
+    return f"{stem}.{update}{suffix}"
 
 
 if __name__ == "__main__":

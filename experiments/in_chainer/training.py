@@ -10,8 +10,8 @@ Runs in Chainer's own environment (see `network`).
 import hashlib
 
 import chainer
-import chainer.functions as F
 import numpy as np
+from chainer import functions
 
 TARGETS = ("shared", "copied")
 LOSSES = ("installed", "difference_kept")
@@ -53,7 +53,7 @@ class Job:
                     )
                 )
         if window < 1:
-            raise ValueError("window={!r}: expected at least 1".format(window))
+            raise ValueError(f"window={window!r}: expected at least 1")
         self.window, self.input, self.target = window, input, target
         self.loss, self.remake, self.rate = loss, remake, rate
 
@@ -73,7 +73,7 @@ def difference_kept(prediction, target):
 
         def backward(self, indexes, gradients):
             kept = chainer.Variable(self.difference)
-            gradient = F.broadcast_to(gradients[0], kept.shape)
+            gradient = functions.broadcast_to(gradients[0], kept.shape)
             gradient = gradient * kept * (2.0 / kept.size)
             return tuple(gradient if index == 0 else -gradient for index in indexes)
 
@@ -94,11 +94,13 @@ def train(network, frames, job, after_update=None):
     """
     pictures = frames.transpose(0, 3, 1, 2).astype(np.float32)
     pictures /= 255
-    measure = F.mean_squared_error if job.loss == "installed" else difference_kept
+    measure = (
+        functions.mean_squared_error if job.loss == "installed" else difference_kept
+    )
     optimizer = chainer.optimizers.Adam(alpha=job.rate)
     optimizer.setup(network)
     network.reset()
-    x_buffer, y_buffer = np.empty((2, 1) + pictures.shape[1:], np.float32)
+    x_buffer, y_buffer = np.empty((2, 1, *pictures.shape[1:]), np.float32)
     x_buffer[0] = pictures[0]
     losses, total, updates = [], 0, 0
     for i in range(1, len(pictures)):
@@ -133,6 +135,6 @@ def digest(arrays):
     """SHA-256 of named arrays: names, shapes and bytes, in the order of the names."""
     sha = hashlib.sha256()
     for name, array in sorted(arrays.items()):
-        sha.update("{} {} {}\n".format(name, array.dtype.str, array.shape).encode())
+        sha.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
         sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()
