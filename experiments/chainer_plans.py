@@ -91,10 +91,24 @@ def full(folder: Path) -> list[Run]:
     return interventions(FULL, 200, range(5), folder, "full")
 
 
-def long(folder: Path, frames: int = 1000) -> list[Run]:
-    """Published and copied at 64x48 for 1000 frames, the same five seeds."""
+# Updates after which the weights of the first seed's long runs are kept, to be compared
+# with those of the JAX replica.
+SNAPSHOTS = (1, 2, 3, 5, 8, 12, 20, 30, 40, 50)
+
+
+def long(
+    folder: Path, weights: Path, frames: int = 1000, seeds: range = range(5)
+) -> list[Run]:
+    """Published and copied at 64x48 for 1000 frames.
+
+    Args:
+        folder: of the frames.
+        weights: folder for the weights that the first seed leaves at `SNAPSHOTS`.
+        frames: transitions.
+        seeds: of the initial weights.
+    """
     data = frames_file(folder, FULL, frames + 1)
-    arms = ("published", "target copied")
+    kept = "--snapshots=" + ",".join(map(str, SNAPSHOTS))
     return [
         Run(
             name=f"long-{seed}-{arm.replace(' ', '_')}",
@@ -103,11 +117,18 @@ def long(folder: Path, frames: int = 1000) -> list[Run]:
             data=data,
             frames=frames + 1,
             size=FULL,
-            flags=ARMS[arm],
+            flags=(
+                *ARMS[arm],
+                *(() if seed else (f"--weights={weights / _file(arm)}", kept)),
+            ),
         )
-        for seed in range(5)
-        for arm in arms
+        for seed in seeds
+        for arm in ("published", "target copied")
     ]
+
+
+def _file(arm: str) -> str:
+    return f"{arm.replace(' ', '_')}.npz"
 
 
 def check(finals: Mapping[str, str]) -> list[tuple[Prediction, bool]]:

@@ -56,7 +56,7 @@ def main() -> int:
     folder = args.record or args.workdir
     write_runs(folder / f"interventions_{name}.csv", runs, records)
     if args.full:
-        runs = plans.long(args.workdir / "frames")
+        runs = plans.long(args.workdir / "frames", args.workdir / "long")
         records = execute_all(runs, python, args.workdir / "long", args.jobs)
         write_runs(folder / "long.csv", runs, records)
         write_losses(folder / "long_losses.csv", records)

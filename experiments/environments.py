@@ -66,6 +66,16 @@ def chainer_release(release: str) -> Environment:
     )
 
 
+def chainer_ideep() -> Environment:
+    """Chainer 7.8.1 with Intel's iDeep, which Chainer can use on a CPU."""
+    return Environment(
+        "chainer-ideep",
+        ("3.7", "3.6"),
+        IN_CHAINER / "requirements-ideep.txt",
+        f"chainer=={CHAINER}",
+    )
+
+
 def torch() -> Environment:
     """PyTorch, for the transplant."""
     return Environment(

@@ -5,12 +5,15 @@ Python of a Chainer environment, one process per run.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import sys
 import time
 import warnings
+
+TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools")
 
 
 def arguments():
@@ -31,6 +34,9 @@ def arguments():
     parser.add_argument("--remake", action="store_true")
     parser.add_argument("--static", action="store_true", help="repeat the first frame")
     parser.add_argument("--ideep", default="never", help="use_ideep of Chainer")
+    parser.add_argument(
+        "--watch", action="store_true", help="look for overwritten inputs"
+    )
     parser.add_argument("--weights", help="npz for the final weights")
     parser.add_argument("--snapshots", default="", help="updates to save weights after")
     return parser.parse_args()
@@ -59,6 +65,8 @@ def main():
     else:
         network.set_weights(net, network.initial_weights(net, args.seed))
     initial = training.digest(network.weights(net))
+    if args.weights:
+        os.makedirs(os.path.dirname(os.path.abspath(args.weights)), exist_ok=True)
     if args.weights and args.snapshots:
         np.savez(_numbered(args.weights, 0), **network.weights(net))
     wanted = {int(word) for word in args.snapshots.split(",") if word}
@@ -70,10 +78,13 @@ def main():
     job = training.Job(
         args.window, args.input, args.target, args.loss, args.remake, args.rate
     )
+    watch = _nothing
+    if args.watch:
+        sys.path.insert(0, TOOLS)
+        from overwritten_inputs import watch_chainer as watch
     started = time.time()
-    if hasattr(chainer, "using_config"):
-        with chainer.using_config("use_ideep", args.ideep):
-            losses = training.train(net, frames, job, after_update)
+    with chainer.using_config("use_ideep", args.ideep), watch() as found:
+        losses = training.train(net, frames, job, after_update)
     seconds = time.time() - started
     if args.weights:
         np.savez(args.weights, **network.weights(net))
@@ -91,6 +102,7 @@ def main():
         "final_sha256": training.digest(network.weights(net)),
         # repr of a float32 as float: exact, so that records can be compared by bits.
         "losses": [float(loss) for loss in losses],
+        "overwritten": _counted(found),
         "seconds": round(seconds, 2),
         "chainer": chainer.__version__,
         "numpy": np.__version__,
@@ -102,6 +114,21 @@ def main():
     with open(temporary, "w") as file:
         json.dump(record, file)
     os.replace(temporary, args.output)
+
+
+@contextlib.contextmanager
+def _nothing():
+    """Watches nothing."""
+    yield []
+
+
+def _counted(found):
+    """`{"MeanSquaredError input 1": times, ...}`."""
+    counts = {}
+    for finding in found:
+        name = f"{finding.operation} input {finding.position}"
+        counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
 def _numbered(path, update):
