@@ -119,7 +119,7 @@ def long(
             size=FULL,
             flags=(
                 *ARMS[arm],
-                *(() if seed else (f"--weights={weights / _file(arm)}", kept)),
+                *(() if seed else (f"--weights={weights / weights_file(arm)}", kept)),
             ),
         )
         for seed in seeds
@@ -127,7 +127,8 @@ def long(
     ]
 
 
-def _file(arm: str) -> str:
+def weights_file(arm: str) -> str:
+    """Name of the file of an arm's final weights; its snapshots stand beside it."""
     return f"{arm.replace(' ', '_')}.npz"
 
 

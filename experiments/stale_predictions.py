@@ -30,7 +30,9 @@ from prednet_jax.data import open_source
 CONFIG = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
 SEEDS = range(7000, 7008)
 UPDATES = 200
-HORIZONS = range(1, 6)
+# Frames ahead of the last one seen, 1 being the frame that is predicted; and frames as
+# far behind it, to tell a pull towards the future from mere blur.
+HORIZONS = range(-3, 6)
 # The walk on which horizons are measured: seeds far from those trained on.
 UNSEEN = 100_000
 
@@ -53,7 +55,7 @@ TARGETS = ("true", "stale")
 FIELDS = {
     "runs": "seed targets window speed rate updates loss final_sha256",
     "positions": "seed targets window position loss",
-    "horizons": "seed targets window horizon mse",
+    "horizons": "seed targets window rate horizon mse",
 }
 
 
@@ -100,9 +102,11 @@ def one_run(
     where = {"seed": seed, "targets": targets, "window": condition.window}
     if condition == Condition(window=condition.window) and condition.window >= 10:
         append(folder, "positions", where, by_position(losses, condition.window))
-        append(folder, "horizons", where, by_horizon(params, seed))
-        path = folder / f"{seed}_{targets}_{condition.window}.model"
-        weights.save_chainer(path, CONFIG, params)
+    if condition.speed == 1:
+        rows = by_horizon(params, seed)
+        append(folder, "horizons", where | {"rate": condition.rate}, rows)
+        name = f"{seed}_{targets}_{condition.window}_{condition.rate}.model"
+        weights.save_chainer(folder / name, CONFIG, params)
     sha = hashlib.sha256()
     for leaf in jax.tree.leaves(params):
         sha.update(np.asarray(leaf).tobytes())
@@ -142,7 +146,7 @@ def by_position(losses: np.ndarray, window: int) -> list[dict]:
 
 
 def by_horizon(params: dict, seed: int) -> list[dict]:
-    """MSE of one set of predictions against the frames one to five steps ahead."""
+    """MSE of one set of predictions against frames behind and ahead."""
     errors = horizon_errors(params, CONFIG, seed + UNSEEN)
     return [
         {"horizon": k, "mse": f"{error:.9g}"}
@@ -153,7 +157,7 @@ def by_horizon(params: dict, seed: int) -> list[dict]:
 def horizon_errors(
     params: dict, config: PredNetConfig, seed: int, length: int = 400, skip: int = 20
 ) -> np.ndarray:
-    """MSE of the prediction made before frame t against frames t, .., t + 4.
+    """MSE of the prediction made before frame t against frames t - 4, .., t + 4.
 
     Args:
         params: weights.
@@ -163,7 +167,7 @@ def horizon_errors(
         skip: frames at the start that do not count.
 
     Returns:
-        `[5]`, for `HORIZONS`.
+        `[9]`, for `HORIZONS`.
     """
     source = open_source("walk", height=config.height, width=config.width, seed=seed)
     frames = source.read(0, length).astype(np.float32) / 255
