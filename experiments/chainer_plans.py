@@ -28,8 +28,8 @@ ARMS: dict[str, tuple[str, ...]] = {
 MEANING = {
     "published": "one buffer for the input, one for the target",
     "input copied": "a new array for every input",
-    "remade": "new arrays for parameters and state after every update, as moving the "
-    "model to a GPU and back does",
+    "remade": "new arrays for parameters and state after every update, as a transfer "
+    "makes",
     "target copied": "a new array for every target, as a transfer to a GPU makes",
     "both copied": "new arrays for input and target",
     "difference kept": "the loss keeps x0 - x1, as Chainer did before 3.0.0rc1",

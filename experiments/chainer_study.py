@@ -40,6 +40,9 @@ def main() -> int:
     parser.add_argument(
         "--record", type=Path, help="folder for the tidy tables; none: the workdir"
     )
+    parser.add_argument(
+        "--collect", action="store_true", help="use the runs that are there, run none"
+    )
     args = parser.parse_args()
     try:
         python = environments.ensure(environments.chainer())
@@ -49,19 +52,27 @@ def main() -> int:
     reproduced = compare_with_recording(python, args.workdir)
     name = "full" if args.full else "quick"
     plan = plans.full if args.full else plans.quick
-    runs = plan(args.workdir / "frames")
+    runs = chosen(plan(args.workdir / "frames"), args.workdir / name, args.collect)
     records = execute_all(runs, python, args.workdir / name, args.jobs)
     print(table(records))
     right = report(records)
     folder = args.record or args.workdir
     write_runs(folder / f"interventions_{name}.csv", runs, records)
     if args.full:
-        runs = plans.long(args.workdir / "frames", args.workdir / "long")
+        place = args.workdir / "long"
+        runs = chosen(plans.long(args.workdir / "frames", place), place, args.collect)
         records = execute_all(runs, python, args.workdir / "long", args.jobs)
         write_runs(folder / "long.csv", runs, records)
         write_losses(folder / "long_losses.csv", records)
     print(f"records: {folder}")
     return 0 if right and reproduced else 1
+
+
+def chosen(runs: list[Run], folder: Path, collect: bool) -> list[Run]:
+    """The runs to make, or those that are there."""
+    if not collect:
+        return runs
+    return [run for run in runs if (folder / f"{run.name}.json").is_file()]
 
 
 def compare_with_recording(python: Path, workdir: Path) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 import environments
 from chainer_runs import QUICK, frames_file
 
-FRAMES = 400
+FRAMES = 1000
 
 
 def main() -> int:

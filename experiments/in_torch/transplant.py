@@ -4,7 +4,7 @@
 Two networks, both with the loss of k frames added up before backward:
 
     predictor     a small convolutional recurrent network that predicts the next frame
-    autoencoder   reconstructs single pictures
+    autoencoder   reconstructs single pictures, shown in random order
 
 Prints one JSON object. Runs in PyTorch's own environment; called by
 experiments/transplant.py.
@@ -80,6 +80,9 @@ def train(network, pictures, every, copied, seed):
     """
     torch.manual_seed(seed)
     predicts = network == "predictor"
+    if not predicts:
+        # As pictures of digits are: unlike the ones before and after.
+        pictures = pictures[np.random.RandomState(seed).permutation(len(pictures))]
     model = Predictor() if predicts else Autoencoder()
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     state = model.start(*pictures.shape[2:]) if predicts else None
