@@ -37,23 +37,28 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workdir", type=Path, default=Path("runs/chainer"))
+    parser.add_argument(
+        "--frames", type=int, default=1000, help="transitions to train on"
+    )
     parser.add_argument("--record", type=Path, help="CSV to write the rows to")
     args = parser.parse_args()
     jax.config.update("jax_compilation_cache_dir", str(args.workdir / "cache"))
     try:
         python = environments.ensure(environments.chainer())
-    except environments.MissingPythonError as error:
+    except environments.EnvironmentsError as error:
         print(error, file=sys.stderr)
         return 2
-    folder = args.workdir / "long"
+    folder = args.workdir / f"agreement_{args.frames}"
+    kept = [u for u in plans.SNAPSHOTS if u <= args.frames // FULL.window]
     theirs: dict[str, dict[int, Arrays]] = {}
     losses: dict[str, list[float]] = {}
-    for run in plans.long(args.workdir / "frames", folder, seeds=range(1)):
+    frames_at = args.workdir / "frames"
+    for run in plans.long(frames_at, folder, args.frames, seeds=range(1)):
         losses[run.arm] = execute(run, python, folder)["losses"]
         stem = plans.weights_file(run.arm).removesuffix(".npz")
         theirs[run.arm] = {
             update: dict(np.load(folder / f"{stem}.{update}.npz"))
-            for update in (0, *plans.SNAPSHOTS)
+            for update in (0, *kept)
         }
     frames = np.load(run.data)["frames"]
     rows = []
@@ -61,7 +66,9 @@ def main() -> int:
         start = folder / f"{plans.weights_file(arm).removesuffix('.npz')}.0.npz"
         ours, our_losses = replica(start, frames, targets)
         other = theirs[next(a for a in ARMS.values() if a != arm)]
-        rows += compare(targets, ours, theirs[arm], other, our_losses, losses[arm])
+        rows += compare(
+            targets, kept, ours, theirs[arm], other, our_losses, losses[arm]
+        )
     path = args.record or args.workdir / "agreement.csv"
     with open(path, "w", newline="") as file:
         out = csv.DictWriter(file, FIELDS, lineterminator="\n")
@@ -121,6 +128,7 @@ def watched(optimizer: optax.GradientTransformation, keep) -> Any:
 
 def compare(
     targets: str,
+    updates: list[int],
     ours: dict[int, Arrays],
     theirs: dict[int, Arrays],
     other: dict[int, Arrays],
@@ -131,6 +139,7 @@ def compare(
 
     Args:
         targets: `true` or `stale`.
+        updates: after which the weights were kept.
         ours: weights of the replica, by update.
         theirs: Chainer's, of the same targets; 0 is the start.
         other: Chainer's, of the other targets.
@@ -138,7 +147,7 @@ def compare(
         their_losses: Chainer's.
     """
     rows = []
-    for update in plans.SNAPSHOTS:
+    for update in updates:
         stop = update * FULL.window - 1
         a, b = our_losses[:stop], np.float32(their_losses[:stop])
         travelled = norm(difference(theirs[update], theirs[0]))

@@ -10,7 +10,6 @@ the reason. Ends with status 1 if a prediction fails.
 
 import argparse
 import csv
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,7 +39,7 @@ def main() -> int:
     for release in environments.RELEASES:
         try:
             python = environments.ensure(environments.chainer_release(release))
-        except (environments.MissingPythonError, subprocess.CalledProcessError) as e:
+        except environments.EnvironmentsError as e:
             print(f"Chainer {release}: skipped: {e}")
             skipped += 1
             continue

@@ -14,7 +14,6 @@ Runs are kept in --workdir; a study that was stopped goes on where it was.
 
 import argparse
 import csv
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,7 +52,7 @@ def main() -> int:
         )
         try:
             python = environments.ensure(environment)
-        except (environments.MissingPythonError, subprocess.CalledProcessError) as e:
+        except environments.EnvironmentsError as e:
             print(f"{name}: skipped: {e}")
             continue
         for data_seed, run in STUDIES[name](args.workdir / "frames"):

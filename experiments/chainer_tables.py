@@ -37,6 +37,7 @@ def read(name: str) -> list[dict]:
 def blocks() -> dict[str, str]:
     """Every block of the documents, by name."""
     makers: dict[str, Callable[[], str]] = {
+        "chainer-recording": recording,
         "chainer-interventions": interventions,
         "chainer-bisection": bisection,
         "chainer-long": long_runs,
@@ -64,6 +65,27 @@ def table(header: Iterable[str], rows: Sequence[Iterable[object]]) -> str:
     head = list(header)
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def recording() -> str:
+    """Our Chainer network beside the recorded one."""
+    words = {"copied": "copied", "aliased": "shared (as published, on a CPU)"}
+    lines = [
+        (
+            words[row["targets"]],
+            f"{row['arrays_equal']} of {row['arrays']}",
+            f"{row['losses_equal']} of {row['losses']}",
+            row["worst"],
+        )
+        for row in read("recording")
+    ]
+    head = (
+        "target's buffer",
+        "weight arrays equal bit for bit",
+        "losses equal bit for bit",
+        "worst distance / update",
+    )
+    return table(head, lines)
 
 
 def interventions() -> str:

@@ -23,7 +23,11 @@ CHAINER = "7.8.1"
 RELEASES = ("2.1.0", "3.0.0b1", "3.0.0rc1", "5.0.0", "7.8.1")
 
 
-class MissingPythonError(Exception):
+class EnvironmentsError(Exception):
+    """An environment cannot be made; the message says why and what helps."""
+
+
+class MissingPythonError(EnvironmentsError):
     """No interpreter of the versions that an environment needs."""
 
 
@@ -109,7 +113,7 @@ def ensure(environment: Environment) -> Path:
 
     Raises:
         MissingPythonError: no interpreter of the versions that it needs.
-        subprocess.CalledProcessError: an installation failed.
+        EnvironmentsError: an installation failed.
     """
     text = environment.requirements.read_text() + str(environment.source)
     wanted = hashlib.sha256(text.encode()).hexdigest()
@@ -119,13 +123,19 @@ def ensure(environment: Environment) -> Path:
     base = find_python(environment.pythons)
     print(f"building {environment.directory.name} with {base}", file=sys.stderr)
     shutil.rmtree(environment.directory, ignore_errors=True)
-    subprocess.run([base, "-m", "venv", environment.directory], check=True)
     install = [environment.python, "-m", "pip", "install", "--quiet"]
     install.append("--disable-pip-version-check")
-    subprocess.run([*install, "--requirement", environment.requirements], check=True)
+    steps = [
+        [base, "-m", "venv", environment.directory],
+        [*install, "--requirement", environment.requirements],
+    ]
     if environment.source is not None:
         alone = ["--no-deps", "--no-build-isolation", environment.source]
-        subprocess.run([*install, *alone], check=True)
+        steps.append([*install, *alone])
+    for step in steps:
+        if subprocess.run(step, check=False).returncode:
+            command = " ".join(map(str, step))
+            raise EnvironmentsError(f"{environment.directory.name}: failed: {command}")
     stamp.write_text(wanted)
     return environment.python
 

@@ -10,6 +10,7 @@ a study that was stopped goes on where it was, seed by seed.
 import argparse
 import csv
 import hashlib
+import shutil
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -68,6 +69,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many")
     parser.add_argument("--updates", type=int, default=UPDATES)
     parser.add_argument("--first_seed", type=int, default=SEEDS[0])
+    parser.add_argument(
+        "--record", type=Path, help="folder to copy the tables to, as stale_*.csv"
+    )
     args = parser.parse_args()
     args.workdir.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(args.workdir / "cache"))
@@ -80,6 +84,11 @@ def main() -> int:
                 if name not in done:
                     one_run(args.workdir, seed, condition, targets, args.updates)
                     print(*name, flush=True)
+    if args.record:
+        for table in FIELDS:
+            shutil.copy(
+                args.workdir / f"{table}.csv", args.record / f"stale_{table}.csv"
+            )
     return 0
 
 

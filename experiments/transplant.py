@@ -33,7 +33,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         python = environments.ensure(environments.torch())
-    except environments.MissingPythonError as error:
+    except environments.EnvironmentsError as error:
         print(f"make transplant: {error}", file=sys.stderr)
         return 2
     data = frames_file(args.workdir, QUICK, FRAMES + 1)

@@ -71,3 +71,21 @@ def test_the_network_bit_for_bit_under_the_interventions(environment, tmp_path):
     assert published == x_copied == remade
     assert y_copied == kept
     assert published != y_copied
+
+
+def test_the_documents_one_line_example(environment):
+    """The gradient in docs/chainer.md, run as it stands there."""
+    text = (ROOT / "docs" / "chainer.md").read_text()
+    [code] = [b for b in text.split("```python\n") if b.startswith("w = chainer")]
+    code = code.split("```")[0]
+    head = "import chainer, numpy as np, chainer.functions as F\n"
+    for change, expected in (("", "-2.0"), ("y[...] = 5\n", "0.5")):
+        program = head + code.replace(change, "", 1) + "print(w.grad[0])"
+        done = subprocess.run(
+            [environment("chainer"), "-W", "ignore", "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        )
+        assert done.stdout.strip() == expected
