@@ -10,7 +10,8 @@ WORKERS ?= 2
 # fresh memory for a program's temporaries at every call.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup compare test test-default-flags soak bench tables lint lock clean
+.PHONY: setup compare chainer chainer-bisect transplant test test-default-flags soak \
+  bench tables lint lock clean
 
 setup: $(STAMP)
 
@@ -23,6 +24,18 @@ $(STAMP): requirements.lock setup.cfg pyproject.toml
 
 compare: setup
 	$(BIN)/python experiments/compare_backends.py --workdir=results/compare $(ARGS)
+
+# Stale targets in Chainer itself, in an environment of its own. ARGS=--full: an hour.
+chainer: setup
+	$(BIN)/python experiments/chainer_study.py $(ARGS)
+
+# The same over releases of Chainer, before and after the change; needs Python 3.8.
+chainer-bisect: setup
+	$(BIN)/python experiments/chainer_bisect.py $(ARGS)
+
+# The same buffer re-used in PyTorch, in an environment of its own.
+transplant: setup
+	$(BIN)/python experiments/transplant.py $(ARGS)
 
 bench: setup
 	$(BIN)/python experiments/benchmark.py --suite=all $(ARGS)

@@ -6,11 +6,18 @@ Nothing is measured again. Writes what has changed, names it, and ends with stat
 anything had: then a document and its records disagreed.
 """
 
+import csv
 import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import _cli
+import chainer_tables
+
+from prednet_jax import errors, records
+from prednet_jax.report import document_tables as make
+from prednet_jax.report import documents
+from prednet_jax.statistics import coverage, rates
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"
@@ -18,11 +25,15 @@ PUBLISHED = ROOT / "results" / "published"
 
 def tables() -> dict[str, Callable[[], str]]:
     """What makes each table, by the name that documents mark it with."""
-    from prednet_jax import records
-    from prednet_jax.report import document_tables as make
-
     read = functools.partial(_read, records.read_json)
-    return {
+    # What Chainer showed is made beside the scripts that recorded it.
+    chainer = {
+        name: functools.partial(str, text)
+        for name, text in chainer_tables.blocks().items()
+    }
+    return chainer | {
+        "verdict-rates": lambda: rates.table(_rows("verdict_rates")),
+        "interval-coverage": lambda: coverage.table(_rows("coverage")),
         "comparison": lambda: make.comparison(read("verdict.json")),
         "noise-cost": lambda: make.noise_cost(read("noise_cost.json")),
         "noise-cost-160x120": lambda: make.noise_cost(read("noise_cost_160x120.json")),
@@ -37,7 +48,16 @@ def tables() -> dict[str, Callable[[], str]]:
 
 def figures() -> dict[Path, Callable[[], bytes]]:
     """What makes each figure, by its file."""
-    return {}
+    drawn = chainer_tables.figures()
+    return {
+        ROOT / name: functools.partial(bytes, content)
+        for name, content in drawn.items()
+    }
+
+
+def _rows(name: str) -> list[dict]:
+    with open(ROOT / "results" / "statistics" / f"{name}.csv", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _read(reader: Callable, name: str) -> dict:
@@ -47,9 +67,6 @@ def _read(reader: Callable, name: str) -> dict:
 def main(argv: list[str]) -> None:
     """Fills every document, draws every figure, and says what has changed."""
     del argv
-    from prednet_jax import errors, records
-    from prednet_jax.report import documents
-
     made, used, changed = tables(), set(), []
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         old = path.read_text()

@@ -4,7 +4,7 @@
 
 writes, to --workdir, verdict_rates.csv (how often the decision rule says `supported`,
 `refuted` and `inconclusive`), coverage.csv (how often the intervals hold the true mean,
-and how often equivalence is claimed wrongly), both as tables in Markdown, and
+and how often equivalence is claimed wrongly), and
 manifest.json. Deterministic: the same flags and versions give the same files.
 """
 
@@ -42,8 +42,7 @@ def main(argv: list[str]) -> None:
     for name, module in (("verdict_rates", rates), ("coverage", coverage)):
         found = module.simulate(FLAGS.studies, seed=FLAGS.seed)
         files[f"{name}.csv"] = _csv(module.COLUMNS, found)
-        files[f"{name}.md"] = module.table(found)
-        print(files[f"{name}.md"])
+        print(module.table(found))
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
         records.write_bytes(folder / file, text.encode())

@@ -8,7 +8,8 @@ Squares (`watanabe`; the trainer of quadjr/PredNet):
 A window `[T + 1, B, H, W, C]` holds T transitions. In the first window of a sequence
 its frame 0 is a stand-in that makes every window the same compiled program: the state
 is zeroed after it and the transition from it has no weight, so that window has T - 1
-losses, as the published script has.
+losses, as the published script has. A window of one transition has no stand-in: there
+the published script updates after the first frame too.
 """
 
 from collections.abc import Sequence
@@ -189,10 +190,11 @@ def window_loss(
     # `watanabe` predicts the next frame after each one it sees; `lotter` predicts a
     # frame in the step that sees it. Either way T transitions are scored.
     seen = frames[:-1] if config.variant == "watanabe" else frames[1:]
-    scored = jnp.ones(steps, frames.dtype).at[0].set(1 - first.astype(frames.dtype))
+    stand_in = first if steps > 1 else jnp.zeros_like(first)
+    scored = jnp.ones(steps, frames.dtype).at[0].set(1 - stand_in.astype(frames.dtype))
     reset = jnp.zeros(steps, bool)
     if config.variant == "watanabe":
-        reset = reset.at[0].set(first)
+        reset = reset.at[0].set(stand_in)
 
     def pick(out: prednet.StepOutputs) -> tuple:
         if objective == "errors":

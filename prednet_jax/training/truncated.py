@@ -220,8 +220,9 @@ def train_windows(
         params: the parameters to start from (left as they are).
         config: the network.
         frames: `[T, H, W, C]`, one stream, floating point in [0, 1] or uint8.
-        window: transitions a window, >= 2; the first has one less; an unfinished tail
-            is dropped.
+        window: transitions per window, >= 1 (`lotter`: >= 2). The first window has one
+            less, but for window 1, where every transition is a window; an unfinished
+            tail is dropped.
         targets: `true` or `stale`.
         truncation_leak: whether Chainer's leak at the window boundaries is reproduced.
         optimizer: an optax transformation; None: `chainer_adam()`.
@@ -237,13 +238,16 @@ def train_windows(
         UserError: a value is outside what is accepted, or the stream is too short for
             one window.
     """
-    whole("window", window, 2)
+    # The first frame of a `lotter` stream is only seen, by a transition of its own.
+    whole("window", window, 1 if config.variant == "watanabe" else 2)
     if frames.ndim != 4:
         raise UserError(f"frames of shape {tuple(frames.shape)}: expected [T, H, W, C]")
-    updates = frames.shape[0] // window
+    stand_in = 1 if window > 1 else 0
+    updates = (frames.shape[0] - 1 + stand_in) // window
     if updates < 1:
         raise UserError(
-            f"frames of {frames.shape[0]} time steps: expected at least window={window}"
+            f"frames of {frames.shape[0]} time steps: expected at least "
+            f"{max(window, 2)} with window={window}"
         )
     method = Method(
         objective=objective, targets=targets, truncation_leak=truncation_leak
@@ -257,7 +261,8 @@ def train_windows(
         state: TrainState, frames: jax.Array, index: jax.Array
     ) -> tuple[TrainState, StepMetrics]:
         # Window k starts at frame k window - 1; the first has a stand-in in front.
-        places = jnp.maximum(index * window - 1 + jnp.arange(window + 1), 0)
+        begin = index * window - stand_in
+        places = jnp.maximum(begin + jnp.arange(window + 1), 0)
         return step(state, frames[places][:, None], index == 0, key)
 
     stream = jnp.asarray(frames)
@@ -266,4 +271,4 @@ def train_windows(
     for index in range(updates):
         state, metrics = update(state, stream, jnp.asarray(index))
         losses.append(metrics.frame_losses)
-    return state.params, jnp.concatenate(losses)[1:]
+    return state.params, jnp.concatenate(losses)[stand_in:]

@@ -36,6 +36,42 @@ def test_losses_of_a_still_network_are_those_of_predict():
     np.testing.assert_allclose(losses, expected[1:12], rtol=1e-5)
 
 
+def test_window_one_updates_after_every_frame():
+    """The published loop with window 1: i = 1, 2, .. each end a window."""
+    _, losses = train_windows(PARAMS, CONFIG, FRAMES, window=1, optimizer=STILL)
+    predictions, _ = predict(PARAMS, CONFIG, FRAMES[:, None])
+    expected = jnp.square(predictions[:, 0] - FRAMES).mean(axis=(1, 2, 3))
+    assert losses.shape == (13,)
+    np.testing.assert_allclose(losses, expected[1:], rtol=1e-5)
+    # One transition is a step of plain gradient descent from the zero state.
+    descent = optax.sgd(0.1)
+    trained, _ = train_windows(PARAMS, CONFIG, FRAMES[:2], window=1, optimizer=descent)
+
+    def loss(params):
+        made, _ = predict(params, CONFIG, FRAMES[:2, None])
+        return jnp.square(made[1, 0] - FRAMES[1]).mean()
+
+    by_hand = jax.tree.map(lambda p, g: p - 0.1 * g, PARAMS, jax.grad(loss)(PARAMS))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), trained, by_hand
+    )
+
+
+def test_window_one_has_no_stale_targets():
+    ends = [
+        train_windows(PARAMS, CONFIG, FRAMES, window=1, targets=targets)[0]
+        for targets in objectives.TARGETS
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+def test_window_one_needs_the_watanabe_form():
+    config = PredNetConfig(channels=(1, 2), height=4, width=4, variant="lotter")
+    params = init_params(config, jax.random.key(0))
+    with pytest.raises(ValueError, match="window=1: expected at least 2 with 'lotter'"):
+        train_windows(params, config, FRAMES, window=1)
+
+
 @pytest.mark.parametrize("variant", ["watanabe", "lotter"])
 def test_both_forms_report_squares(variant):
     config = PredNetConfig(channels=(1, 2), height=4, width=4, variant=variant)
@@ -168,8 +204,8 @@ def test_uint8_frames_are_brought_to_pixels():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": 1}, "window=1"),
-        ({"window": 20}, "at least window=20"),
+        ({"window": 0}, "window=0: expected at least 1 with 'watanabe'"),
+        ({"window": 20}, "at least 20 with window=20"),
         ({"window": 4, "targets": "old"}, "targets='old': expected one of true, stale"),
         ({"window": 4, "objective": "l1"}, "objective='l1'"),
         ({"window": 4, "targets": "stale", "objective": "errors"}, "targets='stale'"),

@@ -1,0 +1,181 @@
+"""How long the JAX replica keeps step with Chainer, weight for weight.
+
+    .venv/bin/python experiments/chainer_agreement.py
+
+Chainer and JAX train the same network from the same weights on the same frames (64x48,
+channels 3,12,24,48, window 20), with true targets (in Chainer: copied) and with stale
+ones (as published). The two round differently, so the distance of their weights grows;
+it is given in units of the distance that training has travelled, and stands beside the
+distance between Chainer's two kinds of training, which has to be much larger for the
+replica to speak for Chainer.
+"""
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import chainer_plans as plans
+import environments
+import jax
+import numpy as np
+import optax
+from chainer_runs import FULL, execute
+
+from prednet_jax import optimizers, train_windows, weights
+
+# What each kind of target is called here and there.
+ARMS = {"true": "target copied", "stale": "published"}
+FIELDS = ("targets", "update", "distance", "worst_tensor", "gap", "travelled", "loss")
+Arrays = dict[str, np.ndarray]
+
+
+def main() -> int:
+    """Trains in Chainer and in JAX, compares, writes the table; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workdir", type=Path, default=Path("runs/chainer"))
+    parser.add_argument(
+        "--frames", type=int, default=1000, help="transitions to train on"
+    )
+    parser.add_argument("--record", type=Path, help="CSV to write the rows to")
+    args = parser.parse_args()
+    jax.config.update("jax_compilation_cache_dir", str(args.workdir / "cache"))
+    try:
+        python = environments.ensure(environments.chainer())
+    except environments.EnvironmentsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    folder = args.workdir / f"agreement_{args.frames}"
+    kept = [u for u in plans.SNAPSHOTS if u <= args.frames // FULL.window]
+    theirs: dict[str, dict[int, Arrays]] = {}
+    losses: dict[str, list[float]] = {}
+    frames_at = args.workdir / "frames"
+    for run in plans.long(frames_at, folder, args.frames, seeds=range(1)):
+        losses[run.arm] = execute(run, python, folder)["losses"]
+        stem = plans.weights_file(run.arm).removesuffix(".npz")
+        theirs[run.arm] = {
+            update: dict(np.load(folder / f"{stem}.{update}.npz"))
+            for update in (0, *kept)
+        }
+    frames = np.load(run.data)["frames"]
+    rows = []
+    for targets, arm in ARMS.items():
+        start = folder / f"{plans.weights_file(arm).removesuffix('.npz')}.0.npz"
+        ours, our_losses = replica(start, frames, targets)
+        other = theirs[next(a for a in ARMS.values() if a != arm)]
+        rows += compare(
+            targets, kept, ours, theirs[arm], other, our_losses, losses[arm]
+        )
+    path = args.record or args.workdir / "agreement.csv"
+    with open(path, "w", newline="") as file:
+        out = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        out.writeheader()
+        out.writerows(rows)
+    for row in rows:
+        print(*(f"{name}={row[name]}" for name in FIELDS))
+    return 0
+
+
+def replica(
+    start: Path, frames: np.ndarray, targets: str
+) -> tuple[dict[int, Arrays], np.ndarray]:
+    """The weights after each of `SNAPSHOTS`, under Chainer's names, and the losses.
+
+    Args:
+        start: Chainer's initial weights.
+        frames: uint8 `[T, H, W, C]`.
+        targets: `true` or `stale`.
+    """
+    config, params = weights.load_chainer(start)
+    seen: dict[int, dict] = {}
+
+    def keep(step: np.ndarray, params: dict) -> None:
+        if int(step) in plans.SNAPSHOTS:
+            seen[int(step)] = jax.tree.map(np.array, params)
+
+    trained, losses = train_windows(
+        params,
+        config,
+        frames,
+        window=FULL.window,
+        targets=targets,
+        truncation_leak=True,
+        optimizer=watched(optimizers.chainer_adam(), keep),
+    )
+    jax.effects_barrier()
+    seen[len(frames) // FULL.window] = jax.tree.map(np.asarray, trained)
+    named = {k: weights.chainer.to_chainer(config, p) for k, p in seen.items()}
+    return named, np.asarray(losses)
+
+
+def watched(optimizer: optax.GradientTransformation, keep) -> Any:
+    """The optimiser, which shows the host the weights before each update.
+
+    Args:
+        optimizer: an optax transformation whose state has `step`, updates made.
+        keep: called with the number of updates made and the weights.
+    """
+
+    def update(gradients, state, params=None):
+        jax.debug.callback(keep, state.step, params)
+        return optimizer.update(gradients, state, params)
+
+    return optax.GradientTransformation(optimizer.init, update)
+
+
+def compare(
+    targets: str,
+    updates: list[int],
+    ours: dict[int, Arrays],
+    theirs: dict[int, Arrays],
+    other: dict[int, Arrays],
+    our_losses: np.ndarray,
+    their_losses: list[float],
+) -> list[dict]:
+    """One row per update that was kept.
+
+    Args:
+        targets: `true` or `stale`.
+        updates: after which the weights were kept.
+        ours: weights of the replica, by update.
+        theirs: Chainer's, of the same targets; 0 is the start.
+        other: Chainer's, of the other targets.
+        our_losses: the replica's, one a frame.
+        their_losses: Chainer's.
+    """
+    rows = []
+    for update in updates:
+        stop = update * FULL.window - 1
+        a, b = our_losses[:stop], np.float32(their_losses[:stop])
+        travelled = norm(difference(theirs[update], theirs[0]))
+        apart = difference(ours[update], theirs[update])
+        moved = difference(theirs[update], theirs[0])
+        values = {
+            "distance": norm(apart) / travelled,
+            "worst_tensor": max(
+                np.linalg.norm(apart[k]) / np.linalg.norm(moved[k]) for k in apart
+            ),
+            "gap": norm(difference(theirs[update], other[update])) / travelled,
+            "travelled": travelled,
+            "loss": np.max(np.abs(a - b) / b),
+        }
+        row = {k: f"{v:.4g}" for k, v in values.items()}
+        rows.append({"targets": targets, "update": update, **row})
+    return rows
+
+
+def difference(one: Arrays, other: Arrays) -> Arrays:
+    """Array by array, in double precision."""
+    return {k: one[k].astype(np.float64) - other[k] for k in one}
+
+
+def norm(arrays: Arrays) -> float:
+    """L2 norm of all of them together."""
+    return float(np.sqrt(sum(np.sum(x**2) for x in arrays.values())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

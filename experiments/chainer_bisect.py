@@ -1,0 +1,128 @@
+"""Trains the published loop under releases of Chainer before and after the change.
+
+    make chainer-bisect
+
+The change: commit 0cb47d99f1 of Chainer ("Do not hold diff in forward_xxx", 28 August
+2017), first released in 3.0.0rc1. Each release has an environment of its own, all on
+Python 3.8 and one NumPy; where no such Python is found the releases are skipped, with
+the reason. Ends with status 1 if a prediction fails.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import environments
+from chainer_runs import QUICK, Run, execute_all, frames_file
+
+FRAMES = 60
+CHANGED_IN = "3.0.0rc1"
+ARMS = {"published": (), "target copied": ("--target=copied",)}
+FIELDS = (
+    *("release", "arm", "frames", "final_sha256", "initial_sha256", "mean_loss"),
+    *("numpy", "python"),
+)
+
+
+def main() -> int:
+    """Runs the bisection; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workdir", type=Path, default=Path("runs/chainer/bisection"))
+    parser.add_argument("--record", type=Path, help="CSV to write the rows to")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    args = parser.parse_args()
+    rows, skipped = [], 0
+    for release in environments.RELEASES:
+        try:
+            python = environments.ensure(environments.chainer_release(release))
+        except environments.EnvironmentsError as e:
+            print(f"Chainer {release}: skipped: {e}")
+            skipped += 1
+            continue
+        rows += one_release(release, python, args.workdir, args.jobs)
+    for row in rows:
+        print(f"{row['release']:<10}{row['arm']:<15}{row['final_sha256'][:12]}")
+    found = check(rows)
+    for text, held in found:
+        print(f"{text}: {'came true' if held else 'FAILED'}")
+    write(args.record or args.workdir / "bisection.csv", rows)
+    if skipped:
+        print(f"{skipped} of {len(environments.RELEASES)} releases skipped, see above")
+    return 0 if all(held for _, held in found) else 1
+
+
+def one_release(release: str, python: Path, workdir: Path, jobs: int) -> list[dict]:
+    """Rows of one release."""
+    data = frames_file(workdir, QUICK, FRAMES + 1)
+    runs = [
+        Run(
+            name=f"{release}-{arm.replace(' ', '_')}",
+            arm=arm,
+            seed=0,
+            data=data,
+            frames=FRAMES + 1,
+            size=QUICK,
+            flags=flags,
+        )
+        for arm, flags in ARMS.items()
+    ]
+    records = execute_all(runs, python, workdir, jobs)
+    return [
+        {
+            "release": record["chainer"],
+            "arm": record["arm"],
+            "frames": FRAMES,
+            "mean_loss": f"{sum(record['losses']) / FRAMES:.9g}",
+            **{k: record[k] for k in FIELDS if k in record},
+        }
+        for record in records
+    ]
+
+
+def check(rows: Iterable[dict]) -> list[tuple[str, bool]]:
+    """Each prediction that the rows can bear out, and whether they do.
+
+    Args:
+        rows: of the table, in the order of the releases.
+    """
+    finals: dict[str, dict[str, str]] = {}
+    for row in rows:
+        finals.setdefault(row["release"], {})[row["arm"]] = row["final_sha256"]
+    releases = list(environments.RELEASES)
+    changed = releases.index(CHANGED_IN)
+    found = []
+    for release, arms in finals.items():
+        gap = arms["published"] != arms["target copied"]
+        expected = releases.index(release) >= changed
+        words = "a gap" if expected else "no gap"
+        found.append((f"Chainer {release}: {words}", gap == expected))
+    # Within these releases this one file is the whole difference.
+    alike = [r for r in finals if releases.index(r) <= releases.index("5.0.0")]
+    if len(alike) > 1:
+        ends = {finals[r]["target copied"] for r in alike}
+        names = ", ".join(alike)
+        found.append((f"{names}: the same weights with copied targets", len(ends) == 1))
+    return found
+
+
+def write(path: Path, rows: list[dict]) -> None:
+    """The table, one row per run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        out = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        out.writeheader()
+        out.writerows(rows)
+
+
+def read(path: Path) -> list[dict]:
+    """The rows of a table that `write` wrote."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

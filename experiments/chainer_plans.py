@@ -1,0 +1,145 @@
+"""The interventions on the Chainer training, and what each is predicted to do.
+
+The explanation says: Chainer began to read its inputs again in the backward pass, and
+the script overwrites the target. So only what protects the target, or what makes its
+overwriting harmless, changes the weights; and all that does so ends in the same bits.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from chainer_runs import FULL, QUICK, Run, Size, frames_file
+
+# Flags of in_chainer/run.py for each arm.
+ARMS: dict[str, tuple[str, ...]] = {
+    "published": (),
+    "input copied": ("--input=copied",),
+    "remade": ("--remake",),
+    "target copied": ("--target=copied",),
+    "both copied": ("--input=copied", "--target=copied"),
+    "difference kept": ("--loss=difference_kept",),
+    "remade, target copied": ("--remake", "--target=copied"),
+    "static": ("--static",),
+    "static, target copied": ("--static", "--target=copied"),
+    "window 1": ("--window=1",),
+    "window 1, target copied": ("--window=1", "--target=copied"),
+}
+MEANING = {
+    "published": "one buffer for the input, one for the target",
+    "input copied": "a new array for every input",
+    "remade": "new arrays for parameters and state after every update, as a transfer "
+    "makes",
+    "target copied": "a new array for every target, as a transfer to a GPU makes",
+    "both copied": "new arrays for input and target",
+    "difference kept": "the loss keeps x0 - x1, as Chainer did before 3.0.0rc1",
+    "remade, target copied": "both together: all that a GPU run copies",
+    "static": "published, every frame the same",
+    "static, target copied": "the same, target copied",
+    "window 1": "published, an update after every frame",
+    "window 1, target copied": "the same, target copied",
+}
+
+
+class Prediction(NamedTuple):
+    """That two arms end in the same weights, or do not."""
+
+    one: str
+    other: str
+    same: bool
+
+
+PREDICTIONS = (
+    Prediction("input copied", "published", True),
+    Prediction("remade", "published", True),
+    Prediction("target copied", "published", False),
+    Prediction("both copied", "target copied", True),
+    Prediction("difference kept", "target copied", True),
+    Prediction("remade, target copied", "target copied", True),
+    Prediction("static", "static, target copied", True),
+    Prediction("window 1", "window 1, target copied", True),
+)
+
+
+def interventions(
+    size: Size, frames: int, seeds: range, folder: Path, prefix: str
+) -> list[Run]:
+    """Every arm on every seed; `frames` transitions, so one frame more is read."""
+    data = frames_file(folder, size, frames + 1)
+    return [
+        Run(
+            name=f"{prefix}-{seed}-{arm.replace(', ', '-').replace(' ', '_')}",
+            arm=arm,
+            seed=seed,
+            data=data,
+            frames=frames + 1,
+            size=size,
+            flags=flags,
+        )
+        for seed in seeds
+        for arm, flags in ARMS.items()
+    ]
+
+
+def quick(folder: Path) -> list[Run]:
+    """One seed at 24x32, 200 frames."""
+    return interventions(QUICK, 200, range(1), folder, "quick")
+
+
+def full(folder: Path) -> list[Run]:
+    """Five seeds at 64x48, 200 frames."""
+    return interventions(FULL, 200, range(5), folder, "full")
+
+
+# Updates after which the weights of the first seed's long runs are kept, to be compared
+# with those of the JAX replica.
+SNAPSHOTS = (1, 2, 3, 5, 8, 12, 20, 30, 40, 50)
+
+
+def long(
+    folder: Path, weights: Path, frames: int = 1000, seeds: range = range(5)
+) -> list[Run]:
+    """Published and copied at 64x48 for 1000 frames.
+
+    Args:
+        folder: of the frames.
+        weights: folder for the weights that the first seed leaves at `SNAPSHOTS`.
+        frames: transitions.
+        seeds: of the initial weights.
+    """
+    data = frames_file(folder, FULL, frames + 1)
+    kept = "--snapshots=" + ",".join(map(str, SNAPSHOTS))
+    return [
+        Run(
+            name=f"long-{seed}-{arm.replace(' ', '_')}",
+            arm=arm,
+            seed=seed,
+            data=data,
+            frames=frames + 1,
+            size=FULL,
+            flags=(
+                *ARMS[arm],
+                *(() if seed else (f"--weights={weights / weights_file(arm)}", kept)),
+            ),
+        )
+        for seed in seeds
+        for arm in ("published", "target copied")
+    ]
+
+
+def weights_file(arm: str) -> str:
+    """Name of the file of an arm's final weights; its snapshots stand beside it."""
+    return f"{arm.replace(' ', '_')}.npz"
+
+
+def check(finals: Mapping[str, str]) -> list[tuple[Prediction, bool]]:
+    """Each prediction, and whether the final weights of the arms bear it out.
+
+    Args:
+        finals: SHA-256 of the final weights of each arm, one seed.
+    """
+    return [
+        (p, (finals[p.one] == finals[p.other]) == p.same)
+        for p in PREDICTIONS
+        if p.one in finals and p.other in finals
+    ]

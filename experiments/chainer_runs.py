@@ -1,0 +1,120 @@
+"""Runs of the Chainer training, each a process of its own, and their records.
+
+A run is kept as `DIR/NAME.json`; one whose record is there already is not repeated, so
+that a study that was stopped goes on where it was.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from environments import IN_CHAINER
+
+from prednet_jax.data import open_source
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size of network and of training."""
+
+    channels: tuple[int, ...]
+    height: int
+    width: int
+    window: int
+
+
+QUICK = Size((3, 6, 12), 24, 32, 10)
+FULL = Size((3, 12, 24, 48), 48, 64, 20)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run.
+
+    Attributes:
+        name: of its record.
+        arm: what is changed, one of `chainer_plans.ARMS`, or a name of its own.
+        seed: of the initial weights.
+        data: npz of the frames.
+        frames: number of frames, the first of which is only seen.
+        size: network and window.
+        flags: further flags of in_chainer/run.py.
+        threads: threads of the BLAS.
+    """
+
+    name: str
+    arm: str
+    seed: int
+    data: Path
+    frames: int
+    size: Size
+    flags: tuple[str, ...] = field(default=())
+    threads: int = 1
+
+
+def frames_file(folder: Path, size: Size, length: int, seed: int = 0) -> Path:
+    """The walk's first frames as an npz, which Chainer's environment can read."""
+    path = folder / f"walk_{size.width}x{size.height}_{seed}_{length}.npz"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        source = open_source("walk", height=size.height, width=size.width, seed=seed)
+        temporary = path.with_suffix(".tmp.npz")
+        np.savez(temporary, frames=source.read(0, length))
+        temporary.replace(path)
+    return path
+
+
+def execute(run: Run, python: Path, folder: Path) -> dict:
+    """The record of a run, made now unless it is in the folder.
+
+    Raises:
+        subprocess.CalledProcessError: the run failed; its output is printed.
+    """
+    path = folder / f"{run.name}.json"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [
+            str(python),
+            str(IN_CHAINER / "run.py"),
+            f"--frames={run.data}",
+            f"--output={path}",
+            f"--length={run.frames}",
+            f"--channels={','.join(map(str, run.size.channels))}",
+            f"--seed={run.seed}",
+        ]
+        if not any(flag.startswith("--window=") for flag in run.flags):
+            command.append(f"--window={run.size.window}")
+        # The caller's PYTHONPATH is not for this interpreter.
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+            environment[name] = str(run.threads)
+        done = subprocess.run(
+            [*command, *run.flags],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            print(done.stdout + done.stderr)
+            done.check_returncode()
+    return {"arm": run.arm, **json.loads(path.read_text())}
+
+
+def execute_all(
+    runs: Iterable[Run], python: Path, folder: Path, jobs: int
+) -> list[dict]:
+    """The records of all runs, in order, some at a time."""
+
+    def one(run: Run) -> dict:
+        record = execute(run, python, folder)
+        print(f"{run.name}: {record['final_sha256'][:12]}", flush=True)
+        return record
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(one, runs))

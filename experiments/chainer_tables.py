@@ -1,0 +1,318 @@
+"""The tables and the figure of docs/chainer.md and docs/claims.md, from the records.
+
+`blocks()` returns Markdown by the name that stands in the documents' markers
+(`<!-- table: NAME -->` .. `<!-- end -->`), `figures()` the files by path. Both are pure
+functions of results/chainer/; nothing is run.
+"""
+
+import csv
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import chainer_bisect
+import chainer_figure
+import chainer_judgement as judgement
+import chainer_plans as plans
+import numpy as np
+import transplant
+
+RESULTS = Path(__file__).parents[1] / "results" / "chainer"
+NOT_MEASURED = "Not measured yet."
+# Draws of the resampled 4-against-8 design.
+DRAWS = 20_000
+ARTICLE = (4, 8)
+
+
+def read(name: str) -> list[dict]:
+    """Rows of results/chainer/NAME.csv; none where it was not recorded."""
+    if not (RESULTS / f"{name}.csv").is_file():
+        return []
+    with open(RESULTS / f"{name}.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def blocks() -> dict[str, str]:
+    """Every block of the documents, by name."""
+    makers: dict[str, Callable[[], str]] = {
+        "chainer-recording": recording,
+        "chainer-interventions": interventions,
+        "chainer-bisection": bisection,
+        "chainer-long": long_runs,
+        "chainer-agreement": agreement,
+        "chainer-transplant": transplanted,
+        "chainer-predictions": predictions,
+        "chainer-gaps": gaps,
+        "chainer-fingerprint": fingerprint,
+        "chainer-threads": threads,
+        "chainer-others": others,
+    }
+    return {name: make() or NOT_MEASURED for name, make in makers.items()}
+
+
+def figures() -> dict[str, bytes]:
+    """Every figure of the documents, by its path from the project's root."""
+    drawn = chainer_figure.draw(read("interventions_full"), read("bisection"))
+    return {"docs/chainer.svg": drawn}
+
+
+def table(header: Iterable[str], rows: Sequence[Iterable[object]]) -> str:
+    """A Markdown table; empty where there is no row."""
+    if not rows:
+        return ""
+    head = list(header)
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def recording() -> str:
+    """Our Chainer network beside the recorded one."""
+    words = {"copied": "copied", "aliased": "shared (as published, on a CPU)"}
+    lines = [
+        (
+            words[row["targets"]],
+            f"{row['arrays_equal']} of {row['arrays']}",
+            f"{row['losses_equal']} of {row['losses']}",
+            row["worst"],
+        )
+        for row in read("recording")
+    ]
+    head = (
+        "target's buffer",
+        "weight arrays equal bit for bit",
+        "losses equal bit for bit",
+        "worst distance / update",
+    )
+    return table(head, lines)
+
+
+def interventions() -> str:
+    """What each change does to the final weights, over all seeds."""
+    finals: dict[str, dict[str, str]] = {}
+    for row in read("interventions_full"):
+        finals.setdefault(row["arm"], {})[row["seed"]] = row["final_sha256"]
+    groups = {arm: group for arm, group, _ in judgement.groups(finals)}
+    rows = []
+    for arm, ends in finals.items():
+        first = min(ends, key=int)
+        rows.append(
+            (
+                arm,
+                plans.MEANING[arm],
+                groups[arm],
+                f"`{ends[first][:12]}`",
+                len(ends),
+            )
+        )
+    head = ("arm", "what is changed", "same weights as", "seed 0", "seeds")
+    return table(head, rows)
+
+
+def bisection() -> str:
+    """Release by release."""
+    rows = read("bisection")
+    releases = list(dict.fromkeys(row["release"] for row in rows))
+    lines = []
+    for release in releases:
+        ends = {r["arm"]: r["final_sha256"] for r in rows if r["release"] == release}
+        gap = "no" if len(set(ends.values())) == 1 else "yes"
+        shown = [f"`{ends[arm][:12]}`" for arm in chainer_bisect.ARMS]
+        lines.append((release, *shown, gap))
+    return table(("Chainer", *chainer_bisect.ARMS, "gap"), lines)
+
+
+def long_runs() -> str:
+    """Loss of published and copied targets at 64x48, by seed."""
+    mean: dict[str, dict[str, float]] = {}
+    for row in read("long"):
+        mean.setdefault(row["seed"], {})[row["arm"]] = float(row["mean_loss"])
+    rows = [
+        (
+            seed,
+            f"{m['target copied']:.5f}",
+            f"{m['published']:.5f}",
+            f"{m['published'] / m['target copied']:.3f}",
+        )
+        for seed, m in mean.items()
+        if len(m) == 2
+    ]
+    head = ("seed", "target copied", "published", "published / copied")
+    return table(head, rows)
+
+
+def agreement() -> str:
+    """How far the JAX replica is from Chainer, update by update."""
+    rows = read("agreement")
+    by: dict[str, dict[str, dict]] = {}
+    for row in rows:
+        by.setdefault(row["update"], {})[row["targets"]] = row
+    lines = [
+        (
+            update,
+            both["true"]["distance"],
+            both["stale"]["distance"],
+            both["true"]["gap"],
+        )
+        for update, both in by.items()
+    ]
+    head = (
+        "updates",
+        "JAX true to Chainer copied",
+        "JAX stale to Chainer published",
+        "Chainer published to Chainer copied",
+    )
+    return table(head, lines)
+
+
+def transplanted() -> str:
+    """PyTorch with the buffer shared and copied."""
+    rows = read("transplant")
+    held = dict(transplant.check(rows))
+    loss: dict[tuple, dict[str, list[float]]] = {}
+    for row in rows:
+        case = (row["network"], int(row["losses_per_update"]))
+        by = loss.setdefault(case, {})
+        by.setdefault(row["target"], []).append(float(row["mean_loss"]))
+    lines = []
+    for (network, every), by in loss.items():
+        expected = "a gap" if every > 1 else "no gap"
+        words = "differ" if every > 1 else "equal, bit for bit"
+        verdict = held[f"{network}, {every} losses per update: {expected}"]
+        ratio = np.mean(by["shared"]) / np.mean(by["copied"])
+        found = words if verdict else "not as predicted"
+        lines.append((network, every, found, f"{ratio:.3f}", len(by["shared"])))
+    head = (
+        "network",
+        "losses per update",
+        "final weights, shared and copied",
+        "loss, shared / copied",
+        "seeds",
+    )
+    return table(head, lines)
+
+
+def predictions() -> str:
+    """Each prediction, what was measured, and whether it came true."""
+    text = json.loads((RESULTS / "predictions.json").read_text())["predictions"]
+    found = judgement.judge(
+        read("stale_runs"), read("stale_positions"), read("stale_horizons")
+    )
+    rows = [(p["text"], *found[p["id"]]) for p in text]
+    return table(("prediction", "measured", "seeds", "verdict"), rows)
+
+
+def gaps() -> str:
+    """The gap in every condition."""
+    rows = []
+    for (window, speed, rate), values in judgement.gaps(read("stale_runs")).items():
+        low, middle, high = judgement.interval(list(values.values()))
+        shown = f"{math.exp(middle):.3f}"
+        span = f"{math.exp(low):.3f} to {math.exp(high):.3f}"
+        rows.append((window, speed, f"{float(rate):g}", shown, span, len(values)))
+    head = ("window", "speed", "rate", "loss, stale / true", "95 % interval", "seeds")
+    return table(head, rows)
+
+
+def fingerprint() -> str:
+    """How well the fingerprint tells models apart that it was not calibrated on."""
+    rows = judgement.fingerprint_table(read("stale_horizons"))
+    head = ("trained with", "models", "called stale", "95 % interval of the rate")
+    return table(head, rows)
+
+
+def threads() -> str:
+    """Threads of the BLAS, the article's CPUs."""
+    by: dict[str, dict[str, dict]] = {}
+    processors = set()
+    for row in read("others"):
+        if row["study"] == "threads":
+            by.setdefault(row["threads"], {})[row["arm"]] = row
+            processors.add(row["processors"])
+    lines = [
+        (
+            count,
+            *(f"`{arms[arm]['final_sha256'][:12]}`" for arm in chainer_bisect.ARMS),
+            *(f"{float(arms[arm]['mean_loss']):.6f}" for arm in chainer_bisect.ARMS),
+        )
+        for count, arms in by.items()
+    ]
+    head = ("threads", "published", "target copied", "loss, published", "copied")
+    if not lines:
+        return ""
+    note = f"Processors of the machine: {', '.join(sorted(processors))}."
+    return f"{table(head, lines)}\n\n{note}"
+
+
+def others() -> str:
+    """Spread of copied runs under every other explanation, beside the gap."""
+    by: dict[str, dict[str, list[float]]] = {}
+    for row in read("others"):
+        study = by.setdefault(row["study"], {})
+        study.setdefault(row["arm"], []).append(float(row["mean_loss"]))
+    lines = []
+    for study, arms in by.items():
+        copied, published = np.array(arms["target copied"]), np.array(arms["published"])
+        spread = copied.max() / copied.min()
+        gap = published.mean() / copied.mean()
+        lines.append((study, len(copied), f"{spread:.6f}", f"{gap:.6f}"))
+    head = (
+        "explanation",
+        "runs",
+        "copied targets: largest / smallest loss",
+        "published / copied",
+    )
+    made = table(head, lines)
+    return f"{made}\n\n{chance(by['seeds'])}" if "seeds" in by else made
+
+
+def chance(arms: dict[str, list[float]]) -> str:
+    """How often a 4-against-8 design shows a gap as large with no bug at all."""
+    copied = np.array(arms["target copied"])
+    gap = np.mean(arms["published"]) / copied.mean()
+    few, many = ARTICLE
+    if len(copied) < few + many:
+        return f"{len(copied)} seeds are too few to resample {few} against {many}."
+    # RandomState: its stream is frozen.
+    draw = np.random.RandomState(0)
+    ratios = np.empty(DRAWS)
+    for i in range(DRAWS):
+        chosen = copied[draw.permutation(len(copied))[: few + many]]
+        ratios[i] = chosen[:few].mean() / chosen[few:].mean()
+    share = np.mean(ratios >= gap)
+    return (
+        f"Four runs against eight, drawn {DRAWS} times from the {len(copied)} seeds "
+        f"with copied targets: in {100 * share:.1f} % the four had a mean loss at "
+        f"least {gap:.4f} times that of the eight, which is the ratio of published to "
+        "copied over the same seeds."
+    )
+
+
+def remade(text: str, made: dict[str, str]) -> str:
+    """A document with its blocks replaced.
+
+    Raises:
+        KeyError: a marker names no block.
+    """
+    parts = text.split("<!-- table: ")
+    out = [parts[0]]
+    for part in itertools.islice(parts, 1, None):
+        name, rest = part.split(" -->", 1)
+        _, after = rest.split("<!-- end -->", 1)
+        out.append(f"{name} -->\n\n{made[name]}\n\n<!-- end -->{after}")
+    return "<!-- table: ".join(out)
+
+
+def main() -> None:
+    """Rewrites the blocks of the documents and the figure in place."""
+    root = RESULTS.parents[1]
+    made = blocks()
+    for path in (root / "docs" / "chainer.md", root / "docs" / "claims.md"):
+        path.write_text(remade(path.read_text(), made))
+    for name, data in figures().items():
+        (root / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""What the explanation by stale targets predicts, measured in JAX.
+
+    .venv/bin/python experiments/stale_predictions.py
+
+The predictions were written before the runs: results/chainer/predictions.json. Each run
+appends its rows to tidy tables in --workdir; what is there already is not repeated, so
+a study that was stopped goes on where it was, seed by seed.
+"""
+
+import argparse
+import csv
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from prednet_jax import (
+    PredNetConfig,
+    init_params,
+    optimizers,
+    predict,
+    train_windows,
+    weights,
+)
+from prednet_jax.data import open_source
+
+CONFIG = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
+SEEDS = range(7000, 7008)
+UPDATES = 200
+# Frames ahead of the last one seen, 1 being the frame that is predicted; and frames as
+# far behind it, to tell a pull towards the future from mere blur.
+HORIZONS = range(-3, 6)
+# The walk on which horizons are measured: seeds far from those trained on.
+UNSEEN = 100_000
+
+
+class Condition(NamedTuple):
+    """A point of the study; `speed` is the step through the walk's frames."""
+
+    window: int = 10
+    speed: int = 1
+    rate: float = 1e-3
+
+
+CONDITIONS = (
+    Condition(),
+    *(Condition(window=window) for window in (1, 2, 5, 20)),
+    *(Condition(speed=speed) for speed in (0, 2)),
+    *(Condition(rate=rate) for rate in (3e-4, 3e-3)),
+)
+TARGETS = ("true", "stale")
+FIELDS = {
+    "runs": "seed targets window speed rate updates loss final_sha256",
+    "positions": "seed targets window position loss",
+    "horizons": "seed targets window rate horizon mse",
+}
+
+
+def main() -> int:
+    """Runs what is missing; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workdir", type=Path, default=Path("runs/stale_predictions"))
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many")
+    parser.add_argument("--updates", type=int, default=UPDATES)
+    parser.add_argument("--first_seed", type=int, default=SEEDS[0])
+    parser.add_argument(
+        "--record", type=Path, help="folder to copy the tables to, as stale_*.csv"
+    )
+    args = parser.parse_args()
+    args.workdir.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(args.workdir / "cache"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    done = {key(row) for row in read(args.workdir, "runs")}
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
+        for condition in CONDITIONS:
+            for targets in TARGETS:
+                name = (str(seed), targets, *map(str, condition))
+                if name not in done:
+                    one_run(args.workdir, seed, condition, targets, args.updates)
+                    print(*name, flush=True)
+    if args.record:
+        for table in FIELDS:
+            shutil.copy(
+                args.workdir / f"{table}.csv", args.record / f"stale_{table}.csv"
+            )
+    return 0
+
+
+def one_run(
+    folder: Path, seed: int, condition: Condition, targets: str, updates: int
+) -> None:
+    """Trains once and appends the run's rows; the row of `runs` comes last."""
+    frames = video(seed, condition.speed, transitions(condition.window, updates) + 1)
+    params = init_params(CONFIG, jax.random.key(seed))
+    params, losses = train_windows(
+        params,
+        CONFIG,
+        frames,
+        window=condition.window,
+        targets=targets,
+        truncation_leak=True,
+        optimizer=optimizers.chainer_adam(condition.rate),
+    )
+    losses = np.asarray(losses, np.float64)
+    where = {"seed": seed, "targets": targets, "window": condition.window}
+    if condition == Condition(window=condition.window) and condition.window >= 10:
+        append(folder, "positions", where, by_position(losses, condition.window))
+    if condition.speed == 1:
+        rows = by_horizon(params, seed)
+        append(folder, "horizons", where | {"rate": condition.rate}, rows)
+        name = f"{seed}_{targets}_{condition.window}_{condition.rate}.model"
+        weights.save_chainer(folder / name, CONFIG, params)
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(params):
+        sha.update(np.asarray(leaf).tobytes())
+    row = {
+        "speed": condition.speed,
+        "rate": condition.rate,
+        "updates": updates,
+        "loss": f"{losses[-(len(losses) // 5) :].mean():.9g}",
+        "final_sha256": sha.hexdigest(),
+    }
+    append(folder, "runs", where, [row])
+
+
+def transitions(window: int, updates: int) -> int:
+    """Transitions of so many updates: the first window has one less."""
+    return updates * window - (window > 1)
+
+
+def video(seed: int, speed: int, length: int) -> np.ndarray:
+    """Every `speed`-th frame of the walk; speed 0 repeats the first.
+
+    Returns:
+        uint8 `[length, H, W, C]`.
+    """
+    source = open_source("walk", height=CONFIG.height, width=CONFIG.width, seed=seed)
+    if speed == 0:
+        return np.repeat(source.read(0, 1), length, axis=0)
+    return source.read(0, speed * (length - 1) + 1)[::speed]
+
+
+def by_position(losses: np.ndarray, window: int) -> list[dict]:
+    """Mean loss at each position of the window, over the last half of the updates."""
+    # The first window lacks its first loss.
+    windows = losses[window - 1 :].reshape(-1, window)
+    means = windows[len(windows) // 2 :].mean(axis=0)
+    return [{"position": i + 1, "loss": f"{m:.9g}"} for i, m in enumerate(means)]
+
+
+def by_horizon(params: dict, seed: int) -> list[dict]:
+    """MSE of one set of predictions against frames behind and ahead."""
+    errors = horizon_errors(params, CONFIG, seed + UNSEEN)
+    return [
+        {"horizon": k, "mse": f"{error:.9g}"}
+        for k, error in zip(HORIZONS, errors, strict=True)
+    ]
+
+
+def horizon_errors(
+    params: dict, config: PredNetConfig, seed: int, length: int = 400, skip: int = 20
+) -> np.ndarray:
+    """MSE of the prediction made before frame t against frames t - 4, .., t + 4.
+
+    Args:
+        params: weights.
+        config: the network.
+        seed: of the walk that is shown.
+        length: frames that are shown.
+        skip: frames at the start that do not count.
+
+    Returns:
+        `[9]`, for `HORIZONS`.
+    """
+    source = open_source("walk", height=config.height, width=config.width, seed=seed)
+    frames = source.read(0, length).astype(np.float32) / 255
+    made = np.asarray(predict(params, config, frames[:, None])[0])[:, 0]
+    stop = length - max(HORIZONS) + 1
+    return np.array(
+        [
+            np.square(made[skip:stop] - frames[skip + k - 1 : stop + k - 1]).mean()
+            for k in HORIZONS
+        ]
+    )
+
+
+def key(row: dict) -> tuple[str, ...]:
+    """What names a run."""
+    return tuple(row[name] for name in ("seed", "targets", *Condition._fields))
+
+
+def read(folder: Path, table: str) -> list[dict]:
+    """Rows of a table; none where it was not begun."""
+    path = folder / f"{table}.csv"
+    if not path.is_file():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def append(folder: Path, table: str, where: dict, rows: list[dict]) -> None:
+    """Adds rows to a table, all of them at once."""
+    path = folder / f"{table}.csv"
+    begun = path.is_file()
+    with open(path, "a", newline="") as file:
+        out = csv.DictWriter(file, FIELDS[table].split(), lineterminator="\n")
+        if not begun:
+            out.writeheader()
+        out.writerows([{**where, **row} for row in rows])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

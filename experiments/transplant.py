@@ -1,0 +1,87 @@
+"""The re-used target buffer in PyTorch: a gap where backward runs late, none else.
+
+    make transplant
+
+`torch.from_numpy` shares the buffer's memory as `numpy.asarray` does, so the mistake
+can be made there too; and in an autoencoder, as soon as the loss of more than one
+picture is added up before backward. PyTorch 2.13.0, in an environment of its own. Ends
+with status 1 if a prediction fails.
+"""
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import environments
+from chainer_runs import QUICK, frames_file
+
+FRAMES = 1000
+
+
+def main() -> int:
+    """Runs the transplant; the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workdir", type=Path, default=Path("runs/transplant"))
+    parser.add_argument("--record", type=Path, help="CSV to write the rows to")
+    parser.add_argument("--seeds", type=int, default=3)
+    args = parser.parse_args()
+    try:
+        python = environments.ensure(environments.torch())
+    except environments.EnvironmentsError as error:
+        print(f"make transplant: {error}", file=sys.stderr)
+        return 2
+    data = frames_file(args.workdir, QUICK, FRAMES + 1)
+    script = environments.ROOT / "experiments" / "in_torch" / "transplant.py"
+    done = subprocess.run(
+        [python, script, f"--frames={data}", f"--seeds={args.seeds}"],
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    rows = json.loads(done.stdout.splitlines()[-1])
+    path = args.record or args.workdir / "transplant.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        out = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        out.writeheader()
+        out.writerows(rows)
+    found = check(rows)
+    for text, held in found:
+        print(f"{text}: {'came true' if held else 'FAILED'}")
+    print(f"records: {path}")
+    return 0 if all(held for _, held in found) else 1
+
+
+def check(rows: list[dict]) -> list[tuple[str, bool]]:
+    """Each prediction, and whether every seed bears it out.
+
+    Args:
+        rows: of the table; values may be text.
+    """
+    ends: dict[tuple, dict[str, str]] = {}
+    for row in rows:
+        case = (row["network"], int(row["losses_per_update"]), int(row["seed"]))
+        ends.setdefault(case, {})[row["target"]] = row["final_sha256"]
+    found = []
+    for network, every in sorted({case[:2] for case in ends}, reverse=True):
+        gaps = [
+            end["shared"] != end["copied"]
+            for case, end in ends.items()
+            if case[:2] == (network, every)
+        ]
+        expected = every > 1
+        words = "a gap" if expected else "no gap"
+        text = f"{network}, {every} losses per update: {words}"
+        found.append((text, all(gap == expected for gap in gaps)))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
