@@ -32,6 +32,7 @@ from jax.typing import DTypeLike
 
 from prednet_jax.noise import error_free, monte_carlo, random_bits, rounding
 from prednet_jax.noise.error_free import format_of, to_bits
+from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.specs import (
     Elementwise,
     Gaussian,
@@ -75,7 +76,7 @@ def apply(
         Array of the shape and type of `value`.
 
     Raises:
-        ValueError: when `value` is not of a supported floating-point type.
+        NoiseError: when `value` is not of a supported floating-point type.
     """
     if _is_complex(value):
         # Both parts on their own, as results of which no operation is known.
@@ -231,7 +232,7 @@ def _perturbed(
                 mode=spec.mode,
                 precision=spec.virtual_precision,
             )
-    raise ValueError(f"spec={spec!r}: expected an elementwise noise of this module")
+    raise NoiseError(f"spec={spec!r}: expected an elementwise noise of this module")
 
 
 def _perturbed_operand(

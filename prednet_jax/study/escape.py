@@ -85,7 +85,8 @@ def measure(
     Returns:
         One group an optimiser and form, ready for JSON.
     """
-    inject = noise.inject(saddles.rotated_gradient(function), spec)
+    inside = noise.at(spec, "computation") or noise.Identity()
+    inject = noise.inject(saddles.rotated_gradient(function), inside)
     on_gradient = noise.at(spec, "gradient")
 
     def gradient(key: jax.Array, x: jax.Array, rotation: jax.Array) -> jax.Array:
