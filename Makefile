@@ -6,8 +6,11 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 # Tests and lint share the machine: two workers on two cores.
 WORKERS ?= 2
+# Memory in pages of 2 MiB, which the C library reads when a process starts: XLA takes
+# fresh memory for a program's temporaries at every call.
+export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup compare test bench lint lock clean
+.PHONY: setup compare test test-default-flags soak bench tables lint lock clean
 
 setup: $(STAMP)
 
@@ -32,13 +35,28 @@ else
 	@echo "beside PyTorch: make bench TORCH_PYTHON=/path/to/python-with-torch"
 endif
 
+# Tables and figures of the documents, from committed records; fails if one differed.
+tables: setup
+	$(BIN)/python experiments/tables.py
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not slow" $(ARGS)
+
+# The numbers under XLA's own flags too, as a user of the library without
+# process.prepare has them.
+test-default-flags: setup
+	PREDNET_DEFAULT_XLA_FLAGS=1 $(BIN)/python -m pytest -n $(WORKERS) \
+	  --dist=worksteal -m "not slow" tests/models tests/noise tests/weights \
+	  tests/training tests/curvature $(ARGS)
+
+# The slow tests alone: kills, big files, clusters, browsers.
+soak: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
 
 # Renews the pinned versions (needs `uv` on the path).
 lock:

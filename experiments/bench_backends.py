@@ -24,10 +24,10 @@ def run(script: Path, workdir: Path) -> dict:
     Raises:
         ValueError: a process failed; the message holds its command.
     """
-    from prednet_jax import backends, records
+    from prednet_jax import device, records
     from prednet_jax.report import speed
 
-    available = backends.available_threads()
+    available = device.available_threads()
     counts = sorted({n for n in THREADS if n < available} | {available})
     left_out = [n for n in THREADS if n > available]
     rows: list[dict] = []
@@ -53,9 +53,9 @@ def run(script: Path, workdir: Path) -> dict:
 
 
 def _size() -> list[int]:
-    import common
+    import _flags
 
-    config = common.model_config("walk")
+    config = _flags.prednet_config()
     return [config.height, config.width, *config.channels]
 
 

@@ -34,9 +34,9 @@ def run(
     """
     import jax
 
-    from prednet_jax import backends
+    from prednet_jax import device, process
 
-    dtype = backends.set_precision(precision)
+    dtype = process.set_precision(precision)
     source, joules = bench_energy.counter(jax.default_backend())
     rows = []
     for training in (False, True):
@@ -69,7 +69,7 @@ def run(
         "suite": "cases",
         "rows": rows,
         "energy": source,
-        "device": backends.device_description(),
+        "device": device.description(),
     }
 
 

@@ -34,12 +34,12 @@ def run(
     """
     import jax
 
-    from prednet_jax import backends
+    from prednet_jax import device, process
     from prednet_jax.training.layout import most_devices
 
     if not counts or min(counts) < 1:
         raise ValueError(f"--replica_counts={counts}: expected numbers of at least 1")
-    dtype = backends.set_precision(precision)
+    dtype = process.set_precision(precision)
     programs: dict[tuple, tuple] = {}
     for count in counts:
         spread = most_devices(count, 1, len(jax.devices()))
@@ -85,7 +85,7 @@ def run(
         "rows": rows,
         "noise": noise,
         "precision": precision,
-        "device": backends.device_description(),
+        "device": device.description(),
     }
 
 
@@ -143,7 +143,7 @@ def _program(
     from prednet_jax.training.truncated import Method
 
     place = layout(count, 1, jax.devices()[:devices])
-    config = replicas.resolve_config(config, mode)
+    config = replicas.resolve_network(config, mode).config
     optimizer, spec, state = _parts(config, dtype, noise)
     update = replicas.compile_update(config, optimizer, Method(), spec, place, mode)
 

@@ -3,7 +3,7 @@
 import resource
 import time
 
-import common
+import _flags
 import numpy as np
 from absl import flags
 
@@ -15,15 +15,15 @@ def run() -> dict:
     import jax
     import jax.numpy as jnp
 
-    from prednet_jax import backends, keys, predict
+    from prednet_jax import device, keys, predict, process
     from prednet_jax import noise as noise_lib
     from prednet_jax.models import prednet
     from prednet_jax.training import loop, truncated
 
-    config = common.model_config("walk")
+    config = _flags.prednet_config()
     spec = noise_lib.parse(FLAGS.noise)
     spec = None if spec == noise_lib.Identity() else spec
-    dtype = backends.set_precision(FLAGS.precision)
+    dtype = process.set_precision(FLAGS.precision)
     params = loop.prepare_params(loop.initial_params(config, 0), dtype, spec, 0)
     shape = (FLAGS.window + 1, FLAGS.batch, config.height, config.width)
     frames = np.random.default_rng(0).integers(
@@ -79,5 +79,5 @@ def run() -> dict:
         "noise": FLAGS.noise,
         "convolution": config.convolution,
         "convolutions": prednet.algorithms(config, dtype),
-        "device": backends.device_description(),
+        "device": device.description(),
     }

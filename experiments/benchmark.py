@@ -9,6 +9,7 @@ replicas  seconds per seed and update against the number of replicas
 backends  latency and throughput against batch size, training and inference, threads,
           frames on the device or fed from the host, replicas, energy; a process each
 cases     what one process of `backends` measures
+foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
 all       step, conv and noise at sizes that take a few minutes
 
 Ratios within one run carry over between machines; seconds do not.
@@ -17,14 +18,15 @@ Ratios within one run carry over between machines; seconds do not.
 import json
 from pathlib import Path
 
-import common
+import _cli
+import _flags
 from absl import flags
 
 FLAGS = flags.FLAGS
-SUITES = ("step", "conv", "noise", "replicas", "backends", "cases", "all")
+SUITES = ("step", "conv", "noise", "replicas", "backends", "cases", "foreign", "all")
 # Small enough that every suite ends in minutes; the published size is a flag away.
-common.define_model_flags(channels="3,12,24,48", height=48, width=64)
-flags.adopt_module_key_flags(common)
+_flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_enum("suite", "all", SUITES, "What to measure.")
 flags.DEFINE_integer("window", 10, "Frames a window.")
 flags.DEFINE_integer("batch", 1, "Sequences trained together.")
@@ -32,6 +34,10 @@ flags.DEFINE_integer("repeats", 5, "Timed windows after two that are not counted
 flags.DEFINE_string("noise", "none", "Noise spec of the suite `step`.")
 flags.DEFINE_enum("precision", "float32", ["float32", "float64"], "Of everything.")
 flags.DEFINE_integer("threads", 0, "Processors to use, enforced; 0: all.")
+flags.DEFINE_list("networks", ["transformer", "cnn", "mlp"], "Of the suite `foreign`.")
+flags.DEFINE_bool(
+    "tuned", False, "Suite `foreign`: under the XLA flags that PredNet's scripts set."
+)
 flags.DEFINE_bool("inference", False, "Suite `step`: predict only, no training.")
 flags.DEFINE_bool("cache", False, "Use the persistent compilation cache.")
 flags.DEFINE_string(
@@ -52,23 +58,22 @@ flags.DEFINE_string(
 def main(argv: list[str]) -> None:
     """Checks, measures, prints."""
     del argv
-    for name, low in (("window", 2), ("batch", 1), ("repeats", 1)):
-        if getattr(FLAGS, name) < low:
-            raise ValueError(
-                f"--{name}={getattr(FLAGS, name)}: expected at least {low}"
-            )
+    from prednet_jax import device, process
+    from prednet_jax.errors import UserError
+
+    # The suite `foreign` measures what all other programs see: XLA's default flags.
+    if FLAGS.suite != "foreign" or FLAGS.tuned:
+        process.prepare(threads=FLAGS.threads, cache=FLAGS.cache)
+    elif FLAGS.threads:
+        process.limit_threads(FLAGS.threads)
+    _flags.check_numbers(2, "window")
+    _flags.check_numbers(1, "batch", "repeats")
     for name in ("batches", "replica_counts"):
         _counts(name)
     if FLAGS.model != "prednet":
-        raise ValueError(f"--model={FLAGS.model}: expected prednet")
-    from prednet_jax import backends
-
-    if FLAGS.threads:
-        backends.limit_threads(FLAGS.threads)
+        raise UserError(f"--model={FLAGS.model}: expected prednet")
     if FLAGS.suite == "replicas":
-        backends.split_cpu(backends.available_threads())
-    if FLAGS.cache:
-        common.use_compilation_cache()
+        process.split_cpu(device.available_threads())
     suites = {
         "step": step,
         "conv": conv,
@@ -76,6 +81,7 @@ def main(argv: list[str]) -> None:
         "replicas": replicas,
         "backends": sweep,
         "cases": cases,
+        "foreign": foreign,
     }
     if FLAGS.suite != "all":
         print(json.dumps(suites[FLAGS.suite]()))
@@ -91,9 +97,11 @@ def _counts(name: str) -> tuple[int, ...]:
     Raises:
         ValueError: it holds none, or another.
     """
-    found = common.integers(name, getattr(FLAGS, name)) or ()
+    found = _flags.integers(name)
     if not found or min(found) < 1:
-        raise ValueError(
+        from prednet_jax.errors import UserError
+
+        raise UserError(
             f"--{name}={','.join(map(str, found))}: expected whole numbers of at least "
             "1, such as 1,4"
         )
@@ -111,7 +119,7 @@ def conv() -> dict:
     """Every algorithm on every convolution."""
     import bench_conv
 
-    return bench_conv.run(common.model_config("walk"), repeats=FLAGS.repeats)
+    return bench_conv.run(_flags.prednet_config(), repeats=FLAGS.repeats)
 
 
 def noise() -> dict:
@@ -119,7 +127,7 @@ def noise() -> dict:
     import bench_noise
 
     return bench_noise.run(
-        common.model_config("walk"), window=FLAGS.window, repeats=FLAGS.repeats
+        _flags.prednet_config(), window=FLAGS.window, repeats=FLAGS.repeats
     )
 
 
@@ -128,7 +136,7 @@ def replicas() -> dict:
     import bench_replicas
 
     return bench_replicas.run(
-        common.model_config("walk"),
+        _flags.prednet_config(),
         _counts("replica_counts"),
         window=FLAGS.window,
         repeats=FLAGS.repeats,
@@ -143,13 +151,31 @@ def cases() -> dict:
     import bench_cases
 
     return bench_cases.run(
-        common.model_config("walk"),
+        _flags.prednet_config(),
         _counts("batches"),
         window=FLAGS.window,
         repeats=FLAGS.repeats,
         precision=FLAGS.precision,
         profile=FLAGS.profile,
     )
+
+
+def foreign() -> dict:
+    """Noisy training steps of other networks.
+
+    Raises:
+        ValueError: a network or a noise is unknown.
+    """
+    import bench_foreign
+
+    unknown = sorted(set(FLAGS.networks) - set(bench_foreign.NAMES))
+    if unknown or not FLAGS.networks:
+        raise ValueError(
+            f"--networks={','.join(FLAGS.networks)}: expected some of "
+            f"{', '.join(bench_foreign.NAMES)}"
+        )
+    specs = bench_foreign.SPECS if FLAGS.noise == "none" else (FLAGS.noise,)
+    return bench_foreign.run(tuple(FLAGS.networks), specs, repeats=FLAGS.repeats)
 
 
 def sweep() -> dict:
@@ -160,4 +186,4 @@ def sweep() -> dict:
 
 
 if __name__ == "__main__":
-    common.run(main)
+    _cli.run(main)

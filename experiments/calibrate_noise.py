@@ -21,8 +21,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-import common
+import _cli
+import _flags
 from absl import flags
+
+from prednet_jax import device, process, records
+from prednet_jax.errors import UserError
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("shapes", "tiny", ["tiny", "prednet"], "Sizes of the reductions.")
@@ -47,25 +51,24 @@ flags.DEFINE_string("outputs", None, "Internal: write first outputs here and end
 def main(argv: list[str]) -> None:
     """Checks the flags, measures every reduction, writes table, JSON and figure."""
     del argv
+    process.prepare()
     for name, low in (("repeats", 2), ("compilations", 1), ("processes", 0)):
-        if getattr(FLAGS, name) < low:
-            raise ValueError(f"--{name}={getattr(FLAGS, name)}: expected {low} or more")
+        _flags.check_numbers(low, name)
     import jax
 
-    from prednet_jax import backends, records
     from prednet_jax.studies import calibration
 
     # A program read from a cache on disk was not compiled again.
     jax.config.update("jax_enable_compilation_cache", False)
     specs = orders()
-    backends.set_precision("float32")
+    process.set_precision("float32")
     probes = chosen(calibration.probes(FLAGS.shapes))
     if FLAGS.outputs:
         write_outputs(probes, FLAGS.outputs)
         return
     others = outputs_of_processes(FLAGS.processes)
-    device = backends.device_description()
-    print(f"{device['kind']} ({device['platform']}), shapes {FLAGS.shapes}")
+    here = device.description()
+    print(f"{here['kind']} ({here['platform']}), shapes {FLAGS.shapes}")
     print(HEADER)
     rows = []
     for probe in probes:
@@ -78,9 +81,8 @@ def main(argv: list[str]) -> None:
     workdir = Path(FLAGS.workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     result = {
-        "command": common.command(),
-        "device": device,
-        "versions": records.versions(),
+        **_cli.provenance(),
+        "device": here,
         "environment": records.environment(),
         "shapes": FLAGS.shapes,
         "partials": FLAGS.partials,
@@ -101,7 +103,7 @@ def chosen(probes) -> list:
     names = [probe.name for probe in probes]
     unknown = [name for name in FLAGS.primitives if name not in names]
     if unknown or not FLAGS.primitives:
-        raise ValueError(
+        raise UserError(
             f"--primitives={','.join(FLAGS.primitives)}: expected some of "
             f"{', '.join(names)}"
         )
@@ -113,7 +115,7 @@ def orders() -> dict:
     from prednet_jax.noise import ReductionOrder
 
     if not FLAGS.profile:
-        raise ValueError("--profile=: expected at least one profile")
+        raise UserError("--profile=: expected at least one profile")
     return {
         profile: ReductionOrder(
             partials=FLAGS.partials, granularity=FLAGS.granularity, profile=profile
@@ -201,7 +203,7 @@ def outputs_of_processes(count: int) -> list:
     They run before this process starts its backend, which may take the whole device.
 
     Raises:
-        ValueError: a process failed; its last line on stderr is quoted.
+        UserError: a process failed; its last line on stderr is quoted.
     """
     import numpy as np
 
@@ -220,7 +222,7 @@ def outputs_of_processes(count: int) -> list:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-                raise ValueError(f"process {i + 1} of --processes={count}: {last}")
+                raise UserError(f"process {i + 1} of --processes={count}: {last}")
             with np.load(path) as arrays:
                 found.append({name: arrays[name] for name in arrays.files})
     return found
@@ -234,8 +236,6 @@ def draw(rows: list[dict], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
-
-    from prednet_jax import records
 
     profiles = list(rows[0]["emulated"])
     series = {
@@ -269,4 +269,4 @@ def draw(rows: list[dict], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    common.run(main)
+    _cli.run(main)

@@ -15,14 +15,20 @@ rounding errors are amplified, not that they matter: compare the losses.
 import math
 from pathlib import Path
 
-import common
+import _cli
+import _flags
+import jax
 import numpy as np
 from absl import flags
 
+from prednet_jax import curvature, keys, process, records
+from prednet_jax.training import loop, truncated
+
 FLAGS = flags.FLAGS
-common.define_model_flags(channels="3,6,12", height=24, width=32)
-common.define_data_flags()
-flags.adopt_module_key_flags(common)
+_flags.define_model_flags(channels="3,6,12", height=24, width=32)
+_flags.define_data_flags()
+_flags.define_precision_flag()
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_integer("window", 10, "Transitions an update, >= 2.")
 flags.DEFINE_integer("updates", 250, "Updates to make, at least 5.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
@@ -32,19 +38,15 @@ flags.DEFINE_string(
     "Noise spec for the second training, such as reduction_order or "
     "gradient_gaussian:scale=1e-6. Default: none, but weights that differ by one ulp.",
 )
-flags.DEFINE_enum("precision", "float32", ["float32", "float64"], "Of everything.")
 flags.DEFINE_string("workdir", "results/divergence", "Where to write.")
 
 
 def main(argv: list[str]) -> None:
     """Checks the flags, trains twice, writes table, JSON and figure."""
     del argv
-    if FLAGS.updates < 5:
-        raise ValueError(f"--updates={FLAGS.updates}: expected at least 5")
-    if FLAGS.window < 2:
-        raise ValueError(f"--window={FLAGS.window}: expected at least 2")
-    from prednet_jax import records
-
+    process.prepare(cache=True)
+    _flags.check_numbers(5, "updates")
+    _flags.check_numbers(2, "window")
     result = measure()
     last = len(result["log_distance"]) - 1
     print(
@@ -66,18 +68,9 @@ def main(argv: list[str]) -> None:
 
 def measure() -> dict:
     """Trains the two copies and fits the exponent."""
-    import jax
-
-    from prednet_jax import curvature, keys
-    from prednet_jax.training import loop, truncated
-
     keys.stream(FLAGS.seed, "init")
-    spec = None
-    if FLAGS.noise is not None:
-        from prednet_jax import noise
-
-        spec = noise.parse(FLAGS.noise)
-    config, dtype, optimizer, weights, batches = common.training(FLAGS.updates)
+    spec = None if FLAGS.noise is None else _flags.parse_noise(FLAGS.noise)
+    task, dtype, optimizer, weights, batches = _flags.training(FLAGS.updates)
     params = loop.prepare_params(weights, dtype, None, FLAGS.seed)
     other = loop.prepare_params(weights, dtype, spec, FLAGS.seed)
     if spec is None:
@@ -98,14 +91,14 @@ def measure() -> dict:
 
         return step
 
-    update = jax.jit(truncated.make_step(config, optimizer))
+    update = jax.jit(truncated.make_step(task, optimizer))
     noisy = update
     if spec is not None:
-        noisy = jax.jit(truncated.make_step(config, optimizer, noise=spec))
+        noisy = jax.jit(truncated.make_step(task, optimizer, noise=spec))
     log_distance = curvature.log_distances(
         recorded(update, losses[0]),
-        truncated.initial_train_state(config, params, optimizer),
-        truncated.initial_train_state(config, other, optimizer),
+        truncated.initial_train_state(task, params, optimizer),
+        truncated.initial_train_state(task, other, optimizer),
         batches,
         step_b=recorded(noisy, losses[1]),
         weights=lambda state: state.params,
@@ -115,8 +108,6 @@ def measure() -> dict:
 
 def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> dict:
     """The record of a measurement, with the exponent and a sentence."""
-    from prednet_jax import curvature, records
-
     # The noisy copy starts from equal weights: the growth begins after update 1.
     first = 1
     last = curvature.saturation(log_distance, travelled)
@@ -157,11 +148,7 @@ def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> di
         "log_distance": log_distance.tolist(),
         "travelled": travelled.tolist(),
         "losses": list(losses),
-        "flags": {
-            flag.name: flag.value for flag in FLAGS.get_key_flags_for_module("__main__")
-        },
-        "versions": records.versions(),
-        "git_commit": records.git_commit(Path(__file__).parent),
+        **_cli.provenance(),
     }
 
 
@@ -197,4 +184,4 @@ def figure(result: dict) -> bytes:
 
 
 if __name__ == "__main__":
-    common.run(main)
+    _cli.run(main)

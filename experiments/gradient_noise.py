@@ -20,14 +20,23 @@ Writes gradient_noise.json to --workdir.
 
 from pathlib import Path
 
-import common
+import _cli
+import _flags
+import jax
 import numpy as np
 from absl import flags
 
+from prednet_jax import device, keys, noise, process, records
+from prednet_jax.errors import UserError
+from prednet_jax.noise import variability
+from prednet_jax.objectives import Method
+from prednet_jax.training import loop, truncated
+
 FLAGS = flags.FLAGS
-common.define_model_flags(channels="3,6,12", height=24, width=32)
-common.define_data_flags()
-flags.adopt_module_key_flags(common)
+_flags.define_model_flags(channels="3,6,12", height=24, width=32)
+_flags.define_data_flags()
+_flags.define_precision_flag()
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_integer("window", 10, "Transitions an update, >= 2.")
 flags.DEFINE_list("updates", ["1", "50", "200"], "Updates whose gradient is taken.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
@@ -43,27 +52,21 @@ flags.DEFINE_multi_string(
     ],
     "Noise spec, such as reduction_order or gaussian:scale=1e-7; may be repeated.",
 )
-flags.DEFINE_enum("precision", "float32", ["float32", "float64"], "Of everything.")
 flags.DEFINE_string("workdir", "results/gradient_noise", "Where to write.")
 
 
 def main(argv: list[str]) -> None:
     """Checks the flags, measures, prints and writes."""
     del argv
-    stops = common.integers("updates", FLAGS.updates) or ()
+    process.prepare(cache=True)
+    stops = _flags.integers("updates")
     if not stops or min(stops) < 1:
-        raise ValueError(
+        raise UserError(
             f"--updates={','.join(FLAGS.updates)}: expected whole numbers of at least "
             "1, such as 1,50"
         )
-    for name, low in (("keys", 2), ("window", 2)):
-        if getattr(FLAGS, name) < low:
-            raise ValueError(
-                f"--{name}={getattr(FLAGS, name)}: expected at least {low}"
-            )
+    _flags.check_numbers(2, "keys", "window")
     specs = {text: gradient_noise(text) for text in FLAGS.noise}
-    from prednet_jax import backends, records
-
     rows = []
     print(f"{'update':>6} {'spread':>9} {'shift':>9} {'V_c':>5}  noise")
     for row in measure(specs, sorted(set(stops))):
@@ -82,9 +85,8 @@ def main(argv: list[str]) -> None:
     folder = Path(FLAGS.workdir)
     folder.mkdir(parents=True, exist_ok=True)
     result = {
-        "command": common.command(),
-        "device": backends.device_description(),
-        "versions": records.versions(),
+        **_cli.provenance(),
+        "device": device.description(),
         "keys": FLAGS.keys,
         "rows": rows,
     }
@@ -94,11 +96,9 @@ def main(argv: list[str]) -> None:
 
 def gradient_noise(text: str):
     """A spec all of whose parts act on the gradient or on what it is computed by."""
-    from prednet_jax import noise
-
-    spec = noise.parse(text)
+    spec = _flags.parse_noise(text)
     if spec == noise.Identity() or noise.at(spec, "weights") is not None:
-        raise ValueError(
+        raise UserError(
             f"--noise={text}: expected noise of a computation or a gradient, such as "
             "reduction_order"
         )
@@ -107,18 +107,12 @@ def gradient_noise(text: str):
 
 def measure(specs: dict, stops: list[int]):
     """Yields a row for each stop and noise, in that order."""
-    import jax
-
-    from prednet_jax import keys, noise
-    from prednet_jax.noise import variability
-    from prednet_jax.training import loop, truncated
-
     key = keys.stream(FLAGS.seed, "noise")
-    config, dtype, optimizer, weights, batches = common.training(stops[-1])
+    task, dtype, optimizer, weights, batches = _flags.training(stops[-1])
     params = loop.prepare_params(weights, dtype, None, FLAGS.seed)
-    state = truncated.initial_train_state(config, params, optimizer)
-    update = jax.jit(truncated.make_step(config, optimizer))
-    loss = truncated.make_loss(config, truncated.Method())
+    state = truncated.initial_train_state(task, params, optimizer)
+    update = jax.jit(truncated.make_step(task, optimizer))
+    loss = truncated.make_loss(task, Method())
 
     def gradient(params, carry, frames, first):
         frames = truncated.to_pixels(frames, dtype)
@@ -160,4 +154,4 @@ def measure(specs: dict, stops: list[int]):
 
 
 if __name__ == "__main__":
-    common.run(main)
+    _cli.run(main)

@@ -12,14 +12,22 @@ pixels of a frame in [0, 1], frame 0 (which nothing could predict) left out of t
 import io
 from pathlib import Path
 
-import common
+import _cli
+import _flags
+import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from prednet_jax import data, predict, process, records
+from prednet_jax.errors import UserError
+from prednet_jax.objectives import Method
+from prednet_jax.training import loop, runs, truncated
+
 FLAGS = flags.FLAGS
-common.define_model_flags(channels="3,12,24", height=48, width=64)
-common.define_data_flags()
-flags.adopt_module_key_flags(common)
+_flags.define_model_flags(channels="3,12,24", height=48, width=64)
+_flags.define_data_flags()
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_string("weights", None, "Weight file, or a run directory of train.py.")
 flags.DEFINE_integer("start", 0, "First frame of the sequence.")
 flags.DEFINE_integer("frames", 20, "Frames to show, >= 2.")
@@ -34,30 +42,21 @@ flags.DEFINE_string("workdir", "runs/predict", "Where to write.")
 def main(argv: list[str]) -> None:
     """Checks, predicts, writes, prints."""
     del argv
-    if FLAGS.frames < 2:
-        raise ValueError(f"--frames={FLAGS.frames}: expected at least 2")
-    if FLAGS.start < 0:
-        raise ValueError(f"--start={FLAGS.start}: expected at least 0")
-    common.use_compilation_cache()
-    import jax
-    import jax.numpy as jnp
-
-    from prednet_jax import predict
-    from prednet_jax.training import truncated
-
-    config, params = weights()
-    name = FLAGS.data or "walk"
-    source = common.open_source(name, config, FLAGS.seed)
+    process.prepare(cache=True)
+    _flags.check_numbers(2, "frames")
+    _flags.check_numbers(0, "start")
+    task, params = weights()
+    source = _flags.open_source(task, FLAGS.seed)
     if FLAGS.start + FLAGS.frames > source.length:
-        raise ValueError(
+        raise UserError(
             f"--start={FLAGS.start} --frames={FLAGS.frames}: expected at most "
-            f"{source.length} frames of {name}"
+            f"{source.length} frames of {source.name}"
         )
     shown = source.read(FLAGS.start, FLAGS.start + FLAGS.frames)
     frames = truncated.to_pixels(jnp.asarray(shown), jnp.float32)
     run = jax.jit(
         lambda p, x: predict(
-            p, config, x[:, None], extrapolate_from=FLAGS.extrapolate_from
+            p, task.config, x[:, None], extrapolate_from=FLAGS.extrapolate_from
         )[0][:, 0]
     )
     predictions = np.asarray(run(params, frames))
@@ -79,38 +78,38 @@ def main(argv: list[str]) -> None:
 
 def weights() -> tuple:
     """The network and its weights: loaded, or trained here."""
-    from prednet_jax import data
-    from prednet_jax.training import loop, truncated
-
-    if FLAGS.weights and Path(FLAGS.weights).is_dir():
-        return common.load_run(FLAGS.weights)
     if FLAGS.weights:
-        return common.load_weights(FLAGS.weights)
+        folder = Path(FLAGS.weights)
+        found = (
+            runs.saved_weights(folder)
+            if folder.is_dir()
+            else _flags.load_weights(FLAGS.weights)
+        )
+        if found[0].name != "prednet":
+            raise UserError(f"--weights={folder}: of {found[0].name}; expected prednet")
+        return found
     if FLAGS.model != "prednet":
-        raise ValueError(f"--model={FLAGS.model}: expected prednet")
-    if FLAGS.updates < 1:
-        raise ValueError(f"--updates={FLAGS.updates}: expected at least 1")
-    config = common.model_config("walk")
+        raise UserError(f"--model={FLAGS.model}: expected prednet")
+    _flags.check_numbers(1, "updates")
+    task = _flags.task()
     source = data.open_source(
-        "walk", height=config.height, width=config.width, seed=FLAGS.seed + 1
+        "walk", height=task.frame[0], width=task.frame[1], seed=FLAGS.seed + 1
     )
-    schedule = loop.frame_schedule(config, source, window=10, updates=FLAGS.updates)
-    optimizer = loop.default_optimizer(config, FLAGS.updates)
-    update = loop.compile_update(config, optimizer, truncated.Method(), None)
-    params = loop.initial_params(config, FLAGS.seed)
-    state = truncated.initial_train_state(config, params, optimizer)
+    schedule = loop.frame_schedule(task, source, window=10, updates=FLAGS.updates)
+    optimizer = task.optimizer(FLAGS.updates)
+    update = loop.compile_update(task, optimizer, Method(), None)
+    params = loop.initial_params(task, FLAGS.seed)
+    state = truncated.initial_train_state(task, params, optimizer)
     print(f"no --weights: training a small one, {FLAGS.updates} updates", flush=True)
     end = state
     steps = loop.train(update, state, source, schedule, seed=FLAGS.seed)
     for end, _ in steps:  # noqa: B007 (the last state is used)
         pass
-    return config, end.params
+    return task, end.params
 
 
 def save(folder: Path, truth: np.ndarray, predictions: np.ndarray, copied) -> None:
     """Writes predictions.npz and the picture of them."""
-    from prednet_jax import records
-
     buffer = io.BytesIO()
     np.savez_compressed(buffer, frames=truth, predictions=predictions)
     records.write_bytes(folder / "predictions.npz", buffer.getvalue())
@@ -141,4 +140,4 @@ def picture(rows: dict[str, np.ndarray]) -> bytes:
 
 
 if __name__ == "__main__":
-    common.run(main)
+    _cli.run(main)

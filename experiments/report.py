@@ -9,8 +9,11 @@ results/compare, or results/published where nothing was compared yet.
 
 from pathlib import Path
 
-import common
+import _cli
 from absl import flags
+
+from prednet_jax import records, report
+from prednet_jax.errors import UserError
 
 FLAGS = flags.FLAGS
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,8 +30,6 @@ def main(argv: list[str]) -> None:
     """Finds the records, writes the report, prints the table and the page's path."""
     del argv
     directory = _directory(FLAGS.directory)
-    from prednet_jax import records, report
-
     path = report.build(directory)
     print(report.text_table(records.read_json(directory / report.VERDICT)))
     print(f"\n{path}")
@@ -38,17 +39,17 @@ def _directory(chosen: str | None) -> Path:
     """The comparison to report on.
 
     Raises:
-        ValueError: there is no verdict there.
+        UserError: there is no verdict there.
     """
     places = PLACES if chosen is None else (Path(chosen),)
     for place in places:
         if (place / "verdict.json").is_file():
             return place
-    raise ValueError(
+    raise UserError(
         f"--directory={chosen or 'results/compare'}: no verdict.json there; expected "
         "what `make compare` writes (experiments/compare_backends.py)"
     )
 
 
 if __name__ == "__main__":
-    common.run(main)
+    _cli.run(main)

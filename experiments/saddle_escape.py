@@ -14,17 +14,23 @@ Writes saddle_escape.json, saddle_escape.csv (every group with its p-values),
 survival_<optimiser>.png and predicted.png to --workdir.
 """
 
-import math
 import sys
 import textwrap
 from pathlib import Path
 
-import common
+import _cli
+import _flags
 from absl import flags
 
+from prednet_jax import errors, noise, process, records, saddles
+from prednet_jax.errors import UserError
+from prednet_jax.studies import saddle_escape as escape
+from prednet_jax.studies import saddle_escape_tables as escape_tables
+from prednet_jax.studies.saddle_escape_findings import findings
+from prednet_jax.training.observe import progress
+
 FLAGS = flags.FLAGS
-OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam", "perturbed")
-PRECISIONS = ("float32", "float64")
+OPTIMIZERS, PRECISIONS = escape.OPTIMIZERS, process.PRECISIONS
 FORMS = ("aligned", "rotated")
 flags.DEFINE_list(
     "functions",
@@ -54,12 +60,10 @@ flags.DEFINE_string("workdir", "results/saddle_escape", "Where to write.")
 def main(argv: list[str]) -> None:
     """Checks, runs, tests, writes."""
     del argv
+    process.prepare(cache=True)
     functions, noises = check_flags()
-    from prednet_jax.study import escape
-
-    common.use_compilation_cache()
     groups = []
-    bar = common.progress(
+    bar = progress(
         "programs",
         len(functions) * len(FLAGS.precision) * len(noises),
         0,
@@ -87,9 +91,6 @@ def main(argv: list[str]) -> None:
 
 def check_flags() -> tuple[list, dict]:
     """Functions and noise specs, refused before anything is run."""
-    from prednet_jax import noise, saddles
-    from prednet_jax.study import escape
-
     names = list(saddles.CATALOGUE)
     wanted = names if FLAGS.functions == ["all"] else FLAGS.functions
     for flag, values, accepted in (
@@ -99,51 +100,30 @@ def check_flags() -> tuple[list, dict]:
         ("form", FLAGS.form, FORMS),
     ):
         for value in values or [""]:
-            if value not in accepted:
-                raise ValueError(
-                    f"--{flag}={value}: expected one of {', '.join(accepted)}"
-                )
+            errors.one_of(f"--{flag}", value, accepted)
         if len(set(values)) < len(values):
-            raise ValueError(f"--{flag}={','.join(values)}: expected each value once")
-    if FLAGS.keys < 1:
-        raise ValueError(f"--keys={FLAGS.keys}: expected at least 1")
-    if FLAGS.steps <= escape.SETTLE:
-        raise ValueError(f"--steps={FLAGS.steps}: expected more than {escape.SETTLE}")
-    if not 0 < FLAGS.adam_learning_rate < math.inf:
-        raise ValueError(
-            f"--adam_learning_rate={FLAGS.adam_learning_rate}: expected a positive "
-            "number"
-        )
+            raise UserError(f"--{flag}={','.join(values)}: expected each value once")
+    _flags.check_numbers(1, "keys")
+    _flags.check_numbers(escape.SETTLE + 1, "steps")
+    errors.positive("--adam_learning_rate", FLAGS.adam_learning_rate)
     noises = {escape.QUIET: noise.Identity()}
     for text in filter(None, (part.strip() for part in FLAGS.noise.split(";"))):
-        noises[text] = spec = noise.parse(text)
+        noises[text] = spec = _flags.parse_noise(text)
         if noise.at(spec, "weights") is not None:
-            raise ValueError(f"--noise={text}: acts on weights; runs here have none")
+            raise UserError(f"--noise={text}: acts on weights; runs here have none")
     return [saddles.CATALOGUE[name]() for name in wanted], noises
 
 
 def publish(groups: list[dict], folder: Path) -> None:
     """Prints the table and the findings, writes the files."""
-    from prednet_jax import records
-    from prednet_jax.study import escape, escape_tables
-
-    findings = escape.findings(groups)
+    found = findings(groups)
     print(escape_tables.text_table(groups), "\n\nFindings", sep="")
-    for finding in findings:
+    for finding in found:
         print(textwrap.fill(finding, 100, initial_indent="- ", subsequent_indent="  "))
     folder.mkdir(parents=True, exist_ok=True)
     records.write_json(
         folder / "saddle_escape.json",
-        {
-            "flags": {
-                flag.name: flag.value
-                for flag in FLAGS.get_key_flags_for_module("__main__")
-            },
-            "versions": records.versions(),
-            "git_commit": records.git_commit(Path(__file__).parent),
-            "findings": findings,
-            "groups": groups,
-        },
+        {**_cli.provenance(), "findings": found, "groups": groups},
     )
     table = escape_tables.csv_table(groups)
     records.write_bytes(folder / "saddle_escape.csv", table.encode())
@@ -157,4 +137,4 @@ def publish(groups: list[dict], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    common.run(main)
+    _cli.run(main)

@@ -6,6 +6,8 @@ implementation quadjr/PredNet and eijwat/prednet_in_chainer_py3 (variant `watana
 
 from dataclasses import dataclass
 
+from prednet_jax.errors import UserError, one_of, positive, whole
+
 VARIANTS = ("lotter", "watanabe")
 CONVOLUTIONS = (
     "auto",
@@ -22,35 +24,22 @@ CONVOLUTIONS = (
 )
 
 
-def _positive_int(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r}: expected a whole number of at least 1")
-    return value
-
-
 def _widths(name: str, values: object) -> tuple[int, ...]:
     if not isinstance(values, (tuple, list)) or not values:
-        raise ValueError(f"{name}={values!r}: expected one width for each layer")
-    return tuple(_positive_int(f"{name}[{i}]", v) for i, v in enumerate(values))
+        raise UserError(f"{name}={values!r}: expected one width for each layer")
+    return tuple(whole(f"{name}[{i}]", v, 1) for i, v in enumerate(values))
 
 
 def _filters(name: str, value: object, layers: int) -> tuple[int, ...]:
     sizes = value if isinstance(value, (tuple, list)) else (value,) * layers
     if len(sizes) != layers:
-        raise ValueError(
+        raise UserError(
             f"{name}={value!r}: expected one odd size, or a list of {layers}"
         )
     for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}={value!r}: expected odd sizes of at least 1")
-        if size % 2 == 0:
-            raise ValueError(f"{name}={value!r}: {size} is even; expected odd sizes")
+        if whole(name, size, 1) % 2 == 0:
+            raise UserError(f"{name}={value!r}: {size} is even; expected odd sizes")
     return tuple(sizes)
-
-
-def _choice(name: str, value: object, accepted: tuple[str, ...]) -> None:
-    if value not in accepted:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(accepted)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +62,7 @@ class PredNetConfig:
             `models.convolution.choose`).
 
     Raises:
-        ValueError: a value is outside what is accepted.
+        UserError: a value is outside what is accepted.
     """
 
     channels: tuple[int, ...] = (3, 48, 96, 192)
@@ -92,13 +81,13 @@ class PredNetConfig:
             object.__setattr__(self, name, value)
 
         put("channels", _widths("channels", self.channels))
-        _choice("variant", self.variant, VARIANTS)
-        _choice("convolution", self.convolution, CONVOLUTIONS)
+        one_of("variant", self.variant, VARIANTS)
+        one_of("convolution", self.convolution, CONVOLUTIONS)
         layers = len(self.channels)
         r_channels = self.channels if self.r_channels is None else self.r_channels
         put("r_channels", _widths("r_channels", r_channels))
         if len(self.recurrent) != layers:
-            raise ValueError(
+            raise UserError(
                 f"r_channels={self.r_channels!r}: expected {layers} widths, one a layer"
             )
         put("a_filters", _filters("a_filters", self.a_filters, layers - 1))
@@ -106,14 +95,13 @@ class PredNetConfig:
         put("r_filters", _filters("r_filters", self.r_filters, layers))
         multiple = 2 ** (layers - 1)
         for name in ("height", "width"):
-            value = _positive_int(name, getattr(self, name))
+            value = whole(name, getattr(self, name), 1)
             if value % multiple:
-                raise ValueError(
+                raise UserError(
                     f"{name}={value}: expected a multiple of {multiple} "
                     f"(2^(layers - 1), {layers} layers)"
                 )
-        if not self.pixel_max > 0:
-            raise ValueError(f"pixel_max={self.pixel_max!r}: expected a value above 0")
+        positive("pixel_max", self.pixel_max)
 
     @property
     def layers(self) -> int:
@@ -141,7 +129,7 @@ class AutoencoderConfig:
         hidden: widths of the hidden layers, input side first.
 
     Raises:
-        ValueError: a value is outside what is accepted.
+        UserError: a value is outside what is accepted.
     """
 
     height: int = 28
@@ -151,7 +139,7 @@ class AutoencoderConfig:
 
     def __post_init__(self) -> None:
         for name in ("height", "width", "channels"):
-            _positive_int(name, getattr(self, name))
+            whole(name, getattr(self, name), 1)
         object.__setattr__(self, "hidden", _widths("hidden", self.hidden))
 
     @property

@@ -9,6 +9,8 @@ import zlib
 
 import jax
 
+from prednet_jax.errors import one_of, whole
+
 STREAMS = ("init", "data", "noise", "probe")
 IMPLEMENTATION = "threefry2x32"
 
@@ -24,11 +26,9 @@ def stream(seed: int, name: str) -> jax.Array:
         A typed PRNG key (threefry2x32, whatever the process's default is).
 
     Raises:
-        ValueError: the seed or the name is outside what is accepted.
+        UserError: the seed or the name is outside what is accepted.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise ValueError(f"seed={seed!r}: expected a whole number in [0, 2^32)")
-    if name not in STREAMS:
-        raise ValueError(f"stream={name!r}: expected one of {', '.join(STREAMS)}")
+    whole("seed", seed, 0, 2**32 - 1)
+    one_of("stream", name, STREAMS)
     root = jax.random.key(seed, impl=IMPLEMENTATION)
     return jax.random.fold_in(root, zlib.crc32(name.encode()))

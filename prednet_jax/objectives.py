@@ -12,17 +12,44 @@ losses, as the published script has.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.errors import UserError, one_of
 from prednet_jax.models import autoencoder, prednet, unroll
 
 TARGETS = ("true", "stale")
 OBJECTIVES = ("squares", "errors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How a network is trained.
+
+    Attributes:
+        objective: `squares`, `errors`, or None: as the network was published.
+        targets: `true` or `stale` (see `window_loss`).
+        truncation_leak: as in `window_loss`.
+        layer_weights: lambda of the `errors` objective; None: (1, 0, ...).
+
+    Raises:
+        UserError: a choice is unknown.
+    """
+
+    objective: str | None = None
+    targets: str = "true"
+    truncation_leak: bool = False
+    layer_weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.objective is not None:
+            one_of("objective", self.objective, OBJECTIVES)
+        one_of("targets", self.targets, TARGETS)
 
 
 class WindowResult(NamedTuple):
@@ -35,15 +62,9 @@ class WindowResult(NamedTuple):
             window.
     """
 
-    state: prednet.PredNetState | None
+    state: Any
     frame_losses: Float[Array, " T"]
     scored: Float[Array, " T"]
-
-
-def check_choice(name: str, value: str, accepted: Sequence[str]) -> None:
-    """Raises ValueError naming the value unless it is one of those accepted."""
-    if value not in accepted:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(accepted)}")
 
 
 def error_loss(
@@ -66,12 +87,12 @@ def error_loss(
         The loss; time weights 0 for the first frame, then 1/(T - 1).
 
     Raises:
-        ValueError: T < 2, or not one weight a layer.
+        UserError: T < 2, or not one weight a layer.
     """
     chosen = _layer_weights(config, layer_weights)
     steps = frames.shape[0]
     if steps < 2:
-        raise ValueError(f"frames of {steps} time steps: expected at least 2")
+        raise UserError(f"frames of {steps} time steps: expected at least 2")
     errors = prednet.outputs(params, config, frames, "error")  # [T, B, L]
     weights = jnp.asarray(chosen, errors.dtype)
     return (errors[1:] @ weights).mean(axis=1).sum() / (steps - 1)
@@ -83,7 +104,7 @@ def _layer_weights(
     if layer_weights is None:
         return (1.0,) + (0.0,) * (config.layers - 1)
     if len(layer_weights) != config.layers:
-        raise ValueError(
+        raise UserError(
             f"layer_weights={tuple(layer_weights)!r}: expected {config.layers}, "
             "one a layer"
         )
@@ -149,21 +170,19 @@ def window_loss(
         The number to minimise, and a `WindowResult`.
 
     Raises:
-        ValueError: a choice is unknown, or stale targets are asked of `errors`, whose
+        UserError: a choice is unknown, or stale targets are asked of `errors`, whose
             target is the network's own input.
     """
-    check_choice("objective", objective, OBJECTIVES)
-    check_choice("targets", targets, TARGETS)
+    one_of("objective", objective, OBJECTIVES)
+    one_of("targets", targets, TARGETS)
     if objective == "errors" and targets == "stale":
-        raise ValueError(
+        raise UserError(
             "targets='stale': expected 'true' with objective 'errors', which compares "
             "with the frame the network is shown, not with a target buffer"
         )
     weights = _layer_weights(config, layer_weights)
     steps = frames.shape[0] - 1
-    state = jax.tree.map(
-        lambda x: jnp.where(first, jnp.zeros_like(x), jax.lax.stop_gradient(x)), state
-    )
+    state = cut(state, first)
     if truncation_leak and config.variant == "watanabe":
         state = _leak(params, config, state)
 
@@ -191,6 +210,45 @@ def window_loss(
         pulled = jnp.square(predictions - frames[-1]).mean(axis=(1, 2, 3, 4))
         return (pulled * scored).sum(), result
     return (frame_losses * scored).sum(), result
+
+
+def cut(state: Any, first: Bool[Array, ""]) -> Any:
+    """The carried state as a constant; zero where a sequence starts."""
+    return jax.tree.map(
+        lambda x: jnp.where(first, jnp.zeros_like(x), jax.lax.stop_gradient(x)), state
+    )
+
+
+def squares(
+    predictions: Float[Array, "T B H W C"],
+    targets: Float[Array, "T B H W C"],
+    state: Any,
+    first: Bool[Array, ""],
+    *,
+    stale: bool,
+    stand_in: bool,
+) -> tuple[Float[Array, ""], WindowResult]:
+    """The objective `squares` of any network.
+
+    Args:
+        predictions: of the window.
+        targets: what they are to be.
+        state: carried to the next window.
+        first: whether the window starts a sequence.
+        stale: whether every prediction is pulled towards the last target.
+        stand_in: whether the first transition of a first window has no weight.
+
+    Returns:
+        The number to minimise, and a `WindowResult`.
+    """
+    frame_losses = jnp.square(predictions - targets).mean(axis=(1, 2, 3, 4))
+    scored = jnp.ones_like(frame_losses)
+    if stand_in:
+        scored = scored.at[0].set(1 - first.astype(scored.dtype))
+    goal = targets[-1] if stale else targets
+    pulled = jnp.square(predictions - goal).mean(axis=(1, 2, 3, 4))
+    result = WindowResult(state, jax.lax.stop_gradient(frame_losses), scored)
+    return (pulled * scored).sum(), result
 
 
 def _leak(
@@ -230,9 +288,9 @@ def reconstruction_loss(
             network whose backward pass follows each forward pass cannot be affected.
 
     Raises:
-        ValueError: the choice is unknown, or images do not fit the network.
+        UserError: the choice is unknown, or images do not fit the network.
     """
-    check_choice("targets", targets, TARGETS)
+    one_of("targets", targets, TARGETS)
     steps, batch = images.shape[:2]
     flat = images.reshape(steps * batch, *images.shape[2:])
     outputs = autoencoder.reconstruct(params, config, flat).reshape(images.shape)

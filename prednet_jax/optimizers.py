@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from prednet_jax.errors import UserError, positive, whole
+
 
 class AdamState(NamedTuple):
     """State of `chainer_adam`.
@@ -44,15 +46,15 @@ def chainer_adam(
         eps: added to sqrt(v); Chainer 1e-8, Keras 1e-7.
 
     Raises:
-        ValueError: a value is outside what is accepted.
+        UserError: a value is outside what is accepted.
     """
-    if not callable(learning_rate) and not learning_rate > 0:
-        raise ValueError(f"learning_rate={learning_rate!r}: expected a value above 0")
+    if not callable(learning_rate):
+        positive("learning_rate", learning_rate)
     for name, value in (("b1", b1), ("b2", b2)):
         if not 0 <= value < 1:
-            raise ValueError(f"{name}={value!r}: expected a value in [0, 1)")
+            raise UserError(f"{name}={value!r}: expected a value in [0, 1)")
     if not eps >= 0:
-        raise ValueError(f"eps={eps!r}: expected a value of at least 0")
+        raise UserError(f"eps={eps!r}: expected a value of at least 0")
 
     def init(params: optax.Params) -> AdamState:
         return AdamState(
@@ -98,10 +100,9 @@ def lotter_schedule(
         final: rate of the second half.
 
     Raises:
-        ValueError: updates is below 1.
+        UserError: updates is below 1.
     """
-    if updates < 1:
-        raise ValueError(f"updates={updates!r}: expected at least 1")
+    whole("updates", updates, 1)
     # Not optax.piecewise_constant_schedule: it mixes dtypes, which strict promotion
     # refuses.
     return lambda step: jnp.where(step < updates // 2, initial, final)

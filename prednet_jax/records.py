@@ -4,22 +4,27 @@ A run directory holds
     manifest.json   what was run: git commit, versions, device, flags, fingerprints
     metrics.jsonl   one JSON object an update
     summary.npz     optional arrays for the report (predicted frames)
+    weights.npz     the final weights
     checkpoints/    optional
 Files appear whole or not at all; metrics grow line by line.
 """
 
 import hashlib
 import importlib.metadata
+import io
 import json
 import os
 import platform
 import subprocess
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from prednet_jax.errors import UserError
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "chex", "prednet-jax")
 # Variables that change what XLA or the process computes.
@@ -36,10 +41,10 @@ ENVIRONMENT = (
     "TF_CUDNN_DETERMINISTIC",
     "NVIDIA_TF32_OVERRIDE",
 )
-MANIFEST, METRICS = "manifest.json", "metrics.jsonl"
+MANIFEST, METRICS, WEIGHTS = "manifest.json", "metrics.jsonl", "weights.npz"
 
 
-class RecordError(ValueError):
+class RecordError(UserError):
     """A run's records are missing, unreadable, or not comparable."""
 
 
@@ -74,6 +79,33 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     with open(temporary, "wb") as file:
         file.write(content)
     os.replace(temporary, path)
+
+
+def write_tree(path: str | os.PathLike, tree: Mapping[str, Any]) -> None:
+    """Writes a nested dictionary of arrays as an .npz, names joined by slashes."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **{name[1:]: np.asarray(x) for name, x in _leaves(tree)})  # type: ignore[arg-type]
+    write_bytes(path, buffer.getvalue())
+
+
+def read_tree(path: str | os.PathLike) -> dict[str, Any]:
+    """Reads what `write_tree` wrote.
+
+    Raises:
+        RecordError: the file is missing or is no such .npz.
+    """
+    tree: dict[str, Any] = {}
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            for name in stored.files:
+                *folders, leaf = name.split("/")
+                place = tree
+                for folder in folders:
+                    place = place.setdefault(folder, {})
+                place[leaf] = stored[name]
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise RecordError(f"{path}: {error}; expected weights of a run") from None
+    return tree
 
 
 def write_json(path: str | os.PathLike, value: object) -> None:

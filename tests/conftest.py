@@ -1,21 +1,17 @@
 """Test session settings: CPU, strict dtype promotion, two threads at most.
 
-Environment variables are set before JAX is imported: the backend reads them once.
+XLA's flags are those of the scripts, or with PREDNET_DEFAULT_XLA_FLAGS=1 XLA's own, as
+whoever uses the library without `process.prepare` has them (`make test-default-flags`).
 """
 
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Without it every script that a test starts would start twice.
-os.environ.setdefault(
-    "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
-)
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
 
-from prednet_jax import backends
+from prednet_jax import process
 
-# As the scripts do. XLA_FLAGS=--xla_cpu_use_fusion_emitters=true tests the other way.
-backends.set_xla_flags()
+if not os.environ.get("PREDNET_DEFAULT_XLA_FLAGS"):
+    process.prepare()
 jax.config.update("jax_numpy_dtype_promotion", "strict")

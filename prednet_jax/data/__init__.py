@@ -85,7 +85,7 @@ def open_source(
         The source.
 
     Raises:
-        DataError: A ValueError that names the value and what would be accepted.
+        DataError: Names the value and what would be accepted.
     """
     default = own_size(data)
     size = {

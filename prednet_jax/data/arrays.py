@@ -17,7 +17,6 @@ from prednet_jax.data.source import (
     FrameSource,
     check_boundaries,
     check_range,
-    fingerprint,
     limited_boundaries,
     limited_length,
 )
@@ -64,24 +63,12 @@ def open_npz(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
         return out
 
     inside = limited_boundaries(sequences, total)
-    return FrameSource(
-        name=name,
-        height=fit.height,
-        width=fit.width,
-        channels=fit.channels,
-        length=total,
-        boundaries=inside,
-        read=read,
-        fingerprint=fingerprint(
-            reader="npz",
-            frames=hashlib.sha256(np.ascontiguousarray(frames).data).hexdigest(),
-            shape=list(frames.shape),
-            boundaries=inside,
-            size=[fit.height, fit.width, fit.channels],
-            crop=fit.crop,
-            offset=list(fit.offset),
-        ),
-    )
+    identity = {
+        "frames": hashlib.sha256(np.ascontiguousarray(frames).data).hexdigest(),
+        "shape": list(frames.shape),
+        "boundaries": inside,
+    }
+    return fit.source(name, total, inside, read, reader="npz", **identity)
 
 
 def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:

@@ -7,10 +7,17 @@ resizes bilinearly without keeping the aspect (`cv2.resize` in generate_image.py
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from prednet_jax.data.source import DataError, check_frame_size
+from prednet_jax.data.source import (
+    DataError,
+    FrameSource,
+    check_frame_size,
+    fingerprint,
+)
 
 CROPS = ("center", "resize")
 
@@ -101,6 +108,30 @@ class Fit:
             return resize_bilinear(picture, self.height, self.width)
         top, left = self._corner(height, width)
         return picture[top : top + self.height, left : left + self.width]
+
+    def source(
+        self,
+        name: str,
+        length: int,
+        begins: tuple[int, ...],
+        read: Callable[[int, int], np.ndarray],
+        /,
+        **identity: Any,
+    ) -> FrameSource:
+        """A source of frames cut or scaled so.
+
+        Args:
+            name: What was opened.
+            length: Number of frames.
+            begins: Index of the first frame of every sequence.
+            read: See `FrameSource`.
+            identity: What identifies the pictures, for the fingerprint.
+        """
+        size = self.height, self.width, self.channels
+        digest = fingerprint(
+            size=size, crop=self.crop, offset=tuple(self.offset), **identity
+        )
+        return FrameSource(name, *size, length, begins, read, digest)
 
     def _corner(self, height: int, width: int) -> tuple[int, int]:
         """Top and left of the crop; floor division as in the published trainer."""

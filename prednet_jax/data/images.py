@@ -19,7 +19,6 @@ from prednet_jax.data.source import (
     DataError,
     FrameSource,
     check_range,
-    fingerprint,
     limited_boundaries,
     limited_length,
 )
@@ -164,23 +163,8 @@ def _open_files(
         return out
 
     inside = limited_boundaries(boundaries, total)
-    return FrameSource(
-        name=name,
-        height=fit.height,
-        width=fit.width,
-        channels=fit.channels,
-        length=total,
-        boundaries=inside,
-        read=read,
-        fingerprint=fingerprint(
-            reader="images",
-            files=digests,
-            boundaries=inside,
-            size=[fit.height, fit.width, fit.channels],
-            crop=fit.crop,
-            offset=list(fit.offset),
-        ),
-    )
+    identity = {"files": digests, "boundaries": inside}
+    return fit.source(name, total, inside, read, reader="images", **identity)
 
 
 def _check_file(path: pathlib.Path, fit: Fit) -> str:

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from prednet_jax.errors import UserError
+
 # "Endless": far more frames than any run reads, and still exact in int64 arithmetic.
 ENDLESS = 10**9
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """A bad source of frames: the message names the value and what is accepted."""
 
 

@@ -22,7 +22,6 @@ from prednet_jax.data.source import (
     DataError,
     FrameSource,
     check_range,
-    fingerprint,
     limited_length,
 )
 
@@ -69,22 +68,7 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
         check_range(name, total, start, stop)
         return video.read(start, stop)
 
-    return FrameSource(
-        name=name,
-        height=fit.height,
-        width=fit.width,
-        channels=fit.channels,
-        length=total,
-        boundaries=(0,),
-        read=read,
-        fingerprint=fingerprint(
-            reader="video",
-            file=digest,
-            size=[fit.height, fit.width, fit.channels],
-            crop=fit.crop,
-            offset=list(fit.offset),
-        ),
-    )
+    return fit.source(name, total, (0,), read, reader="video", file=digest)
 
 
 class Video:

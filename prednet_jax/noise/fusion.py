@@ -40,10 +40,7 @@ PASSED_ON = frozenset(
 )
 
 # Arithmetic so cheap that XLA computes it anew in each reader, with what it reads.
-CHEAP = frozenset({"add", "sub", "mul", "add_any", "integer_pow", "square"})
-
-# Elements below which computing twice costs less than the branch.
-_FEW = 64
+CHEAP = frozenset({"add", "sub", "mul", "div", "add_any", "integer_pow", "square"})
 
 
 def materialised(x: Array) -> Array:
@@ -52,7 +49,9 @@ def materialised(x: Array) -> Array:
     Args:
         x: array of any shape and type.
     """
-    if x.size < _FEW or jax.default_backend() != "cpu":
+    # Few elements count too: where they are broadcast, each copy would compute them. A
+    # scalar is moved out of such loops by the compiler.
+    if x.size < 2 or jax.default_backend() != "cpu":
         return x
     always = lax.optimization_barrier(np.uint32(0)) == np.uint32(0)
     # Two different branches, or the compiler would see one.

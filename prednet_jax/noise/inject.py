@@ -42,7 +42,11 @@ from prednet_jax.noise.specs import Identity, NoiseSpec, parts
 
 
 def inject(
-    fn: Callable, spec: NoiseSpec, *, only: Collection[str] | None = None
+    fn: Callable,
+    spec: NoiseSpec,
+    *,
+    only: Collection[str] | None = None,
+    run_key: Array | None = None,
 ) -> Callable:
     """A function that computes what `fn` computes, with numerical noise.
 
@@ -53,6 +57,9 @@ def inject(
         spec: the noise; `noise.at(spec, "computation")` picks the parts that act here.
         only: paths of the equations that are perturbed, as `coverage` lists them; None:
             all. An equation's noise does not depend on which others are perturbed.
+        run_key: from which orders of `schedule="run"` are drawn; None: from the key of
+            each call. A training step that is given a key of its own for each update
+            passes the key of the run here, so that all its updates add in one order.
 
     Returns:
         `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data; a
@@ -79,14 +86,16 @@ def inject(
     if isinstance(spec, Identity):
         return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
 
-    def of_arrays(static: Static, key: Array, *arrays: Array) -> Any:
-        return evaluate(spec, key, static.call(fn), arrays, only=chosen)
+    def of_arrays(
+        static: Static, key: Array, of_run: Array | None, *arrays: Array
+    ) -> Any:
+        return evaluate(spec, key, static.call(fn), arrays, only=chosen, run_key=of_run)
 
     compiled = jax.jit(of_arrays, static_argnums=0)
 
     def noisy(key: Array, /, *args: Any, **kwargs: Any) -> Any:
         static, arrays = split_static((args, kwargs))
-        return compiled(static.checked(), key, *arrays)
+        return compiled(static.checked(), key, run_key, *arrays)
 
     return _named(noisy, fn, spec)
 
@@ -110,13 +119,14 @@ def evaluate(
     arrays: Sequence[Array],
     *,
     only: frozenset[str] | None = None,
+    run_key: Array | None = None,
     switches: Mapping[str, Array] | None = None,
 ) -> Any:
-    """Trace `fn` at `arrays`, plan, and run; `switches` as for `run`."""
+    """Trace `fn` at `arrays`, plan, and run; other arguments as for `run`."""
     closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*arrays)
     made = plan(closed, spec, only)
     _refuse_unmatched(made, spec, only)
-    out = run(made, key, jax.tree.leaves(arrays), switches)
+    out = run(made, key, jax.tree.leaves(arrays), run_key=run_key, switches=switches)
     weak = [getattr(s, "weak_type", False) for s in jax.tree.leaves(shapes)]
     out = [compat.weakly_typed(x) if w else x for x, w in zip(out, weak, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(shapes), out)

@@ -36,8 +36,8 @@ from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 
 Params = dict[str, Any]
 
-# Matrix products with more outputs than this are cut into long pieces alone. Libraries
-# split the contraction for the same reason: where outputs are too few to share out.
+# Matrix products with at most as many outputs always have all their pieces. Libraries
+# split the contraction where outputs are too few to share out.
 FEW_OUTPUTS = 1024
 
 # Where a piece of a convolution has fewer input features than this, processors multiply
@@ -155,12 +155,18 @@ def plan_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut |
     if terms < 3:
         return _too_few(terms)
     feature = numbers.lhs_spec[1]
-    outputs = math.prod(_conv_shape(params, lhs, rhs))
-    n = _product_pieces(spec, terms, outputs)
-    # Features first: a piece of the window may hold no term of an output, beyond the
-    # border, between the zeros of a dilated map or at a kernel's own zeros, and two
-    # pieces commute.
-    pieces = _cut_axes([rhs.shape[d] for d in axes], n, first=[0])
+    shape = _conv_shape(params, lhs, rhs)
+    n = _product_pieces(spec, terms, math.prod(shape))
+    # Features first, or a longer axis of the window (a filter gradient's is the map):
+    # narrow pieces are slow. But a piece of the window may hold no term of an output,
+    # beyond the border, between the zeros of a dilated map or at a kernel's own zeros,
+    # and two pieces commute.
+    long = [
+        1 + k
+        for k in range(len(spatial))
+        if _is_everywhere(params, lhs, rhs, shape, k, n)
+    ]
+    pieces = _cut_axes([rhs.shape[d] for d in axes], n, first=[0, *long])
     groups = params["feature_group_count"]
     preferred = params["preferred_element_type"] or jnp.result_type(lhs, rhs)
 
@@ -224,8 +230,9 @@ def plan_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut |
         ]
 
     grouped = groups > 1 or params["batch_group_count"] > 1
-    narrow = min(stop - start for (start, stop), *_ in pieces) < NARROW_PIECE
-    small = outputs * terms * len(pieces) <= SMALL_CONVOLUTION
+    width = min(stop - start for (start, stop), *_ in pieces)
+    narrow = width < min(NARROW_PIECE, rhs.shape[in_feature])
+    small = math.prod(shape) * terms * len(pieces) <= SMALL_CONVOLUTION
     at_once = narrow and small and not grouped
     return Cut(len(pieces), together if at_once else apart)
 
@@ -237,7 +244,7 @@ def plan_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     terms = math.prod(sizes)
     if terms < 3:
         return _too_few(terms)
-    n = piece_count(terms, spec.partials)
+    n = piece_count(spec, terms)
     merge = max(sizes) < n
     n = n if merge else min(n, max(sizes))
 
@@ -263,7 +270,7 @@ def plan_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     if terms < 3:
         return _too_few(terms)
     strides, steps = params["window_strides"], params["window_dilation"]
-    pieces = _cut_axes(window, piece_count(terms, spec.partials))
+    pieces = _cut_axes(window, piece_count(spec, terms))
     padding = [
         (low, high, base - 1)
         for (low, high), base in zip(
@@ -303,7 +310,7 @@ def plan_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     size = x.shape[axis]
     if size < 3:
         return _too_few(size)
-    n = piece_count(size, spec.partials)
+    n = piece_count(spec, size)
     edges = bounds(size, n)
 
     def split(x: Array) -> tuple[None, list[Array]]:
@@ -344,7 +351,7 @@ def plan_scatter_add(
     if count < 2:
         return NoOrder("one update at most for a cell")
     axis = max(free, key=lambda d: indices.shape[d])
-    n = min(spec.partials, indices.shape[axis])
+    n = piece_count(spec, indices.shape[axis])
 
     def split(x: Array, index: Array, update: Array) -> tuple[Array, list[Array]]:
         kept = widened(x.dtype)
@@ -447,8 +454,31 @@ def _conv_shape(params: Params, lhs: Any, rhs: Any) -> tuple[int, ...]:
 
 def _product_pieces(spec: ReductionOrder, terms: int, outputs: int) -> int:
     """Pieces of a matrix product: short ones only where outputs are few."""
-    return piece_count(
-        terms, spec.partials, spec.shortest if outputs > FEW_OUTPUTS else 1
+    if outputs <= FEW_OUTPUTS:
+        return min(terms, spec.partials)
+    return piece_count(spec, terms)
+
+
+def _is_everywhere(
+    params: Params, lhs: Any, rhs: Any, out: Sequence[int], k: int, n: int
+) -> bool:
+    """Whether each of n pieces of window axis k holds a term of every output.
+
+    The taps of a piece lie one step apart. They miss the input only where all of them
+    are beyond its border, which the first and the last output decide, or where the
+    input is shorter than the step.
+    """
+    numbers = params["dimension_numbers"]
+    window = rhs.shape[numbers.rhs_spec[2 + k]]
+    size = lhs.shape[numbers.lhs_spec[2 + k]]
+    step, (low, _) = params["rhs_dilation"][k], params["padding"][k]
+    if window < n or params["lhs_dilation"][k] != 1 or size < step:
+        return False
+    final = (out[numbers.out_spec[2 + k]] - 1) * params["window_strides"][k] - low
+    edges = bounds(window, n)
+    return all(
+        (stop - 1) * step - low >= 0 and final + start * step < size
+        for start, stop in edges
     )
 
 

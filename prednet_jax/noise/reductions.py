@@ -34,25 +34,26 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
+from prednet_jax.noise.specs import ReductionOrder
 
 _WORD = 32  # exchanges packed into one unsigned word
 
 
-def piece_count(terms: int, partials: int, shortest: int = 1) -> int:
+def piece_count(spec: ReductionOrder, terms: int) -> int:
     """How many pieces a reduction of `terms` terms is cut into.
 
     Args:
-        terms: length of the axis that is cut.
-        partials: pieces asked for.
-        shortest: terms that a piece should have at least.
+        spec: `partials` is the number asked for, `shortest` how many terms each piece
+            has at least.
+        terms: of each result.
 
     Returns:
-        min(partials, terms), or 3 where pieces would be too short: with fewer there is
-        no noise. (Numbers in between would each want a draw of their own.) Below 3
-        terms, `terms`.
+        `spec.partials`, or 3 where its pieces would be shorter than `spec.shortest`:
+        with fewer there is no noise. (Numbers in between would each want a draw of
+        their own.) Below 3 terms, `terms`.
     """
-    n = min(terms, partials)
-    return n if n * shortest <= terms else min(n, 3)
+    n = min(terms, spec.partials)
+    return n if n * spec.shortest <= terms else min(n, 3)
 
 
 @functools.cache

@@ -57,6 +57,8 @@ def run(
     plan: Plan,
     key: Array,
     args: Sequence[Any],
+    *,
+    run_key: Array | None = None,
     switches: Mapping[str, Array] | None = None,
 ) -> list[Any]:
     """Evaluate a plan.
@@ -65,13 +67,14 @@ def run(
         plan: of `plan.plan`, made in the same trace.
         key: typed or raw PRNG key; consumed here.
         args: values of the arguments of the plan's jaxpr.
+        run_key: from which orders of `schedule="run"` are drawn; None: from `key`.
         switches: booleans by path, known at run time: where False, the noise of the
             equation is computed and discarded (`localize`); None: all True.
 
     Returns:
         The values of the jaxpr's results.
     """
-    return _evaluate(plan, first_words(key), args, None, switches)
+    return _evaluate(plan, first_words(key, run_key), args, None, switches)
 
 
 def _evaluate(

@@ -71,10 +71,10 @@ class ReductionOrder(NoiseSpec):
             `conv`; it or a convolution is a gradient if JAX transposed it, if a scope
             contains `gradient` or `backward`, or by its dimension numbers. What
             `jax.checkpoint` computes again counts as a forward pass.
-        shortest: a dot or convolution with more than 1024 outputs is cut into 3 pieces
-            instead of `partials` where pieces would have fewer products than this;
-            library kernels do the same, and short pieces cost most of the time. (4
-            where no contracted axis holds three.)
+        shortest: a sum is cut into 3 pieces instead of `partials` where pieces would
+            have fewer terms than this; library kernels do the same, and short pieces
+            cost most of the time. (4 where no axis holds three.) Dots and convolutions
+            with at most 1024 outputs always have `partials` pieces.
     """
 
     partials: int = 8

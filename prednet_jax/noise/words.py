@@ -37,16 +37,23 @@ class Words(NamedTuple):
         return self.run if schedule == "run" else self.call
 
 
-def first_words(key: Array) -> Words:
+def first_words(key: Array, run_key: Array | None = None) -> Words:
     """The words at the beginning of a call.
 
+    Args:
+        key: of the call.
+        run_key: of the run; None: the call is a run of its own.
+
     Raises:
-        NoiseError: when `key` is no PRNG key.
+        NoiseError: when one is no PRNG key.
     """
+    return Words(_words(key), _words(key if run_key is None else run_key))
+
+
+def _words(key: Array) -> Array:
     if not hasattr(key, "dtype"):
         raise NoiseError(f"key={key!r}: expected a PRNG key, such as jax.random.key(0)")
-    words = random_bits.words(key)
-    return Words(words, words)
+    return random_bits.words(key)
 
 
 def path_salt(path: str) -> tuple[int, int]:

@@ -51,8 +51,8 @@ def sentence(results: Results, model: str) -> str:
             return "Sums in a fresh random order change no bit of the weights."
         where = "" if record.get("emulated_only", True) else ", emulated and on a GPU,"
         return (
-            f"Rounding errors in a fresh random order{where} change the final loss by "
-            "less than the margin, in a study that would have seen more."
+            f"Sums in a fresh random order{where} change the final loss by less than "
+            "the margin, at this horizon and for this network."
         )
     unmet = record.get("unmet_for_refuted") or []
     missing = record.get("seeds_still_needed")
@@ -89,7 +89,7 @@ def _facts(results: Results, model: str) -> list[tuple[str, str]]:
     for arm, name in (
         ("reduction_order", "Random order of every sum"),
         ("gpu", "GPU"),
-        ("stale_targets", "Stale targets, Chainer's CPU bug"),
+        ("stale_targets", "Stale targets"),
     ):
         contrast = results.contrast(model, arm)
         if contrast is not None:

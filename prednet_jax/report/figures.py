@@ -173,7 +173,7 @@ def frame_rows(results: Results, model: str) -> list[tuple[str, NDArray[np.float
         rows.append(
             (_title(look.plain_name(arm), one.predictions, one), one.predictions)
         )
-    if first.before is not None and model != "autoencoder":
+    if first.before is not None:
         rows.append(
             (_title("copy of the frame before", first.before, first), first.before)
         )

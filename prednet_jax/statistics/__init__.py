@@ -1,13 +1,27 @@
 """Paired comparisons over seeds, equivalence, power, and the rule of the verdict.
 
-scipy and statsmodels do the mathematics; what is here is the design: the seed is the
-unit, the margin is fixed before the results exist, and every degenerate case says what
-was done with it.
+The seed is the unit, margin and bounds are fixed before the results exist, and one
+exact test gives p-values, intervals and equivalence. `verdict` states the rule.
 """
 
-from prednet_jax.statistics.margins import Margin, margin
+from prednet_jax.statistics.evidence import (
+    Check,
+    Evidence,
+    Manipulation,
+    Question,
+    Rule,
+    manipulation,
+)
+from prednet_jax.statistics.losses import (
+    contrasts_from_losses,
+    contrasts_of_draws,
+    margins_from_losses,
+    match,
+)
+from prednet_jax.statistics.margins import MARGIN_FRACTION, Margin, margin
 from prednet_jax.statistics.multiplicity import holm, holm_p_values
-from prednet_jax.statistics.paired import PairedResult, paired, sign_flip, tost
+from prednet_jax.statistics.paired import PairedResult, paired
+from prednet_jax.statistics.plateau import Exit, plateau_exit
 from prednet_jax.statistics.power import (
     sign_flip_floor,
     sign_flip_power,
@@ -15,34 +29,53 @@ from prednet_jax.statistics.power import (
     tost_power,
     tost_seeds,
 )
+from prednet_jax.statistics.proportions import (
+    excess_seeds,
+    excess_upper,
+    share_lower,
+    share_upper,
+)
 from prednet_jax.statistics.survival import (
     LogRank,
     SurvivalCurve,
     logrank,
     survival_curve,
 )
-from prednet_jax.statistics.verdict import Evidence, Stall, Verdict, decide
+from prednet_jax.statistics.verdict import Verdict, decide
 
 __all__ = [
+    "MARGIN_FRACTION",
+    "Check",
     "Evidence",
+    "Exit",
     "LogRank",
+    "Manipulation",
     "Margin",
     "PairedResult",
-    "Stall",
+    "Question",
+    "Rule",
     "SurvivalCurve",
     "Verdict",
+    "contrasts_from_losses",
+    "contrasts_of_draws",
     "decide",
+    "excess_seeds",
+    "excess_upper",
     "holm",
     "holm_p_values",
     "logrank",
+    "manipulation",
     "margin",
+    "margins_from_losses",
+    "match",
     "paired",
-    "sign_flip",
+    "plateau_exit",
+    "share_lower",
+    "share_upper",
     "sign_flip_floor",
     "sign_flip_power",
     "sign_flip_seeds",
     "survival_curve",
-    "tost",
     "tost_power",
     "tost_seeds",
 ]

@@ -1,13 +1,8 @@
-"""The equivalence margin: fixed from a pilot, before the results exist.
+"""The margin: a fraction of the control's loss, and the fraction is fixed beforehand.
 
-margin = min(half the between-seed standard deviation of the control,
-             a fifth of the stale-target gap)
-
-in units of the loss; the first alone where stale targets cannot move the network. Two
-arms that differ by less cannot be told from a change of initial weights, nor from a
-fraction of a defect whose effect is known. It never comes from the standard deviation
-of the differences: a margin that shrinks with the noise of the study would make
-equivalence a matter of sample size alone.
+Two arms whose mean losses differ by less than it count as alike. It comes neither from
+the size of a rival explanation, which would be circular, nor from the spread of the
+differences, which would make equivalence a matter of sample size alone.
 """
 
 import dataclasses
@@ -15,99 +10,60 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from prednet_jax.statistics import _checks
+from prednet_jax import errors
 from prednet_jax.statistics.paired import per_seed
+
+#: Fraction of the control's loss that counts as no difference, unless a plan says less.
+MARGIN_FRACTION = 0.02
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Margin:
-    """A margin and where it came from, all in units of the loss.
+    """A margin and where it came from.
 
     Attributes:
-      value: the margin, finite and > 0.
-      half_seed_sd: half the standard deviation over the seeds of the control pilot.
-      fifth_stale_gap: a fifth of |mean(stale) - mean(control)| in the pilot; None where
-        stale targets cannot move the network.
-      n_control: seeds of the control pilot.
-      n_stale: seeds of the stale-target pilot; 0 where there is none.
-      origin: the same in words.
-
-    Raises:
-      ValueError: the value is not finite and above 0.
+        value: the margin in units of the loss, > 0.
+        fraction: the fraction of the control's loss that was fixed beforehand.
+        control_mean: mean loss of the control over its seeds.
+        n_control: seeds of the control.
     """
 
     value: float
-    half_seed_sd: float
-    fifth_stale_gap: float | None
+    fraction: float
+    control_mean: float
     n_control: int
-    n_stale: int
-    origin: str
 
-    def __post_init__(self) -> None:
-        _checks.positive("margin", self.value)
+    @property
+    def origin(self) -> str:
+        """The same in words."""
+        return (
+            f"{100 * self.fraction:g} % of the control's mean loss "
+            f"({self.control_mean:.4g}, {self.n_control} seeds)"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON object."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"origin": self.origin}
 
 
-def margin(control_pilot: ArrayLike, stale_pilot: ArrayLike | None) -> Margin:
-    """The margin that a pilot fixes.
+def margin(control: ArrayLike, fraction: float = MARGIN_FRACTION) -> Margin:
+    """The margin for a control arm.
 
     Args:
-      control_pilot: loss of the deterministic control, [n] or [n, replicates], n >= 2.
-      stale_pilot: loss of the stale-target arm, [m] or [m, replicates], m >= 1; None
-        where stale targets cannot move the network, so that their gap says nothing.
-
-    Returns:
-      The margin with its origin.
+        control: loss of the control, `[n]` or `[n, draws]`, n >= 1.
+        fraction: fixed before the results exist, in (0, 1).
 
     Raises:
-      ValueError: fewer than two control seeds, values that are not finite, or a pilot
-        without spread or without a gap, which cannot fix a margin.
+        UserError: a loss that is not finite, a mean loss of 0 or less, or a fraction
+            out of range.
     """
-    control = per_seed("control_pilot", control_pilot)
-    if control.size < 2:
-        raise ValueError(
-            f"control_pilot has {control.size} seed; at least 2 are needed for the "
-            "spread between seeds"
-        )
-    half_sd = float(control.std(ddof=1)) / 2
-    spread = f"half the between-seed standard deviation ({2 * half_sd:.3g})"
-    if stale_pilot is None:
-        if not half_sd > 0:
-            raise ValueError(
-                f"the pilot has a between-seed sd of {2 * half_sd}; it must differ "
-                "from 0 to fix a margin"
-            )
-        return Margin(
-            value=half_sd,
-            half_seed_sd=half_sd,
-            fifth_stale_gap=None,
-            n_control=control.size,
-            n_stale=0,
-            origin=f"{spread} of a pilot of {control.size} seeds; stale targets do not "
-            "move this network",
-        )
-    stale = per_seed("stale_pilot", stale_pilot)
-    gap = float(stale.mean() - control.mean())
-    value = min(half_sd, abs(gap) / 5)
-    if not value > 0:
-        raise ValueError(
-            f"the pilot has a between-seed sd of {2 * half_sd} and a stale-target gap "
-            f"of {gap}; both must differ from 0 to fix a margin"
-        )
-    which = (
-        spread
-        if half_sd <= abs(gap) / 5
-        else f"a fifth of the stale-target gap ({gap:+.3g})"
-    )
+    errors.open_unit("fraction", fraction)
+    losses = per_seed("control", control)
+    mean = float(losses.mean())
+    errors.positive("mean loss of the control", mean)
     return Margin(
-        value=value,
-        half_seed_sd=half_sd,
-        fifth_stale_gap=abs(gap) / 5,
-        n_control=control.size,
-        n_stale=stale.size,
-        origin=f"{which} of a pilot of {control.size} control and {stale.size} stale "
-        "seeds",
+        value=fraction * mean,
+        fraction=fraction,
+        control_mean=mean,
+        n_control=losses.size,
     )

@@ -21,11 +21,11 @@ def holm(
     intersection of tests, which needs no correction (Berger 1982, Technometrics 24).
 
     Args:
-      results: the family that is corrected together; may be empty.
-      family: the same in words, for the record.
+        results: the family that is corrected together; may be empty.
+        family: the same in words, for the record.
 
     Returns:
-      New results; the given ones are left alone.
+        New results; the given ones are left alone.
     """
     corrected = holm_p_values([r.p_value for r in results])
     updated = [
@@ -39,10 +39,10 @@ def holm_p_values(p_values: Sequence[float]) -> list[float]:
     """Corrected p-values of one family of tests, in order.
 
     Args:
-      p_values: [m] in [0, 1]; may be empty.
+        p_values: [m] in [0, 1]; may be empty.
 
     Returns:
-      [m], none below its original.
+        [m], none below its original.
     """
     # statsmodels' multipletests gives the same numbers (a test compares them), and
     # runs a full garbage collection at each call: 0.1 s beside JAX.

@@ -1,35 +1,22 @@
 """One paired contrast: treatment minus control, the seed of the weights as the unit.
 
-With d_i the difference of seed i (replicates of the noise averaged inside the seed):
-
-* estimate: mean(d), with a bias-corrected and accelerated bootstrap interval
-  (Efron 1987, J. Am. Stat. Assoc. 82:171; `scipy.stats.bootstrap`);
-* test of no effect: sign flip, p = #{s in {-1, 1}^n : |sum s_i d_i| >= |sum d_i|} / 2^n
-  (Fisher 1935, The Design of Experiments, section 21). Its floor is 2 / 2^n;
-* test of equivalence: two one-sided t tests at +-margin (Schuirmann 1987,
-  J. Pharmacokinet. Biopharm. 15:657; statsmodels `ttost_paired`).
-
-The loss is what is compared, so a negative difference is an improvement.
+With d_i the difference of seed i (draws of the noise averaged inside the seed): mean,
+interval, p-value of no difference and p-value of equivalence, the last three from the
+exact sign-flip test (`sign_flip`). The loss is what is compared, so a negative
+difference is an improvement.
 """
 
 import dataclasses
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
-from statsmodels.stats.weightstats import ttost_paired
 
-from prednet_jax.statistics import _checks
+from prednet_jax import errors
+from prednet_jax.statistics import sign_flip
 
-#: Up to this many seeds all 2^n sign patterns are enumerated.
-EXACT_LIMIT = 20
-MONTE_CARLO_DRAWS = 99_999
-# The interval and the Monte Carlo p-value must not change from one reading of the same
-# records to the next, so their generator is fixed.
-_RESAMPLING_SEED = 19870301
+_LABELS = ("model", "treatment", "control", "metric")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,27 +24,34 @@ class PairedResult:
     """A paired contrast, in units of the metric (a loss).
 
     Attributes:
-      n: number of seeds.
-      mean_difference: mean over the seeds of treatment minus control.
-      ci_low: lower end of the interval of the mean; nan where n < 2.
-      ci_high: upper end of it.
-      p_value: two-sided sign-flip p-value, in (0, 1].
-      p_holm: the same after Holm's correction; None until `holm` has been called.
-      tost_p: p-value of the equivalence test at `margin`; nan where n < 2.
-      margin: largest difference that counts as none, > 0.
-      verdict: "lower loss", "higher loss", "equivalent" or "inconclusive".
-      sd_difference: standard deviation of the differences over the seeds (n - 1 in the
-        denominator); nan where n < 2.
-      confidence: level of the interval.
-      alpha: level of the tests behind `verdict`.
-      p_method: how the sign-flip p-value was computed.
-      ci_method: how the interval was computed.
-      tost_method: how the equivalence p-value was computed.
-      model: label for the record, as are the next three.
-      treatment: name of the arm that was compared.
-      control: name of the arm it was compared with.
-      metric: name of the quantity.
-      p_holm_family: the contrasts that `p_holm` is corrected over, in words.
+        n: number of seeds.
+        mean_difference: mean over the seeds of treatment minus control.
+        ci_low: lower end of the interval; -inf where there are too few seeds for one.
+        ci_high: upper end of it; inf where there are too few.
+        p_value: two-sided sign-flip p-value, in (0, 1].
+        p_holm: the same after Holm's correction; None until `holm` has been called.
+        tost_p: p-value of the equivalence test at `margin`, in (0, 1].
+        margin: largest difference that counts as none, > 0.
+        verdict: "lower loss", "higher loss", "equivalent" or "inconclusive".
+        sd_difference: standard deviation of the differences over the seeds (n - 1 in
+            the denominator); nan for one seed.
+        max_abs_difference: largest |difference| of a seed.
+        treatment_mean: mean of the treatment over the seeds.
+        control_mean: mean of the control.
+        seeds_lower: seeds on which the treatment has the lower loss.
+        seeds_higher: seeds on which it has the higher one.
+        seeds_gaining: seeds whose loss is lower by more than the margin.
+        seeds_losing: seeds whose loss is higher by more than the margin.
+        confidence: level of the interval.
+        alpha: level of the tests behind `verdict`.
+        p_method: how the sign-flip p-value was computed.
+        ci_method: how the interval was computed.
+        tost_method: how the equivalence p-value was computed.
+        model: label for the record, as are the next three.
+        treatment: name of the arm that was compared.
+        control: name of the arm it was compared with.
+        metric: name of the quantity.
+        p_holm_family: the contrasts that `p_holm` is corrected over, in words.
     """
 
     n: int
@@ -70,6 +64,13 @@ class PairedResult:
     margin: float
     verdict: str
     sd_difference: float
+    max_abs_difference: float
+    treatment_mean: float
+    control_mean: float
+    seeds_lower: int
+    seeds_higher: int
+    seeds_gaining: int
+    seeds_losing: int
     confidence: float
     alpha: float
     p_method: str
@@ -81,14 +82,15 @@ class PairedResult:
     metric: str | None = None
     p_holm_family: str | None = None
 
+    @property
+    def bitwise_equal(self) -> bool:
+        """No seed's metric differs in a single bit."""
+        return self.max_abs_difference == 0
+
     def labelled(self, **labels: str) -> "PairedResult":
         """The same result with `model`, `treatment`, `control` or `metric` set."""
-        unknown = set(labels) - {"model", "treatment", "control", "metric"}
-        if unknown:
-            raise ValueError(
-                f"unknown labels {sorted(unknown)}; accepted: model, treatment, "
-                "control, metric"
-            )
+        for name in labels:
+            errors.one_of("label", name, _LABELS)
         return dataclasses.replace(self, **labels)  # type: ignore[arg-type]
 
     def reversed(self) -> "PairedResult":
@@ -98,16 +100,27 @@ class PairedResult:
             mean_difference=-self.mean_difference,
             ci_low=-self.ci_high,
             ci_high=-self.ci_low,
+            treatment_mean=self.control_mean,
+            control_mean=self.treatment_mean,
+            seeds_lower=self.seeds_higher,
+            seeds_higher=self.seeds_lower,
+            seeds_gaining=self.seeds_losing,
+            seeds_losing=self.seeds_gaining,
             treatment=self.control,
             control=self.treatment,
         )
         return dataclasses.replace(swapped, verdict=classify(swapped))
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON object: the fields of verdict.json and more; nan becomes null."""
+        """A JSON object: the fields of verdict.json and more.
+
+        Numbers that are not finite become null.
+        """
         record = dataclasses.asdict(self)
         return {
-            name: None if isinstance(value, float) and math.isnan(value) else value
+            name: None
+            if isinstance(value, float) and not math.isfinite(value)
+            else value
             for name, value in record.items()
         }
 
@@ -119,150 +132,105 @@ def paired(
     margin: float,
     alpha: float = 0.05,
     confidence: float = 0.95,
-    n_resamples: int = 9999,
 ) -> PairedResult:
     """Compares two arms seed by seed.
 
-    Degenerate data are answered, not hidden. One seed: no interval and no equivalence
-    test (nan), p = 1, "inconclusive". Differences all equal to within the rounding of
-    the subtraction: the interval is that one value, and the equivalence p-value takes
-    its limit, 0 inside the margin and 1 outside; `ci_method` and `tost_method` say so.
+    Few seeds are answered, not hidden: below six the 95 % interval is unbounded, since
+    no pattern of signs is rare enough, and below five no equivalence can be shown.
 
     Args:
-      treatment: metric of the treatment, [n] or [n, replicates], one row a seed.
-        Replicates are averaged inside the seed.
-      control: metric of the control, [n] or [n, replicates'], rows in the same order.
-      margin: largest difference that counts as none, in units of the metric, > 0.
-      alpha: level of the tests behind `verdict`, in (0, 1).
-      confidence: level of the bootstrap interval, in (0, 1).
-      n_resamples: bootstrap resamples, at least 100.
+        treatment: metric of the treatment, `[n]` or `[n, draws]`, one row per seed.
+            Draws are averaged inside the seed.
+        control: metric of the control, same seeds in the same order; its number of
+            draws may differ.
+        margin: largest difference that counts as none, in units of the metric, > 0,
+            fixed before the results exist.
+        alpha: level of the tests that decide `verdict`, in (0, 1).
+        confidence: level of the interval, in (0, 1).
 
     Returns:
-      The result; `p_holm` is None until `holm` corrects it.
+        The contrast, without Holm's correction.
 
     Raises:
-      ValueError: shapes do not pair, a value is not finite, no seed at all, or an
-        option is out of range.
+        UserError: shapes that do not pair, values that are not finite, or a margin or
+            level out of range.
     """
-    _checks.positive("margin", margin)
-    _checks.level("alpha", alpha)
-    _checks.level("confidence", confidence)
-    if n_resamples < 100:
-        raise ValueError(f"n_resamples={n_resamples}; at least 100 are needed")
-    difference, constant = differences(treatment, control)
-    n = difference.size
-    mean = float(difference.mean())
-    p_value, p_method = sign_flip(difference)
-    if constant is not None:
-        mean = constant
-    low, high, ci_method = _interval(difference, constant, confidence, n_resamples)
-    tost_p, tost_method = _tost(difference, constant, margin)
+    errors.positive("margin", margin)
+    errors.open_unit("alpha", alpha)
+    errors.open_unit("confidence", confidence)
+    a, b = per_seed("treatment", treatment), per_seed("control", control)
+    d = differences(a, b)
+    low, high = sign_flip.interval(d, confidence)
+    exact = d.size <= sign_flip.EXACT_LIMIT
+    how = f"exact, all 2^{d.size} patterns" if exact else "on a grid, never too small"
     result = PairedResult(
-        n=n,
-        mean_difference=mean,
+        n=d.size,
+        mean_difference=float(d.mean()),
         ci_low=low,
         ci_high=high,
-        p_value=p_value,
+        p_value=sign_flip.two_sided(d),
         p_holm=None,
-        tost_p=tost_p,
+        tost_p=sign_flip.equivalence(d, margin),
         margin=float(margin),
         verdict="inconclusive",
-        sd_difference=_spread(difference, constant),
+        sd_difference=float(d.std(ddof=1)) if d.size > 1 else math.nan,
+        max_abs_difference=float(np.abs(d).max()),
+        treatment_mean=float(a.mean()),
+        control_mean=float(b.mean()),
+        seeds_lower=int((d < 0).sum()),
+        seeds_higher=int((d > 0).sum()),
+        seeds_gaining=int((d < -margin).sum()),
+        seeds_losing=int((d > margin).sum()),
         confidence=confidence,
         alpha=alpha,
-        p_method=p_method,
-        ci_method=ci_method,
-        tost_method=tost_method,
+        p_method=f"sign flip ({how})",
+        ci_method=f"sign-flip test inverted ({how})",
+        tost_method=f"two one-sided sign-flip tests ({how})",
     )
     return dataclasses.replace(result, verdict=classify(result))
 
 
 def differences(
-    treatment: ArrayLike, control: ArrayLike
-) -> tuple[NDArray[np.float64], float | None]:
-    """Differences of the seeds, [n], and their common value where they are all equal.
+    treatment: NDArray[np.float64], control: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Differences of the seeds `[n]`.
 
-    "Equal" allows the rounding of the subtraction, 4 ulp of the larger operand: a
-    spread below that says nothing about the data.
+    Differences that are all equal but for the rounding of the subtraction, 4 ulp of the
+    larger operand, become exactly equal: a spread below that says nothing about data.
 
     Raises:
-      ValueError: as `paired`.
+        UserError: the arms have different numbers of seeds.
     """
-    a = per_seed("treatment", treatment)
-    b = per_seed("control", control)
-    if a.size != b.size:
-        raise ValueError(
-            f"treatment has {a.size} seeds and control {b.size}; a paired comparison "
-            "needs the same seeds in the same order"
+    if treatment.size != control.size:
+        raise errors.UserError(
+            f"treatment has {treatment.size} seeds and control {control.size}; "
+            "expected the same seeds in the same order"
         )
-    difference = a - b
-    rounding = 4 * np.finfo(np.float64).eps * max(np.abs(a).max(), np.abs(b).max())
-    constant = float(difference[0]) if np.ptp(difference) <= rounding else None
-    return difference, constant
+    d = treatment - control
+    largest = max(np.abs(treatment).max(), np.abs(control).max())
+    rounding = 4 * np.finfo(np.float64).eps * largest
+    return np.full_like(d, d[0]) if 0 < np.ptp(d) <= rounding else d
 
 
 def per_seed(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    """One number a seed, [n], from [n] or [n, replicates].
+    """One number per seed, `[n]`, from `[n]` or `[n, draws]`.
 
     Raises:
-      ValueError: another rank, no seed, no replicate, or a value that is not finite.
+        UserError: another rank, no seed, no draw, or a value that is not finite.
     """
     array = np.asarray(values, dtype=np.float64)
     if array.ndim not in (1, 2) or array.size == 0:
-        raise ValueError(
-            f"{name} has shape {array.shape}; accepted: [n] or [n, replicates] with at "
-            "least one seed"
+        raise errors.UserError(
+            f"{name} has shape {array.shape}; expected [n] or [n, draws] with at least "
+            "one seed"
         )
     if not np.isfinite(array).all():
         bad = np.argwhere(~np.isfinite(array))[0].tolist()
-        raise ValueError(
-            f"{name}{bad} is {array[tuple(bad)]}; finite values are needed: leave a "
+        raise errors.UserError(
+            f"{name}{bad} is {array[tuple(bad)]}; expected finite values: leave a "
             "diverged seed out of both arms and report it as an exclusion"
         )
     return array if array.ndim == 1 else array.mean(axis=1)
-
-
-def sign_flip(difference: ArrayLike) -> tuple[float, str]:
-    """Two-sided sign-flip p-value of the differences [n], and how it was computed.
-
-    All 2^n patterns up to `EXACT_LIMIT` seeds, else `MONTE_CARLO_DRAWS` random ones
-    with the +1 correction of Phipson & Smyth 2010 (so p is never zero).
-
-    Raises:
-      ValueError: another rank, no seed, or a value that is not finite.
-    """
-    d = per_seed("difference", difference)
-    n = d.size
-    if n > EXACT_LIMIT:
-        drawn = stats.permutation_test(
-            (d,),
-            lambda x, axis: np.mean(x, axis=axis),
-            permutation_type="samples",
-            vectorized=True,
-            n_resamples=MONTE_CARLO_DRAWS,
-            rng=np.random.default_rng(_RESAMPLING_SEED),
-        )
-        method = f"sign flip, Monte Carlo ({MONTE_CARLO_DRAWS} draws, +1 correction)"
-        return min(float(np.asarray(drawn.pvalue)), 1.0), method
-    # A pattern and its negative give the same |sum|: the first sign can stay fixed.
-    sums = d[:1]
-    for value in d[1:]:
-        sums = np.concatenate([sums + value, sums - value])
-    # Patterns that tie with the observed one in exact arithmetic may fall short of it
-    # by the rounding of n additions.
-    tie = n * np.finfo(np.float64).eps * np.abs(d).sum()
-    p = float(np.mean(np.abs(sums) >= abs(d.sum()) - tie))
-    return p, f"sign flip, exact (all {2**n} patterns)"
-
-
-def tost(treatment: ArrayLike, control: ArrayLike, *, margin: float) -> float:
-    """P-value of the paired equivalence test at +-margin; nan for one seed.
-
-    Raises:
-      ValueError: as `paired`.
-    """
-    _checks.positive("margin", margin)
-    return _tost(*differences(treatment, control), margin)[0]
 
 
 def classify(result: PairedResult) -> str:
@@ -277,52 +245,3 @@ def classify(result: PairedResult) -> str:
     if p < result.alpha and result.mean_difference != 0:
         return "lower loss" if result.mean_difference < 0 else "higher loss"
     return "inconclusive"
-
-
-def _spread(difference: NDArray[np.float64], constant: float | None) -> float:
-    if difference.size < 2:
-        return math.nan
-    return 0.0 if constant is not None else float(difference.std(ddof=1))
-
-
-def _interval(
-    difference: NDArray[np.float64],
-    constant: float | None,
-    confidence: float,
-    n_resamples: int,
-) -> tuple[float, float, str]:
-    if difference.size < 2:
-        return math.nan, math.nan, "none: one seed has no spread"
-    if constant is not None:
-        return constant, constant, "the common value: all differences are equal"
-    with warnings.catch_warnings():
-        # BCa is undefined where the jackknife or the resamples do not vary; the check
-        # below answers for it.
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        found = stats.bootstrap(
-            (difference,),
-            np.mean,
-            confidence_level=confidence,
-            n_resamples=n_resamples,
-            method="BCa",
-            rng=np.random.default_rng(_RESAMPLING_SEED),
-        )
-    low, high = np.asarray(found.confidence_interval, np.float64).tolist()
-    if math.isfinite(low) and math.isfinite(high):
-        return low, high, f"BCa bootstrap ({n_resamples} resamples)"
-    tails = [50 * (1 - confidence), 50 * (1 + confidence)]
-    low, high = np.percentile(found.bootstrap_distribution, tails)
-    method = f"percentile bootstrap ({n_resamples} resamples): BCa is undefined here"
-    return float(low), float(high), method
-
-
-def _tost(
-    difference: NDArray[np.float64], constant: float | None, margin: float
-) -> tuple[float, str]:
-    if difference.size < 2:
-        return math.nan, "none: one seed has no spread"
-    if constant is not None:
-        limit = 0.0 if abs(constant) < margin else 1.0
-        return limit, "limit of no spread: all differences are equal"
-    p = ttost_paired(difference, np.zeros_like(difference), -margin, margin)[0]
-    return float(p), "two one-sided paired t tests"

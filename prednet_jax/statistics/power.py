@@ -1,30 +1,35 @@
 """Power of the two tests, and the number of seeds they need.
 
 Effects are in standard deviations of the paired differences for the test of no effect,
-and in units of the loss for the equivalence test.
+and in units of the loss for the equivalence test. The differences are taken as normal.
 
-The sign-flip test has asymptotically the power of the paired t test (Lehmann & Romano,
-Testing Statistical Hypotheses, theorem 15.2.4), which statsmodels gives; below the
-floor 2 / 2^n <= alpha its power is zero.
+Up to seven seeds the power of both sign-flip tests is that of 20 000 simulated studies,
+every pattern of signs enumerated in each: the formulas below are too optimistic there
+(at six seeds and an effect of two standard deviations .97 against .87).
 
-The power of the two one-sided t tests with s^2 ~ sd^2 chi^2_{n-1} / (n - 1), true
-difference D, margin m and t the upper alpha quantile of Student's t is (Phillips 1990,
-J. Pharmacokinet. Biopharm. 18:137)
+From eight seeds on the sign-flip test has nearly the power of the paired t test
+(Lehmann & Romano, Testing Statistical Hypotheses, theorem 15.2.4), which statsmodels
+gives, and two one-sided sign-flip tests that of two one-sided t tests. With
+s^2 ~ sd^2 chi^2_{n-1} / (n - 1), true difference D, margin m and t the upper alpha
+quantile of Student's t it is (Phillips 1990, J. Pharmacokinet. Biopharm. 18:137)
 
     E_s[ Phi((m - D) sqrt(n)/sd - t s/sd) - Phi(t s/sd - (m + D) sqrt(n)/sd) ]_+
 
-taken over the s at which the two limits leave room, s < m sqrt(n)/t.
+taken over the s at which the two limits leave room, s < m sqrt(n)/t. Tests compare both
+with simulated studies.
 """
 
 import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
-from statsmodels.stats.power import TTestPower
 
-from prednet_jax.statistics import _checks
+from prednet_jax import errors
 
+# Up to this many seeds power is simulated, from this seed, with this many studies.
+_ENUMERATED, _SEED, _STUDIES = 7, 19870301, 20_000
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 # Mass of the spread's distribution left out of the integral at either end.
 _TAIL = 1e-13
@@ -36,32 +41,36 @@ def sign_flip_floor(alpha: float = 0.05, contrasts: int = 1) -> int:
     """Fewest seeds at which 2 / 2^n can fall below alpha / contrasts (Holm's first).
 
     Raises:
-      ValueError: alpha not in (0, 1) or fewer than one contrast.
+        UserError: alpha not in (0, 1) or fewer than one contrast.
     """
-    _checks.level("alpha", alpha)
-    if contrasts < 1:
-        raise ValueError(f"contrasts={contrasts}; at least 1 is needed")
+    errors.open_unit("alpha", alpha)
+    errors.whole("contrasts", contrasts, 1)
     return math.floor(math.log2(2 * contrasts / alpha)) + 1
 
 
 def sign_flip_power(n: int, effect: float, *, alpha: float = 0.05) -> float:
-    """Power of the two-sided sign-flip test with n seeds.
+    """Power of the two-sided sign-flip test with n seeds and normal differences.
 
     Args:
-      n: seeds, >= 1.
-      effect: true mean difference over the standard deviation of the differences.
-      alpha: level, in (0, 1).
+        n: seeds, >= 1.
+        effect: true mean difference over the standard deviation of the differences.
+        alpha: level, in (0, 1).
 
     Returns:
-      The power, in [0, 1].
+        The power, in [0, 1].
 
     Raises:
-      ValueError: an argument out of range.
+        UserError: an argument out of range.
     """
-    _check_seeds(n)
-    _checks.level("alpha", alpha)
+    from statsmodels.stats.power import TTestPower
+
+    errors.whole("n", n, 1)
+    errors.open_unit("alpha", alpha)
     if n < sign_flip_floor(alpha):
         return 0.0
+    if n <= _ENUMERATED:
+        d = _studies(n) + effect
+        return float(np.mean(2 * np.minimum(_tails(d), _tails(-d)) < alpha))
     return float(TTestPower().power(abs(effect), n, alpha))
 
 
@@ -69,16 +78,32 @@ def sign_flip_seeds(effect: float, *, power: float = 0.9, alpha: float = 0.05) -
     """Fewest seeds at which `sign_flip_power` reaches `power`.
 
     Raises:
-      ValueError: effect is zero or an argument is out of range.
+        UserError: effect is zero or an argument is out of range.
     """
-    if not (math.isfinite(effect) and effect != 0):
-        raise ValueError(f"effect={effect}; a finite number other than 0 is needed")
-    _checks.level("power", power)
-    _checks.level("alpha", alpha)
+    errors.positive("|effect|", abs(effect))
+    errors.open_unit("power", power)
+    errors.open_unit("alpha", alpha)
     reach = special.ndtri(1 - alpha / 2) + special.ndtri(power)
     return _fewest(
         lambda n: sign_flip_power(n, effect, alpha=alpha), power, (reach / effect) ** 2
     )
+
+
+def _studies(n: int) -> NDArray[np.float64]:
+    """Standard normal differences of simulated studies, `[studies, n]`.
+
+    The same numbers at every call, so that power grows with n and with the effect.
+    """
+    draws = np.random.default_rng(_SEED).normal(size=(_STUDIES, _ENUMERATED))
+    return draws[:, :n]
+
+
+def _tails(d: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`sign_flip.upper_tail` of every row at 0, `[studies]`."""
+    sums = np.zeros((len(d), 1))
+    for column in d.T:
+        sums = np.concatenate([sums, sums + column[:, None]], axis=1)
+    return np.mean(sums <= 0, axis=1)
 
 
 def tost_power(
@@ -92,27 +117,32 @@ def tost_power(
     """Power of the paired equivalence test with n seeds.
 
     Args:
-      n: seeds, >= 1.
-      margin: equivalence margin in units of the loss, > 0.
-      sd: standard deviation of the paired differences, in the same units, >= 0.
-      true_difference: mean of the differences at which the power is asked.
-      alpha: level of each one-sided test, in (0, 1).
+        n: seeds, >= 1.
+        margin: equivalence margin in units of the loss, > 0.
+        sd: standard deviation of the paired differences, in the same units, >= 0.
+        true_difference: mean of the differences at which the power is asked.
+        alpha: level of each one-sided test, in (0, 1).
 
     Returns:
-      The power, in [0, 1]; 0 for one seed.
+        The power, in [0, 1]; 0 where 1 / 2^n is not below alpha.
 
     Raises:
-      ValueError: an argument out of range.
+        UserError: an argument out of range.
     """
-    _check_seeds(n)
-    _checks.level("alpha", alpha)
-    _checks.positive("margin", margin)
+    errors.whole("n", n, 1)
+    errors.open_unit("alpha", alpha)
+    errors.positive("margin", margin)
     if not (math.isfinite(sd) and sd >= 0):
-        raise ValueError(f"sd={sd}; a finite number, 0 or more, is needed")
-    if n < 2:
+        raise errors.UserError(f"sd={sd!r}: expected a finite number, 0 or more")
+    if 0.5**n >= alpha:
         return 0.0
     if sd == 0:
         return float(abs(true_difference) < margin)
+    if n <= _ENUMERATED:
+        d = sd * _studies(n) + true_difference
+        return float(
+            np.mean(np.maximum(_tails(d + margin), _tails(margin - d)) < alpha)
+        )
     freedom = n - 1
     root = math.sqrt(n)
     t = special.stdtrit(freedom, 1 - alpha)
@@ -137,11 +167,11 @@ def tost_seeds(
     """Fewest seeds at which two equal arms pass the equivalence test with `power`.
 
     Raises:
-      ValueError: an argument out of range.
+        UserError: an argument out of range.
     """
-    _checks.level("power", power)
-    _checks.level("alpha", alpha)
-    _checks.positive("margin", margin)
+    errors.open_unit("power", power)
+    errors.open_unit("alpha", alpha)
+    errors.positive("margin", margin)
     reach = special.ndtri(1 - alpha) + special.ndtri((1 + power) / 2)
     return _fewest(
         lambda n: tost_power(n, margin=margin, sd=sd, alpha=alpha),
@@ -168,8 +198,3 @@ def _fewest(power_of: Callable[[int], float], wanted: float, normal: float) -> i
         else:
             above = middle
     return above
-
-
-def _check_seeds(n: int) -> None:
-    if n < 1:
-        raise ValueError(f"n={n}; at least 1 seed is needed")

@@ -12,14 +12,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from prednet_jax import errors
+
 
 class LogRank(NamedTuple):
     """Two-sided log-rank test.
 
     Attributes:
-      statistic: standardised difference between the groups; 0 where undefined.
-      p_value: two-sided, in [0, 1].
-      method: how it was computed, or why it needed no computing.
+        statistic: standardised difference between the groups; 0 where undefined.
+        p_value: two-sided, in [0, 1].
+        method: how it was computed, or why it needed no computing.
     """
 
     statistic: float
@@ -31,8 +33,8 @@ class SurvivalCurve(NamedTuple):
     """Kaplan-Meier estimate.
 
     Attributes:
-      times: [k] distinct times at which something happened, ascending.
-      surviving: [k] fraction not yet escaped just after each time.
+        times: [k] distinct times at which something happened, ascending.
+        surviving: [k] fraction not yet escaped just after each time.
     """
 
     times: NDArray[np.float64]
@@ -49,17 +51,18 @@ def logrank(
     """Do two groups leave the saddle at the same rate?
 
     Args:
-      first: [n] steps to escape, or the step budget where a run did not escape, > 0.
-      second: [m] the same for the other group.
-      first_escaped: [n] bool, False where the run is censored.
-      second_escaped: [m] bool.
+        first: [n] steps to escape, or the step budget where a run did not escape, > 0.
+        second: [m] the same for the other group.
+        first_escaped: [n] bool, False where the run is censored.
+        second_escaped: [m] bool.
 
     Returns:
-      The test. Where nobody escaped, or all times of both groups are one single value,
-      the groups cannot differ: p = 1, and `method` says which case it was.
+        The test. Where nobody escaped, or all times of both groups are one single
+        value, the groups cannot differ: p = 1, and `method` says which case it was.
 
     Raises:
-      ValueError: shapes differ, a group is empty, or a time is not positive and finite.
+        UserError: shapes differ, a group is empty, or a time is not positive and
+            finite.
     """
     a = _censored("first", first, first_escaped)
     b = _censored("second", second, second_escaped)
@@ -77,14 +80,14 @@ def survival_curve(times: ArrayLike, escaped: ArrayLike) -> SurvivalCurve:
     """Kaplan-Meier curve of capped escape times.
 
     Args:
-      times: [n] steps to escape, or the step budget of a run that did not.
-      escaped: [n] bool, False where the run is censored.
+        times: [n] steps to escape, or the step budget of a run that did not.
+        escaped: [n] bool, False where the run is censored.
 
     Returns:
-      The curve.
+        The curve.
 
     Raises:
-      ValueError: as `logrank`.
+        UserError: as `logrank`.
     """
     fitted = stats.ecdf(_censored("times", times, escaped)).sf
     return SurvivalCurve(
@@ -97,13 +100,13 @@ def _censored(name: str, times: ArrayLike, escaped: ArrayLike) -> stats.Censored
     steps = np.asarray(times, np.float64)
     left = np.asarray(escaped, bool)
     if steps.ndim != 1 or steps.size == 0 or steps.shape != left.shape:
-        raise ValueError(
+        raise errors.UserError(
             f"{name} has times of shape {steps.shape} and escapes of shape "
-            f"{left.shape}; accepted: two equal shapes [n] with n >= 1"
+            f"{left.shape}; expected two equal shapes [n] with n >= 1"
         )
     if not (np.isfinite(steps).all() and (steps > 0).all()):
-        raise ValueError(
-            f"{name} holds {steps.min()}..{steps.max()}; times must be "
+        raise errors.UserError(
+            f"{name} holds {steps.min()}..{steps.max()}; expected times that are "
             "finite and above 0"
         )
     return stats.CensoredData(uncensored=steps[left], right=steps[~left])

@@ -1,107 +1,73 @@
 """The decision rule: does numerical noise make this model train better?
 
-Two contrasts carry the question, corrected by Holm as a family of their own, apart from
-that of a table which shows them beside others: `reduction_order` - `float32`
-(emulated noise) and, where a GPU was at hand, `gpu_deterministic` - `gpu`, which is
-turned round so that a negative difference always means "noise lowers the loss".
+It is fixed before the runs, with its bounds (`Rule`). Each answer has to convince the
+side that it goes against. A missing piece of evidence never counts as a pass.
 
-supported     a contrast whose interval lies beyond the margin and whose corrected
-              p-value is below alpha; beyond the A/A nulls; at a stall with measured
-              negative curvature and a small projection on it; reproduced by Gaussian
-              noise of the same size.
-refuted       every contrast passes the equivalence test at the margin with a power of
-              at least 0.9; the A/A nulls show no difference; every positive
-              control passes: escape theory matched, identical units separated, stale
-              targets detected, largest Gaussian rung detected.
-inconclusive  anything else, with the number of seeds still needed.
+supported: "noise helps". All of these, for at least one contrast in question:
+  1. The improvement lies beyond the margin: the whole interval does, and Holm's p-value
+     over the contrasts in question is below alpha. An effect too small to matter, or
+     found by asking often, supports nothing.
+  2. The noise acted: bits differ on every seed, and the trajectories separated. An
+     improvement without it would have another cause.
+  3. It is beyond the A/A nulls, at least one of which differs in bits: its interval
+     does not touch theirs. If another fixed order improves as much, then any change
+     does, or the control was unlucky. A null that is bitwise equal is empty: it could
+     not have shown anything.
+  4. Most seeds gain more than the margin: the lower bound of their share is above one
+     half. A few seeds can carry a mean.
+  5. It is reproduced: at least two independent draws of the noise each lower the loss
+     by more than the margin in the mean, significantly.
+  Curvature is reported beside it and is no condition: that noise helps is one claim,
+  that it does so by leaving saddles another.
 
-The power is that of the plan: the number of seeds with the spread of the differences in
-a pilot. Judged by the spread of the same data, a study planned at a power of 0.9 would
-miss 0.9 about half of the time. Where no pilot was made the observed spread has to do.
+refuted: "noise does not matter here, and this study would have seen it".
+  For every contrast in question:
+  1. The noise acted, as above. Equivalence before trajectories separate is a property
+     of the horizon.
+  2. The arms are equivalent at the margin, in a test with enough power. Power is that
+     of the plan (the number of seeds with the spread of a pilot): judged by the spread
+     of the same data, a study planned at .9 would miss .9 half of the time. Without a
+     pilot the observed spread has to do.
+  3. The margin is a small enough fraction of the control's loss (a tenth of slack,
+     since one margin serves several controls whose means differ a little).
+  4. No more seeds gain than lose: the share that gains more than the margin, less the
+     share that loses as much, has an upper bound below a bound fixed beforehand. A mean
+     can be equivalent while a few seeds gain a lot. Chaos alone moves single seeds once
+     trajectories have separated, but either way alike; help would move more of them
+     down than up. Gains rarer than the bound are beyond what is claimed.
+  Of the study:
+  5. The A/A nulls show no difference, and at least one differs in bits.
+  6. Signed controls: stale targets raise the loss (where they can move the network) and
+     so does the largest Gaussian rung. A pipeline in which harm looks like help, or
+     like nothing, refutes nothing.
+  7. A control in the hypothesis' direction: from an exactly symmetric start noise
+     separates what stays together without it, in the network itself.
+  8. Escape times match theory, and identical units separate as they should.
 
-A missing piece of evidence never counts as a pass. A rung of the Gaussian ladder that
-lowers the loss is reported on its own and supports nothing.
+inconclusive: anything else, with what each answer lacked and the seeds still needed.
+
+With a diverged seed left out neither firm answer is given: whether a seed diverges may
+depend on the noise. A network whose trajectories cannot separate within the horizon
+(the autoencoder of the small job) is `inconclusive` by condition 1. If its contrasts
+are equivalent, the verdict says "equivalent at this horizon", which is all that is
+shown. A rung of the Gaussian ladder that lowers the loss is reported on its own and
+supports nothing.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
-import numpy as np
-
+from prednet_jax.statistics.evidence import Check, Evidence, Question, Rule
 from prednet_jax.statistics.multiplicity import holm
 from prednet_jax.statistics.paired import PairedResult
 from prednet_jax.statistics.power import sign_flip_floor, tost_power, tost_seeds
+from prednet_jax.statistics.proportions import excess_seeds, excess_upper, share_lower
+from prednet_jax.statistics.sentence import sentence
 
-PLANNED_POWER = 0.9
-_EMULATED, _GPU = "emulated noise", "GPU noise"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Stall:
-    """What the curvature probe found where training stalled.
-
-    Attributes:
-      stalled: the loss stopped falling for a while before it fell again.
-      negative_curvature: a Ritz value below zero by more than its residual there.
-      small_projection: the step's projection on that direction is small enough for
-        noise to shorten the escape.
-    """
-
-    stalled: bool
-    negative_curvature: bool
-    small_projection: bool
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """All that the rule looks at, for one model; None means "was not run".
-
-    Attributes:
-      model: name of the model.
-      emulated: `reduction_order` minus `float32`.
-      gpu: `gpu_deterministic` minus `gpu`, as recorded: the noisy arm is the control.
-      emulated_pilot_sd: standard deviation of the differences of `emulated` in a pilot
-        that shares no seed with it, in units of the loss.
-      gpu_pilot_sd: the same for `gpu`.
-      null: A/A contrasts, other fixed orders or thread counts minus `float32`.
-      gaussian_matched: Gaussian noise of the size of `reduction_order`'s minus
-        `float32`.
-      gaussian_ladder: (relative scale, contrast with `float32`) a rung.
-      stale: `stale_targets` minus `float32`.
-      stale_applies: whether stale targets can move this model at all. They cannot
-        where each update sees one image; the contrast is then one of the nulls, and no
-        positive control.
-      theory_matched: measured escape times agree with theory.
-      units_separated: identical units separate under tile and element order and stay
-        together under a shared one.
-      stall: the curvature evidence.
-      diverged: seeds left out of `emulated` or `gpu` because a loss was not finite.
-        Whether a seed diverges may depend on the noise: with any left out, neither firm
-        answer is given.
-    """
-
-    model: str
-    emulated: PairedResult | None = None
-    gpu: PairedResult | None = None
-    emulated_pilot_sd: float | None = None
-    gpu_pilot_sd: float | None = None
-    null: tuple[PairedResult, ...] = ()
-    gaussian_matched: PairedResult | None = None
-    gaussian_ladder: tuple[tuple[float, PairedResult], ...] = ()
-    stale: PairedResult | None = None
-    stale_applies: bool = True
-    theory_matched: bool | None = None
-    units_separated: bool | None = None
-    stall: Stall | None = None
-    diverged: int = 0
-
-    def __post_init__(self) -> None:
-        if self.emulated is None and self.gpu is None:
-            raise ValueError(
-                f"model {self.model!r} has neither an emulated nor a gpu contrast; at "
-                "least one is needed for a verdict"
-            )
+_SLACK = 1.1
+_power_of = functools.lru_cache(tost_power)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,23 +75,29 @@ class Verdict:
     """The answer for one model.
 
     Attributes:
-      model: name of the model.
-      verdict: "supported", "refuted" or "inconclusive".
-      sentence: the answer and its limits in plain language.
-      unmet_for_supported: what `supported` lacked, each in words; empty if nothing.
-      unmet_for_refuted: what `refuted` lacked.
-      emulated: the emulated contrast after Holm, or None.
-      gpu: the GPU contrast after Holm, as recorded (deterministic minus noisy).
-      n: fewest seeds of the contrasts.
-      planned_power: least power of the equivalence tests at no true difference, with
-        the pilot's spread; nan where there was no pilot.
-      achieved_power: the same with the observed spread; nan where a contrast has one
-        seed.
-      seeds_needed: seeds in all at which a study with this spread has the planned
-        power, None where a contrast has one seed.
-      seeds_still_needed: how many of these are still to be run.
-      more_noise_helps: relative scales of the Gaussian rungs that lowered the loss.
-      emulated_only: no GPU arm was run.
+        model: name of the model.
+        verdict: "supported", "refuted" or "inconclusive".
+        sentence: the answer and its limits in plain language.
+        unmet_for_supported: what `supported` lacked, each in words; empty if nothing.
+        unmet_for_refuted: what `refuted` lacked.
+        questions: the contrasts in question after Holm, each with its manipulation
+            check.
+        equivalent_at_this_horizon: every contrast in question is equivalent although
+            trajectories did not separate.
+        n: fewest seeds of the contrasts in question.
+        planned_power: least power of the equivalence tests at no true difference, with
+            the pilot's spread; nan where there was no pilot.
+        achieved_power: the same with the observed spread; nan for one seed.
+        gain_excess_upper: largest upper bound of the share of seeds that gain more than
+            the margin, less the share that loses as much.
+        seeds_needed: fewest seeds in all at which a study with this spread could be
+            `refuted`: for the power, the floor of the sign-flip test, and the bound on
+            gaining seeds if no further seed gains; None for one seed.
+        seeds_still_needed: how many of these are still to be run.
+        more_noise_helps: relative scales of the Gaussian rungs that lowered the loss.
+        noise_can_help: the control in the hypothesis' direction with its figure.
+        emulated_only: no contrast in question is about a GPU.
+        rule: the bounds that were applied.
     """
 
     model: str
@@ -133,23 +105,25 @@ class Verdict:
     sentence: str
     unmet_for_supported: tuple[str, ...]
     unmet_for_refuted: tuple[str, ...]
-    emulated: PairedResult | None
-    gpu: PairedResult | None
+    questions: tuple[Question, ...]
+    equivalent_at_this_horizon: bool
     n: int
     planned_power: float
     achieved_power: float
+    gain_excess_upper: float
     seeds_needed: int | None
     seeds_still_needed: int | None
     more_noise_helps: tuple[float, ...]
+    noise_can_help: Check | None
     emulated_only: bool
+    rule: Rule
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON object; nan becomes null."""
-        record = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
-        }
-        for name in ("emulated", "gpu"):
-            record[name] = record[name] and record[name].as_dict()
+        """A JSON object; nan and infinity become null."""
+        record = dataclasses.asdict(self)
+        for entry, question in zip(record["questions"], self.questions, strict=True):
+            entry["result"] = question.result.as_dict()
+            entry["draws"] = [draw.as_dict() for draw in question.draws]
         for name in ("planned_power", "achieved_power"):
             record[name] = None if math.isnan(record[name]) else record[name]
         return record
@@ -159,48 +133,29 @@ def decide(evidence: Evidence) -> Verdict:
     """Applies the rule of the module's docstring.
 
     Args:
-      evidence: everything known about one model.
+        evidence: everything known about one model.
 
     Returns:
-      The verdict, with what each of the two firm answers lacked.
+        The verdict, with what each of the two firm answers lacked.
     """
-    turned = {}  # negative = noise lowers the loss
-    planned = {}
-    if evidence.emulated is not None:
-        turned[_EMULATED] = evidence.emulated
-        planned[_EMULATED] = _power(evidence.emulated, evidence.emulated_pilot_sd)
-    if evidence.gpu is not None:
-        turned[_GPU] = evidence.gpu.reversed()
-        planned[_GPU] = _power(evidence.gpu, evidence.gpu_pilot_sd)
-    family = f"the {len(turned)} contrast{'s' * (len(turned) > 1)} in question"
-    corrected = holm(list(turned.values()), family)
-    contrasts = dict(zip(turned, corrected, strict=True))
-
-    against_support = _against_support(contrasts, evidence)
-    against_refutation = _against_refutation(contrasts, planned, evidence)
-    if evidence.diverged:
-        lost = f"{evidence.diverged} seeds diverged and were left out"
-        against_support.append(lost)
-        against_refutation.append(lost)
-    word = "inconclusive"
-    if not against_support:
-        word = "supported"
-    elif not against_refutation:
-        word = "refuted"
-    n = min(r.n for r in contrasts.values())
-    needed = _seeds_needed(contrasts)
-    gpu = contrasts.get(_GPU)
+    questions = corrected(evidence)
+    supported, refuted = unmet(evidence, questions)
+    results = [question.result for question in questions]
+    n = min(result.n for result in results)
+    needed = _seeds_needed(results, evidence.rule)
     verdict = Verdict(
         model=evidence.model,
-        verdict=word,
+        verdict=word(supported, refuted),
         sentence="",
-        unmet_for_supported=tuple(against_support),
-        unmet_for_refuted=tuple(against_refutation),
-        emulated=contrasts.get(_EMULATED),
-        gpu=None if gpu is None else gpu.reversed(),
+        unmet_for_supported=supported,
+        unmet_for_refuted=refuted,
+        questions=questions,
+        equivalent_at_this_horizon=all(r.verdict == "equivalent" for r in results)
+        and not any(_separated(question, evidence.rule) for question in questions),
         n=n,
-        planned_power=float(np.min(list(planned.values()))),
-        achieved_power=min(_power(r, r.sd_difference) for r in contrasts.values()),
+        planned_power=min(_power(q.result, q.pilot_sd) for q in questions),
+        achieved_power=min(_power(r, r.sd_difference) for r in results),
+        gain_excess_upper=max(_gain_excess(r, evidence.rule) for r in results),
         seeds_needed=needed,
         seeds_still_needed=None if needed is None else max(0, needed - n),
         more_noise_helps=tuple(
@@ -208,166 +163,179 @@ def decide(evidence: Evidence) -> Verdict:
             for scale, rung in sorted(evidence.gaussian_ladder, key=lambda r: r[0])
             if rung.verdict == "lower loss"
         ),
-        emulated_only=evidence.gpu is None,
+        noise_can_help=evidence.noise_can_help,
+        emulated_only=not any(question.gpu for question in questions),
+        rule=evidence.rule,
     )
-    return dataclasses.replace(verdict, sentence=_sentence(verdict, contrasts))
+    return dataclasses.replace(verdict, sentence=sentence(verdict))
 
 
-def _against_support(
-    contrasts: dict[str, PairedResult], evidence: Evidence
-) -> list[str]:
-    """What `supported` lacks, for the contrast that comes closest to it."""
-    return min(
-        (_against_one(name, r, evidence) for name, r in contrasts.items()), key=len
+def corrected(evidence: Evidence) -> tuple[Question, ...]:
+    """The contrasts in question with Holm's p-values over all of them."""
+    count = len(evidence.questions)
+    family = f"the {count} contrast{'s' * (count > 1)} in question"
+    results = holm([question.result for question in evidence.questions], family)
+    return tuple(
+        dataclasses.replace(question, result=result)
+        for question, result in zip(evidence.questions, results, strict=True)
     )
 
 
-def _against_one(name: str, result: PairedResult, evidence: Evidence) -> list[str]:
-    unmet = []
-    if not _improves(result):
-        unmet.append(f"{name} does not improve the loss beyond the margin")
-    if not evidence.null:
-        unmet.append("no A/A null was run")
-    elif not all(_beyond(result, null) for null in evidence.null):
-        unmet.append(f"the effect of {name} lies within an A/A null")
-    stall = evidence.stall
-    if stall is None:
-        unmet.append("curvature was not probed")
-    else:
-        if not stall.stalled:
-            unmet.append("training does not stall")
-        if not stall.negative_curvature:
-            unmet.append("no negative curvature was measured at the stall")
-        if not stall.small_projection:
-            unmet.append("the projection on the escape direction is not small")
-    matched = evidence.gaussian_matched
-    if matched is None:
-        unmet.append("Gaussian noise of the same size was not run")
-    elif not _improves(matched):
-        unmet.append("Gaussian noise of the same size does not reproduce it")
-    return unmet
+def unmet(
+    evidence: Evidence, questions: tuple[Question, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What `supported` lacks, for the question that comes closest to it, and `refuted`.
+
+    Args:
+        evidence: everything known about one model.
+        questions: `corrected(evidence)`.
+    """
+    supported = min((_against_support(q, evidence) for q in questions), key=len)
+    refuted = _against_study(evidence)
+    for question in questions:
+        refuted = _against_refutation(question, evidence.rule) + refuted
+    if evidence.diverged:
+        lost = f"{evidence.diverged} seeds diverged and were left out"
+        supported, refuted = [*supported, lost], [*refuted, lost]
+    return tuple(supported), tuple(refuted)
 
 
-def _against_refutation(
-    contrasts: dict[str, PairedResult], planned: dict[str, float], evidence: Evidence
-) -> list[str]:
-    unmet = []
-    for name, result in contrasts.items():
-        if not result.tost_p < result.alpha:
-            unmet.append(f"{name} is not shown to be equivalent within the margin")
-        power = planned[name]
-        if math.isnan(power):
-            power = _power(result, result.sd_difference)
-        if not power >= PLANNED_POWER:
-            unmet.append(
-                f"the equivalence test of {name} has a power of {power:.2f}, below "
-                f"{PLANNED_POWER}"
-            )
-    if not evidence.null:
-        unmet.append("no A/A null was run")
-    elif any(null.verdict in ("lower loss", "higher loss") for null in evidence.null):
-        unmet.append("an A/A null shows a difference")
+def word(supported: tuple[str, ...], refuted: tuple[str, ...]) -> str:
+    """The verdict in one word, from what each firm answer lacks."""
+    if not supported:
+        return "supported"
+    return "inconclusive" if refuted else "refuted"
+
+
+def _against_support(question: Question, evidence: Evidence) -> list[str]:
+    result, name, found = question.result, question.name, []
+    p = result.p_value if result.p_holm is None else result.p_holm
+    if not (p < result.alpha and result.ci_high < -result.margin):
+        found.append(f"{name} does not improve the loss beyond the margin")
+    found += _not_acted(question, evidence.rule)
+    real = [null for null in evidence.nulls if not null.bitwise_equal]
+    reach = max((max(abs(r.ci_low), abs(r.ci_high)) for r in real), default=math.inf)
+    if not real:
+        found.append("no A/A null that differs in bits was run")
+    elif not -result.ci_high > reach:
+        found.append(f"the effect of {name} does not clear the interval of an A/A null")
+    gaining = result.seeds_gaining
+    if not share_lower(gaining, result.n, alpha=evidence.rule.alpha) > 0.5:
+        found.append(
+            f"{gaining} of {result.n} seeds gain more than the margin under {name}, "
+            "too few to show that most do"
+        )
+    if len(question.draws) < 2:
+        found.append(f"no second independent draw of the noise of {name} was run")
+    elif not all(
+        draw.p_value < draw.alpha and draw.mean_difference < -draw.margin
+        for draw in question.draws
+    ):
+        found.append(f"not every independent draw of the noise reproduces {name}")
+    return found
+
+
+def _against_refutation(question: Question, rule: Rule) -> list[str]:
+    result, name = question.result, question.name
+    found = _not_acted(question, rule)
+    if not result.tost_p < result.alpha:
+        found.append(f"{name} is not shown to be equivalent within the margin")
+    sd = result.sd_difference if question.pilot_sd is None else question.pilot_sd
+    power = _power(result, sd)
+    if not power >= rule.power:
+        found.append(
+            f"the equivalence test of {name} has a power of {power:.2f}, below "
+            f"{rule.power:g}"
+        )
+    fraction = result.margin / abs(result.control_mean or math.nan)
+    if not fraction <= _SLACK * rule.largest_margin:
+        found.append(
+            f"the margin of {name} is {100 * fraction:.2g} % of the control's loss, "
+            f"above {100 * rule.largest_margin:g} %"
+        )
+    excess = _gain_excess(result, rule)
+    if not excess < rule.largest_gain_excess:
+        found.append(
+            f"{result.seeds_gaining} of {result.n} seeds gain more than the margin "
+            f"under {name} and {result.seeds_losing} lose as much, so the excess may "
+            f"be {excess:.2f}, not below {rule.largest_gain_excess:g}"
+        )
+    return found
+
+
+def _against_study(evidence: Evidence) -> list[str]:
+    found = []
+    if all(null.bitwise_equal for null in evidence.nulls):
+        found.append("no A/A null that differs in bits was run")
+    if any(null.verdict in ("lower loss", "higher loss") for null in evidence.nulls):
+        found.append("an A/A null shows a difference")
+    rungs = sorted(evidence.gaussian_ladder, key=lambda rung: rung[0])
+    help_seen = evidence.noise_can_help
     controls = [
+        (_raised(rungs[-1][1] if rungs else None), "largest Gaussian rung raises loss"),
+        (help_seen and help_seen.passed, "noise separates an exactly symmetric start"),
         (evidence.theory_matched, "escape-time theory"),
         (evidence.units_separated, "separation of identical units"),
-        (_detected(_largest_rung(evidence)), "detection of the largest Gaussian rung"),
     ]
     if evidence.stale_applies:
-        controls.append((_detected(evidence.stale), "detection of stale targets"))
+        controls.insert(0, (_raised(evidence.stale), "stale targets raise the loss"))
     for passed, what in controls:
-        if passed is None:
-            unmet.append(f"positive control not run: {what}")
-        elif not passed:
-            unmet.append(f"positive control failed: {what}")
-    return unmet
+        if not passed:
+            outcome = "not run" if passed is None else "failed"
+            found.append(f"positive control {outcome}: {what}")
+    return found
 
 
-def _improves(result: PairedResult) -> bool:
-    """Lower loss, significantly, by more than the margin at the interval's near end."""
-    p = result.p_value if result.p_holm is None else result.p_holm
-    return p < result.alpha and result.ci_high < -result.margin
+def _not_acted(question: Question, rule: Rule) -> list[str]:
+    check, name = question.manipulation, question.name
+    if check is None:
+        return [f"whether {name} changed the trajectories was not measured"]
+    if not check.bits_differ:
+        return [f"{name} changed no bit on at least one seed"]
+    if not _separated(question, rule):
+        return [
+            f"the trajectories of {name} have not separated: distance / travelled "
+            f"{check.distance_over_travelled:.2g}, below {rule.least_distance:g}"
+        ]
+    return []
 
 
-def _beyond(result: PairedResult, null: PairedResult) -> bool:
-    """Whether the effect lies outside the A/A interval, mirrored about zero."""
-    return -result.mean_difference > max(abs(null.ci_low), abs(null.ci_high))
+def _separated(question: Question, rule: Rule) -> bool:
+    check = question.manipulation
+    return check is not None and check.distance_over_travelled >= rule.least_distance
 
 
-def _detected(result: PairedResult | None) -> bool | None:
-    if result is None:
-        return None
-    return result.verdict in ("lower loss", "higher loss")
+def _raised(result: PairedResult | None) -> bool | None:
+    return None if result is None else result.verdict == "higher loss"
 
 
-def _largest_rung(evidence: Evidence) -> PairedResult | None:
-    if not evidence.gaussian_ladder:
-        return None
-    return max(evidence.gaussian_ladder, key=lambda rung: rung[0])[1]
+def _gain_excess(result: PairedResult, rule: Rule) -> float:
+    counts = result.seeds_gaining, result.seeds_losing
+    return excess_upper(*counts, result.n, alpha=rule.alpha)
 
 
 def _power(result: PairedResult, sd: float | None) -> float:
     """Power at no true difference; nan where the spread is not known."""
     if sd is None or math.isnan(sd):
         return math.nan
-    return tost_power(result.n, margin=result.margin, sd=sd, alpha=result.alpha)
+    return _power_of(result.n, margin=result.margin, sd=sd, alpha=result.alpha)
 
 
-def _seeds_needed(contrasts: dict[str, PairedResult]) -> int | None:
-    """Seeds for the planned power and above the floor of the sign-flip test."""
-    results = list(contrasts.values())
-    if any(r.n < 2 for r in results):
+def _seeds_needed(results: list[PairedResult], rule: Rule) -> int | None:
+    if any(result.n < 2 for result in results):
         return None
-    floor = sign_flip_floor(results[0].alpha, len(results))
-    return max(
-        floor,
-        *(
-            tost_seeds(
-                margin=r.margin, sd=r.sd_difference, power=PLANNED_POWER, alpha=r.alpha
-            )
-            for r in results
-        ),
-    )
-
-
-def _sentence(verdict: Verdict, contrasts: dict[str, PairedResult]) -> str:
-    figures = "; ".join(
-        f"{name}: {r.mean_difference:+.3g} [{r.ci_low:.3g}, {r.ci_high:.3g}], "
-        f"margin {r.margin:.3g}, sign-flip p {r.p_holm:.3g} (Holm over "
-        f"{r.p_holm_family}), TOST p {r.tost_p:.3g}, n {r.n}"
-        for name, r in contrasts.items()
-    )
-    parts = []
-    if verdict.verdict == "supported":
-        parts.append(
-            f"Supported: noise makes {verdict.model} train better ({figures})."
+    wanted = [sign_flip_floor(results[0].alpha, len(results))]
+    wanted += [
+        excess_seeds(
+            rule.largest_gain_excess,
+            gained=result.seeds_gaining,
+            lost=result.seeds_losing,
+            alpha=rule.alpha,
         )
-    elif verdict.verdict == "refuted":
-        parts.append(
-            f"Refuted: noise changes the loss of {verdict.model} by less than the "
-            f"margin, in a study that would have seen more ({figures}; power "
-            f"{verdict.achieved_power:.2f})."
-        )
-    else:
-        parts.append(
-            f"Inconclusive for {verdict.model} ({figures}). Not refuted because "
-            f"{', '.join(verdict.unmet_for_refuted)}. Not supported because "
-            f"{', '.join(verdict.unmet_for_supported)}."
-        )
-        if verdict.seeds_needed is None:
-            parts.append("One seed says nothing about how many are needed.")
-        elif verdict.seeds_still_needed:
-            parts.append(
-                f"With this spread {verdict.seeds_needed} seeds are needed, "
-                f"{verdict.seeds_still_needed} more than were run."
-            )
-        else:
-            parts.append("The number of seeds is enough; the evidence above is not.")
-    if verdict.emulated_only:
-        parts.append("This is about emulated noise only: no GPU was used.")
-    if verdict.more_noise_helps:
-        scales = ", ".join(f"{scale:g}" for scale in verdict.more_noise_helps)
-        parts.append(
-            f"Apart from this, more noise helps: Gaussian noise of {scales} times the "
-            "gradient lowers the loss, which does not support the hypothesis."
-        )
-    return " ".join(parts)
+        for result in results
+    ]
+    wanted += [
+        tost_seeds(margin=r.margin, sd=r.sd_difference, power=rule.power, alpha=r.alpha)
+        for r in results
+    ]
+    return max(wanted)

@@ -1,8 +1,8 @@
-"""Where replicas and batches lie: a mesh of devices, and arrays spread over it.
+"""Where replicas and batches lie: a mesh of devices, and arrays placed on it.
 
 The mesh has two axes, `replicas` and `batch`. Of D devices, r = gcd(N, D) share the N
 replicas and D / r share the B streams of each: replicas need no communication at all,
-so they are spread first. Devices are ordered by process, so that a host holds
+so they are dealt out first. Devices are ordered by process, so that a host holds
 neighbouring replicas.
 """
 
@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from prednet_jax.errors import UserError, whole
 
 REPLICAS, BATCH = "replicas", "batch"
 #: Every leaf `[N, ...]`, and those that also have streams `[N, B, ...]`.
@@ -62,7 +64,7 @@ class Layout:
         first = self.mesh.devices[replica * rows // self.replicas, 0]
         return first.process_index == jax.process_index()
 
-    def spread(
+    def place(
         self,
         shape: Sequence[int],
         spec: PartitionSpec,
@@ -72,7 +74,7 @@ class Layout:
 
         Args:
             shape: of the whole array, `[N, ...]`.
-            spec: how it is spread.
+            spec: where its parts lie.
             read: from a tuple of slices, one an axis, to those values.
         """
         sharding = NamedSharding(self.mesh, spec)
@@ -86,7 +88,7 @@ class Layout:
 def layout(
     replicas: int, batch: int, devices: Sequence[jax.Device] | None = None
 ) -> Layout:
-    """Spreads replicas and streams over devices.
+    """Lays replicas and streams out on devices.
 
     Args:
         replicas: N >= 1.
@@ -94,12 +96,12 @@ def layout(
         devices: those to use; None: all, of every process.
 
     Raises:
-        ValueError: the devices do not divide the work evenly.
+        UserError: the devices do not divide the work evenly.
     """
     found = jax.devices() if devices is None else list(devices)
     split = shares(replicas, batch, len(found))
     if split is None:
-        raise ValueError(
+        raise UserError(
             f"replicas={replicas} with batch={batch} on {len(found)} devices: expected "
             "replicas, or else batch, to be a multiple of the devices"
         )
@@ -111,8 +113,7 @@ def layout(
 def shares(replicas: int, batch: int, devices: int) -> tuple[int, int] | None:
     """Devices that share the replicas, and those that share each batch; or None."""
     for name, value in (("replicas", replicas), ("batch", batch), ("devices", devices)):
-        if value < 1:
-            raise ValueError(f"{name}={value}: expected at least 1")
+        whole(name, value, 1)
     rows = math.gcd(replicas, devices)
     columns = devices // rows
     return None if batch % columns else (rows, columns)
@@ -126,7 +127,7 @@ def most_devices(replicas: int, batch: int, available: int, processes: int = 1) 
     return 1
 
 
-def spread_tree(layout: Layout, trees: dict[int, Any], specs: Any) -> Any:
+def place_tree(layout: Layout, trees: dict[int, Any], specs: Any) -> Any:
     """Stacks one tree a local replica into a tree of arrays `[N, ...]`.
 
     Args:
@@ -146,12 +147,12 @@ def spread_tree(layout: Layout, trees: dict[int, Any], specs: Any) -> Any:
             return np.stack([parts[n][index[1:]] for n in chosen])
 
         shape = (layout.replicas, *next(iter(parts.values())).shape)
-        arrays.append(layout.spread(shape, spec, read))
+        arrays.append(layout.place(shape, spec, read))
     return jax.tree.unflatten(structure, arrays)
 
 
 def rows(array: jax.Array) -> dict[int, np.ndarray]:
-    """The replicas' parts of an array spread `BY_REPLICA`, those held here."""
+    """The replicas' parts of an array placed `BY_REPLICA`, those held here."""
     found: dict[int, np.ndarray] = {}
     for shard in array.addressable_shards:
         first = shard.index[0].start or 0

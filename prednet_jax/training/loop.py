@@ -12,13 +12,13 @@ import jax
 import numpy as np
 import optax
 
-from prednet_jax import data, keys, optimizers
+from prednet_jax import data, keys, tasks
 from prednet_jax import noise as noise_lib
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.models.parameters import init_params
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.objectives import Method
+from prednet_jax.tasks import Network
 from prednet_jax.training import truncated
-from prednet_jax.training.truncated import Config, Method, TrainState
+from prednet_jax.training.truncated import TrainState
 
 # uint8 bytes of frames that are sent to the device at a time.
 CHUNK_BYTES = 32 * 2**20
@@ -45,13 +45,15 @@ class UpdateRecord:
     seconds: float
 
 
-def initial_params(config: Config, seed: int) -> dict:
+def initial_params(network: Network, seed: int) -> dict:
     """The initial weights of a seed, float32, always drawn on the CPU.
 
-    Every arm gets the same bytes: a GPU's normal() may differ in the last bit.
+    Every arm gets the same bytes: a GPU's normal() may differ in the last bit, and one
+    of float64 draws other numbers.
     """
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        return init_params(config, keys.stream(seed, "init"))
+    cpu = jax.local_devices(backend="cpu")[0]
+    with jax.default_device(cpu), jax.enable_x64(False):
+        return tasks.of(network).init_params(keys.stream(seed, "init"))
 
 
 def prepare_params(
@@ -66,17 +68,14 @@ def prepare_params(
 
 
 def frame_schedule(
-    config: Config, source: data.FrameSource, *, window: int, updates: int
+    network: Network, source: data.FrameSource, *, window: int, updates: int
 ) -> data.Schedule:
-    """Which frames each update sees.
-
-    The autoencoder sees one image an update, whatever `window` says. `lotter` was
-    published with sequences of `window` frames that each start from the zero state.
-    """
-    if isinstance(config, AutoencoderConfig):
+    """Which frames each update sees; without windows one image, whatever `window`."""
+    task = tasks.of(network)
+    if not task.windowed:
         return data.single_schedule(source.length, updates)
     boundaries: Sequence[int] = source.boundaries
-    if config.variant == "lotter":
+    if task.fresh_windows:
         boundaries = _cut(source, window, updates)
     return data.schedule(source.length, boundaries, window, updates)
 
@@ -93,16 +92,13 @@ def _cut(source: data.FrameSource, window: int, updates: int) -> list[int]:
     return starts
 
 
-def default_optimizer(config: Config, updates: int) -> optax.GradientTransformation:
-    """As published: Chainer's Adam; for `lotter` Keras's, with its schedule."""
-    if isinstance(config, PredNetConfig) and config.variant == "lotter":
-        rate = optimizers.lotter_schedule(updates)
-        return optimizers.chainer_adam(rate, eps=1e-7)
-    return optimizers.chainer_adam()
+def default_optimizer(network: Network, updates: int) -> optax.GradientTransformation:
+    """The optimiser that the network was published with."""
+    return tasks.of(network).optimizer(updates)
 
 
 def compile_update(
-    config: Config,
+    network: Network,
     optimizer: optax.GradientTransformation,
     method: Method,
     noise: NoiseSpec | None,
@@ -114,7 +110,7 @@ def compile_update(
         `[K, T + 1, H, W, C]` uint8 and k the window to train on. The program is made
         at the first call and serves every seed.
     """
-    step = truncated.make_step(config, optimizer, method, noise=noise)
+    step = truncated.make_step(network, optimizer, method, noise=noise)
 
     def update(
         state: TrainState,
@@ -135,6 +131,7 @@ def train(
     schedule: data.Schedule,
     *,
     seed: int,
+    draw: int = 0,
 ) -> Iterator[tuple[TrainState, UpdateRecord]]:
     """Trains from `state` to the end of the schedule.
 
@@ -144,12 +141,15 @@ def train(
         source: where the frames come from.
         schedule: which frames each update sees.
         seed: root seed; its `noise` stream feeds the noise.
+        draw: number of the noise draw: another number, other noise and nothing else.
 
     Yields:
         The state after each update, valid until the next is asked for (its buffers
         may be donated to the next update), and the update's record.
     """
     key = keys.stream(seed, "noise")
+    if draw:
+        key = jax.random.fold_in(key, draw)
     done = int(state.update)
     seen = frames_seen(schedule, done)
     state = _copied(state)  # The caller keeps the arrays it passed in.
@@ -201,6 +201,20 @@ def windows_per_chunk(source: data.FrameSource, window: int, streams: int = 1) -
     """Windows of every stream that go to the device together."""
     frame = source.height * source.width * source.channels
     return max(1, CHUNK_BYTES // (frame * (window + 1) * streams))
+
+
+def batches(
+    source: data.FrameSource, schedule: data.Schedule
+) -> Iterator[tuple[np.ndarray, np.bool_]]:
+    """What `make_step` takes, update after update, for a loop of one's own.
+
+    Yields:
+        Frames `[T + 1, 1, H, W, C]` uint8 on the host (`[1, 1, H, W, C]` without
+        windows), and whether they open a sequence.
+    """
+    for frames, first in _chunks(source, schedule):
+        for window, opens in zip(frames, first, strict=True):
+            yield window[:, None], np.bool_(opens)
 
 
 def _chunks(

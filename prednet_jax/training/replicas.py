@@ -12,14 +12,13 @@ noise key. The replicas of a device are taken one after the other inside the pro
 
 `auto` is `map` on a CPU, where `vmap` was slower (BUILD_NOTES.md has the figures), and
 `vmap` elsewhere, where one replica leaves most of a device idle (not measured there). A
-CPU is one device, or several by `backends.split_cpu`: a small network keeps one thread
+CPU is one device, or several by `process.split_cpu`: a small network keeps one thread
 busy, not all.
 
 With B streams a replica (`batch`), gradients are averaged over them; they are spread
 over the devices that the replicas leave.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,27 +28,29 @@ import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
-from prednet_jax import data, keys
-from prednet_jax.config import PredNetConfig
+from prednet_jax import data, keys, tasks
 from prednet_jax.data.prefetch import prefetch
 from prednet_jax.data.windows import read_chunks
+from prednet_jax.errors import UserError, one_of
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.objectives import Method
+from prednet_jax.tasks import Network, Task
 from prednet_jax.training import loop, truncated
 from prednet_jax.training.layout import (
     BATCH,
     BY_REPLICA,
     BY_STREAM,
     Layout,
+    place_tree,
     rows,
-    spread_tree,
 )
 from prednet_jax.training.loop import UpdateRecord
-from prednet_jax.training.truncated import Config, Method, StepMetrics, TrainState
+from prednet_jax.training.truncated import StepMetrics, TrainState
 
 MODES = ("auto", "map", "vmap")
 
 
-class Run(NamedTuple):
+class Replica(NamedTuple):
     """What one replica is trained with.
 
     Attributes:
@@ -69,26 +70,22 @@ def resolve_mode(mode: str, platform: str) -> str:
     """How the replicas of one device are run: `map` or `vmap`.
 
     Raises:
-        ValueError: the mode is none of `MODES`.
+        UserError: the mode is none of `MODES`.
     """
-    if mode not in MODES:
-        raise ValueError(f"replica_mode={mode!r}: expected one of {', '.join(MODES)}")
+    one_of("replica_mode", mode, MODES)
     if mode != "auto":
         return mode
     return "map" if platform == "cpu" else "vmap"
 
 
-def resolve_config(config: Config, mode: str) -> Config:
-    """The network with the convolution that `auto` means under `vmap`."""
-    if mode != "vmap" or not isinstance(config, PredNetConfig):
-        return config
-    if config.convolution != "auto":
-        return config
-    return dataclasses.replace(config, convolution="im2col")
+def resolve_network(network: Network, mode: str) -> Task:
+    """The task with the convolution that `auto` means under `vmap`."""
+    task = tasks.of(network)
+    return task.with_convolution("im2col", where="auto") if mode == "vmap" else task
 
 
 def compile_update(
-    config: Config,
+    network: Network,
     optimizer: optax.GradientTransformation,
     method: Method,
     noise: NoiseSpec | None,
@@ -98,7 +95,7 @@ def compile_update(
     """One update of all replicas as one compiled program; its state is donated.
 
     Args:
-        config: the network, from `resolve_config`.
+        network: from `resolve_network`.
         optimizer: an optax transformation.
         method: objective, targets, leak.
         noise: a noise spec, or None.
@@ -112,7 +109,7 @@ def compile_update(
     """
     shared = layout.mesh.shape[BATCH] > 1
     step = truncated.make_step(
-        config, optimizer, method, noise=noise, axis=BATCH if shared else None
+        network, optimizer, method, noise=noise, axis=BATCH if shared else None
     )
 
     def one(inputs: tuple) -> tuple[TrainState, StepMetrics]:
@@ -152,11 +149,11 @@ def compile_update(
 def _state_specs() -> TrainState:
     """How a TrainState is spread, field by field."""
     by: Any = BY_REPLICA
-    return TrainState(by, by, BY_STREAM, by)  # type: ignore[arg-type]
+    return TrainState(by, by, BY_STREAM, by)
 
 
 def train(
-    update: Callable, layout: Layout, runs: Mapping[int, Run]
+    update: Callable, layout: Layout, runs: Mapping[int, Replica]
 ) -> Iterator[tuple[TrainState, dict[int, UpdateRecord]]]:
     """Trains the replicas of this process to the end of their schedules.
 
@@ -173,7 +170,7 @@ def train(
         the update of all of them together.
 
     Raises:
-        ValueError: the runs are not at the same update, or differ in length.
+        UserError: the runs are not at the same update, or differ in length.
     """
     done = _common_update(runs)
     places = jax.tree.map(
@@ -182,10 +179,10 @@ def train(
         tuple(next(iter(runs.values())).state),
         is_leaf=lambda x: isinstance(x, PartitionSpec),
     )
-    states = spread_tree(
+    states = place_tree(
         layout, {n: run.state for n, run in runs.items()}, TrainState(*places)
     )
-    key_data = spread_tree(
+    key_data = place_tree(
         layout,
         {
             n: jax.random.key_data(keys.stream(run.seed, "noise"))
@@ -224,11 +221,11 @@ def replica_params(states: TrainState, replica: int) -> dict:
     return jax.tree.map(lambda x: rows(x)[replica], states.params)
 
 
-def _common_update(runs: Mapping[int, Run]) -> int:
+def _common_update(runs: Mapping[int, Replica]) -> int:
     done = {int(run.state.update) for run in runs.values()}
     lengths = {len(run.schedule.start) for run in runs.values()}
     if len(done) > 1 or len(lengths) > 1:
-        raise ValueError(
+        raise UserError(
             f"replicas at updates {sorted(done)} of {sorted(lengths)}: expected one "
             "place and one length for all"
         )
@@ -236,7 +233,7 @@ def _common_update(runs: Mapping[int, Run]) -> int:
 
 
 def _chunks(
-    layout: Layout, runs: Mapping[int, Run], done: int
+    layout: Layout, runs: Mapping[int, Replica], done: int
 ) -> Iterator[tuple[dict, dict]]:
     """Frames `[K, T + 1, H, W, C]` by (replica, stream) and `first` `[K]` by replica.
 
@@ -276,4 +273,4 @@ def _place_chunk(
 
     one = next(iter(frames.values()))
     shape = (layout.replicas, layout.batch, *one.shape)
-    return layout.spread(shape, BY_STREAM, read), spread_tree(layout, first, BY_REPLICA)
+    return layout.place(shape, BY_STREAM, read), place_tree(layout, first, BY_REPLICA)

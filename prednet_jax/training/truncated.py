@@ -6,7 +6,6 @@ sequence one transition shorter, an unfinished tail dropped.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,13 +14,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from prednet_jax import keys, objectives, optimizers
+from prednet_jax import keys, optimizers, tasks
 from prednet_jax import noise as noise_lib
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.models import prednet
+from prednet_jax.config import PredNetConfig
+from prednet_jax.errors import UserError, whole
 from prednet_jax.noise.specs import NoiseSpec
-
-Config = PredNetConfig | AutoencoderConfig
+from prednet_jax.objectives import Method
+from prednet_jax.tasks import Network, Task
 
 
 class TrainState(NamedTuple):
@@ -30,13 +29,13 @@ class TrainState(NamedTuple):
     Attributes:
         params: the network's parameters.
         optimizer_state: state of the optax transformation.
-        carry: the recurrent state carried between windows; None for the autoencoder.
+        carry: the recurrent state carried between windows; None where there is none.
         update: int32, updates made.
     """
 
     params: dict
     optimizer_state: optax.OptState
-    carry: prednet.PredNetState | None
+    carry: Any
     update: jax.Array
 
 
@@ -54,61 +53,15 @@ class StepMetrics(NamedTuple):
     grad_norm: jax.Array
 
 
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """How the network is trained.
-
-    Attributes:
-        objective: `squares`, `errors`, or None: as the variant was published.
-        targets: `true` or `stale` (see `objectives.window_loss`).
-        truncation_leak: as in `objectives.window_loss`.
-        layer_weights: lambda of the `errors` objective; None: (1, 0, ...).
-
-    Raises:
-        ValueError: a choice is unknown.
-    """
-
-    objective: str | None = None
-    targets: str = "true"
-    truncation_leak: bool = False
-    layer_weights: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.objective is not None:
-            objectives.check_choice("objective", self.objective, objectives.OBJECTIVES)
-        objectives.check_choice("targets", self.targets, objectives.TARGETS)
-
-
-def make_loss(config: Config, method: Method) -> Callable:
+def make_loss(network: Network, method: Method) -> Callable:
     """The function `loss(params, carry, frames, first) -> (value, WindowResult)`."""
-    if isinstance(config, AutoencoderConfig):
-
-        def reconstruction(params: dict, carry: None, frames: jax.Array, first: object):
-            return objectives.reconstruction_loss(
-                params, config, frames, targets=method.targets
-            )
-
-        return reconstruction
-    published = "errors" if config.variant == "lotter" else "squares"
-
-    def window(params: dict, carry: object, frames: jax.Array, first: jax.Array):
-        return objectives.window_loss(
-            params,
-            config,
-            carry,  # type: ignore[arg-type]
-            frames,
-            first,
-            objective=method.objective or published,
-            targets=method.targets,
-            truncation_leak=method.truncation_leak,
-            layer_weights=method.layer_weights,
-        )
-
-    return window
+    task = tasks.of(network)
+    task.check(method)
+    return partial(task.loss, method=method)
 
 
 def initial_train_state(
-    config: Config,
+    network: Network,
     params: dict,
     optimizer: optax.GradientTransformation,
     *,
@@ -118,15 +71,14 @@ def initial_train_state(
 
     One program, not one a shape, and new arrays: a step may be donated the state.
     """
-    return _initial_train_state(config, optimizer, batch, params)
+    return _initial_train_state(tasks.of(network), optimizer, batch, params)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _initial_train_state(config, optimizer, batch, params):
-    carry = None
-    if isinstance(config, PredNetConfig):
-        dtype = jax.tree.leaves(params)[0].dtype
-        carry = prednet.initial_state(config, batch, dtype)
+def _initial_train_state(
+    task: Task, optimizer: optax.GradientTransformation, batch: int, params: dict
+) -> TrainState:
+    carry = task.initial_carry(batch, jax.tree.leaves(params)[0].dtype)
     params = jax.tree.map(jnp.copy, params)
     return TrainState(params, optimizer.init(params), carry, jnp.zeros((), jnp.int32))
 
@@ -144,23 +96,28 @@ def jit_update(update: Callable) -> Any:
 
 
 def make_step(
-    config: Config,
+    network: Network,
     optimizer: optax.GradientTransformation,
     method: Method | None = None,
     *,
     noise: NoiseSpec | None = None,
+    amplify: Callable[[Callable], Callable] | None = None,
     axis: str | None = None,
 ) -> Callable[..., tuple[TrainState, StepMetrics]]:
     """Builds one update, a pure function to be compiled by the caller.
 
     Noise at the `computation` site is injected into the whole update: forward pass,
     backward pass and optimiser; noise at the `gradient` site is added to the gradient.
+    An order of sums that is fixed by the key (`schedule="run"`) is the same in all
+    updates.
 
     Args:
-        config: the network.
+        network: a task, or a configuration of this package.
         optimizer: an optax transformation.
         method: objective, targets, leak.
         noise: a noise spec, or None.
+        amplify: turns `gradient(*inputs) -> (grads, result)` into the same function
+            with a key in front (`studies.dose`); None: `noise` acts as described.
         axis: name of the mesh axis over which the batch is spread, inside shard_map;
             gradients and losses are then averaged over it. None: the whole batch is
             here.
@@ -171,7 +128,7 @@ def make_step(
         [0, 255] or floating point in [0, 1]; `first` a boolean scalar; `key` the
         noise key of the run, folded here with the number of the update.
     """
-    loss = make_loss(config, method or Method())
+    loss = make_loss(network, method or Method())
 
     def gradient(params: dict, carry: object, frames: jax.Array, first: jax.Array):
         grads, result = jax.grad(loss, has_aux=True)(params, carry, frames, first)
@@ -190,20 +147,28 @@ def make_step(
         dtype = jax.tree.leaves(state.params)[0].dtype
         frames = to_pixels(frames, dtype)
         # One key for each place where noise can enter.
+        noisy = noise is not None or amplify is not None
         of_gradient, on_gradients, of_update = (
             jax.random.split(jax.random.fold_in(key, state.update), 3)
-            if noise is not None
+            if noisy
             else (key, key, key)
         )
+        # Keys of what stays the same in all updates.
+        run_gradient, run_update = jax.random.split(key) if noisy else (key, key)
         inputs = (state.params, state.carry, frames, first)
-        if inside is None:
+        if amplify is not None:
+            grads, result = amplify(gradient)(of_gradient, *inputs)
+        elif inside is None:
             grads, result = gradient(*inputs)
         else:
             if axis is not None:
                 # Each shard draws its own; the update below must agree on all.
                 place = jax.lax.axis_index(axis)
                 of_gradient = jax.random.fold_in(of_gradient, place)
-            grads, result = noise_lib.inject(gradient, inside)(of_gradient, *inputs)
+                run_gradient = jax.random.fold_in(run_gradient, place)
+            grads, result = noise_lib.inject(gradient, inside, run_key=run_gradient)(
+                of_gradient, *inputs
+            )
         frame_losses = result.frame_losses
         if axis is not None:
             grads, frame_losses = jax.lax.pmean((grads, frame_losses), axis)
@@ -213,7 +178,7 @@ def make_step(
         if inside is None:
             params, moments = descend(grads, state.optimizer_state, state.params)
         else:
-            params, moments = noise_lib.inject(descend, inside)(
+            params, moments = noise_lib.inject(descend, inside, run_key=run_update)(
                 of_update, grads, state.optimizer_state, state.params
             )
         metrics = StepMetrics(frame_losses, result.scored, grad_norm)
@@ -269,18 +234,15 @@ def train_windows(
         frame i + 1 against its true target.
 
     Raises:
-        ValueError: a value is outside what is accepted, or the stream is too short for
+        UserError: a value is outside what is accepted, or the stream is too short for
             one window.
     """
-    if window < 2:
-        raise ValueError(f"window={window!r}: expected at least 2")
+    whole("window", window, 2)
     if frames.ndim != 4:
-        raise ValueError(
-            f"frames of shape {tuple(frames.shape)}: expected [T, H, W, C]"
-        )
+        raise UserError(f"frames of shape {tuple(frames.shape)}: expected [T, H, W, C]")
     updates = frames.shape[0] // window
     if updates < 1:
-        raise ValueError(
+        raise UserError(
             f"frames of {frames.shape[0]} time steps: expected at least window={window}"
         )
     method = Method(

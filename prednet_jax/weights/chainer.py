@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prednet_jax.config import PredNetConfig
+from prednet_jax.errors import UserError
 from prednet_jax.models.parameters import parameter_shapes
 
 # Our gate order i, f, o, g against Chainer's names; its candidate g is called c.
@@ -38,7 +39,7 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
         float32.
 
     Raises:
-        ValueError: the file is missing, is no npz, or is not a PredNet of this form.
+        UserError: the file is missing, is no npz, or is not a PredNet of this form.
     """
     arrays = _read(path)
     try:
@@ -62,7 +63,7 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
         )
         params = from_chainer(config, arrays)
     except KeyError as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: no array {error}; expected a model file of the Chainer PredNet"
         ) from None
     return config, params
@@ -70,12 +71,12 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 
 def _read(path: str | os.PathLike) -> Arrays:
     if not Path(path).is_file():
-        raise ValueError(f"{path}: no such file; expected a Chainer model (npz)")
+        raise UserError(f"{path}: no such file; expected a Chainer model (npz)")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: unreadable ({error}); expected a Chainer model (npz)"
         ) from None
     prefix = "predictor/"
@@ -87,7 +88,7 @@ def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dic
 
     Raises:
         KeyError: an array is missing.
-        ValueError: an array has another shape than the network's.
+        UserError: an array has another shape than the network's.
     """
     arrays = {name.removeprefix("predictor/"): v for name, v in arrays.items()}
 
@@ -124,12 +125,12 @@ def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dic
 
 
 def check_shapes(config: PredNetConfig, params: dict) -> None:
-    """Raises ValueError naming the first array whose shape is not the network's."""
+    """Raises UserError naming the first array whose shape is not the network's."""
     for name, leaves in parameter_shapes(config).items():
         for leaf, shape in leaves.items():
             found = np.shape(params[name][leaf])
             if tuple(found) != tuple(shape):
-                raise ValueError(
+                raise UserError(
                     f"{name}/{leaf} of shape {tuple(found)}: expected {tuple(shape)}"
                 )
 
@@ -138,10 +139,10 @@ def to_chainer(config: PredNetConfig, params: Mapping) -> Arrays:
     """Arrays under Chainer's names, with `predictor/`; the inverse of from_chainer.
 
     Raises:
-        ValueError: the network is not of the `watanabe` form.
+        UserError: the network is not of the `watanabe` form.
     """
     if config.variant != "watanabe":
-        raise ValueError(f"variant={config.variant!r}: expected 'watanabe'")
+        raise UserError(f"variant={config.variant!r}: expected 'watanabe'")
     out: Arrays = {}
     for name, leaves in params.items():
         kind, layer = name.rsplit("_", 1)
@@ -180,7 +181,7 @@ def save_chainer(
         params: its parameters.
 
     Raises:
-        ValueError: the network is not of the `watanabe` form.
+        UserError: the network is not of the `watanabe` form.
     """
     arrays = to_chainer(config, params)
     temporary = f"{os.fspath(path)}.tmp"

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prednet_jax.config import PredNetConfig
+from prednet_jax.errors import UserError
 from prednet_jax.weights.chainer import check_shapes
 
 # Our gate order i, f, o, g against Keras's names; its candidate g is called c.
@@ -39,7 +40,7 @@ def load_keras(
         The network (`lotter`) and its parameters, float32.
 
     Raises:
-        ValueError: the file is missing, is no HDF5, or holds no PredNet layer.
+        UserError: the file is missing, is no HDF5, or holds no PredNet layer.
     """
     arrays = _read(path)
     try:
@@ -66,7 +67,7 @@ def load_keras(
         )
         params = from_keras(config, arrays)
     except KeyError as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: no array {error}; expected a whole PredNet layer"
         ) from None
     return config, params
@@ -76,7 +77,7 @@ def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
     import h5py
 
     if not Path(path).is_file():
-        raise ValueError(f"{path}: no such file; expected a Keras HDF5 weight file")
+        raise UserError(f"{path}: no such file; expected a Keras HDF5 weight file")
     arrays: dict[str, np.ndarray] = {}
 
     def visit(name: str, node: object) -> None:
@@ -90,11 +91,11 @@ def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
         with h5py.File(path, "r") as file:
             file.visititems(visit)
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: unreadable ({error}); expected a Keras HDF5 weight file"
         ) from None
     if not arrays:
-        raise ValueError(f"{path}: no PredNet layer; expected layer_i_0/kernel:0 ...")
+        raise UserError(f"{path}: no PredNet layer; expected layer_i_0/kernel:0 ...")
     return arrays
 
 
@@ -103,7 +104,7 @@ def from_keras(config: PredNetConfig, arrays: dict[str, np.ndarray]) -> dict:
 
     Raises:
         KeyError: an array is missing.
-        ValueError: an array has another shape than the network's.
+        UserError: an array has another shape than the network's.
     """
     params: dict = {}
     for layer in range(config.layers):
@@ -129,10 +130,10 @@ def to_keras(config: PredNetConfig, params: dict) -> dict[str, np.ndarray]:
     """Arrays under Keras's names, such as `layer_a_0/kernel`; from_keras's inverse.
 
     Raises:
-        ValueError: the network is not of the `lotter` form.
+        UserError: the network is not of the `lotter` form.
     """
     if config.variant != "lotter":
-        raise ValueError(f"variant={config.variant!r}: expected 'lotter'")
+        raise UserError(f"variant={config.variant!r}: expected 'lotter'")
     out: dict[str, np.ndarray] = {}
     for layer in range(config.layers):
         kernel = np.asarray(params[f"gates_{layer}"]["kernel"])

@@ -47,8 +47,9 @@ def test_a_cpu_repeats_bitwise_and_every_profile_overstates(tmp_path):
 
 
 def test_mistakes_end_in_one_line(refused, tmp_path):
-    done = run("--primitives=dot", f"--workdir={tmp_path / 'new'}")
-    refused(done, "--primitives=dot: expected some of dot_general")
+    message = "--primitives=dot: expected some of dot_general"
+    folder = f"--workdir={tmp_path / 'new'}"
+    refused(message, "calibrate_noise.py", "--primitives=dot", folder)
     assert not (tmp_path / "new").exists()
 
 
@@ -61,8 +62,7 @@ def test_mistakes_end_in_one_line(refused, tmp_path):
     ],
 )
 def test_nothing_is_measured_that_could_not_be_written(refused, flag, message):
-    done = run(flag)
-    refused(done, message)
+    done = refused(message, "calibrate_noise.py", flag)
     assert done.stdout == ""
 
 

@@ -50,12 +50,11 @@ def test_the_distance_grows_from_a_tiny_difference(tmp_path, noise):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--updates=4", "--updates=4: expected at least 5"),
+        ("--updates=4", "--updates=4: expected a whole number, at least 5"),
         ("--noise=thermal", "thermal"),
         ("--data=/nowhere.npz", "/nowhere.npz"),
     ],
 )
 def test_bad_flags_end_in_one_line(refused, tmp_path, flag, message):
-    done = run(*TINY, flag, f"--workdir={tmp_path / 'out'}")
-    refused(done, message)
+    refused(message, "divergence.py", *TINY, flag, f"--workdir={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()

@@ -51,8 +51,8 @@ def test_the_spread_is_the_scale_of_noise_on_the_gradient(tmp_path):
     assert result["command"].count("--noise=") == 3
 
 
-def test_help_lists_the_flags_of_the_network():
-    done = run("--help")
+def test_help_lists_the_flags_of_the_network(forked):
+    done = forked("gradient_noise.py", "--help")
     assert done.returncode == 0
     for flag in ("noise", "keys", "model", "channels", "data", "workdir"):
         assert f"--{flag}:" in done.stdout or f"--[no]{flag}:" in done.stdout, flag
@@ -63,7 +63,7 @@ def test_help_lists_the_flags_of_the_network():
     [
         ("--updates=0", "--updates=0: expected whole numbers of at least 1"),
         ("--updates=one", "one"),
-        ("--keys=1", "--keys=1: expected at least 2"),
+        ("--keys=1", "--keys=1: expected a whole number, at least 2"),
         ("--noise=none", "--noise=none: expected noise of a computation"),
         ("--noise=bit_flip", "--noise=bit_flip: expected noise of a computation"),
         ("--noise=thermal", "thermal"),
@@ -71,6 +71,6 @@ def test_help_lists_the_flags_of_the_network():
     ],
 )
 def test_bad_flags_end_in_one_line(refused, tmp_path, flag, message):
-    done = run(*TINY, flag, f"--workdir={tmp_path / 'out'}")
-    refused(done, message)
+    out = f"--workdir={tmp_path / 'out'}"
+    refused(message, "gradient_noise.py", *TINY, flag, out)
     assert not (tmp_path / "out").exists()

@@ -1,13 +1,11 @@
 """train.py as a user runs it: in a process of its own, tiny."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "experiments"
@@ -134,71 +132,6 @@ def test_resumed_run_ends_in_the_same_bits(runs, tmp_path):
     assert manifest(folder)["noise"] == "none"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
-@pytest.mark.parametrize(
-    ("chosen", "added"),
-    [
-        (None, ["hugetlb=1", "arena_max=H"]),
-        ("glibc.malloc.check=0", ["hugetlb=1", "arena_max=H"]),
-        ("glibc.malloc.arena_max=7", ["hugetlb=1"]),
-    ],
-)
-def test_a_script_starts_again_with_its_heap_settings(
-    tmp_path, monkeypatch, chosen, added
-):
-    """/proc/self/environ is what the process was started with, unlike os.environ."""
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    if chosen:
-        monkeypatch.setenv("GLIBC_TUNABLES", chosen)
-    shutil.copy(SCRIPTS / "common.py", tmp_path)
-    (tmp_path / "script.py").write_text(
-        "import common, sys\n"
-        "print(open('/proc/self/environ').read().replace(chr(0), chr(10)))\n"
-        "print(sys.argv[1:])\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(SCRIPTS.parent))
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py"), "--a=b c"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = done.stdout.splitlines()
-    # glibc cuts the value at its colons, in place.
-    heaps = str(max(1, len(os.sched_getaffinity(0)) // 2))
-    added = [f"glibc.malloc.{setting.replace('H', heaps)}" for setting in added]
-    first, *rest = (*([chosen] if chosen else []), *added)
-    assert {f"GLIBC_TUNABLES={first}", *rest} <= set(lines)
-    found = [line.removeprefix("GLIBC_TUNABLES=") for line in lines]
-    assert sum(line.startswith("glibc.malloc.arena_max") for line in found) == 1
-    assert lines[-1] == "['--a=b c']"
-
-
-EMITTERS = "--xla_cpu_use_fusion_emitters"
-YNN = "--xla_cpu_experimental_ynn_fusion_type"
-SCHEDULER = "--xla_cpu_scheduler_type"
-
-
-def test_a_script_sets_the_measured_flags_of_xla(tmp_path, monkeypatch):
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    trained(*TINY, f"--workdir={tmp_path}/r")
-    expected = {f"{YNN}=", f"{SCHEDULER}=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-    if jax.__version_info__ < (0, 11):
-        expected.add(f"{EMITTERS}=false")
-    found = manifest(tmp_path / "r")["environment"]
-    assert set(found["XLA_FLAGS"].split()) == expected
-
-
-def test_a_choice_of_xla_flags_stays(tmp_path, monkeypatch):
-    # Of a flag that every version here knows.
-    chosen = f"{YNN}=LIBRARY_FUSION_TYPE_DOT"
-    monkeypatch.setenv("XLA_FLAGS", chosen)
-    trained(*TINY, f"--workdir={tmp_path}/r")
-    found = manifest(tmp_path / "r")["environment"]["XLA_FLAGS"].split()
-    assert chosen in found
-    assert f"{YNN}=" not in found
-
-
 def test_one_thread_is_really_one(tmp_path):
     trained(*TINY, f"--workdir={tmp_path}/one", "--threads=1")
     found = manifest(tmp_path / "one")
@@ -214,35 +147,73 @@ def test_one_thread_is_really_one(tmp_path):
     [
         (["--nonsense"], "nonsense"),
         (["--updates=abc"], "--updates=abc"),
-        (["--updates=0"], "--updates=0: expected at least 1"),
+        (["--updates=0"], "updates=0: expected a whole number, at least 1"),
         (
             ["--updates=2", "--profile=trace"],
-            "--updates=2: expected at least 3 with --profile",
+            "updates=2: expected at least 3 with profile",
         ),
         (["--height=9"], "height=9: expected a multiple of 2"),
         (["--channels=3,x"], "--channels=3,x: expected whole numbers"),
         (["--data=/no/such/place"], "/no/such/place"),
         (["--noise=quantum"], "quantum"),
         (["--seed=-1"], "seed=-1"),
-        (["--init_weights=/no/such/file"], "/no/such/file: no such file"),
+        (["--init_weights=/no/such/file"], "/no/such/file: No such file"),
         (["--replicas=2", "--seeds=0,1"], "--seeds: expected --replicas=N"),
         (["--replicas=3", "--devices=2"], "replicas=3 with batch=1 on 2 devices"),
-        (["--batch=0"], "--batch=0: expected at least 1"),
+        (["--batch=0"], "--batch=0: expected a whole number, at least 1"),
         (["--coordinator=x:1"], "--coordinator: expected --replicas or --batch"),
+        (["--model=resnet"], "model='resnet': expected prednet, autoencoder or mod"),
+        (["--model=no.such:TASK"], "no module no.such"),
+        (["--model=json:dumps"], "expected prednet, autoencoder or module:object"),
         (["extra"], "extra"),
     ],
 )
-def test_mistakes_end_in_one_line_and_status_two(tmp_path, flags, message):
+def test_mistakes_end_in_one_line_and_status_two(refused, tmp_path, flags, message):
     folder = tmp_path / "never"
-    done = run(*TINY, f"--workdir={folder}", *flags)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    refused(message, "train.py", *TINY, f"--workdir={folder}", *flags)
     assert not folder.exists()
 
 
-def test_help_is_no_mistake():
-    done = run("--help")
+BROKEN = """
+from prednet_jax import tasks
+
+class Broken(tasks.Task):
+    frame = (8, 8, 3)
+
+    def init_params(self, key):
+        {init}
+
+    def outputs(self, params, carry, frames, first):
+        {outputs}
+
+TASK = Broken()
+"""
+
+
+@pytest.mark.parametrize(
+    ("init", "outputs", "message"),
+    [
+        ("raise ValueError('of my own')", "pass", "ValueError: of my own"),
+        (
+            "import jax; return {'w': jax.numpy.ones((2, 3))}",
+            "return params['w'] @ params['w'], None",
+            "TypeError: dot_general requires",
+        ),
+    ],
+)
+def test_a_bug_shows_its_traceback(tmp_path, monkeypatch, init, outputs, message):
+    """One of the user's own, and JAX's shape error: no mistakes of the command line."""
+    text = BROKEN.replace("{init}", init).replace("{outputs}", outputs)
+    (tmp_path / "broken_task.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{SCRIPTS.parent}:{tmp_path}")
+    done = run("--model=broken_task:TASK", "--updates=2", f"--workdir={tmp_path}/r")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert message in done.stderr
+
+
+def test_help_is_no_mistake(forked):
+    done = forked("train.py", "--help")
     assert done.returncode == 0
     for flag in ("--channels", "--targets", "--noise", "--workdir"):
         assert flag in done.stdout

@@ -81,3 +81,58 @@ def test_wide_pieces_are_made_one_by_one(features, calls):
     split = jax.make_jaxpr(cut.split)(x, kernel).jaxpr.eqns
     assert cut.pieces == 3
     assert sum(e.primitive is equation.primitive for e in split) == calls
+
+
+def test_a_filter_gradient_is_cut_along_the_longer_map():
+    """Eight pieces of a batch of eight would have one feature each."""
+    x = jnp.ones((8, 32, 32, 4))
+    (equation,) = jax.make_jaxpr(
+        lambda x, y: jax.lax.conv_general_dilated(
+            x,
+            y,
+            (1, 1),
+            ((1, 1), (1, 1)),
+            dimension_numbers=("CHWN", "IHWO", "HWNC"),
+        )
+    )(x, x).jaxpr.eqns
+    spec = noise.ReductionOrder(shortest=1)
+    cut = partials.plan_conv(spec, equation.params, x, x)
+    kernels = [
+        e.invars[1].aval.shape
+        for e in jax.make_jaxpr(cut.split)(x, x).jaxpr.eqns
+        if e.primitive is equation.primitive
+    ]
+    assert kernels == [(8, 4, 32, 4)] * 8
+
+
+@pytest.mark.parametrize("low", [0, 2, 5])
+@pytest.mark.parametrize("high", [0, 4])
+@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize("step", [1, 2, 7])
+@pytest.mark.parametrize("size", [6, 12])
+def test_a_piece_of_the_window_is_everywhere_if_each_output_has_a_term(
+    low, high, stride, step, size
+):
+    """Against counting, for each piece, the terms of every output."""
+    window, n = 6, 3
+    beyond = max(0, (window - 1) * step + 1 - size)
+    x, kernel = jnp.ones((1, size, 1)), jnp.ones((window, 1, 1))
+    params = {
+        "window_strides": (stride,),
+        "padding": ((low, high + beyond),),
+        "rhs_dilation": (step,),
+        "lhs_dilation": (1,),
+        "dimension_numbers": jax.lax.ConvDimensionNumbers(
+            (0, 2, 1), (2, 1, 0), (0, 2, 1)
+        ),
+    }
+
+    def terms(kernel):
+        return jax.lax.conv_general_dilated(x, kernel, **params)
+
+    shape = terms(kernel).shape
+    held = all(
+        (terms(kernel.at[:a].set(0).at[b:].set(0)) > 0).all()
+        for a, b in partials.bounds(window, n)
+    )
+    assert partials._is_everywhere(params, x, kernel, shape, 0, n) == held

@@ -28,13 +28,13 @@ def start(seed, batch):
 def together(count, batch, devices, mode="map"):
     """Final weights and losses of each replica, `[N, ...]`."""
     place = layout(count, batch, jax.devices()[:devices])
-    config = replicas.resolve_config(CONFIG, mode)
+    config = replicas.resolve_network(CONFIG, mode)
     update = replicas.compile_update(config, OPTIMIZER, METHOD, None, place, mode)
     runs = {}
     for seed in range(count):
         streams = data.streams(source(seed), batch)
         schedule = loop.frame_schedule(CONFIG, streams[0], window=3, updates=UPDATES)
-        runs[seed] = replicas.Run(seed, start(seed, batch), streams, schedule)
+        runs[seed] = replicas.Replica(seed, start(seed, batch), streams, schedule)
     losses = []
     for states, lines in replicas.train(update, place, runs):
         losses.append([lines[n].loss for n in range(count)])

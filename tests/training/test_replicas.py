@@ -80,8 +80,8 @@ def test_most_devices_divides_the_work():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: layout(0, 1), "replicas=0: expected at least 1"),
-        (lambda: layout(1, 0), "batch=0: expected at least 1"),
+        (lambda: layout(0, 1), "replicas=0: expected a whole number, at least 1"),
+        (lambda: layout(1, 0), "batch=0: expected a whole number, at least 1"),
         (lambda: layout(3, 1, [None] * 2), "replicas=3 with batch=1 on 2 devices"),
         (lambda: replicas.resolve_mode("pmap", "cpu"), "replica_mode='pmap'"),
         (lambda: data.streams(frames([4]), 0), "batch=0"),
@@ -97,8 +97,8 @@ def test_auto_is_a_batched_product_only_under_vmap():
     config = PredNetConfig(channels=(3, 4), height=8, width=8)
     assert replicas.resolve_mode("auto", "cpu") == "map"
     assert replicas.resolve_mode("auto", "gpu") == "vmap"
-    assert replicas.resolve_config(config, "map") is config
-    assert replicas.resolve_config(config, "vmap").convolution == "im2col"
+    assert replicas.resolve_network(config, "map").config is config
+    assert replicas.resolve_network(config, "vmap").config.convolution == "im2col"
 
 
 def frames(lengths):

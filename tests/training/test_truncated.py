@@ -9,6 +9,7 @@ import pytest
 from prednet_jax import (
     PredNetConfig,
     init_params,
+    noise,
     objectives,
     optimizers,
     predict,
@@ -185,3 +186,29 @@ def test_the_state_is_donated_but_on_a_cpu(monkeypatch, backend, donated):
     update = truncated.jit_update(lambda state, frames: state + frames)
     (state, frames), _ = update.lower(jnp.ones(3), jnp.ones(3)).args_info
     assert (state.donated, frames.donated) == (donated, False)
+
+
+def test_an_order_fixed_by_the_run_is_the_same_in_all_updates():
+    """The gradient of one input, under orders of a call and of a run."""
+    config = PredNetConfig(channels=(3, 4), height=8, width=8)
+    params = init_params(config, jax.random.key(0))
+    optimizer = optax.sgd(1.0)
+    start = truncated.initial_train_state(config, params, optimizer)
+    frames = jax.random.uniform(jax.random.key(1), (5, 1, 8, 8, 3))
+    for schedule, same in (("run", True), ("call", False)):
+        spec = noise.parse(f"reduction_order:shortest=1,schedule={schedule}")
+        step = jax.jit(truncated.make_step(config, optimizer, noise=spec))
+        norms = {
+            float(
+                step(
+                    start._replace(update=jnp.asarray(update, jnp.int32)),
+                    frames,
+                    jnp.bool_(True),
+                    jax.random.key(2),
+                )[1].grad_norm
+            )
+            for update in range(12)
+        }
+        assert (len(norms) == 1) == same, schedule
+        other = step(start, frames, jnp.bool_(True), jax.random.key(3))[1].grad_norm
+        assert not same or float(other) not in norms

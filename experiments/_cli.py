@@ -1,0 +1,123 @@
+"""How a script runs: its main, its error lines, its exit status.
+
+0 done; 1 a fault of the program or of the machine, with its traceback; 2 something the
+user can mend, in one line on stderr; 130 interrupted.
+"""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags, logging
+
+FLAGS = flags.FLAGS
+
+
+def run(main: Callable[[list[str]], None]) -> None:
+    """Runs a script's main."""
+    logging.set_verbosity(logging.WARNING)
+    app.run(_guarded(main), flags_parser=_parse)
+
+
+def _guarded(main: Callable) -> Callable:
+    def guarded(argv: list[str]) -> None:
+        from prednet_jax import noise
+        from prednet_jax.errors import UserError
+
+        # The noise library stands alone and has an error of its own.
+        mendable = (UserError, getattr(noise, "NoiseError", UserError))
+        try:
+            if "workdir" in FLAGS and FLAGS.workdir:
+                _check_workdir(FLAGS.workdir)
+            main(argv)
+        except mendable as error:
+            fail(error)
+        except KeyboardInterrupt:
+            print(f"{_program()}: interrupted", file=sys.stderr)
+            raise SystemExit(130) from None
+
+    return guarded
+
+
+def _parse(argv: list[str]) -> list[str]:
+    try:
+        rest = FLAGS(argv)
+    except SystemExit:
+        # absl's --help exits with 1; asking for help is no mistake.
+        raise SystemExit(0) from None
+    except flags.IllegalFlagValueError as error:
+        fail(f"{error}; expected {_expected(str(error))}")
+    except flags.UnrecognizedFlagError as error:
+        fail(f"{error}; expected a flag that --help lists")
+    except flags.Error as error:
+        fail(error)
+    if len(rest) > 1:
+        fail(f"argument {rest[1]!r}: expected flags only, such as --{_some_flag()}")
+    return rest
+
+
+def _expected(message: str) -> str:
+    """What the flag that a message of absl names would accept."""
+    match = re.match(r"flag --(\w+)=", message)
+    if match is None or match[1] not in FLAGS:
+        return "another value"
+    return FLAGS[match[1]].parser.syntactic_help or "one of those named"
+
+
+def _some_flag() -> str:
+    names = [flag.name for flag in FLAGS.get_key_flags_for_module(sys.argv[0])]
+    return names[0] if names else "help"
+
+
+def _program() -> str:
+    return Path(sys.argv[0]).name
+
+
+def fail(message: object) -> None:
+    """One line on stderr, status 2."""
+    text = " ".join(str(message).split())
+    print(f"{_program()}: {text}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _check_workdir(path: str) -> None:
+    """Refuses a --workdir that cannot be written, before anything is measured."""
+    folder = Path(path).absolute()
+    nearest = next(p for p in (folder, *folder.parents) if p.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        fail(
+            f"--workdir={path}: {nearest} is no directory that can be written; "
+            "expected one, or a path below one"
+        )
+
+
+def chosen_flags() -> dict[str, Any]:
+    """Every flag of the script and its value."""
+    return {
+        flag.name: flag.value for flag in FLAGS.get_key_flags_for_module("__main__")
+    }
+
+
+def command() -> str:
+    """The command that repeats this run, here or elsewhere, but for its directory."""
+    words = ["python", f"experiments/{_program()}"]
+    for flag in FLAGS.get_key_flags_for_module("__main__"):
+        if flag.present and flag.name != "workdir":
+            words += flag.serialize().splitlines()
+    return shlex.join(words)
+
+
+def provenance() -> dict[str, Any]:
+    """Where a result comes from: the command, the flags, the code."""
+    from prednet_jax import records
+
+    return {
+        "command": command(),
+        "flags": chosen_flags(),
+        "versions": records.versions(),
+        "git_commit": records.git_commit(Path(__file__).parent),
+    }

@@ -1,0 +1,278 @@
+"""Flags that several scripts share, and the objects that they describe."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from prednet_jax import data, errors, process, tasks, weights
+from prednet_jax.config import (
+    CONVOLUTIONS,
+    VARIANTS,
+    AutoencoderConfig,
+    PredNetConfig,
+)
+from prednet_jax.errors import UserError
+from prednet_jax.tasks import Task
+
+FLAGS = flags.FLAGS
+_SIZES: dict[str, int] = {}
+
+
+def define_model_flags(
+    *, channels: str = "3,48,96,192", height: int = 120, width: int = 160
+) -> None:
+    """Declares the flags that `task` reads."""
+    flags.DEFINE_string(
+        "model",
+        "prednet",
+        "Network: prednet, autoencoder, or module:object, a prednet_jax.tasks.Task.",
+    )
+    flags.DEFINE_enum("variant", "watanabe", VARIANTS, "Published form of PredNet.")
+    flags.DEFINE_list(
+        "channels",
+        channels.split(","),
+        "Widths of the layers, bottom first; the first is the frame's channels.",
+    )
+    flags.DEFINE_list("r_channels", None, "Widths of R; default: --channels.")
+    flags.DEFINE_integer(
+        "height", None, f"Rows of a frame; default {height}, 28 for the autoencoder."
+    )
+    flags.DEFINE_integer(
+        "width", None, f"Columns of a frame; default {width}, 28 for the autoencoder."
+    )
+    flags.DEFINE_float("pixel_max", 1.0, "Upper clip of the bottom prediction.")
+    flags.DEFINE_list("a_filters", ["3"], "Filter size(s) E -> A, one or layers - 1.")
+    flags.DEFINE_list("ahat_filters", ["3"], "Filter size(s) of the predictions.")
+    flags.DEFINE_list("r_filters", ["3"], "Filter size(s) of the ConvLSTM gates.")
+    flags.DEFINE_enum(
+        "convolution", "auto", CONVOLUTIONS, "Algorithm of the convolutions."
+    )
+    flags.DEFINE_list("hidden", ["128", "32", "128"], "Widths of the autoencoder.")
+    _SIZES.update(height=height, width=width)
+
+
+def define_data_flags() -> None:
+    """Declares the flags that `open_source` reads."""
+    flags.DEFINE_string(
+        "data",
+        None,
+        "walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a folder of "
+        "images, a text list of images or of such lists, a video, an .npz with "
+        "`frames` uint8 [T, H, W, C]. "
+        "Default: walk, or digits for the autoencoder.",
+    )
+    flags.DEFINE_enum("crop", "center", data.CROPS, "How frames are brought to size.")
+    flags.DEFINE_list(
+        "offset",
+        ["0", "0"],
+        "Columns right, rows down, from the centre of the crop.",
+    )
+
+
+def define_precision_flag() -> None:
+    """Declares --precision."""
+    flags.DEFINE_enum("precision", "float32", process.PRECISIONS, "Of everything.")
+
+
+def integers(name: str) -> tuple[int, ...]:
+    """A comma-separated flag as whole numbers; empty where it is not given.
+
+    Raises:
+        UserError: an entry is no whole number.
+    """
+    values = getattr(FLAGS, name)
+    try:
+        return tuple(int(value) for value in values or ())
+    except ValueError:
+        raise UserError(
+            f"--{name}={','.join(values)}: expected whole numbers such as 3,48,96,192"
+        ) from None
+
+
+def numbers(name: str) -> tuple[float, ...]:
+    """A comma-separated flag as numbers; empty where it is not given.
+
+    Raises:
+        UserError: an entry is no number.
+    """
+    values = getattr(FLAGS, name)
+    try:
+        return tuple(float(value) for value in values or ())
+    except ValueError:
+        raise UserError(
+            f"--{name}={','.join(values)}: expected numbers such as 1,0.1"
+        ) from None
+
+
+def check_numbers(low: int, *names: str) -> None:
+    """Refuses integer flags below a bound.
+
+    Raises:
+        UserError: one is.
+    """
+    for name in names:
+        errors.whole(f"--{name}", getattr(FLAGS, name), low)
+
+
+def size(name: str) -> int:
+    """--height or --width of a PredNet."""
+    value = getattr(FLAGS, name)
+    return _SIZES[name] if value is None else value
+
+
+def prednet_config() -> PredNetConfig:
+    """The PredNet that the flags describe.
+
+    Raises:
+        UserError: a flag's value is outside what is accepted.
+    """
+
+    def sizes(name: str) -> int | tuple[int, ...]:
+        values = integers(name)
+        return values[0] if len(values) == 1 else values
+
+    return PredNetConfig(
+        channels=integers("channels"),
+        variant=FLAGS.variant,
+        height=size("height"),
+        width=size("width"),
+        r_channels=integers("r_channels") or None,
+        pixel_max=FLAGS.pixel_max,
+        a_filters=sizes("a_filters"),
+        ahat_filters=sizes("ahat_filters"),
+        r_filters=sizes("r_filters"),
+        convolution=FLAGS.convolution,
+    )
+
+
+def task() -> Task:
+    """The network that the flags describe.
+
+    Raises:
+        UserError: a flag's value is outside what is accepted.
+    """
+    if FLAGS.model == "prednet":
+        return tasks.of(prednet_config())
+    if FLAGS.model != "autoencoder":
+        return tasks.load(FLAGS.model)
+    return tasks.of(
+        AutoencoderConfig(
+            height=28 if FLAGS.height is None else FLAGS.height,
+            width=28 if FLAGS.width is None else FLAGS.width,
+            channels=data.own_size(FLAGS.data or "digits")[2],
+            hidden=integers("hidden"),
+        )
+    )
+
+
+def small_task(name: str, *, channels: int = 1) -> Task:
+    """A network by name, at the size of --channels, --height, --width and --hidden.
+
+    Args:
+        name: `prednet`, `autoencoder` or `module:object`.
+        channels: of the autoencoder's images.
+
+    Raises:
+        UserError: the name or a flag's value is outside what is accepted.
+    """
+    if name == "prednet":
+        sizes = {side: getattr(FLAGS, side) for side in ("height", "width")}
+        return tasks.of(PredNetConfig(channels=integers("channels"), **sizes))
+    if name != "autoencoder":
+        return tasks.load(name)
+    hidden = {"hidden": integers("hidden")} if "hidden" in FLAGS else {}
+    return tasks.of(AutoencoderConfig(channels=channels, **hidden))
+
+
+def load_weights(path: str) -> tuple[Task, dict]:
+    """Network and weights from a Keras or a Chainer file.
+
+    Raises:
+        UserError: the file is missing or is neither.
+    """
+    config, params = weights.load(
+        path, height=size("height"), width=size("width"), pixel_max=FLAGS.pixel_max
+    )
+    return tasks.of(config), params
+
+
+def open_source(task: Task, seed: int) -> data.FrameSource:
+    """The frames of `--data`, at the network's size.
+
+    Raises:
+        UserError: a flag's value is outside what is accepted.
+    """
+    height, width, channels = task.frame
+    offset = integers("offset")
+    if len(offset) != 2:
+        raise UserError(
+            f"--offset={','.join(FLAGS.offset)}: expected columns,rows such as 0,0"
+        )
+    return data.open_source(
+        FLAGS.data or task.data,
+        height=height,
+        width=width,
+        channels=channels,
+        seed=seed,
+        crop=FLAGS.crop,
+        offset=(offset[0], offset[1]),
+    )
+
+
+def parse_noise(text: str) -> Any:
+    """A noise spec; the flag is named where it is none.
+
+    Raises:
+        UserError: the text is no spec.
+    """
+    from prednet_jax import noise
+
+    try:
+        return noise.parse(text)
+    except ValueError as error:
+        raise UserError(f"--noise: {error}") from None
+
+
+class Training(NamedTuple):
+    """What a script trains by its own loop.
+
+    Attributes:
+        task: the network.
+        dtype: in which it is trained.
+        optimizer: for this number of updates.
+        weights: initial weights, float32.
+        batches: of each update, from `training.loop.batches`.
+    """
+
+    task: Task
+    dtype: Any
+    optimizer: Any
+    weights: dict
+    batches: Iterator[tuple]
+
+
+def training(updates: int) -> Training:
+    """What the flags of network and data, --window, --seed and --precision describe.
+
+    Args:
+        updates: to be made, from 1.
+
+    Raises:
+        UserError: a flag's value is outside what is accepted.
+    """
+    from prednet_jax.training import loop
+
+    network = task()
+    dtype = process.set_precision(FLAGS.precision)
+    source = open_source(network, FLAGS.seed)
+    schedule = loop.frame_schedule(
+        network, source, window=FLAGS.window, updates=updates
+    )
+    return Training(
+        network,
+        dtype,
+        network.optimizer(updates),
+        loop.initial_params(network, FLAGS.seed),
+        loop.batches(source, schedule),
+    )

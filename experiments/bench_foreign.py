@@ -1,0 +1,229 @@
+"""The suite `foreign` of benchmark.py: noise on networks that are not PredNet.
+
+Training steps (forward, backward, Adam) of three public kinds of network, written with
+Flax Linen: a transformer of two blocks (width 128, 8 x 64 tokens), a residual CNN with
+GroupNorm (8 maps of 32 x 32 x 32) and an MLP (512 wide, batch 256).
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+SPECS = (
+    "reduction_order:granularity=tile",
+    "reduction_order:granularity=element",
+    "ulp",
+)
+NAMES = ("transformer", "cnn", "mlp")
+
+
+def run(names: tuple[str, ...], specs: tuple[str, ...], *, repeats: int) -> dict:
+    """Times noisy steps against the clean one of each network.
+
+    Within one process the programs take turns. A time ratio is the median over the
+    rounds of noisy over clean seconds of the same round; processor time likewise. A
+    compile ratio compares tracing and compiling the noisy program with the same for the
+    clean one just before, twice each, the smaller of the two.
+
+    Args:
+        names: networks, of `NAMES`.
+        specs: noises, as text.
+        repeats: rounds.
+
+    Returns:
+        `rows`, one per network and noise.
+    """
+    import os
+
+    import jax
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    rows = []
+    for name in names:
+        rows += _network(name, specs, repeats)
+    return {"suite": "foreign", "xla_flags": os.environ.get("XLA_FLAGS"), "rows": rows}
+
+
+def _network(name: str, specs: tuple[str, ...], repeats: int) -> list[dict]:
+    """The rows of one network."""
+    step, arguments = training_step(name)
+    _compiled(step, "none", arguments)  # pays for what all programs share
+    programs, compile_ratios, equations = {}, {}, {}
+    for spec in specs:
+        clean, noisy = [], []
+        for _ in range(2):
+            programs["none"], seconds, equations["none"] = _compiled(
+                step, "none", arguments
+            )
+            clean.append(seconds)
+            programs[spec], seconds, equations[spec] = _compiled(step, spec, arguments)
+            noisy.append(seconds)
+        compile_ratios[spec] = min(noisy) / min(clean)
+    wall, processor = _take_turns(programs, arguments, repeats)
+    rows = []
+    for spec in specs:
+        row = {
+            "network": name,
+            "noise": spec,
+            "clean_seconds": float(np.median(wall["none"])),
+            "time_ratio": float(np.median(wall[spec] / wall["none"])),
+            "processor_ratio": float(np.median(processor[spec] / processor["none"])),
+            "compile_ratio": compile_ratios[spec],
+            "equations": equations[spec],
+            "clean_equations": equations["none"],
+        }
+        print(
+            f"  {name:12s} {spec:36s} {row['time_ratio']:6.2f} x the clean step "
+            f"({row['processor_ratio']:.2f} x its processor time), "
+            f"{row['compile_ratio']:5.2f} x its trace and compile time",
+            flush=True,
+        )
+        rows.append(row)
+    return rows
+
+
+def _compiled(step: Callable, spec: str, arguments: tuple) -> tuple:
+    """A program made anew, processor seconds to trace and compile, and equations."""
+    import jax
+
+    from prednet_jax import noise
+
+    key, *rest = arguments
+    if spec == "none":
+        fn, given = lambda *args: step(*args), tuple(rest)
+    else:
+        fn, given = (
+            noise.inject(lambda *args: step(*args), noise.parse(spec)),
+            (
+                key,
+                *rest,
+            ),
+        )
+    start = time.process_time()
+    traced = jax.jit(fn).trace(*given)
+    program = traced.lower().compile()
+    seconds = time.process_time() - start
+    return (program, given), seconds, _equations(traced.jaxpr.jaxpr)
+
+
+def _equations(jaxpr) -> int:
+    """Equations of a jaxpr and of all jaxprs inside it."""
+    import jax
+
+    inner = [sub for eqn in jaxpr.eqns for sub in jax.core.jaxprs_in_params(eqn.params)]
+    return len(jaxpr.eqns) + sum(map(_equations, inner))
+
+
+def _take_turns(programs: dict, arguments: tuple, repeats: int) -> tuple[dict, dict]:
+    """Wall and processor seconds of every program in each round."""
+    import jax
+
+    del arguments
+    wall = {name: [] for name in programs}
+    processor = {name: [] for name in programs}
+    for turn in range(repeats + 1):
+        for name, (program, given) in programs.items():
+            start, used = time.perf_counter(), time.process_time()
+            jax.block_until_ready(program(*given))
+            if turn:  # the first round warms up
+                wall[name].append(time.perf_counter() - start)
+                processor[name].append(time.process_time() - used)
+    return (
+        {name: np.array(times) for name, times in wall.items()},
+        {name: np.array(times) for name, times in processor.items()},
+    )
+
+
+def training_step(name: str) -> tuple[Callable, tuple]:
+    """`step(params, moments, inputs, targets)`, and a noise key with its arguments.
+
+    Args:
+        name: one of `NAMES`.
+
+    Returns:
+        The step, which gives new parameters, new moments and the loss; and
+        (key, params, moments, inputs, targets).
+    """
+    import jax
+    import optax
+
+    network, inputs, targets = _networks()[name]()
+    params = network.init(jax.random.key(0), inputs)
+    optimizer = optax.adam(1e-3)
+
+    def loss(params, inputs, targets):
+        logits = network.apply(params, inputs)
+        cost = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+        return cost.mean()
+
+    def step(params, moments, inputs, targets):
+        value, gradient = jax.value_and_grad(loss)(params, inputs, targets)
+        updates, moments = optimizer.update(gradient, moments, params)
+        return optax.apply_updates(params, updates), moments, value
+
+    return step, (
+        jax.random.key(1),
+        params,
+        optimizer.init(params),
+        jax.numpy.asarray(inputs),
+        jax.numpy.asarray(targets),
+    )
+
+
+def _networks() -> dict[str, Callable]:
+    """How to make each network, with inputs and integer targets."""
+    from flax import linen as nn
+
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            y = nn.LayerNorm()(x)
+            x = x + nn.MultiHeadDotProductAttention(num_heads=4)(y, y)
+            y = nn.LayerNorm()(x)
+            return x + nn.Dense(128)(nn.gelu(nn.Dense(512)(y)))
+
+    class Transformer(nn.Module):
+        @nn.compact
+        def __call__(self, tokens):
+            x = nn.Embed(256, 128)(tokens)
+            x = x + self.param("place", nn.initializers.normal(0.02), (64, 128))
+            for _ in range(2):
+                x = Block()(x)
+            return nn.Dense(256)(nn.LayerNorm()(x))
+
+    class Residual(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            y = nn.Conv(32, (3, 3), use_bias=False)(nn.relu(nn.GroupNorm(8)(x)))
+            return x + nn.Conv(32, (3, 3), use_bias=False)(nn.relu(nn.GroupNorm(8)(y)))
+
+    class Cnn(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Conv(32, (3, 3))(x)
+            for _ in range(2):
+                x = Residual()(x)
+            return nn.Dense(10)(nn.GroupNorm(8)(x).mean((1, 2)))
+
+    class Mlp(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            for _ in range(2):
+                x = nn.relu(nn.Dense(512)(x))
+            return nn.Dense(10)(x)
+
+    random = np.random.default_rng(0)
+
+    def normal(*shape):
+        return random.standard_normal(shape, np.float32)
+
+    return {
+        "transformer": lambda: (
+            Transformer(),
+            random.integers(0, 256, (8, 64)),
+            random.integers(0, 256, (8, 64)),
+        ),
+        "cnn": lambda: (Cnn(), normal(8, 32, 32, 3), random.integers(0, 10, 8)),
+        "mlp": lambda: (Mlp(), normal(256, 784), random.integers(0, 10, 256)),
+    }

@@ -1,0 +1,61 @@
+"""Runs the long trainings of the study, a seed at a time, until none is left.
+
+    python experiments/study.py --part=C
+
+writes results/study/C/seed_N.csv (curves) and seed_N.json (endpoints, distances,
+fingerprints) for each seed of the part. Seeds whose records are there are not run
+again: after an interruption the same command goes on. Several processes share the work
+by --shard=0/2 and --shard=1/2. docs/study/plan.md says what is run and why.
+"""
+
+import re
+import time
+from pathlib import Path
+
+import _cli
+import _flags
+from absl import flags
+
+from prednet_jax import device, errors, process, records
+from prednet_jax.studies import follow, parts
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("part", None, "B, C, C-digits, D or E.", required=True)
+flags.DEFINE_string("workdir", "results/study", "Where to write.")
+flags.DEFINE_string("shard", "0/1", "I/N: every Nth seed, from the Ith.")
+flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
+flags.DEFINE_bool("list", False, "Say which seeds are left, and end.")
+
+
+def main(argv: list[str]) -> None:
+    """Checks the flags, then runs the seeds that are left."""
+    del argv
+    errors.one_of("--part", FLAGS.part, tuple(parts.PARTS))
+    part = parts.PARTS[FLAGS.part]
+    match = re.fullmatch(r"(\d+)/([1-9]\d*)", FLAGS.shard)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise errors.UserError(f"--shard={FLAGS.shard}: expected I/N with I below N")
+    wanted = _flags.integers("seeds") or tuple(part.seeds)
+    for seed in wanted:
+        errors.one_of("--seeds", seed, tuple(part.seeds))
+    process.prepare(threads=part.threads, cache=True)
+    process.set_precision("float32")
+    folder = Path(FLAGS.workdir) / part.name
+    mine = wanted[int(match[1]) :: int(match[2])]
+    left = [seed for seed in mine if seed not in follow.finished(part, folder)]
+    print(f"part {part.name}: {len(left)} of {len(mine)} seeds to run: {left}")
+    if FLAGS.list:
+        return
+    manifest = _cli.provenance() | {
+        "device": device.description(),
+        "environment": records.environment(),
+    }
+    for seed in left:
+        started = time.perf_counter()
+        follow.follow_seed(part, seed, folder, manifest)
+        minutes = (time.perf_counter() - started) / 60
+        print(f"{folder}/seed_{seed}.json: {minutes:.1f} minutes", flush=True)
+
+
+if __name__ == "__main__":
+    _cli.run(main)

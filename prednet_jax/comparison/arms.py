@@ -1,0 +1,210 @@
+"""The arms of a comparison: what each process is started with, and what it is for.
+
+Threads and XLA's flags are read once when a backend starts, so two arms never share a
+process. A name is read here, once; everything else asks the arm for its role and scale.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from prednet_jax import noise
+from prednet_jax.config import CONVOLUTIONS
+from prednet_jax.errors import UserError
+
+NAMES = (
+    "float32",
+    "float64",
+    "threads_<n>",
+    "reduction_order",
+    "reduction_order_<shared|tile|element|run>",
+    "ulp",
+    "stochastic_rounding",
+    "gaussian_<scale>",
+    f"convolution_<{'|'.join(CONVOLUTIONS)}>",
+    "stale_targets",
+    "gpu",
+    "gpu_deterministic",
+)
+
+
+class Role(StrEnum):
+    """What an arm is for in the verdict.
+
+    CONTROL: what the others are compared with.
+    TREATMENT: the emulated noise in question.
+    GPU: the device's noise in question, compared with GPU_DETERMINISTIC.
+    GPU_DETERMINISTIC: the same device without that noise.
+    NULL: another fixed order of the same sums; should differ by nothing but chance.
+    GAUSSIAN: noise of a known size on the gradient: the arm's scale.
+    STALE: a known fault, which the comparison must be able to see.
+    DESCRIPTIVE: in the table, not in the verdict.
+    """
+
+    CONTROL = "control"
+    TREATMENT = "treatment"
+    GPU = "gpu"
+    GPU_DETERMINISTIC = "gpu_deterministic"
+    NULL = "null"
+    GAUSSIAN = "gaussian"
+    STALE = "stale"
+    DESCRIPTIVE = "descriptive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One treatment: a process of its own.
+
+    Attributes:
+        name: name in tables and directories.
+        meaning: one phrase for the report.
+        role: what it is for in the verdict.
+        scale: of Gaussian noise, relative to the gradient's norm; None: no such noise.
+        flags: flags of `experiments/train.py` beyond the common ones.
+        environment: variables set for the process.
+        threads: processors that it is confined to; None: all.
+        draws: independent draws of its noise; each is a process, and a seed's metric is
+            their mean.
+        examples: whether its predictions are kept, to be shown and compared pixel by
+            pixel; predicting is one more program per process to compile.
+        cost: time of an update, relative to the control's; measured on two cores.
+    """
+
+    name: str
+    meaning: str
+    role: Role = Role.DESCRIPTIVE
+    scale: float | None = None
+    flags: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = (("JAX_PLATFORMS", "cpu"),)
+    threads: int | None = None
+    draws: int = 1
+    examples: bool = False
+    cost: float = 1.0
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it needs a GPU."""
+        return self.role in (Role.GPU, Role.GPU_DETERMINISTIC)
+
+    def as_dict(self) -> dict[str, object]:
+        """Role and scale, as verdict.json holds them."""
+        scale = {} if self.scale is None else {"scale": self.scale}
+        return {"role": self.role.value, **scale}
+
+
+_GPU = (("JAX_PLATFORMS", "cuda"), ("JAX_DEFAULT_MATMUL_PRECISION", "highest"))
+_FIXED = (
+    Arm(
+        name="float32",
+        meaning="float32, deterministic order (the control)",
+        role=Role.CONTROL,
+        examples=True,
+    ),
+    Arm(
+        name="reduction_order",
+        meaning="fresh random order of every reduction",
+        role=Role.TREATMENT,
+        flags=("--noise=reduction_order",),
+        draws=2,
+        examples=True,
+        cost=2.0,
+    ),
+    Arm(
+        name="stale_targets",
+        meaning="every frame of a window is pulled towards the last",
+        role=Role.STALE,
+        flags=("--targets=stale",),
+        examples=True,
+    ),
+    Arm(
+        name="float64",
+        meaning="float64, deterministic order",
+        flags=("--precision=float64",),
+        cost=1.5,
+    ),
+    Arm(
+        name="reduction_order_run",
+        meaning="random order of every reduction, the same for the whole run",
+        role=Role.NULL,
+        flags=("--noise=reduction_order:schedule=run",),
+        cost=2.0,
+    ),
+    Arm(
+        name="ulp",
+        meaning="up to one ulp on every result",
+        flags=("--noise=ulp",),
+        examples=True,
+        cost=2.0,
+    ),
+    Arm(
+        name="stochastic_rounding",
+        meaning="stochastic rounding of every result",
+        flags=("--noise=stochastic_rounding",),
+        cost=2.0,
+    ),
+    Arm(
+        name="gpu",
+        meaning="GPU, default algorithms",
+        role=Role.GPU,
+        environment=_GPU,
+    ),
+    Arm(
+        name="gpu_deterministic",
+        meaning="GPU, deterministic algorithms",
+        role=Role.GPU_DETERMINISTIC,
+        environment=(*_GPU, ("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")),
+    ),
+)
+CONTROL, TREATMENT, STALE = _FIXED[:3]
+_BY_NAME = {arm.name: arm for arm in _FIXED}
+
+
+def arm(name: str) -> Arm:
+    """The arm of that name.
+
+    Raises:
+        UserError: the name is none of `NAMES`, or its noise is out of range.
+    """
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if match := re.fullmatch(r"threads_([1-9]\d*)", name):
+        return Arm(
+            name=name,
+            meaning=f"float32, {match[1]} thread(s)",
+            role=Role.NULL,
+            flags=(f"--threads={match[1]}",),
+            threads=int(match[1]),
+            cost=1.3,
+        )
+    if match := re.fullmatch(r"reduction_order_(shared|tile|element)", name):
+        return Arm(
+            name=name,
+            meaning=f"fresh random order, one for each {match[1]}",
+            flags=(f"--noise=reduction_order:granularity={match[1]}",),
+            cost=2.0,
+        )
+    if match := re.fullmatch(r"gaussian_(\d+(\.\d+)?(e-?\d+)?)", name):
+        return _gaussian(name, match[1])
+    if match := re.fullmatch(f"convolution_({'|'.join(CONVOLUTIONS)})", name):
+        return Arm(
+            name=name,
+            meaning=f"{match[1]} convolutions, a fixed other order",
+            role=Role.NULL,
+            flags=(f"--convolution={match[1]}",),
+        )
+    raise UserError(f"arm={name!r}: expected one of {', '.join(NAMES)}")
+
+
+def _gaussian(name: str, scale: str) -> Arm:
+    spec = f"gradient_gaussian:scale={scale}"
+    try:
+        noise.parse(spec)
+    except ValueError as error:
+        raise UserError(f"arm={name!r}: {error}") from None
+    return Arm(
+        name=name,
+        meaning=f"Gaussian noise of {scale} times the gradient's norm",
+        role=Role.GAUSSIAN,
+        scale=float(scale),
+        flags=(f"--noise={spec}",),
+    )

@@ -1,0 +1,130 @@
+"""Paired contrasts of the arms of one network, and the seeds left out of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from prednet_jax import statistics
+from prednet_jax.comparison.arms import Arm, Role
+from prednet_jax.comparison.design import Design
+from prednet_jax.comparison.reading import ArmRuns, distances
+from prednet_jax.tasks import Task
+
+EXCLUSION_RULE = (
+    "a seed whose loss is not finite in the averaged updates of either arm is left out "
+    "of that contrast, in both arms, and counted; nothing else is left out"
+)
+#: Metric by arm, seed and noise draw.
+Measured = Mapping[str, Mapping[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A treatment minus a control.
+
+    Attributes:
+        treatment: the arm.
+        control: what it is compared with.
+        result: the paired test over the seeds kept.
+        beside: what the table shows beside it.
+        excluded: what `EXCLUSION_RULE` left out.
+    """
+
+    treatment: Arm
+    control: Arm
+    result: statistics.PairedResult
+    beside: dict[str, Any]
+    excluded: tuple[dict[str, Any], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """One contrast of verdict.json."""
+        return self.result.as_dict() | self.beside | self.treatment.as_dict()
+
+
+def losses(design: Design, task: Task, found: list[ArmRuns]) -> Measured:
+    """The metric by arm, seed and noise draw, as verdict.json keeps it.
+
+    Args:
+        design: the comparison.
+        task: the network.
+        found: its runs, the draws of an arm in order.
+    """
+    last = design.metric_updates(task)
+    by_arm: dict[str, dict[str, list[float]]] = {}
+    for of_draw in found:
+        seeds = by_arm.setdefault(of_draw.arm.name, {})
+        values = of_draw.metric(last).tolist()
+        for seed, value in zip(of_draw.job.seeds, values, strict=True):
+            seeds.setdefault(str(seed), []).append(value)
+    return by_arm
+
+
+def contrasts(
+    design: Design,
+    task: Task,
+    found: list[ArmRuns],
+    measured: Measured,
+    margin: float,
+) -> list[Contrast]:
+    """Every arm against the control, after Holm.
+
+    The deterministic GPU is compared with the default one where both were run.
+
+    Args:
+        design: the comparison.
+        task: the network.
+        found: its runs, the control first.
+        measured: what `losses` gave.
+        margin: of equivalence, in units of the loss.
+
+    Raises:
+        UserError: no seed of a contrast is left.
+    """
+    control, *treatments = (of for of in found if of.job.draw == 0)
+    gpu = next((of for of in treatments if of.arm.role is Role.GPU), control)
+    pairs = [
+        (of, gpu if of.arm.role is Role.GPU_DETERMINISTIC else control)
+        for of in treatments
+    ]
+    results = statistics.contrasts_from_losses(
+        {task.name: measured},
+        [(of.arm.name, other.arm.name) for of, other in pairs],
+        {task.name: margin},
+        metric=design.metric_name(task),
+    )
+    return [
+        _contrast(task, treatment, other, measured, result)
+        for (treatment, other), result in zip(pairs, results, strict=True)
+    ]
+
+
+def _contrast(
+    task: Task,
+    treatment: ArmRuns,
+    control: ArmRuns,
+    measured: Measured,
+    result: statistics.PairedResult,
+) -> Contrast:
+    names = treatment.arm.name, control.arm.name
+    matched = statistics.match(measured, *names)
+    kept = np.asarray([str(seed) in matched.seeds for seed in control.job.seeds])
+    same = treatment.final_bits() == control.final_bits()
+    beside = {
+        "bitwise_equal": int(same[kept].sum()),
+        "n_excluded": len(matched.excluded),
+        "variability": distances(treatment, control, kept),
+    }
+    excluded = tuple(
+        {"model": task.name, "treatment": names[0], "control": names[1]}
+        | {"seed": int(seed), "reason": _not_finite(measured, names, seed)}
+        for seed in matched.excluded
+    )
+    return Contrast(treatment.arm, control.arm, result, beside, excluded)
+
+
+def _not_finite(measured: Measured, names: tuple[str, str], seed: str) -> str:
+    """Why `EXCLUSION_RULE` leaves out a seed."""
+    broken = [name for name in names if not np.isfinite(measured[name][seed]).all()]
+    return f"loss not finite in {' and '.join(broken)}"

@@ -1,0 +1,178 @@
+"""From runs on disk to verdict.json."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from prednet_jax import statistics
+from prednet_jax.comparison import arms
+from prednet_jax.comparison.arms import Role
+from prednet_jax.comparison.contrasts import (
+    EXCLUSION_RULE,
+    Contrast,
+    contrasts,
+    losses,
+)
+from prednet_jax.comparison.design import Design
+from prednet_jax.comparison.reading import ArmRuns, distance_over_travelled, read
+from prednet_jax.tasks import Task
+
+
+def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
+    """All contrasts and verdicts, as verdict.json holds them.
+
+    Args:
+        design: the comparison; its runs are on disk.
+        controls: the positive controls: `theory_matched`, `units_separated`, and
+            `noise_can_help` where it was run.
+    """
+    found = {
+        task.name: read([job for job in design.runs() if job.task == task])
+        for task in design.tasks
+    }
+    measured = {
+        task.name: losses(design, task, found[task.name]) for task in design.tasks
+    }
+    margins = statistics.margins_from_losses(measured, arms.CONTROL.name, design.margin)
+    made = {
+        task.name: contrasts(
+            design,
+            task,
+            found[task.name],
+            measured[task.name],
+            margins[task.name].value,
+        )
+        for task in design.tasks
+    }
+    checks = {name: manipulation(arm_runs) for name, arm_runs in found.items()}
+    verdicts = {
+        task.name: statistics.decide(
+            evidence(task, made[task.name], measured, checks[task.name], controls)
+        ).as_dict()
+        for task in design.tasks
+    }
+    every = [one for of_task in made.values() for one in of_task]
+    return {
+        "contrasts": [one.as_dict() for one in every],
+        "verdict": {name: verdict["verdict"] for name, verdict in verdicts.items()},
+        "details": verdicts,
+        "losses": measured,
+        "manipulation": {name: dataclasses.asdict(c) for name, c in checks.items()},
+        "margins": {name: margin.as_dict() for name, margin in margins.items()},
+        "controls": dict(controls),
+        "arms": [row for arm_runs in found.values() for row in _arms(design, arm_runs)],
+        "excluded": [row for one in every for row in one.excluded],
+        "fingerprints": {
+            name: arm_runs[0].fingerprints() for name, arm_runs in found.items()
+        },
+        "design": _design(design, found),
+    }
+
+
+def manipulation(found: list[ArmRuns]) -> statistics.Manipulation:
+    """What the noise in question did to the trajectories of one network.
+
+    Args:
+        found: its runs, the control first.
+    """
+    control = found[0]
+    treatment = next(of for of in found if of.arm.role is Role.TREATMENT)
+    differ = treatment.final_bits() != control.final_bits()
+    return statistics.manipulation(
+        differ.tolist(), distance_over_travelled(treatment, control)
+    )
+
+
+def evidence(
+    task: Task,
+    made: list[Contrast],
+    measured: statistics.Losses,
+    check: statistics.Manipulation,
+    controls: Mapping[str, Any],
+) -> statistics.Evidence:
+    """What the decision rule looks at.
+
+    Args:
+        task: the network.
+        made: its contrasts.
+        measured: the losses of all networks.
+        check: what `manipulation` gave.
+        controls: as in `judge`.
+    """
+
+    def of_role(role: Role) -> list[Contrast]:
+        return [one for one in made if one.treatment.role is role]
+
+    asked = of_role(Role.TREATMENT)
+    emulated = asked[0]
+    pair = emulated.treatment.name, emulated.control.name
+    draws = statistics.contrasts_of_draws(
+        measured, task.name, pair, emulated.result.margin
+    )
+    questions = [
+        statistics.Question(result=emulated.result, manipulation=check, draws=draws)
+    ]
+    gpu = _gpu(made)
+    if gpu is not None:
+        asked.append(gpu)
+        turned = gpu.result.reversed()
+        questions.append(
+            statistics.Question(result=turned, manipulation=None, gpu=True)
+        )
+    nulls = [one.result for one in of_role(Role.NULL)]
+    stale = next((one.result for one in of_role(Role.STALE)), None)
+    if stale is not None and not task.windowed:
+        # One image per update: stale targets are another null.
+        nulls.append(stale)
+        stale = None
+    return statistics.Evidence(
+        model=task.name,
+        questions=tuple(questions),
+        nulls=tuple(nulls),
+        gaussian_ladder=tuple(
+            (one.treatment.scale, one.result)
+            for one in of_role(Role.GAUSSIAN)
+            if one.treatment.scale is not None
+        ),
+        stale=stale,
+        stale_applies=task.windowed,
+        theory_matched=controls["theory_matched"],
+        units_separated=controls["units_separated"],
+        noise_can_help=controls.get("noise_can_help"),
+        diverged=len({row["seed"] for one in asked for row in one.excluded}),
+    )
+
+
+def _gpu(made: list[Contrast]) -> Contrast | None:
+    """Deterministic minus default algorithms on the GPU, where both were run."""
+    for one in made:
+        if one.control.role is Role.GPU:
+            return one
+    return None
+
+
+def _arms(design: Design, found: list[ArmRuns]) -> list[dict[str, Any]]:
+    """The table of arms of one network, those that could not run at the end."""
+    skipped = dict(design.skipped)
+    return [of.as_dict() for of in found if of.job.draw == 0] + [
+        {"model": found[0].job.model, "name": arm.name}
+        | {"status": f"skipped: {skipped[arm.name]}"}
+        | arm.as_dict()
+        for arm in design.chosen
+        if arm.name in skipped
+    ]
+
+
+def _design(design: Design, found: Mapping[str, list[ArmRuns]]) -> dict[str, Any]:
+    """How the comparison was made."""
+    first = next(iter(found.values()))[0]
+    manifest = first.runs[0].manifest
+    return {
+        "seeds": list(first.job.seeds),
+        "metric": {task.name: design.metric_name(task) for task in design.tasks},
+        "last_updates": {t.name: design.metric_updates(t) for t in design.tasks},
+        "versions": manifest["versions"],
+        "git_commit": manifest["git_commit"],
+        "exclusion_rule": EXCLUSION_RULE,
+        "device": manifest["device"],
+    }

@@ -1,0 +1,155 @@
+"""What the processes of a comparison left on disk, arm by arm."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from prednet_jax import records
+from prednet_jax.comparison.arms import Arm
+from prednet_jax.comparison.design import Job
+from prednet_jax.noise import variability
+from prednet_jax.training import loop
+
+EXAMPLES = "examples.npz"
+
+
+@dataclass(frozen=True)
+class ArmRuns:
+    """The runs of one job.
+
+    Attributes:
+        job: the job.
+        runs: one per seed, in the order of `job.seeds`.
+    """
+
+    job: Job
+    runs: tuple[records.Run, ...]
+
+    @property
+    def arm(self) -> Arm:
+        """Their arm."""
+        return self.job.arm
+
+    def metric(self, last: int) -> np.ndarray:
+        """Mean loss of the last updates of each run, `[seeds]`."""
+        return np.asarray([run.metrics["loss"][-last:].mean() for run in self.runs])
+
+    def weights(self, place: int) -> np.ndarray:
+        """Final weights of the run at a place in `job.seeds`, float64, flat."""
+        return _flat(records.read_tree(self.runs[place].directory / records.WEIGHTS))
+
+    def final_bits(self) -> np.ndarray:
+        """SHA-256 of each run's final weights, `[seeds]`."""
+        return np.asarray([run.manifest["final_params_sha256"] for run in self.runs])
+
+    def fingerprints(self) -> dict[str, dict[str, str]]:
+        """Of initial weights and data order, by seed."""
+        return {
+            str(run.manifest["seed"]): {
+                field: run.manifest[field]
+                for field in ("initial_params_sha256", "data_order_sha256")
+            }
+            for run in self.runs
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """One row of the table of arms."""
+        manifest = self.runs[0].manifest
+        # The first update of a process compiles.
+        seconds = np.concatenate([run.metrics["seconds"][1:] for run in self.runs])
+        row = {
+            "model": self.job.model,
+            "name": self.arm.name,
+            "meaning": self.arm.meaning,
+            "command": self.job.shown,
+            "status": "run",
+            "noise": manifest["noise"],
+            "threads": manifest["device"]["threads"],
+            "measured_parallelism": manifest["measured_parallelism"],
+            "seconds_per_update": float(np.median(seconds)),
+        }
+        if self.arm.gpu:
+            row["gpu"] = manifest["device"]["kind"]
+        return row | self.arm.as_dict()
+
+
+def read(jobs: list[Job]) -> list[ArmRuns]:
+    """The runs of jobs of one network.
+
+    Raises:
+        RecordError: a record is missing, or arms did not start alike.
+    """
+    found = [
+        ArmRuns(job, tuple(records.read_run(job.run_folder(s)) for s in job.seeds))
+        for job in jobs
+    ]
+    records.check_comparable([run for arm in found for run in arm.runs])
+    return found
+
+
+def distances(
+    treatment: ArmRuns, control: ArmRuns, kept: np.ndarray
+) -> dict[str, float] | None:
+    """How far the predictions of paired runs are apart, in the mean over the seeds.
+
+    The frames are the same in both arms. `churn` is the fraction of pixels whose shade
+    of 256 differs.
+
+    Args:
+        treatment: one arm.
+        control: the reference.
+        kept: which seeds count, bool `[seeds]`.
+
+    Returns:
+        None where an arm did not keep its predictions.
+    """
+    pairs = [
+        (run.directory / EXAMPLES, other.directory / EXAMPLES)
+        for run, other, keep in zip(treatment.runs, control.runs, kept, strict=True)
+        if keep
+    ]
+    if not pairs or not all(path.exists() for pair in pairs for path in pair):
+        return None
+    measured = []
+    for path, other in pairs:
+        ours, theirs = _predictions(path), _predictions(other)
+        measured.append(
+            {
+                "v_ermv": variability.v_ermv(theirs, ours),
+                "v_c": variability.v_c(theirs, ours),
+                "l2": variability.l2_distance(theirs, ours),
+                "churn": variability.churn(theirs, ours, decide=_shades),
+            }
+        )
+    return {name: float(np.mean([m[name] for m in measured])) for name in measured[0]}
+
+
+def distance_over_travelled(treatment: ArmRuns, control: ArmRuns) -> list[float]:
+    """Distance of the final weights of paired runs over the control's way, per seed.
+
+    The way is the distance of the control's final weights from its initial ones.
+    """
+    found = []
+    for place, seed in enumerate(control.job.seeds):
+        start = _flat(loop.initial_params(control.job.task, seed))
+        end = control.weights(place)
+        apart = np.linalg.norm(treatment.weights(place) - end)
+        found.append(float(apart / np.linalg.norm(end - start)))
+    return found
+
+
+def _flat(params: dict) -> np.ndarray:
+    leaves = [np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(params)]
+    return np.concatenate(leaves)
+
+
+def _predictions(path: Path) -> np.ndarray:
+    with np.load(path) as stored:
+        return stored["predictions"]
+
+
+def _shades(predictions: np.ndarray) -> np.ndarray:
+    return np.rint(255 * predictions)

@@ -1,0 +1,176 @@
+"""Every contrast again from the losses that a verdict file holds.
+
+`losses` is `{model: {arm: {seed: [metric of each noise draw]}}}`, as JSON keeps it. The
+draws of a seed are averaged first; a contrast takes the seeds that both arms have. A
+seed with a loss that is not finite (null in JSON) is left out of that contrast, in both
+arms, and counted.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prednet_jax import errors
+from prednet_jax.statistics.margins import MARGIN_FRACTION, Margin, margin
+from prednet_jax.statistics.multiplicity import holm
+from prednet_jax.statistics.paired import PairedResult, paired
+
+Draws = Sequence[float | None]
+Losses = Mapping[str, Mapping[str, Mapping[str, Draws]]]
+
+
+class Pair(NamedTuple):
+    """What is compared: treatment minus control, two names of arms."""
+
+    treatment: str
+    control: str
+
+
+class Matched(NamedTuple):
+    """Two arms on their common seeds.
+
+    Attributes:
+        treatment: metric of each kept seed, draws averaged, `[n]`.
+        control: the same of the control.
+        seeds: the kept seeds, ascending.
+        excluded: common seeds that were left out, with a loss that is not finite.
+    """
+
+    treatment: NDArray[np.float64]
+    control: NDArray[np.float64]
+    seeds: tuple[str, ...]
+    excluded: tuple[str, ...]
+
+
+def contrasts_from_losses(
+    losses: Losses,
+    pairs: Sequence[tuple[str, str]],
+    margins: Mapping[str, float],
+    *,
+    metric: str | None = None,
+    alpha: float = 0.05,
+) -> list[PairedResult]:
+    """All contrasts of all models, corrected by Holm within each model.
+
+    Args:
+        losses: as above.
+        pairs: (treatment, control); a pair is skipped for a model that lacks either.
+        margins: the margin of each model, in units of the loss.
+        metric: label for the record.
+        alpha: level of the tests.
+
+    Returns:
+        Models in the order of `losses`, pairs in the order given.
+
+    Raises:
+        UserError: a model without margin, or a pair without a common seed that is
+            finite in both arms.
+    """
+    found = []
+    for model, arms in losses.items():
+        errors.one_of("model", model, tuple(margins))
+        labels = {"model": model} | ({} if metric is None else {"metric": metric})
+        results = []
+        for treatment, control in pairs:
+            if treatment not in arms or control not in arms:
+                continue
+            matched = match(arms, treatment, control)
+            result = paired(
+                matched.treatment, matched.control, margin=margins[model], alpha=alpha
+            )
+            results.append(
+                result.labelled(treatment=treatment, control=control, **labels)
+            )
+        found += holm(results, f"all {len(results)} contrasts of {model}")
+    return found
+
+
+def contrasts_of_draws(
+    losses: Losses, model: str, pair: tuple[str, str], margin: float
+) -> tuple[PairedResult, ...]:
+    """One contrast per noise draw of the treatment, against the control's mean draw.
+
+    What one set of random numbers shows, another has to show again: `decide` asks for
+    two draws that each improve the loss before it says `supported`.
+
+    Args:
+        losses: as above.
+        model: the model.
+        pair: (treatment, control).
+        margin: in units of the loss.
+
+    Returns:
+        As many contrasts as every kept seed of the treatment has draws.
+    """
+    treatment, control = pair
+    arms = losses[model]
+    kept = match(arms, treatment, control)
+    draws = min(len(arms[treatment][seed]) for seed in kept.seeds)
+    return tuple(
+        paired(
+            [_mean([arms[treatment][seed][draw]]) for seed in kept.seeds],
+            kept.control,
+            margin=margin,
+        ).labelled(model=model, treatment=treatment, control=control)
+        for draw in range(draws)
+    )
+
+
+def margins_from_losses(
+    losses: Losses, control: str, fraction: float = MARGIN_FRACTION
+) -> dict[str, Margin]:
+    """The margin of each model: a fraction of the mean loss of its control.
+
+    Args:
+        losses: as above.
+        control: the arm whose mean loss is meant, which every model has.
+        fraction: fixed beforehand, in (0, 1).
+
+    Raises:
+        UserError: a model lacks the arm, or no seed of it is finite.
+    """
+    found = {}
+    for model, arms in losses.items():
+        errors.one_of("control", control, tuple(arms))
+        found[model] = margin(match(arms, control, control).control, fraction)
+    return found
+
+
+def match(
+    arms: Mapping[str, Mapping[str, Draws]], treatment: str, control: str
+) -> Matched:
+    """Two arms on their common seeds, draws averaged within each seed.
+
+    Raises:
+        UserError: no common seed is finite in both arms.
+    """
+    common = sorted(set(arms[treatment]) & set(arms[control]), key=_numeric)
+    means = {
+        arm: {seed: _mean(arms[arm][seed]) for seed in common}
+        for arm in (treatment, control)
+    }
+    kept = [s for s in common if all(np.isfinite(means[arm][s]) for arm in means)]
+    if not kept:
+        raise errors.UserError(
+            f"{treatment} - {control}: no seed with a finite loss in both arms; "
+            "expected at least one"
+        )
+    return Matched(
+        np.asarray([means[treatment][seed] for seed in kept]),
+        np.asarray([means[control][seed] for seed in kept]),
+        tuple(kept),
+        tuple(seed for seed in common if seed not in kept),
+    )
+
+
+def _mean(draws: Draws) -> float:
+    if not len(draws) or any(value is None for value in draws):
+        return float("nan")
+    return float(np.mean(np.asarray(draws, np.float64)))
+
+
+def _numeric(seed: str) -> tuple[bool, int, str]:
+    # Seeds are whole numbers that JSON keeps as text: 10 comes after 9.
+    return (not seed.isdigit(), int(seed) if seed.isdigit() else 0, seed)

@@ -1,0 +1,133 @@
+"""What may hold in a simulated study, and how its differences are drawn."""
+
+import dataclasses
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Truth:
+    """What holds in a simulated study. Effects and spreads are in margins.
+
+    Attributes:
+        name: in words.
+        answer: the verdict that is right; the others are errors, but "inconclusive".
+        effect: true mean of the differences, negative where noise helps.
+        spread: standard deviation of the differences of a seed.
+        shape: their distribution, of `draw`.
+        quiet_share: share of the seeds whose trajectories stay together.
+        affected_share: share of the seeds that the effect `affected_by` comes on top.
+        affected_by: additional effect on those.
+        null_effect: true mean of the A/A null.
+        one_draw_only: the effect is there in the first draw of the noise alone.
+        stale_effect: true mean of stale targets.
+        distance: distance / distance travelled, median over the seeds.
+        noise_can_help: outcome of the control in the hypothesis' direction.
+    """
+
+    name: str
+    answer: str
+    effect: float = 0.0
+    spread: float = 0.25
+    shape: str = "normal"
+    quiet_share: float = 0.0
+    affected_share: float = 0.0
+    affected_by: float = 0.0
+    null_effect: float = 0.0
+    one_draw_only: bool = False
+    stale_effect: float = 5.0
+    distance: float = 0.5
+    noise_can_help: bool = True
+
+
+_HEAVY = ("lognormal 1", "lognormal 2", "skewed 1", "skewed 2")
+_OPEN = "inconclusive"
+TRUTHS = (
+    *(
+        Truth(name="no effect", answer="refuted", shape=shape)
+        for shape in ("normal", *_HEAVY)
+    ),
+    *(
+        Truth(name="helps by two margins", answer="supported", effect=-2, shape=shape)
+        for shape in ("normal", *_HEAVY)
+    ),
+    *(
+        Truth(name="helps by exactly the margin", answer=_OPEN, effect=-1, shape=shape)
+        for shape in ("normal", "lognormal 2", "skewed 1")
+    ),
+    Truth(
+        name="helps by two margins, spread 1", answer="supported", effect=-2, spread=1
+    ),
+    Truth(name="hurts by two margins", answer=_OPEN, effect=2),
+    Truth(name="hurts by two margins", answer=_OPEN, effect=2, shape="lognormal 2"),
+    Truth(
+        name="one seed in ten gains 5 %",
+        answer=_OPEN,
+        spread=0.05,
+        affected_share=0.1,
+        affected_by=-2.5,
+    ),
+    Truth(
+        name="one seed in three gains 10 %",
+        answer=_OPEN,
+        spread=0.05,
+        affected_share=1 / 3,
+        affected_by=-5,
+    ),
+    Truth(
+        name="one seed in fifty gains 100 %",
+        answer=_OPEN,
+        spread=0.05,
+        affected_share=0.02,
+        affected_by=-50,
+    ),
+    Truth(name="no bit changed", answer=_OPEN, spread=0.0, distance=0.0),
+    Truth(name="stops before separation", answer=_OPEN, spread=1e-3, distance=1e-3),
+    Truth(
+        name="no effect, half the seeds apart, spread 0.5",
+        answer="refuted",
+        spread=0.5,
+        quiet_share=0.5,
+    ),
+    Truth(
+        name="no effect, half the seeds apart, spread 1",
+        answer="refuted",
+        spread=1.0,
+        quiet_share=0.5,
+    ),
+    Truth(name="no effect, all seeds apart, spread 0.5", answer="refuted", spread=0.5),
+    Truth(name="no effect, all seeds apart, spread 1", answer="refuted", spread=1.0),
+    Truth(
+        name="any other fixed order helps as much",
+        answer=_OPEN,
+        effect=-2,
+        null_effect=-2,
+    ),
+    Truth(name="one draw of two helps", answer=_OPEN, effect=-2, one_draw_only=True),
+    Truth(
+        name="no effect, stale targets lower the loss", answer=_OPEN, stale_effect=-5
+    ),
+    Truth(name="no effect, noise helps nowhere", answer=_OPEN, noise_can_help=False),
+)
+
+
+def draw(
+    rng: np.random.Generator, shape: str, size: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """Differences with mean 0 and standard deviation 1.
+
+    "normal"; "lognormal s": difference of two lognormal variables of log-sd s, which is
+    symmetric with heavy tails; "skewed s": minus one such variable, so that typical
+    seeds lose a little and a few gain much.
+    """
+    if shape == "normal":
+        return rng.normal(size=size)
+    kind, sigma = shape.split()
+    s = float(sigma)
+    mean, sd = math.exp(s * s / 2), math.sqrt(math.expm1(s * s) * math.exp(s * s))
+    first = rng.lognormal(0, s, size)
+    if kind == "skewed":
+        return (mean - first) / sd
+    return (first - rng.lognormal(0, s, size)) / (sd * math.sqrt(2))

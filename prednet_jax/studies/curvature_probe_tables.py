@@ -1,0 +1,149 @@
+"""The table and the figure of curvature probes along training (`curvature_probe`)."""
+
+import io
+from typing import Any
+
+Row = dict[str, Any]
+_COLUMNS = (
+    ("model", 11),
+    ("update", 6),
+    ("loss", 9),
+    ("|g|", 8),
+    ("raw low", 10),
+    ("resid", 7),
+    ("raw high", 9),
+    ("resid", 7),
+    ("Adam low", 10),
+    ("resid", 7),
+    ("Adam high", 10),
+    ("resid", 7),
+    ("steps", 5),
+    ("negative", 8),
+    ("diff", 9),
+    ("reach", 7),
+    ("cos step", 8),
+    ("growth", 7),
+    ("saved", 8),
+    ("needed", 8),
+)
+HEADER = " ".join(name.rjust(width) for name, width in _COLUMNS)
+_LEGEND = """\
+raw: eigenvalues of H; Adam: of P^-1/2 H P^-1/2; resid: an eigenvalue is this near; a
+star: the value still moved by 5 % when the steps were doubled for the last time.
+steps: Lanczos steps of the last round (Adam). negative: curvature proved to be so, or
+'-': not found, which proves nothing. diff: finite differences of the loss along the
+lowest direction agree, disagree, or are too noisy. reach: how far along it they go on
+agreeing, in lengths of Adam's last step; below 1 the quadratic ends (at the kinks of
+ReLUs) before the next update does, and growth and saving are those of its centre alone.
+cos step: of Adam's last step and that direction. growth: factor an update along it.
+saved: updates that relative noise {noise:g} saves. needed: relative noise that would
+save one update."""
+
+
+def legend(noise: float) -> str:
+    """What the columns mean; `noise` is the relative noise that was asked about."""
+    return _LEGEND.format(noise=noise)
+
+
+def line(row: Row) -> str:
+    """One line of the table, under `HEADER`."""
+    raw, scaled, found = row["raw"], row["preconditioned"], row["escape"]
+    cells = [row["model"], row["update"], f"{row['loss']:.3g}"]
+    cells.append(f"{row['grad_norm']:.2g}")
+    for form in (raw, scaled):
+        for end, name in enumerate(("lowest", "highest")):
+            star = "" if form["converged"][end] else "*"
+            cells.append(f"{form[name]:.3g}{star}")
+            cells.append(f"{form[f'residual_{name}']:.0e}")
+    cells.append(scaled["steps"])
+    cells.append("proved" if scaled["negative_curvature_proved"] else "-")
+    cells.append(scaled["finite_difference"]["verdict"])
+    if found:
+        cells += [
+            f"{scaled['finite_difference']['reach'] / found['step_length']:.2g}",
+            f"{found['step_cosine']:.3f}",
+            f"{found['growth_per_update']:.4f}",
+            f"{found['updates_saved']:.1e}",
+            f"{found['noise_for_one_update']:.1e}",
+        ]
+    else:
+        cells += ["-"] * 5
+    widths = [width for _, width in _COLUMNS]
+    return " ".join(str(c).rjust(w) for c, w in zip(cells, widths, strict=True))
+
+
+def findings(rows: list[Row], noise: float) -> list[str]:
+    """What the probes say, a sentence a model, computed from the rows."""
+    found = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        proved = [r for r in mine if r["preconditioned"]["negative_curvature_proved"]]
+        text = f"{model}: negative curvature proved at {len(proved)} of {len(mine)} "
+        text += "stops"
+        if len(proved) < len(mine):
+            text += " (at the others it was not found, which proves nothing)"
+        checks = [r["preconditioned"]["finite_difference"]["verdict"] for r in proved]
+        if proved:
+            text += (
+                f"; differences of the loss agree at {checks.count('agrees')} of these"
+            )
+        escapes = [row["escape"] for row in proved if row["escape"]]
+        if escapes:
+            most = max(e["updates_saved"] for e in escapes)
+            least = min(e["noise_for_one_update"] for e in escapes)
+            text += (
+                f"; noise of {noise:g} of the gradient would save at most {most:.1e} "
+                f"updates, one update takes {least:.1e}"
+            )
+        sampled = [row["sampling_noise"] for row in mine if row["sampling_noise"]]
+        if sampled:
+            text += f" (gradients differ by {min(sampled):.2g} from sample to sample)"
+        found.append(text + ".")
+    return found
+
+
+def figure(rows: list[Row], noise: float) -> bytes:
+    """PNG: lowest curvature, and the noise that would save an update."""
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(10, 4), layout="constrained")
+    left, right = drawing.subplots(1, 2)
+    smallest = min(
+        abs(row[form]["lowest"]) for row in rows for form in ("raw", "preconditioned")
+    )
+    for i, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
+        mine = [row for row in rows if row["model"] == model]
+        for form, style in (("raw", "o--"), ("preconditioned", "o-")):
+            left.plot(
+                [row["update"] for row in mine],
+                [row[form]["lowest"] for row in mine],
+                style,
+                color=f"C{i}",
+                label=f"{model}, {form}",
+            )
+        found = [row for row in mine if row["escape"]]
+        right.plot(
+            [row["update"] for row in found],
+            [row["escape"]["noise_for_one_update"] for row in found],
+            "o-",
+            color=f"C{i}",
+            label=f"{model}: to save one update",
+        )
+        sampled = [row for row in mine if row["sampling_noise"]]
+        right.plot(
+            [row["update"] for row in sampled],
+            [row["sampling_noise"] for row in sampled],
+            ":",
+            color=f"C{i}",
+            label=f"{model}: from sample to sample",
+        )
+    left.axhline(0.0, color="0.7", linewidth=0.8)
+    left.set_yscale("symlog", linthresh=max(smallest, 1e-12))
+    left.set(xlabel="update", ylabel="lowest eigenvalue", xscale="log")
+    left.legend(fontsize="small")
+    right.axhline(noise, color="0.3", label=f"asked about: {noise:g}")
+    right.set(xlabel="update", ylabel="noise / gradient", xscale="log", yscale="log")
+    right.legend(fontsize="small")
+    buffer = io.BytesIO()
+    drawing.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()

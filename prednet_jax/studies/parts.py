@@ -1,0 +1,181 @@
+"""The long trainings of the study: which networks, treatments, seeds and lengths.
+
+docs/study/plan.md gives the reasons. All arms of a seed start from the same weights and
+see the same frames in the same order.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from prednet_jax import errors
+from prednet_jax.config import PredNetConfig
+
+CONTROL = "float32"
+OPTIMIZERS = ("adam", "momentum")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Treatment:
+    """What one training differs in.
+
+    Attributes:
+        arm: name of the arm.
+        draw: number of the noise draw; the draws of an arm share everything but keys.
+        noise: noise spec as text.
+        dose: (factor, kind) of `studies.dose.amplified`; None: the noise as it is.
+        targets: `true` or `stale`.
+        precision: `float32` or `float64`.
+        optimizer: of `OPTIMIZERS`.
+        seeds: how many seeds of the part are trained so, the first ones; None: all.
+    """
+
+    arm: str
+    draw: int = 0
+    noise: str = "none"
+    dose: tuple[float, str] | None = None
+    targets: str = "true"
+    precision: str = "float32"
+    optimizer: str = "adam"
+    seeds: int | None = None
+
+    @property
+    def control(self) -> str:
+        """The arm that it is compared with."""
+        return CONTROL if self.optimizer == "adam" else f"{CONTROL}_{self.optimizer}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the study.
+
+    Attributes:
+        name: letter of the part, and what distinguishes it from others of the letter.
+        network: what is trained.
+        data: frames, as `train.py --data`.
+        window: transitions per update.
+        updates: updates of each training.
+        truncation_leak: whether Chainer's leak is reproduced.
+        seeds: root seeds, in the order in which they are run.
+        treatments: the control of each optimiser stands before its treatments.
+        threads: processors of a training; part of what decides its bits.
+    """
+
+    name: str
+    network: PredNetConfig
+    data: str = "walk"
+    window: int
+    updates: int
+    truncation_leak: bool = False
+    seeds: Sequence[int]
+    treatments: tuple[Treatment, ...]
+    threads: int = 1
+
+    @property
+    def snapshots(self) -> tuple[int, ...]:
+        """Updates after which weights are compared with the control's."""
+        grid = [1, 2, 5]
+        marks = [m * 10**e for e in range(6) for m in grid]
+        return tuple(sorted({m for m in marks if m < self.updates} | {self.updates}))
+
+    def of_seed(self, seed: int) -> tuple[Treatment, ...]:
+        """The treatments that a seed gets.
+
+        Raises:
+            UserError: the seed is none of the part.
+        """
+        errors.one_of("seed", seed, tuple(self.seeds))
+        place = list(self.seeds).index(seed)
+        return tuple(t for t in self.treatments if t.seeds is None or place < t.seeds)
+
+
+_SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
+_GREY = PredNetConfig(channels=(1, 6, 12), height=40, width=40)
+_MIDDLE = PredNetConfig(channels=(3, 12, 24, 48), height=48, width=64)
+_ARTICLE = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
+
+_PLAIN = Treatment(arm=CONTROL)
+_ORDER = [
+    Treatment(arm="reduction_order", noise="reduction_order", draw=i) for i in (0, 1)
+]
+_RUN = [
+    Treatment(arm="reduction_order_run", noise="reduction_order:schedule=run", draw=i)
+    for i in (0, 1)
+]
+_STALE = Treatment(arm="stale_targets", targets="stale")
+# Factors of the amplified noise, and those that momentum is tried with.
+DOSES = (1.0, 1e2, 1e4, 1e6, 1e7, 1e8)
+_MOMENTUM_DOSES = (1e4, 1e6, 1e8)
+
+
+def _doses(optimizer: str, factors: Sequence[float]) -> list[Treatment]:
+    suffix = "" if optimizer == "adam" else f"_{optimizer}"
+    control = Treatment(arm=CONTROL + suffix, optimizer=optimizer)
+    return [control] + [
+        Treatment(
+            arm=f"{kind}_{factor:g}{suffix}",
+            noise="reduction_order",
+            dose=(factor, kind),
+            optimizer=optimizer,
+        )
+        for factor in factors
+        for kind in ("order", "coordinates", "isotropic")
+    ]
+
+
+PARTS = {
+    part.name: part
+    for part in (
+        Part(
+            name="B",
+            network=_SMALL,
+            window=10,
+            updates=500,
+            seeds=range(8200, 8210),
+            treatments=(
+                *_doses("adam", DOSES),
+                *_doses("momentum", _MOMENTUM_DOSES),
+            ),
+        ),
+        Part(
+            name="C",
+            network=_SMALL,
+            window=10,
+            updates=3000,
+            seeds=range(8300, 8340),
+            treatments=(
+                _PLAIN,
+                *_ORDER,
+                *_RUN,
+                _STALE,
+                Treatment(arm="float64", precision="float64", seeds=8),
+            ),
+        ),
+        Part(
+            name="C-digits",
+            network=_GREY,
+            data="moving_digits",
+            window=10,
+            updates=3000,
+            seeds=range(8340, 8348),
+            treatments=(_PLAIN, *_ORDER, *_RUN, _STALE),
+        ),
+        Part(
+            name="D",
+            network=_MIDDLE,
+            window=20,
+            updates=3000,
+            seeds=range(8400, 8408),
+            treatments=(_PLAIN, _ORDER[0], _STALE),
+        ),
+        Part(
+            name="E",
+            network=_ARTICLE,
+            window=20,
+            updates=250,
+            truncation_leak=True,
+            seeds=range(8500, 8503),
+            treatments=(_PLAIN, _RUN[0], _ORDER[0], _STALE),
+            threads=2,
+        ),
+    )
+}

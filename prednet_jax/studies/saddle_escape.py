@@ -1,0 +1,254 @@
+"""Escape from known saddles: runs, predictions, tests, and what they say together.
+
+A case is a function, an optimiser, a form and a precision; its group is all the runs
+(one a seed) under one noise, and its twin the same runs without noise. All runs start
+where exact arithmetic would never leave.
+
+The way of the data: `measure` (a program a function, precision and noise) -> `compare`
+(medians and log-rank tests against the twin, Holm over all tests) -> `findings`.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from prednet_jax import noise, saddles, statistics
+from prednet_jax.errors import UserError
+from prednet_jax.saddles import SaddleFunction, theory
+
+OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam", "perturbed")
+QUIET = "none"
+#: Event -> field that says whether it happened: out of the first saddle, past all.
+EVENTS = {"escape": "escaped", "arrival": "arrived"}
+#: Steps after which the projection that predicts the escape is read.
+SETTLE = 10
+_ALPHA = 0.05
+CASE = ("function", "optimizer", "form", "precision")
+
+Group = dict[str, Any]
+
+
+def optimizer(name: str, function: SaddleFunction, *, adam_rate: float) -> saddles.Rule:
+    """An optimiser of `OPTIMIZERS` with its rate for a function.
+
+    Args:
+        name: which.
+        function: gives the smoothness L; all but Adam step by 1 / (2 L).
+        adam_rate: step of Adam, above 0.
+
+    Raises:
+        UserError: another name.
+    """
+    rate = 1 / (2 * function.smoothness)
+    if name == "gradient_descent":
+        return saddles.gradient_descent(rate)
+    if name == "heavy_ball":
+        return saddles.heavy_ball(rate)
+    if name == "adam":
+        return saddles.adam(adam_rate)
+    if name == "perturbed":
+        return saddles.perturbed_gradient_descent(
+            rate, radius=1e-3, threshold=1e-2, wait=50
+        )
+    raise UserError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
+
+
+def measure(
+    function: SaddleFunction,
+    text: str,
+    spec: noise.NoiseSpec,
+    *,
+    optimizers: Sequence[str],
+    forms: Sequence[str],
+    seeds: int,
+    steps: int,
+    precision: str,
+    adam_rate: float,
+) -> list[Group]:
+    """Runs every optimiser, form and seed under one noise, as one compiled program.
+
+    Args:
+        function: aligned form.
+        text: name of the noise; `QUIET` for none.
+        spec: the noise; not one that acts on weights.
+        optimizers: of `OPTIMIZERS`.
+        forms: of "aligned" and "rotated".
+        seeds: runs a group; a seed fixes start, rotation and noise.
+        steps: budget of a run, above `SETTLE`.
+        precision: "float32" or "float64".
+        adam_rate: step of Adam.
+
+    Returns:
+        One group an optimiser and form, ready for JSON.
+    """
+    inside = noise.at(spec, "computation") or noise.Identity()
+    inject = noise.inject(saddles.rotated_gradient(function), inside)
+    on_gradient = noise.at(spec, "gradient")
+
+    def gradient(key: jax.Array, x: jax.Array, rotation: jax.Array) -> jax.Array:
+        inner, outer = jax.random.split(key)
+        found = inject(inner, x, rotation)
+        if on_gradient is None:
+            return found
+        return noise.perturb_tree(on_gradient, outer, found)
+
+    rules = [optimizer(name, function, adam_rate=adam_rate) for name in optimizers]
+    with jax.enable_x64(precision == "float64"):
+        runs = saddles.escape_runs(
+            gradient,
+            function,
+            rules,
+            forms=tuple(forms),
+            seeds=seeds,
+            steps=steps,
+            dtype=precision,
+            settle=SETTLE,
+            fresh=getattr(spec, "schedule", "call") == "call",
+        )
+    groups = []
+    for (i, name), (j, form) in itertools.product(
+        enumerate(optimizers), enumerate(forms)
+    ):
+        group = {
+            "function": function.name,
+            "optimizer": name,
+            "form": form,
+            "precision": precision,
+            "noise": text,
+            "escape_steps": runs.steps[i, j].tolist(),
+            "escaped": runs.escaped[i, j].tolist(),
+            "arrival_steps": runs.arrival[i, j].tolist(),
+            "arrived": runs.arrived[i, j].tolist(),
+        }
+        group["predicted_steps"] = [
+            _predict(function, group, rules[i], *pair)
+            for pair in runs.early[i, j].astype(float)
+        ]
+        groups.append(group)
+    return groups
+
+
+def _predict(
+    function: SaddleFunction,
+    group: Group,
+    rule: saddles.Rule,
+    before: float,
+    now: float,
+) -> float | None:
+    """Escape time that theory expects; inf: never; None: theory cannot say."""
+    if not function.strict or group["optimizer"] == "perturbed":
+        return None
+    quiet = group["noise"] == QUIET
+    if group["form"] == "aligned":
+        # The start is exact here, so a projection within the rounding of its own
+        # measurement is none. Noise may still make one later; without noise nothing.
+        eps = np.finfo(group["precision"]).eps
+        if now <= 8 * eps * np.linalg.norm(function.saddle):
+            return math.inf if quiet else None
+    if group["optimizer"] == "adam":
+        # Steps of a fresh Adam have one size while its gradient keeps its sign, which
+        # noise that is larger than the gradient does not let it do.
+        if not quiet:
+            return None
+        return theory.adam_fresh_escape_time(
+            function.radius, learning_rate=float(rule.learning_rate)
+        )
+    left = theory.remaining_time(
+        before,
+        now,
+        function.radius,
+        learning_rate=float(rule.learning_rate),
+        curvature=function.curvature,
+        momentum=float(rule.momentum),
+    )
+    # A projection that is zero by chance will not stay so where rounding reaches it.
+    return SETTLE + left if math.isfinite(left) else None
+
+
+def case(group: Group) -> tuple[str, ...]:
+    """What a group shares with its twin."""
+    return tuple(group[name] for name in CASE)
+
+
+def cases(groups: list[Group]) -> dict[tuple[str, ...], dict[str, Group]]:
+    """Groups by case and noise, in their order."""
+    found: dict[tuple[str, ...], dict[str, Group]] = {}
+    for group in groups:
+        found.setdefault(case(group), {})[group["noise"]] = group
+    return found
+
+
+def compare(groups: list[Group]) -> list[Group]:
+    """Adds to each group its medians and the log-rank tests against its twin.
+
+    Args:
+        groups: from `measure`, the quiet ones among them.
+
+    Returns:
+        New groups with `predicted_median`, and for each event `<event>_median` (a run
+        to which it did not happen counts as never), `<event>_p`, `<event>_p_holm`
+        (corrected over all tests here) and a `reading` in words.
+    """
+    twins = {case(group): group for group in groups if group["noise"] == QUIET}
+    found, tested = [], []
+    for old in groups:
+        group = dict(old)
+        expected = [p for p in group["predicted_steps"] if p is not None]
+        group["predicted_median"] = float(np.median(expected)) if expected else None
+        twin = twins[case(group)]
+        for event, happened in EVENTS.items():
+            times = np.where(group[happened], group[f"{event}_steps"], math.inf)
+            group[f"{event}_median"] = float(np.median(times))
+            group[f"{event}_p"] = group[f"{event}_p_holm"] = None
+            if group["noise"] == QUIET:
+                continue
+            group[f"{event}_p"] = statistics.logrank(
+                group[f"{event}_steps"],
+                twin[f"{event}_steps"],
+                first_escaped=group[happened],
+                second_escaped=twin[happened],
+            ).p_value
+            tested.append((group, event))
+        found.append(group)
+    corrected = statistics.holm_p_values([g[f"{event}_p"] for g, event in tested])
+    for (group, event), p in zip(tested, corrected, strict=True):
+        group[f"{event}_p_holm"] = p
+    for same in cases(found).values():
+        for group in same.values():
+            group["reading"] = _reading(group, same[QUIET])
+    return found
+
+
+def differs(group: Group, event: str) -> bool:
+    """Whether a group's times differ from its twin's, after Holm's correction."""
+    p = group[f"{event}_p_holm"]
+    return p is not None and p < _ALPHA
+
+
+def _reading(group: Group, twin: Group) -> str:
+    """What a group says, in words."""
+    if group is twin:
+        if not any(group["escaped"]):
+            return "determinism never leaves"
+        stalled = len(group["arrived"]) - sum(group["arrived"])
+        stop = f", {stalled} stop on the way" if stalled else ""
+        return f"rounding alone leaves{stop}"
+    found = []
+    for event, verb in (("escape", "leaves"), ("arrival", "passes all")):
+        if not differs(group, event):
+            continue
+        happened = EVENTS[event]
+        ours, theirs = sum(group[happened]), sum(twin[happened])
+        if not theirs:
+            how = "where determinism does not"
+        elif ours != theirs:
+            how = "more often" if ours > theirs else "less often"
+        else:
+            medians = group[f"{event}_median"], twin[f"{event}_median"]
+            how = "sooner" if medians[0] < medians[1] else "later"
+        found.append(f"{verb} {how}")
+    return ", ".join(found) or "no effect of randomness detected"

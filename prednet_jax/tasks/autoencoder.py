@@ -1,0 +1,45 @@
+"""The article's control experiment as a task: one image per update."""
+
+import math
+from itertools import pairwise
+
+from prednet_jax import objectives
+from prednet_jax.config import AutoencoderConfig
+from prednet_jax.models import autoencoder
+from prednet_jax.models.parameters import init_params
+from prednet_jax.tasks.base import Configured
+
+
+class AutoencoderTask(Configured):
+    """A dense autoencoder. Its programs are those of every published result."""
+
+    config: AutoencoderConfig
+    name = "autoencoder"
+    data = "digits"
+    windowed = False
+    warm_up = 0
+
+    def __init__(self, config: AutoencoderConfig):
+        super().__init__(config)
+        self.frame = config.height, config.width, config.channels
+        widths = (config.pixels, *config.hidden, config.pixels)
+        self.multiplications = sum(math.prod(pair) for pair in pairwise(widths))
+
+    def init_params(self, key):
+        """The published initialisers."""
+        return init_params(self.config, key)
+
+    def loss(self, params, carry, frames, first, method):
+        """`objectives.reconstruction_loss`."""
+        return objectives.reconstruction_loss(
+            params, self.config, frames, targets=method.targets
+        )
+
+    def predict(self, params, frames):
+        """Reconstructions."""
+        return autoencoder.reconstruct(params, self.config, frames)
+
+    def flags(self):
+        """The channels come from the images."""
+        found = (f for f in self.changed() if not f.startswith("--channels="))
+        return (f"--model={self.name}", *found)

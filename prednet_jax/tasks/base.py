@@ -1,0 +1,191 @@
+"""What a network answers about itself: `Task`, the base class."""
+
+import abc
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from prednet_jax import objectives, optimizers
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.errors import UserError
+from prednet_jax.objectives import Method, WindowResult
+
+
+class Adam(NamedTuple):
+    """Settings of `optimizers.chainer_adam`.
+
+    Attributes:
+        rate: learning rate, or a schedule of the update's number (from 0).
+        eps: added to sqrt(v).
+    """
+
+    rate: float | optax.Schedule = 1e-3
+    eps: float = 1e-8
+
+    def at(self, update: int) -> float:
+        """Learning rate of an update, counted from 1."""
+        return float(self.rate(update - 1)) if callable(self.rate) else self.rate
+
+
+class Task(abc.ABC):
+    """A network and how it is trained.
+
+    An instance never changes and is hashable: programs are compiled once for each.
+
+    Attributes:
+        name: name in tables and manifests, by which `named` or `load` finds it again.
+        frame: height, width and channels of its frames; channels are 1 or 3.
+        data: source of frames where none is asked for (`data.open_source`).
+        windowed: whether an update sees a window of T transitions; False: one image,
+            which has no next frame. Stale targets cannot move a network of one image.
+        fresh_windows: whether each window starts from the zero state, as a sequence of
+            its own.
+        warm_up: frames shown before the predictions that are kept as examples.
+        multiplications: of the forward pass of a frame, to estimate times; 0: unknown.
+    """
+
+    name: str = ""
+    frame: tuple[int, int, int]
+    data: str = "walk"
+    windowed: bool = True
+    fresh_windows: bool = False
+    warm_up: int = 10
+    multiplications: int = 0
+
+    @abc.abstractmethod
+    def init_params(self, key: jax.Array) -> dict:
+        """Fresh float32 parameters, nested dictionaries of arrays."""
+
+    def outputs(
+        self, params: dict, carry: Any, frames: jax.Array, first: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """Predictions of a window, and the state carried to the next.
+
+        Args:
+            params: the parameters.
+            carry: the state after the window before, as `initial_carry` makes it.
+            frames: `[T + 1, B, H, W, C]` in [0, 1]; frame 0 is the last one of the
+                window before, or a stand-in where `first`. `[1, B, H, W, C]` of a
+                network that is not windowed.
+            first: boolean scalar, whether the window starts a sequence.
+
+        Returns:
+            Predictions `[T, B, H, W, C]` of frames[1:] (of frames, where not
+            windowed), and the new state.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__}: outputs, or loss and predict"
+        )
+
+    def initial_carry(self, batch: int, dtype: jnp.dtype) -> Any:
+        """The state before the first window; None for a network without one."""
+        del batch, dtype
+
+    def loss(
+        self,
+        params: dict,
+        carry: Any,
+        frames: jax.Array,
+        first: jax.Array,
+        method: Method,
+    ) -> tuple[jax.Array, WindowResult]:
+        """What an update minimises: the squares of `outputs`, unless overridden."""
+        carry = objectives.cut(carry, first)
+        predictions, carry = self.outputs(params, carry, frames, first)
+        targets = frames[1:] if self.windowed else frames
+        return objectives.squares(
+            predictions,
+            targets,
+            carry,
+            first,
+            stale=method.targets == "stale",
+            stand_in=self.windowed,
+        )
+
+    def check(self, method: Method) -> None:
+        """Refuses a method that this network cannot be trained by.
+
+        Raises:
+            UserError: an option applies to PredNet alone.
+        """
+        for name in ("objective", "layer_weights", "truncation_leak"):
+            if getattr(method, name):
+                raise UserError(
+                    f"{name}={getattr(method, name)!r}: expected none with "
+                    f"model={self.name}; it applies to prednet"
+                )
+
+    def adam(self, updates: int) -> Adam:
+        """Adam as the network was published with, for a training of so many updates."""
+        del updates
+        return Adam()
+
+    def optimizer(self, updates: int) -> optax.GradientTransformation:
+        """The default optimiser."""
+        rate, eps = self.adam(updates)
+        return optimizers.chainer_adam(rate, eps=eps)
+
+    def predict(self, params: dict, frames: jax.Array) -> jax.Array:
+        """Predicts each of `[T, H, W, C]` before it is seen, from the zero state."""
+        carry = self.initial_carry(1, frames.dtype)
+        if self.windowed:
+            frames = jnp.concatenate([frames[:1], frames])
+        return self.outputs(params, carry, frames[:, None], jnp.asarray(True))[0][:, 0]
+
+    def with_convolution(self, name: str, *, where: str | None = None) -> "Task":
+        """The same network with another convolution algorithm, if it has one to choose.
+
+        Args:
+            name: of `config.CONVOLUTIONS`.
+            where: only if it is this one now; None: whatever it is.
+        """
+        del name, where
+        return self
+
+    def network(self) -> dict[str, Any]:
+        """Its settings, for the manifest."""
+        return {}
+
+    def algorithms(self, dtype: jnp.dtype) -> dict[str, str]:
+        """The algorithm of each convolution in this process, where it has a choice."""
+        del dtype
+        return {}
+
+    def flags(self) -> tuple[str, ...]:
+        """Flags of `train.py` that name this very network."""
+        return (f"--model={self.name}",)
+
+
+class Configured(Task):
+    """A network of this package, which its configuration describes."""
+
+    config: Any
+
+    def __init__(self, config: PredNetConfig | AutoencoderConfig):
+        self.config = config
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.config == getattr(
+            other, "config", None
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.config))
+
+    def network(self) -> dict[str, Any]:
+        """The configuration."""
+        return dataclasses.asdict(self.config)
+
+    def changed(self, *, always: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Settings as flags of `train.py`: those named, and those off the default."""
+        default = type(self.config)(**{n: getattr(self.config, n) for n in always})
+        found = []
+        for field in dataclasses.fields(self.config):
+            value = getattr(self.config, field.name)
+            if field.name in always or value != getattr(default, field.name):
+                text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+                found.append(f"--{field.name}={text}")
+        return tuple(found)

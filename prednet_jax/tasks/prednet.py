@@ -1,0 +1,81 @@
+"""PredNet as a task, in either published form."""
+
+import dataclasses
+
+from prednet_jax import objectives, optimizers
+from prednet_jax.config import PredNetConfig
+from prednet_jax.models import prednet
+from prednet_jax.models.parameters import init_params
+from prednet_jax.tasks.base import Adam, Configured
+
+
+class PredNetTask(Configured):
+    """PredNet. Its programs are those of every published result."""
+
+    config: PredNetConfig
+    name = "prednet"
+
+    def __init__(self, config: PredNetConfig):
+        super().__init__(config)
+        self.frame = config.height, config.width, config.channels[0]
+        # Lotter's form was published with sequences of one window each.
+        self.fresh_windows = config.variant == "lotter"
+        self.multiplications = sum(
+            conv.height
+            * conv.width
+            * conv.filter_size**2
+            * conv.in_channels
+            * conv.out_channels
+            for conv in prednet.convolutions(config).values()
+        )
+
+    def init_params(self, key):
+        """The published initialisers."""
+        return init_params(self.config, key)
+
+    def initial_carry(self, batch, dtype):
+        """The zero state."""
+        return prednet.initial_state(self.config, batch, dtype)
+
+    def loss(self, params, carry, frames, first, method):
+        """`objectives.window_loss`, by default as the form was published."""
+        published = "errors" if self.config.variant == "lotter" else "squares"
+        return objectives.window_loss(
+            params,
+            self.config,
+            carry,
+            frames,
+            first,
+            objective=method.objective or published,
+            targets=method.targets,
+            truncation_leak=method.truncation_leak,
+            layer_weights=method.layer_weights,
+        )
+
+    def check(self, method):
+        """Takes every method that `objectives.window_loss` takes."""
+
+    def adam(self, updates):
+        """Chainer's Adam; for `lotter` Keras's, with its schedule."""
+        if self.config.variant == "lotter":
+            return Adam(optimizers.lotter_schedule(updates), 1e-7)
+        return Adam()
+
+    def predict(self, params, frames):
+        """`models.prednet.predict` of one sequence."""
+        return prednet.predict(params, self.config, frames[:, None])[0][:, 0]
+
+    def with_convolution(self, name, *, where=None):
+        """See `Task`."""
+        if where not in (None, self.config.convolution):
+            return self
+        return PredNetTask(dataclasses.replace(self.config, convolution=name))
+
+    def algorithms(self, dtype):
+        """What `convolution="auto"` means here."""
+        return prednet.algorithms(self.config, dtype)
+
+    def flags(self):
+        """Sizes always, the rest where it is not the default."""
+        sizes = ("channels", "height", "width")
+        return (f"--model={self.name}", *self.changed(always=sizes))

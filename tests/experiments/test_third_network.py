@@ -1,0 +1,121 @@
+"""A network from outside the package is trained, compared and judged as the others."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prednet_jax import records, tasks
+from prednet_jax.objectives import Method
+
+ROOT = Path(__file__).parents[2]
+NAME = "tests.experiments.tiny_task:TINY"
+
+
+def run(script, *arguments):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "experiments" / script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+
+
+@pytest.mark.slow
+def test_it_gets_the_same_arms_and_a_verdict(tmp_path):
+    done = run(
+        "compare_backends.py",
+        f"--models={NAME}",
+        "--arms=float64,stale_targets,gaussian_10",
+        "--seeds=2",
+        "--pilot_seeds=2",
+        "--updates=10",
+        "--window=4",
+        f"--workdir={tmp_path}/out",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = records.read_json(tmp_path / "out" / "verdict.json")
+    assert verdict["verdict"] == {NAME: "inconclusive"}
+    rows = {row["treatment"]: row for row in verdict["contrasts"]}
+    assert set(rows) == {"reduction_order", "float64", "stale_targets", "gaussian_10"}
+    # It sees windows: stale targets move it, and are a positive control.
+    assert rows["stale_targets"]["bitwise_equal"] == 0
+    assert rows["reduction_order"]["bitwise_equal"] == 0
+    assert rows["stale_targets"]["role"] == "stale"
+    assert (rows["gaussian_10"]["role"], rows["gaussian_10"]["scale"]) == (
+        "gaussian",
+        10,
+    )
+    assert rows["reduction_order"]["variability"]["v_c"] > 0
+    assert (tmp_path / "out" / "report.html").is_file()
+    probed = tmp_path / "probed"
+    done = run(
+        "train.py",
+        f"--model={NAME}",
+        "--updates=4",
+        "--window=4",
+        "--checkpoint_every=2",
+        f"--workdir={probed}",
+    )
+    assert done.returncode == 0, done.stderr
+    done = run("probe_curvature.py", f"--run={probed}", f"--workdir={probed}")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((probed / "probe_curvature.json").read_text())
+    assert [row["update"] for row in found["rows"]] == [2, 4]
+
+
+def test_the_default_loss_is_that_of_the_window(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    task = tasks.load(NAME)
+    params = task.init_params(jax.random.key(0))
+    frames = jax.random.uniform(jax.random.key(1), (5, 1, *task.frame))
+    carry = jnp.ones_like(task.initial_carry(1, jnp.float32))
+
+    def loss(first, **method):
+        return task.loss(params, carry, frames, jnp.asarray(first), Method(**method))
+
+    predictions, state = task.outputs(params, carry, frames, jnp.asarray(False))
+    errors = np.square(predictions - frames[1:]).mean(axis=(1, 2, 3, 4))
+    value, result = loss(False)
+    np.testing.assert_allclose(result.frame_losses, errors, rtol=1e-6)
+    np.testing.assert_allclose(value, errors.sum(), rtol=1e-6)
+    np.testing.assert_array_equal(result.state, state)
+    # A first window starts from zero and does not score its stand-in.
+    value, result = loss(True)
+    np.testing.assert_array_equal(result.scored, [0, 1, 1, 1])
+    np.testing.assert_allclose(value, result.frame_losses[1:].sum(), rtol=1e-6)
+    assert not np.allclose(result.frame_losses, errors)
+    # Stale targets pull to the last frame; what is reported stays true.
+    value, result = loss(False, targets="stale")
+    pulled = np.square(predictions - frames[-1]).mean(axis=(1, 2, 3, 4)).sum()
+    np.testing.assert_allclose(value, pulled, rtol=1e-6)
+    np.testing.assert_allclose(result.frame_losses, errors, rtol=1e-6)
+
+
+def test_predictions_are_of_the_frame_itself(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    task = tasks.load(NAME)
+    params = task.init_params(jax.random.key(0))
+    frames = jax.random.uniform(jax.random.key(1), (4, *task.frame))
+    predictions = task.predict(params, frames)
+    assert predictions.shape == frames.shape
+    changed = task.predict(params, frames.at[2].set(0))
+    # frames[2] is predicted before it is seen.
+    np.testing.assert_array_equal(changed[:3], predictions[:3])
+    assert not np.array_equal(changed[3], predictions[3])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("objective", "errors"), ("truncation_leak", True), ("layer_weights", (1.0,))],
+)
+def test_what_is_prednets_own_is_refused(monkeypatch, option, value):
+    monkeypatch.syspath_prepend(str(ROOT))
+    with pytest.raises(ValueError, match=f"{option}=.* applies to prednet"):
+        tasks.load(NAME).check(Method(**{option: value}))

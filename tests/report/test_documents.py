@@ -1,0 +1,58 @@
+"""Tables inside documents: found, filled, refused."""
+
+import pytest
+
+from prednet_jax.errors import UserError
+from prednet_jax.report import document_tables, documents
+
+TEXT = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter\n"
+MADE = {"costs": lambda: "| new |"}
+
+
+def test_a_table_is_replaced_and_nothing_else():
+    filled = documents.fill(TEXT, MADE)
+    assert filled == "before\n<!-- table: costs -->\n\n| new |\n\n<!-- end -->\nafter\n"
+
+
+def test_filling_twice_changes_nothing():
+    once = documents.fill(TEXT, MADE)
+    assert documents.fill(once, MADE) == once
+
+
+def test_several_tables_in_order():
+    text = TEXT + TEXT.replace("costs", "gaps")
+    assert documents.names(text) == ["costs", "gaps"]
+    filled = documents.fill(text, MADE | {"gaps": lambda: "| gaps |"})
+    assert filled.index("| new |") < filled.index("| gaps |")
+
+
+def test_a_table_that_nothing_makes_is_refused():
+    with pytest.raises(UserError, match="'costs': expected one of gaps"):
+        documents.fill(TEXT, {"gaps": lambda: ""})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!-- table: costs -->\n| a |\n",
+        "<!-- table: costs -->\n<!-- table: gaps -->\n<!-- end -->\n",
+        "<!-- table: two words -->\n<!-- end -->\n",
+    ],
+)
+def test_marks_that_are_not_closed_or_named_are_refused(text):
+    with pytest.raises(UserError, match="not closed"):
+        documents.names(text)
+
+
+def test_markdown():
+    made = documents.markdown(("a", "b"), [("1", "2")])
+    assert made == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+
+
+def test_the_range_of_gradient_noise_is_over_the_stages():
+    rows = [
+        {"noise": "ulp", "spread": 2e-8, "shift": 1e-7},
+        {"noise": "ulp", "spread": 1e-8, "shift": 3e-7},
+    ]
+    made = document_tables.gradient_noise({"net": {"rows": rows}})
+    assert "| `ulp` | 1.0e-08 to 2.0e-08 | 1.0e-07 to 3.0e-07 |" in made

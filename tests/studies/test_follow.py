@@ -1,0 +1,135 @@
+"""The long trainings: endpoints, distances, records, and what is run."""
+
+import csv
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from prednet_jax import errors
+from prednet_jax.config import PredNetConfig
+from prednet_jax.studies import follow, parts
+from prednet_jax.studies.parts import Part, Treatment
+
+
+def trajectory(loss, weights=None, last=None):
+    loss = np.asarray(loss, float)
+    return follow.Trajectory(
+        curves={
+            "loss": loss,
+            "last_frame_loss": loss if last is None else np.asarray(last, float),
+            "grad_norm": np.ones_like(loss),
+        },
+        weights=weights or {},
+        held_out_loss=0.5,
+        sha256="0",
+        seconds=1.0,
+    )
+
+
+def test_endpoints_by_hand():
+    falling = np.concatenate([np.full(400, 1.0), np.full(600, 0.01)])
+    copy = np.full(1000, 0.1)
+    run = trajectory(falling, last=falling / 2)
+    found = follow.endpoints(run, run, copy)
+    assert found["window_loss"] == pytest.approx(0.01)
+    assert found["last_frame_loss"] == pytest.approx(0.005)
+    assert found["over_copy"] == pytest.approx(0.1)
+    # Geometric mean 0.1: 19 of 20 values at 0.01 and one at 1 are 0.0595, 18: 0.109.
+    assert found["plateau_left"] == 419
+    # 250 values, k of them 1: below 0.1 from k = 22 on (22 + 228 * 0.01 = 24.28).
+    assert found["parity"] == 400 + 250 - 22
+    assert found["diverged_at"] is None
+
+
+def test_a_diverged_run_has_no_endpoints():
+    run = trajectory([1.0, np.nan])
+    assert follow.endpoints(run, run, np.ones(500)) == {"diverged_at": 2}
+
+
+def test_parity_has_to_last():
+    dips = np.concatenate([np.full(300, 0.01), np.full(700, 1.0)])
+    assert follow.first_below_for_good(dips, 50, 0.1) is None
+    assert follow.first_below(dips, 50, 0.1) == 50
+    assert follow.first_below_for_good(np.full(100, 0.01), 50, 0.1) == 50
+    assert follow.first_below(np.ones(100), 50, 0.1) is None
+
+
+def test_distance_over_travelled():
+    control = trajectory([1], {0: np.zeros(2), 1: np.array([3.0, 4.0])})
+    other = trajectory([1], {0: np.zeros(2), 1: np.array([3.0, 4.5])})
+    assert follow.distances(other, control) == {"1": pytest.approx(0.1)}
+
+
+def test_parts_share_no_seed_and_controls_come_first():
+    seen = set()
+    for part in parts.PARTS.values():
+        assert not seen & set(part.seeds)
+        seen |= set(part.seeds)
+        known = set()
+        for treatment in part.treatments:
+            known.add(treatment.arm)
+            assert treatment.control in known, (part.name, treatment.arm)
+        names = [(t.arm, t.draw) for t in part.treatments]
+        assert len(set(names)) == len(names)
+        assert part.snapshots[-1] == part.updates
+
+
+def test_some_treatments_have_fewer_seeds():
+    part = parts.PARTS["C"]
+    arms = [[t.arm for t in part.of_seed(seed)] for seed in part.seeds]
+    assert [("float64" in names) for names in arms] == [True] * 8 + [False] * 32
+    with pytest.raises(errors.UserError, match="seed=1"):
+        part.of_seed(1)
+
+
+TINY = Part(
+    name="tiny",
+    network=PredNetConfig(channels=(3, 4), height=8, width=8),
+    window=4,
+    updates=3,
+    seeds=(11,),
+    treatments=(
+        Treatment(arm="float32"),
+        Treatment(arm="reduction_order", noise="reduction_order:shortest=1"),
+        Treatment(arm="reduction_order", noise="reduction_order:shortest=1", draw=1),
+        Treatment(
+            arm="order_1e6", noise="reduction_order:shortest=1", dose=(1e6, "order")
+        ),
+        Treatment(arm="stale_targets", targets="stale"),
+        Treatment(arm="float32_momentum", optimizer="momentum"),
+        Treatment(arm="float64", precision="float64"),
+    ),
+)
+
+
+def test_a_seed_is_followed_and_recorded(tmp_path):
+    assert follow.finished(TINY, tmp_path) == []
+    follow.follow_seed(TINY, 11, tmp_path, {"git_commit": "abc"})
+    assert follow.finished(TINY, tmp_path) == [11]
+    record = json.loads((tmp_path / "seed_11.json").read_text())
+    runs = {(run["arm"], run["draw"]): run for run in record["runs"]}
+    assert len(runs) == len(TINY.treatments)
+    prints = [run["final_params_sha256"] for run in runs.values()]
+    assert len(set(prints)) == len(prints)
+    assert all(run["diverged_at"] is None for run in runs.values())
+    noise = runs["reduction_order", 0]["distance_over_travelled"]["3"]
+    assert 0 < noise < 1e-4
+    amplified = runs["order_1e6", 0]["distance_over_travelled"]["3"]
+    assert amplified > 100 * noise
+    assert runs["float32", 0]["distance_over_travelled"]["3"] == 0
+    with open(tmp_path / "seed_11.csv") as file:
+        rows = list(csv.DictReader(file))
+    # One bin each, and the loss of copying the last frame.
+    assert len(rows) == len(TINY.treatments) + 1
+    assert {row["update"] for row in rows} == {"3"}
+    last = [row for row in rows if (row["arm"], row["draw"]) == ("float32", "0")]
+    assert float(last[0]["loss"]) > 0
+
+
+def test_the_same_seed_gives_the_same_bits():
+    quick = dataclasses.replace(TINY, treatments=TINY.treatments[:2])
+    first = [follow.train(quick, t, 11).sha256 for t in quick.treatments]
+    follow._update.cache_clear()
+    assert [follow.train(quick, t, 11).sha256 for t in quick.treatments] == first

@@ -1,0 +1,100 @@
+"""A network as one object: what it says of itself, and how it is found again."""
+
+import json
+
+import numpy as np
+import pytest
+
+from prednet_jax import tasks
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.errors import UserError
+from prednet_jax.objectives import Method
+
+LOTTER = PredNetConfig(
+    channels=(3, 6), height=24, width=32, r_channels=(2, 4), variant="lotter"
+)
+CONFIGS = (LOTTER, PredNetConfig(), AutoencoderConfig(hidden=(4,)))
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_manifest_names_the_network(config):
+    task = tasks.of(config)
+    found = tasks.recorded(task.name, json.loads(json.dumps(task.network())))
+    assert found == task
+    assert hash(found) == hash(task)
+    assert found.config == config
+    assert task not in [tasks.of(other) for other in CONFIGS if other != config]
+
+
+def test_flags_are_those_off_the_default():
+    assert tasks.of(LOTTER).flags() == (
+        "--model=prednet",
+        "--channels=3,6",
+        "--variant=lotter",
+        "--height=24",
+        "--width=32",
+        "--r_channels=2,4",
+    )
+    # The channels come from the images.
+    colour = tasks.of(AutoencoderConfig(channels=3, hidden=(4,)))
+    assert colour.flags() == ("--model=autoencoder", "--hidden=4")
+
+
+def test_each_has_the_optimiser_of_its_publication():
+    watanabe, lotter = tasks.of(PredNetConfig()).adam(10), tasks.of(LOTTER).adam(10)
+    assert [watanabe.at(update) for update in (1, 10)] == [1e-3, 1e-3]
+    assert watanabe.eps == 1e-8
+    np.testing.assert_allclose(
+        [lotter.at(u) for u in (1, 5, 6, 10)], [1e-3] * 2 + [1e-4] * 2
+    )
+    assert lotter.eps == 1e-7
+
+
+def test_a_convolution_is_replaced_where_there_is_one():
+    task = tasks.of(LOTTER)
+    assert task.with_convolution("im2col", where="auto").config.convolution == "im2col"
+    assert task.with_convolution("im2col", where="xla") is task
+    dense = tasks.of(AutoencoderConfig())
+    assert dense.with_convolution("im2col") is dense
+
+
+def test_the_autoencoder_refuses_what_is_prednets():
+    with pytest.raises(UserError, match="objective='errors': expected none with mod"):
+        tasks.of(AutoencoderConfig()).check(Method(objective="errors"))
+    tasks.of(LOTTER).check(Method(objective="errors"))
+
+
+MODULE = """
+from prednet_jax.tasks import Task
+
+class Mine(Task):
+    frame = (8, 8, 1)
+
+    def init_params(self, key):
+        return {}
+
+MINE = Mine()
+NUMBER = 3
+"""
+
+
+def test_a_task_from_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "of_mine.py").write_text(MODULE)
+    (tmp_path / "broken_of_mine.py").write_text("import not_installed_anywhere")
+    task = tasks.load("of_mine:MINE")
+    assert task.flags() == ("--model=of_mine:MINE",)
+    assert tasks.recorded("of_mine:MINE", task.network()) is task
+    for name, message in (
+        ("of_mine", "expected prednet, autoencoder or module:object"),
+        ("of_mine:", "expected prednet, autoencoder or module:object"),
+        ("of_mine:NUMBER", "found 3"),
+        ("of_mine:YOURS", "found None"),
+        ("not_there:MINE", "no module not_there"),
+    ):
+        with pytest.raises(UserError, match=message):
+            tasks.load(name)
+    # What is wrong inside the module is its author's to see.
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        tasks.load("broken_of_mine:MINE")
