@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat, elementwise
-from prednet_jax.noise.partials import Cut, NoOrder
+from prednet_jax.noise import compat
+from prednet_jax.noise.arithmetic import elementwise
+from prednet_jax.noise.arithmetic.partials import Cut, NoOrder
 from prednet_jax.noise.rules import profiles, registry
 from prednet_jax.noise.rules.elementwise import MATRIX_PRODUCTS
 from prednet_jax.noise.rules.registry import FirstOrder
@@ -43,7 +44,7 @@ class Action(NamedTuple):
 
     Attributes:
         order: the reduction order that acts, if any, and `cut` how it cuts the sum.
-        cut: see `partials`.
+        cut: see `arithmetic.partials`.
         operands: the format to which operands are rounded.
         results: the noises on the result.
         reason: why the order of a sum is left alone.

@@ -13,8 +13,8 @@ import jax
 
 from prednet_jax.noise.action import result_type
 from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.arithmetic.partials import NoOrder
 from prednet_jax.noise.errors import UncoveredReductionError
-from prednet_jax.noise.partials import NoOrder
 from prednet_jax.noise.plan import Plan, Step, plan
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.specs import NoiseSpec, parts

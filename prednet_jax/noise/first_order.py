@@ -11,8 +11,9 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat, elementwise, reductions
+from prednet_jax.noise import compat
 from prednet_jax.noise.action import Action, result_type
+from prednet_jax.noise.arithmetic import elementwise, permutations
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.words import Words, on_device, path_salt
 
@@ -110,12 +111,12 @@ def _ordered(
     def added(source: Any, *operands: Array) -> Array:
         initial, sums = cut.split(*operands)
         if drawn is None:
-            grid = reductions.tile_grid(sums[0].shape, spec.granularity, spec.tile)
+            grid = permutations.tile_grid(sums[0].shape, spec.granularity, spec.tile)
             salt = path_salt(step.path)
-            orders = reductions.draw_orders(source, grid, cut.pieces, salt)
+            orders = permutations.draw_orders(source, grid, cut.pieces, salt)
         else:
             orders = source
-        total = reductions.randomly_ordered_sum(orders, sums, spec.tile, initial)
+        total = permutations.randomly_ordered_sum(orders, sums, spec.tile, initial)
         return lax.convert_element_type(total, dtype)
 
     @ordered.defjvp

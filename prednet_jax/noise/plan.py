@@ -19,8 +19,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from prednet_jax.noise import compat, fusion, reductions
+from prednet_jax.noise import compat, fusion
 from prednet_jax.noise.action import Action, Noise, action_on, sort_noise
+from prednet_jax.noise.arithmetic import permutations
 from prednet_jax.noise.chains import add_any_chains
 from prednet_jax.noise.errors import UnsupportedPrimitiveError
 from prednet_jax.noise.rules import registry
@@ -253,7 +254,7 @@ def _draw(path: str, equation: compat.Equation, action: Action) -> Draw:
     assert action.order is not None
     assert action.cut is not None
     shape = equation.outvars[0].aval.shape
-    grid = reductions.tile_grid(shape, action.order.granularity, action.order.tile)
+    grid = permutations.tile_grid(shape, action.order.granularity, action.order.tile)
     return Draw(path, action.cut.pieces, grid)
 
 

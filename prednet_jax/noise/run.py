@@ -17,7 +17,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 from jax.extend import core
 
-from prednet_jax.noise import compat, first_order, random_bits, reductions
+from prednet_jax.noise import compat, first_order
+from prednet_jax.noise.arithmetic import permutations, random_bits
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.plan import Draw, Plan, Step
 from prednet_jax.noise.rules import registry
@@ -135,7 +136,7 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
     def half(_: None, step: Array) -> tuple[None, dict[int, tuple[Array, ...]]]:
         inner = random_bits.fold(source, step)
         return None, {
-            n: reductions.draw_orders(inner, (-(-total // 2),), n, (*salt, n))
+            n: permutations.draw_orders(inner, (-(-total // 2),), n, (*salt, n))
             for n, total in totals.items()
         }
 

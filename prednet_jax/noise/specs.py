@@ -49,12 +49,12 @@ class ReductionOrder(NoiseSpec):
     """Partial sums accumulated in a random order, as split-K and atomics do.
 
     Every reduction is cut into `partials` consecutive pieces; each piece is summed as
-    XLA sums it, and the pieces are then added one after another in a drawn order.
-    All orders are equally likely (see `reductions`).
+    XLA sums it, and the pieces are then added one after another in a drawn order. All
+    orders are equally likely.
 
     Attributes:
         partials: pieces of each reduction, 3 to 64. Two are too few: addition
-            commutes. A short contraction is cut into fewer (see `reductions`).
+            commutes. A short contraction is cut into fewer (see `arithmetic.partials`).
         granularity: for whom an order is drawn. `"shared"`: one for all outputs of a
             reduction; two identical hidden units then stay identical. `"tile"`: one
             for each `tile` x `tile` block of outputs (rows: all leading dimensions;
@@ -233,9 +233,7 @@ class BitFlip(NoiseSpec):
         if self.index is not None:
             errors.integer("index", self.index, 0, (1 << 63) - 1)
             if self.leaf is None:
-                raise NoiseError(
-                    f"index={self.index!r}, leaf=None: expected a leaf too"
-                )
+                raise NoiseError(f"index={self.index}, leaf=None: expected a leaf too")
 
 
 @dataclass(frozen=True)

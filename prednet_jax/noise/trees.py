@@ -19,8 +19,8 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import error_free, random_bits, rounding
-from prednet_jax.noise.error_free import format_of, from_bits, guard, to_bits
+from prednet_jax.noise.arithmetic import error_free, random_bits, rounding
+from prednet_jax.noise.arithmetic.error_free import format_of, from_bits, guard, to_bits
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.specs import BitFlip, GradientGaussian, NoiseSpec, parts

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from prednet_jax.noise.error_free import format_of
+from prednet_jax.noise.arithmetic.error_free import format_of
 from prednet_jax.noise.errors import NoiseError
 
 # Distances in ulps are counted up to this; the last bin holds all larger ones.

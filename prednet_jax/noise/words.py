@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from jax import Array, lax
 
-from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise import compat
+from prednet_jax.noise.arithmetic import random_bits
 from prednet_jax.noise.errors import NoiseError
 
 

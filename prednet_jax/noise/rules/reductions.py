@@ -1,7 +1,8 @@
 """Which primitives are sums, and how each is cut; which are left alone, and why.
 
 `CUTS` names the sums whose order `ReductionOrder` draws, with the function that cuts
-each (see `partials`). `LEFT_ALONE` names the other float reductions, with the reason.
+each (see `arithmetic.partials`). `LEFT_ALONE` names the other float reductions, with
+the reason.
 """
 
 from __future__ import annotations
@@ -9,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from prednet_jax.noise import partials
-from prednet_jax.noise.partials import Cut
+from prednet_jax.noise.arithmetic import products, sums
+from prednet_jax.noise.arithmetic.partials import Cut
 
 CUTS: Mapping[str, Callable[..., Cut | str]] = MappingProxyType(
     {
-        "dot_general": partials.plan_dot,
-        "conv_general_dilated": partials.plan_conv,
-        "reduce_sum": partials.plan_sum,
-        "reduce_window_sum": partials.plan_window,
-        "cumsum": partials.plan_cumsum,
-        "scatter-add": partials.plan_scatter_add,
-        "select_and_scatter_add": partials.plan_select_and_scatter_add,
-        "psum": partials.plan_psum,
-        "psum_invariant": partials.plan_psum,
+        "dot_general": products.cut_dot,
+        "conv_general_dilated": products.cut_conv,
+        "reduce_sum": sums.cut_sum,
+        "reduce_window_sum": sums.cut_window,
+        "cumsum": sums.cut_cumsum,
+        "scatter-add": sums.cut_scatter_add,
+        "select_and_scatter_add": sums.cut_select_and_scatter_add,
+        "psum": sums.cut_psum,
+        "psum_invariant": sums.cut_psum,
         # Of whole chains of them; see `chains`.
-        "add_any": lambda spec, params, *terms: partials.plan_add_any(terms),
+        "add_any": lambda spec, params, *terms: sums.cut_add_any(terms),
     }
 )
 

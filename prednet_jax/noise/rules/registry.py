@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from jax.extend import core
 
 from prednet_jax.noise import compat
+from prednet_jax.noise.arithmetic.partials import Cut
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.partials import Cut
 from prednet_jax.noise.words import Words
 
 Params = Mapping[str, Any]
