@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
         _flags.check_numbers(low, name)
     import jax
 
-    from prednet_jax.noise import calibration
+    from prednet_jax.studies import calibration
 
     # A program read from a cache on disk was not compiled again.
     jax.config.update("jax_enable_compilation_cache", False)
@@ -126,7 +126,7 @@ def orders() -> dict:
 
 def measure(probe, specs: dict, others: list) -> dict:
     """The measured and the emulated variation of one reduction."""
-    from prednet_jax.noise import calibration
+    from prednet_jax.studies import calibration
 
     calls = calibration.repeated_calls(probe, FLAGS.repeats)
     compilations = calibration.repeated_compilations(probe, FLAGS.compilations)
@@ -192,7 +192,7 @@ def write_outputs(probes, path: str) -> None:
     """The first output of every probe, for a parent process."""
     import numpy as np
 
-    from prednet_jax.noise import calibration
+    from prednet_jax.studies import calibration
 
     np.savez(path, **{p.name: calibration.repeated_calls(p, 1)[0] for p in probes})
 

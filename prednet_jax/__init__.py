@@ -2,16 +2,28 @@
 
 The public names; everything else is reached through its module, such as
 `prednet_jax.noise.inject` or `prednet_jax.curvature.extreme_eigenpairs`.
+
+Each name is imported when it is first used: `import prednet_jax.noise` loads JAX and
+NumPy alone, and a training process no statistics.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from prednet_jax import noise, objectives, optimizers, saddles, weights
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.models.parameters import init_params
-from prednet_jax.models.prednet import predict
-from prednet_jax.training.truncated import train_windows
+if TYPE_CHECKING:
+    from prednet_jax import (
+        curvature,
+        noise,
+        objectives,
+        optimizers,
+        saddles,
+        statistics,
+        weights,
+    )
+    from prednet_jax.config import AutoencoderConfig, PredNetConfig
+    from prednet_jax.models.parameters import init_params
+    from prednet_jax.models.prednet import predict
+    from prednet_jax.training.truncated import train_windows
 
 __version__ = "0.1.0"
 
@@ -30,19 +42,23 @@ __all__ = [
     "weights",
 ]
 
-# Imported when first used: scipy.stats and pandas take a second and 120 MB, which a
-# training process has no use for.
-_ON_USE = ("curvature", "statistics")
-
-
-if TYPE_CHECKING:
-    from prednet_jax import curvature, statistics
+# Where each public name is; the others are modules.
+_DEFINED_IN = {
+    "AutoencoderConfig": "config",
+    "PredNetConfig": "config",
+    "init_params": "models.parameters",
+    "predict": "models.prednet",
+    "train_windows": "training.truncated",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ON_USE:
-        return importlib.import_module(f"prednet_jax.{name}")
-    raise AttributeError(f"module 'prednet_jax' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'prednet_jax' has no attribute {name!r}")
+    module = importlib.import_module(f"prednet_jax.{_DEFINED_IN.get(name, name)}")
+    found = getattr(module, name) if name in _DEFINED_IN else module
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

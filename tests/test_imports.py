@@ -25,7 +25,8 @@ LAYERS = [
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 # What report may see: it reads records and never runs a model.
 REPORT_SEES = {"report", "records", "errors"}
-INTERNAL = {"transform", "rules", "compat"}
+# The modules of noise/ that may touch what is internal to JAX.
+INTERNAL = {"chains", "compat", "fusion", "linear_solve", "registry", "run"}
 
 
 def room(path):
@@ -72,6 +73,39 @@ def broken(path, here, stem):
 @pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_law(path):
     assert broken(path, room(path), path.stem) == []
+
+
+def test_noise_stands_alone():
+    """It is a product of its own: JAX, NumPy and the standard library."""
+    for path in sorted((PACKAGE / "noise").rglob("*.py")):
+        for name in imports(path):
+            if name.startswith("prednet_jax"):
+                assert name.startswith("prednet_jax.noise"), (path, name)
+            else:
+                own = name.split(".")[0]
+                assert own in {"jax", "numpy", *sys.stdlib_module_names}, (path, name)
+
+
+def loaded_after(statement):
+    """What is in sys.modules of a fresh process after one statement."""
+    code = f"{statement}; import sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_noise_loads_jax_and_numpy_alone():
+    bare = loaded_after("import jax, jax.numpy, jax.extend, numpy")
+    heavy = {
+        "flax", "optax", "scipy", "pandas", "matplotlib", "h5py", "chex", "orbax",
+        "av", "PIL", "statsmodels", "skimage", "sklearn", "tensorflow_datasets",
+        "matfree", "absl", "jaxtyping",
+    }  # fmt: skip
+    here = loaded_after("import prednet_jax.noise")
+    assert not (here - bare) & heavy
+    # The test can fail: the package as a whole does load them.
+    assert "optax" in loaded_after("from prednet_jax import train_windows")
 
 
 def test_every_room_has_a_layer():

@@ -15,6 +15,8 @@ import jax
 import numpy as np
 from jax import Array
 
+from prednet_jax.noise.errors import NoiseError
+
 
 @dataclass(frozen=True)
 class Static:
@@ -29,14 +31,24 @@ class Static:
     values: tuple[Any, ...]
     kinds: tuple[Any, ...]
 
-    @property
-    def hashable(self) -> bool:
-        """Whether a compiled function can be kept for these arguments."""
-        try:
-            hash(self)
-        except TypeError:
-            return False
-        return True
+    def checked(self) -> Static:
+        """Itself, if a compiled function can be kept for these arguments.
+
+        Raises:
+            NoiseError: when an argument is neither an array nor hashable. (To compile
+                anew at each call would take seconds, in silence; to go by identity
+                would miss a change of the argument.)
+        """
+        for value in self.values:
+            try:
+                hash(value)
+            except TypeError:
+                raise NoiseError(
+                    f"argument {value!r}: expected arrays, or what can be hashed, such "
+                    "as a frozen dataclass; or leave it out of the arguments, as in "
+                    "inject(lambda x: fn(x, options), spec), kept between calls"
+                ) from None
+        return self
 
     def call(self, fn: Callable) -> Callable:
         """`fn` as a function of the arrays alone."""

@@ -9,10 +9,15 @@ JAX's own interpreter with a rule for each higher-order primitive.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import os
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax._src import source_info_util
+from jax._src.core import extend_axis_env_nd
 from jax._src.interpreters import mlir
 from jax._src.lax.lax import _convert_element_type
 from jax.extend import core
@@ -33,12 +38,17 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return getattr(jaxpr, "jaxpr", jaxpr), consts
 
 
+def is_jaxpr(value: Any) -> bool:
+    """Whether a value is a jaxpr, open or closed."""
+    return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
+
+
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """Every jaxpr among the parameters of an equation, open or closed."""
     found = []
     for value in params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, core.Jaxpr | core.ClosedJaxpr):
+            if is_jaxpr(item):
                 found.append(item)
     return found
 
@@ -72,6 +82,11 @@ def scope(equation: Equation) -> str:
     return str(equation.source_info.name_stack)
 
 
+def settings(equation: Equation) -> contextlib.AbstractContextManager:
+    """The settings under which an equation was traced."""
+    return equation.ctx.manager
+
+
 @contextlib.contextmanager
 def context(equation: Equation) -> Iterator[None]:
     """The settings under which an equation was traced, and its named scope.
@@ -79,7 +94,7 @@ def context(equation: Equation) -> Iterator[None]:
     The scope is entered by name, so that profiles and later traces still see it.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(equation.ctx.manager)
+        stack.enter_context(settings(equation))
         for name in filter(None, scope(equation).split("/")):
             stack.enter_context(jax.named_scope(name))
         yield
@@ -128,6 +143,59 @@ def weakly_typed(x: Any) -> Any:
     return _convert_element_type(x, x.dtype, weak_type=True)
 
 
-def manual_axes(params: dict[str, Any]) -> frozenset[str]:
+def manual_axes(params: Mapping[str, Any]) -> frozenset[str]:
     """The mesh axes that a shard_map equation makes manual."""
     return frozenset(params["newly_manual_axes"])
+
+
+def manual_axis_sizes(params: Mapping[str, Any]) -> dict[str, int]:
+    """Sizes of the mesh axes that a shard_map equation makes manual."""
+    manual = manual_axes(params)
+    return {k: v for k, v in params["mesh"].shape.items() if k in manual}
+
+
+def axes_in_scope(sizes: Mapping[str, int]) -> contextlib.AbstractContextManager:
+    """Lets `lax.axis_size` find these axes, as inside their shard_map."""
+    return extend_axis_env_nd(list(sizes.items()))
+
+
+def source(equation: Equation, jaxpr: Any) -> str:
+    """The user's line that made an equation, as "file.py:12 in function".
+
+    Args:
+        equation: of `jaxpr`.
+        jaxpr: open. Frames outside of the function that it was traced from do not
+            count: JAX keeps what it traced, and they may be another caller's.
+
+    Returns:
+        The innermost frame of a file that is neither JAX's, nor another library's, nor
+        of this package's noise; "" where there is none.
+    """
+    traceback = equation.source_info.traceback
+    codes, positions = traceback.raw_frames() if traceback else ((), ())
+    traced = getattr(jaxpr.debug_info, "func_src_info", "") or ""
+    for code, position in zip(codes, positions, strict=True):
+        if _is_users(code.co_filename):
+            frame = source_info_util.raw_frame_to_frame(code, position)
+            name = code.co_qualname.rsplit(".", 1)[-1]
+            return f"{os.path.basename(code.co_filename)}:{frame.start_line} in {name}"
+        if traced.endswith(f" at {code.co_filename}:{code.co_firstlineno}"):
+            break
+    return ""
+
+
+@functools.cache
+def _is_users(filename: str) -> bool:
+    """Whether a file is neither a library's nor of this package."""
+    if not source_info_util.is_user_filename(filename):
+        return False
+    if {"site-packages", "dist-packages"} & set(filename.split(os.sep)):
+        return False
+    return not filename.startswith(_NOT_USERS)
+
+
+_NOT_USERS = (
+    "<frozen",
+    os.path.join(os.path.dirname(__file__), ""),
+    os.path.join(sysconfig.get_path("stdlib"), ""),
+)

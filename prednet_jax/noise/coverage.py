@@ -1,8 +1,7 @@
-"""What a noise reaches in a function, and what it leaves alone.
+"""What a noise reaches in a function, and what it leaves alone: a plan, printed.
 
-The report comes from a dry run of the transform itself, on shapes alone: every decision
-that `inject` would make is listed, with the path by which `inject(only=...)` and
-`localize` know the equation.
+Every decision of the plan that `inject` would run is listed, with the path by which
+`inject(only=...)` and `localize` know the equation.
 """
 
 from __future__ import annotations
@@ -11,17 +10,32 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from jax import numpy as jnp
 
-from prednet_jax.noise import transform
+from prednet_jax.noise.action import result_type
 from prednet_jax.noise.arguments import split_static
-from prednet_jax.noise.specs import NoiseSpec
-from prednet_jax.noise.streams import State
-from prednet_jax.noise.transform import Entry
+from prednet_jax.noise.arithmetic.partials import NoOrder
+from prednet_jax.noise.errors import UncoveredReductionError
+from prednet_jax.noise.plan import Plan, Step, plan
+from prednet_jax.noise.rules import registry
+from prednet_jax.noise.specs import NoiseSpec, parts
 
 
-class UncoveredReductionError(ValueError):
-    """Strict coverage found a float reduction that is left alone."""
+class Entry(NamedTuple):
+    """What happens to one equation.
+
+    Attributes:
+        primitive: its name.
+        path: where it is, such as `3:scan/0:dot_general`.
+        reason: the noise that acts on it, or why none does.
+        has_order: False for a reduction of which every order gives the same bits.
+        source: the user's line that made it, such as `model.py:12 in loss`.
+    """
+
+    primitive: str
+    path: str
+    reason: str
+    has_order: bool = True
+    source: str = ""
 
 
 class Report(NamedTuple):
@@ -42,9 +56,9 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         lines = [f"perturbed: {len(self.perturbed)}"]
-        lines += [f"  {e.path}  {e.reason}" for e in self.perturbed]
+        lines += map(_line, self.perturbed)
         lines += [f"untouched: {len(self.untouched)}"]
-        lines += [f"  {e.path}  {e.reason}" for e in self.untouched]
+        lines += map(_line, self.untouched)
         return "\n".join(lines)
 
 
@@ -64,25 +78,15 @@ def coverage(
         its two lists.
 
     Raises:
+        NoiseError: when `spec` is no noise spec.
         UncoveredReductionError: on a call, under `strict`, naming the reductions.
     """
+    parts(spec)
 
     def report(*args: Any, **kwargs: Any) -> Report:
-        record: dict[str, tuple[bool, Entry]] = {}
-        acting = transform.sort_noise(spec)
-        noise = (acting or transform.Noise(None, None, None))._replace(record=record)
         static, arrays = split_static((args, kwargs))
-
-        def dry(words: jax.Array, *arrays: jax.Array) -> Any:
-            state = State(words, words)
-            return transform.evaluate(noise, state, static.call(fn), arrays)
-
-        jax.eval_shape(dry, jax.ShapeDtypeStruct((2,), jnp.uint32), *arrays)
-        entries = list(record.values())
-        found = Report(
-            tuple(entry for acted, entry in entries if acted),
-            tuple(entry for acted, entry in entries if not acted),
-        )
+        closed = jax.make_jaxpr(static.call(fn))(*arrays)
+        found = Report(*entries(plan(closed, spec)))
         if strict and found.uncovered:
             listed = "; ".join(f"{e.path} ({e.reason})" for e in found.uncovered)
             raise UncoveredReductionError(
@@ -92,3 +96,50 @@ def coverage(
         return found
 
     return report
+
+
+def entries(made: Plan) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+    """The perturbed equations of a plan, and the float reductions left alone."""
+    perturbed, untouched = [], []
+    for step in made.walk():
+        if step.bodies:
+            continue
+        if step.action.any:
+            perturbed.append(
+                Entry(step.name, step.path, _noises(step), True, step.source)
+            )
+        elif _is_float_reduction(step):
+            reason = step.action.reason
+            ordered = not isinstance(reason, NoOrder)
+            untouched.append(
+                Entry(step.name, step.path, str(reason), ordered, step.source)
+            )
+    return tuple(perturbed), tuple(untouched)
+
+
+def _line(entry: Entry) -> str:
+    where = f"  [{entry.source}]" if entry.source else ""
+    return f"  {entry.path}  {entry.reason}{where}"
+
+
+def _noises(step: Step) -> str:
+    """What acts on a step, in words."""
+    action, found = step.action, []
+    if action.operands is not None:
+        found.append(f"operands in {action.operands.format}")
+    if action.order is not None and action.cut is not None:
+        order = action.order.granularity
+        found.append(f"{action.cut.pieces} pieces in random order, {order}")
+    if action.results is not None:
+        found += [type(part).__name__ for part in parts(action.results)]
+    return "; ".join(found)
+
+
+def _is_float_reduction(step: Step) -> bool:
+    rule = registry.find(step.name)
+    if not isinstance(rule, registry.FirstOrder):
+        return False
+    is_sum = rule.cut is not None or bool(rule.left_alone)
+    return is_sum and jax.numpy.issubdtype(
+        result_type(step.equation), jax.numpy.inexact
+    )

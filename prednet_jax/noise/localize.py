@@ -34,11 +34,11 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise import transform
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import coverage
-from prednet_jax.noise.specs import NoiseSpec
-from prednet_jax.noise.streams import initial_state
+from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.inject import evaluate
+from prednet_jax.noise.specs import NoiseSpec, at
 from prednet_jax.noise.variability import l2_distance
 
 
@@ -49,14 +49,16 @@ class Culprit(NamedTuple):
         path: as `coverage` lists it and `inject(only=...)` takes it.
         primitive: its name.
         effect: of this equation alone.
+        source: the user's line that made it, such as `model.py:12 in loss`.
     """
 
     path: str
     primitive: str
     effect: float
+    source: str = ""
 
 
-class Report(NamedTuple):
+class Findings(NamedTuple):
     """What `localize` found.
 
     Attributes:
@@ -85,7 +87,10 @@ class Report(NamedTuple):
             f"effect of all {self.equations} equations: {self.effect:.3g}; "
             f"of those not listed: {self.rest:.3g}"
         ]
-        lines += [f"  {c.effect:.3g}  {c.path}" for c in self.culprits]
+        lines += [
+            f"  {c.effect:.3g}  {c.path}" + (f"  [{c.source}]" if c.source else "")
+            for c in self.culprits
+        ]
         return "\n".join(lines)
 
 
@@ -97,7 +102,7 @@ def localize(
     samples: int = 3,
     sets: int = 1,
     distance: Callable[[Any, Any], float] = l2_distance,
-) -> Callable[..., Report]:
+) -> Callable[..., Findings]:
     """Find the equations whose noise moves the result of `fn` most.
 
     Args:
@@ -113,28 +118,25 @@ def localize(
         `search(key, *args, **kwargs)` that gives the report; `key` is a typed PRNG key.
 
     Raises:
-        ValueError: when an option is outside what is accepted, or `spec` acts on no
+        NoiseError: when an option is outside what is accepted, or `spec` acts on no
             computation; on a call, as for `inject`.
     """
     if not 0 < share <= 1:
-        raise ValueError(f"share={share!r}: expected a number in (0, 1]")
-    for name, value in (("samples", samples), ("sets", sets)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}={value!r}: expected an integer of at least 1")
-    noise = transform.sort_noise(spec)
-    if noise is None:
-        raise ValueError(f"spec={spec!r}: expected a noise that acts on a computation")
+        raise NoiseError(f"share={share!r}: expected a number in (0, 1]")
+    integer("samples", samples, 1)
+    integer("sets", sets, 1)
+    acting = at(spec, "computation")
+    if acting is None:
+        raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
 
-    def search(key: Array, /, *args: Any, **kwargs: Any) -> Report:
-        entries = coverage(fn, spec)(*args, **kwargs).perturbed
+    def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:
+        entries = coverage(fn, acting)(*args, **kwargs).perturbed
         static, arrays = split_static((args, kwargs))
 
         @jax.jit
         def run(key: Array, active: Array, *arrays: Array) -> Any:
             switches = {e.path: active[i] for i, e in enumerate(entries)}
-            switched = noise._replace(active=switches)
-            state = initial_state(key)
-            return transform.evaluate(switched, state, static.call(fn), arrays)
+            return evaluate(acting, key, static.call(fn), arrays, switches=switches)
 
         keys = jax.random.split(key, samples)
         nothing = np.zeros(len(entries), bool)
@@ -161,8 +163,8 @@ def localize(
         reports = [
             sorted(
                 (
-                    Culprit(entries[i].path, entries[i].primitive, effect([i]))
-                    for i in s
+                    Culprit(e.path, e.primitive, effect([i]), e.source)
+                    for i, e in ((i, entries[i]) for i in s)
                 ),
                 key=lambda c: -c.effect,
             )
@@ -170,7 +172,7 @@ def localize(
         ]
         rest = effect(left)
         count = 1 + samples * len(known)
-        return Report(tuple(map(tuple, reports)), total, rest, len(entries), count)
+        return Findings(tuple(map(tuple, reports)), total, rest, len(entries), count)
 
     return search
 

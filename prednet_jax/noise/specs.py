@@ -1,6 +1,6 @@
 """What noise: frozen, validated descriptions, and the site at which each acts.
 
-A spec is plain data. `transform.inject` reads the specs of the site
+A spec is plain data. `inject.inject` reads the specs of the site
 `"computation"`, which act on the primitives of a traced function; `trees.perturb_tree`
 reads those of the sites `"gradient"` and `"weights"`, which act once on a pytree.
 Specs compose with `+`, and `at` picks the part that acts at one site.
@@ -11,9 +11,11 @@ Every spec is hashable, so it may be a static argument of a compiled function.
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
+
+from prednet_jax.noise import errors
+from prednet_jax.noise.errors import NoiseError
 
 Site = Literal["computation", "gradient", "weights"]
 
@@ -26,44 +28,6 @@ FORMATS = ("tf32", "bf16", "fp16")
 MAX_PARTIALS = 64
 
 
-def _choice(name: str, value: object, accepted: tuple[str, ...]) -> None:
-    if value not in accepted:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(accepted)}")
-
-
-def _integer(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name}={value!r}: expected an integer")
-    if not low <= value <= high:
-        raise ValueError(f"{name}={value!r}: expected an integer from {low} to {high}")
-
-
-def _positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name}={value!r}: expected a positive number")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name}={value!r}: expected a positive, finite number")
-
-
-def _flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r}: expected True or False")
-
-
-def _names(name: str, value: object) -> None:
-    if value is None:
-        return
-    if (
-        not isinstance(value, tuple)
-        or not value
-        or not all(isinstance(item, str) and item for item in value)
-    ):
-        raise ValueError(
-            f"{name}={value!r}: expected None or a non-empty tuple of primitive "
-            "names, such as ('add', 'mul')"
-        )
-
-
 @dataclass(frozen=True)
 class NoiseSpec:
     """Base of all specs. `site` says where the noise acts."""
@@ -72,9 +36,7 @@ class NoiseSpec:
 
     def __add__(self, other: NoiseSpec) -> NoiseSpec:
         """Both noises, `self` first."""
-        if not isinstance(other, NoiseSpec):
-            return NotImplemented
-        return compose(self, other)
+        return compose(self, other) if isinstance(other, NoiseSpec) else NotImplemented
 
 
 @dataclass(frozen=True)
@@ -87,12 +49,12 @@ class ReductionOrder(NoiseSpec):
     """Partial sums accumulated in a random order, as split-K and atomics do.
 
     Every reduction is cut into `partials` consecutive pieces; each piece is summed as
-    XLA sums it, and the pieces are then added one after another in a drawn order.
-    All orders are equally likely (see `reductions`).
+    XLA sums it, and the pieces are then added one after another in a drawn order. All
+    orders are equally likely.
 
     Attributes:
         partials: pieces of each reduction, 3 to 64. Two are too few: addition
-            commutes. A short contraction is cut into fewer (see `reductions`).
+            commutes. A short contraction is cut into fewer (see `arithmetic.partials`).
         granularity: for whom an order is drawn. `"shared"`: one for all outputs of a
             reduction; two identical hidden units then stay identical. `"tile"`: one
             for each `tile` x `tile` block of outputs (rows: all leading dimensions;
@@ -101,7 +63,14 @@ class ReductionOrder(NoiseSpec):
         schedule: `"call"` (atomics): fresh at each execution and at each step of a
             scan or while loop. `"run"` (autotuning): a function of the key and the
             equation alone, the same at each step of a loop.
-        profile: which primitives are perturbed; see `rules.PROFILES` for the sources.
+        profile: which primitives are perturbed; `rules.profiles` has the sources.
+            `"uniform_worst_case"`: every sum. `"xla_gpu"`: those on XLA's page on GPU
+            determinism. `"chainer_cudnn"`: gradients of convolutions, scatter-add and
+            max-pooling's backward pass. It reads scopes of `jax.named_scope`: a
+            `dot_general` is part of a convolution if a scope around it begins with
+            `conv`; it or a convolution is a gradient if JAX transposed it, if a scope
+            contains `gradient` or `backward`, or by its dimension numbers. What
+            `jax.checkpoint` computes again counts as a forward pass.
         shortest: a sum is cut into 3 pieces instead of `partials` where pieces would
             have fewer terms than this; library kernels do the same, and short pieces
             cost most of the time. (4 where no axis holds three.) Dots and convolutions
@@ -116,12 +85,12 @@ class ReductionOrder(NoiseSpec):
     shortest: int = 256
 
     def __post_init__(self) -> None:
-        _integer("partials", self.partials, 3, MAX_PARTIALS)
-        _integer("shortest", self.shortest, 1, 1 << 30)
-        _choice("granularity", self.granularity, GRANULARITIES)
-        _integer("tile", self.tile, 1, 1 << 20)
-        _choice("schedule", self.schedule, SCHEDULES)
-        _choice("profile", self.profile, PROFILES)
+        errors.integer("partials", self.partials, 3, MAX_PARTIALS)
+        errors.integer("shortest", self.shortest, 1, 1 << 30)
+        errors.choice("granularity", self.granularity, GRANULARITIES)
+        errors.integer("tile", self.tile, 1, 1 << 20)
+        errors.choice("schedule", self.schedule, SCHEDULES)
+        errors.choice("profile", self.profile, PROFILES)
 
 
 @dataclass(frozen=True)
@@ -130,7 +99,7 @@ class Elementwise(NoiseSpec):
 
     Attributes:
         primitives: names of the primitives that are perturbed; None: all of
-            `rules.ARITHMETIC`.
+            `rules.elementwise.ROUNDING`.
         deterministic: the noise is a pure function of the operation and the bits of
             its operands, not of the key or the place in the program (as in Verrou's
             deterministic modes): the same operands make the same error at each
@@ -143,8 +112,8 @@ class Elementwise(NoiseSpec):
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        _names("primitives", self.primitives)
-        _flag("deterministic", self.deterministic)
+        errors.names("primitives", self.primitives)
+        errors.flag("deterministic", self.deterministic)
 
 
 @dataclass(frozen=True)
@@ -160,7 +129,7 @@ class StochasticRounding(Elementwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _integer("mantissa_bits", self.mantissa_bits, 1, 52)
+        errors.integer("mantissa_bits", self.mantissa_bits, 1, 52)
 
 
 @dataclass(frozen=True)
@@ -178,8 +147,8 @@ class MonteCarlo(Elementwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _choice("mode", self.mode, MCA_MODES)
-        _integer("virtual_precision", self.virtual_precision, 2, 53)
+        errors.choice("mode", self.mode, MCA_MODES)
+        errors.integer("virtual_precision", self.virtual_precision, 2, 53)
 
 
 @dataclass(frozen=True)
@@ -190,7 +159,7 @@ class UlpPerturbation(Elementwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _integer("max_ulps", self.max_ulps, 1, 1 << 20)
+        errors.integer("max_ulps", self.max_ulps, 1, 1 << 20)
 
 
 @dataclass(frozen=True)
@@ -207,8 +176,8 @@ class Gaussian(Elementwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _positive("scale", self.scale)
-        _flag("relative", self.relative)
+        errors.positive("scale", self.scale)
+        errors.flag("relative", self.relative)
 
 
 @dataclass(frozen=True)
@@ -223,7 +192,7 @@ class ReducedPrecision(NoiseSpec):
     format: str
 
     def __post_init__(self) -> None:
-        _choice("format", self.format, FORMATS)
+        errors.choice("format", self.format, FORMATS)
 
 
 @dataclass(frozen=True)
@@ -238,7 +207,7 @@ class GradientGaussian(NoiseSpec):
     scale: float
 
     def __post_init__(self) -> None:
-        _positive("scale", self.scale)
+        errors.positive("scale", self.scale)
 
 
 @dataclass(frozen=True)
@@ -258,15 +227,13 @@ class BitFlip(NoiseSpec):
     index: int | None = None
 
     def __post_init__(self) -> None:
-        _integer("bit", self.bit, 0, 63)
+        errors.integer("bit", self.bit, 0, 63)
         if self.leaf is not None and (not isinstance(self.leaf, str) or not self.leaf):
-            raise ValueError(f"leaf={self.leaf!r}: expected None or part of a path")
+            raise NoiseError(f"leaf={self.leaf!r}: expected None or part of a path")
         if self.index is not None:
-            _integer("index", self.index, 0, (1 << 63) - 1)
+            errors.integer("index", self.index, 0, (1 << 63) - 1)
             if self.leaf is None:
-                raise ValueError(
-                    f"index={self.index!r} with leaf=None: expected a leaf as well"
-                )
+                raise NoiseError(f"index={self.index}, leaf=None: expected a leaf too")
 
 
 @dataclass(frozen=True)
@@ -282,19 +249,19 @@ class Composition(NoiseSpec):
     def __post_init__(self) -> None:
         specs = self.specs
         if not isinstance(specs, tuple) or len(specs) < 2:
-            raise ValueError(f"specs={specs!r}: expected a tuple of two or more specs")
+            raise NoiseError(f"specs={specs!r}: expected a tuple of two or more specs")
         for spec in specs:
             if not isinstance(spec, NoiseSpec) or isinstance(
                 spec, Composition | Identity
             ):
-                raise ValueError(
+                raise NoiseError(
                     f"specs holds {spec!r}: expected specs other than Identity and "
                     "Composition; use compose() to flatten"
                 )
         for kind in (ReductionOrder, ReducedPrecision):
             found = [spec for spec in specs if isinstance(spec, kind)]
             if len(found) > 1:
-                raise ValueError(f"specs={found!r}: expected at most one of a kind")
+                raise NoiseError(f"specs={found!r}: expected at most one of a kind")
 
 
 def compose(*specs: NoiseSpec) -> NoiseSpec:
@@ -308,7 +275,7 @@ def compose(*specs: NoiseSpec) -> NoiseSpec:
 def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
     """The simple specs of which `spec` consists; none for Identity."""
     if not isinstance(spec, NoiseSpec):
-        raise ValueError(f"spec={spec!r}: expected a noise spec, such as Identity()")
+        raise NoiseError(f"spec={spec!r}: expected a noise spec, such as Identity()")
     if isinstance(spec, Composition):
         return spec.specs
     return () if isinstance(spec, Identity) else (spec,)
@@ -322,7 +289,7 @@ def at(spec: NoiseSpec, site: str) -> NoiseSpec | None:
         site: `"computation"` (use `inject`), `"gradient"` or `"weights"` (use
             `perturb_tree`).
     """
-    _choice("site", site, SITES)
+    errors.choice("site", site, SITES)
     found = [part for part in parts(spec) if part.site == site]
     return compose(*found) if found else None
 

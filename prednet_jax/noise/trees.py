@@ -19,9 +19,10 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import error_free, random_bits, rounding
-from prednet_jax.noise.barrier import materialised
-from prednet_jax.noise.error_free import format_of, from_bits, guard, to_bits
+from prednet_jax.noise.arithmetic import error_free, random_bits, rounding
+from prednet_jax.noise.arithmetic.error_free import format_of, from_bits, guard, to_bits
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.specs import BitFlip, GradientGaussian, NoiseSpec, parts
 
 Tree = TypeVar("Tree")
@@ -40,7 +41,7 @@ def perturb_tree(spec: NoiseSpec, key: Array, tree: Tree) -> Tree:
         A tree of the same structure, shapes and types.
 
     Raises:
-        ValueError: when a BitFlip names a leaf, an index or a bit that is not there, or
+        NoiseError: when a BitFlip names a leaf, an index or a bit that is not there, or
             the tree has no floating-point element.
     """
     state = random_bits.words(key)
@@ -62,7 +63,7 @@ def _floats(tree: object) -> dict[int, Array]:
         if jnp.issubdtype(x.dtype, jnp.floating) and x.size
     }
     if not found:
-        raise ValueError("tree has no floating-point element: expected at least one")
+        raise NoiseError("tree has no floating-point element: expected at least one")
     return found
 
 
@@ -112,7 +113,7 @@ def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
         fmt = format_of(x.dtype)
         uint = fmt.unsigned.type
         if spec.bit >= 8 * x.dtype.itemsize:
-            raise ValueError(
+            raise NoiseError(
                 f"bit={spec.bit!r}: expected 0 to {8 * x.dtype.itemsize - 1} for a "
                 f"weight of type {x.dtype}"
             )
@@ -144,11 +145,11 @@ def _select(spec: BitFlip, tree: object) -> dict[int, Array]:
     found = [i for i in floats if spec.leaf in paths[i]]
     if len(found) != 1:
         names = ", ".join(paths[i] for i in floats)
-        raise ValueError(
+        raise NoiseError(
             f"leaf={spec.leaf!r} matches {len(found)} leaves: expected a part of the "
             f"path of exactly one of {names}"
         )
     leaf = floats[found[0]]
     if spec.index is not None and spec.index >= leaf.size:
-        raise ValueError(f"index={spec.index!r}: expected 0 to {leaf.size - 1}")
+        raise NoiseError(f"index={spec.index!r}: expected 0 to {leaf.size - 1}")
     return {found[0]: leaf}

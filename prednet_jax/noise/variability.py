@@ -26,7 +26,8 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from prednet_jax.noise.error_free import format_of
+from prednet_jax.noise.arithmetic.error_free import format_of
+from prednet_jax.noise.errors import NoiseError
 
 # Distances in ulps are counted up to this; the last bin holds all larger ones.
 ULP_EDGES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 65536)
@@ -46,7 +47,7 @@ def v_ermv(a: Any, b: Any) -> float:
         The mean over all elements, 0 or more.
 
     Raises:
-        ValueError: when structures or shapes differ, or there is no element.
+        NoiseError: when structures or shapes differ, or there is no element.
     """
     total, count = 0.0, 0
     for x, y in _pairs(a, b):
@@ -94,17 +95,17 @@ def spread_and_shift(reference: Any, samples: Sequence[Any]) -> tuple[float, flo
         both in units of the norm of the reference.
 
     Raises:
-        ValueError: with fewer than two samples or a reference of zeros, and as for
+        NoiseError: with fewer than two samples or a reference of zeros, and as for
             `v_ermv`.
     """
     n = len(samples)
     if n < 2:
-        raise ValueError(f"{n} samples: expected two or more")
+        raise NoiseError(f"{n} samples: expected two or more")
     wide = [jax.tree.map(lambda x: np.asarray(x, np.float64), s) for s in samples]
     mean = jax.tree.map(lambda *xs: np.mean(xs, axis=0), *wide)
     norm = l2_distance(reference, jax.tree.map(np.zeros_like, mean))
     if norm == 0:
-        raise ValueError("a reference of zeros: expected one with a norm")
+        raise NoiseError("a reference of zeros: expected one with a norm")
     squares = sum(l2_distance(mean, sample) ** 2 for sample in wide)
     return float(np.sqrt(squares / (n - 1)) / norm), l2_distance(reference, mean) / norm
 
@@ -122,7 +123,7 @@ def churn(
             booleans are decisions; of floats `[..., classes]` the argmax is.
 
     Raises:
-        ValueError: as for `v_ermv`, and for floats without an axis of classes.
+        NoiseError: as for `v_ermv`, and for floats without an axis of classes.
     """
 
     def decisions(x: Any) -> np.ndarray:
@@ -132,7 +133,7 @@ def churn(
         if x.dtype.kind in "iub":
             return x
         if x.ndim < 1 or x.shape[-1] < 2:
-            raise ValueError(
+            raise NoiseError(
                 f"predictions of shape {x.shape}: expected integers, or floats "
                 "[..., classes] with two classes or more"
             )
@@ -155,7 +156,7 @@ def ulp_distance(a: Any, b: Any) -> np.ndarray:
     found = []
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         if jnp.dtype(x.dtype) != jnp.dtype(y.dtype) or np.shape(x) != np.shape(y):
-            raise ValueError(
+            raise NoiseError(
                 f"arrays of {x.dtype} {np.shape(x)} and {y.dtype} {np.shape(y)}: "
                 "expected the same type and shape"
             )
@@ -187,16 +188,16 @@ def _pairs(a: Any, b: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     left: Any = jax.tree.structure(a)
     right: Any = jax.tree.structure(b)
     if left != right:
-        raise ValueError(f"trees {left} and {right}: expected the same structure")
+        raise NoiseError(f"trees {left} and {right}: expected the same structure")
     pairs = [
         (np.asarray(x, np.float64), np.asarray(y, np.float64))
         for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     ]
     for x, y in pairs:
         if x.shape != y.shape:
-            raise ValueError(f"shapes {x.shape} and {y.shape}: expected the same")
+            raise NoiseError(f"shapes {x.shape} and {y.shape}: expected the same")
     if not sum(x.size for x, _ in pairs):
-        raise ValueError("trees without elements: expected at least one")
+        raise NoiseError("trees without elements: expected at least one")
     return iter(pairs)
 
 

@@ -124,7 +124,8 @@ def measure(
 
 def _noisy_gradient(function: SaddleFunction, spec: noise.NoiseSpec) -> Callable:
     """`gradient(key, x, rotation)` under a noise."""
-    inject = noise.inject(saddles.rotated_gradient(function), spec)
+    inside = noise.at(spec, "computation") or noise.Identity()
+    inject = noise.inject(saddles.rotated_gradient(function), inside)
     on_gradient = noise.at(spec, "gradient")
 
     def gradient(key: jax.Array, x: jax.Array, rotation: jax.Array) -> jax.Array:

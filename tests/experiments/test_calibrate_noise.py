@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax.noise import calibration
 from prednet_jax.noise.specs import ReductionOrder
+from prednet_jax.studies import calibration
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = [sys.executable, str(ROOT / "experiments" / "calibrate_noise.py")]

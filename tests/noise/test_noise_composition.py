@@ -4,6 +4,8 @@ Every construct holds one sum with an order and stands in one program with the o
 compiled once for each way of combining noise and derivative.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -305,13 +307,9 @@ def test_bad_keys_are_refused():
         noise.inject(layer, ORDER)(KEYS, X)
 
 
+@dataclasses.dataclass(frozen=True)
 class Options:
-    """Not hashable, as configurations often are not."""
-
-    __hash__ = None
-
-    def __init__(self, scale):
-        self.scale = scale
+    scale: float
 
 
 @pytest.mark.parametrize("spec", [ORDER, noise.Identity()], ids=["order", "none"])
@@ -327,8 +325,30 @@ def test_arguments_that_are_no_arrays_reach_the_function(spec):
     np.testing.assert_allclose(run(KEYS[0], Options(2.0), X), one + 1, 1e-6)
     signs = [run(KEYS[0], Options(2.0), X, KEYS[1], sign=s) for s in (0.0, -0.0)]
     assert signs[0] == -signs[1] > 0
-    hashable = noise.inject(lambda x, sign: jnp.copysign(x.sum(), sign), spec)
-    assert hashable(KEYS[0], X, 0.0) == -hashable(KEYS[0], X, -0.0)
+
+
+def test_equal_arguments_compile_once():
+    traced = []
+
+    def scaled(options, x):
+        traced.append(options)
+        return x * options.scale
+
+    run = noise.inject(scaled, noise.UlpPerturbation())
+    for scale in (2.0, 2.0, 3.0):
+        run(KEYS[0], Options(scale), X)
+    assert traced == [Options(2.0), Options(3.0)]
+
+
+def test_an_argument_that_cannot_be_hashed_is_refused():
+    """To compile anew at each call would take seconds, in silence."""
+
+    class Unhashable:
+        __hash__ = None
+
+    run = noise.inject(lambda options, x: x * 2, noise.UlpPerturbation())
+    with pytest.raises(noise.NoiseError, match=r"Unhashable.*expected arrays, or what"):
+        run(KEYS[0], Unhashable(), X)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)

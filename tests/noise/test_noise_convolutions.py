@@ -7,7 +7,7 @@ import pytest
 
 from prednet_jax import noise
 from prednet_jax.models import convolution
-from prednet_jax.noise import partials
+from prednet_jax.noise.arithmetic import partials, products
 
 
 @pytest.mark.parametrize("algorithm", convolution.ALGORITHMS)
@@ -56,9 +56,9 @@ def test_pieces_made_at_once_are_those_made_one_by_one(name, count, monkeypatch)
     )(x, kernel).jaxpr.eqns
     spec = noise.ReductionOrder(partials=count, shortest=1)
     found = []
-    for limit in (partials.SMALL_CONVOLUTION, 0):
-        monkeypatch.setattr(partials, "SMALL_CONVOLUTION", limit)
-        cut = partials.plan_conv(spec, equation.params, x, kernel)
+    for limit in (products.SMALL_CONVOLUTION, 0):
+        monkeypatch.setattr(products, "SMALL_CONVOLUTION", limit)
+        cut = products.cut_conv(spec, equation.params, x, kernel)
         calls = jax.make_jaxpr(cut.split)(x, kernel).jaxpr.eqns
         convolutions = [e for e in calls if e.primitive is equation.primitive]
         assert len(convolutions) == (1 if limit else cut.pieces)
@@ -77,7 +77,7 @@ def test_wide_pieces_are_made_one_by_one(features, calls):
             x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
     )(x, kernel).jaxpr.eqns
-    cut = partials.plan_conv(noise.ReductionOrder(), equation.params, x, kernel)
+    cut = products.cut_conv(noise.ReductionOrder(), equation.params, x, kernel)
     split = jax.make_jaxpr(cut.split)(x, kernel).jaxpr.eqns
     assert cut.pieces == 3
     assert sum(e.primitive is equation.primitive for e in split) == calls
@@ -96,7 +96,7 @@ def test_a_filter_gradient_is_cut_along_the_longer_map():
         )
     )(x, x).jaxpr.eqns
     spec = noise.ReductionOrder(shortest=1)
-    cut = partials.plan_conv(spec, equation.params, x, x)
+    cut = products.cut_conv(spec, equation.params, x, x)
     kernels = [
         e.invars[1].aval.shape
         for e in jax.make_jaxpr(cut.split)(x, x).jaxpr.eqns
@@ -135,4 +135,4 @@ def test_a_piece_of_the_window_is_everywhere_if_each_output_has_a_term(
         (terms(kernel.at[:a].set(0).at[b:].set(0)) > 0).all()
         for a, b in partials.bounds(window, n)
     )
-    assert partials._is_everywhere(params, x, kernel, shape, 0, n) == held
+    assert products._is_everywhere(params, x, kernel, shape, 0, n) == held

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax.noise import elementwise, error_free, random_bits
+from prednet_jax.noise.arithmetic import elementwise, error_free, random_bits
 from prednet_jax.noise.specs import (
     Composition,
     Gaussian,

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from prednet_jax.noise import random_bits, reductions
+from prednet_jax.noise.arithmetic import permutations, random_bits
 
 DRAWS = 20_000
 
@@ -17,9 +17,9 @@ DRAWS = 20_000
 def drawn(request):
     """The number of partial sums, what was drawn, and the orders it stands for."""
     words = random_bits.words(jax.random.key(1))
-    draw = jax.jit(lambda w: reductions.draw_orders(w, (DRAWS,), request.param, (7,)))
+    draw = jax.jit(lambda w: permutations.draw_orders(w, (DRAWS,), request.param, (7,)))
     found = draw(words)
-    return request.param, found, reductions.listed(found, request.param)
+    return request.param, found, permutations.listed(found, request.param)
 
 
 def test_every_order_is_as_likely(drawn):
@@ -43,7 +43,7 @@ def test_sums_are_added_in_the_drawn_order(drawn, begun):
     rng = np.random.default_rng(n)
     terms = rng.standard_normal((n, DRAWS)).astype(np.float32)
     initial = rng.standard_normal(DRAWS).astype(np.float32) if begun else None
-    actual = jax.jit(reductions.add_in_order)(words, tuple(terms), initial)
+    actual = jax.jit(permutations.add_in_order)(words, tuple(terms), initial)
     in_order = np.take_along_axis(terms, orders.T, axis=0)
     expected = in_order[0] if initial is None else initial + in_order[0]
     for term in in_order[1:]:

@@ -15,7 +15,7 @@ import pytest
 from jax import lax
 
 from prednet_jax import noise
-from prednet_jax.noise import reductions
+from prednet_jax.noise.arithmetic import permutations
 
 GRANULARITIES = ("shared", "tile", "element")
 KEYS = jax.random.split(jax.random.key(7), 12)
@@ -102,13 +102,13 @@ SUMS = {
 def observed(request):
     """`run(key, terms)` -> {name: (results, drawn orders, partial sums)}."""
     seen, current = {}, []
-    add_in_order = reductions.add_in_order
+    add_in_order = permutations.add_in_order
 
     def spy(orders, partial_sums, initial=None):
         name = current[0]
 
         def note(orders, partial_sums):
-            seen[name] = (reductions.listed(orders, PARTIALS), np.stack(partial_sums))
+            seen[name] = (permutations.listed(orders, PARTIALS), np.stack(partial_sums))
 
         jax.debug.callback(note, tuple(orders), tuple(partial_sums))
         return add_in_order(orders, partial_sums, initial)
@@ -128,7 +128,7 @@ def observed(request):
         return {name: (out[name], *seen[name]) for name in SUMS}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reductions, "add_in_order", spy)
+        patch.setattr(permutations, "add_in_order", spy)
         # Traced here, while the spy is in place.
         run(KEYS[0], np.zeros((PARTIALS, 2, ROWS, COLUMNS), np.float32))
     return request.param, run

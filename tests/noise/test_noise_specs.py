@@ -43,7 +43,7 @@ KEYS = jax.random.split(jax.random.key(3), 2)
         (lambda: noise.BitFlip(bit=64), "bit=64: expected an integer from 0 to 63"),
         (lambda: noise.BitFlip(leaf=""), "leaf='': expected None or part of a path"),
         (lambda: noise.BitFlip(leaf="w", index=-1), "index=-1: expected an integer"),
-        (lambda: noise.BitFlip(index=1), "index=1 with leaf=None: expected a leaf"),
+        (lambda: noise.BitFlip(index=1), "index=1, leaf=None: expected a leaf"),
         (lambda: noise.Composition((noise.BitFlip(),)), "a tuple of two or more"),
         (
             lambda: noise.Composition((noise.Identity(), noise.BitFlip())),
@@ -208,10 +208,14 @@ def test_sums_of_specs_are_flat_and_split_by_site():
     assert noise.at(whole, "gradient") == gradient
     assert noise.at(whole, "weights") == flip
     assert noise.at(ulp, "weights") is None
-    # Noise for other sites is none in a computation.
-    text = str(jax.make_jaxpr(noise.inject(jnp.tanh, gradient + flip))(KEYS[0], 1.0))
-    assert text.count("tanh") == 1
-    assert "xor" not in text
+
+
+@pytest.mark.parametrize("other", [noise.GradientGaussian(0.1), noise.BitFlip()])
+def test_noise_of_another_site_is_refused_not_left_out(other):
+    """`inject` would do nothing; the message says what does something."""
+    for spec in (other, noise.UlpPerturbation() + other):
+        with pytest.raises(noise.NoiseError, match=r"noise\.perturb_tree"):
+            noise.inject(jnp.tanh, spec)
 
 
 A = jnp.asarray(np.random.default_rng(0).standard_normal((6, 40)), jnp.float32)

@@ -68,7 +68,7 @@ def test_window_one_has_no_stale_targets():
 def test_window_one_needs_the_watanabe_form():
     config = PredNetConfig(channels=(1, 2), height=4, width=4, variant="lotter")
     params = init_params(config, jax.random.key(0))
-    with pytest.raises(ValueError, match="window=1: expected at least 2 with 'lotter'"):
+    with pytest.raises(ValueError, match=r"window=1: expected .* at least 2"):
         train_windows(params, config, FRAMES, window=1)
 
 

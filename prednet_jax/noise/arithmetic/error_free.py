@@ -26,6 +26,8 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from prednet_jax.noise.errors import NoiseError
+
 # The operations whose exact result is known, and how many operands they have.
 ERROR_FREE = MappingProxyType(
     {"add": 2, "sub": 2, "add_any": 2, "mul": 2, "square": 1, "div": 2, "sqrt": 1}
@@ -56,11 +58,11 @@ def format_of(dtype: jax.typing.DTypeLike) -> Format:
     """The format of float16, bfloat16, float32 or float64.
 
     Raises:
-        ValueError: for any other type.
+        NoiseError: for any other type.
     """
     name = jnp.dtype(dtype).name
     if name not in ("float16", "bfloat16", "float32", "float64"):
-        raise ValueError(
+        raise NoiseError(
             f"dtype={name}: expected float16, bfloat16, float32 or float64"
         )
     info = jnp.finfo(dtype)
@@ -186,7 +188,7 @@ def evaluate(primitive: str, operands: tuple[Array, ...], shape: tuple) -> Array
             return args[0] / args[1]
         case "sqrt":
             return lax.sqrt(args[0])
-    raise ValueError(f"primitive={primitive!r}: expected one of {sorted(ERROR_FREE)}")
+    raise NoiseError(f"primitive={primitive!r}: expected one of {sorted(ERROR_FREE)}")
 
 
 def _halves(x: Array) -> tuple[Array, Array]:

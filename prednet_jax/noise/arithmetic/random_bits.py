@@ -38,6 +38,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
+from prednet_jax.noise.errors import NoiseError
+
 _GOLDEN = 0x9E3779B9
 _A = 0x7FEB352D
 _B = 0x846CA68B
@@ -55,12 +57,12 @@ def words(key: Array) -> Array:
         uint32 [2], well mixed: neighbouring keys give unrelated words.
 
     Raises:
-        ValueError: when `key` is neither.
+        NoiseError: when `key` is neither.
     """
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.key_data(key)
     if key.dtype != jnp.uint32 or key.ndim != 1 or key.size < 1:
-        raise ValueError(
+        raise NoiseError(
             f"key of type {key.dtype} and shape {key.shape}: expected one PRNG key or "
             "its data, uint32 [n]"
         )
@@ -115,7 +117,7 @@ def bits(state: Array, shape: Sequence[int], salt: int | Sequence[int] = 0) -> A
         uint32 of shape `shape`.
 
     Raises:
-        ValueError: when more than 2^32 elements are asked for.
+        NoiseError: when more than 2^32 elements are asked for.
     """
     s0, s1 = salt_words(salt)
     return hash_counter(
@@ -136,7 +138,7 @@ def counter(shape: Sequence[int]) -> Array:
     """Row-major number of each element of an array of this shape, uint32."""
     size = math.prod(shape)
     if size > 1 << 32:
-        raise ValueError(f"shape={tuple(shape)}: expected 2^32 elements at most")
+        raise NoiseError(f"shape={tuple(shape)}: expected 2^32 elements at most")
     return lax.reshape(lax.iota(jnp.uint32, size), tuple(shape))
 
 

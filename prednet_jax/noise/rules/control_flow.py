@@ -1,16 +1,15 @@
 """Loops, branches and calls, rebuilt around the evaluation of their bodies.
 
-One function for each higher-order primitive; `HIGHER_ORDER` names them. Each takes the
-equation, its operands and its place, whose method `inside` evaluates a jaxpr of the
-equation under noise. The public functions of JAX rebuild the loop, so that whatever
-derivative or batching rule they have holds for the result.
+One function for each higher-order primitive; `HIGHER_ORDER` names them. The public
+functions of JAX rebuild the loop, so that whatever derivative or batching rule they
+have holds for the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,38 +19,21 @@ from jax.custom_derivatives import SymbolicZero
 from jax.sharding import PartitionSpec, Sharding
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.streams import State, at_step
-
-Equation = compat.Equation
-
-
-class Place(Protocol):
-    """An equation's surroundings, as `transform` knows them."""
-
-    def inside(
-        self,
-        state: State,
-        jaxpr: Any,
-        args: Sequence[Any],
-        label: str = "",
-        inlined: bool = False,
-    ) -> list[Any]:
-        """Evaluate a jaxpr of the equation; see `transform`."""
-        ...
+from prednet_jax.noise.rules import linear_solve
+from prednet_jax.noise.rules.registry import Call, HigherOrder
+from prednet_jax.noise.words import Words
 
 
-def _inline(here: Place, state: State, equation: Equation, operands: list) -> list:
+def _inline(call: Call, words: Words, operands: list) -> list:
     """A call without a rule of its own: its body."""
-    jaxpr = compat.sub_jaxprs(equation.params)[0]
-    return here.inside(state, jaxpr, operands, inlined=True)
+    return call.body(words, operands)
 
 
-def _jit(here: Place, state: State, equation: Equation, operands: list) -> list:
+def _jit(call: Call, words: Words, operands: list) -> list:
     """A compiled call: its body, with its shardings as constraints."""
-    params = equation.params
-    operands = _constrain(operands, params["in_shardings"])
-    results = here.inside(state, params["jaxpr"], operands, inlined=True)
-    return _constrain(results, params["out_shardings"])
+    operands = _constrain(operands, call.params["in_shardings"])
+    results = call.body(words, operands)
+    return _constrain(results, call.params["out_shardings"])
 
 
 def _constrain(values: list, shardings: Sequence[Any]) -> list:
@@ -61,14 +43,14 @@ def _constrain(values: list, shardings: Sequence[Any]) -> list:
     ]
 
 
-def _scan(here: Place, state: State, equation: Equation, operands: list) -> list:
-    params = equation.params
+def _scan(call: Call, words: Words, operands: list) -> list:
+    params = call.params
     n_consts, n_carry = compat.scan_counts(params)
     consts, rest = operands[:n_consts], operands[n_consts:]
 
     def body(carry: list, x: tuple) -> tuple[list, list]:
         step, xs = x
-        out = here.inside(at_step(state, step), params["jaxpr"], [*consts, *carry, *xs])
+        out = call.body(words.at_step(step), [*consts, *carry, *xs])
         return out[:n_carry], out[n_carry:]
 
     carry, ys = lax.scan(
@@ -82,30 +64,27 @@ def _scan(here: Place, state: State, equation: Equation, operands: list) -> list
     return [*carry, *ys]
 
 
-def _while(here: Place, state: State, equation: Equation, operands: list) -> list:
+def _while(call: Call, words: Words, operands: list) -> list:
     """A while loop with a step counter; its predicate is perturbed as well.
 
     After vmap the predicate may have axes: each element then stops on its own, and the
     body keeps the values of those that have stopped.
     """
-    params = equation.params
+    params = call.params
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts = operands[:n_cond]
     body_consts = operands[n_cond : n_cond + n_body]
 
     def predicate(step: Array, carry: list) -> Array:
-        inner = at_step(state, step)
         args = [*cond_consts, *carry]
-        return here.inside(inner, params["cond_jaxpr"], args, "[cond]")[0]
+        return call.body(words.at_step(step), args, "[cond]")[0]
 
     def cond(carry: tuple[Array, list]) -> Array:
         return jnp.any(predicate(*carry))
 
     def body(carry: tuple[Array, list]) -> tuple[Array, list]:
         step, old = carry
-        inner = at_step(state, step)
-        args = [*body_consts, *old]
-        new = here.inside(inner, params["body_jaxpr"], args, "[body]")
+        new = call.body(words.at_step(step), [*body_consts, *old], "[body]")
         going = predicate(step, old)
         if going.ndim:
             new = [_keep(going, n, o) for n, o in zip(new, old, strict=True)]
@@ -120,41 +99,41 @@ def _keep(going: Array, new: Array, old: Array) -> Array:
     return jnp.where(going, new, old)
 
 
-def _cond(here: Place, state: State, equation: Equation, operands: list) -> list:
+def _cond(call: Call, words: Words, operands: list) -> list:
     index, *args = operands
 
-    def branch(i: int, jaxpr: Any) -> Callable:
-        return lambda state, *args: here.inside(state, jaxpr, args, f"[{i}]")
+    def branch(i: int) -> Callable:
+        return lambda words, *args: call.body(words, args, f"[{i}]")
 
-    params = equation.params
-    branches = [branch(i, jaxpr) for i, jaxpr in enumerate(params["branches"])]
+    params = call.params
+    branches = [branch(i) for i in range(len(params["branches"]))]
     platforms = params.get("branches_platforms")
     if platforms is None:
-        return list(lax.switch(index, branches, state, *args))
+        return list(lax.switch(index, branches, words, *args))
     named = {
         platform: function
         for function, names in zip(branches, platforms, strict=True)
         for platform in names or ("default",)
     }
-    return list(lax.platform_dependent(state, *args, **named))
+    return list(lax.platform_dependent(words, *args, **named))
 
 
-def _remat(here: Place, state: State, equation: Equation, operands: list) -> list:
-    params = equation.params
+def _remat(call: Call, words: Words, operands: list) -> list:
+    params = call.params
     if params["differentiated"]:
         # Part of a backward pass: recomputed here, once and for all. The barrier keeps
         # XLA from sharing with the forward pass, as JAX's own lowering does.
         if params["prevent_cse"]:
             operands = _barrier(operands)
-        return here.inside(state, params["jaxpr"], operands)
+        return call.body(words, operands)
 
-    def function(state: State, *args: Any) -> list:
-        return here.inside(state, params["jaxpr"], args)
+    def function(words: Words, *args: Any) -> list:
+        return call.body(words, args)
 
     checkpointed = jax.checkpoint(
         function, prevent_cse=params["prevent_cse"], policy=params["policy"]
     )
-    return list(checkpointed(state, *operands))
+    return list(checkpointed(words, *operands))
 
 
 def _barrier(values: list) -> list:
@@ -170,13 +149,12 @@ def _barrier(values: list) -> list:
     return held
 
 
-def _custom(here: Place, state: State, equation: Equation, operands: list) -> list:
+def _custom(call: Call, words: Words, operands: list) -> list:
     """custom_jvp and custom_vjp: perturbed inside, their rule kept for a later grad."""
-    jaxpr = equation.params["call_jaxpr"]
 
     @jax.custom_jvp
-    def function(state: State, *args: Any) -> list:
-        return here.inside(state, jaxpr, args)
+    def function(words: Words, *args: Any) -> list:
+        return call.body(words, args)
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple:
         args, dots = primals[1:], tangents[1:]
@@ -185,22 +163,22 @@ def _custom(here: Place, state: State, equation: Equation, operands: list) -> li
 
         def plain(*some: Any) -> list:
             given = dict(zip(moving, some, strict=True))
-            return compat.bind(equation, *(given.get(i, x) for i, x in enumerate(args)))
+            return call.bind(*(given.get(i, x) for i, x in enumerate(args)))
 
         tangent = jax.jvp(plain, [args[i] for i in moving], [dots[i] for i in moving])
         return function(*primals), tangent[1]
 
     function.defjvp(rule, symbolic_zeros=True)
-    return list(function(state, *operands))
+    return list(function(words, *operands))
 
 
-def _shard_map(here: Place, state: State, equation: Equation, operands: list) -> list:
-    params = equation.params
+def _shard_map(call: Call, words: Words, operands: list) -> list:
+    params = call.params
 
-    def function(state: State, *args: Any) -> tuple:
-        return tuple(here.inside(state, params["jaxpr"], args))
+    def function(words: Words, *args: Any) -> tuple:
+        return tuple(call.body(words, args))
 
-    everywhere: Any = State(*(PartitionSpec() for _ in state))  # type: ignore[arg-type]
+    everywhere: Any = Words(*(PartitionSpec() for _ in words))  # type: ignore[arg-type]
     mapped = jax.shard_map(
         function,
         mesh=params["mesh"],
@@ -209,27 +187,39 @@ def _shard_map(here: Place, state: State, equation: Equation, operands: list) ->
         axis_names=compat.manual_axes(params),
         check_vma=params["check_vma"],
     )
-    return list(mapped(state, *operands))
+    return list(mapped(words, *operands))
 
 
-HIGHER_ORDER: Mapping[str, Callable[..., list]] = MappingProxyType(
+def _of_while(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {"[cond]": params["cond_jaxpr"], "[body]": params["body_jaxpr"]}
+
+
+def _of_custom(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {"": params["call_jaxpr"]}
+
+
+def _numbered(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"[{i}]": jaxpr for i, jaxpr in enumerate(params["branches"])}
+
+
+_CUSTOM = HigherOrder(_custom, _of_custom, joins=True)
+_REMAT = HigherOrder(_remat)
+_JIT = HigherOrder(_jit, inlined=True, joins=True)
+_CALL = HigherOrder(_inline, inlined=True, joins=True)
+
+HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
     {
-        "jit": _jit,
-        "pjit": _jit,
-        **dict.fromkeys(compat.CALLS, _inline),
-        "scan": _scan,
-        "while": _while,
-        "cond": _cond,
-        "remat2": _remat,
-        "checkpoint": _remat,
-        "custom_jvp_call": _custom,
-        "custom_vjp_call": _custom,
-        "shard_map": _shard_map,
+        "jit": _JIT,
+        "pjit": _JIT,
+        **dict.fromkeys(compat.CALLS, _CALL),
+        "scan": HigherOrder(_scan),
+        "while": HigherOrder(_while, _of_while),
+        "cond": HigherOrder(_cond, _numbered),
+        "remat2": _REMAT,
+        "checkpoint": _REMAT,
+        "custom_jvp_call": _CUSTOM,
+        "custom_vjp_call": _CUSTOM,
+        "shard_map": HigherOrder(_shard_map, axes=compat.manual_axis_sizes),
+        "custom_linear_solve": linear_solve.RULE,
     }
 )
-
-# Those whose body is evaluated exactly once, in the place of the equation.
-INLINED = frozenset({"jit", "pjit", *compat.CALLS})
-
-# Those whose body becomes a part of the program around it.
-RUN_ONCE = INLINED | {"custom_jvp_call", "custom_vjp_call"}

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 from jax import Array, lax
 
-from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise import compat
+from prednet_jax.noise.arithmetic import random_bits
+from prednet_jax.noise.errors import NoiseError
 
 
-class State(NamedTuple):
-    """The generator's words.
+class Words(NamedTuple):
+    """The generator's words at one place of a program.
 
     Attributes:
         call: uint32 [2], folded with the loop counters.
@@ -27,21 +29,31 @@ class State(NamedTuple):
     call: Array
     run: Array
 
+    def at_step(self, step: Array) -> Words:
+        """The words of one step of a loop, which an integer numbers."""
+        return Words(random_bits.fold(self.call, step), self.run)
 
-def initial_state(key: Array, run_key: Array | None = None) -> State:
-    """The generator's words at the beginning of a call.
+    def of(self, schedule: str) -> Array:
+        """Those that orders are drawn from; see `ReductionOrder.schedule`."""
+        return self.run if schedule == "run" else self.call
+
+
+def first_words(key: Array, run_key: Array | None = None) -> Words:
+    """The words at the beginning of a call.
 
     Args:
         key: of the call.
         run_key: of the run; None: the call is a run of its own.
+
+    Raises:
+        NoiseError: when one is no PRNG key.
     """
-    words = [_words(key), _words(key if run_key is None else run_key)]
-    return State(*words)
+    return Words(_words(key), _words(key if run_key is None else run_key))
 
 
 def _words(key: Array) -> Array:
     if not hasattr(key, "dtype"):
-        raise ValueError(f"key={key!r}: expected a PRNG key, such as jax.random.key(0)")
+        raise NoiseError(f"key={key!r}: expected a PRNG key, such as jax.random.key(0)")
     return random_bits.words(key)
 
 
@@ -51,23 +63,18 @@ def path_salt(path: str) -> tuple[int, int]:
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
-def at_step(state: State, step: Array) -> State:
-    """The words of one step of a loop."""
-    return State(random_bits.fold(state.call, step), state.run)
-
-
 def on_device(
-    state: State, operands: Sequence[Any], shared_over: Collection[str] = ()
-) -> State:
+    words: Words, operands: Sequence[Any], shared_over: Collection[str] = ()
+) -> Words:
     """The words of this device, where the operands vary over a mesh.
 
     Args:
-        state: words that all devices share.
+        words: those that all devices share.
         operands: of the equation.
         shared_over: axes over which the result, and so its noise, must be the same.
     """
     axes = set(compat.varying_axes(*operands)) - set(shared_over)
     if not axes:
-        return state
+        return words
     index = lax.axis_index(tuple(sorted(axes)))
-    return State(*(random_bits.fold(words, index) for words in state))
+    return Words(*(random_bits.fold(w, index) for w in words))

@@ -23,10 +23,8 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import variability
-from prednet_jax.noise.coverage import coverage
-from prednet_jax.noise.specs import ReductionOrder
-from prednet_jax.noise.transform import inject
+from prednet_jax.errors import UserError, one_of
+from prednet_jax.noise import ReductionOrder, coverage, inject, variability
 
 SHAPES = ("tiny", "prednet")
 
@@ -75,10 +73,9 @@ def probes(shapes: str) -> tuple[Probe, ...]:
             and loss of the layers around it. `"tiny"`: the same at a size for tests.
 
     Raises:
-        ValueError: for any other name.
+        UserError: for any other name.
     """
-    if shapes not in SHAPES:
-        raise ValueError(f"shapes={shapes!r}: expected one of {', '.join(SHAPES)}")
+    one_of("shapes", shapes, SHAPES)
     small = shapes == "tiny"
     height, width, inputs, outputs = (12, 16, 24, 16) if small else (60, 80, 240, 192)
     rows, depth = height * width, 9 * inputs
@@ -145,7 +142,7 @@ def spread(outputs: Sequence[Any]) -> Spread:
     """Variation of every output with respect to the first of them."""
     first, *others = outputs
     if not others:
-        raise ValueError(f"{len(outputs)} outputs: expected two or more")
+        raise UserError(f"{len(outputs)} outputs: expected two or more")
     distances = [variability.ulp_distance(first, other) for other in others]
     return Spread(
         len(others),

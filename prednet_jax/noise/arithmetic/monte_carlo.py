@@ -36,8 +36,13 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import error_free, rounding
-from prednet_jax.noise.error_free import format_of, guard, power_below, to_bits
+from prednet_jax.noise.arithmetic import error_free, rounding
+from prednet_jax.noise.arithmetic.error_free import (
+    format_of,
+    guard,
+    power_below,
+    to_bits,
+)
 
 
 def result(

@@ -25,13 +25,14 @@ import zlib
 from collections.abc import Callable, Sequence
 
 import jax
-import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 from jax.typing import DTypeLike
 
-from prednet_jax.noise import error_free, monte_carlo, random_bits, rounding
-from prednet_jax.noise.error_free import format_of, to_bits
+from prednet_jax.noise.arithmetic import error_free, monte_carlo, rounding
+from prednet_jax.noise.arithmetic.draws import FLOATS, drawer, is_float, salted
+from prednet_jax.noise.arithmetic.error_free import format_of
+from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.specs import (
     Elementwise,
     Gaussian,
@@ -42,8 +43,6 @@ from prednet_jax.noise.specs import (
     UlpPerturbation,
     parts,
 )
-
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def apply(
@@ -75,7 +74,7 @@ def apply(
         Array of the shape and type of `value`.
 
     Raises:
-        ValueError: when `value` is not of a supported floating-point type.
+        NoiseError: when `value` is not of a supported floating-point type.
     """
     if _is_complex(value):
         # Both parts on their own, as results of which no operation is known.
@@ -90,7 +89,7 @@ def apply(
     name = primitive if _known(primitive, value, arrays) else ""
     for position, part in enumerate(parts(spec)):
         if isinstance(part, Elementwise):
-            state = _salted(words, salt, position)
+            state = salted(words, salt, position)
             label = f"{primitive}+{position}"
             value = _noisy(part, name, label, value, arrays, state)
             name = ""
@@ -123,7 +122,7 @@ def perturb_operands(
         return out
     for position, part in enumerate(parts(spec)):
         if isinstance(part, MonteCarlo) and part.mode in ("pb", "mca"):
-            state = _salted(words, salt, position)
+            state = salted(words, salt, position)
             label = f"{primitive}+{position}"
             out = tuple(
                 _bounded_parts(part, i, label, x, state) for i, x in enumerate(out)
@@ -141,12 +140,12 @@ def _bounded_parts(
             _bounded(spec, position, f"{label} im", lax.imag(x), _imaginary(state)),
         )
         return lax.complex(*parts)
-    return _bounded(spec, position, label, x, state) if _is_float(x) else x
+    return _bounded(spec, position, label, x, state) if is_float(x) else x
 
 
 def _imaginary(words: Array) -> Array:
     """Other words, for the imaginary parts."""
-    return _salted(words, zlib.crc32(b"imaginary"), 0)
+    return salted(words, zlib.crc32(b"imaginary"), 0)
 
 
 def _is_complex(x: Array) -> bool:
@@ -175,13 +174,9 @@ def round_operand(spec: NoiseSpec, x: Array) -> Array:
         x: array of any shape; types other than floating-point pass unchanged.
     """
     for part in parts(spec):
-        if isinstance(part, ReducedPrecision) and _is_float(x):
+        if isinstance(part, ReducedPrecision) and is_float(x):
             x = _rounded(part.format, x)
     return x
-
-
-def _is_float(x: Array) -> bool:
-    return jnp.dtype(x.dtype).name in FLOATS
 
 
 def _known(primitive: str, value: Array, operands: tuple[Array, ...]) -> bool:
@@ -190,10 +185,6 @@ def _known(primitive: str, value: Array, operands: tuple[Array, ...]) -> bool:
     return error_free.ERROR_FREE.get(primitive) == len(operands) and all(
         x.dtype == value.dtype and x.shape in ((), value.shape) for x in operands
     )
-
-
-def _salted(words: Array, salt: int, position: int) -> Array:
-    return words ^ np.array(random_bits.salt_words((salt, position)), np.uint32)
 
 
 def _perturbed(
@@ -209,7 +200,7 @@ def _perturbed(
     `label` names the operation and the place among several noises on it.
     """
     zero = error_free.run_time_zero(state)
-    draw = _drawer(spec, label, (value, *operands), state)
+    draw = drawer(spec, label, (value, *operands), state)
     match spec:
         case UlpPerturbation():
             return rounding.random_step(value, spec.max_ulps, draw(0))
@@ -231,14 +222,14 @@ def _perturbed(
                 mode=spec.mode,
                 precision=spec.virtual_precision,
             )
-    raise ValueError(f"spec={spec!r}: expected an elementwise noise of this module")
+    raise NoiseError(f"spec={spec!r}: expected an elementwise noise of this module")
 
 
 def _perturbed_operand(
     spec: MonteCarlo, position: int, label: str, x: Array, state: Array
 ) -> Array:
     zero = error_free.run_time_zero(state)
-    draw = _drawer(spec, f"{label} operand {position}", (x,), state)
+    draw = drawer(spec, f"{label} operand {position}", (x,), state)
     return monte_carlo.operand(x, draw, zero, position, spec.virtual_precision)
 
 
@@ -263,46 +254,6 @@ def _straight_through(function: Callable, static: int) -> Callable:
 
     wrapped.defjvp(jvp)
     return functools.wraps(function)(jax.jit(wrapped, static_argnums=numbers))
-
-
-def _drawer(
-    spec: Elementwise, name: str, arrays: tuple[Array, ...], state: Array
-) -> Callable[[int], Array]:
-    """`draw(i)`: the bits numbered i for each element of `arrays[0]`.
-
-    Without `deterministic`, they are those of the state. With it, a hash of `name` and
-    of the bits of all `arrays` that have its shape, or none: one operation and element,
-    one result, wherever it stands and whatever the key. (The result of dot or conv
-    stands for its operands.)
-    """
-    shape = arrays[0].shape
-    if not spec.deterministic:
-        # The pair keeps these salts apart from those of `_salted`, also a pair, by
-        # its second number.
-        return lambda i: random_bits.bits(state, shape, (i, zlib.crc32(b"draw")))
-    seed, tail = random_bits.salt_words(zlib.crc32(name.encode()))
-    digest = jnp.full(shape, seed, jnp.uint32)
-    for x in arrays:
-        if _is_float(x) and x.shape in ((), shape):
-            for half in _halves(x):
-                digest = random_bits.hash_counter(
-                    digest ^ half, np.uint32(tail), np.uint32(seed)
-                )
-
-    def draw(i: int) -> Array:
-        w0, w1 = random_bits.salt_words((i, seed))
-        return random_bits.hash_counter(digest, np.uint32(w0), np.uint32(w1))
-
-    return draw
-
-
-def _halves(x: Array) -> tuple[Array, ...]:
-    """The bits of `x` as one or two uint32 arrays."""
-    b = to_bits(x)
-    low = lax.convert_element_type(b, jnp.uint32)
-    if b.dtype.itemsize <= 4:
-        return (low,)
-    return low, lax.convert_element_type(b >> np.uint64(32), jnp.uint32)
 
 
 _noisy = _straight_through(_perturbed, 3)

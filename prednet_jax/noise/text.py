@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from prednet_jax.noise import rules, specs
+from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.specs import NoiseSpec
 
 KINDS: Mapping[str, type[NoiseSpec]] = MappingProxyType(
@@ -57,14 +58,14 @@ def parse(text: str) -> NoiseSpec:
         The spec: a Composition where several parts are joined by "+".
 
     Raises:
-        ValueError: naming the text that is wrong and what would be accepted.
+        NoiseError: naming the text that is wrong and what would be accepted.
     """
     if not isinstance(text, str):
-        raise ValueError(f"noise={text!r}: expected a text such as 'reduction_order'")
+        raise NoiseError(f"noise={text!r}: expected a text such as 'reduction_order'")
     try:
         return specs.compose(*(_part(part.strip()) for part in _split_parts(text)))
-    except ValueError as error:
-        raise ValueError(f"noise={text!r}: {error}") from None
+    except NoiseError as error:
+        raise NoiseError(f"noise={text!r}: {error}") from None
 
 
 def format(spec: NoiseSpec, *, defaults: bool = False) -> str:
@@ -99,13 +100,13 @@ def _part(text: str) -> NoiseSpec:
     name = name.strip()
     if name not in KINDS and name not in ALIASES:
         accepted = ", ".join([*KINDS, *ALIASES])
-        raise ValueError(f"unknown kind {name!r}: expected one of {accepted}")
+        raise NoiseError(f"unknown kind {name!r}: expected one of {accepted}")
     kind_name, options = ALIASES.get(name, (name, {}))
     kind = KINDS[kind_name]
     fields = {f.name: f for f in dataclasses.fields(kind) if f.name not in options}
     options = dict(options)
     if colon and not rest.strip():
-        raise ValueError(f"{text!r}: expected options after the colon")
+        raise NoiseError(f"{text!r}: expected options after the colon")
     positional = _order(kind)
     for i, item in enumerate(rest.split(",") if rest else []):
         option, equals, value = (s.strip() for s in item.partition("="))
@@ -113,13 +114,13 @@ def _part(text: str) -> NoiseSpec:
             option, value = (positional[i : i + 1] or ["?"])[0], option
         if option not in fields:
             accepted = ", ".join(fields) or "no options"
-            raise ValueError(f"unknown option {item.strip()!r} of {name}: {accepted}")
+            raise NoiseError(f"unknown option {item.strip()!r} of {name}: {accepted}")
         if option in options:
-            raise ValueError(f"option {option!r} of {name} is given twice")
+            raise NoiseError(f"option {option!r} of {name} is given twice")
         options[option] = _value(f"{name}:{option}", str(fields[option].type), value)
     for f in fields.values():
         if f.default is dataclasses.MISSING and f.name not in options:
-            raise ValueError(f"{name} needs {f.name}, as in '{name}:{f.name}=...'")
+            raise NoiseError(f"{name} needs {f.name}, as in '{name}:{f.name}=...'")
     return kind(**options)
 
 
@@ -141,18 +142,18 @@ def _value(name: str, kind: str, text: str) -> Any:
         return _primitives(name, tuple(part.strip() for part in text.split("|")))
     if kind.startswith("bool"):
         if text.lower() not in ("true", "false"):
-            raise ValueError(f"{name}={text!r}: expected true or false")
+            raise NoiseError(f"{name}={text!r}: expected true or false")
         return text.lower() == "true"
     if kind.startswith("int"):
         try:
             return int(text)
         except ValueError:
-            raise ValueError(f"{name}={text!r}: expected an integer") from None
+            raise NoiseError(f"{name}={text!r}: expected an integer") from None
     if kind.startswith("float"):
         try:
             return float(text)
         except ValueError:
-            raise ValueError(f"{name}={text!r}: expected a number") from None
+            raise NoiseError(f"{name}={text!r}: expected a number") from None
     return text
 
 
@@ -163,7 +164,7 @@ def _primitives(name: str, found: tuple[str, ...]) -> tuple[str, ...]:
         if primitive not in known:
             close = difflib.get_close_matches(primitive, sorted(known), 3)
             some = ", ".join(close or ("add", "mul", "dot_general"))
-            raise ValueError(
+            raise NoiseError(
                 f"{name}: no primitive {primitive!r}: expected names such as {some}"
             )
     return found
@@ -185,7 +186,7 @@ def _writable(name: str, separators: str) -> str:
     """A name, if it is read back as itself."""
     odd = set(name) & set(separators)
     if odd or name != name.strip() or name.lower() == "none":
-        raise ValueError(
+        raise NoiseError(
             f"{name!r} cannot be written in a text: expected none of {separators}, no "
             "spaces around it, and not 'none'"
         )

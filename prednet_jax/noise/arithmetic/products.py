@@ -1,0 +1,250 @@
+"""How dots and convolutions are cut into partial sums; see `partials`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+
+from prednet_jax.noise.arithmetic.partials import (
+    Cut,
+    Params,
+    after,
+    bounds,
+    cut_axes,
+    stack_pieces,
+    too_few,
+    unstack,
+)
+from prednet_jax.noise.arithmetic.permutations import piece_count, widened
+from prednet_jax.noise.specs import ReductionOrder
+
+# Matrix products with at most as many outputs always have all their pieces. Libraries
+# split the contraction where outputs are too few to share out.
+FEW_OUTPUTS = 1024
+
+# Where a piece of a convolution has fewer input features than this, processors multiply
+# it slowly (a vector register holds 8 or 16), and all pieces are made in one call, with
+# n times the multiplications, unless these are more than the second number. Measured
+# on the convolutions of PredNet's training step at 64x48.
+NARROW_PIECE = 16
+SMALL_CONVOLUTION = 30_000_000
+
+
+def cut_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
+    """dot_general: pieces of one contracted axis become a batch axis.
+
+    Where no contracted axis has three terms, they are cut together, a product a piece:
+    four pieces, not three, of two axes of two.
+    """
+    (lc, rc), (lb, rb) = params["dimension_numbers"]
+    sizes = [lhs.shape[d] for d in lc]
+    terms = math.prod(sizes)
+    if terms < 3:
+        return too_few(terms)
+    batch = math.prod(lhs.shape[d] for d in lb)
+    outputs = lhs.size * rhs.size // max(1, terms**2 * batch)
+    n = _product_pieces(spec, terms, outputs)
+    product = functools.partial(
+        lax.dot_general,
+        precision=params["precision"],
+        preferred_element_type=widened(_dot_type(params, lhs, rhs)),
+    )
+    if max(sizes) < 3:
+        pieces = cut_axes(sizes, n)
+
+        def apart(a: Array, b: Array) -> tuple[None, list[Array]]:
+            return None, [
+                product(
+                    _slice_axes(a, lc, piece),
+                    _slice_axes(b, rc, piece),
+                    params["dimension_numbers"],
+                )
+                for piece in pieces
+            ]
+
+        return Cut(len(pieces), apart)
+    position = _position(sizes, n)
+    n = min(n, sizes[position])
+    i, j = lc[position], rc[position]
+    numbers = (
+        (tuple(after(d, i) for d in lc), tuple(after(d, j) for d in rc)),
+        (
+            (i, *(_moved(d, i) for d in lb)),
+            (j, *(_moved(d, j) for d in rb)),
+        ),
+    )
+
+    def split(a: Array, b: Array) -> tuple[None, list[Array]]:
+        out = product(stack_pieces(a, i, n), stack_pieces(b, j, n), numbers)
+        return None, unstack(out)
+
+    return Cut(n, split)
+
+
+def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
+    """conv_general_dilated: pieces of the kernel, each with its own padding."""
+    numbers = params["dimension_numbers"]
+    _, in_feature, *spatial = numbers.rhs_spec
+    axes = [in_feature, *spatial]
+    terms = math.prod(rhs.shape[d] for d in axes)
+    if terms < 3:
+        return too_few(terms)
+    feature = numbers.lhs_spec[1]
+    shape = _conv_shape(params, lhs, rhs)
+    n = _product_pieces(spec, terms, math.prod(shape))
+    # Features first, or a longer axis of the window (a filter gradient's is the map):
+    # narrow pieces are slow. But a piece of the window may hold no term of an output,
+    # beyond the border, between the zeros of a dilated map or at a kernel's own zeros,
+    # and two pieces commute.
+    long = [
+        1 + k
+        for k in range(len(spatial))
+        if _is_everywhere(params, lhs, rhs, shape, k, n)
+    ]
+    pieces = cut_axes([rhs.shape[d] for d in axes], n, first=[0, *long])
+    groups = params["feature_group_count"]
+    preferred = params["preferred_element_type"] or jnp.result_type(lhs, rhs)
+
+    def one(a: Array, b: Array, piece: Sequence[tuple[int, int]]) -> Array:
+        padding = list(params["padding"])
+        for d, (start, stop) in zip(axes, piece, strict=True):
+            size = b.shape[d]
+            b = lax.slice_in_dim(b, start, stop, axis=d)
+            if d == in_feature:
+                a = _slice_groups(a, feature, groups, start, stop)
+            else:
+                k = spatial.index(d)
+                low, high = padding[k]
+                step = params["rhs_dilation"][k]
+                padding[k] = (low - start * step, high - (size - stop) * step)
+        return lax.conv_general_dilated(
+            a,
+            b,
+            params["window_strides"],
+            padding,
+            lhs_dilation=params["lhs_dilation"],
+            rhs_dilation=params["rhs_dilation"],
+            dimension_numbers=numbers,
+            feature_group_count=groups,
+            batch_group_count=params["batch_group_count"],
+            precision=params["precision"],
+            preferred_element_type=widened(preferred),
+        )
+
+    def apart(a: Array, b: Array) -> tuple[None, list[Array]]:
+        return None, [one(a, b, piece) for piece in pieces]
+
+    def together(a: Array, b: Array) -> tuple[None, list[Array]]:
+        """The kernel once for each piece, zero elsewhere, as further outputs."""
+        kernels = []
+        for piece in pieces:
+            edges = dict(zip(axes, piece, strict=True))
+            inside = [edges.get(d, (0, size)) for d, size in enumerate(b.shape)]
+            part = lax.slice(b, [e[0] for e in inside], [e[1] for e in inside])
+            around = [
+                (start, size - stop, 0)
+                for (start, stop), size in zip(inside, b.shape, strict=True)
+            ]
+            kernels.append(lax.pad(part, np.zeros((), b.dtype), around))
+        out = lax.conv_general_dilated(
+            a,
+            lax.concatenate(kernels, numbers.rhs_spec[0]),
+            params["window_strides"],
+            params["padding"],
+            lhs_dilation=params["lhs_dilation"],
+            rhs_dilation=params["rhs_dilation"],
+            dimension_numbers=numbers,
+            precision=params["precision"],
+            preferred_element_type=widened(preferred),
+        )
+        axis = numbers.out_spec[1]
+        width = out.shape[axis] // len(pieces)
+        return None, [
+            lax.slice_in_dim(out, i * width, (i + 1) * width, axis=axis)
+            for i in range(len(pieces))
+        ]
+
+    grouped = groups > 1 or params["batch_group_count"] > 1
+    width = min(stop - start for (start, stop), *_ in pieces)
+    narrow = width < min(NARROW_PIECE, rhs.shape[in_feature])
+    small = math.prod(shape) * terms * len(pieces) <= SMALL_CONVOLUTION
+    at_once = narrow and small and not grouped
+    return Cut(len(pieces), together if at_once else apart)
+
+
+def _conv_shape(params: Params, lhs: Any, rhs: Any) -> tuple[int, ...]:
+    """Shape of a convolution's result."""
+    bind = functools.partial(lax.conv_general_dilated_p.bind, **params)
+    return jax.eval_shape(bind, lhs, rhs).shape
+
+
+def _product_pieces(spec: ReductionOrder, terms: int, outputs: int) -> int:
+    """Pieces of a matrix product: short ones only where outputs are few."""
+    if outputs <= FEW_OUTPUTS:
+        return min(terms, spec.partials)
+    return piece_count(spec, terms)
+
+
+def _is_everywhere(
+    params: Params, lhs: Any, rhs: Any, out: Sequence[int], k: int, n: int
+) -> bool:
+    """Whether each of n pieces of window axis k holds a term of every output.
+
+    The taps of a piece lie one step apart. They miss the input only where all of them
+    are beyond its border, which the first and the last output decide, or where the
+    input is shorter than the step.
+    """
+    numbers = params["dimension_numbers"]
+    window = rhs.shape[numbers.rhs_spec[2 + k]]
+    size = lhs.shape[numbers.lhs_spec[2 + k]]
+    step, (low, _) = params["rhs_dilation"][k], params["padding"][k]
+    if window < n or params["lhs_dilation"][k] != 1 or size < step:
+        return False
+    final = (out[numbers.out_spec[2 + k]] - 1) * params["window_strides"][k] - low
+    edges = bounds(window, n)
+    return all(
+        (stop - 1) * step - low >= 0 and final + start * step < size
+        for start, stop in edges
+    )
+
+
+def _position(sizes: Sequence[int], n: int) -> int:
+    """The first axis that holds n pieces, for locality; else the longest."""
+    for position, size in enumerate(sizes):
+        if size >= n:
+            return position
+    return max(range(len(sizes)), key=lambda i: sizes[i])
+
+
+def _moved(d: int, axis: int) -> int:
+    return d + (d > axis)
+
+
+def _slice_axes(
+    x: Array, axes: Sequence[int], piece: Sequence[tuple[int, int]]
+) -> Array:
+    """`x` from start to stop along each of the axes."""
+    for axis, (start, stop) in zip(axes, piece, strict=True):
+        x = lax.slice_in_dim(x, start, stop, axis=axis)
+    return x
+
+
+def _slice_groups(x: Array, axis: int, groups: int, start: int, stop: int) -> Array:
+    """Features [start, stop) of each group of features."""
+    if groups == 1:
+        return lax.slice_in_dim(x, start, stop, axis=axis)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    x = lax.reshape(x, (*before, groups, x.shape[axis] // groups, *after))
+    x = lax.slice_in_dim(x, start, stop, axis=axis + 1)
+    return lax.reshape(x, (*before, groups * (stop - start), *after))
+
+
+def _dot_type(params: Params, lhs: Any, rhs: Any) -> Any:
+    return params["preferred_element_type"] or jnp.result_type(lhs, rhs)

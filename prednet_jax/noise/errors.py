@@ -1,0 +1,65 @@
+"""What a user of noise can mend: one exception class, and the checks that raise it.
+
+Every check quotes the name and the value that it received and says what is accepted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+class NoiseError(ValueError):
+    """A value, an argument or a function that noise cannot work with."""
+
+
+class UncoveredReductionError(NoiseError):
+    """Strict coverage found a float reduction that is left alone."""
+
+
+class UnsupportedPrimitiveError(NoiseError, NotImplementedError):
+    """A higher-order primitive without a rule; see `noise.register_rule`."""
+
+
+def choice(name: str, value: object, accepted: Sequence[str]) -> None:
+    """Refuses what is not among `accepted`."""
+    if value not in accepted:
+        raise NoiseError(f"{name}={value!r}: expected one of {', '.join(accepted)}")
+
+
+def integer(name: str, value: object, low: int, high: int | None = None) -> None:
+    """Refuses what is no Python integer from `low` to `high`; None: no upper bound."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise NoiseError(f"{name}={value!r}: expected an integer")
+    if value < low or (high is not None and value > high):
+        accepted = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise NoiseError(f"{name}={value!r}: expected an integer {accepted}")
+
+
+def positive(name: str, value: object) -> None:
+    """Refuses what is no finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NoiseError(f"{name}={value!r}: expected a positive number")
+    if not (math.isfinite(value) and value > 0):
+        raise NoiseError(f"{name}={value!r}: expected a positive, finite number")
+
+
+def flag(name: str, value: object) -> None:
+    """Refuses what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise NoiseError(f"{name}={value!r}: expected True or False")
+
+
+def names(name: str, value: object) -> None:
+    """Refuses what is neither None nor a non-empty tuple of non-empty texts."""
+    if value is None:
+        return
+    if (
+        not isinstance(value, tuple)
+        or not value
+        or not all(isinstance(item, str) and item for item in value)
+    ):
+        raise NoiseError(
+            f"{name}={value!r}: expected None or a non-empty tuple of primitive "
+            "names, such as ('add', 'mul')"
+        )

@@ -1,0 +1,136 @@
+"""What keeps XLA from computing noise twice: one optional pass over a plan.
+
+XLA's CPU backend fuses the computation of a value into each of its consumers, and drops
+`optimization_barrier` before it does. A noisy result that two equations read would so
+be computed twice, its random bits included; along a chain of such results the program
+doubles at each link, in the time to compile it as well as in the time to run it.
+
+`held` says which results of a plan to hold: those of noisy equations with several
+readers, and those of cheap arithmetic that would be computed together with them.
+`materialised` holds one. Without this file noise has the same distribution, at another
+cost; the last bits may differ, since fusion also decides in which order XLA itself
+adds.
+
+Only loops and branches end a fusion: here a branch whose condition is always true. XLA
+does not know: it looks for constants before it drops `optimization_barrier`, not after.
+The condition depends on no argument. So the branch stays one under `vmap`, over keys as
+well, where a mapped condition would make it a selection.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax.extend import core
+
+from prednet_jax.noise import compat
+from prednet_jax.noise.rules import registry
+
+# Primitives without rounding that XLA computes anew in each reader.
+PASSED_ON = frozenset(
+    (  # noqa: SIM905
+        "reshape transpose broadcast_in_dim squeeze expand_dims rev slice split copy "
+        "convert_element_type neg abs max min select_n"
+    ).split()
+)
+
+# Arithmetic so cheap that XLA computes it anew in each reader, with what it reads.
+CHEAP = frozenset({"add", "sub", "mul", "div", "add_any", "integer_pow", "square"})
+
+
+def materialised(x: Array) -> Array:
+    """`x`, computed once; where XLA's barrier is respected (GPUs), `x` as it is.
+
+    Args:
+        x: array of any shape and type.
+    """
+    # Few elements count too: where they are broadcast, each copy would compute them. A
+    # scalar is moved out of such loops by the compiler.
+    if x.size < 2 or jax.default_backend() != "cpu":
+        return x
+    always = lax.optimization_barrier(np.uint32(0)) == np.uint32(0)
+    # Two different branches, or the compiler would see one.
+    return lax.cond(always, lambda x: x, lax.neg, x)
+
+
+def held(
+    steps: Iterable[tuple[compat.Equation, Sequence[Any], bool]], reads: Counter[Any]
+) -> list[tuple[bool, ...]]:
+    """Which results of each step are to be held.
+
+    Args:
+        steps: in order: the equation, what it reads, and whether noise acts on it.
+        reads: from `readers`.
+
+    Returns:
+        For each step, one boolean per result.
+    """
+    found = []
+    # Variables that XLA would compute together with a noisy result.
+    noisy: set[Any] = set()
+    for equation, atoms, acts in steps:
+        name, outvars = equation.primitive.name, equation.outvars
+        counts = [reads[var] for var in outvars]
+        joined = not noisy.isdisjoint(
+            atom for atom in atoms if not isinstance(atom, core.Literal)
+        )
+        hold = acts or (joined and name in CHEAP)
+        if hold:
+            noisy.update(v for v, n in zip(outvars, counts, strict=True) if n == 1)
+        elif joined and (name in PASSED_ON or _joined_body(equation) is not None):
+            noisy.update(outvars)
+        found.append(tuple(hold and n > 1 for n in counts))
+    return found
+
+
+def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]:
+    """How often each variable of a jaxpr is computed, if nothing holds it.
+
+    What XLA fuses into its readers stands for them: an equation of `PASSED_ON`, or the
+    body of a call.
+
+    Args:
+        jaxpr: an open jaxpr.
+        of_results: how often each result is read; None: once.
+    """
+    found: Counter[Any] = Counter()
+
+    def add(atoms: Sequence[Any], counts: Sequence[int]) -> None:
+        for atom, count in zip(atoms, counts, strict=True):
+            if not isinstance(atom, core.Literal):
+                found[atom] += count
+
+    add(jaxpr.outvars, [1] * len(jaxpr.outvars) if of_results is None else of_results)
+    for equation in reversed(jaxpr.eqns):
+        name, atoms = equation.primitive.name, equation.invars
+        results = [found[var] for var in equation.outvars]
+        if name in PASSED_ON:
+            # The results of a split are different parts: no element is read twice. (Of
+            # slices that is not known.)
+            counts = [max(results)] * len(atoms)
+            size = equation.outvars[0].aval.size
+            if name == "broadcast_in_dim" and 1 < atoms[0].aval.size < size:
+                # Each copy computes it anew.
+                counts[0] *= 2
+        elif (body := _joined_body(equation)) is not None:
+            inner, _ = compat.open_jaxpr(body)
+            inside = readers(inner, results)
+            counts = [inside[var] for var in inner.invars]
+        else:
+            counts = [1] * len(atoms)
+        add(atoms, counts)
+    return found
+
+
+def _joined_body(equation: compat.Equation) -> Any:
+    """The body of an equation that becomes a part of the program around it, or None."""
+    rule = registry.find(equation.primitive.name)
+    if not isinstance(rule, registry.HigherOrder) or not rule.joins:
+        return None
+    (body,) = rule.bodies(equation.params).values()
+    return body

@@ -1,0 +1,153 @@
+"""A function with numerical noise in its arithmetic.
+
+`inject(fn, spec)` traces `fn` to a jaxpr, plans what the noise does to each equation
+(`plan`) and evaluates the plan (`run`).
+
+Randomness. An equation's noise is a hash of the key, of the equation's path, such as
+`3:scan/0:dot_general`, and of the counters of the loops around it (`words`). Hence the
+same key gives the same bits, compiled or not, mapped or not, and each execution of an
+equation within one call has noise of its own.
+
+Derivatives. `inject(grad(f), spec)` perturbs the forward and the backward pass: the
+experiment that a GPU makes. `grad(inject(f, spec))` is the plain derivative taken at
+the perturbed intermediate values: noise is a constant there, and the backward pass
+itself has none. Rules of custom_jvp and custom_vjp survive: inside, the function is
+perturbed; its rule is applied as written, at perturbed inputs.
+
+Recomputation. In `grad(inject(checkpoint(f)))` the recomputed values repeat the noise
+of the forward pass. In `inject(grad(checkpoint(f)))` recomputation is an execution of
+its own and draws afresh, as atomics do.
+
+Devices. Inside shard_map, the words are folded with the index along the mesh axes over
+which an equation's operands vary, as far as JAX tracks them (`check_vma=True`); without
+that, all devices draw the same. A psum has one order, the same on all devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax import Array
+
+from prednet_jax.noise import compat
+from prednet_jax.noise.action import named
+from prednet_jax.noise.arguments import Static, split_static
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.plan import Plan, plan
+from prednet_jax.noise.rules import known
+from prednet_jax.noise.run import run
+from prednet_jax.noise.specs import Identity, NoiseSpec, parts
+
+
+def inject(
+    fn: Callable,
+    spec: NoiseSpec,
+    *,
+    only: Collection[str] | None = None,
+    run_key: Array | None = None,
+) -> Callable:
+    """A function that computes what `fn` computes, with numerical noise.
+
+    Args:
+        fn: a function that JAX can trace. Arrays among its arguments are traced;
+            anything else, Python numbers included, is passed to it as it is, and must
+            be hashable.
+        spec: the noise; `noise.at(spec, "computation")` picks the parts that act here.
+        only: paths of the equations that are perturbed, as `coverage` lists them; None:
+            all. An equation's noise does not depend on which others are perturbed.
+        run_key: from which orders of `schedule="run"` are drawn; None: from the key of
+            each call. A training step that is given a key of its own for each update
+            passes the key of the run here, so that all its updates add in one order.
+
+    Returns:
+        `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data; a
+        keyword `key` is one of `fn`'s own. The result has the structure, shapes and
+        types of `fn`'s. Outside of any transform it is compiled, so that it agrees
+        bitwise with `jax.jit(noisy)`; under `Identity()`, `fn` itself is called.
+
+    Raises:
+        NoiseError: when `spec` is no noise spec or has a part that acts elsewhere, or
+            `only` is a single text. On a call, when an argument can neither be traced
+            nor hashed, when `fn` has no equation at a path of `only`, or holds no
+            primitive of a name in `spec` and JAX has none of it either.
+        UnsupportedPrimitiveError: on a call, when `fn` holds a higher-order primitive
+            without a rule.
+    """
+    for part in parts(spec):
+        if part.site != "computation":
+            raise NoiseError(
+                f"spec={spec!r}: {type(part).__name__} acts on {_ELSEWHERE[part.site]}"
+                ", by noise.perturb_tree; expected parts that act on a computation, "
+                "such as noise.at(spec, 'computation') gives"
+            )
+    chosen = paths_of(only)
+    if isinstance(spec, Identity):
+        return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
+
+    def of_arrays(
+        static: Static, key: Array, of_run: Array | None, *arrays: Array
+    ) -> Any:
+        return evaluate(spec, key, static.call(fn), arrays, only=chosen, run_key=of_run)
+
+    compiled = jax.jit(of_arrays, static_argnums=0)
+
+    def noisy(key: Array, /, *args: Any, **kwargs: Any) -> Any:
+        static, arrays = split_static((args, kwargs))
+        return compiled(static.checked(), key, run_key, *arrays)
+
+    return _named(noisy, fn, spec)
+
+
+_ELSEWHERE = {"gradient": "a gradient", "weights": "initial weights"}
+
+
+def paths_of(only: Collection[str] | None) -> frozenset[str] | None:
+    """The chosen paths as a set, or None for all."""
+    if isinstance(only, str):
+        raise NoiseError(
+            f"only={only!r}: expected a collection of paths, such as [...]"
+        )
+    return None if only is None else frozenset(only)
+
+
+def evaluate(
+    spec: NoiseSpec,
+    key: Array,
+    fn: Callable,
+    arrays: Sequence[Array],
+    *,
+    only: frozenset[str] | None = None,
+    run_key: Array | None = None,
+    switches: Mapping[str, Array] | None = None,
+) -> Any:
+    """Trace `fn` at `arrays`, plan, and run; other arguments as for `run`."""
+    closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*arrays)
+    made = plan(closed, spec, only)
+    _refuse_unmatched(made, spec, only)
+    out = run(made, key, jax.tree.leaves(arrays), run_key=run_key, switches=switches)
+    weak = [getattr(s, "weak_type", False) for s in jax.tree.leaves(shapes)]
+    out = [compat.weakly_typed(x) if w else x for x, w in zip(out, weak, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(shapes), out)
+
+
+def _refuse_unmatched(made: Plan, spec: NoiseSpec, only: frozenset[str] | None) -> None:
+    """Refuses paths that a program has not, and primitives that nobody has."""
+    names = {name for part in parts(spec) for name in named(part)} - made.names()
+    if names:
+        names -= known()
+    missing = sorted(names) + sorted((only or frozenset()) - made.paths())
+    if missing:
+        raise NoiseError(
+            f"nothing to perturb at {', '.join(map(repr, missing))}: expected paths "
+            "that coverage lists, and names of primitives"
+        )
+
+
+def _named(noisy: Callable, fn: Callable, spec: NoiseSpec) -> Callable:
+    """Name a transformed function, but not by `wraps`: its signature differs."""
+    name = getattr(fn, "__name__", "function")
+    noisy.__name__ = noisy.__qualname__ = f"noisy_{name}"
+    noisy.__doc__ = f"{name} under {spec!r}; takes a PRNG key first."
+    return noisy

@@ -1,0 +1,274 @@
+"""What noise will do in a program: static, made once, looked up by everything else.
+
+`plan(jaxpr, spec)` goes through a jaxpr and all programs inside it and notes for each
+equation its path, its line in the user's source, what acts on it, the orders to draw
+and the results to hold. `run` evaluates a plan; `coverage` prints one; `localize` and
+the check of unmatched names look things up in one.
+
+A path names an equation, such as `3:scan/0:dot_general`: position and primitive, and
+those of the equations around it. An equation's noise is a hash of its path (`words`),
+so paths must never change.
+
+A plan is made where the program is traced: sums over a mesh axis ask for its size.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from prednet_jax.noise import compat, fusion
+from prednet_jax.noise.action import Action, Noise, action_on, sort_noise
+from prednet_jax.noise.arithmetic import permutations
+from prednet_jax.noise.chains import add_any_chains
+from prednet_jax.noise.errors import UnsupportedPrimitiveError
+from prednet_jax.noise.rules import registry
+from prednet_jax.noise.rules.registry import HigherOrder
+from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
+
+
+class Draw(NamedTuple):
+    """Orders to draw for one equation: of `pieces` partial sums, one per grid cell."""
+
+    path: str
+    pieces: int
+    grid: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One equation of a plan.
+
+    Attributes:
+        equation: of the jaxpr; the last of a chain of cotangent sums.
+        atoms: what it reads: of a chain, all its terms.
+        path: see the module.
+        action: what acts on it; nothing on a higher-order one.
+        held: for each result, whether `fusion.materialised` holds it.
+        bodies: plans of the programs inside, by label; see `HigherOrder`.
+        within: the program that the equation stands in, and the step around that.
+    """
+
+    equation: compat.Equation
+    atoms: Sequence[Any]
+    path: str
+    action: Action
+    held: tuple[bool, ...]
+    bodies: Mapping[str, Plan]
+    within: tuple[Any, Step | None]
+
+    @property
+    def name(self) -> str:
+        """Of the primitive."""
+        return self.equation.primitive.name
+
+    @functools.cached_property
+    def source(self) -> str:
+        """The user's line that made the equation, as "file.py:12 in function"."""
+        jaxpr, around = self.within
+        line = compat.source(self.equation, jaxpr)
+        return line or (around.source if around is not None else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What noise does in one program.
+
+    Attributes:
+        jaxpr: the open jaxpr.
+        consts: values of its constants.
+        path: prefix of the paths of its equations.
+        order: the reduction order asked for.
+        steps: its equations, in order.
+        draws: orders to draw for it and for the programs inlined in it.
+    """
+
+    jaxpr: Any
+    consts: Sequence[Any]
+    path: str
+    order: ReductionOrder | None
+    steps: Sequence[Step]
+    draws: Sequence[Draw]
+
+    def walk(self) -> Iterator[Step]:
+        """All steps, depth first: those of an equation's bodies in its place."""
+        for step in self.steps:
+            yield step
+            for body in step.bodies.values():
+                yield from body.walk()
+
+    def programs(self) -> Iterator[Plan]:
+        """This plan and those of all programs inside."""
+        yield self
+        for step in self.steps:
+            for body in step.bodies.values():
+                yield from body.programs()
+
+    def paths(self) -> frozenset[str]:
+        """Of all equations, those that a chain has swallowed included."""
+        return frozenset(
+            _path(program.path, i, equation)
+            for program in self.programs()
+            for i, equation in enumerate(program.jaxpr.eqns)
+        )
+
+    def names(self) -> frozenset[str]:
+        """Of all primitives."""
+        found = (e.primitive.name for p in self.programs() for e in p.jaxpr.eqns)
+        return frozenset(found)
+
+
+def plan(jaxpr: Any, spec: NoiseSpec, only: Collection[str] | None = None) -> Plan:
+    """What `spec` will do in a program.
+
+    Args:
+        jaxpr: a closed jaxpr, or an open one without constants.
+        spec: the noise; its parts that act on a computation.
+        only: paths of the equations that are perturbed; None: all. The orders that are
+            drawn do not depend on it, so that an equation's noise is the same whichever
+            others are perturbed.
+
+    Raises:
+        UnsupportedPrimitiveError: when a higher-order primitive has no rule.
+    """
+    chosen = None if only is None else frozenset(only)
+    return _plan(_Asked(sort_noise(spec), chosen), jaxpr)
+
+
+class _Asked(NamedTuple):
+    """What a plan is made for: the noise, and the paths that it is restricted to."""
+
+    noise: Noise
+    only: frozenset[str] | None
+
+    def chooses(self, path: str) -> bool:
+        return self.only is None or path in self.only
+
+
+class _Sketch(NamedTuple):
+    """A step before its bodies are planned, and the orders that it draws."""
+
+    equation: compat.Equation
+    atoms: Sequence[Any]
+    path: str
+    scope: str
+    action: Action
+    draw: Draw | None
+
+
+def _plan(
+    asked: _Asked,
+    jaxpr: Any,
+    path: str = "",
+    scope: str = "",
+    around: Step | None = None,
+    readers: Sequence[int] | None = None,
+) -> Plan:
+    """The plan of one program.
+
+    Args:
+        asked: what for.
+        jaxpr: open or closed.
+        path: prefix of the paths of its equations.
+        scope: named scopes around it.
+        around: the step that it belongs to.
+        readers: how often each result is read; None: once.
+    """
+    opened, consts = compat.open_jaxpr(jaxpr)
+    sketches, draws = _sketch(asked, opened, path, scope)
+    reads = fusion.readers(opened, readers)
+    held = fusion.held([(s.equation, s.atoms, s.action.any) for s in sketches], reads)
+    steps = []
+    for sketch, hold in zip(sketches, held, strict=True):
+        equation, bodies = sketch.equation, dict[str, Plan]()
+        step = Step(
+            equation,
+            sketch.atoms,
+            sketch.path,
+            sketch.action,
+            hold,
+            bodies,
+            (opened, around),
+        )
+        steps.append(step)
+        if sketch.draw is not None:
+            draws.append(sketch.draw)
+        rule = _higher_order_rule(equation, sketch.path)
+        if rule is None:
+            continue
+        counts = [reads[var] for var in equation.outvars] if rule.inlined else None
+        with compat.axes_in_scope(rule.axes(equation.params)):
+            for label, body in rule.bodies(equation.params).items():
+                inside = f"{sketch.path}{label}/"
+                bodies[label] = _plan(asked, body, inside, sketch.scope, step, counts)
+        if rule.inlined:
+            draws += [draw for body in bodies.values() for draw in body.draws]
+    return Plan(opened, consts, path, asked.noise.order, steps, draws)
+
+
+def _sketch(
+    asked: _Asked, jaxpr: Any, path: str, scope: str
+) -> tuple[list[_Sketch], list[Draw]]:
+    """The steps of a jaxpr, and the draws of its chains, which come first."""
+    paths = [_path(path, i, equation) for i, equation in enumerate(jaxpr.eqns)]
+    scopes = [f"{scope}/{compat.scope(equation)}" for equation in jaxpr.eqns]
+    chains = add_any_chains(jaxpr) if asked.noise.order else {}
+    joined: dict[int, _Sketch] = {}
+    absorbed: set[int] = set()
+    draws: list[Draw] = []
+    for i, (terms, before) in chains.items():
+        equation = jaxpr.eqns[i]
+        action = action_on(asked.noise, equation, terms, scopes[i])
+        if action.order is None:
+            continue
+        draws.append(_draw(paths[i], equation, action))
+        if asked.chooses(paths[i]):
+            joined[i] = _Sketch(equation, terms, paths[i], scopes[i], action, None)
+            absorbed |= before
+    sketches = []
+    for i, equation in enumerate(jaxpr.eqns):
+        if i in absorbed:
+            continue
+        if i in joined:
+            sketches.append(joined[i])
+            continue
+        action = action_on(asked.noise, equation, equation.invars, scopes[i])
+        draw = None
+        if action.order is not None and equation.primitive.name != "add_any":
+            draw = _draw(paths[i], equation, action)
+        if not asked.chooses(paths[i]):
+            action = Action(reason="not among the chosen paths")
+        sketches.append(
+            _Sketch(equation, equation.invars, paths[i], scopes[i], action, draw)
+        )
+    return sketches, draws
+
+
+def _path(prefix: str, position: int, equation: compat.Equation) -> str:
+    return f"{prefix}{position}:{equation.primitive.name}"
+
+
+def _draw(path: str, equation: compat.Equation, action: Action) -> Draw:
+    assert action.order is not None
+    assert action.cut is not None
+    shape = equation.outvars[0].aval.shape
+    grid = permutations.tile_grid(shape, action.order.granularity, action.order.tile)
+    return Draw(path, action.cut.pieces, grid)
+
+
+def _higher_order_rule(equation: compat.Equation, path: str) -> HigherOrder | None:
+    """The rule of an equation with programs inside; None for a first-order one."""
+    name = equation.primitive.name
+    rule = registry.find(name)
+    if rule is None and compat.sub_jaxprs(equation.params):
+        accepted = sorted(
+            n for n, r in registry.registered().items() if isinstance(r, HigherOrder)
+        )
+        raise UnsupportedPrimitiveError(
+            f"noise cannot enter the higher-order primitive {name!r} at {path!r}: "
+            f"expected one of {', '.join(accepted)}, or one with a rule of your own "
+            "(noise.register_rule)"
+        )
+    return rule if isinstance(rule, HigherOrder) else None

@@ -1,0 +1,196 @@
+"""The table of rules: what noise does at each primitive.
+
+A first-order primitive computes a number: noise may act on its result, on its operands
+or, if it is a sum, on its order (`FirstOrder`). A higher-order primitive runs other
+programs, its bodies: noise enters them, and a function rebuilds the primitive around
+them (`HigherOrder`).
+
+Every rule of this package is in the same table as a user's own. A higher-order
+primitive that is not in it is refused, never passed by in silence; a first-order one is
+evaluated without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jax.extend import core
+
+from prednet_jax.noise import compat
+from prednet_jax.noise.arithmetic.partials import Cut
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.words import Words
+
+Params = Mapping[str, Any]
+
+
+class Call(Protocol):
+    """An equation of a higher-order primitive while it is evaluated.
+
+    Attributes:
+        params: the equation's parameters.
+    """
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The equation's parameters."""
+        ...
+
+    def bind(self, *operands: Any) -> list[Any]:
+        """Evaluate the equation as it stands, without noise."""
+        ...
+
+    def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
+        """Evaluate one of the equation's bodies under noise.
+
+        Args:
+            words: what its noise is drawn from; `words.at_step(i)` in a loop, or each
+                step would repeat the noise of the first.
+            operands: of the body, its constants included.
+            label: which body, as `HigherOrder.bodies` names them.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """The rule of a primitive without programs among its parameters.
+
+    Attributes:
+        rounds: whether noises on results (ulp, Gaussian, ...) act on it when they name
+            no primitives. True for arithmetic; copies and comparisons do not round.
+        cut: `cut(spec, params, *shapes)`, for a sum whose order `ReductionOrder` draws:
+            a `Cut` into partial sums, or the reason why this equation has none. Shapes
+            are `jax.ShapeDtypeStruct`-like. None: no such sum.
+        left_alone: why the order of this float reduction is not drawn, as `coverage`
+            reports it. Empty: no reduction.
+    """
+
+    rounds: bool = True
+    cut: Callable[..., Cut | str] | None = None
+    left_alone: str = ""
+
+
+def labelled(params: Params) -> dict[str, Any]:
+    """The bodies of an equation: every jaxpr among its parameters.
+
+    Returns:
+        One body has the label "", several the names of their parameters in brackets,
+        those in a tuple their numbers.
+    """
+    found = {}
+    for name, value in params.items():
+        if compat.is_jaxpr(value):
+            found[f"[{name}]"] = value
+        elif isinstance(value, tuple | list):
+            found |= {f"[{i}]": v for i, v in enumerate(value) if compat.is_jaxpr(v)}
+    return {"": next(iter(found.values()))} if len(found) == 1 else found
+
+
+@dataclass(frozen=True)
+class HigherOrder:
+    """The rule of a primitive with programs among its parameters.
+
+    Attributes:
+        run: `run(call, words, operands)` gives the list of results: the primitive
+            rebuilt with JAX's public functions around `call.body`. Whatever derivative
+            and batching rules those functions have hold for the result. A function
+            that JAX traces on its own must take `words` (a pytree) as an argument.
+        bodies: from the parameters, the programs that `run` evaluates, by label. A
+            label is a part of the paths of their equations.
+        inlined: whether the only body runs exactly once, in the place of the equation
+            and with its words.
+        joins: whether the only body becomes a part of the program around it, so that
+            XLA may fuse the two.
+        axes: from the parameters, names and sizes of mesh axes that the bodies see.
+    """
+
+    run: Callable[[Call, Words, list[Any]], Sequence[Any]]
+    bodies: Callable[[Params], Mapping[str, Any]] = labelled
+    inlined: bool = False
+    joins: bool = False
+    axes: Callable[[Params], Mapping[str, int]] = lambda params: {}
+
+
+Rule = FirstOrder | HigherOrder
+
+_RULES: dict[str, Rule] = {}
+
+
+def find(name: str) -> Rule | None:
+    """The rule of the primitive of that name, or None."""
+    return _RULES.get(name)
+
+
+def registered() -> Mapping[str, Rule]:
+    """All rules, by name of the primitive."""
+    return _RULES
+
+
+def add(name: str, rule: Rule) -> None:
+    """Enter a rule of this package."""
+    assert name not in _RULES, f"{name} has two rules"
+    _RULES[name] = rule
+
+
+def register_rule(primitive: core.Primitive, rule: Rule) -> None:
+    """Tell noise what to do at a primitive of your own.
+
+    Register before the first call of a noisy function: those that are compiled already
+    stay as they are.
+
+    Args:
+        primitive: a `jax.extend.core.Primitive`. Rules go by its name.
+        rule: a `FirstOrder` or a `HigherOrder`.
+
+    Raises:
+        NoiseError: when `primitive` is no primitive or has a rule already, or `rule` is
+            none.
+
+    Example:
+        A primitive that runs a program several times, each time with noise of its own:
+
+        >>> import jax
+        >>> from jax import lax, numpy as jnp
+        >>> from jax.extend import core
+        >>> from prednet_jax import noise
+        >>> repeat_p = core.Primitive("repeat")
+        >>> repeat_p.multiple_results = True
+        >>> _ = repeat_p.def_impl(lambda *xs, body, times: xs)
+        >>> _ = repeat_p.def_abstract_eval(lambda *xs, body, times: list(xs))
+        >>> def repeat(call, words, operands):
+        ...     def step(i, xs):
+        ...         return call.body(words.at_step(i), xs)
+        ...     return lax.fori_loop(0, call.params["times"], step, list(operands))
+        >>> noise.register_rule(repeat_p, noise.HigherOrder(repeat))
+        >>> def fn(x):
+        ...     body = jax.make_jaxpr(lambda x: [x * 0.3 + 0.1])(x)
+        ...     return repeat_p.bind(x, body=body, times=3)[0]
+        >>> report = noise.coverage(fn, noise.UlpPerturbation())(jnp.ones(4))
+        >>> [entry.path for entry in report.perturbed]
+        ['0:repeat/0:mul', '0:repeat/1:add']
+        >>> noisy = noise.inject(fn, noise.UlpPerturbation())
+        >>> noisy(jax.random.key(0), jnp.ones(4)).shape
+        (4,)
+
+        A first-order primitive that rounds, but is no sum:
+
+        >>> twice_p = core.Primitive("twice")
+        >>> noise.register_rule(twice_p, noise.FirstOrder(rounds=True))
+    """
+    if not isinstance(primitive, core.Primitive):
+        raise NoiseError(
+            f"primitive={primitive!r}: expected a jax.extend.core.Primitive"
+        )
+    if not isinstance(rule, FirstOrder | HigherOrder):
+        raise NoiseError(
+            f"rule={rule!r}: expected a noise.FirstOrder or a noise.HigherOrder"
+        )
+    if primitive.name in _RULES:
+        raise NoiseError(
+            f"primitive={primitive!r}: expected one without a rule, and this name has "
+            "one already"
+        )
+    _RULES[primitive.name] = rule

@@ -1,0 +1,260 @@
+"""Rules of a user's own, linear solvers, and what a plan says of its equations."""
+
+import doctest
+import linecache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad, mlir
+from jax.scipy.sparse.linalg import cg, gmres
+
+from prednet_jax import noise
+from prednet_jax.noise.arithmetic.partials import Cut
+from prednet_jax.noise.rules import registry
+
+KEYS = jax.random.split(jax.random.key(1), 3)
+RNG = np.random.default_rng(0)
+SQUARE = RNG.standard_normal((12, 12)).astype(np.float32)
+MATRIX = SQUARE @ SQUARE.T + 12 * np.eye(12, dtype=np.float32)
+RIGHT = RNG.standard_normal(12).astype(np.float32)
+ORDER = noise.ReductionOrder(granularity="element")
+ULP = noise.UlpPerturbation()
+
+
+@pytest.fixture(scope="module")
+def total():
+    """A first-order primitive of a user's: the sum of a vector."""
+    primitive = core.Primitive("tests_total")
+    primitive.def_impl(jnp.sum)
+    primitive.def_abstract_eval(lambda x: jax.core.ShapedArray((), x.dtype))
+    mlir.register_lowering(primitive, mlir.lower_fun(jnp.sum, multiple_results=False))
+    ad.deflinear2(primitive, lambda ct, x: (jnp.full(x.aval.shape, ct),))
+
+    def cut(spec, params, x):
+        assert params == {}
+        if x.shape[0] < spec.partials:
+            return "too short"
+
+        def split(x):
+            pieces = jnp.array_split(x, spec.partials)
+            return None, [jnp.sum(piece) for piece in pieces]
+
+        return Cut(spec.partials, split)
+
+    noise.register_rule(primitive, noise.FirstOrder(cut=cut))
+    return primitive
+
+
+@pytest.fixture(scope="module")
+def repeat():
+    """A higher-order primitive of a user's: a program, several times."""
+    primitive = core.Primitive("tests_repeat")
+    primitive.multiple_results = True
+
+    def plain(*xs, body, times):
+        def step(_, xs):
+            return core.jaxpr_as_fun(body)(*xs)
+
+        return lax.fori_loop(0, times, step, list(xs))
+
+    primitive.def_impl(plain)
+    primitive.def_abstract_eval(lambda *xs, body, times: list(xs))
+    mlir.register_lowering(primitive, mlir.lower_fun(plain, multiple_results=True))
+
+    def rule(call, words, operands):
+        def step(i, xs):
+            return call.body(words.at_step(i), xs)
+
+        return lax.fori_loop(0, call.params["times"], step, list(operands))
+
+    noise.register_rule(primitive, noise.HigherOrder(rule))
+    return primitive
+
+
+def test_a_first_order_primitive_of_the_users(total):
+    x = RNG.standard_normal(1000).astype(np.float32)
+    report = noise.coverage(total.bind, ORDER)(x)
+    assert [e.reason for e in report.perturbed] == ["8 pieces in random order, element"]
+    assert noise.coverage(total.bind, ORDER)(x[:5]).untouched[0].reason == "too short"
+    for spec in (ORDER, ULP):
+        noisy = noise.inject(total.bind, spec)
+        found = {float(noisy(key, x)) for key in jax.random.split(KEYS[0], 20)}
+        assert len(found) > 1
+        np.testing.assert_allclose(list(found), x.sum(), 1e-4)
+    gradient = jax.grad(lambda x: noise.inject(total.bind, ORDER)(KEYS[0], x))(x)
+    np.testing.assert_array_equal(gradient, np.ones(1000))
+
+
+def test_a_higher_order_primitive_of_the_users(repeat):
+    x = jnp.asarray(RIGHT)
+
+    def run(times):
+        def fn(x):
+            body = jax.make_jaxpr(lambda x: [x * np.float32(0.3)])(x)
+            return repeat.bind(x, body=body, times=times)[0]
+
+        return fn
+
+    (entry,) = noise.coverage(run(3), ULP)(x).perturbed
+    assert entry.path == "0:tests_repeat/0:mul"
+    once, twice = (noise.inject(run(n), ULP)(KEYS[0], x) for n in (1, 2))
+    assert (once != run(1)(x)).any()
+    # The second time has noise of its own: not that of the first, applied again.
+    scaled = noise.inject(lambda x: x * np.float32(0.3), ULP)
+    again = run(1)(once)
+    steps = np.asarray(twice).view(np.int32) - np.asarray(again).view(np.int32)
+    first = np.asarray(once).view(np.int32) - np.asarray(run(1)(x)).view(np.int32)
+    assert (steps != first).any()
+    assert scaled(KEYS[0], x).shape == x.shape
+
+
+def test_registration_refuses_what_it_cannot_take(total):
+    rule = noise.FirstOrder()
+    with pytest.raises(noise.NoiseError, match=r"tests_total.*has one already"):
+        noise.register_rule(total, rule)
+    with pytest.raises(noise.NoiseError, match="has one already"):
+        noise.register_rule(core.Primitive("scan"), rule)
+    with pytest.raises(noise.NoiseError, match=r"expected a jax\.extend\.core\.Prim"):
+        noise.register_rule("scan", rule)
+    with pytest.raises(noise.NoiseError, match=r"expected a noise\.FirstOrder"):
+        noise.register_rule(core.Primitive("tests_other"), lambda x: x)
+    assert registry.find("tests_other") is None
+
+
+def test_the_example_of_register_rule_runs():
+    (example,) = doctest.DocTestFinder(recurse=False).find(
+        noise.register_rule, "register_rule", globs={}
+    )
+    results = doctest.DocTestRunner().run(example)
+    assert results.attempted > 10
+    assert not results.failed
+
+
+SOLVERS = {
+    "solve": jnp.linalg.solve,
+    "cg": lambda a, b: cg(a, b, maxiter=30)[0],
+    "gmres": lambda a, b: gmres(a, b, restart=12)[0],
+    "custom": lambda a, b: lax.custom_linear_solve(
+        lambda x: a @ x,
+        b,
+        solve=lambda _, b: jnp.linalg.inv(a) @ b,
+        transpose_solve=lambda _, b: jnp.linalg.inv(a).T @ b,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_linear_solvers_run_under_noise(name):
+    solver = SOLVERS[name]
+    exact = np.linalg.solve(MATRIX.astype(np.float64), RIGHT)
+    report = noise.coverage(solver, ORDER + ULP)(MATRIX, RIGHT)
+    assert any("custom_linear_solve[solve]/" in e.path for e in report.perturbed)
+    for spec in (ORDER, ULP) if name != "solve" else (ULP,):
+        found = [noise.inject(solver, spec)(key, MATRIX, RIGHT) for key in KEYS]
+        assert (found[0] != found[1]).any()
+        for x in found:
+            np.testing.assert_allclose(x, exact, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["solve", "cg"])
+def test_linear_solvers_have_derivatives_under_noise(name):
+    def loss(a, b):
+        return jnp.sum(SOLVERS[name](a, b) ** 2)
+
+    expected = jax.grad(loss, (0, 1))(MATRIX, RIGHT)
+    noisy = noise.inject(loss, ULP)
+    outside = jax.grad(lambda a, b: noisy(KEYS[0], a, b), (0, 1))(MATRIX, RIGHT)
+    inside = noise.inject(jax.grad(loss, (0, 1)), ULP)(KEYS[0], MATRIX, RIGHT)
+    for found in (outside, inside):
+        for value, wanted in zip(found, expected, strict=True):
+            assert (value != wanted).any()
+            np.testing.assert_allclose(value, wanted, rtol=1e-2, atol=1e-5)
+
+
+def test_the_derivative_of_a_solver_is_taken_at_the_noisy_solution():
+    """With dx = A^-1 (db - dA x), x perturbed and nothing else."""
+    spec = noise.Gaussian(1e-2)
+    noisy = noise.inject(SOLVERS["custom"], spec)
+    change = RNG.standard_normal((12, 12)).astype(np.float32)
+
+    def of_matrix(a):
+        return noisy(KEYS[0], a, RIGHT)
+
+    x, dx = jax.jvp(of_matrix, (MATRIX,), (change,))
+    np.testing.assert_allclose(dx, np.linalg.solve(MATRIX, -change @ x), 1e-3, 1e-5)
+    assert np.abs(x - np.linalg.solve(MATRIX, RIGHT)).max() > 1e-4
+
+
+def test_solvers_map_and_know_what_they_tell_beside_the_solution():
+    def with_count(b):
+        return lax.custom_linear_solve(
+            lambda x: MATRIX @ x,
+            b,
+            solve=lambda _, b: (jnp.linalg.inv(MATRIX) @ b, jnp.int32(7)),
+            has_aux=True,
+            symmetric=True,
+        )
+
+    noisy = noise.inject(with_count, ULP)
+    (x, count), (dx, _) = jax.jvp(lambda b: noisy(KEYS[0], b), (RIGHT,), (RIGHT,))
+    assert count == 7
+    np.testing.assert_allclose(dx, x, 1e-4)
+    several = np.stack([RIGHT, 2 * RIGHT])
+    found = noise.inject(jax.vmap(lambda b: with_count(b)[0]), ULP)(KEYS[0], several)
+    np.testing.assert_allclose(found[1], 2 * found[0], 1e-4)
+
+
+def user_file(tmp_path, text):
+    """Functions of a file of the user's."""
+    path = tmp_path / "model.py"
+    path.write_text(text)
+    linecache.checkcache(str(path))
+    names = {}
+    exec(compile(text, str(path), "exec"), names)
+    return names
+
+
+MODEL = """
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+def layer(x, w):
+    x = jax.nn.softplus(x @ w)
+    return jnp.mean(x)
+
+def loss(x, w):
+    def body(carry, row):
+        return carry + layer(row, w), None
+    return lax.scan(body, 0.0, x)[0]
+"""
+
+
+def test_entries_name_the_line_of_the_users_file(tmp_path):
+    x = np.ones((3, 16), np.float32)
+    # JAX keeps its own functions traced; the first caller must not be named instead.
+    jax.nn.softplus(jnp.ones(4))
+    jnp.mean(jax.nn.softplus(jnp.ones(4)))
+    loss = user_file(tmp_path, MODEL)["loss"]
+    for fn in (loss, jax.grad(loss, argnums=1), jax.jit(loss)):
+        report = noise.coverage(fn, ORDER + ULP)(x, SQUARE[:4].reshape(16, 3))
+        assert {e.source.split(":")[0] for e in report.perturbed} == {"model.py"}
+        products = {e.source for e in report.perturbed if e.primitive == "dot_general"}
+        assert products == {"model.py:7 in layer"}
+        assert "model.py:7 in layer" in str(report)
+    sums = [e for e in report.perturbed if e.primitive == "reduce_sum"]
+    assert {e.source for e in sums} == {"model.py:8 in layer"}
+
+
+def test_every_error_of_noise_is_one_that_a_user_can_mend():
+    for kind in (noise.UncoveredReductionError, noise.UnsupportedPrimitiveError):
+        assert issubclass(kind, noise.NoiseError)
+    assert issubclass(noise.NoiseError, ValueError)
+    with pytest.raises(noise.NoiseError):
+        noise.parse("nonsense")
+    with pytest.raises(noise.NoiseError):
+        noise.inject(jnp.sin, ULP)(7, RIGHT)
