@@ -38,7 +38,7 @@ def main() -> int:
     )
     parser.add_argument("--workdir", type=Path, default=Path("runs/chainer"))
     parser.add_argument(
-        "--frames", type=int, default=1000, help="transitions to train on"
+        "--frames", type=int, default=plans.LONG, help="transitions to train on"
     )
     parser.add_argument("--record", type=Path, help="CSV to write the rows to")
     args = parser.parse_args()
@@ -48,7 +48,9 @@ def main() -> int:
     except environments.EnvironmentsError as error:
         print(error, file=sys.stderr)
         return 2
-    folder = args.workdir / f"agreement_{args.frames}"
+    # The runs of the full study serve where they are as long.
+    name = "long" if args.frames == plans.LONG else f"agreement_{args.frames}"
+    folder = args.workdir / name
     kept = [u for u in plans.SNAPSHOTS if u <= args.frames // FULL.window]
     theirs: dict[str, dict[int, Arrays]] = {}
     losses: dict[str, list[float]] = {}

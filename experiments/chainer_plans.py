@@ -96,10 +96,14 @@ def full(folder: Path) -> list[Run]:
 SNAPSHOTS = (1, 2, 3, 5, 8, 12, 20, 30, 40, 50)
 
 
+# Transitions of the long runs: 50 updates.
+LONG = 1000
+
+
 def long(
-    folder: Path, weights: Path, frames: int = 1000, seeds: range = range(5)
+    folder: Path, weights: Path, frames: int = LONG, seeds: range = range(5)
 ) -> list[Run]:
-    """Published and copied at 64x48 for 1000 frames.
+    """Published and copied at 64x48 for many frames.
 
     Args:
         folder: of the frames.

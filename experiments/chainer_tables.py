@@ -253,6 +253,8 @@ def others() -> str:
         study.setdefault(row["arm"], []).append(float(row["mean_loss"]))
     lines = []
     for study, arms in by.items():
+        if len(arms) < 2:
+            continue
         copied, published = np.array(arms["target copied"]), np.array(arms["published"])
         spread = copied.max() / copied.min()
         gap = published.mean() / copied.mean()
@@ -264,7 +266,7 @@ def others() -> str:
         "published / copied",
     )
     made = table(head, lines)
-    return f"{made}\n\n{chance(by['seeds'])}" if "seeds" in by else made
+    return f"{made}\n\n{chance(by['seeds'])}" if len(by.get("seeds", ())) == 2 else made
 
 
 def chance(arms: dict[str, list[float]]) -> str:
