@@ -72,7 +72,7 @@ flags.DEFINE_string(
     "digits for the autoencoder.",
 )
 flags.DEFINE_integer("window", 10, "Transitions per update.")
-flags.DEFINE_integer("updates", 600, "Updates of networks that see windows.")
+flags.DEFINE_integer("updates", 400, "Updates of networks that see windows.")
 flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
 flags.DEFINE_float("last", 0.2, "The metric is the mean loss of this last fraction.")
 flags.DEFINE_string("workdir", "results/compare", "Where to write.")
@@ -181,9 +181,9 @@ class Progress:
     def say(self, job) -> None:
         """One line for a job that has ended, above the progress bar."""
         self.ended += 1
-        part = job.folder.parent.parent.name
+        draw = f", draw {job.draw}" if job.arm.draws > 1 else ""
         self.bar.write(
-            f"[{self.ended}/{self.bar.total}] {part} {job.model} {job.arm.name}: "
+            f"[{self.ended}/{self.bar.total}] {job.model} {job.arm.name}{draw}: "
             f"{job.arm.meaning}",
             file=sys.stdout,
         )
