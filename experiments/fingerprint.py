@@ -9,7 +9,8 @@ t are compared with frame t and with the one four later:
     slope = log(MSE against frame t + 4 / MSE against frame t)
 
 A model is called stale below the limit half way between the means of models trained
-on true and on stale targets (results/chainer/fingerprint.csv, or --reference). The
+on true and on stale targets with the published window and learning rate
+(results/chainer/fingerprint.csv, or --reference). The
 rate of false alarms is that of the reference models trained on true targets, each
 judged by the limit of the other seeds.
 

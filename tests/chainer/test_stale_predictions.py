@@ -109,7 +109,7 @@ def test_position_contrast_is_first_half_minus_second():
     assert judgement.position_contrast(rows) == [pytest.approx(1.0)]
 
 
-def horizon_rows(seed, targets, slope, window="10"):
+def horizon_rows(seed, targets, slope, window="20"):
     return [
         {
             **{"seed": seed, "targets": targets, "window": window, "rate": "0.001"},
