@@ -217,7 +217,7 @@ def gaps() -> str:
 
 def fingerprint() -> str:
     """How well the fingerprint tells models apart that it was not calibrated on."""
-    rows = judgement.fingerprint_table(read("stale_horizons"))
+    rows = judgement.fingerprint_table(read("fingerprint"))
     head = ("trained with", "models", "called stale", "95 % interval of the rate")
     return table(head, rows)
 

@@ -3,19 +3,22 @@
     .venv/bin/python experiments/fingerprint.py WEIGHTS
 
 Stale targets are later frames of the window, so a network trained on them predicts
-something nearer to the future. Shown a walk, its predictions of frame t are compared
-with the frames four before and four after t:
+something between the next frame and later ones. Shown a walk, its predictions of frame
+t are compared with frame t and with the one four later:
 
-    asymmetry = log(MSE against frame t + 4 / MSE against frame t - 4)
+    slope = log(MSE against frame t + 4 / MSE against frame t)
 
-Blur raises both errors alike; a pull towards the future lowers the asymmetry. A model
-is called stale below the limit half way between the means of reference models trained
-on true and on stale targets (results/chainer/stale_horizons.csv, or --reference). The
+A model is called stale below the limit half way between the means of models trained
+on true and on stale targets with the published window and learning rate
+(results/chainer/fingerprint.csv, or --reference). The
 rate of false alarms is that of the reference models trained on true targets, each
 judged by the limit of the other seeds.
 
-The references are of one size and length of training; for models far from it, train
-references of their own (experiments/stale_predictions.py) and give them.
+A network that has hardly learned predicts blur, which is as far from every frame: it
+looks stale. So judge only models that were trained about as well as the references.
+They are of one size and length of training; for models far from it, train
+references of their own (experiments/stale_predictions.py), show them the same walks
+(--calibrate=FOLDER --reference=NEW.csv) and give them.
 
 WEIGHTS: a Chainer model file (npz) of the `watanabe` form.
 """
@@ -27,11 +30,15 @@ import sys
 from pathlib import Path
 
 import chainer_judgement as judgement
+import numpy as np
 from stale_predictions import HORIZONS, UNSEEN, horizon_errors
 
-from prednet_jax import weights
+from prednet_jax import PredNetConfig, weights
 
-REFERENCE = Path(__file__).parents[1] / "results" / "chainer" / "stale_horizons.csv"
+REFERENCE = Path(__file__).parents[1] / "results" / "chainer" / "fingerprint.csv"
+# Shown to every model, also to the references, so that the walks make no difference.
+WALKS = 4
+FIELDS = ("seed", "targets", "window", "rate", "horizon", "mse")
 
 
 def main() -> int:
@@ -39,23 +46,50 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("weights", metavar="WEIGHTS")
+    parser.add_argument("weights", metavar="WEIGHTS", nargs="?")
     parser.add_argument("--reference", type=Path, default=REFERENCE)
     parser.add_argument(
-        "--walks", type=int, default=4, help="walks shown; their errors are averaged"
+        "--calibrate", type=Path, help="folder of models: writes --reference from them"
     )
     args = parser.parse_args()
+    if args.calibrate:
+        calibrate(args.calibrate, args.reference)
+        return 0
+    if args.weights is None:
+        parser.error("expected WEIGHTS, or --calibrate=FOLDER")
     try:
         config, params = weights.load_chainer(args.weights)
         with open(args.reference, newline="") as file:
             reference = list(csv.DictReader(file))
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    errors = sum(
-        horizon_errors(params, config, 2 * UNSEEN + walk) for walk in range(args.walks)
-    )
-    print(json.dumps(judge(dict(zip(HORIZONS, errors, strict=True)), reference)))
+    print(json.dumps(judge(errors_of(params, config), reference)))
     return 0
+
+
+def errors_of(params: dict, config: PredNetConfig) -> dict[int, float]:
+    """MSE of a model's predictions by horizon, over the common walks."""
+    errors = [horizon_errors(params, config, 2 * UNSEEN + i) for i in range(WALKS)]
+    return dict(zip(HORIZONS, np.mean(errors, axis=0).tolist(), strict=True))
+
+
+def calibrate(folder: Path, path: Path) -> None:
+    """Writes the reference table from the models of experiments/stale_predictions.py.
+
+    Args:
+        folder: of the files SEED_TARGETS_WINDOW_RATE.model.
+        path: the table.
+    """
+    with open(path, "w", newline="") as file:
+        out = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        out.writeheader()
+        for model in sorted(folder.glob("*.model")):
+            seed, targets, window, rate = model.stem.split("_")
+            where = {"seed": seed, "targets": targets, "window": window, "rate": rate}
+            config, params = weights.load_chainer(model)
+            for horizon, mse in errors_of(params, config).items():
+                out.writerow({**where, "horizon": horizon, "mse": f"{mse:.9g}"})
+            file.flush()
 
 
 def judge(mse: dict[int, float], reference: list[dict]) -> dict:
@@ -63,20 +97,26 @@ def judge(mse: dict[int, float], reference: list[dict]) -> dict:
 
     Args:
         mse: of its predictions, by horizon.
-        reference: rows of results/chainer/stale_horizons.csv.
+        reference: rows of results/chainer/fingerprint.csv.
 
     Returns:
-        `looks_like` (`true` or `stale`), the asymmetry, the limit, and the rate of
-        false alarms with its 95 % interval.
+        `looks_like` (`true` or `stale`), the slope, the limit, the MSE of the model and
+        the largest of a reference model, and the rate of false alarms among those
+        trained on true targets as the references are, with its 95 % interval.
     """
     limit = judgement.threshold(reference)
-    value = judgement.asymmetry(mse)
+    value = judgement.slope(mse)
+    known = judgement.by_model(reference).items()
     alarms = judgement.false_alarms(reference)
     low, high = judgement.proportion(sum(alarms), len(alarms))
     return {
         "looks_like": "stale" if value < limit else "true",
-        "asymmetry": round(value, 4),
+        "slope": round(value, 4),
         "limit": round(limit, 4),
+        "mse": round(mse[1], 5),
+        "largest_reference_mse": round(
+            max(m[1] for model, m in known if model[2:] in judgement.REFERENCES), 5
+        ),
         "false_alarms": f"{sum(alarms)} of {len(alarms)}",
         "false_alarm_rate": [round(low, 3), round(high, 3)],
     }

@@ -9,6 +9,7 @@ a study that was stopped goes on where it was, seed by seed.
 
 import argparse
 import csv
+import functools
 import hashlib
 import shutil
 import sys
@@ -31,8 +32,8 @@ from prednet_jax.data import open_source
 CONFIG = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
 SEEDS = range(7000, 7008)
 UPDATES = 200
-# Frames ahead of the last one seen, 1 being the frame that is predicted; and frames as
-# far behind it, to tell a pull towards the future from mere blur.
+# Frames ahead of the last one seen, 1 being the one that is predicted; 0 and below are
+# frames that were seen.
 HORIZONS = range(-3, 6)
 # The walk on which horizons are measured: seeds far from those trained on.
 UNSEEN = 100_000
@@ -180,7 +181,7 @@ def horizon_errors(
     """
     source = open_source("walk", height=config.height, width=config.width, seed=seed)
     frames = source.read(0, length).astype(np.float32) / 255
-    made = np.asarray(predict(params, config, frames[:, None])[0])[:, 0]
+    made = np.asarray(predicted(params, config, frames[:, None]))[:, 0]
     stop = length - max(HORIZONS) + 1
     return np.array(
         [
@@ -188,6 +189,12 @@ def horizon_errors(
             for k in HORIZONS
         ]
     )
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def predicted(params: dict, config: PredNetConfig, frames: jax.Array) -> jax.Array:
+    """The predictions of `frames`, one program for all models of a size."""
+    return predict(params, config, frames)[0]
 
 
 def key(row: dict) -> tuple[str, ...]:

@@ -42,9 +42,9 @@ def test_horizons_compare_one_prediction_with_several_frames(monkeypatch):
     def two_behind(params, config, frames):
         made = np.zeros_like(frames)
         made[2:] = frames[:-2]
-        return made, None
+        return made
 
-    monkeypatch.setattr(study, "predict", two_behind)
+    monkeypatch.setattr(study, "predicted", two_behind)
     errors = dict(
         zip(
             study.HORIZONS,
@@ -109,11 +109,11 @@ def test_position_contrast_is_first_half_minus_second():
     assert judgement.position_contrast(rows) == [pytest.approx(1.0)]
 
 
-def horizon_rows(seed, targets, asymmetry, window="10"):
+def horizon_rows(seed, targets, slope, window="20"):
     return [
         {
             **{"seed": seed, "targets": targets, "window": window, "rate": "0.001"},
-            **{"horizon": str(k), "mse": str(math.exp(asymmetry) if k == 5 else 1.0)},
+            **{"horizon": str(k), "mse": str(math.exp(slope) if k == 5 else 1.0)},
         }
         for k in study.HORIZONS
     ]
@@ -134,10 +134,10 @@ def test_false_alarms_are_counted_by_the_limit_of_the_other_seeds():
     # Seed 3's true model (0.2) lies below the others' limit (0.55); seed 1's above
     # (0.65 + 0) / 2, seed 2's above (0.6 - 0.05) / 2.
     assert judgement.false_alarms(references()) == [False, False, True]
-    alike = fingerprint.judge({5: math.exp(-0.2), -3: 1.0}, references())
+    alike = fingerprint.judge({5: math.exp(-0.2), 1: 1.0}, references())
     assert alike["looks_like"] == "stale"
     assert alike["false_alarms"] == "1 of 3"
-    assert fingerprint.judge({5: math.e, -3: 1.0}, references())["looks_like"] == "true"
+    assert fingerprint.judge({5: math.e, 1: 1.0}, references())["looks_like"] == "true"
 
 
 def test_the_fingerprint_reads_a_file(tmp_path, monkeypatch, capsys):
@@ -152,7 +152,7 @@ def test_the_fingerprint_reads_a_file(tmp_path, monkeypatch, capsys):
     arguments = ["fingerprint.py", str(path), f"--reference={table}"]
     monkeypatch.setattr("sys.argv", arguments)
     assert fingerprint.main() == 0
-    assert json.loads(capsys.readouterr().out)["asymmetry"] == 0
+    assert json.loads(capsys.readouterr().out)["slope"] == 0
     monkeypatch.setattr("sys.argv", [*arguments[:1], str(tmp_path / "none")])
     with pytest.raises(SystemExit):
         fingerprint.main()
