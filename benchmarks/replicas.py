@@ -14,7 +14,7 @@ from prednet_jax.training.layout import (
     BY_STREAM,
     layout,
     most_devices,
-    spread_tree,
+    place_tree,
 )
 from prednet_jax.training.truncated import Method
 
@@ -102,14 +102,14 @@ def _several(
 ) -> workload.Program:
     """`count` replicas, after their first update."""
     place = layout(count, 1, jax.devices()[:devices])
-    config = replicas.resolve_config(subject.config, mode)
+    config = replicas.resolve_network(subject.config, mode).config
     update = replicas.compile_update(
         config, subject.optimizer, Method(), subject.noise, place, mode
     )
 
     def same(tree: Any, spec: Any) -> Any:
         specs = jax.tree.map(lambda _: spec, tree)
-        return spread_tree(place, dict.fromkeys(range(count), tree), specs)
+        return place_tree(place, dict.fromkeys(range(count), tree), specs)
 
     state = subject.state
     states = same(state, BY_REPLICA)._replace(carry=same(state.carry, BY_STREAM))

@@ -204,7 +204,7 @@ def test_uint8_frames_are_brought_to_pixels():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": 0}, "window=0: expected at least 1 with 'watanabe'"),
+        ({"window": 0}, "window=0: expected a whole number, at least 1"),
         ({"window": 20}, "at least 20 with window=20"),
         ({"window": 4, "targets": "old"}, "targets='old': expected one of true, stale"),
         ({"window": 4, "objective": "l1"}, "objective='l1'"),
