@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from prednet_jax import (
         curvature,
+        data,
         noise,
         objectives,
         optimizers,
+        process,
         saddles,
         statistics,
+        tasks,
         weights,
     )
     from prednet_jax.config import AutoencoderConfig, PredNetConfig
@@ -31,13 +34,16 @@ __all__ = [
     "AutoencoderConfig",
     "PredNetConfig",
     "curvature",
+    "data",
     "init_params",
     "noise",
     "objectives",
     "optimizers",
     "predict",
+    "process",
     "saddles",
     "statistics",
+    "tasks",
     "train_windows",
     "weights",
 ]
