@@ -6,7 +6,6 @@ functions of results/chainer/; nothing is run.
 """
 
 import csv
-import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -289,32 +288,3 @@ def chance(arms: dict[str, list[float]]) -> str:
         f"least {gap:.4f} times that of the eight, which is the ratio of published to "
         "copied over the same seeds."
     )
-
-
-def remade(text: str, made: dict[str, str]) -> str:
-    """A document with its blocks replaced.
-
-    Raises:
-        KeyError: a marker names no block.
-    """
-    parts = text.split("<!-- table: ")
-    out = [parts[0]]
-    for part in itertools.islice(parts, 1, None):
-        name, rest = part.split(" -->", 1)
-        _, after = rest.split("<!-- end -->", 1)
-        out.append(f"{name} -->\n\n{made[name]}\n\n<!-- end -->{after}")
-    return "<!-- table: ".join(out)
-
-
-def main() -> None:
-    """Rewrites the blocks of the documents and the figure in place."""
-    root = RESULTS.parents[1]
-    made = blocks()
-    for path in (root / "docs" / "chainer.md", root / "docs" / "claims.md"):
-        path.write_text(remade(path.read_text(), made))
-    for name, data in figures().items():
-        (root / name).write_bytes(data)
-
-
-if __name__ == "__main__":
-    main()

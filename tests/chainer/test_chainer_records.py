@@ -1,5 +1,6 @@
 """The documents say what the committed records say."""
 
+import functools
 import re
 import xml.etree.ElementTree as ET
 
@@ -11,14 +12,17 @@ import environments
 import pytest
 import transplant
 
+from prednet_jax.report import documents
+
 ROOT = tables.RESULTS.parents[1]
-DOCUMENTS = ("docs/chainer.md", "docs/claims.md")
+DOCUMENTS = ("docs/chainer.md", "docs/chainer_predictions.md", "docs/claims.md")
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_blocks_of_a_document_are_those_of_the_records(name):
     text = (ROOT / name).read_text()
-    assert tables.remade(text, tables.blocks()) == text
+    made = {key: functools.partial(str, text) for key, text in tables.blocks().items()}
+    assert documents.fill(text, made) == text
 
 
 def test_every_block_is_in_a_document():
@@ -30,15 +34,6 @@ def test_every_block_is_in_a_document():
 def test_the_figure_is_that_of_the_records():
     for path, data in tables.figures().items():
         assert (ROOT / path).read_bytes() == data
-
-
-def test_a_block_is_replaced_and_nothing_else():
-    text = "a\n<!-- table: x -->\nold\n<!-- end -->\nb"
-    assert tables.remade(text, {"x": "new"}) == (
-        "a\n<!-- table: x -->\n\nnew\n\n<!-- end -->\nb"
-    )
-    with pytest.raises(KeyError, match="x"):
-        tables.remade(text, {})
 
 
 def test_the_recorded_bisection_came_true_and_the_document_shows_it():
