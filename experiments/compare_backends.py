@@ -52,7 +52,7 @@ flags.DEFINE_list(
     "skipped, with the reason printed, where no GPU is found.",
 )
 flags.DEFINE_integer("first_seed", 3000, "The first root seed.")
-flags.DEFINE_integer("seeds", 6, "Number of seeds: first_seed, first_seed + 1, ...")
+flags.DEFINE_integer("seeds", 8, "Number of seeds: first_seed, first_seed + 1, ...")
 flags.DEFINE_float(
     "margin", 0.02, "Margin of equivalence, as a fraction of the control's mean metric."
 )
@@ -191,7 +191,8 @@ class Progress:
         self.bar.update()
 
 
-# A PredNet whose twins tile order separated by update 1515 in pilots (docs/study).
+# A control, not a sample: the network of part A of docs/study/plan.md, on one of its
+# pilot's seeds.
 SYMMETRIC = symmetric_runs.Design(
     config=PredNetConfig(channels=(3, 4, 4), r_channels=(2, 4, 4), height=24, width=32),
     window=10,

@@ -146,6 +146,7 @@ _FIXED = (
         name="gpu",
         meaning="GPU, default algorithms",
         role=Role.GPU,
+        draws=2,
         environment=_GPU,
     ),
     Arm(

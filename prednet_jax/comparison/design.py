@@ -81,12 +81,12 @@ class Design:
     script: str
     tasks: tuple[Task, ...]
     arms: tuple[str, ...] = ()
-    first_seed: int = 0
-    seeds: int = 6
+    first_seed: int = 3000
+    seeds: int = 8
     data: str | None = None
     images: str | None = None
     window: int = 10
-    updates: int = 200
+    updates: int = 400
     image_updates: int = 500
     last: float = 0.2
     margin: float = statistics.MARGIN_FRACTION

@@ -6,10 +6,11 @@ from typing import Any
 
 from prednet_jax import statistics
 from prednet_jax.comparison import arms
-from prednet_jax.comparison.arms import Role
+from prednet_jax.comparison.arms import Arm, Role
 from prednet_jax.comparison.contrasts import (
     EXCLUSION_RULE,
     Contrast,
+    Measured,
     contrasts,
     losses,
 )
@@ -44,10 +45,22 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
         )
         for task in design.tasks
     }
-    checks = {name: manipulation(arm_runs) for name, arm_runs in found.items()}
+    checks = {
+        task.name: manipulation(
+            found[task.name], measured[task.name], arms.TREATMENT, arms.CONTROL
+        )
+        for task in design.tasks
+    }
     verdicts = {
         task.name: statistics.decide(
-            evidence(task, made[task.name], measured, checks[task.name], controls)
+            evidence(
+                task,
+                made[task.name],
+                measured,
+                checks[task.name],
+                controls,
+                _of_the_gpu(found[task.name], measured[task.name]),
+            )
         ).as_dict()
         for task in design.tasks
     }
@@ -69,18 +82,38 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def manipulation(found: list[ArmRuns]) -> statistics.Manipulation:
-    """What the noise in question did to the trajectories of one network.
+def manipulation(
+    found: list[ArmRuns], measured: Measured, noisy: Arm, quiet: Arm
+) -> statistics.Manipulation:
+    """What a noise did to the trajectories of one network, by its first draw.
 
     Args:
-        found: its runs, the control first.
+        found: the runs of the network.
+        measured: its losses; seeds that `EXCLUSION_RULE` leaves out have no distance.
+        noisy: arm with the noise.
+        quiet: arm without it.
     """
-    control = found[0]
-    treatment = next(of for of in found if of.arm.role is Role.TREATMENT)
+    treatment, control = (
+        next(of for of in found if of.arm == arm and of.job.draw == 0)
+        for arm in (noisy, quiet)
+    )
+    kept = statistics.match(measured, noisy.name, quiet.name).seeds
+    places = [i for i, s in enumerate(control.job.seeds) if str(s) in kept]
     differ = treatment.final_bits() != control.final_bits()
     return statistics.manipulation(
-        differ.tolist(), distance_over_travelled(treatment, control)
+        differ[places].tolist(), distance_over_travelled(treatment, control, places)
     )
+
+
+def _of_the_gpu(
+    found: list[ArmRuns], measured: Measured
+) -> statistics.Manipulation | None:
+    """What the GPU's noise did, where both of its arms were run."""
+    by_role = {of.arm.role: of.arm for of in found}
+    both = [by_role.get(role) for role in (Role.GPU, Role.GPU_DETERMINISTIC)]
+    if both[0] is None or both[1] is None:
+        return None
+    return manipulation(found, measured, both[0], both[1])
 
 
 def evidence(
@@ -89,6 +122,7 @@ def evidence(
     measured: statistics.Losses,
     check: statistics.Manipulation,
     controls: Mapping[str, Any],
+    gpu_check: statistics.Manipulation | None = None,
 ) -> statistics.Evidence:
     """What the decision rule looks at.
 
@@ -98,6 +132,7 @@ def evidence(
         measured: the losses of all networks.
         check: what `manipulation` gave.
         controls: as in `judge`.
+        gpu_check: the same of the GPU's noise.
     """
 
     def of_role(role: Role) -> list[Contrast]:
@@ -115,9 +150,16 @@ def evidence(
     gpu = _gpu(made)
     if gpu is not None:
         asked.append(gpu)
-        turned = gpu.result.reversed()
+        pair = gpu.control.name, gpu.treatment.name
         questions.append(
-            statistics.Question(result=turned, manipulation=None, gpu=True)
+            statistics.Question(
+                result=gpu.result.reversed(),
+                manipulation=gpu_check,
+                draws=statistics.contrasts_of_draws(
+                    measured, task.name, pair, gpu.result.margin
+                ),
+                gpu=True,
+            )
         )
     nulls = [one.result for one in of_role(Role.NULL)]
     stale = next((one.result for one in of_role(Role.STALE)), None)

@@ -127,14 +127,21 @@ def distances(
     return {name: float(np.mean([m[name] for m in measured])) for name in measured[0]}
 
 
-def distance_over_travelled(treatment: ArmRuns, control: ArmRuns) -> list[float]:
-    """Distance of the final weights of paired runs over the control's way, per seed.
+def distance_over_travelled(
+    treatment: ArmRuns, control: ArmRuns, places: list[int]
+) -> list[float]:
+    """Distance of the final weights of paired runs over the control's way.
 
     The way is the distance of the control's final weights from its initial ones.
+
+    Args:
+        treatment: one arm.
+        control: the reference.
+        places: which runs of `job.seeds` count.
     """
     found = []
-    for place, seed in enumerate(control.job.seeds):
-        start = _flat(loop.initial_params(control.job.task, seed))
+    for place in places:
+        start = _flat(loop.initial_params(control.job.task, control.job.seeds[place]))
         end = control.weights(place)
         apart = np.linalg.norm(treatment.weights(place) - end)
         found.append(float(apart / np.linalg.norm(end - start)))

@@ -23,7 +23,8 @@ class Rule:
         largest_gain_excess: bound on the share of seeds that gain more than the margin,
             less the share that loses as much. 0.11: a mean can be equivalent while one
             seed in ten gains a lot, and who trains a handful of networks would call
-            that help. It takes 26 seeds of which none gains.
+            that help. It takes 26 seeds of which none gains
+            or loses.
         largest_margin: largest margin, as a fraction of the control's loss.
         alpha: level of the bounds on shares of seeds.
     """

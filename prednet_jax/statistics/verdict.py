@@ -30,18 +30,19 @@ refuted: "noise does not matter here, and this study would have seen it".
      pilot the observed spread has to do.
   3. The margin is a small enough fraction of the control's loss (a tenth of slack,
      since one margin serves several controls whose means differ a little).
-  4. No more seeds gain than lose: the share that gains more than the margin, less the
-     share that loses as much, has an upper bound below a bound fixed beforehand. A mean
-     can be equivalent while a few seeds gain a lot. Chaos alone moves single seeds once
-     trajectories have separated, but either way alike; help would move more of them
-     down than up. Gains rarer than the bound are beyond what is claimed.
+  4. Not many more seeds gain than lose: the share that gains more than the margin,
+     less the share that loses as much, has an upper bound below a bound fixed
+     beforehand. A mean can be equivalent while a few seeds gain a lot. Chaos alone
+     moves single seeds once trajectories have separated, but either way alike; help
+     would move more of them down than up. Gains rarer than the bound are beyond what is
+     claimed.
   Of the study:
   5. The A/A nulls show no difference, and at least one differs in bits.
   6. Signed controls: stale targets raise the loss (where they can move the network) and
      so does the largest Gaussian rung. A pipeline in which harm looks like help, or
      like nothing, refutes nothing.
-  7. A control in the hypothesis' direction: from an exactly symmetric start noise
-     separates what stays together without it, in the network itself.
+  7. A control in the hypothesis' direction: from an exactly symmetric start of a small
+     PredNet noise separates what stays together without it, and lowers the loss.
   8. Escape times match theory, and identical units separate as they should.
 
 inconclusive: anything else, with what each answer lacked and the seeds still needed.

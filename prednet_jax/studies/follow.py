@@ -13,11 +13,11 @@ Endpoints of a run (docs/study/plan.md):
     window_loss       the same of the mean over the window
     over_copy         window_loss over that of copying the last frame, same frames
     held_out_loss     mean squared error on 100 frames of a walk that no seed trains on
-    plateau_left      first update from which the mean loss of 20 updates is below the
+    plateau_left      first update at which the mean loss of 20 updates is below the
                       geometric mean of the control's start (its first 20 updates) and
                       end (its last fifth); null where that never comes
-    parity            first update from which the mean loss of 250 updates is below that
-                      of copying the last frame; null where that never comes
+    parity            first update from which the mean loss of 250 updates stays below
+                      that of copying the last frame; null where that never comes
 """
 
 import csv
@@ -82,7 +82,7 @@ def _update(part: Part, kind: Treatment) -> Callable:
     spec = noise.parse(kind.noise)
     plain = kind.dose is not None or spec == noise.Identity()
     step = truncated.make_step(
-        part.network,
+        dataclasses.replace(part.network, convolution=kind.convolution),
         optimizer(kind.optimizer),
         Method(targets=kind.targets, truncation_leak=part.truncation_leak),
         noise=None if plain else spec,
@@ -230,14 +230,20 @@ def endpoints(
     if len(loss) < updates or not np.isfinite(loss).all():
         return {"diverged_at": len(loss)}
     last = -(updates // 5)
-    start = control.curves["loss"][:PLATEAU_WIDTH].mean()
-    halfway = np.sqrt(start * control.curves["loss"][last:].mean())
+    reference = control.curves["loss"]
+    # Without a control to its end there is no level to compare with.
+    halfway = None
+    if len(reference) == updates and np.isfinite(reference).all():
+        halfway = np.sqrt(reference[:PLATEAU_WIDTH].mean() * reference[last:].mean())
     return {
         "last_frame_loss": float(run.curves["last_frame_loss"][last:].mean()),
         "window_loss": float(loss[last:].mean()),
         "over_copy": float(loss[last:].mean() / copy[last:].mean()),
         "held_out_loss": run.held_out_loss,
-        "plateau_left": first_below(loss, PLATEAU_WIDTH, halfway),
+        "control_diverged": halfway is None,
+        "plateau_left": None
+        if halfway is None
+        else first_below(loss, PLATEAU_WIDTH, halfway),
         "parity": first_below_for_good(loss, PARITY_WIDTH, trailing(copy, PARITY_WIDTH))
         if updates > PARITY_WIDTH
         else None,

@@ -26,6 +26,7 @@ class Treatment:
         targets: `true` or `stale`.
         precision: `float32` or `float64`.
         optimizer: of `OPTIMIZERS`.
+        convolution: algorithm of the convolutions, of `config.CONVOLUTIONS`.
         seeds: how many seeds of the part are trained so, the first ones; None: all.
     """
 
@@ -36,6 +37,7 @@ class Treatment:
     targets: str = "true"
     precision: str = "float32"
     optimizer: str = "adam"
+    convolution: str = "auto"
     seeds: int | None = None
 
     @property
@@ -101,6 +103,8 @@ _RUN = [
     Treatment(arm="reduction_order_run", noise="reduction_order:schedule=run", draw=i)
     for i in (0, 1)
 ]
+# Another fixed order of the same sums: the A/A null.
+_NULL = Treatment(arm="convolution_im2col", convolution="im2col")
 _STALE = Treatment(arm="stale_targets", targets="stale")
 # Factors of the amplified noise, and those that momentum is tried with.
 DOSES = (1.0, 1e2, 1e4, 1e6, 1e7, 1e8)
@@ -146,6 +150,7 @@ PARTS = {
                 _PLAIN,
                 *_ORDER,
                 *_RUN,
+                _NULL,
                 _STALE,
                 Treatment(arm="float64", precision="float64", seeds=8),
             ),

@@ -42,7 +42,7 @@ def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
     first, second = (shlex.split(job.shown) for job in plan.runs()[1:3])
     assert first[0] == "JAX_PLATFORMS=cpu"
     assert "--noise=reduction_order" in first
-    assert "--seeds=0,1" in first
+    assert "--seeds=3000,3001" in first
     # Another draw: other keys in another folder, and nothing else.
     changed = {"--draw=1", f"--workdir={plan.runs()[2].folder}"}
     assert set(second) - set(first) == changed

@@ -156,6 +156,10 @@ def diverge(job, seed):
     lines = path.read_text().splitlines()
     lines[-1] = lines[-1].replace('"loss": 0', '"loss": null, "was": 0')
     path.write_text("\n".join(lines) + "\n")
+    # Training goes on to its end with weights that are no numbers.
+    records.write_tree(
+        job.run_folder(seed) / records.WEIGHTS, {"w": np.full(2, np.nan)}
+    )
 
 
 def test_a_diverged_seed_of_the_question_leaves_it_open(tmp_path):
@@ -232,7 +236,8 @@ def test_arms_that_did_not_start_alike_are_refused(tmp_path):
 
 def test_a_run_without_weights_is_refused(tmp_path):
     plan = simulated(tmp_path, seeds=3)
-    (plan.runs()[0].run_folder(1) / records.WEIGHTS).unlink()
+    job = plan.runs()[0]
+    (job.run_folder(job.seeds[1]) / records.WEIGHTS).unlink()
     with pytest.raises(records.RecordError, match=r"weights\.npz.*weights of a run"):
         judged(plan)
 
@@ -256,3 +261,7 @@ def test_a_gpu_arm_names_its_device(tmp_path, monkeypatch):
     pairs = {row["treatment"]: row["control"] for row in verdict["contrasts"]}
     assert pairs["gpu_deterministic"] == "gpu"
     assert pairs["gpu"] == "float32"
+    asked = verdict["details"]["prednet"]["questions"]
+    assert [one["gpu"] for one in asked] == [False, True]
+    assert asked[1]["manipulation"]["distance_over_travelled"] == 0.0
+    assert len(asked[1]["draws"]) == 2

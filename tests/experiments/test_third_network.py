@@ -34,7 +34,6 @@ def test_it_gets_the_same_arms_and_a_verdict(tmp_path):
         f"--models={NAME}",
         "--arms=float64,stale_targets,gaussian_10",
         "--seeds=2",
-        "--pilot_seeds=2",
         "--updates=10",
         "--window=4",
         f"--workdir={tmp_path}/out",
