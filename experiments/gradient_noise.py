@@ -12,8 +12,7 @@ norm of the clean gradient,
             spread, divided by the number of keys, which more keys would remove
 
 and V_c, the fraction of elements that differ from the clean gradient. The spread of
-`reduction_order` is the scale at which `gradient_gaussian` is its like in size: the
-matched rung of the comparison's ladder.
+`reduction_order` is the scale at which `gradient_gaussian` is its like in size.
 
 Writes gradient_noise.json to --workdir.
 """

@@ -8,7 +8,7 @@ script calls `prepare` in the first line of its main, and a user of the library 
     process.prepare()
 
 An environment variable that is set already stays as it is. What each setting gains
-stands beside it; BUILD_NOTES.md, Speed, has the commands.
+stands beside it; docs/measurements.md, Speed, has the commands.
 """
 
 import ctypes
@@ -122,7 +122,7 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
         raise UserError(f"coordinator={coordinator!r}: not joined ({first})") from None
 
 
-# How XLA compiles for the CPU, measured (BUILD_NOTES.md, Speed), and the first version
+# How XLA compiles for the CPU, measured (docs/measurements.md), and the first version
 # of jax without the flag. An unknown flag ends the process.
 _XLA_FLAGS = {
     # The older emitters: two thirds of the time and half of the memory to compile a

@@ -94,7 +94,6 @@ def _studies(
             result=mean,
             manipulation=acted,
             draws=(first, second),
-            pilot_sd=MARGIN * truth.spread,
         )
         yield Evidence(
             model="simulated",

@@ -10,7 +10,7 @@ noise key. The replicas of a device are taken one after the other inside the pro
           with N groups, which is slow on a CPU; `im2col` becomes one batched matrix
           product, so that `auto` is `im2col` here.
 
-`auto` is `map` on a CPU, where `vmap` was slower (BUILD_NOTES.md has the figures), and
+`auto` is `map` on a CPU, where `vmap` was slower (docs/measurements.md), and
 `vmap` elsewhere, where one replica leaves most of a device idle (not measured there). A
 CPU is one device, or several by `process.split_cpu`: a small network keeps one thread
 busy, not all.
