@@ -3,7 +3,7 @@
 All were measured on two AVX-512 processors, each beside the command that shows it; the
 sizes are `--height=120 --width=160 --channels=3,48,96,192`, `--channels=3,12,24,48`
 (64x48, the default) and `--height=24 --width=32 --channels=3,6,12`. Figures are in
-docs/measurements.md. The noise transform keeps its own thresholds in `prednet_jax.noise`.
+docs/measurements.md. The noise transform keeps its own thresholds.
 """
 
 import jax.numpy as jnp
