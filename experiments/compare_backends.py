@@ -220,7 +220,11 @@ def publish(root: Path, verdict: dict) -> None:
     page = report.build(root)
     print()
     print(report.text_table(verdict))
-    print(f"\n{verdict['seconds'] / 60:.1f} minutes; report: {page}")
+    print(
+        "\nThis size is a check of the instrument. The published answer is carried by "
+        "part C of the study, with part A as its control (docs/study/plan.md)."
+    )
+    print(f"{verdict['seconds'] / 60:.1f} minutes; report: {page}")
 
 
 if __name__ == "__main__":
