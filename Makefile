@@ -67,7 +67,8 @@ test-default-flags: setup
 	  --dist=worksteal -m "not slow" tests/models tests/noise tests/weights \
 	  tests/training tests/curvature $(ARGS)
 
-# The slow tests alone: kills, big files, clusters, browsers.
+# The slow tests alone, an hour or more: whole comparisons, every recorded bit, every
+# program of JAX's own harnesses.
 soak: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
 
