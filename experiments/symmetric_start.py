@@ -57,7 +57,7 @@ flags.DEFINE_list("channels", ["3", "4", "4"], "Widths of the layers, bottom fir
 flags.DEFINE_list("r_channels", ["2", "4", "4"], "Widths of the recurrent state.")
 flags.DEFINE_integer("height", 24, "Rows of a frame.")
 flags.DEFINE_integer("width", 32, "Columns of a frame.")
-flags.DEFINE_integer("window", 10, "Transitions an update, >= 2.")
+flags.DEFINE_integer("window", 10, "Transitions per update, >= 2.")
 flags.DEFINE_integer("updates", 3000, "Updates of a run, a multiple of 20.")
 flags.DEFINE_integer("tile", 1, "Edge of a tile; at most half the smallest width.")
 flags.DEFINE_bool(
@@ -125,7 +125,7 @@ def theory(folder: Path, design: Any, seeds: list[int]) -> None:
     for seed in seeds:
         found.append(symmetric_escape.usefulness(design, seed, at=at, until=until))
         print(
-            f"seed {seed}: growth {found[-1].rate:.4f} an update, c_sigma "
+            f"seed {seed}: growth {found[-1].rate:.4f} per update, c_sigma "
             f"{found[-1].c_sigma:.1e}, noise matters below {found[-1].useful:.1e}; "
             f"random weights {found[-1].initial:.2f}: {found[-1].orders:.1f} orders",
             flush=True,

@@ -1,6 +1,6 @@
 r"""How small a split has to be for noise to matter, by the linear theory of escape.
 
-Near the symmetric start the difference D = W - s W grows by a factor r an update,
+Near the symmetric start the difference D = W - s W grows by a factor r per update,
 along one direction u. Noise kicks it at each update, and amounts to a split of
 
     c_sigma = 0.674 kick / ((r - b1) sqrt(1 - r^-2)),
@@ -40,7 +40,7 @@ class Usefulness(NamedTuple):
 
     Attributes:
         seed: root seed of the run.
-        rate: ln r, growth of the asymmetry an update.
+        rate: ln r, growth of the asymmetry per update.
         kick: what one noisy update adds along u, as a random split (see the module).
         c_sigma: the split that the noise amounts to.
         useful: the split below which noise saves an update or more.

@@ -59,7 +59,7 @@ class Design:
 
     Attributes:
         config: the network; every even width is paired.
-        window: transitions an update, >= 2.
+        window: transitions per update, >= 2.
         updates: of a run, a multiple of `BINS`.
         tile: edge of a tile, at most half of the smallest paired width: twins in one
             tile would share an order.
