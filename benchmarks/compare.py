@@ -53,18 +53,10 @@ def main() -> None:
             *work,
         ],
     }
-    # Both take their memory in large pages. Ours starts again with fewer heaps too,
-    # which makes no difference to PyTorch's memory.
-    environment = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     results: dict[str, list[dict]] = {name: [] for name in commands}
     for _ in range(args.rounds):
         for name, command in commands.items():
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, env=environment
-            )
-            if done.returncode:
-                raise SystemExit(f"{' '.join(command)}:\n{done.stderr}")
-            result = json.loads(done.stdout.strip().splitlines()[-1])
+            result = last_line(command)
             results[name].append(result)
             print(f"{name}: {result['seconds_per_window']:.3f} s a window", flush=True)
     parameters = {r["parameters"] for rs in results.values() for r in rs}
@@ -87,6 +79,18 @@ def main() -> None:
         "work": work,
     }
     print(json.dumps(report))
+
+
+def last_line(command: list[str]) -> dict:
+    """The JSON object that a program ends with."""
+    # Both programs take their memory in large pages.
+    environment = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}:\n{done.stderr}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 if __name__ == "__main__":

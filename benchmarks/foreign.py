@@ -11,7 +11,10 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
+import optax
+from flax import linen as nn
 
+from prednet_jax import noise as noise_lib
 from prednet_jax.errors import one_of
 
 SPECS = (
@@ -68,7 +71,7 @@ def _network(name: str, specs: tuple[str, ...], repeats: int) -> list[dict]:
             programs[spec], seconds, equations[spec] = _compiled(step, spec, arguments)
             noisy.append(seconds)
         compile_ratios[spec] = min(noisy) / min(clean)
-    wall, processor = _take_turns(programs, arguments, repeats)
+    wall, processor = _take_turns(programs, repeats)
     rows = []
     for spec in specs:
         row = {
@@ -93,21 +96,13 @@ def _network(name: str, specs: tuple[str, ...], repeats: int) -> list[dict]:
 
 def _compiled(step: Callable, spec: str, arguments: tuple) -> tuple:
     """A program made anew, processor seconds to trace and compile, and equations."""
-    import jax
 
-    from prednet_jax import noise
+    def anew(*args):  # Not the step itself, which JAX has compiled already.
+        return step(*args)
 
-    key, *rest = arguments
-    if spec == "none":
-        fn, given = lambda *args: step(*args), tuple(rest)
-    else:
-        fn, given = (
-            noise.inject(lambda *args: step(*args), noise.parse(spec)),
-            (
-                key,
-                *rest,
-            ),
-        )
+    fn, given = anew, arguments[1:]
+    if spec != "none":
+        fn, given = noise_lib.inject(anew, noise_lib.parse(spec)), arguments
     start = time.process_time()
     traced = jax.jit(fn).trace(*given)
     program = traced.lower().compile()
@@ -117,17 +112,12 @@ def _compiled(step: Callable, spec: str, arguments: tuple) -> tuple:
 
 def _equations(jaxpr) -> int:
     """Equations of a jaxpr and of all jaxprs inside it."""
-    import jax
-
     inner = [sub for eqn in jaxpr.eqns for sub in jax.core.jaxprs_in_params(eqn.params)]
     return len(jaxpr.eqns) + sum(map(_equations, inner))
 
 
-def _take_turns(programs: dict, arguments: tuple, repeats: int) -> tuple[dict, dict]:
-    """Wall and processor seconds of every program in each round."""
-    import jax
-
-    del arguments
+def _take_turns(programs: dict, repeats: int) -> tuple[dict, dict]:
+    """Wall and processor seconds `[repeats]` of every program."""
     wall = {name: [] for name in programs}
     processor = {name: [] for name in programs}
     for turn in range(repeats + 1):
@@ -153,9 +143,6 @@ def training_step(name: str) -> tuple[Callable, tuple]:
         The step, which gives new parameters, new moments and the loss; and
         (key, params, moments, inputs, targets).
     """
-    import jax
-    import optax
-
     network, inputs, targets = _networks()[name]()
     params = network.init(jax.random.key(0), inputs)
     optimizer = optax.adam(1e-3)
@@ -181,7 +168,6 @@ def training_step(name: str) -> tuple[Callable, tuple]:
 
 def _networks() -> dict[str, Callable]:
     """How to make each network, with inputs and integer targets."""
-    from flax import linen as nn
 
     class Block(nn.Module):
         @nn.compact

@@ -64,15 +64,10 @@ class PredNet(nn.Module):
             for i, c in enumerate(channels)
         )
 
-    def initial_state(self, channels, height, width, memory_format):
+    def initial_state(self, channels, height, width):
         """Returns zeros (P, h, c) for each level."""
         return [
-            tuple(
-                torch.zeros(1, c, height >> i, width >> i).contiguous(
-                    memory_format=memory_format
-                )
-                for _ in range(3)
-            )
+            tuple(torch.zeros(1, c, height >> i, width >> i) for _ in range(3))
             for i, c in enumerate(channels)
         ]
 
@@ -125,29 +120,13 @@ def main():
     parser.add_argument("--channels", default="3,48,96,192")
     parser.add_argument("--window", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=0, help="0: PyTorch's default")
-    parser.add_argument(
-        "--memory_format", choices=["contiguous", "channels_last"], default="contiguous"
-    )
     args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     channels = [int(c) for c in args.channels.split(",")]
-    memory_format = (
-        torch.channels_last
-        if args.memory_format == "channels_last"
-        else torch.contiguous_format
-    )
-    model = PredNet(channels, args.height, args.width).to(memory_format=memory_format)
+    model = PredNet(channels, args.height, args.width)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    frames = [
-        torch.rand(1, channels[0], args.height, args.width).contiguous(
-            memory_format=memory_format
-        )
-        for _ in range(args.window + 1)
-    ]
-    state = model.initial_state(channels, args.height, args.width, memory_format)
+    frames = torch.rand(args.window + 1, 1, channels[0], args.height, args.width)
+    state = model.initial_state(channels, args.height, args.width)
     seconds = []
     for repeat in range(args.repeats + 1):
         start = time.perf_counter()
@@ -162,7 +141,6 @@ def main():
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "parameters": sum(p.numel() for p in model.parameters()),
         "threads": torch.get_num_threads(),
-        "memory_format": args.memory_format,
         "torch": torch.__version__,
         "all_seconds": seconds,
     }

@@ -10,6 +10,7 @@ backends  latency and throughput against batch size, training and inference, thr
           frames on the device or fed from the host, replicas; a process each
 cases     what one process of `backends` measures
 foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
+tools     noise.digits, tolerance and explain on the same three, likewise
 all       step, conv and noise at sizes that take a few minutes
 
 Ratios within one run carry over between machines; seconds do not.
@@ -28,7 +29,9 @@ from prednet_jax import device, process
 from prednet_jax.errors import UserError, whole
 
 FLAGS = flags.FLAGS
-SUITES = ("step", "conv", "noise", "replicas", "backends", "cases", "foreign", "all")
+SUITES = (
+    "step", "conv", "noise", "replicas", "backends", "cases", "foreign", "tools", "all"
+)  # fmt: skip
 # Small enough that every suite ends in minutes; the published size is a flag away.
 _flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
 flags.adopt_module_key_flags(_flags)
@@ -39,9 +42,13 @@ flags.DEFINE_integer("repeats", 5, "Timed windows after two that are not counted
 flags.DEFINE_string("noise", "none", "Noise spec of the suite `step`.")
 flags.DEFINE_enum("precision", "float32", ["float32", "float64"], "Of everything.")
 flags.DEFINE_integer("threads", 0, "Processors to use, enforced; 0: all.")
-flags.DEFINE_list("networks", ["transformer", "cnn", "mlp"], "Of the suite `foreign`.")
+flags.DEFINE_list(
+    "networks", ["transformer", "cnn", "mlp"], "Of the suites `foreign` and `tools`."
+)
 flags.DEFINE_bool(
-    "tuned", False, "Suite `foreign`: under the XLA flags that PredNet's scripts set."
+    "tuned",
+    False,
+    "Suites `foreign` and `tools`: under the XLA flags that PredNet's scripts set.",
 )
 flags.DEFINE_bool("inference", False, "Suite `step`: predict only, no training.")
 flags.DEFINE_bool("cache", False, "Use the persistent compilation cache.")
@@ -63,8 +70,8 @@ flags.DEFINE_string(
 def main(argv: list[str]) -> None:
     """Checks, measures, prints."""
     del argv
-    # The suite `foreign` measures what all other programs see: XLA's default flags.
-    if FLAGS.suite != "foreign" or FLAGS.tuned:
+    # These two measure what all other programs see: XLA's default flags.
+    if FLAGS.suite not in ("foreign", "tools") or FLAGS.tuned:
         process.prepare(threads=FLAGS.threads, cache=FLAGS.cache)
     elif FLAGS.threads:
         process.limit_threads(FLAGS.threads)
@@ -100,6 +107,7 @@ def _measure(suite: str) -> dict:
         "cases": "window repeats precision profile",
         "backends": "window precision profile",
         "foreign": "networks noise repeats",
+        "tools": "networks repeats",
     }
     root = str(Path(__file__).resolve().parent.parent)
     if root not in sys.path:

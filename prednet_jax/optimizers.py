@@ -1,7 +1,9 @@
 """Optimisers as the two publications used them, as optax transformations.
 
 Chainer's and Keras 2's Adam add epsilon to sqrt(v) *before* the bias correction:
+
     step = alpha sqrt(1 - b2^t)/(1 - b1^t) m / (sqrt(v) + eps)
+
 where optax.adam (Kingma & Ba, algorithm 1) divides by sqrt(v/(1 - b2^t)) + eps. That is
 the variant in the last paragraph of section 2 of Kingma & Ba, arXiv 1412.6980.
 Sources: chainer/optimizers/adam.py (7.8.1), keras/optimizers.py (2.2.4).
@@ -87,17 +89,103 @@ def _one_minus_power(b: float, t: jax.Array) -> jax.Array:
     return -jnp.expm1(t * math.log(b)) if b > 0 else jnp.ones_like(t)
 
 
-def lotter_schedule(
-    updates: int, initial: float = 1e-3, final: float = 1e-4
-) -> optax.Schedule:
-    """Learning rate of `lotter`: `initial`, then `final` from half of training on.
+class NoiseState(NamedTuple):
+    """State of `add_noise`.
 
-    kitti_train.py: 1e-3 below epoch 75, 1e-4 after, of 150 epochs.
+    Attributes:
+        key: from which the next update's noise is drawn; used for nothing else.
+    """
+
+    key: jax.Array
+
+
+def add_noise(scale: float, key: jax.Array) -> optax.GradientTransformation:
+    """Normal noise on each tensor of a gradient, relative to the tensor.
+
+        g + scale rms(g) n,     n standard normal, drawn anew at each update
+
+    so that the noise of a tensor has `scale` times its norm, in expectation of the
+    square. Chain it before the optimiser, as in `optax.chain(add_noise(1e-3, key),
+    optax.sgd(0.1))`. (`noise.GradientGaussian` is relative to the whole tree instead;
+    `optax.add_noise` is absolute.)
 
     Args:
-        updates: length of the training.
-        initial: rate of the first half.
-        final: rate of the second half.
+        scale: standard deviation in units of the RMS of the tensor, above 0.
+        key: PRNG key, consumed here.
+
+    Returns:
+        The transformation. Tensors of zeros and tensors that are not floating-point
+        stay as they are. Its state holds the key of the next update: the same state
+        gives the same noise.
+
+    Raises:
+        UserError: `scale` is no finite number above 0.
+    """
+    positive("scale", scale)
+
+    def init(params: optax.Params) -> NoiseState:
+        del params
+        return NoiseState(key)
+
+    def update(
+        gradients: optax.Updates, state: NoiseState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, NoiseState]:
+        del params
+        following, here = jax.random.split(state.key)
+        leaves, tree = jax.tree.flatten(gradients)
+        keys = jax.random.split(here, max(1, len(leaves)))
+        noisy = [_relatively(scale, k, g) for k, g in zip(keys, leaves, strict=False)]
+        return jax.tree.unflatten(tree, noisy), NoiseState(following)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _relatively(scale: float, key: jax.Array, g: jax.Array) -> jax.Array:
+    """`g` with noise; in float32 at least, since halves cannot square small numbers."""
+    if not (jnp.issubdtype(g.dtype, jnp.floating) and g.size):
+        return g
+    wide = jnp.promote_types(g.dtype, jnp.float32)
+    x = g.astype(wide)
+    # Squares of elements in units of the largest: no underflow of small gradients.
+    largest = jnp.max(jnp.abs(x))
+    unit = x / jnp.where(largest > 0, largest, 1)
+    rms = largest * jnp.sqrt(jnp.mean(jnp.square(unit)))
+    return (x + scale * rms * jax.random.normal(key, g.shape, wide)).astype(g.dtype)
+
+
+def clipped(
+    optimizer: optax.GradientTransformation, norm: float
+) -> optax.GradientTransformation:
+    """An optimiser that sees gradients of a bounded norm.
+
+    Gradients of a larger L2 norm are scaled down to it, as by
+    `optax.clip_by_global_norm`. The state is the optimiser's own.
+
+    Args:
+        optimizer: the optimiser.
+        norm: largest norm of all gradients together, above 0.
+
+    Raises:
+        UserError: the norm is no finite number above 0.
+    """
+    positive("clip_gradient", norm)
+    clip = optax.clip_by_global_norm(norm)
+
+    def update(
+        gradients: optax.Updates,
+        state: optax.OptState,
+        params: optax.Params | None = None,
+    ) -> tuple[optax.Updates, optax.OptState]:
+        gradients, _ = clip.update(gradients, optax.EmptyState())
+        return optimizer.update(gradients, state, params)
+
+    return optax.GradientTransformation(optimizer.init, update)
+
+
+def lotter_schedule(updates: int) -> optax.Schedule:
+    """Learning rate of `lotter`: 1e-3, then 1e-4 from half of all updates on.
+
+    kitti_train.py: 1e-3 below epoch 75, 1e-4 after, of 150 epochs.
 
     Raises:
         UserError: updates is below 1.
@@ -105,4 +193,4 @@ def lotter_schedule(
     whole("updates", updates, 1)
     # Not optax.piecewise_constant_schedule: it mixes dtypes, which strict promotion
     # refuses.
-    return lambda step: jnp.where(step < updates // 2, initial, final)
+    return lambda step: jnp.where(step < updates // 2, 1e-3, 1e-4)

@@ -1,13 +1,18 @@
-"""The arguments of a transformed function: which are traced, and which are not.
+"""What goes into a transformed function, and what comes out: arrays, and the rest.
 
-Arrays are traced. Anything else (configurations, names, Python numbers) reaches the
-function unchanged and is part of the identity of what is compiled.
+Arrays are traced. Anything else among the arguments (configurations, names, Python
+numbers) reaches the function unchanged and is part of the identity of what is compiled.
+Anything else among the results (functions, texts, Python numbers, a module's settings)
+comes back unchanged.
+
+Flax NNX objects are mutable: their arrays are traced, and the function gets copies of
+the objects. What it did to the copies is done to the caller's objects by `Outcome.put`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +20,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from prednet_jax.noise import objects
 from prednet_jax.noise.errors import NoiseError
 
 
@@ -25,11 +31,19 @@ class Static:
     Types and signs of the values are part of the identity: 1, 1.0 and True are equal,
     and so are 0.0 and -0.0. Beyond that they are what `==` says, as for the static
     arguments of `jax.jit`.
+
+    Attributes:
+        tree: structure of the arguments.
+        values: its leaves, with marks where arrays and mutable objects go.
+        kinds: what tells values from equal ones.
+        definition: of all mutable objects together, without their arrays; see
+            `objects`. Their arrays come after those among the leaves.
     """
 
     tree: Any
     values: tuple[Any, ...]
     kinds: tuple[Any, ...]
+    definition: Any = None
 
     def checked(self) -> Static:
         """Itself, if a compiled function can be kept for these arguments.
@@ -50,16 +64,109 @@ class Static:
                 ) from None
         return self
 
-    def call(self, fn: Callable) -> Callable:
-        """`fn` as a function of the arrays alone."""
+    def call(self, fn: Callable) -> Callable[..., Outcome]:
+        """`fn` as a pure function of the arrays alone."""
 
-        def of_arrays(*arrays: Array) -> Any:
+        def of_arrays(*arrays: Array) -> Outcome:
             left = iter(arrays)
             leaves = [next(left) if v is _ARRAY else v for v in self.values]
+            found = objects.joined(self.definition, list(left))
+            given = iter(found)
+            leaves = [next(given) if v is _OBJECT else v for v in leaves]
             args, kwargs = jax.tree.unflatten(self.tree, leaves)
-            return fn(*args, **kwargs)
+            with objects.clear_errors():
+                result = fn(*args, **kwargs)
+            return _outcome(result, found, self.definition)
 
         return of_arrays
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a call gave: a pytree whose leaves are the arrays.
+
+    Attributes:
+        arrays: those among the leaves of the result.
+        states: arrays of the mutable arguments after the call.
+        rest: structure and other leaves of the result, and where the arrays go.
+    """
+
+    arrays: Sequence[Any]
+    states: Sequence[Any]
+    rest: Static
+
+    def result(self, given: Sequence[Any] = ()) -> Any:
+        """The result; `given` are the caller's mutable objects, which it may hold."""
+        left = iter(self.arrays)
+        leaves: list[Any] = []
+        for value in self.rest.values:
+            if value is _ARRAY:
+                leaves.append(next(left))
+            elif isinstance(value, _Given):
+                leaves.append(given[value.position] if given else None)
+            elif isinstance(value, _Made):
+                arrays = [next(left) for _ in range(value.arrays)]
+                leaves += objects.joined(value.definition, arrays)
+            else:
+                leaves.append(value)
+        return jax.tree.unflatten(self.rest.tree, leaves)
+
+    def put(self, given: Sequence[Any]) -> None:
+        """Brings the caller's mutable objects to the state after the call."""
+        objects.update(given, self.states)
+
+    def tree_flatten(self) -> tuple[Any, Any]:
+        """For JAX."""
+        return (self.arrays, self.states), self.rest
+
+    @classmethod
+    def tree_unflatten(cls, rest: Any, children: Any) -> Outcome:
+        """For JAX."""
+        arrays, states = children
+        return cls(arrays, states, rest)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """In a result: the mutable argument of this position."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class _Made:
+    """In a result: a mutable object that the function made, of so many arrays."""
+
+    definition: Any
+    arrays: int
+
+
+def _outcome(result: Any, given: Sequence[Any], definition: Any) -> Outcome:
+    """A result whose mutable objects are taken apart, and the states of those given."""
+    leaves, tree = jax.tree.flatten(result, is_leaf=objects.is_mutable)
+    arrays: list[Any] = []
+    values: list[Any] = []
+    for leaf in leaves:
+        if _is_array(leaf):
+            values.append(_ARRAY)
+            arrays.append(leaf)
+        elif not objects.is_mutable(leaf):
+            values.append(leaf)
+        elif any(leaf is x for x in given):
+            values.append(_Given(next(i for i, x in enumerate(given) if x is leaf)))
+        else:
+            made, inside = objects.taken_apart([leaf])
+            values.append(_Made(made, len(inside)))
+            arrays += inside
+    after, states = objects.taken_apart(given)
+    if after != definition:
+        raise NoiseError(
+            "the function changes what a Flax NNX object consists of (a new or lost "
+            "variable, or an attribute that is no array): expected a function that "
+            "mutates values alone; make the change before the call"
+        )
+    return Outcome(arrays, states, Static(tree, tuple(values), ()))
 
 
 def _kind(value: Any) -> Any:
@@ -73,12 +180,35 @@ def _kind(value: Any) -> Any:
 
 _ARRAYS = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
 _ARRAY = type("_Array", (), {"__repr__": lambda self: "<array>"})()
+_OBJECT = type("_Object", (), {"__repr__": lambda self: "<object>"})()
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a leaf is an array; NumPy's texts and objects are none."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind not in "OSUMm"
+    return isinstance(value, _ARRAYS)
 
 
 def split_static(arguments: Any) -> tuple[Static, list[Any]]:
-    """The arrays among the leaves of `arguments`, and everything else."""
-    leaves, tree = jax.tree.flatten(arguments)
-    is_array = [isinstance(x, _ARRAYS) for x in leaves]
-    values = tuple(_ARRAY if a else x for a, x in zip(is_array, leaves, strict=True))
-    static = Static(tree, values, tuple(_kind(v) for v in values))
-    return static, [x for a, x in zip(is_array, leaves, strict=True) if a]
+    """The arrays of `arguments`, those of mutable objects last, and everything else."""
+    static, arrays, _ = split(arguments)
+    return static, arrays
+
+
+def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
+    """As `split_static`, with the mutable objects themselves."""
+    leaves, tree = jax.tree.flatten(arguments, is_leaf=objects.is_mutable)
+    arrays, found, values = [], [], []
+    for leaf in leaves:
+        if objects.is_mutable(leaf):
+            values.append(_OBJECT)
+            found.append(leaf)
+        elif _is_array(leaf):
+            values.append(_ARRAY)
+            arrays.append(leaf)
+        else:
+            values.append(leaf)
+    definition, states = objects.taken_apart(found)
+    kinds = tuple(map(_kind, values))
+    return Static(tree, tuple(values), kinds, definition), arrays + states, found

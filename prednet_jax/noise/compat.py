@@ -68,6 +68,30 @@ def bind(equation: Equation, *operands: Any) -> list[Any]:
     return list(out) if equation.primitive.multiple_results else [out]
 
 
+def readers(jaxpr: Any) -> dict[Any, list[Any]]:
+    """The equations that read each variable of a jaxpr; None stands for its results."""
+    found: dict[Any, list[Any]] = {}
+    for equation in (*jaxpr.eqns, None):
+        for atom in jaxpr.outvars if equation is None else equation.invars:
+            if not isinstance(atom, core.Literal):
+                found.setdefault(atom, []).append(equation)
+    return found
+
+
+def donated(jaxpr: Any) -> tuple[int, ...]:
+    """Positions of the arguments that a program donates to a compiled call."""
+    opened, _ = open_jaxpr(jaxpr)
+    given = {
+        atom
+        for equation in opened.eqns
+        for atom, gives in zip(
+            equation.invars, equation.params.get("donated_invars", ()), strict=False
+        )
+        if gives and not isinstance(atom, core.Literal)
+    }
+    return tuple(i for i, var in enumerate(opened.invars) if var in given)
+
+
 def primitive_names() -> frozenset[str]:
     """Names of all primitives that JAX can compile or trace, a user's own included."""
     public = [p for p in vars(primitives).values() if isinstance(p, core.Primitive)]
@@ -182,6 +206,19 @@ def source(equation: Equation, jaxpr: Any) -> str:
         if traced.endswith(f" at {code.co_filename}:{code.co_firstlineno}"):
             break
     return ""
+
+
+def called_from(equation: Equation, jaxpr: Any, function: str) -> bool:
+    """Whether JAX's function of that name made an equation; arguments as `source`."""
+    traceback = equation.source_info.traceback
+    traced = getattr(jaxpr.debug_info, "func_src_info", "") or ""
+    for code in traceback.raw_frames()[0] if traceback else ():
+        name = code.co_filename
+        if code.co_name == function and not source_info_util.is_user_filename(name):
+            return True
+        if traced.endswith(f" at {name}:{code.co_firstlineno}"):
+            break
+    return False
 
 
 @functools.cache

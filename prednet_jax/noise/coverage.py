@@ -6,18 +6,20 @@ Every decision of the plan that `inject` would run is listed, with the path by w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 
+from prednet_jax.noise import compat
 from prednet_jax.noise.action import result_type
 from prednet_jax.noise.arguments import split_static
-from prednet_jax.noise.arithmetic.partials import NoOrder
+from prednet_jax.noise.arithmetic.partials import Cut, NoOrder
+from prednet_jax.noise.arithmetic.permutations import narrow_type, widened
 from prednet_jax.noise.errors import UncoveredReductionError
 from prednet_jax.noise.plan import Plan, Step, plan
 from prednet_jax.noise.rules import registry
-from prednet_jax.noise.specs import NoiseSpec, parts
+from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, parts
 
 
 class Entry(NamedTuple):
@@ -29,6 +31,9 @@ class Entry(NamedTuple):
         reason: the noise that acts on it, or why none does.
         has_order: False for a reduction of which every order gives the same bits.
         source: the user's line that made it, such as `model.py:12 in loss`.
+        partials: into how many pieces the sum is cut; None: its order is not drawn.
+        hidden: whether the noise is smaller than the rounding of the result to a
+            narrower type, and seldom seen behind it.
     """
 
     primitive: str
@@ -36,6 +41,8 @@ class Entry(NamedTuple):
     reason: str
     has_order: bool = True
     source: str = ""
+    partials: int | None = None
+    hidden: bool = False
 
 
 class Report(NamedTuple):
@@ -43,7 +50,8 @@ class Report(NamedTuple):
 
     Attributes:
         perturbed: the equations on which noise acts, and which noise.
-        untouched: the float reductions on which none does, and why.
+        untouched: the float reductions on which none does, and why. The additions of
+            an `associative_scan` count: together they are a sum.
     """
 
     perturbed: tuple[Entry, ...]
@@ -101,19 +109,18 @@ def coverage(
 def entries(made: Plan) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
     """The perturbed equations of a plan, and the float reductions left alone."""
     perturbed, untouched = [], []
-    for step in made.walk():
-        if step.bodies:
-            continue
-        if step.action.any:
-            perturbed.append(
-                Entry(step.name, step.path, _noises(step), True, step.source)
-            )
-        elif _is_float_reduction(step):
-            reason = step.action.reason
-            ordered = not isinstance(reason, NoOrder)
-            untouched.append(
-                Entry(step.name, step.path, str(reason), ordered, step.source)
-            )
+    for program in made.programs():
+        readers = compat.readers(program.jaxpr)
+        for step in program.steps:
+            if step.bodies:
+                continue
+            if step.action.any:
+                perturbed.append(_perturbed(step, readers))
+            elif reason := _left_alone(step):
+                ordered = not isinstance(reason, NoOrder)
+                untouched.append(
+                    Entry(step.name, step.path, str(reason), ordered, step.source)
+                )
     return tuple(perturbed), tuple(untouched)
 
 
@@ -122,24 +129,86 @@ def _line(entry: Entry) -> str:
     return f"  {entry.path}  {entry.reason}{where}"
 
 
-def _noises(step: Step) -> str:
-    """What acts on a step, in words."""
+def _perturbed(step: Step, readers: Mapping[Any, list[Any]]) -> Entry:
+    """What acts on a step."""
     action, found = step.action, []
+    pieces, hidden = None, False
     if action.operands is not None:
         found.append(f"operands in {action.operands.format}")
     if action.order is not None and action.cut is not None:
-        order = action.order.granularity
-        found.append(f"{action.cut.pieces} pieces in random order, {order}")
+        pieces, order = action.cut.pieces, action.order
+        found.append(f"{pieces} pieces in random order, {order.granularity}")
+        if pieces != order.partials:
+            found.append(_fewer(order, action.cut))
+        types = [atom.aval.dtype for atom in step.atoms]
+        kept = narrow_type(order.accumulate, types)
+        narrow = None if kept is not None else _rounded_to(step, readers)
+        if kept is not None:
+            found.append(f"partial sums in {kept}")
+        if narrow is not None:
+            found.append(
+                "this noise is smaller than the rounding of the result to "
+                f"{narrow} and seldom seen behind it"
+            )
+            hidden = action.results is None and action.operands is None
     if action.results is not None:
         found += [type(part).__name__ for part in parts(action.results)]
-    return "; ".join(found)
+    reason = "; ".join(found)
+    return Entry(step.name, step.path, reason, True, step.source, pieces, hidden)
 
 
-def _is_float_reduction(step: Step) -> bool:
+def _fewer(order: ReductionOrder, cut: Cut) -> str:
+    """Why a sum has not as many pieces as were asked for."""
+    asked = f"partials={order.partials} became {cut.pieces}"
+    if 0 < cut.terms < order.partials:
+        return f"{asked}, since there are {cut.terms} terms"
+    if 0 < cut.terms < order.partials * order.shortest:
+        return (
+            f"{asked}, since {order.partials} pieces of {cut.terms} terms would be "
+            f"shorter than shortest={order.shortest}"
+        )
+    return f"{asked}, since no axis of the sum is cut into as many"
+
+
+def _rounded_to(step: Step, readers: Mapping[Any, list[Any]]) -> Any:
+    """The type, narrower than that of the sum, to which a result is rounded."""
+    (result, *_) = step.equation.outvars
+    dtype = result.aval.dtype
+    if widened(dtype) != dtype:
+        return dtype
+    types = {_converted_to(equation) for equation in readers.get(result, ())}
+    narrow = types.pop() if len(types) == 1 else None
+    return narrow if narrow is not None and widened(narrow) != narrow else None
+
+
+def _converted_to(equation: Any) -> Any:
+    """The type of a conversion; None for another equation."""
+    if equation is None or equation.primitive.name != "convert_element_type":
+        return None
+    return equation.params["new_dtype"]
+
+
+def _scanned(step: Step) -> str:
+    """Why an addition is left alone, if it is one of those that make up a sum."""
+    if isinstance(step.action.reason, NoOrder) or not step.made_by("associative_scan"):
+        return ""
+    # Odd and even elements are put together by adding zeros, which is exact.
+    if step.made_by("_interleave"):
+        return ""
+    return (
+        "an addition of associative_scan, whose tree is written out in the program: no "
+        "order is drawn"
+    )
+
+
+def _left_alone(step: Step) -> str:
+    """Why a float reduction is left alone; empty for what is none."""
+    if not jax.numpy.issubdtype(result_type(step.equation), jax.numpy.inexact):
+        return ""
+    if step.name == "add":
+        return _scanned(step)
     rule = registry.find(step.name)
     if not isinstance(rule, registry.FirstOrder):
-        return False
+        return ""
     is_sum = rule.cut is not None or bool(rule.left_alone)
-    return is_sum and jax.numpy.issubdtype(
-        result_type(step.equation), jax.numpy.inexact
-    )
+    return step.action.reason if is_sum else ""

@@ -44,6 +44,12 @@ def positive(name: str, value: object) -> None:
         raise NoiseError(f"{name}={value!r}: expected a positive, finite number")
 
 
+def unit_interval(name: str, value: object) -> None:
+    """Refuses what is no number between 0 and 1, both excluded."""
+    if not (isinstance(value, int | float) and 0 < value < 1):
+        raise NoiseError(f"{name}={value!r}: expected a number between 0 and 1")
+
+
 def flag(name: str, value: object) -> None:
     """Refuses what is neither True nor False."""
     if not isinstance(value, bool):

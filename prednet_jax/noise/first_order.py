@@ -103,6 +103,8 @@ def _ordered(
     assert spec is not None
     assert cut is not None
     dtype = result_type(step.equation)
+    # Indices of a scatter are integers, and none of these.
+    narrow = permutations.narrow_type(spec.accumulate, [x.dtype for x in operands])
 
     @jax.custom_jvp
     def ordered(source: Any, *operands: Array) -> Array:
@@ -116,7 +118,9 @@ def _ordered(
             orders = permutations.draw_orders(source, grid, cut.pieces, salt)
         else:
             orders = source
-        total = permutations.randomly_ordered_sum(orders, sums, spec.tile, initial)
+        total = permutations.randomly_ordered_sum(
+            orders, sums, spec.tile, initial, narrow
+        )
         return lax.convert_element_type(total, dtype)
 
     @ordered.defjvp

@@ -25,19 +25,20 @@ that, all devices draw the same. A psum has one order, the same on all devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.action import named
-from prednet_jax.noise.arguments import Static, split_static
+from prednet_jax.noise.arguments import Outcome, Static, split
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.plan import Plan, plan
 from prednet_jax.noise.rules import known
-from prednet_jax.noise.run import run
+from prednet_jax.noise.run import Hooks, run
 from prednet_jax.noise.specs import Identity, NoiseSpec, parts
 
 
@@ -64,14 +65,19 @@ def inject(
     Returns:
         `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data; a
         keyword `key` is one of `fn`'s own. The result has the structure, shapes and
-        types of `fn`'s. Outside of any transform it is compiled, so that it agrees
+        types of `fn`'s; what is no array in it (a function, a text, a Python number)
+        comes back as it is. Flax NNX objects among the arguments are mutated as `fn`
+        mutates them. Outside of any transform `noisy` is compiled, so that it agrees
         bitwise with `jax.jit(noisy)`; under `Identity()`, `fn` itself is called.
+        Arrays that `fn` hands on to a `jax.jit` with `donate_argnums` are donated.
 
     Raises:
         NoiseError: when `spec` is no noise spec or has a part that acts elsewhere, or
             `only` is a single text. On a call, when an argument can neither be traced
             nor hashed, when `fn` has no equation at a path of `only`, or holds no
             primitive of a name in `spec` and JAX has none of it either.
+        NoiseError: on a call, when `fn` mutates an NNX object that it closes over, or
+            changes what an NNX object consists of.
         UnsupportedPrimitiveError: on a call, when `fn` holds a higher-order primitive
             without a rule.
     """
@@ -86,16 +92,32 @@ def inject(
     if isinstance(spec, Identity):
         return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
 
+    donated: dict[Static, tuple[int, ...]] = {}
+
     def of_arrays(
         static: Static, key: Array, of_run: Array | None, *arrays: Array
-    ) -> Any:
-        return evaluate(spec, key, static.call(fn), arrays, only=chosen, run_key=of_run)
+    ) -> Outcome:
+        program = traced(static.call(fn), arrays)
+        donated[static] = compat.donated(program.jaxpr)
+        return evaluate(spec, key, program, arrays, only=chosen, run_key=of_run)
 
-    compiled = jax.jit(of_arrays, static_argnums=0)
+    @functools.cache
+    def compiled(donations: tuple[int, ...] = ()) -> Any:
+        # Before the arrays come three other arguments.
+        places = tuple(3 + i for i in donations)
+        return jax.jit(of_arrays, static_argnums=0, donate_argnums=places)
 
     def noisy(key: Array, /, *args: Any, **kwargs: Any) -> Any:
-        static, arrays = split_static((args, kwargs))
-        return compiled(static.checked(), key, run_key, *arrays)
+        static, arrays, objects = split((args, kwargs))
+        given = (static.checked(), key, run_key, *arrays)
+        donations: tuple[int, ...] = ()
+        if not any(isinstance(x, jax.core.Tracer) for x in (key, *arrays)):
+            if static not in donated:
+                compiled().trace(*given)  # the compiled function finds this trace
+            donations = donated[static]
+        outcome = compiled(donations)(*given)
+        outcome.put(objects)
+        return outcome.result(objects)
 
     return _named(noisy, fn, spec)
 
@@ -112,21 +134,33 @@ def paths_of(only: Collection[str] | None) -> frozenset[str] | None:
     return None if only is None else frozenset(only)
 
 
+class Traced(NamedTuple):
+    """A program, and the structure, shapes and types of its results."""
+
+    jaxpr: Any
+    shapes: Any
+
+
+def traced(fn: Callable, arrays: Sequence[Any]) -> Traced:
+    """The program of a function of arrays."""
+    return Traced(*jax.make_jaxpr(fn, return_shape=True)(*arrays))
+
+
 def evaluate(
     spec: NoiseSpec,
     key: Array,
-    fn: Callable,
+    program: Traced,
     arrays: Sequence[Array],
     *,
     only: frozenset[str] | None = None,
     run_key: Array | None = None,
-    switches: Mapping[str, Array] | None = None,
+    hooks: Hooks = Hooks(),  # noqa: B008 (a constant)
 ) -> Any:
-    """Trace `fn` at `arrays`, plan, and run; other arguments as for `run`."""
-    closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*arrays)
+    """Plan a program and run it at `arrays`; other arguments as for `run`."""
+    closed, shapes = program
     made = plan(closed, spec, only)
     _refuse_unmatched(made, spec, only)
-    out = run(made, key, jax.tree.leaves(arrays), run_key=run_key, switches=switches)
+    out = run(made, key, jax.tree.leaves(arrays), run_key=run_key, hooks=hooks)
     weak = [getattr(s, "weak_type", False) for s in jax.tree.leaves(shapes)]
     out = [compat.weakly_typed(x) if w else x for x, w in zip(out, weak, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(shapes), out)

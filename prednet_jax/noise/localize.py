@@ -37,7 +37,8 @@ from jax import Array
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
-from prednet_jax.noise.inject import evaluate
+from prednet_jax.noise.inject import evaluate, traced
+from prednet_jax.noise.run import Hooks
 from prednet_jax.noise.specs import NoiseSpec, at
 from prednet_jax.noise.variability import l2_distance
 
@@ -136,11 +137,12 @@ def localize(
         @jax.jit
         def run(key: Array, active: Array, *arrays: Array) -> Any:
             switches = {e.path: active[i] for i, e in enumerate(entries)}
-            return evaluate(acting, key, static.call(fn), arrays, switches=switches)
+            program = traced(static.call(fn), arrays)
+            return evaluate(acting, key, program, arrays, hooks=Hooks(switches))
 
         keys = jax.random.split(key, samples)
         nothing = np.zeros(len(entries), bool)
-        clean = jax.device_get(run(keys[0], nothing, *arrays))
+        clean = jax.device_get(run(keys[0], nothing, *arrays)).result()
         known: dict[frozenset[int], float] = {}
 
         def effect(chosen: Sequence[int]) -> float:
@@ -148,7 +150,8 @@ def localize(
             if members not in known:
                 active = nothing.copy()
                 active[list(members)] = True
-                far = [distance(run(k, active, *arrays), clean) for k in keys]
+                noisy = (run(k, active, *arrays).result() for k in keys)
+                far = [distance(result, clean) for result in noisy]
                 known[members] = float(np.sqrt(np.mean(np.square(far))))
             return known[members]
 

@@ -71,6 +71,13 @@ class Step:
         line = compat.source(self.equation, jaxpr)
         return line or (around.source if around is not None else "")
 
+    def made_by(self, function: str) -> bool:
+        """Whether JAX's function of that name made the equation, or one around it."""
+        jaxpr, around = self.within
+        if compat.called_from(self.equation, jaxpr, function):
+            return True
+        return around is not None and around.made_by(function)
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:

@@ -9,7 +9,7 @@ nested.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -30,12 +30,33 @@ Drawn = Mapping[str, tuple[Array, ...]]
 _NOTHING: Drawn = MappingProxyType({})
 
 
+# `observe(step, words, operands, results)` of each first-order equation, and of loops
+# and branches with the number of steps or of the branch as only result.
+Observer = Callable[[Step, Words, Sequence[Any], Sequence[Any]], None]
+
+
+class Hooks(NamedTuple):
+    """What a search asks of an evaluation.
+
+    Attributes:
+        switches: booleans by path, known at run time: where False, the noise of the
+            equation is computed and discarded (`localize`); None: all True.
+        observe: is shown what was computed, while the program is traced.
+        choices: unsigned integers by path, known at run time: each stands for another
+            draw of the equation's noise (`worst_case`); None: the draws of the key.
+    """
+
+    switches: Mapping[str, Array] | None = None
+    observe: Observer | None = None
+    choices: Mapping[str, Array] | None = None
+
+
 class Call(NamedTuple):
     """A higher-order equation while it is evaluated; see `registry.Call`."""
 
     step: Step
     drawn: Drawn
-    switches: Mapping[str, Array] | None
+    hooks: Hooks
 
     @property
     def params(self) -> dict[str, Any]:
@@ -51,7 +72,12 @@ class Call(NamedTuple):
         rule = registry.find(self.step.name)
         inlined = isinstance(rule, HigherOrder) and rule.inlined
         drawn = self.drawn if inlined else None
-        return _evaluate(self.step.bodies[label], words, operands, drawn, self.switches)
+        return _evaluate(self.step.bodies[label], words, operands, drawn, self.hooks)
+
+    def decided(self, words: Words, number: Any) -> None:
+        """Tell an observer what the equation itself decided."""
+        if self.hooks.observe is not None:
+            self.hooks.observe(self.step, words, (), (number,))
 
 
 def run(
@@ -60,7 +86,7 @@ def run(
     args: Sequence[Any],
     *,
     run_key: Array | None = None,
-    switches: Mapping[str, Array] | None = None,
+    hooks: Hooks = Hooks(),  # noqa: B008 (a constant)
 ) -> list[Any]:
     """Evaluate a plan.
 
@@ -69,13 +95,12 @@ def run(
         key: typed or raw PRNG key; consumed here.
         args: values of the arguments of the plan's jaxpr.
         run_key: from which orders of `schedule="run"` are drawn; None: from `key`.
-        switches: booleans by path, known at run time: where False, the noise of the
-            equation is computed and discarded (`localize`); None: all True.
+        hooks: of a search.
 
     Returns:
         The values of the jaxpr's results.
     """
-    return _evaluate(plan, first_words(key, run_key), args, None, switches)
+    return _evaluate(plan, first_words(key, run_key), args, None, hooks)
 
 
 def _evaluate(
@@ -83,7 +108,7 @@ def _evaluate(
     words: Words,
     args: Sequence[Any],
     drawn: Drawn | None,
-    switches: Mapping[str, Array] | None,
+    hooks: Hooks,
 ) -> list[Any]:
     """Evaluate a plan at given words.
 
@@ -97,18 +122,18 @@ def _evaluate(
 
     values.update(zip(plan.jaxpr.constvars, plan.consts, strict=True))
     values.update(zip(plan.jaxpr.invars, args, strict=True))
-    if drawn is None:
+    if hooks.choices is not None:
+        drawn = _NOTHING
+    elif drawn is None:
         drawn = _draw_ahead(plan, words)
     for step in plan.steps:
         operands = [read(atom) for atom in step.atoms]
         with compat.context(step.equation):
             rule = registry.find(step.name)
             if isinstance(rule, HigherOrder):
-                results = rule.run(Call(step, drawn, switches), words, operands)
+                results = rule.run(Call(step, drawn, hooks), words, operands)
             else:
-                orders = drawn.get(step.path)
-                switch = None if switches is None else switches.get(step.path)
-                results = first_order.evaluate(step, words, operands, orders, switch)
+                results = _first_order(step, words, operands, drawn, hooks)
         values.update(
             (var, materialised(result) if hold else result)
             for var, result, hold in zip(
@@ -116,6 +141,20 @@ def _evaluate(
             )
         )
     return [read(atom) for atom in plan.jaxpr.outvars]
+
+
+def _first_order(
+    step: Step, words: Words, operands: list[Any], drawn: Drawn, hooks: Hooks
+) -> list[Any]:
+    """The results of an equation without programs inside."""
+    switch = None if hooks.switches is None else hooks.switches.get(step.path)
+    choice = None if hooks.choices is None else hooks.choices.get(step.path)
+    here = words if choice is None else words.chosen(choice)
+    orders = drawn.get(step.path)
+    results = first_order.evaluate(step, here, operands, orders, switch)
+    if hooks.observe is not None:
+        hooks.observe(step, words, operands, results)
+    return results
 
 
 def _draw_ahead(plan: Plan, words: Words) -> Drawn:

@@ -11,7 +11,8 @@ Every spec is hashable, so it may be a static argument of a compiled function.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 from prednet_jax.noise import errors
@@ -24,8 +25,13 @@ GRANULARITIES = ("tile", "element", "shared")
 SCHEDULES = ("call", "run")
 PROFILES = ("uniform_worst_case", "xla_gpu", "chainer_cudnn")
 MCA_MODES = ("rr", "pb", "mca")
+ACCUMULATORS = ("float32", "operand")
 FORMATS = ("tf32", "bf16", "fp16")
 MAX_PARTIALS = 64
+
+# Of an option that came after records were published: they name it only where it is not
+# its default, so that their texts stay the same.
+LATER = MappingProxyType({"later": True})
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,9 @@ class ReductionOrder(NoiseSpec):
     orders are equally likely.
 
     Attributes:
-        partials: pieces of each reduction, 3 to 64. Two are too few: addition
-            commutes. A short contraction is cut into fewer (see `arithmetic.partials`).
+        partials: pieces of each reduction at most, 3 to 64. Two are too few: addition
+            commutes. A short sum is cut into fewer (`shortest`), and `coverage` says
+            how many each became and why.
         granularity: for whom an order is drawn. `"shared"`: one for all outputs of a
             reduction; two identical hidden units then stay identical. `"tile"`: one
             for each `tile` x `tile` block of outputs (rows: all leading dimensions;
@@ -75,6 +82,11 @@ class ReductionOrder(NoiseSpec):
             have fewer terms than this; library kernels do the same, and short pieces
             cost most of the time. (4 where no axis holds three.) Dots and convolutions
             with at most 1024 outputs always have `partials` pieces.
+        accumulate: in which precision partial sums are kept and added. `"float32"`: in
+            float32 or wider, rounded once at the end, as matrix units do. `"operand"`:
+            in that of the operands (bfloat16 or float16), rounded after each piece and
+            each addition, as split-K kernels and all-reduces with such outputs do; for
+            wider operands the same as `"float32"`.
     """
 
     partials: int = 8
@@ -83,6 +95,7 @@ class ReductionOrder(NoiseSpec):
     schedule: str = "call"
     profile: str = "uniform_worst_case"
     shortest: int = 256
+    accumulate: str = field(default="float32", metadata=LATER)
 
     def __post_init__(self) -> None:
         errors.integer("partials", self.partials, 3, MAX_PARTIALS)
@@ -91,6 +104,7 @@ class ReductionOrder(NoiseSpec):
         errors.integer("tile", self.tile, 1, 1 << 20)
         errors.choice("schedule", self.schedule, SCHEDULES)
         errors.choice("profile", self.profile, PROFILES)
+        errors.choice("accumulate", self.accumulate, ACCUMULATORS)
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ def _text(spec: NoiseSpec, defaults: bool) -> str:
     options = [
         f"{f.name}={_value_text(getattr(spec, f.name))}"
         for f in dataclasses.fields(spec)
-        if defaults or getattr(spec, f.name) != f.default
+        if (defaults and not f.metadata) or getattr(spec, f.name) != f.default
     ]
     return name + (":" + ",".join(options) if options else "")
 

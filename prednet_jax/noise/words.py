@@ -33,6 +33,10 @@ class Words(NamedTuple):
         """The words of one step of a loop, which an integer numbers."""
         return Words(random_bits.fold(self.call, step), self.run)
 
+    def chosen(self, number: Array) -> Words:
+        """Other words, for each number."""
+        return Words(*(random_bits.fold(w, number) for w in self))
+
     def of(self, schedule: str) -> Array:
         """Those that orders are drawn from; see `ReductionOrder.schedule`."""
         return self.run if schedule == "run" else self.call

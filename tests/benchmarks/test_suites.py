@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import cases, conv, replicas, step, workload
+from benchmarks import cases, conv, replicas, step, tools, workload
 from prednet_jax import PredNetConfig
 from prednet_jax.models.parameters import parameter_shapes
 from prednet_jax.models.shapes import Convolution
@@ -75,11 +75,20 @@ def test_conv_marks_one_choice_for_each_convolution(monkeypatch):
     assert all(row["gflops"] > 0 for row in result["rows"])
 
 
+@pytest.mark.slow
 def test_replicas_are_compared_with_the_single_run():
     rows = checked(replicas.run(TINY, (2,), window=2, repeats=1))["rows"]
     modes = [(r["replicas"], r["mode"]) for r in rows if r["devices"] == 1]
     assert modes == [(1, "single"), (2, "map"), (2, "vmap")]
     assert rows[0]["ratio_to_single"] == 1
+
+
+@pytest.mark.slow
+def test_tools_are_compared_with_the_plain_step():
+    rows = checked(tools.run(None, networks=["mlp"], repeats=1))["rows"]
+    assert [row["tool"] for row in rows] == ["digits", "tolerance", "explain"]
+    # Sixteen runs and a compilation are more than one of each.
+    assert all(row["first_processor"] > 1 for row in rows)
 
 
 def test_cases_cover_both_kinds_of_work_and_feed():

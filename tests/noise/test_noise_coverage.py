@@ -261,3 +261,76 @@ def test_a_sum_without_outputs_has_no_order():
     assert noise.inject(windows, noise.ReductionOrder())(KEY, x).shape == (0, 7)
     (entry,) = noise.coverage(windows, noise.ReductionOrder(), strict=True)(x).untouched
     assert entry.reason == "an empty result"
+
+
+def test_the_additions_of_an_associative_scan_are_listed_as_left_alone():
+    def fn(x):
+        return lax.associative_scan(jnp.add, x) + 1.0
+
+    x = jax.ShapeDtypeStruct((8,), jnp.float32)
+    report = noise.coverage(fn, noise.ReductionOrder())(x)
+    assert report.perturbed == ()
+    assert {e.primitive for e in report.untouched} == {"add"}
+    assert all("associative_scan" in e.reason for e in report.untouched)
+    assert report.uncovered
+    assert all(e.source.endswith(" in fn") for e in report.untouched)
+    # Not the addition after it, and none that only puts elements together; noises on
+    # results act on all of them.
+    listed = [e.path for e in report.untouched]
+    adds = noise.coverage(fn, noise.UlpPerturbation())(x)
+    assert len(listed) == 5
+    assert set(listed) < {e.path for e in adds.perturbed}
+    assert adds.untouched == ()
+
+
+def test_a_function_given_to_an_associative_scan_counts_too():
+    def pair(a, b):
+        return a[0] * b[0], a[1] * b[0] + b[1]
+
+    def fn(x):
+        return jax.jit(lambda x: lax.associative_scan(jax.jit(pair), (x, x))[1])(x)
+
+    x = jax.ShapeDtypeStruct((8,), jnp.float32)
+    report = noise.coverage(fn, noise.ReductionOrder())(x)
+    assert report.untouched
+    assert all("associative_scan" in e.reason for e in report.untouched)
+
+
+def test_noise_that_is_lost_in_rounding_is_said_to_be():
+    half = jax.ShapeDtypeStruct((8, 600), jnp.bfloat16)
+    wide = jax.ShapeDtypeStruct((8, 600), jnp.float32)
+
+    def product(x):
+        return x @ x.T
+
+    def rounded(x):
+        return jnp.sum(x, axis=1).astype(jnp.bfloat16)
+
+    for fn, x in ((product, half), (rounded, wide)):
+        (entry,) = noise.coverage(fn, noise.ReductionOrder())(x).perturbed
+        assert entry.hidden
+        assert "smaller than the rounding of the result to bfloat16" in entry.reason
+    in_halves = noise.ReductionOrder(accumulate="operand")
+    (entry,) = noise.coverage(product, in_halves)(half).perturbed
+    assert not entry.hidden
+    assert "partial sums in bfloat16" in entry.reason
+    (entry,) = noise.coverage(product, noise.ReductionOrder())(wide).perturbed
+    assert not entry.hidden
+    assert "rounding" not in entry.reason
+
+
+@pytest.mark.parametrize(
+    ("shape", "pieces", "reason"),
+    [
+        ((40, 400), 3, "8 pieces of 400 terms would be shorter than shortest=256"),
+        ((40, 2048), 8, "8 pieces in random order, tile"),
+        ((4, 5), 5, "partials=8 became 5, since there are 5 terms"),
+    ],
+)
+def test_coverage_says_what_became_of_partials(shape, pieces, reason):
+    x = jax.ShapeDtypeStruct(shape, jnp.float32)
+    report = noise.coverage(lambda x: x @ x.T, noise.ReductionOrder())(x)
+    (entry,) = report.perturbed
+    assert entry.partials == pieces
+    assert reason in entry.reason
+    assert ("became" in entry.reason) == (pieces != 8)

@@ -317,3 +317,48 @@ def test_identical_hidden_units(granularity, same):
         w = w - 0.5 * step(key, w)
     a, b = np.asarray(w).T
     assert np.array_equal(a, b) == same
+
+
+def halves(dtype, shape=(64, 512)):
+    a, b = jax.random.split(jax.random.key(5))
+    x, y = jax.random.normal(a, shape), jax.random.normal(b, shape)
+    return x.astype(dtype), y.T.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_partial_sums_in_the_operands_precision(dtype):
+    """Three pieces, each rounded, and rounded after each addition: a NumPy oracle."""
+    x, y = halves(dtype)
+    spec = noise.ReductionOrder(partials=3, accumulate="operand", granularity="element")
+    pieces = [
+        np.asarray(
+            (x[:, a:b].astype(jnp.float32) @ y[a:b].astype(jnp.float32)).astype(dtype)
+        )
+        for a, b in ((0, 171), (171, 342), (342, 512))
+    ]
+    # Rounded by NumPy's own types for halves after each addition.
+    orders = [
+        np.asarray((pieces[i] + pieces[j]) + pieces[k])
+        for i, j, k in ((0, 1, 2), (0, 2, 1), (1, 2, 0))
+    ]
+    found = np.asarray(noise.inject(jnp.dot, spec)(jax.random.key(0), x, y))
+    assert found.dtype == dtype
+    matches = [found == order for order in orders]
+    assert np.all(np.any(matches, axis=0))
+    # Each order is met where the three differ: about a third of the time.
+    differ = (orders[0] != orders[1]) & (orders[1] != orders[2])
+    differ &= orders[0] != orders[2]
+    assert np.count_nonzero(differ) > 30
+    for match in matches:
+        assert 0.15 < np.mean(match[differ]) < 0.55
+
+
+def test_wider_operands_have_the_same_bits_in_either_precision():
+    x, y = halves(jnp.float32)
+    plain, other = (
+        noise.inject(jnp.dot, noise.ReductionOrder(accumulate=name))(
+            jax.random.key(0), x, y
+        )
+        for name in ("float32", "operand")
+    )
+    np.testing.assert_array_equal(plain, other)

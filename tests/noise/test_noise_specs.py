@@ -167,6 +167,10 @@ def test_records_write_every_option_out():
         "profile=uniform_worst_case,shortest=256"
         "+ulp:primitives=none,deterministic=false,max_ulps=1"
     )
+    # What came later is written where it is not its default: old records stay equal.
+    spec = noise.ReductionOrder(accumulate="operand")
+    assert noise.format(spec, defaults=True).endswith("shortest=256,accumulate=operand")
+    assert noise.parse(noise.format(spec)) == spec
 
 
 def test_short_forms():

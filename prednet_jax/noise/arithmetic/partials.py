@@ -44,10 +44,12 @@ class Cut(NamedTuple):
         pieces: number of partial sums.
         split: operands -> (initial, partial sums); the sum starts at `initial`, or at
             the first partial sum where `initial` is None.
+        terms: of each result; 0: not told.
     """
 
     pieces: int
     split: Callable[..., tuple[Array | None, list[Array]]]
+    terms: int = 0
 
 
 def bounds(size: int, n: int) -> list[tuple[int, int]]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -140,7 +140,10 @@ def _permute_three(
 
 
 def add_in_order(
-    orders: Sequence[Array], partial_sums: Sequence[Array], initial: Array | None = None
+    orders: Sequence[Array],
+    partial_sums: Sequence[Array],
+    initial: Array | None = None,
+    add: Callable[[Array, Array], Array] = lax.add,
 ) -> Array:
     """The partial sums added one after another in the drawn order.
 
@@ -148,10 +151,11 @@ def add_in_order(
         orders: as for `permute`.
         partial_sums: n arrays of one shape and type.
         initial: where the sum starts (what was in memory before), if anywhere.
+        add: adds two of them; commutes.
     """
     if initial is not None:
-        return functools.reduce(lax.add, [initial, *permute(orders, partial_sums)])
-    return functools.reduce(lax.add, permute(orders, partial_sums, commuting=True))
+        return functools.reduce(add, [initial, *permute(orders, partial_sums)])
+    return functools.reduce(add, permute(orders, partial_sums, commuting=True))
 
 
 def listed(orders: Sequence[Array], n: int) -> np.ndarray:
@@ -193,6 +197,7 @@ def randomly_ordered_sum(
     partial_sums: Sequence[Array],
     tile: int,
     initial: Array | None = None,
+    kept: np.dtype | None = None,
 ) -> Array:
     """Partial sums added in an order drawn for each output, tile, or all outputs.
 
@@ -201,10 +206,22 @@ def randomly_ordered_sum(
         partial_sums: n arrays of one shape and type.
         tile: edge of a tile.
         initial: where the sum starts, if anywhere.
+        kept: a narrower type, to whose precision every partial sum and every addition
+            is rounded; None: not rounded.
     """
     shape = partial_sums[0].shape
     spread_out = tuple(spread(word, shape, tile) for word in orders)
-    return add_in_order(spread_out, partial_sums, initial)
+    if kept is None:
+        return add_in_order(spread_out, partial_sums, initial)
+    # Not by converting there and back, which XLA may leave out. Rounding twice, to
+    # float32 and to half its bits or fewer, is rounding once.
+    info = jnp.finfo(kept)
+
+    def rounded(x: Array) -> Array:
+        return lax.reduce_precision(x, info.nexp, info.nmant)
+
+    sums = [rounded(x) for x in partial_sums]
+    return add_in_order(spread_out, sums, initial, lambda a, b: rounded(a + b))
 
 
 def _batched(items, size: int):
@@ -212,6 +229,17 @@ def _batched(items, size: int):
     items = iter(items)
     while chunk := tuple(itertools.islice(items, size)):
         yield chunk
+
+
+def narrow_type(accumulate: str, types: Sequence[np.dtype]) -> np.dtype | None:
+    """The type to which `ReductionOrder.accumulate` rounds partial sums, or None.
+
+    Args:
+        accumulate: see there.
+        types: of the operands.
+    """
+    halves = [t for t in types if jnp.dtype(t) in (jnp.bfloat16, jnp.float16)]
+    return jnp.dtype(halves[0]) if accumulate == "operand" and halves else None
 
 
 def widened(dtype: np.dtype) -> np.dtype:

@@ -69,7 +69,7 @@ def cut_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | s
                 for piece in pieces
             ]
 
-        return Cut(len(pieces), apart)
+        return Cut(len(pieces), apart, terms)
     position = _position(sizes, n)
     n = min(n, sizes[position])
     i, j = lc[position], rc[position]
@@ -85,7 +85,7 @@ def cut_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | s
         out = product(stack_pieces(a, i, n), stack_pieces(b, j, n), numbers)
         return None, unstack(out)
 
-    return Cut(n, split)
+    return Cut(n, split, terms)
 
 
 def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
@@ -176,7 +176,7 @@ def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | 
     narrow = width < min(NARROW_PIECE, rhs.shape[in_feature])
     small = math.prod(shape) * terms * len(pieces) <= SMALL_CONVOLUTION
     at_once = narrow and small and not grouped
-    return Cut(len(pieces), together if at_once else apart)
+    return Cut(len(pieces), together if at_once else apart, terms)
 
 
 def _conv_shape(params: Params, lhs: Any, rhs: Any) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
         axis -= sum(d < axis for d in over)
         return None, unstack(sums, axis)
 
-    return Cut(n, split)
+    return Cut(n, split, terms)
 
 
 def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
@@ -90,7 +90,7 @@ def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
         x = lax.pad(x, np.zeros((), x.dtype), padding)
         return None, [one(x, piece) for piece in pieces]
 
-    return Cut(len(pieces), split)
+    return Cut(len(pieces), split, terms)
 
 
 def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
@@ -120,7 +120,7 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
         del parts[1 if reverse else -1]
         return None, parts
 
-    return Cut(n, split)
+    return Cut(n, split, size)
 
 
 def cut_scatter_add(
@@ -161,7 +161,7 @@ def cut_scatter_add(
         ]
         return lax.convert_element_type(x, kept), parts
 
-    return Cut(n, split)
+    return Cut(n, split, indices.shape[axis])
 
 
 def cut_select_and_scatter_add(
@@ -193,7 +193,7 @@ def cut_select_and_scatter_add(
         ]
         return None, [lax.convert_element_type(p, widened(p.dtype)) for p in parts]
 
-    return Cut(n, split)
+    return Cut(n, split, classes)
 
 
 def cut_psum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
@@ -218,7 +218,7 @@ def cut_psum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
         stacked = jnp.where(here, x[None], np.zeros((), x.dtype))
         return None, unstack(lax.psum(stacked, axes))
 
-    return Cut(n, split)
+    return Cut(n, split, n)
 
 
 def cut_add_any(terms: Sequence[Any]) -> Cut | str:
@@ -232,7 +232,7 @@ def cut_add_any(terms: Sequence[Any]) -> Cut | str:
     def split(*terms: Array) -> tuple[None, list[Array]]:
         return None, [lax.convert_element_type(t, widened(t.dtype)) for t in terms]
 
-    return Cut(n, split)
+    return Cut(n, split, n)
 
 
 def _merge_axes(x: Array, axes: Sequence[int]) -> tuple[Array, tuple[int, ...]]:

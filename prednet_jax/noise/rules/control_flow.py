@@ -91,7 +91,9 @@ def _while(call: Call, words: Words, operands: list) -> list:
         return step + np.uint32(1), new
 
     start = (jnp.zeros((), jnp.uint32), operands[n_cond + n_body :])
-    return list(lax.while_loop(cond, body, start)[1])
+    steps, results = lax.while_loop(cond, body, start)
+    call.decided(words, steps)
+    return list(results)
 
 
 def _keep(going: Array, new: Array, old: Array) -> Array:
@@ -101,6 +103,7 @@ def _keep(going: Array, new: Array, old: Array) -> Array:
 
 def _cond(call: Call, words: Words, operands: list) -> list:
     index, *args = operands
+    call.decided(words, index)
 
     def branch(i: int) -> Callable:
         return lambda words, *args: call.body(words, args, f"[{i}]")

@@ -53,6 +53,10 @@ class Call(Protocol):
         """
         ...
 
+    def decided(self, words: Words, number: Any) -> None:
+        """Tell an observer what the equation itself decided: a number of steps, say."""
+        ...
+
 
 @dataclass(frozen=True)
 class FirstOrder:

@@ -1,0 +1,102 @@
+"""The suite `tools` of benchmark.py: what digits, tolerance and explain cost.
+
+On the training steps of the suite `foreign`: a small transformer, a residual CNN and an
+MLP.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import foreign
+from prednet_jax import noise
+from prednet_jax.errors import one_of
+
+SPEC = "reduction_order+stochastic_rounding"
+
+
+def run(config: object, *, networks: list[str], repeats: int) -> dict[str, Any]:
+    """Times the tools against the plain training step of each network.
+
+    Args:
+        config: of PredNet, which is none of them.
+        networks: of `foreign.NAMES`.
+        repeats: runs of the compiled plain step, of which the median counts.
+
+    Returns:
+        `rows`, one per network and tool. `first` is the wall time of a tool's first
+        call over that of tracing, compiling and running the plain step once; `again`
+        that of a second call over one run of the compiled step (None for explain,
+        which compiles at every call). `first_processor` and
+        `again_processor` compare processor time, which a busy machine disturbs less.
+
+    Raises:
+        UserError: a network is unknown.
+    """
+    del config
+    for name in networks:
+        one_of("networks", name, foreign.NAMES)
+    jax.config.update("jax_enable_compilation_cache", False)
+    rows = [row for name in networks for row in _network(name, repeats)]
+    return {
+        "suite": "tools",
+        "noise": SPEC,
+        "xla_flags": os.environ.get("XLA_FLAGS"),
+        "load": os.getloadavg()[0] / (os.cpu_count() or 1),
+        "rows": rows,
+    }
+
+
+def _network(name: str, repeats: int) -> list[dict[str, Any]]:
+    """The rows of one network."""
+    step, (key, *arguments) = foreign.training_step(name)
+    jax.block_until_ready(jax.jit(lambda *a: step(*a))(*arguments))  # shared costs
+    plain = jax.jit(lambda *a: step(*a))
+    compiling = _timed(lambda: jax.block_until_ready(plain(*arguments)))
+    running = np.median(
+        [
+            _timed(lambda: jax.block_until_ready(plain(*arguments)))
+            for _ in range(repeats)
+        ],
+        axis=0,
+    )
+    result = plain(*arguments)
+    spec = noise.parse(SPEC)
+    tools: dict[str, Callable] = {
+        "digits": noise.digits(step, spec),
+        "tolerance": noise.tolerance(step, spec),
+        "explain": noise.explain(step, result, result),
+    }
+    rows = []
+    for tool, measure in tools.items():
+        first = _timed(lambda m=measure: m(key, *arguments)) / compiling
+        # explain compiles at every call: again is as first.
+        once = tool == "explain"
+        again = None if once else _timed(lambda m=measure: m(key, *arguments)) / running
+        row = {
+            "network": name,
+            "tool": tool,
+            "plain_compile_seconds": float(compiling[0]),
+            "plain_run_seconds": float(running[0]),
+            "first": float(first[0]),
+            "first_processor": float(first[1]),
+            "again": None if again is None else float(again[0]),
+            "again_processor": None if again is None else float(again[1]),
+        }
+        print(
+            f"  {name:12s} {tool:10s} first {first[0]:6.1f} x compiling and one run",
+            flush=True,
+        )
+        rows.append(row)
+    return rows
+
+
+def _timed(call: Callable[[], Any]) -> np.ndarray:
+    """Wall and processor seconds of a call."""
+    start, used = time.perf_counter(), time.process_time()
+    call()
+    return np.array([time.perf_counter() - start, time.process_time() - used])

@@ -1,0 +1,299 @@
+"""The questions about noise, asked from a shell about a function in a file.
+
+    python -m prednet_jax.noise coverage model:loss --args=batch.npz
+    python -m prednet_jax.noise localize model:loss --args=batch.npz --html=page.html
+    python -m prednet_jax.noise decisions model:predict --args=batch.npz --json
+    python -m prednet_jax.noise explain model:loss --args=x.npz --a=cpu.npz --b=gpu.npz
+
+MODULE is imported as `python -m` would, the current directory first. FILE.npz is what
+`numpy.savez` writes: its arrays arr_0, arr_1, ... are the positional arguments of the
+function, all others keyword arguments by their names. Each becomes an array that JAX
+traces; what a function wants as a Python number or a text has to be bound in MODULE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import numpy as np
+
+from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.coverage import coverage
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.inject import traced
+from prednet_jax.noise.localize import localize
+from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.text import parse
+from prednet_jax.noise.tools.decisions import decisions
+from prednet_jax.noise.tools.page import html_page, plain_data
+
+
+class Asked(NamedTuple):
+    """What a command is asked about.
+
+    Attributes:
+        fn: the function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        spec: the noise.
+        options: of the command line.
+    """
+
+    fn: Callable
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    spec: NoiseSpec
+    options: argparse.Namespace
+
+    @property
+    def key(self) -> Any:
+        """The PRNG key of `--seed`."""
+        return jax.random.key(self.options.seed)
+
+
+class Answer(NamedTuple):
+    """What a command found: as text, and what becomes JSON."""
+
+    text: str
+    data: Any
+
+
+def _coverage(asked: Asked) -> Answer:
+    report = coverage(asked.fn, asked.spec)(*asked.args, **asked.kwargs)
+    return Answer(str(report), report)
+
+
+def _localize(asked: Asked) -> Answer:
+    search = localize(asked.fn, asked.spec, samples=asked.options.draws or 3)
+    report = search(asked.key, *asked.args, **asked.kwargs)
+    return Answer(str(report), report)
+
+
+def _decisions(asked: Asked) -> Answer:
+    search = decisions(asked.fn, asked.spec, draws=asked.options.draws or 16)
+    report = search(asked.key, *asked.args, **asked.kwargs)
+    return Answer(str(report), {"decisions": list(report)})
+
+
+def _digits(asked: Asked) -> Answer:
+    from prednet_jax.noise.tools.digits import digits_table
+
+    measure = digits_table(asked.fn, asked.spec, draws=asked.options.draws or 16)
+    table = measure(asked.key, *asked.args, **asked.kwargs)
+    return Answer(str(table), table)
+
+
+def _tolerance(asked: Asked) -> Answer:
+    from prednet_jax.noise.tools.tolerance import tolerance, tolerance_table
+
+    options = asked.options
+    measure = tolerance(
+        asked.fn, asked.spec, draws=options.draws or 16, failure=options.failure
+    )
+    found = measure(asked.key, *asked.args, **asked.kwargs)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(found)
+    rows = {jax.tree_util.keystr(path) or "result": leaf for path, leaf in leaves}
+    return Answer(tolerance_table(found), {"leaves": rows})
+
+
+def _explain(asked: Asked) -> Answer:
+    options = asked.options
+    if options.a is None or options.b is None:
+        raise NoiseError("explain: expected two results, --a=FILE.npz --b=FILE.npz")
+    a, b = (_result(asked, name, getattr(options, name)) for name in ("a", "b"))
+    from prednet_jax.noise.tools.explain import explain
+
+    report = explain(asked.fn, a, b)(asked.key, *asked.args, **asked.kwargs)
+    return Answer(str(report), report)
+
+
+def _result(asked: Asked, flag: str, file: str) -> Any:
+    """A result of the function, read from a file: its leaves in order, or by name."""
+    positional, named = _arrays(flag, file)
+    static, arrays = split_static((asked.args, asked.kwargs))
+    shapes = traced(static.call(asked.fn), arrays).shapes.result()
+    if isinstance(shapes, dict) and not positional and set(named) == set(shapes):
+        return named
+    leaves, structure = jax.tree.flatten(shapes)
+    if named or len(positional) != len(leaves):
+        raise NoiseError(
+            f"--{flag}={file}: {len(positional)} arrays arr_0, arr_1, ... and "
+            f"{len(named)} with names: expected the {len(leaves)} leaves of the result "
+            "in order, or of a dict by name"
+        )
+    return jax.tree.unflatten(structure, positional)
+
+
+COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
+    "coverage": (
+        _coverage,
+        "reduction_order",
+        "which equations noise reaches, and which not",
+    ),
+    "localize": (_localize, "reduction_order", "whose noise moves the result most"),
+    "digits": (
+        _digits,
+        "reduction_order+stochastic_rounding",
+        "significant decimal digits of each result",
+    ),
+    "tolerance": (_tolerance, "reduction_order", "the tolerance a test should have"),
+    "explain": (_explain, "reduction_order", "what makes two results differ"),
+    "decisions": (_decisions, "reduction_order", "which decisions noise flips"),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    listed = "\n".join(
+        f"  {name:10} {about}" for name, (_, _, about) in COMMANDS.items()
+    )
+    parser = _Parser(
+        prog="python -m prednet_jax.noise",
+        description=f"{__doc__}\ncommands:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
+    parser.add_argument("function", metavar="MODULE:FUNCTION")
+    parser.add_argument(
+        "--args", metavar="FILE.npz", help="arguments; none if left out"
+    )
+    parser.add_argument(
+        "--noise",
+        help="the noise, such as reduction_order:granularity=element or ulp; default: "
+        "reduction_order, for digits reduction_order+stochastic_rounding",
+    )
+    parser.add_argument("--draws", type=int, help="noisy runs; default 16, localize 3")
+    parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
+    parser.add_argument(
+        "--failure", type=float, default=1e-6, help="tolerance: probability to fail"
+    )
+    parser.add_argument("--a", metavar="FILE.npz", help="explain: one result")
+    parser.add_argument("--b", metavar="FILE.npz", help="explain: the other")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object")
+    form.add_argument("--html", metavar="FILE", help="a page with source lines")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status."""
+    options = _parser().parse_args(argv)
+    ask, default, _ = COMMANDS[options.command]
+    try:
+        text = default if options.noise is None else options.noise
+        spec = parse(text)
+        if options.html and not Path(options.html).absolute().parent.is_dir():
+            raise NoiseError(f"--html={options.html}: expected a file in a directory")
+        args, kwargs = _arrays("args", options.args) if options.args else ((), {})
+        # What the user's code prints is no part of the answer.
+        with contextlib.redirect_stdout(sys.stderr):
+            fn = _function(options.function)
+            _check_call(fn, options, args, kwargs)
+            answer = ask(Asked(fn, args, kwargs, spec, options))
+    except NoiseError as error:
+        print(f"python -m prednet_jax.noise: {_one_line(error)}", file=sys.stderr)
+        return 2
+    head = {"command": options.command, "function": options.function, "noise": text}
+    if options.json:
+        print(json.dumps(head | plain_data(answer.data), allow_nan=False))
+    elif options.html:
+        Path(options.html).write_text(html_page(head, answer.text, answer.data))
+        print(f"{options.html} written")
+    else:
+        print(answer.text)
+    return 0
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _function(name: str) -> Callable:
+    """The function that MODULE:FUNCTION names."""
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise NoiseError(f"{name!r}: expected MODULE:FUNCTION, such as model:loss")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(module_name)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise NoiseError(
+            f"{name!r}: no module {module_name!r}: expected one in the current "
+            "directory, or installed"
+        )
+    value: Any = importlib.import_module(module_name)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            public = [n for n, x in vars(value).items() if callable(x) and n[0] != "_"]
+            raise NoiseError(
+                f"{name!r}: no {part!r} there: expected one of "
+                f"{', '.join(public[:12]) or 'its functions'}"
+            )
+        value = getattr(value, part)
+    if not callable(value):
+        raise NoiseError(f"{name!r} is {type(value).__name__}: expected a function")
+    return value
+
+
+def _arrays(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and the keyword arguments that a file holds."""
+    try:
+        with np.load(file, allow_pickle=False) as held:
+            arrays = {name: held[name] for name in held.files}
+    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
+        raise NoiseError(
+            f"--{flag}={file}: expected a file of arrays as numpy.savez writes it"
+        ) from None
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biufc":
+            raise NoiseError(
+                f"--{flag}={file}: {name} is of type {array.dtype}: expected numbers; "
+                "save bfloat16 as float32 and convert it in the function"
+            )
+    count = 0
+    while f"arr_{count}" in arrays:
+        count += 1
+    positional = tuple(arrays.pop(f"arr_{i}") for i in range(count))
+    return positional, arrays
+
+
+def _check_call(
+    fn: Callable, options: argparse.Namespace, args: tuple, kwargs: dict[str, Any]
+) -> None:
+    """Refuses arguments that do not fit the signature of the function."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise NoiseError(
+            f"{options.function}{signature} with --args={options.args}, which holds "
+            f"{len(args)} positional arguments and the names {sorted(kwargs)}: {error}"
+        ) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

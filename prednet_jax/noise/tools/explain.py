@@ -1,0 +1,262 @@
+"""What makes two results of one computation differ: a ladder of causes.
+
+    identical   no element differs
+    order       sums added in another order
+    rounding    single operations rounded otherwise, by an ulp
+    tf32, bf16  operands of products rounded to a narrower format
+    beyond      none of these: a bug, or a cause that is not modelled
+
+Each rung is measured: the function is run under that noise, and the differences that it
+makes are compared with the one observed, d = a - b, leaf by leaf.
+
+*Order and rounding* are random. A difference is within them if neither its RMS over the
+leaf nor its largest element exceeds `MARGIN` times the largest seen. Between the two it
+is given to the nearer in the plane of (log10 RMS, fraction of elements that differ), in
+units of the spread of the samples. Samples are differences of a noisy run from the
+plain one if a or b is the plain result bit for bit, and of two noisy runs otherwise.
+The ranges of the two overlap for many functions; `plausible` then names both.
+
+*TF32 and bfloat16* are not random: rounding the operands makes one difference, e. So d
+has to be of its size, `WITHIN` rms(e), and in leaves of `PATTERN_SIZE` elements or more
+also of its pattern: |cos(d, e)| of at least `PATTERN`. A bug of the same size has
+another pattern, with a cosine near 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from prednet_jax.noise.errors import integer
+from prednet_jax.noise.tools import runs
+from prednet_jax.noise.tools.closeness import check_alike
+from prednet_jax.noise.tools.ladder import (
+    FORMATS,
+    RANDOM,
+    Cloud,
+    Ladder,
+    Sample,
+    ladder,
+    sample,
+)
+from prednet_jax.noise.tools.runs import Leaf
+
+RUNGS = ("identical", "order", "rounding", "tf32", "bf16", "beyond")
+NOT_MODELLED = (
+    "not modelled: algebraic rewrites by the compiler, collectives that the "
+    "partitioner inserts, other algorithms of a library"
+)
+MARGIN = 4.0
+WITHIN = (1 / 8, 4.0)
+PATTERN = 0.2
+PATTERN_SIZE = 32
+
+
+class ExplainedLeaf(NamedTuple):
+    """What one leaf's difference is.
+
+    Attributes:
+        path: of the leaf.
+        rung: one of `RUNGS`.
+        difference: RMS of a - b over the leaf; None if an element is finite in one of
+            the two alone.
+        relative: the same in units of the RMS of b; 0 where b is all zeros.
+        ratios: the difference in units of the typical one of each rung (RMS); None for
+            a rung that does not move this leaf.
+        plausible: the rung, and others that made a larger and a smaller difference.
+        reason: why none does, for `beyond`.
+    """
+
+    path: str
+    rung: str
+    difference: float | None
+    relative: float | None
+    ratios: dict[str, float | None]
+    plausible: tuple[str, ...]
+    reason: str = ""
+
+
+class Explanation(NamedTuple):
+    """What `explain` found.
+
+    Attributes:
+        rung: one of `RUNGS`, or a pytree like the result with one for each leaf.
+        leaves: the same with numbers, one entry per leaf.
+        draws: number of runs of each random noise.
+    """
+
+    rung: Any
+    leaves: tuple[ExplainedLeaf, ...]
+    draws: int
+
+    def __str__(self) -> str:
+        width = max([len(one.path) for one in self.leaves], default=0)
+        columns = [*RANDOM, *FORMATS]
+        lines = [
+            f"{'':{width}}  rung       relative" + "".join(f"{c:>10}" for c in columns)
+        ]
+        for one in self.leaves:
+            cells = "".join(f"{_cell(one.ratios[name]):>10}" for name in columns)
+            others = [name for name in one.plausible if name != one.rung]
+            notes = [f"or {', '.join(others)}"] * bool(others) + [one.reason]
+            line = f"{one.path:{width}}  {one.rung:9}  {_cell(one.relative):>8}{cells}"
+            lines.append(f"{line}  {'; '.join(filter(None, notes))}".rstrip())
+        lines.append("columns: the difference over the one that a rung makes")
+        return "\n".join([*lines, NOT_MODELLED])
+
+    def to_json(self) -> dict[str, Any]:
+        """The leaves as dictionaries of numbers and texts."""
+        return {
+            "leaves": [one._asdict() for one in self.leaves],
+            "draws": self.draws,
+            "not_modelled": NOT_MODELLED,
+        }
+
+
+def _cell(number: float | None) -> str:
+    return "-" if number is None else f"{number:.2g}"
+
+
+def explain(
+    fn: Callable, a: Any, b: Any, *, draws: int = 8
+) -> Callable[..., Explanation]:
+    """Place the difference of two results of `fn` on the ladder.
+
+    Args:
+        fn: the computation, as for `inject`. It is run here, at full precision.
+        a: one result: pytree of arrays, of the structure and shapes of `fn`'s.
+        b: another, likewise.
+        draws: runs of each random noise, 2 or more.
+
+    Returns:
+        `measure(key, *args, **kwargs)`, which gives an `Explanation`; the arguments are
+        those that gave a and b.
+
+    Raises:
+        NoiseError: `draws` is outside what is accepted, or a and b are no results of
+            `fn`; on a call, as for `inject`.
+    """
+    integer("draws", draws, 2)
+    check_alike("a", a, "b", b)
+
+    def measure(key: Array, /, *args: Any, **kwargs: Any) -> Explanation:
+        return place(ladder(fn, key, args, kwargs, draws=draws), a, b)
+
+    return measure
+
+
+def place(rungs: Ladder, a: Any, b: Any) -> Explanation:
+    """The difference of two results on a ladder; errors as for `explain`."""
+    check_alike("a", a, "b", b)
+    described = check_alike("b", b, "the result", rungs.tree)
+    found = []
+    observed = zip(described, runs.values(a), runs.values(b), strict=True)
+    for i, (leaf, x, y) in enumerate(observed):
+        is_plain = any(
+            not np.any(runs.difference(one, known[i]))
+            for one in (x, y)
+            for known in rungs.plain
+        )
+        effects = {name: effect[i] for name, effect in rungs.formats.items()}
+        found.append(_place(leaf, x, y, rungs.clouds[i], effects, is_plain))
+    structure = jax.tree.structure(rungs.tree)
+    names = jax.tree.unflatten(structure, [one.rung for one in found])
+    return Explanation(names, tuple(found), rungs.draws)
+
+
+def _place(
+    leaf: Leaf,
+    x: np.ndarray,
+    y: np.ndarray,
+    clouds: list[Cloud],
+    formats: dict[str, np.ndarray],
+    is_plain: bool,
+) -> ExplainedLeaf:
+    """One leaf on the ladder."""
+    difference = runs.difference(x, y)
+    now = sample(difference)
+    seen = {
+        rung: [s.rms for c in clouds if c.rung == rung for s in c.samples]
+        for rung in RANDOM
+    }
+    scales = {rung: float(np.median(v)) for rung, v in seen.items() if v}
+    scales |= {name: runs.rms(formats[name]) for name in formats}
+    # A format that overflows here makes no difference to compare with.
+    scales = {name: scale for name, scale in scales.items() if 0 < scale < math.inf}
+    ratios = {
+        name: now.rms / scales[name] if name in scales else None
+        for name in (*RANDOM, *FORMATS)
+    }
+
+    def placed(rung: str, *others: str, reason: str = "") -> ExplainedLeaf:
+        size = runs.rms(y)
+        relative = now.rms / size if size else 0.0
+        plausible = tuple(dict.fromkeys((rung, *others)))
+        return ExplainedLeaf(
+            leaf.path, rung, now.rms, relative, ratios, plausible, reason
+        )
+
+    if now.rms == 0:
+        return placed("identical")
+    if not math.isfinite(now.rms):
+        broken = placed("beyond", reason="finite in one of the two alone")
+        none = dict.fromkeys(ratios)
+        return broken._replace(difference=None, relative=None, ratios=none)
+    near = [c for c in clouds if _within(now, c.samples)]
+    if near:
+        overlap = [
+            rung for rung, v in seen.items() if v and min(v) <= now.rms <= max(v)
+        ]
+        return placed(_nearest(now, near, is_plain), *overlap)
+    sized = [
+        name
+        for name in formats
+        if name in scales and WITHIN[0] <= now.rms / scales[name] <= WITHIN[1]
+    ]
+    alike = [name for name in sized if _same_pattern(difference, formats[name])]
+    if alike:
+        return placed(min(alike, key=lambda name: abs(math.log(ratios[name] or 1.0))))
+    other = f"of the size of {' and '.join(sized)}, in another pattern" if sized else ""
+    return placed("beyond", reason=other or _between(ratios))
+
+
+def _between(ratios: dict[str, float | None]) -> str:
+    """Where a difference lies that no rung holds."""
+    below = [name for name, r in ratios.items() if r is not None and r > 1]
+    above = [name for name, r in ratios.items() if r is not None and r <= 1]
+    if not above:
+        return "larger than all" if below else "no noise moves this leaf"
+    return f"between {below[-1]} and {above[0]}" if below else f"below {above[0]}"
+
+
+def _within(now: Sample, samples: list[Sample]) -> bool:
+    return (
+        now.rms <= MARGIN * max(s.rms for s in samples)
+        and now.largest <= MARGIN * max(s.largest for s in samples)
+    )  # fmt: skip
+
+
+def _nearest(now: Sample, clouds: list[Cloud], is_plain: bool) -> str:
+    """The rung of the nearest cloud."""
+    chosen = [
+        (c.rung, (c.single if is_plain else c.pairs) or c.samples) for c in clouds
+    ]
+    points = [np.array([(math.log10(s.rms), s.fraction) for s in v]) for _, v in chosen]
+    # One scale for all clouds, or the widest would draw everything to itself.
+    spread = np.sqrt(np.mean([p.var(0) for p in points], axis=0)) + 0.05
+    here = np.array([math.log10(now.rms), now.fraction])
+    far = [float(np.sum(((here - p.mean(0)) / spread) ** 2)) for p in points]
+    return chosen[int(np.argmin(far))][0]
+
+
+def _same_pattern(difference: np.ndarray, effect: np.ndarray) -> bool:
+    """Whether two differences are alike but for their size."""
+    if difference.size < PATTERN_SIZE:
+        return True
+    lengths = np.linalg.norm(difference) * np.linalg.norm(effect)
+    return bool(abs(np.vdot(difference, effect)) >= PATTERN * lengths)

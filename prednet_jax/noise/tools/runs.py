@@ -1,0 +1,182 @@
+"""What the tools share: runs of a function with and without noise, as NumPy arrays.
+
+A result is a list of arrays, one per leaf, in float64 or complex128, which hold the
+numbers of all narrower types exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax import numpy as jnp
+
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.inject import inject
+from prednet_jax.noise.specs import NoiseSpec, at
+
+Result = list[np.ndarray]
+
+
+class Leaf(NamedTuple):
+    """One array of a result.
+
+    Attributes:
+        path: as `jax.tree_util.keystr` writes it; `result` if it is all there is.
+        dtype: its type, such as `float32`.
+        shape: its shape.
+        precision: decimal digits of the type: 7.2 for float32 (24 bits).
+        epsilon: from 1 to the next number of the type; 0 for integers.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    precision: float
+    epsilon: float
+
+
+def leaves(tree: Any) -> list[Leaf]:
+    """The leaves of a result, described."""
+    return [
+        _leaf(jax.tree_util.keystr(path) or "result", x)
+        for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]
+    ]
+
+
+def values(tree: Any) -> Result:
+    """The leaves of a result in float64 or complex128. What is no number is 0."""
+    return [_wide(_array(x)) for x in jax.tree.leaves(tree)]
+
+
+def acting(spec: NoiseSpec) -> NoiseSpec:
+    """The part of a spec that acts on a computation.
+
+    Raises:
+        NoiseError: there is none.
+    """
+    found = at(spec, "computation")
+    if found is None:
+        raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
+    return found
+
+
+def plain(fn: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """`fn(*args, **kwargs)` on copies of the arrays, which it may donate or mutate."""
+    args, kwargs = copies(args, kwargs)
+    return fn(*args, **kwargs)
+
+
+def copies(
+    args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Arguments of their own for one call, which may donate them or train them."""
+    return jax.tree.map(
+        lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, (args, kwargs)
+    )
+
+
+def without_noise(fn: Callable, spec: NoiseSpec) -> Callable:
+    """What `jax.jit(fn)` computes, called as `inject(fn, spec)`: no equation perturbed.
+
+    Results that are no arrays pass through it, as they do through `inject`.
+    """
+    compiled = inject(fn, spec, only=())
+
+    def call(key: Array, /, *args: Any, **kwargs: Any) -> Any:
+        mine, named = copies(args, kwargs)
+        return compiled(key, *mine, **named)
+
+    return call
+
+
+def draw(
+    noisy: Callable, key: Array, draws: int, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Iterator[Any]:
+    """Results of a function under noise, each drawn anew.
+
+    Args:
+        noisy: what `inject` gave.
+        key: typed or raw PRNG key; consumed here.
+        draws: number of results.
+        args: of the function; each draw gets copies of its arrays.
+        kwargs: of the function.
+    """
+    for one in jax.random.split(key, draws):
+        mine, named = copies(args, kwargs)
+        yield jax.device_get(noisy(one, *mine, **named))
+
+
+def difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """`x - y`; 0 where both are NaN or the same infinity."""
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    with np.errstate(invalid="ignore"):
+        return np.where(same, 0, np.subtract(x, y))
+
+
+def rms(x: np.ndarray) -> float:
+    """Root mean square magnitude; 0 of no elements."""
+    if not x.size:
+        return 0.0
+    largest = float(np.max(np.abs(x)))
+    if largest == 0 or not math.isfinite(largest):
+        return largest
+    return largest * float(np.sqrt(np.mean(np.square(np.abs(x) / largest))))
+
+
+def moments(results: Iterator[Any]) -> tuple[Any, Result, Result]:
+    """One of the results, and mean and standard deviation of each element.
+
+    By B. P. Welford's recurrence ("Note on a method for calculating corrected sums of
+    squares and products", Technometrics 4, 1962), on differences from the first result,
+    which are small: memory does not grow with the number of results. NaN or infinite
+    where an element is so in some of them.
+    """
+    tree = next(results)
+    first = values(tree)
+    shift = [np.zeros_like(x) for x in first]
+    squares = [np.zeros(x.shape) for x in first]
+    count = 1
+    with np.errstate(invalid="ignore", over="ignore"):
+        for result in results:
+            count += 1
+            for i, x in enumerate(values(result)):
+                now = difference(x, first[i])
+                old = now - shift[i]
+                shift[i] = shift[i] + old / count
+                squares[i] = squares[i] + (old * np.conj(now - shift[i])).real
+        means = [x + d for x, d in zip(first, shift, strict=True)]
+        return tree, means, [np.sqrt(q / (count - 1)) for q in squares]
+
+
+def _array(x: Any) -> np.ndarray:
+    """A leaf as NumPy's array: of keys the data, of what is no number a zero."""
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    if not isinstance(x, jax.Array | np.ndarray | np.generic | bool | int | float):
+        x = x if isinstance(x, complex) else 0
+    return np.asarray(x)
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(
+        np.complex128 if jnp.issubdtype(x.dtype, jnp.complexfloating) else np.float64
+    )
+
+
+def _leaf(path: str, x: Any) -> Leaf:
+    x = _array(x)
+    epsilon = 0.0
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        info = jnp.finfo(x.dtype)
+        bits, epsilon = info.nmant + 1, float(info.eps)
+    elif x.dtype == np.bool_:
+        bits = 1
+    else:
+        integers = jnp.iinfo(x.dtype)
+        bits = integers.bits - (integers.min < 0)
+    return Leaf(path, str(x.dtype), x.shape, bits * math.log10(2), epsilon)

@@ -1,0 +1,210 @@
+"""Which tolerance a test should have, from the noise of the function that it tests.
+
+For each leaf: rtol and atol so that for a fresh run under noise, all elements e obey
+
+    |noisy_e - R_e| <= atol + rtol |R_e|                    (numpy.allclose)
+
+but with probability at most `failure`. R is the result without noise, compiled or not:
+both are run, and the tolerance holds for either.
+
+The tail. Let m_e and s_e be mean and standard deviation (divisor n - 1) of element e
+over n runs, and N the number of elements. An element is taken as normal and its
+distance bounded by
+
+    B_e = max over R of |m_e - R_e| + z sqrt(1 + 1/n) F max(s_e, l_e)
+    l_e = sqrt(rms(s)^2 + (u_e / 4)^2)
+
+z      a normal error exceeds z standard deviations with probability failure / N; so
+       the leaf fails with probability `failure` at most, however its elements depend on
+       each other (Bonferroni's bound)
+F      sqrt((n - 1) / chi2(1 %; n - 1)): the true standard deviation is below F s with
+       99 % confidence
+l_e    results lie on a grid, and few runs may all meet the same point of it: no element
+       counts as quieter than the leaf as a whole (RMS of s over its elements) and a
+       quarter of u_e, the distance from |R_e| to the next number of its type, at most
+
+Noise in the order of sums is bounded, and its tail lighter than the normal one. But 16
+runs show nothing of what happens once in a million: a bound below `EXTRAPOLATED` is an
+extrapolation of that model, and the result says so. At 1e-2 and 1e-3 it is tested with
+10,000 runs (tests/noise/tools/test_tolerance.py).
+
+The shape. Sums that cancel have noise of the size of their terms, not of the result, so
+rtol alone would not do. With atol = rho rtol rms(R), rho out of `BALANCES`, rtol is the
+smallest that covers all B_e; the rho is taken that makes the tolerance smallest in the
+geometric mean over the elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from prednet_jax.noise.errors import NoiseError, integer, unit_interval
+from prednet_jax.noise.inject import inject
+from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.tools import quantiles, runs
+from prednet_jax.noise.tools.runs import Leaf
+
+# Failure rates below this were not tested against draws.
+EXTRAPOLATED = 1e-3
+# atol in units of rtol * rms(R).
+BALANCES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+# That the true standard deviation of an element is below its bound.
+CONFIDENCE = 0.99
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Tolerances of one leaf, for `numpy.allclose(actual, expected, *tolerance)`.
+
+    A leaf of a pytree: `jax.tree.map(compare, tolerances, actual, expected)` works.
+
+    Attributes:
+        rtol: relative to the expected value, 0 or more.
+        atol: absolute, 0 or more, in the units of the leaf.
+        noise: standard deviation of the noise (RMS over the elements) in units of the
+            tolerance of each; 0 if none was seen.
+        extrapolated: whether `failure` is smaller than what was tested with draws.
+    """
+
+    rtol: float
+    atol: float
+    noise: float
+    extrapolated: bool
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.rtol, self.atol))
+
+    def __str__(self) -> str:
+        note = ", extrapolated" if self.extrapolated else ""
+        return f"rtol {self.rtol:.2g}, atol {self.atol:.2g}{note}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes by name."""
+        return asdict(self)
+
+
+def tolerance(
+    fn: Callable, spec: NoiseSpec, *, draws: int = 16, failure: float = 1e-6
+) -> Callable[..., Any]:
+    """Tolerances that a run of `fn` under noise meets, but rarely.
+
+    Args:
+        fn: as for `inject`.
+        spec: the noise, such as `ReductionOrder(granularity="element")`.
+        draws: number of runs, 2 or more.
+        failure: probability, per leaf, that a fresh run is outside; in (0, 1).
+
+    Returns:
+        `measure(key, *args, **kwargs)`, which gives a pytree like the result of `fn`
+        with a `Tolerance` in the place of each leaf. They hold for these arguments and
+        this device. Elements that are always NaN or the same infinity need none
+        (`equal_nan=True` compares NaNs). Integers and booleans that noise does not
+        change have zeros.
+
+    Raises:
+        NoiseError: when an option is outside what is accepted, or `spec` acts on no
+            computation; on a call, as for `inject`, and when an element is finite in
+            some runs alone.
+    """
+    integer("draws", draws, 2)
+    unit_interval("failure", failure)
+    spec = runs.acting(spec)
+    noisy, compiled = inject(fn, spec), runs.without_noise(fn, spec)
+
+    def measure(key: Array, /, *args: Any, **kwargs: Any) -> Any:
+        clean = [
+            runs.values(runs.plain(fn, args, kwargs)),
+            runs.values(compiled(key, *args, **kwargs)),
+        ]
+        results = runs.draw(noisy, key, draws, args, kwargs)
+        tree, means, spreads = runs.moments(results)
+        found = [
+            _of_leaf(leaf, list(references), mean, spread, draws, failure)
+            for leaf, *references, mean, spread in zip(
+                runs.leaves(tree), *clean, means, spreads, strict=True
+            )
+        ]
+        return jax.tree.unflatten(jax.tree.structure(tree), found)
+
+    return measure
+
+
+def tolerance_table(tolerances: Any) -> str:
+    """A line of text for each leaf of what `tolerance` gives."""
+    found = jax.tree_util.tree_flatten_with_path(tolerances)[0]
+    names = [jax.tree_util.keystr(path) or "result" for path, _ in found]
+    width = max(map(len, names), default=0)
+    lines = [f"{n:{width}}  {t}" for n, (_, t) in zip(names, found, strict=True)]
+    return "\n".join(lines)
+
+
+def _of_leaf(
+    leaf: Leaf,
+    references: list[np.ndarray],
+    mean: np.ndarray,
+    spread: np.ndarray,
+    draws: int,
+    failure: float,
+) -> Tolerance:
+    finite = np.isfinite(references[0])
+    settled = [np.isfinite(x) == finite for x in [*references[1:], mean]]
+    if not np.all([*settled, np.isfinite(spread)]):
+        raise NoiseError(
+            f"{leaf.path}: an element is finite in some runs alone; expected one that "
+            "is finite, or is not, in all"
+        )
+    references = [x[finite] for x in references]
+    mean, spread = mean[finite], spread[finite]
+    extrapolated = failure < EXTRAPOLATED
+    if not mean.size:
+        return Tolerance(0.0, 0.0, 0.0, extrapolated)
+    size = np.min([np.abs(x) for x in references], axis=0)
+    bound = _bound(leaf, references, mean, spread, draws, failure)
+    rtol, atol = _cover(bound, size)
+    allowed = atol + rtol * size
+    seen = allowed > 0
+    noise = runs.rms(spread[seen] / allowed[seen])
+    return Tolerance(rtol, atol, noise, extrapolated)
+
+
+def _bound(
+    leaf: Leaf,
+    references: list[np.ndarray],
+    mean: np.ndarray,
+    spread: np.ndarray,
+    draws: int,
+    failure: float,
+) -> np.ndarray:
+    """B_e of each element."""
+    shift = np.max([np.abs(mean - x) for x in references], axis=0)
+    size = np.max([np.abs(x) for x in references], axis=0)
+    z = quantiles.two_sided(failure / mean.size)
+    factor = z * math.sqrt(1 + 1 / draws) * quantiles.spread_bound(draws, CONFIDENCE)
+    # An element that met one point of its grid in all draws may still leave it.
+    least = np.hypot(runs.rms(spread), size * leaf.epsilon / 4)
+    return shift + factor * np.maximum(spread, least)
+
+
+def _cover(bound: np.ndarray, size: np.ndarray) -> tuple[float, float]:
+    """The smallest rtol and atol with bound <= atol + rtol * size."""
+    scale = runs.rms(size)
+    if scale == 0:
+        return 0.0, float(bound.max())
+    best = math.inf, 0.0, 0.0
+    for balance in BALANCES:
+        unit = size + balance * scale
+        rtol = float(np.max(bound / unit))
+        if rtol == 0:
+            return 0.0, 0.0
+        cost = math.log(rtol) + float(np.mean(np.log(unit)))
+        # Where several serve alike, the one with the least atol.
+        if cost < best[0] - 0.01:
+            best = cost, rtol, balance * scale * rtol
+    return best[1:]

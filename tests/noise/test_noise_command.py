@@ -1,0 +1,178 @@
+"""`python -m prednet_jax.noise`, as a process where a process is the subject."""
+
+import json
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prednet_jax.noise.__main__ import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import jax.numpy as jnp
+
+print("what a module prints is no part of the answer")
+CONSTANT = 3
+
+
+def loss(x, w, scale=1.0):
+    h = jnp.tanh(x @ w)  # <b>&
+    return jnp.mean(h * scale), jnp.argmax(h, axis=1)
+
+
+def named(x):
+    return {"y": jnp.sum(x, axis=1)}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    # A name of its own: modules stay loaded.
+    name = "program_" + tmp_path.name.replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(PROGRAM)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((4, 64), (64, 3)))
+    np.savez("positional.npz", x, w)
+    np.savez("mixed.npz", x, w=w, scale=np.float32(2))
+    np.savez("one.npz", x)
+    np.savez("odd.npz", x, w, other=w)
+    np.savez("texts.npz", np.array(["a"]))
+    np.savez("a.npz", np.float32(0.1), np.zeros(4, np.int32))
+    (tmp_path / "broken.npz").write_text("no archive")
+    return name
+
+
+def asked(capsys, *argv):
+    status = main(argv)
+    return status, *capsys.readouterr()
+
+
+def test_as_a_process_in_the_current_directory(folder):
+    """What python -m does: the current directory is where the module is."""
+    command = (sys.executable, "-m", "prednet_jax.noise", "coverage")
+    done = subprocess.run(
+        [*command, f"{folder}:loss", "--args=positional.npz", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["function"] == f"{folder}:loss"
+    assert [e["primitive"] for e in found["perturbed"]] == ["dot_general", "reduce_sum"]
+    assert found["perturbed"][0]["source"] == f"{folder}.py:9 in loss"
+
+
+@pytest.mark.parametrize("command", ["coverage", "localize", "decisions"])
+def test_text_json_and_page(folder, capsys, command):
+    argv = (command, f"{folder}:loss", "--args=mixed.npz", "--draws=2")
+    if command == "localize":
+        argv = (command, f"{folder}:named", "--args=one.npz", "--draws=2")
+    status, text, _ = asked(capsys, *argv)
+    assert status == 0
+    assert f"{folder}.py:" in text
+    status, out, _ = asked(capsys, *argv, "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert (found["command"], found["noise"]) == (command, "reduction_order")
+    assert "source" in json.dumps(found)
+    status, out, _ = asked(capsys, *argv, "--html=page.html")
+    assert (status, out) == (0, "page.html written\n")
+    page = Path("page.html").read_text()
+    assert "<script" not in page
+    assert "http" not in page
+    assert "jnp." in page
+    if command != "localize":
+        assert "# &lt;b&gt;&amp;" in page
+        assert "<b>" not in page
+    opened = []
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            if tag not in ("meta", "br"):
+                opened.append(tag)
+
+        def handle_endtag(self, tag):
+            assert opened.pop() == tag
+
+    Tags().feed(page)
+    assert not opened
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["coverage", "{}:nothing", "--args=one.npz"],
+            "no 'nothing' there: expected one",
+        ),
+        (["coverage", "{}:CONSTANT"], "is int: expected a function"),
+        (["coverage", "{}"], "expected MODULE:FUNCTION"),
+        (["coverage", "no_such_module:f"], "no module 'no_such_module'"),
+        (["coverage", "{}:loss", "--args=one.npz"], "missing a required argument: 'w'"),
+        (
+            ["coverage", "{}:loss", "--args=odd.npz"],
+            "unexpected keyword argument 'other'",
+        ),
+        (["coverage", "{}:loss", "--args=absent.npz"], "expected a file of arrays"),
+        (["coverage", "{}:loss", "--args=broken.npz"], "expected a file of arrays"),
+        (["coverage", "{}:named", "--args=texts.npz"], "expected numbers"),
+        (
+            ["coverage", "{}:named", "--args=one.npz", "--noise=zap"],
+            "unknown kind 'zap'",
+        ),
+        (
+            ["decisions", "{}:named", "--args=one.npz", "--noise=none"],
+            "acts on a comput",
+        ),
+        (["explain", "{}:named", "--args=one.npz"], "--a=FILE.npz --b=FILE.npz"),
+        (
+            ["explain", "{}:named", "--args=one.npz", "--a=a.npz", "--b=a.npz"],
+            "expected the 1 leaves",
+        ),
+        (
+            ["coverage", "{}:named", "--args=one.npz", "--html=no/where.html"],
+            "--html=no",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(folder, capsys, argv, message):
+    status, out, error = asked(capsys, *(a.format(folder) for a in argv))
+    assert (status, out) == (2, "")
+    assert message in error
+    (line,) = [text for text in error.splitlines() if not text.startswith("what a mod")]
+    assert line.startswith("python -m prednet_jax.noise: ")
+    assert not Path("no").exists()
+
+
+def test_flags_are_checked_in_one_line(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["frobnicate", "a:b"])
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    for name in COMMANDS:
+        assert name in line
+
+
+def test_an_error_inside_the_function_keeps_its_traceback(folder):
+    np.savez("square.npz", np.ones((3, 3)), np.ones((4, 4)))
+    with pytest.raises(TypeError, match="dot_general"):
+        main(["coverage", f"{folder}:loss", "--args=square.npz"])
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    for name, (_, _, about) in COMMANDS.items():
+        assert name in text
+        assert about in text

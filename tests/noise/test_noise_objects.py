@@ -1,0 +1,215 @@
+"""What is no array, what is mutable and what is donated, under `inject`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from prednet_jax import noise
+
+KEY = jax.random.key(0)
+ORDER = noise.ReductionOrder(granularity="element")
+X = jax.random.normal(jax.random.key(1), (16, 40))
+Y = jnp.sum(X, axis=1, keepdims=True)
+
+
+@pytest.fixture(autouse=True)
+def _promotion():
+    """Flax and optax mix types."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+class Model(nnx.Module):
+    """Has state that a step changes beside its parameters: statistics, dropout."""
+
+    def __init__(self, rngs):
+        self.inner = nnx.Linear(40, 8, rngs=rngs)
+        self.statistics = nnx.BatchNorm(8, rngs=rngs)
+        self.dropout = nnx.Dropout(0.1, rngs=rngs)
+        self.outer = nnx.Linear(8, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.outer(self.dropout(self.statistics(jnp.tanh(self.inner(x)))))
+
+
+def made():
+    model = Model(nnx.Rngs(0))
+    return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+
+
+def step(model, optimizer, x, y):
+    def loss(model):
+        return jnp.mean(jnp.square(model(x) - y))
+
+    value, gradient = nnx.value_and_grad(loss)(model)
+    optimizer.update(model, gradient)
+    return value
+
+
+def arrays(*objects):
+    return [np.asarray(jax.device_get(_data(x))) for x in jax.tree.leaves(objects)]
+
+
+def _data(x):
+    return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+def after(train, updates=3):
+    """Weights and optimiser state after some updates."""
+    model, optimizer = made()
+    for i in range(updates):
+        train(i, model, optimizer, X, Y)
+    return arrays(model, optimizer)
+
+
+@pytest.mark.parametrize("wrapped", [step, nnx.jit(step)], ids=["plain", "nnx.jit"])
+def test_a_step_that_mutates_nnx_objects_trains(wrapped):
+    def train(spec):
+        noisy = noise.inject(wrapped, spec)
+        return after(lambda i, *args: noisy(jax.random.key(i), *args))
+
+    expected = after(lambda i, *args: wrapped(*args))
+    identical = train(noise.Identity())
+    noisy = train(ORDER)
+    for a, b in zip(expected, identical, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any(np.any(a != b) for a, b in zip(expected, noisy, strict=True))
+    for a, b in zip(expected, noisy, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+    started = arrays(*made())
+    moved = [np.max(np.abs(a - b)) for a, b in zip(started, noisy, strict=True)]
+    assert max(moved) > 1e-3
+
+
+def test_without_noise_a_mutating_step_gives_the_bits_of_nnx_jit():
+    """No equation perturbed: what remains is the splitting and merging."""
+    noisy = noise.inject(step, ORDER, only=[])
+    expected = after(lambda i, *args: nnx.jit(step)(*args))
+    found = after(lambda i, *args: noisy(KEY, *args))
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_nnx_step_may_itself_be_compiled_by_nnx():
+    noisy = noise.inject(step, ORDER)
+    outer = nnx.jit(lambda model, optimizer: noisy(KEY, model, optimizer, X, Y))
+    expected = after(lambda i, *args: noisy(KEY, *args), updates=1)
+    found = after(lambda i, model, optimizer, x, y: outer(model, optimizer), updates=1)
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrapped", [step, nnx.jit(step)], ids=["plain", "nnx.jit"])
+def test_a_module_that_a_step_closes_over_cannot_be_trained(wrapped):
+    model, optimizer = made()
+    noisy = noise.inject(lambda x, y: wrapped(model, optimizer, x, y), ORDER)
+    with pytest.raises(noise.NoiseError, match="mutates a Flax NNX object") as caught:
+        noisy(KEY, X, Y)
+    assert "nnx" in str(caught.value)
+
+
+def test_a_module_that_is_only_read_may_be_closed_over():
+    model = nnx.Linear(40, 8, rngs=nnx.Rngs(0))
+    found = noise.inject(lambda x: model(x), ORDER)(KEY, X)
+    np.testing.assert_allclose(found, model(X), rtol=1e-5, atol=1e-6)
+
+
+def test_a_change_of_structure_is_refused():
+    class Counting(nnx.Module):
+        def __init__(self):
+            self.calls = 0
+
+    def call(module, x):
+        module.calls += 1
+        return jnp.sum(x)
+
+    with pytest.raises(noise.NoiseError, match="what a Flax NNX object consists of"):
+        noise.inject(call, ORDER)(KEY, Counting(), X)
+
+
+def test_nnx_objects_come_back_as_themselves_or_new():
+    def call(model, x):
+        model.bias[...] = model.bias[...] + 1.0
+        return model, nnx.Param(jnp.sum(model(x))), "done"
+
+    model = nnx.Linear(40, 8, rngs=nnx.Rngs(0))
+    same, total, text = noise.inject(call, ORDER)(KEY, model, X)
+    assert same is model
+    assert text == "done"
+    np.testing.assert_array_equal(model.bias[...], np.ones(8))
+    np.testing.assert_allclose(total[...], jnp.sum(model(X)), rtol=1e-4)
+
+
+def test_shared_variables_stay_shared():
+    def call(a, b):
+        a.kernel[...] = a.kernel[...] * 2.0
+        return jnp.sum(b.kernel[...])
+
+    a, b = (nnx.Linear(4, 4, rngs=nnx.Rngs(i)) for i in range(2))
+    b.kernel = a.kernel
+    before = float(jnp.sum(a.kernel[...]))
+    found = noise.inject(call, ORDER)(KEY, a, b)
+    assert float(found) == pytest.approx(2 * before, rel=1e-5)
+    assert b.kernel is a.kernel
+
+
+def test_reports_leave_nnx_objects_alone():
+    model, optimizer = made()
+    before = arrays(model, optimizer)
+    assert noise.coverage(step, ORDER)(model, optimizer, X, Y).perturbed
+    for a, b in zip(before, arrays(model, optimizer), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_is_no_array_comes_back_as_it_is():
+    def fn(x, name):
+        half = np.float32(0.5)
+        return {"y": x @ x.T, "f": jnp.tanh, "s": name, "n": 3, "none": None, "h": half}
+
+    found = noise.inject(fn, ORDER)(KEY, X, "relu")
+    again = noise.inject(fn, ORDER)(KEY, X, "relu")
+    np.testing.assert_array_equal(found["y"], again["y"])
+    assert found["f"] is jnp.tanh
+    assert (found["s"], found["n"], found["none"]) == ("relu", 3, None)
+    assert found["h"] == np.float32(0.5)
+
+
+def test_other_results_are_those_of_the_arguments_that_made_them():
+    noisy = noise.inject(lambda x, name: (jnp.sum(x), name + "!"), ORDER)
+    assert [noisy(KEY, X, name)[1] for name in ("a", "b", "a")] == ["a!", "b!", "a!"]
+
+
+def test_a_donated_argument_is_donated():
+    def fn(x, y):
+        return x + jnp.sum(x @ y.T)
+
+    donating = jax.jit(fn, donate_argnums=0)
+    for called in (donating, lambda x, y: donating(x, y) * 1.0):
+        noisy = noise.inject(called, ORDER)
+        for _ in range(2):
+            x = jnp.array(X)
+            found = noisy(KEY, x, X)
+            assert x.is_deleted()
+            assert not X.is_deleted()
+            np.testing.assert_allclose(found, fn(X, X), rtol=1e-4)
+    x = jnp.array(X)
+    np.testing.assert_array_equal(
+        noise.inject(donating, ORDER)(KEY, x, X),
+        noise.inject(jax.jit(fn), ORDER)(KEY, X, X),
+    )
+
+
+def test_a_function_is_traced_once():
+    traces = []
+
+    def fn(x):
+        traces.append(1)
+        return jnp.sum(x)
+
+    noisy = noise.inject(fn, ORDER)
+    for seed in range(3):
+        noisy(jax.random.key(seed), X)
+    assert len(traces) == 1

@@ -1,0 +1,269 @@
+"""Programs of other libraries under noise: none of them is known to this package.
+
+Of each: Identity gives the bits of the plain function, an order of sums changes the
+result and stays close, and coverage lists what it acts on.
+"""
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import blackjax
+import diffrax
+import equinox as eqx
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import lineax
+import numpy as np
+import optax
+import pytest
+from flax import linen, nnx
+
+from prednet_jax import noise
+
+ORDER = noise.ReductionOrder(partials=3, granularity="element", shortest=1)
+KEY = jax.random.key(0)
+X = jax.random.normal(jax.random.key(1), (8, 16))
+Y = jnp.sum(jnp.sin(X), axis=1, keepdims=True)
+
+
+@pytest.fixture(autouse=True)
+def _promotion():
+    """These libraries mix types."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def square(prediction, y=Y):
+    return jnp.mean(jnp.square(prediction - y))
+
+
+def linen_step():
+    """A training step with accumulation over two small batches (optax.MultiSteps)."""
+
+    class Network(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            x = linen.LayerNorm()(linen.relu(linen.Dense(12)(x)))
+            return linen.Dense(1)(x)
+
+    network = Network()
+    params = network.init(KEY, X)
+    optimizer = optax.MultiSteps(optax.adamw(1e-2), every_k_schedule=2)
+
+    @jax.jit
+    def step(params, state, x, y):
+        def micro(carry, batch):
+            params, state = carry
+            gradient = jax.grad(lambda p: square(network.apply(p, batch[0]), batch[1]))(
+                params
+            )
+            updates, state = optimizer.update(gradient, state, params)
+            return (optax.apply_updates(params, updates), state), None
+
+        batches = (x.reshape(2, 4, 16), y.reshape(2, 4, 1))
+        return jax.lax.scan(micro, (params, state), batches)[0][0]
+
+    return step, (params, optimizer.init(params), X, Y)
+
+
+def nnx_functional():
+    """The functional way: a graph definition and states as arguments."""
+    model = nnx.Sequential(
+        nnx.Linear(16, 12, rngs=nnx.Rngs(0)),
+        nnx.relu,
+        nnx.Linear(12, 1, rngs=nnx.Rngs(1)),
+    )
+    definition, params = nnx.split(model)
+
+    def loss(definition, params, x):
+        return jax.grad(lambda p: square(nnx.merge(definition, p)(x)))(params)
+
+    return loss, (definition, params, X)
+
+
+def equinox_step():
+    """A step that returns its model: activations are no arrays, and come back."""
+    model = eqx.nn.MLP(16, 1, 12, 1, key=KEY)
+
+    @eqx.filter_jit
+    def step(model, x, y):
+        gradient = eqx.filter_grad(lambda m: square(jax.vmap(m)(x), y))(model)
+        return eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, gradient))
+
+    return step, (model, X, Y)
+
+
+def haiku_gradient():
+    def forward(x):
+        x = jax.nn.silu(hk.Linear(12)(x))
+        return hk.Linear(1)(hk.LayerNorm(-1, True, True)(x))
+
+    forward = hk.without_apply_rng(hk.transform(forward))
+    params = forward.init(KEY, X)
+    return jax.grad(lambda p, x: square(forward.apply(p, x))), (params, X)
+
+
+def diffrax_solution():
+    def solve(w, start):
+        term = diffrax.ODETerm(lambda t, y, w: jnp.tanh(w @ y))
+        return diffrax.diffeqsolve(
+            term, diffrax.Heun(), 0.0, 1.0, 0.25, start, w, max_steps=8
+        ).ys
+
+    return solve, (jax.random.normal(KEY, (16, 16)) / 4, X[0])
+
+
+def lineax_solution():
+    def solve(a, b):
+        operator = lineax.MatrixLinearOperator(
+            a @ a.T + 4 * jnp.eye(8), lineax.positive_semidefinite_tag
+        )
+        solver = lineax.CG(rtol=1e-3, atol=1e-3)
+        return lineax.linear_solve(operator, b, solver, throw=False).value
+
+    return solve, (X, Y[:, 0])
+
+
+def blackjax_step():
+    def density(x):
+        return -0.5 * jnp.sum(jnp.square(X @ x)) - 0.5 * jnp.sum(jnp.square(x))
+
+    kernel = blackjax.hmc(density, 1e-2, jnp.ones(16), 3)
+
+    def step(position):
+        return kernel.step(KEY, kernel.init(position))[0].position
+
+    return step, (X[0],)
+
+
+def transformer_block():
+    """bfloat16 products; partial sums are kept in bfloat16, or noise would be lost."""
+
+    class Block(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            half = functools.partial(linen.Dense, dtype=jnp.bfloat16)
+            h = linen.LayerNorm(dtype=jnp.float32)(x)
+            q, k, v = (half(16)(h) for _ in range(3))
+            weights = jax.nn.softmax((q @ k.T).astype(jnp.float32) / 4.0)
+            x = x + half(16)(weights.astype(jnp.bfloat16) @ v)
+            return x + half(16)(linen.gelu(half(32)(x)))
+
+    block = Block()
+    params = block.init(KEY, X)
+    return jax.grad(lambda p, x: jnp.mean(block.apply(p, x) ** 2)), (params, X)
+
+
+def static_arguments():
+    """Texts and numbers among the arguments, and in a tree of them."""
+
+    @functools.partial(jax.jit, static_argnames=("name", "times"))
+    def network(tree, x, *, name, times):
+        for _ in range(times):
+            x = {"tanh": jnp.tanh, "sin": jnp.sin}[name](x @ tree["w"])
+        return {"x": x, "kept": x * tree["scale"]}
+
+    def fn(tree, x):
+        found = network(
+            {"w": tree["w"], "scale": tree["scale"]}, x, name=tree["name"], times=2
+        )
+        return {**found, "name": tree["name"]}
+
+    w = jax.random.normal(KEY, (16, 16)) / 4
+    return fn, ({"w": w, "scale": 0.5, "name": "tanh"}, X)
+
+
+def donating_step():
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(w, x):
+        return w - 0.1 * jax.grad(lambda w: square(x @ w))(w)
+
+    return step, (jnp.ones((16, 1)), X)
+
+
+PROGRAMS = [
+    linen_step, nnx_functional, equinox_step, haiku_gradient, diffrax_solution,
+    lineax_solution, blackjax_step, transformer_block, static_arguments, donating_step,
+]  # fmt: skip
+
+
+def numbers(tree):
+    return [np.asarray(x, np.float64) for x in jax.tree.leaves(tree) if eqx.is_array(x)]
+
+
+def copied(args):
+    """New arrays, which may be donated."""
+    return jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, args)
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_program(make):
+    fn, args = make()
+    spec = ORDER
+    if make is transformer_block:
+        spec = noise.ReductionOrder(partials=3, shortest=1, accumulate="operand")
+    plain = fn(*copied(args))
+    same = noise.inject(fn, noise.Identity())(KEY, *copied(args))
+    noisy = noise.inject(fn, spec)(KEY, *copied(args))
+    assert jax.tree.structure(noisy) == jax.tree.structure(plain)
+    for a, b in zip(numbers(plain), numbers(same), strict=True):
+        np.testing.assert_array_equal(a, b)
+    others = [x for x in jax.tree.leaves(plain) if not eqx.is_array(x)]
+    assert [x for x in jax.tree.leaves(noisy) if not eqx.is_array(x)] == others
+    pairs = list(zip(numbers(plain), numbers(noisy), strict=True))
+    assert any(np.any(a != b) for a, b in pairs)
+    close = 0.1 if make is transformer_block else 1e-3
+    # Of all leaves together: some gradients are zero but for rounding.
+    far, size = (
+        np.sqrt(sum(np.sum(np.square(x)) for x in xs))
+        for xs in ([a - b for a, b in pairs], [a for a, _ in pairs])
+    )
+    assert far <= close * size
+    assert noise.coverage(fn, spec)(*copied(args)).perturbed
+
+
+SHARDED = r"""
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import PartitionSpec as P
+from prednet_jax import noise
+
+mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+def loss(w, x):
+    return jax.lax.psum(jnp.sum(jnp.square(x @ w)), "i"), jnp.argmax(x @ w, axis=1)
+
+fn = jax.shard_map(loss, mesh=mesh, in_specs=(P(), P("i")), out_specs=(P(), P("i")))
+x = jax.random.normal(jax.random.key(1), (8, 300))
+w = jax.random.normal(jax.random.key(2), (300, 4))
+w = jnp.tile(w[:, :1], (1, 4))  # all four tie
+spec = noise.ReductionOrder(granularity="element")
+key = jax.random.key(0)
+plain, _ = jax.jit(fn)(w, x)
+same, _ = noise.inject(jax.jit(fn), noise.Identity())(key, w, x)
+assert plain == same
+draws = {float(noise.inject(fn, spec)(k, w, x)[0]) for k in jax.random.split(key, 4)}
+assert len(draws) > 1 and np.allclose(list(draws), plain, rtol=1e-5)
+listed = {e.primitive for e in noise.coverage(fn, spec)(w, x).perturbed}
+assert {"dot_general", "reduce_sum"} <= listed and len(listed) == 3, listed
+# Every device decides for its own rows.
+(best,) = (d for d in noise.decisions(fn, spec, draws=4)(key, w, x)
+           if d.primitive == "argmax")
+assert best.elements == 8 and best.flipped > 0, best
+print("fine")
+"""
+
+
+def test_four_devices():
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
+    )
+    assert done.stdout.strip() == "fine", done.stdout + done.stderr

@@ -1,0 +1,36 @@
+"""Pages of docs/noise: their examples run, on networks that are not PredNet."""
+
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "docs" / "noise"
+PAGES = [FOLDER / "decisions.md", FOLDER / "localize.md"]
+
+
+def code(page):
+    return "\n".join(
+        re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_examples_run(page, tmp_path, monkeypatch, capsys):
+    program = code(page.read_text())
+    assert program
+    assert "prednet" not in program.lower().replace("prednet_jax", "")
+    # Source lines are those of a file.
+    file = tmp_path / f"{page.stem}.py"
+    file.write_text(program)
+    monkeypatch.chdir(tmp_path)
+    with jax.numpy_dtype_promotion("standard"):
+        exec(compile(program, str(file), "exec"), {"__name__": "example"})
+    printed = capsys.readouterr().out
+    assert printed
+    expected = {
+        "decisions": r"argmax (1\.0|0\.\d*[1-9]) decisions\.py:\d+ in predict",
+        "localize": r"(?s)localize\.py:9 in loss.*encoder 1 .*worst found",
+    }
+    assert re.search(expected[page.stem], printed), printed

@@ -1,0 +1,201 @@
+"""Significant digits: against significantdigits, against float64, and at the edges."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import significantdigits
+import small_programs
+from flax import nnx
+from scipy import stats
+
+from prednet_jax import noise
+from prednet_jax.noise.tools import quantiles
+
+KEY = jax.random.key(0)
+BOTH = noise.parse("reduction_order+stochastic_rounding")
+FLOAT32 = 24 * math.log10(2)
+
+
+def samples(fn, spec, key, draws, *args):
+    noisy = noise.inject(fn, spec)
+    return np.stack([noisy(k, *args) for k in jax.random.split(key, draws)])
+
+
+@pytest.mark.parametrize("probability", [0.5, 0.95])
+def test_the_formula_is_that_of_significantdigits(probability):
+    fn, args = small_programs.mlp()
+    spec, draws = noise.Gaussian(1e-4), 12
+    ours = noise.digits(fn, spec, draws=draws, probability=probability)(KEY, *args)
+    drawn = samples(fn, spec, KEY, draws, *args).astype(np.float64)
+    theirs = significantdigits.significant_digits(
+        drawn,
+        reference=drawn.mean(0),
+        basis=10,
+        error="relative",
+        method="CNH",
+        probability=probability,
+        confidence=0.9,  # two-sided: 5 % below
+    )
+    # They divide by n, we by n - 1; their bound on the spread is applied to all.
+    bound = 0.5 * math.log10((draws - 1) / draws) + math.log10(
+        quantiles.spread_bound(draws, 0.95)
+    )
+    inside = (ours > 0) & (ours < FLOAT32)
+    assert inside.mean() > 0.9
+    np.testing.assert_allclose(ours[inside], (theirs + bound)[inside], atol=1e-6)
+
+
+def test_the_column_assured_is_that_of_significantdigits_for_one_number():
+    fn, args = small_programs.cross_entropy()
+    spec = noise.Gaussian(1e-4)
+    (row,) = noise.digits_table(fn, spec, draws=10)(KEY, *args).rows
+    drawn = samples(fn, spec, KEY, 10, *args).astype(np.float64)
+    theirs = significantdigits.significant_digits(
+        drawn, reference=drawn.mean(), basis=10, error="relative", method="CNH",
+        probability=0.95, confidence=0.9,
+    )  # fmt: skip
+    assert row.assured == pytest.approx(theirs + 0.5 * math.log10(9 / 10), abs=1e-6)
+    assert row.worst == row.median == row.whole
+
+
+@pytest.mark.parametrize("name", small_programs.HELD_OUT)
+def test_digits_agree_with_float64_on_held_out_programs(name):
+    """Half a digit on average; errors below one rounding are cut, as digits are."""
+    fn, args = small_programs.HELD_OUT[name]()
+    found = noise.digits(fn, BOTH)(KEY, *args)
+    computed = jax.jit(fn)(*args)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        exact = fn(*jax.tree.map(wide, args))
+    for one, x, truth in zip(
+        *map(jax.tree.leaves, (found, computed, exact)), strict=True
+    ):
+        truth = np.asarray(truth)
+        assert truth.dtype == np.float64
+        with np.errstate(divide="ignore"):
+            real = -np.log10(np.abs(np.asarray(x, np.float64) - truth) / np.abs(truth))
+        real = np.clip(real, 0, FLOAT32)
+        assert np.mean(np.abs(one - real)) < 0.5
+
+
+def wide(x):
+    x = np.asarray(x)
+    return jnp.asarray(x.astype(np.float64) if x.dtype == np.float32 else x)
+
+
+def test_digits_fall_with_cancellation():
+    """Of x + 10^k - 10^k, k digits are lost."""
+    x = jnp.linspace(1.0, 2.0, 64)
+    fn = lambda x, big: (x + big) - big  # noqa: E731
+    big = [np.float32(10.0**k) for k in (1, 3, 5)]
+    found = [
+        np.median(noise.digits(fn, noise.StochasticRounding())(KEY, x, b)) for b in big
+    ]
+    assert found[0] > found[1] > found[2]
+    assert np.diff(found) == pytest.approx(-2, abs=0.5)
+
+
+def test_every_kind_of_leaf_is_finite_and_of_its_shape():
+    def fn(x):
+        return {
+            "nan": x * np.float32("nan"),
+            "infinite": x / np.float32(0.0),
+            "sometimes": jnp.where(jnp.sum(x * x) > 0, x, -x) / (x - x),
+            "zero": x * np.float32(0.0),
+            "mean zero": jnp.sin(x * np.float32(math.pi)) * np.float32(1e9),
+            "half": x.astype(jnp.bfloat16) * x.astype(jnp.bfloat16),
+            "complex": jax.lax.complex(x, x) * jax.lax.complex(x, -x),
+            "integer": jnp.argmax(x),
+            "boolean": x > 1,
+            "empty": x[:0] * np.float32(2.0),
+            "key": jax.random.key(3),
+            "same": np.float32(2.0) + jnp.zeros(()),
+        }
+
+    x = jnp.linspace(1.0, 2.0, 5)
+    found = noise.digits(fn, noise.UlpPerturbation(), draws=5)(KEY, x)
+    plain = fn(x)
+    assert jax.tree.structure(found) == jax.tree.structure(plain)
+    for name, leaf in found.items():
+        assert leaf.dtype == np.float64, name
+        assert np.isfinite(leaf).all(), name
+        if name != "key":
+            assert leaf.shape == plain[name].shape, name
+    assert (found["nan"] == 0).all()
+    assert found["integer"] == pytest.approx(31 * math.log10(2))
+    assert found["boolean"] == pytest.approx(math.log10(2))
+    assert (found["zero"] == FLOAT32).all()
+    assert (found["half"] <= 8 * math.log10(2)).all()
+    table = noise.digits_table(fn, noise.UlpPerturbation(), draws=5)(KEY, x)
+    assert len(str(table).splitlines()) == 2 + 11  # no row for the empty leaf
+    json.dumps(table.to_json(), allow_nan=False)
+
+
+def test_a_decision_that_flips_has_no_digits():
+    fn = lambda x: jnp.argmax(jnp.cos(x * np.float32(0.0)) * np.float32(3.0))  # noqa: E731
+    found = noise.digits(fn, noise.UlpPerturbation())(KEY, jnp.zeros(8))
+    assert found.shape == ()
+    assert found < 1
+
+
+def test_more_digits_are_never_claimed_than_runs_show():
+    """The definition: half of new runs have at least so many digits, 95 % so many."""
+    fn, args = small_programs.mlp()
+    spec = noise.Gaussian(1e-3)
+    fresh = samples(fn, spec, jax.random.key(9), 400, *args).astype(np.float64)
+    mean = fresh.mean(0)
+    shown = -np.log10(np.abs(fresh - mean) / np.abs(mean))
+    for probability in (0.5, 0.9):
+        claimed = noise.digits(fn, spec, draws=64, probability=probability)(KEY, *args)
+        held = np.mean(shown >= claimed)
+        assert held == pytest.approx(probability, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draws": 1}, "draws=1: expected an integer of at least 2"),
+        ({"draws": 2.0}, "draws=2.0: expected an integer"),
+        ({"probability": 1.0}, "probability=1.0: expected a number between 0 and 1"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(noise.NoiseError, match=message):
+        noise.digits(jnp.sum, BOTH, **options)
+
+
+def test_a_noise_without_a_computation_is_refused():
+    for measure in (noise.digits, noise.tolerance):
+        with pytest.raises(noise.NoiseError, match="acts on a computation"):
+            measure(jnp.sum, noise.GradientGaussian(0.1))
+
+
+def test_quantiles_are_those_of_scipy():
+    for tail in (0.5, 0.05, 1e-6, 1e-30):
+        assert quantiles.two_sided(tail) == pytest.approx(stats.norm.isf(tail / 2))
+    for degrees in (1, 2, 15, 200):
+        for probability in (1e-3, 0.01, 0.5, 0.99):
+            assert quantiles.chi_squared(probability, degrees) == pytest.approx(
+                stats.chi2.ppf(probability, degrees)
+            )
+
+
+def test_a_model_that_the_function_trains_is_left_alone():
+    """Each draw trains a copy: the draws differ by their noise, not by their turn."""
+    model = nnx.Linear(8, 1, rngs=nnx.Rngs(0))
+    before = np.asarray(model.kernel[...])
+    x = jax.random.normal(jax.random.key(1), (64, 8))
+
+    def step(model, x):
+        loss, grads = nnx.value_and_grad(lambda m: jnp.mean(m(x) ** 2))(model)
+        model.kernel[...] -= 0.1 * grads.kernel[...]
+        return loss
+
+    spec = noise.ReductionOrder(granularity="element", shortest=1)
+    found = noise.digits(step, spec)(jax.random.key(2), model, x)
+    np.testing.assert_array_equal(np.asarray(model.kernel[...]), before)
+    # Another loss at each draw would leave one digit.
+    assert found > 5

@@ -1,0 +1,225 @@
+"""Tolerances: their failure rate on fresh draws, and the wrong kernels they catch."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_programs
+from scipy import stats
+
+from prednet_jax import noise
+
+KEY = jax.random.key(0)
+ORDER = noise.ReductionOrder()
+FRESH = 10_000
+QUICK = ("similarity", "density", "segments")
+
+
+def fresh_draws(fn, args, spec, count):
+    """Results under `count` fresh keys, a leading axis on each leaf."""
+    noisy = noise.inject(fn, spec)
+    keys = jax.random.split(jax.random.key(12345), count)
+    run = jax.jit(lambda ks: jax.lax.map(lambda k: noisy(k, *args), ks, batch_size=100))
+    return [np.asarray(x) for x in jax.tree.leaves(run(keys))]
+
+
+def failures(drawn, expected, tolerance):
+    """How many draws are outside, as `numpy.allclose` judges."""
+    allowed = tolerance.atol + tolerance.rtol * np.abs(expected)
+    outside = np.abs(drawn - expected) > allowed
+    return int(np.count_nonzero(outside.reshape(len(drawn), -1).any(1)))
+
+
+def check_rates(name, spec, seeds):
+    fn, args = small_programs.HELD_OUT[name]()
+    drawn = fresh_draws(fn, args, spec, FRESH)
+    plain = [jax.tree.leaves(f(*args)) for f in (fn, jax.jit(fn))]
+    for failure in (1e-2, 1e-3):
+        measure = noise.tolerance(fn, spec, failure=failure)
+        # What 10,000 draws may show where the true rate is `failure`.
+        most = stats.binom.ppf(0.999, FRESH, failure)
+        for seed in seeds:
+            found = jax.tree.leaves(measure(jax.random.key(seed), *args))
+            for expected in plain:
+                for x, y, one in zip(drawn, expected, found, strict=True):
+                    assert failures(x, np.asarray(y), one) <= most
+                    assert not one.extrapolated
+                    # Not bought by looseness: within 8 times what draws need.
+                    far = np.abs(x - y)
+                    allowed = one.atol + one.rtol * np.abs(y)
+                    assert not np.any(far) or np.any(far > allowed / 8)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_failure_rates_on_held_out_programs(name):
+    check_rates(name, ORDER, seeds=(0, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text", ["reduction_order:granularity=element", "reduction_order+ulp"]
+)
+@pytest.mark.parametrize("name", small_programs.HELD_OUT)
+def test_failure_rates_of_more_noises(name, text):
+    check_rates(name, noise.parse(text), seeds=range(4))
+
+
+def without_the_last_term(x, w, v):
+    return jnp.tanh(x[:, :-1] @ w[:-1]) @ v
+
+
+def in_bfloat16(x, w, v):
+    low = lambda a: a.astype(jnp.bfloat16).astype(jnp.float32)  # noqa: E731
+    return low(jnp.tanh(low(x) @ low(w))) @ low(v)
+
+
+def in_another_order(x, w, v):
+    return jnp.tanh(x[:, ::-1] @ w[::-1]) @ v
+
+
+def test_wrong_kernels_are_caught_and_another_order_is_not(noise_reference):
+    fn, args, reference = noise_reference
+    reference.assert_close(fn(*args))
+    reference.assert_close(jax.jit(fn)(*args))
+    reference.assert_close(jax.jit(in_another_order)(*args))
+    for wrong in (without_the_last_term, in_bfloat16):
+        with pytest.raises(AssertionError) as caught:
+            reference.assert_close(wrong(*args))
+        head, line = str(caught.value).splitlines()
+        assert head == "1 of 1 leaves outside the noise"
+        assert line.startswith("result: ")
+        assert "times the expected noise" in line
+
+
+@pytest.fixture(scope="module")
+def noise_reference():
+    fn, args = small_programs.mlp()
+    return fn, args, noise.noise_reference(fn, *args)
+
+
+def test_the_failure_names_the_leaf_the_element_and_the_ratio(noise_reference):
+    fn, args, reference = noise_reference
+    expected = {"a": [fn(*args)]}
+    tolerances = {"a": [reference.tolerances]}
+    wrong = np.array(fn(*args))
+    allowed = reference.tolerances
+    scale = allowed.atol + allowed.rtol * abs(wrong[3, 5])
+    wrong[3, 5] += 50 * scale
+    wrong[1, 1] += 2 * (allowed.atol + allowed.rtol * abs(wrong[1, 1]))
+    with pytest.raises(AssertionError) as caught:
+        noise.assert_close({"a": [wrong]}, expected, tolerances)
+    line = str(caught.value).splitlines()[1]
+    assert line.startswith("['a'][0]: ")
+    assert "50 times the tolerance" in line
+    assert f"{50 / allowed.noise:.3g} times the expected noise" in line
+    assert "worst element [3, 5]" in line
+    assert "2 of 128 elements outside" in line
+
+
+def test_sums_that_cancel_get_an_atol_and_zeros_no_noise():
+    fn, args = small_programs.cancelling()
+    found = noise.tolerance(fn, ORDER)(KEY, *args)
+    # The noise is that of terms of size 1, summed to 512 and subtracted.
+    assert found.atol > 1e-5
+    nothing = noise.tolerance(lambda x: x @ x.T, ORDER)(KEY, jnp.zeros((4, 512)))
+    assert tuple(nothing) == (0, 0)
+    assert nothing.noise == 0
+
+
+def test_every_kind_of_leaf_has_one_tolerance():
+    def fn(x):
+        return {
+            "sum": jnp.sum(x),
+            "count": jnp.sum(x > 0),
+            "nan": jnp.sum(x) * np.float32("nan"),
+            "infinite": jnp.sum(x) / np.float32(0.0),
+            "low": jnp.sum(x.astype(jnp.bfloat16)),
+            "empty": x[:0],
+        }
+
+    x = small_programs.normal(0, 3000, mean=1.0)
+    found = noise.tolerance(fn, ORDER, draws=4)(KEY, x)
+    assert jax.tree.structure(found) == jax.tree.structure(fn(x))
+    json.dumps([one.to_json() for one in found.values()], allow_nan=False)
+    assert tuple(found["count"]) == tuple(found["nan"]) == (0, 0)
+    assert found["low"].rtol > 1e3 * found["sum"].rtol
+    with np.errstate(invalid="ignore"):
+        for name, one in found.items():
+            assert np.allclose(fn(x)[name], fn(x)[name], *one, equal_nan=True)
+    assert len(noise.tolerance_table(found).splitlines()) == 6
+    assert all("extrapolated" in str(one) for one in found.values())
+
+
+def test_what_is_finite_in_some_runs_alone_has_no_tolerance():
+    """1 / 0 in the plain run, and something finite under noise."""
+    fn = lambda x: np.float32(1.0) / (jnp.exp(x) - jnp.exp(x[0]))  # noqa: E731
+    with pytest.raises(noise.NoiseError, match="result: an element is finite in some"):
+        noise.tolerance(fn, noise.UlpPerturbation())(KEY, jnp.ones(4))
+
+
+def test_arguments_that_the_function_donates_survive():
+    x = small_programs.normal(0, 600)
+    fn = jax.jit(lambda x: x * jnp.sum(x), donate_argnums=0)
+    noise.tolerance(fn, ORDER, draws=2)(KEY, x)
+    assert np.isfinite(np.sum(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draws": 1}, "draws=1: expected an integer of at least 2"),
+        ({"failure": 0}, "failure=0: expected a number between 0 and 1"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(noise.NoiseError, match=message):
+        noise.tolerance(jnp.sum, ORDER, **options)
+
+
+@pytest.mark.parametrize(
+    ("actual", "tolerances", "message"),
+    [
+        ([1.0, 2.0], [noise.Tolerance(0.0, 0.0, 0.0, False)], "actual is"),
+        ([np.ones(3)], [noise.Tolerance(0.0, 0.0, 0.0, False)], r"\[0\]: actual has"),
+        ([1.0], [1e-6], "one Tolerance for each of 1 leaves"),
+    ],
+)
+def test_a_comparison_of_unlike_trees_is_refused(actual, tolerances, message):
+    with pytest.raises(noise.NoiseError, match=message):
+        noise.assert_close(actual, [2.0], tolerances)
+
+
+PLUGIN_TEST = """
+import jax.numpy as jnp
+import numpy as np
+
+x = np.linspace(0, 1, 999, dtype=np.float32)
+
+def test_right(noise_tolerance):
+    noise_tolerance(jnp.sum, x, draws=4).assert_close(np.sum(x[::-1]))
+
+def test_wrong(noise_tolerance):
+    noise_tolerance(jnp.sum, x, draws=4).assert_close(np.sum(x[:-1]))
+"""
+
+
+def test_the_plugin_offers_the_fixture_and_loads_jax_late(tmp_path):
+    (tmp_path / "test_kernel.py").write_text(PLUGIN_TEST)
+    (tmp_path / "conftest.py").write_text(
+        "import sys\nassert 'prednet_jax.pytest_plugin' in sys.modules\n"
+        "assert 'jax' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "prednet_jax.pytest_plugin"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout
+    assert "times the expected noise" in done.stdout
