@@ -5,9 +5,11 @@ of truncated back-propagation. Nothing here imports JAX, and the heavy libraries
 Pillow, scikit-learn, tensorflow-datasets) are imported by the source that needs them.
 """
 
+import os
 import pathlib
 from typing import Any
 
+from prednet_jax import files
 from prednet_jax.data.frames import CROPS, Fit
 from prednet_jax.data.source import DataError, FrameSource, check_seed
 from prednet_jax.data.streams import streams
@@ -61,6 +63,7 @@ def open_source(
     length: int | None = None,
     crop: str = "center",
     offset: tuple[int, int] = (0, 0),
+    allow_outside: bool = False,
 ) -> FrameSource:
     """Open a source of frames.
 
@@ -80,6 +83,7 @@ def open_source(
         crop: `center` cuts the middle out of larger pictures, `resize` scales without
             keeping the aspect. Sources from disk only.
         offset: `(right, down)` in pixels, moves the crop. Sources from disk only.
+        allow_outside: Whether a text list may name files outside its own folder.
 
     Returns:
         The source.
@@ -98,7 +102,7 @@ def open_source(
     if length is not None and length < 1:
         raise DataError(f"length={length}: need at least 1 frame")
     if data not in NAMES:
-        return _open_path(data, fit, length)
+        return _open_path(data, fit, length, allow_outside)
     if crop != "center" or tuple(offset) != (0, 0):
         raise DataError(
             f"crop={crop!r}, offset={tuple(offset)} with data={data}: it is made at "
@@ -126,27 +130,36 @@ def _open_name(data: str, options: dict[str, Any]) -> FrameSource:
     return open_stills(stills, **options)
 
 
-def _open_path(data: str, fit: Fit, length: int | None) -> FrameSource:
+def _open_path(
+    data: str, fit: Fit, length: int | None, allow_outside: bool
+) -> FrameSource:
     from prednet_jax.data import arrays, images, video
 
-    path = pathlib.Path(data).expanduser()
+    path = pathlib.Path(os.path.expanduser(data))
     accepted = (
         f"accepted are {', '.join(NAMES)}, or the path of a folder of images, a text "
         f"list ({' '.join(images.LIST_SUFFIXES)}), a video "
         f"({' '.join(video.VIDEO_SUFFIXES)}) or an .npz"
     )
-    if not data or not path.exists():
-        raise DataError(f"data={data!r}: no such source or file; {accepted}")
     suffix = path.suffix.lower()
     try:
+        if not data or not os.path.lexists(path):
+            raise DataError(f"data={data!r}: no such source or file; {accepted}")
         if path.is_dir():
             return images.open_folder(path, fit, length)
-        if suffix == ".npz":
+        head = files.read_head(path)
+        found = files.kind(head)
+        if found == "zip" or (found is None and suffix == ".npz"):
             return arrays.open_npz(path, fit, length)
-        if suffix in images.LIST_SUFFIXES:
-            return images.open_list(path, fit, length)
-        if suffix in video.VIDEO_SUFFIXES:
+        if found is None and suffix in images.LIST_SUFFIXES:
+            return images.open_list(path, fit, length, allow_outside=allow_outside)
+        if found == "video" or (found is None and suffix in video.VIDEO_SUFFIXES):
             return video.open_video(path, fit, length)
-    except OSError as error:
-        raise DataError(f"data={data}: {error}") from error
+    except files.FileError as error:
+        raise DataError(f"data={error}; {accepted}") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        # ValueError: a zero byte in the name.
+        raise DataError(f"data={data!r}: {files.reason(error)}") from error
     raise DataError(f"data={data}: a file of an unknown kind; {accepted}")

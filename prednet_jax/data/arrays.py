@@ -7,10 +7,10 @@ video.
 
 import hashlib
 import pathlib
-import zipfile
 
 import numpy as np
 
+from prednet_jax import files
 from prednet_jax.data.frames import Fit, to_channels
 from prednet_jax.data.source import (
     DataError,
@@ -74,20 +74,17 @@ def open_npz(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
 def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     """The arrays `frames` and `boundaries` (one sequence where it is missing)."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            names = list(archive)
-            if "frames" not in names:
-                raise DataError(
-                    f"data={path}: holds the arrays {names}; accepted is an array "
-                    "'frames', uint8 [T, H, W, C]"
-                )
-            frames = archive["frames"]
-            boundaries = archive["boundaries"] if "boundaries" in names else [0]
-            return frames, np.asarray(boundaries)
-    except DataError:
-        raise
-    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        arrays = files.read_npz(path, names=("frames", "boundaries"))
+        if "frames" not in arrays:
+            names = files.npz_names(path)
+            shown = str(names[:8])[:200] + (" ..." if names[8:] else "")
+            raise DataError(
+                f"data={path}: holds the arrays {shown}; accepted is an array "
+                "'frames', uint8 [T, H, W, C]"
+            )
+    except files.FileError as error:
         raise DataError(
-            f"data={path}: not a readable .npz archive "
-            f"({' '.join(str(error).split()) or type(error).__name__})"
-        ) from error
+            f"data={error}; accepted is an .npz with frames uint8 [T, H, W, C], or for "
+            "data larger than memory image files or a video"
+        ) from None
+    return arrays["frames"], np.asarray(arrays.get("boundaries", [0]))

@@ -4,17 +4,22 @@ The lists are the published input (`load_list` of main.py in quadjr/PredNet and
 eijwat/prednet_in_chainer_py3): one path a line, of which the first word counts; with
 `--sequences` the lines are lists themselves, and the state is reset at each. One
 picture is in memory at a time.
+
+Whether a line names a picture or a list is told by its suffix; which format a picture
+has, by its content (`pictures`).
 """
 
 import hashlib
-import io
+import os
 import pathlib
 import re
 
 import numpy as np
 
+from prednet_jax import files as safely
+from prednet_jax.data import pictures
 from prednet_jax.data.frames import Fit, to_channels
-from prednet_jax.data.lists import read_list
+from prednet_jax.data.lists import ENTRIES, Lists
 from prednet_jax.data.source import (
     DataError,
     FrameSource,
@@ -29,8 +34,8 @@ IMAGE_SUFFIXES = (
 )
 LIST_SUFFIXES = (".txt", ".lst", ".list")
 
-# Modes of Pillow with more than 8 bits; converting them would clip without a word.
-_DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+# Bytes of one image file.
+_BYTES = 2**28
 
 
 def open_folder(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
@@ -47,22 +52,28 @@ def open_folder(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource
     Raises:
         DataError: If there is no image, or one is unreadable or too small.
     """
-    files = [
-        file
-        for file in path.iterdir()
-        if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".")
-    ]
-    if not files:
+    with os.scandir(path) as entries:
+        names = [
+            entry.name
+            for entry in entries
+            if _is_image(entry.name)
+            and not entry.name.startswith(".")
+            and not entry.is_dir()
+        ]
+    if not names:
         raise DataError(
             f"data={path}: the folder holds no images; accepted are "
             f"{' '.join(IMAGE_SUFFIXES)} (for folders of several sequences, write a "
             "text list of lists)"
         )
-    files.sort(key=lambda file: natural_key(file.name))
+    names.sort(key=natural_key)
+    files = [os.path.join(path, name) for name in names]
     return _open_files(str(path), files, (0,), fit, length)
 
 
-def open_list(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
+def open_list(
+    path: pathlib.Path, fit: Fit, length: int | None, *, allow_outside: bool = False
+) -> FrameSource:
     """Open a text list of images, or of lists of images (one sequence each).
 
     A relative path is looked for beside the list that names it, then in the working
@@ -73,16 +84,18 @@ def open_list(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
         path: The list.
         fit: How a picture becomes a frame.
         length: Number of frames to use; None is all.
+        allow_outside: Whether the lists may name files outside the folder of `path`.
 
     Returns:
         The source.
 
     Raises:
         DataError: If a list is empty, mixes images and lists, or names a file that is
-            missing, unreadable or too small.
+            missing, outside the folder, unreadable or too small.
     """
-    entries = read_list(path)
-    nested = [file.suffix.lower() not in IMAGE_SUFFIXES for file in entries]
+    lists = Lists(path, allow_outside=allow_outside)
+    entries = lists.read(path)
+    nested = [not _is_image(file) for file in entries]
     if any(nested) != all(nested):
         raise DataError(
             f"data={path}: the list names both images and other files "
@@ -91,18 +104,20 @@ def open_list(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
         )
     if not nested[0]:
         return _open_files(str(path), entries, (0,), fit, length)
-    files: list[pathlib.Path] = []
+    files: list[str] = []
     boundaries = []
     for entry in entries:
         boundaries.append(len(files))
-        inner = read_list(entry)
+        inner = lists.read(entry)
         for file in inner:
-            if file.suffix.lower() not in IMAGE_SUFFIXES:
+            if not _is_image(file):
                 raise DataError(
                     f"data={path}: its list {entry} names {file}, which is no image; "
                     f"accepted are {' '.join(IMAGE_SUFFIXES)}"
                 )
         files += inner
+        if len(files) > ENTRIES:
+            raise DataError(f"data={path}: names more than {ENTRIES} images in all")
     return _open_files(str(path), files, tuple(boundaries), fit, length)
 
 
@@ -115,37 +130,13 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     return [*keys, (0, 0, name)]
 
 
-def read_image(data: bytes, fit: Fit, path: pathlib.Path) -> np.ndarray:
-    """Decode one image file and bring it to size.
-
-    Args:
-        data: The bytes of the file.
-        fit: How a picture becomes a frame.
-        path: What a message calls the file.
-
-    Returns:
-        uint8 `[fit.height, fit.width, fit.channels]`.
-
-    Raises:
-        DataError: If the image is unreadable, deeper than 8 bits, or too small.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            _check_mode(image.mode, path)
-            picture = np.asarray(image.convert("RGB"))
-    # Pillow raises SyntaxError and struct.error, too, on some broken files.
-    except DataError:
-        raise
-    except Exception as error:
-        raise _unreadable(path, error) from error
-    return to_channels(fit(picture, str(path)), fit.channels)
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 def _open_files(
     name: str,
-    files: list[pathlib.Path],
+    files: list[str],
     boundaries: tuple[int, ...],
     fit: Fit,
     length: int | None,
@@ -153,13 +144,16 @@ def _open_files(
     """Check and fingerprint every file, then read them one by one on demand."""
     total = limited_length(name, len(files), length)
     files = files[:total]
-    digests = [_check_file(file, fit) for file in files]
+    # A list may name a file many times.
+    known = {file: _check_file(file, fit) for file in dict.fromkeys(files)}
+    digests = [known[file] for file in files]
 
     def read(start: int, stop: int) -> np.ndarray:
         check_range(name, total, start, stop)
         out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
         for frame, file in zip(out, files[start:stop], strict=True):
-            frame[:] = read_image(_bytes(file), fit, file)
+            picture = pictures.decode(_bytes(file), file)
+            frame[:] = to_channels(fit(picture, file), fit.channels)
         return out
 
     inside = limited_boundaries(boundaries, total)
@@ -167,37 +161,19 @@ def _open_files(
     return fit.source(name, total, inside, read, reader="images", **identity)
 
 
-def _check_file(path: pathlib.Path, fit: Fit) -> str:
-    """Check an image's header and size; the SHA-256 of the file."""
-    from PIL import Image
-
+def _check_file(path: str, fit: Fit) -> str:
+    """Check an image's header and size; what identifies its pixels."""
     data = _bytes(path)
+    header = pictures.read_header(data, path)
+    fit.check(header.height, header.width, path)
+    digest = hashlib.sha256(data).hexdigest()
+    # Once rotations were not honoured; the others keep the fingerprint they had.
+    turned = f" orientation {header.orientation}" if header.orientation > 1 else ""
+    return digest + turned
+
+
+def _bytes(path: str) -> bytes:
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            width, height = image.size
-            mode = image.mode
-    except Exception as error:
-        raise _unreadable(path, error) from error
-    _check_mode(mode, path)
-    fit.check(height, width, str(path))
-    return hashlib.sha256(data).hexdigest()
-
-
-def _check_mode(mode: str, path: pathlib.Path) -> None:
-    if mode in _DEEP_MODES:
-        raise DataError(
-            f"{path}: has mode {mode} of Pillow, more than 8 bits a channel; "
-            "accepted are images of 8 bits"
-        )
-
-
-def _bytes(path: pathlib.Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def _unreadable(path: pathlib.Path, error: Exception) -> DataError:
-    reason = "no image format that Pillow knows" if "identify" in str(error) else error
-    return DataError(f"{path}: not a readable image ({reason})")
+        return safely.read_bytes(path, _BYTES)
+    except safely.FileError as error:
+        raise DataError(str(error)) from None

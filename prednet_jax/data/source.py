@@ -39,6 +39,8 @@ class FrameSource:
         fingerprint: SHA-256 over what identifies the content and its order: generator
             version, seed, size and embedded files for generated sources, the bytes of
             every file for sources from disk. Paths do not enter it.
+        new_read: Makes a `read` for another caller, where callers would disturb each
+            other (a decoder stands at a place in its video); None: they do not.
     """
 
     name: str
@@ -49,6 +51,7 @@ class FrameSource:
     boundaries: tuple[int, ...]
     read: Callable[[int, int], np.ndarray]
     fingerprint: str
+    new_read: Callable[[], Callable[[int, int], np.ndarray]] | None = None
 
     def __post_init__(self):
         """Check the sizes and the boundaries.
@@ -60,6 +63,12 @@ class FrameSource:
         if self.length < 1:
             raise DataError(f"length={self.length} of {self.name}: need at least 1")
         check_boundaries(self.name, self.boundaries, self.length)
+
+    def reader(self) -> "FrameSource":
+        """The same frames for another caller; nothing is checked or hashed again."""
+        if self.new_read is None:
+            return self
+        return dataclasses.replace(self, read=self.new_read())
 
 
 def check_frame_size(height: int, width: int, channels: int) -> None:

@@ -9,15 +9,18 @@ frame and the last tenth of a video; nothing is dropped here.
 
 import bisect
 import contextlib
+import dataclasses
 import hashlib
 import pathlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from prednet_jax import files
 from prednet_jax.data.frames import Fit, to_channels
+from prednet_jax.data.pictures import check_size
 from prednet_jax.data.source import (
     DataError,
     FrameSource,
@@ -29,6 +32,14 @@ VIDEO_SUFFIXES = (
     *(".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4"),
     *(".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv"),
 )
+
+# What FFmpeg may take a file for, and read: its own guess could be a playlist, which
+# opens other files and addresses.
+_OPTIONS = {
+    "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,"
+    "mpegvideo,ogg,asf,h264,hevc,m4v",
+    "protocol_whitelist": "file",
+}
 
 # Decoded frames whose time stamps are compared with the index before it is trusted.
 _CHECKED = 32
@@ -58,24 +69,30 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
         DataError: If the file holds no readable video or its frames are too small.
     """
     name = str(path)
-    with path.open("rb") as file:
+    with files.open_binary(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    video = Video(path, fit)
-    total = limited_length(name, video.index.length, length)
-    video.read(0, 1)  # So that a frame size that does not fit is told at once.
+    first = Video(path, fit)
+    total = limited_length(name, first.index.length, length)
+    first.read(0, 1)  # So that a frame size that does not fit is told at once.
 
-    def read(start: int, stop: int) -> np.ndarray:
-        check_range(name, total, start, stop)
-        return video.read(start, stop)
+    def new_read(video: Video | None = None) -> Callable[[int, int], np.ndarray]:
+        video = Video(path, fit, first.index) if video is None else video
 
-    return fit.source(name, total, (0,), read, reader="video", file=digest)
+        def read(start: int, stop: int) -> np.ndarray:
+            check_range(name, total, start, stop)
+            return video.read(start, stop)
+
+        return read
+
+    source = fit.source(name, total, (0,), new_read(first), reader="video", file=digest)
+    return dataclasses.replace(source, new_read=new_read)
 
 
 class Video:
     """A decoder that stands at a place in a video; reading moves it on."""
 
-    def __init__(self, path: pathlib.Path, fit: Fit):
-        """Index the file and stand before frame 0."""
+    def __init__(self, path: pathlib.Path, fit: Fit, index: Index | None = None):
+        """Index the file, unless that is done, and stand before frame 0."""
         import av
 
         self._path = path
@@ -83,11 +100,11 @@ class Video:
         self._errors: Any = (av.FFmpegError, OSError, IndexError)
         self._lock = threading.Lock()
         try:
-            self.index = _index(path)
+            self.index = _index(path) if index is None else index
         except self._errors as error:
             raise DataError(
                 f"data={path}: not a readable video "
-                f"({getattr(error, 'strerror', None) or error})"
+                f"({getattr(error, 'strerror', None) or files.reason(error)})"
             ) from error
         self._next = 0
         self._frames = _numbered(path, self.index, 0)
@@ -110,12 +127,14 @@ class Video:
         try:
             for number, frame in self._frames:
                 self._next = number + 1
+                if number == wanted and frame.is_corrupt:
+                    raise self._undecodable(wanted, "damaged, and patched up by guess")
                 if number == wanted:
                     return frame
                 if number > wanted:
                     break
         except self._errors as error:
-            raise self._undecodable(wanted, str(error)) from error
+            raise self._undecodable(wanted, files.reason(error)) from error
         raise self._undecodable(wanted, "the decoder leaves it out")
 
     def _undecodable(self, number: int, reason: str) -> DataError:
@@ -123,7 +142,8 @@ class Video:
         self._next = self.index.length + 1
         return DataError(
             f"data={self._path}: frame {number} of {self.index.length} cannot be "
-            f"decoded ({reason}); accepted is length={number} or a re-encoded file"
+            f"decoded ({reason}); accepted is a whole file: encode it again, or cut it "
+            "before that frame"
         )
 
     def _key_before(self, start: int) -> int:
@@ -141,7 +161,7 @@ def _index(path: pathlib.Path) -> Index:
     """Count the frames and find out whether their time stamps can be trusted."""
     import av
 
-    with av.open(str(path)) as container:
+    with av.open(str(path), options=_OPTIONS) as container:
         packets = [
             (packet.pts, packet.is_keyframe)
             for packet in container.demux(_stream(container, path))
@@ -168,7 +188,10 @@ def _decoded_stamps(path: pathlib.Path, count: int) -> list[int | None]:
 
     stamps: list[int | None] = []
     # What is broken is told when it is read; here it only ends the comparison.
-    with av.open(str(path)) as container, contextlib.suppress(av.FFmpegError):
+    with (
+        av.open(str(path), options=_OPTIONS) as container,
+        contextlib.suppress(av.FFmpegError),
+    ):
         for frame in container.decode(_stream(container, path)):
             stamps.append(frame.pts)
             if len(stamps) == count:
@@ -180,7 +203,7 @@ def _numbered(path: pathlib.Path, index: Index, key: int) -> Iterator[tuple[int,
     """Decode from key frame `key` on, with the number of every frame."""
     import av
 
-    with av.open(str(path)) as container:
+    with av.open(str(path), options=_OPTIONS) as container:
         stream = _stream(container, path)
         if not index.stamps:
             yield from enumerate(container.decode(stream))
@@ -208,6 +231,9 @@ def _stream(container: Any, path: pathlib.Path) -> Any:
     if not container.streams.video:
         raise DataError(f"data={path}: the file holds no video stream")
     stream = container.streams.video[0]
+    width, height = stream.codec_context.width, stream.codec_context.height
+    # 0: only the frames will tell.
+    check_size(max(1, width), max(1, height), path)
     # The number of threads is what some experiments compare; the data takes no part.
     stream.codec_context.thread_count = 1
     return stream

@@ -11,21 +11,25 @@ The file says nothing of frame size but through the peepholes, which tie it.
 """
 
 import os
-import zipfile
+import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from prednet_jax import files
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.models.parameters import parameter_shapes
+from prednet_jax.weights.arrays import check_arrays, one_place
 
 # Our gate order i, f, o, g against Chainer's names; its candidate g is called c.
 GATES = ("i", "f", "o", "c")
 Arrays = dict[str, np.ndarray]
+_NAME = re.compile(
+    r"^(?P<place>.*?)(?P<name>Conv(A|P|LSTM)\d{1,3}/([xhc]_[ifoc]\d?/)?[Wb])$"
+)
 
 
 def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
@@ -74,17 +78,16 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 
 
 def _read(path: str | os.PathLike) -> Arrays:
-    if not Path(path).is_file():
-        raise UserError(f"{path}: no such file; expected a Chainer model (npz)")
+    """The arrays of one network, by name without what stands in front."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"{path}: unreadable ({error}); expected a Chainer model (npz)"
-        ) from None
-    prefix = "predictor/"
-    return {name.removeprefix(prefix): value for name, value in arrays.items()}
+        stored = files.read_npz(path)
+    except files.FileError as error:
+        raise UserError(f"{error}; expected a Chainer model (npz)") from None
+    found = {name: match for name in stored if (match := _NAME.search(name))}
+    one_place(path, {match["place"] for match in found.values()})
+    arrays = {match["name"]: stored[name] for name, match in found.items()}
+    check_arrays(path, arrays)
+    return arrays
 
 
 def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dict:

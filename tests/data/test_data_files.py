@@ -201,7 +201,7 @@ def bad_files(root):
         ("mixed.txt", {}, r"both images and other files.*inner\.txt"),
         ("deeper.txt", {}, r"names .*inner\.txt, which is no image"),
         ("no.npz", {}, "not a readable .npz"),
-        ("object.npz", {}, "not a readable .npz"),
+        ("object.npz", {}, "'frames' holds pickled objects; accepted"),
         ("key.npz", {}, r"\['images'\].*'frames', uint8 \[T, H, W, C\]"),
         ("dtype.npz", {}, r"float64 of shape.*accepted is uint8"),
         ("shape.npz", {}, r"shape \[4, 12, 16\].*\[T, H, W, C\]"),

@@ -161,5 +161,5 @@ def test_bad_files_are_named(tmp_path):
         keras.load_keras(tmp_path / "nowhere.hdf5", height=24, width=32)
     text = tmp_path / "text.hdf5"
     text.write_text("no HDF5")
-    with pytest.raises(ValueError, match=r"text\.hdf5: unreadable"):
+    with pytest.raises(ValueError, match=r"text\.hdf5: not a readable"):
         keras.load_keras(text, height=24, width=32)

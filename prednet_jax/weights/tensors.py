@@ -1,0 +1,168 @@
+"""Weights with their network beside them: safetensors files and orbax directories.
+
+Arrays go by `<module>/<leaf>`, such as `gates_0/kernel`, in this package's layout: HWIO
+kernels, gates side by side in the order i, f, o, g. The network is the JSON text of its
+`PredNetConfig`: in a safetensors file under `prednet_jax` in the metadata, in an orbax
+directory in `network.json`.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from prednet_jax import files, records
+from prednet_jax.config import PredNetConfig
+from prednet_jax.errors import UserError
+from prednet_jax.weights.arrays import check_arrays
+from prednet_jax.weights.chainer import check_shapes
+
+METADATA = "prednet_jax"
+NETWORK = "network.json"
+_ARRAYS = "params"
+
+
+def save_safetensors(
+    path: str | os.PathLike, config: PredNetConfig, params: Mapping
+) -> None:
+    """Writes a safetensors file, whole or not at all.
+
+    Args:
+        path: the file.
+        config: the network.
+        params: its parameters.
+    """
+    from safetensors.numpy import save
+
+    arrays = {
+        f"{module}/{leaf}": np.ascontiguousarray(value)
+        for module, leaves in params.items()
+        for leaf, value in leaves.items()
+    }
+    records.write_bytes(path, save(arrays, metadata={METADATA: _text(config)}))
+
+
+def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
+    """Reads what `save_safetensors` wrote.
+
+    Raises:
+        UserError: the file is missing, is no safetensors file, or holds no network of
+            this package.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        # The library opens by name, and takes memory as it reads.
+        with files.open_binary(path) as opened:
+            size = os.fstat(opened.fileno()).st_size
+        if size > files.LIMIT:
+            raise files.FileError(f"{path}: {size} bytes, more than {files.LIMIT}")
+        with safe_open(os.fspath(path), framework="numpy") as file:
+            text = (file.metadata() or {}).get(METADATA)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except files.FileError as error:
+        raise UserError(f"{error}; expected a safetensors file") from None
+    # Types that NumPy does not have are a TypeError.
+    except (SafetensorError, TypeError, OSError) as error:
+        raise UserError(
+            f"{path}: {files.reason(error)}; expected a safetensors file"
+        ) from None
+    if text is None:
+        raise UserError(
+            f"{path}: no network in its metadata; expected a file that "
+            "save_safetensors wrote"
+        )
+    check_arrays(path, arrays)
+    params: dict = {}
+    for name, value in arrays.items():
+        module, _, leaf = name.rpartition("/")
+        params.setdefault(module, {})[leaf] = value
+    return _checked(path, text, params)
+
+
+def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) -> None:
+    """Writes an orbax checkpoint of the parameters and the network beside it.
+
+    Args:
+        path: a directory that is not there yet.
+        config: the network.
+        params: its parameters.
+
+    Raises:
+        UserError: something is there already.
+    """
+    import orbax.checkpoint as ocp
+
+    folder = Path(path).absolute()
+    if folder.exists():
+        raise UserError(f"{path}: exists; expected a new directory")
+    folder.mkdir(parents=True)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder / _ARRAYS, jax.tree.map(jnp.asarray, dict(params)))
+    # Last: without it the directory is no network.
+    records.write_bytes(folder / NETWORK, _text(config).encode())
+
+
+def load_orbax(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
+    """Reads what `save_orbax` wrote.
+
+    Raises:
+        UserError: the directory holds no network of this package.
+    """
+    import orbax.checkpoint as ocp
+
+    folder = Path(path).absolute()
+    try:
+        text = files.read_text(folder / NETWORK)
+    except files.FileError as error:
+        raise UserError(
+            f"{error}; expected a directory that save_orbax wrote"
+        ) from None
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            params = checkpointer.restore(folder / _ARRAYS)
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).splitlines()[0]
+        raise UserError(f"{path}: {first}; expected the network's arrays") from None
+    return _checked(path, text, params)
+
+
+def _text(config: PredNetConfig) -> str:
+    return json.dumps(dataclasses.asdict(config))
+
+
+def _network(path: str | os.PathLike, text: str) -> PredNetConfig:
+    """The network that a file's text describes.
+
+    Raises:
+        UserError: it describes none.
+    """
+    try:
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in json.loads(text).items()
+        }
+        return PredNetConfig(**fields)
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path}: no network in its text ({files.reason(error)}); expected the "
+            "fields of PredNetConfig as JSON"
+        ) from None
+
+
+def _checked(
+    path: str | os.PathLike, text: str, params: dict
+) -> tuple[PredNetConfig, dict]:
+    """The network and its float32 parameters, if they belong together."""
+    config = _network(path, text)
+    try:
+        check_shapes(config, params)
+    except KeyError as error:
+        raise UserError(f"{path}: no array {error}; expected a whole network") from None
+    return config, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)

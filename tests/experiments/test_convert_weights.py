@@ -1,0 +1,44 @@
+"""convert_weights.py as a user runs it."""
+
+import jax
+import pytest
+
+import prednet_jax
+from prednet_jax import records, weights
+from prednet_jax.config import PredNetConfig
+
+CONFIG = PredNetConfig(channels=(3, 4), height=8, width=12)
+SCRIPT = "convert_weights.py"
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "start.npz"
+    weights.save_chainer(
+        path, CONFIG, prednet_jax.init_params(CONFIG, jax.random.key(0))
+    )
+    return path
+
+
+def test_there_and_back(tmp_path, model, forked):
+    there, back = tmp_path / "there.safetensors", tmp_path / "back.model"
+    for source, target in ((model, there), (there, back)):
+        done = forked(SCRIPT, f"--input={source}", f"--output={target}")
+        assert done.returncode == 0, done.stderr
+        assert f"{target}: watanabe, channels (3, 4)" in done.stdout
+    first, last = (weights.load_chainer(path)[1] for path in (model, back))
+    assert records.fingerprint(first) == records.fingerprint(last)
+
+
+def test_what_cannot_be_written_is_refused_and_nothing_is_touched(
+    tmp_path, model, refused
+):
+    before = model.read_bytes()
+    source = f"--input={model}"
+    refused("exists; expected a new path", SCRIPT, source, f"--output={model}")
+    refused("suffix '.pt'", SCRIPT, source, f"--output={tmp_path / 'w.pt'}")
+    refused("expected 'lotter'", SCRIPT, source, f"--output={tmp_path / 'w.hdf5'}")
+    missing = tmp_path / "missing.npz"
+    refused("missing.npz", SCRIPT, f"--input={missing}", f"--output={tmp_path / 'w'}")
+    assert model.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [model.name]

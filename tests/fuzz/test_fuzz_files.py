@@ -1,0 +1,234 @@
+"""Broken files of every kind: read, or refused with a `UserError` on one line.
+
+Any other exception fails the test. FUZZ=N tries N thousand inputs (`make fuzz`).
+"""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from prednet_jax import data, records, weights
+from prednet_jax.data import pictures
+from prednet_jax.errors import UserError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fuzzing import amount, edited, refused_on_one_line
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+KERAS = GOLDEN / "keras_tiny" / "B_weights.hdf5"
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("fuzz")
+    for i in range(3):
+        Image.fromarray(PIXELS).save(root / f"{i}.png")
+    (root / "inner.txt").write_text("0.png\n1.png\n")
+    return root
+
+
+def saved(**arrays):
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def encoded(suffix, **options):
+    buffer = io.BytesIO()
+    Image.fromarray(PIXELS).save(buffer, suffix, **options)
+    return buffer.getvalue()
+
+
+def opened(path):
+    source = data.open_source(str(path), height=8, width=8)
+    frames = source.read(0, min(source.length, 3))
+    assert frames.dtype == np.uint8
+    assert frames.shape[1:] == (8, 8, 3)
+
+
+LINES = st.one_of(
+    st.sampled_from(["0.png", "1.png", "./2.png", "inner.txt", "list.txt", "..", "/"]),
+    st.sampled_from(["/etc/passwd", "../../../etc/shadow", "/dev/zero", "a" * 300]),
+    st.text(max_size=20),
+)
+
+
+@amount(250)
+@given(
+    lines=st.lists(LINES, max_size=4),
+    end=st.sampled_from(["\n", "\r\n", "\r", "\0"]),
+    code=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"]),
+)
+def test_lists(folder, lines, end, code):
+    path = folder / "list.txt"
+    path.write_bytes(end.join(lines).encode(code, "replace"))
+    with refused_on_one_line():
+        opened(path)
+
+
+@amount(150)
+@given(
+    content=edited(saved(frames=np.stack([PIXELS] * 3), boundaries=np.array([0, 2])))
+)
+def test_bytes_of_an_npz(folder, content):
+    path = folder / "frames.npz"
+    path.write_bytes(content)
+    with refused_on_one_line():
+        opened(path)
+
+
+HEADERS = st.builds(
+    lambda shape, dtype, order: (
+        f"{{'descr': {dtype}, 'fortran_order': {order}, 'shape': {shape}, }}"
+    ),
+    st.one_of(
+        st.lists(st.integers(-2, 2**70), max_size=5).map(tuple).map(str),
+        st.sampled_from(["(3,8,8,3)", "(", "'a'", "(1.5,)", "(True,)", "-" * 900]),
+    ),
+    st.sampled_from(["'|u1'", "'|O'", "'<f8'", "'<U9'", "[('a','<f4')]", "'x'", "0"]),
+    st.sampled_from(["False", "True", "0", "None"]),
+)
+
+
+@amount(100)
+@given(header=HEADERS, body=st.binary(max_size=200), extra=st.text(max_size=3))
+def test_headers_of_an_npz(folder, header, body, extra):
+    text = (header + extra + "\n").encode()
+    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body
+    path = folder / "header.npz"
+    import zipfile
+
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("frames.npy", content)
+    with refused_on_one_line():
+        opened(path)
+
+
+FORMATS = [
+    encoded("PNG"),
+    encoded(
+        "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\0"
+    ),
+    encoded("TIFF"),
+    encoded("TIFF", compression="tiff_lzw"),
+    encoded("GIF"),
+    encoded("BMP"),
+    encoded("PPM"),
+    encoded("WEBP"),
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 12\nshowpage\n",
+]
+
+
+@amount(200)
+@given(content=st.one_of(*map(edited, FORMATS)))
+@pytest.mark.filterwarnings("ignore")
+def test_pictures(content):
+    with refused_on_one_line():
+        pictures.read_header(content, "picture")
+        assert pictures.decode(content, "picture").dtype == np.uint8
+
+
+CHAINER = dict(np.load(GOLDEN / "chainer_tiny" / "initial.model.npz"))
+NAMES = sorted(CHAINER)
+ARRAYS = st.one_of(
+    st.none(),
+    st.sampled_from(
+        [
+            np.float32(1),
+            np.zeros(3, np.float32),
+            np.zeros((0, 3, 3, 3), np.float32),
+            np.full((3, 3, 3, 3), np.nan, np.float32),
+            np.ones((3, 3, 3, 3), complex),
+            np.array(["a"]),
+            np.ones((1, 1, 1, 1), np.float16),
+            np.ones((9, 1, 2, 4)),
+        ]
+    ),
+)
+
+
+@amount(10)
+@given(
+    changes=st.dictionaries(
+        st.one_of(st.sampled_from(NAMES), st.text("Conv/PLSTMA01W", max_size=12)),
+        ARRAYS,
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_arrays_of_chainer_weights(folder, changes):
+    arrays = {**CHAINER, **changes}
+    kept = {name: array for name, array in arrays.items() if array is not None and name}
+    path = folder / "arrays.model"
+    with open(path, "wb") as file:
+        np.savez(file, **kept)
+    with refused_on_one_line():
+        weights.load(path, height=24, width=32)
+
+
+@amount(40)
+@given(content=edited((GOLDEN / "chainer_tiny" / "initial.model.npz").read_bytes()))
+def test_bytes_of_chainer_weights(folder, content):
+    path = folder / "bytes.model"
+    path.write_bytes(content)
+    with refused_on_one_line():
+        weights.load(path, height=24, width=32)
+
+
+VALUES = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["update", "loss", "x"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@amount(150)
+@given(
+    rows=st.lists(VALUES, max_size=3),
+    manifest=VALUES,
+    junk=st.sampled_from(
+        ["", "[" * 3000, "1" * 5000, '{"a": NaN}', "\0", "{", "\ud800"]
+    ),
+)
+def test_records(folder, rows, manifest, junk):
+    lines = [json.dumps(row) for row in rows] + [junk] * bool(junk)
+    text = "\n".join(lines).encode(errors="surrogatepass")
+    (folder / records.METRICS).write_bytes(text)
+    (folder / records.MANIFEST).write_text(json.dumps(manifest))
+    with refused_on_one_line():
+        run = records.read_run(folder)
+        assert all(column.dtype == np.float64 for column in run.metrics.values())
+
+
+@amount(40)
+@given(
+    names=st.lists(
+        st.text("ab/", min_size=1, max_size=4), unique=True, min_size=1, max_size=4
+    )
+)
+def test_trees_of_records(folder, names):
+    path = folder / "tree.npz"
+    path.write_bytes(saved(**dict.fromkeys(names, PIXELS)))
+    with refused_on_one_line():
+        records.read_tree(path)
+
+
+def test_the_check_can_fail():
+    with pytest.raises(KeyError), refused_on_one_line():
+        raise KeyError("hidden")
+    with pytest.raises(AssertionError), refused_on_one_line():
+        raise UserError("two\nlines")

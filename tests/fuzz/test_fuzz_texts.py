@@ -1,0 +1,118 @@
+"""Texts that users write, noise specs and flags: a mistake is named, no other error.
+
+FUZZ=N tries N thousand inputs (`make fuzz`).
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+from absl import flags
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prednet_jax import noise
+from prednet_jax.errors import UserError
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
+from fuzzing import amount, refused_on_one_line
+
+WORDS = [
+    *("none", "identity", "ulp", "gaussian", "reduction_order", "stochastic_rounding"),
+    *("tf32", "bf16", "fp16", "monte_carlo", "partials", "granularity", "element"),
+    *("tile", "shared", "scale", "max_ulps", "mantissa_bits", "profile", "xla_gpu"),
+    *("schedule", "run", "call", "shortest", "seed", "1e-3", "8", "-1", "0", "1e999"),
+    *("nan", "inf", "True", "false", "9" * 5000, "٣", "1_000", "0x10", ""),
+]
+JOINTS = [":", ",", "=", "+", " ", ";", ".", "\n", "@", "(", ")"]
+SPECS = st.one_of(
+    st.lists(st.sampled_from(WORDS + JOINTS), max_size=9).map("".join),
+    st.text(max_size=30),
+)
+
+
+@amount(450)
+@given(text=SPECS)
+def test_noise_specs(text):
+    with refused_on_one_line(noise.NoiseError):
+        spec = noise.parse(text)
+        assert noise.parse(noise.format(spec)) == spec
+
+
+NUMBERS = st.one_of(
+    st.integers(-3, 40).map(str),
+    st.sampled_from(
+        ["", " ", "1e3", "nan", "inf", "0x10", "9" * 5000, "３", "-0", "1_0"]
+    ),
+    st.text(max_size=5),
+)
+LISTS = st.lists(NUMBERS, max_size=5).map(",".join)
+VALUES = {
+    "channels": LISTS,
+    "r_channels": LISTS,
+    "hidden": LISTS,
+    "a_filters": LISTS,
+    "ahat_filters": LISTS,
+    "r_filters": LISTS,
+    "offset": LISTS,
+    "height": NUMBERS,
+    "width": NUMBERS,
+    "pixel_max": NUMBERS,
+    "variant": st.sampled_from(["lotter", "watanabe", "other", ""]),
+    "convolution": st.sampled_from(["auto", "xla", "other", ""]),
+    "model": st.sampled_from(["prednet", "autoencoder", "x", ":", "no:where", "a.b:c"]),
+    "data": st.sampled_from(["walk", "digits", "", ".", "/dev/null", "no\0where"]),
+    "crop": st.sampled_from(["center", "resize", "Center", ""]),
+    "precision": st.sampled_from(["float32", "float64", "half", ""]),
+}
+
+
+@pytest.fixture(scope="module")
+def described():
+    """The shared flags, declared here unless another test has them already."""
+    import _flags
+
+    known = set(flags.FLAGS)
+    if "channels" not in known:
+        _flags.define_model_flags()
+        _flags.define_data_flags()
+        _flags.define_precision_flag()
+    yield _flags
+    flags.FLAGS.unparse_flags()
+    for name in set(flags.FLAGS) - known:
+        delattr(flags.FLAGS, name)
+
+
+@amount(200)
+@given(
+    values=st.lists(
+        st.sampled_from(sorted(VALUES)), min_size=1, max_size=4, unique=True
+    ).flatmap(lambda names: st.fixed_dictionaries({n: VALUES[n] for n in names}))
+)
+def test_flags(described, values):
+    flags.FLAGS.unparse_flags()
+    for name in flags.FLAGS:
+        flags.FLAGS[name].unparse()
+    argv = ["train.py", *(f"--{name}={value}" for name, value in values.items())]
+    try:
+        flags.FLAGS(argv)
+    except flags.Error:
+        return  # `_cli` prints these as it prints a UserError.
+    with refused_on_one_line():
+        task = described.task()
+        assert min(task.frame) > 0
+        assert len(described.integers("offset")) < 9
+        if "data" in values or "crop" in values:
+            described.open_source(task, 0)
+
+
+def test_the_flags_of_a_good_command_are_taken(described):
+    flags.FLAGS.unparse_flags()
+    for name in flags.FLAGS:
+        flags.FLAGS[name].unparse()
+    flags.FLAGS(["train.py", "--channels=3,4", "--height=8", "--width=8"])
+    assert described.task().frame == (8, 8, 3)
+    flags.FLAGS(["train.py", "--channels=3,x"])
+    with pytest.raises(UserError, match=r"--channels=3,x"):
+        described.task()

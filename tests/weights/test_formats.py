@@ -1,0 +1,129 @@
+"""Weights out and in again, in every format; what does not fit is refused."""
+
+import dataclasses
+import json
+import struct
+from pathlib import Path
+
+import h5py
+import jax
+import numpy as np
+import pytest
+
+import prednet_jax
+from prednet_jax import records, weights
+from prednet_jax.config import PredNetConfig
+from prednet_jax.errors import UserError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "keras_tiny"
+NETWORKS = {
+    "watanabe": PredNetConfig(
+        channels=(3, 4, 6), height=8, width=12, r_channels=(2, 4, 5), ahat_filters=5
+    ),
+    "lotter": PredNetConfig(
+        channels=(1, 5), height=6, width=10, variant="lotter", pixel_max=0.9
+    ),
+}
+SIZE = {"height": 6, "width": 10, "pixel_max": 0.9}
+
+
+def network(variant):
+    config = NETWORKS[variant]
+    return config, prednet_jax.init_params(config, jax.random.key(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        ("w.npz", "watanabe"),
+        ("w.model", "watanabe"),
+        ("w.hdf5", "lotter"),
+        ("w.h5", "lotter"),
+        ("w.safetensors", "watanabe"),
+        ("w.safetensors", "lotter"),
+        ("directory", "watanabe"),
+        ("directory", "lotter"),
+    ],
+)
+def test_round_trip_keeps_every_bit(tmp_path, name, variant):
+    config, params = network(variant)
+    path = tmp_path / name
+    weights.writer(path)(path, config, params)
+    again, restored = weights.load(path, **SIZE)
+    # Chainer's files do not say how high pixels are clipped.
+    assert dataclasses.replace(again, pixel_max=config.pixel_max) == config
+    assert records.fingerprint(restored) == records.fingerprint(params)
+
+
+def test_keras_file_is_laid_out_as_keras_writes_it(tmp_path):
+    golden = GOLDEN / "A_save_weights.hdf5"
+    config, params = weights.load_keras(golden, height=24, width=32)
+    path = tmp_path / "again.hdf5"
+    weights.save_keras(path, config, params)
+    with h5py.File(golden) as theirs, h5py.File(path) as mine:
+        layer = "pred_net_1"
+        names = [n.decode() for n in theirs[layer].attrs["weight_names"]]
+        assert [n.decode() for n in mine[layer].attrs["weight_names"]] == names
+        for name in names:
+            np.testing.assert_array_equal(mine[layer][name], theirs[layer][name])
+            assert mine[layer][name].dtype == np.float32
+        for attribute in ("backend", "keras_version"):
+            assert mine.attrs[attribute] == theirs.attrs[attribute]
+        assert list(mine.attrs["layer_names"]) == [b"input_1", layer.encode()]
+    model = json.loads(path.with_suffix(".json").read_text())
+    theirs = json.loads((GOLDEN / "A_model.json").read_text())
+    ours, expected = (m["config"]["layers"][1] for m in (model, theirs))
+    assert ours == expected | {
+        "config": expected["config"] | {"output_mode": "prediction"}
+    }
+    shape = model["config"]["layers"][0]["config"]["batch_input_shape"]
+    assert shape == [None, None, 24, 32, 3]
+
+
+def test_a_format_of_the_other_variant_is_refused(tmp_path):
+    for name, variant in (("w.npz", "lotter"), ("w.hdf5", "watanabe")):
+        with pytest.raises(UserError, match=f"variant='{variant}'"):
+            weights.writer(name)(tmp_path / name, *network(variant))
+    with pytest.raises(UserError, match=r"suffix '.pt'; expected one of .npz"):
+        weights.writer("w.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_broken_safetensors_are_refused(tmp_path):
+    config, params = network("watanabe")
+    path = tmp_path / "w.safetensors"
+    weights.save_safetensors(path, config, params)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(UserError, match="expected a safetensors file"):
+        weights.load_safetensors(path)
+    header = b"{}"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(UserError, match="no network in its metadata"):
+        weights.load_safetensors(path)
+    lacking = {name: leaves for name, leaves in params.items() if name != "features_0"}
+    weights.save_safetensors(path, config, lacking)
+    with pytest.raises(UserError, match="no array 'features_0'"):
+        weights.load_safetensors(path)
+    other = dataclasses.replace(config, channels=(3, 4, 7))
+    weights.save_safetensors(path, other, params)
+    with pytest.raises(UserError, match=r"of shape .*: expected"):
+        weights.load_safetensors(path)
+
+
+def test_broken_orbax_directories_are_refused(tmp_path):
+    config, params = network("lotter")
+    folder = tmp_path / "orbax"
+    weights.save_orbax(folder, config, params)
+    with pytest.raises(UserError, match="exists; expected a new directory"):
+        weights.save_orbax(folder, config, params)
+    assert not weights.is_orbax(tmp_path)
+    with pytest.raises(UserError, match=r"network\.json"):
+        weights.load_orbax(tmp_path)
+    (folder / "network.json").write_text('{"channels": 3}')
+    with pytest.raises(UserError, match="fields of PredNetConfig"):
+        weights.load_orbax(folder)
+    text = json.dumps(dataclasses.asdict(dataclasses.replace(config, channels=(1, 6))))
+    (folder / "network.json").write_text(text)
+    with pytest.raises(UserError, match=r"features_0/bias of shape \(5,\): expected"):
+        weights.load_orbax(folder)
