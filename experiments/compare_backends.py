@@ -4,14 +4,14 @@
 
 Each arm is a process of its own (`experiments/train.py`). The margin of equivalence is
 a fraction of the control's loss, fixed beforehand. Writes verdict.json, report.html and
-one directory per run, in place of what an earlier comparison left.
+one directory per run, in place of what an earlier comparison left. What an interrupted
+comparison finished is kept: runs of the same flags, source, versions and device.
 """
 
 import contextlib
 import shlex
 import sys
 import time
-from concurrent import futures
 from pathlib import Path
 
 import _cli
@@ -21,6 +21,7 @@ from absl import flags
 from prednet_jax import (
     comparison,
     data,
+    locks,
     noise,
     process,
     records,
@@ -88,27 +89,32 @@ def main(argv: list[str]) -> None:
     _flags.check_numbers(1, "jobs")
     design = make_design()
     comparison.check(design)
+    locks.check(design.root)
     runs = design.runs()
     for name, reason in design.skipped:
         print(f"skipped {name}: {reason}")
-    minutes = design.seconds(runs) / 60 / min(FLAGS.jobs, 2)
+    left, found = comparison.kept(runs)
+    minutes = design.seconds(left) / 60 / min(FLAGS.jobs, 2)
     if FLAGS.dry_run:
         for job in runs:
             print(job.shown)
         print(f"estimated time: about {minutes:.0f} minutes on two cores")
         return
-    print(f"{len(runs)} processes, about {minutes:.0f} minutes on two cores")
-    comparison.clear(design.root)
-    Progress(len(runs)).execute(runs)
-    print(
-        "positive controls: escape times, identical units, a symmetric saddle",
-        flush=True,
-    )
-    verdict = comparison.judge(design, positive_controls())
-    verdict["design"]["command"] = shlex.join(["python", *sys.argv])
-    verdict["design"]["flags"] = _cli.chosen_flags()
-    verdict["seconds"] = time.perf_counter() - started
-    publish(design.root, verdict)
+    if line := comparison.said(found):
+        print(line)
+    print(f"{len(left)} processes, about {minutes:.0f} minutes on two cores")
+    with locks.hold(design.root):
+        comparison.clear(design.root, runs)
+        execute(left)
+        print(
+            "positive controls: escape times, identical units, a symmetric saddle",
+            flush=True,
+        )
+        verdict = comparison.judge(design, positive_controls())
+        verdict["design"]["command"] = shlex.join(["python", *sys.argv])
+        verdict["design"]["flags"] = _cli.chosen_flags()
+        verdict["seconds"] = time.perf_counter() - started
+        publish(design.root, verdict)
 
 
 def make_design() -> comparison.Design:
@@ -143,52 +149,32 @@ def _script(name: str) -> str:
     return str(path)
 
 
-class Progress:
-    """Runs jobs, some at a time, and says which have ended.
+def execute(jobs: list[comparison.Job]) -> None:
+    """Runs jobs to their end; the first that fails ends the comparison."""
+    from tqdm import tqdm
 
-    The bits of a run do not depend on what else the machine does; its seconds do. Jobs
-    on a GPU run alone, after the others: each takes the device's memory.
-    """
-
-    def __init__(self, total: int):
-        from tqdm import tqdm
-
-        self.bar = tqdm(
-            total=total, unit="process", disable=not sys.stderr.isatty(), smoothing=0
-        )
-        self.ended = 0
-
-    def execute(self, jobs: list) -> None:
-        """Runs jobs to their end; the first that fails ends the comparison."""
-        alone = [job for job in jobs if job.arm.gpu]
-        with futures.ThreadPoolExecutor(FLAGS.jobs) as pool:
-            running = {
-                pool.submit(comparison.execute, job): job
-                for job in jobs
-                if not job.arm.gpu
-            }
-            try:
-                for done in futures.as_completed(running):
-                    done.result()
-                    self.say(running[done])
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        for job in alone:
-            comparison.execute(job)
-            self.say(job)
-
-    def say(self, job) -> None:
-        """One line for a job that has ended, above the progress bar."""
-        self.ended += 1
-        draw = f", draw {job.draw}" if job.arm.draws > 1 else ""
-        self.bar.write(
-            f"[{self.ended}/{self.bar.total}] {job.model} {job.arm.name}{draw}: "
-            f"{job.arm.meaning}",
-            file=sys.stdout,
-        )
-        sys.stdout.flush()
-        self.bar.update()
+    bar = tqdm(
+        total=len(jobs), unit="process", disable=not sys.stderr.isatty(), smoothing=0
+    )
+    ended = 0
+    with bar, contextlib.closing(
+        comparison.execute(jobs, processes=FLAGS.jobs)
+    ) as running:  # fmt: skip
+        for one in running:
+            if one is None:
+                continue
+            if one.error is not None:
+                raise one.error
+            ended += 1
+            arm = one.job.arm
+            draw = f", draw {one.job.draw}" if arm.draws > 1 else ""
+            bar.write(
+                f"[{ended}/{len(jobs)}] {one.job.model} {arm.name}{draw}: "
+                f"{arm.meaning}",
+                file=sys.stdout,
+            )
+            sys.stdout.flush()
+            bar.update()
 
 
 # A control, not a sample: the network of part A of docs/study/plan.md, on one of its

@@ -3,8 +3,17 @@
     python experiments/train.py --workdir=runs/first --updates=50
     python experiments/train.py --workdir=runs/ten --updates=50 --replicas=10
 
-writes runs/first/metrics.jsonl (one JSON object per update) and manifest.json. Files of
-an earlier run in the same directory are replaced, unless --resume.
+writes runs/first/metrics.jsonl (one JSON object per update), manifest.json, the trained
+weights and, in checkpoints/, the whole final state. A run in the same directory is
+replaced by --overwrite alone.
+
+    python experiments/train.py --workdir=runs/first --resume
+
+goes on where a run stopped, with the flags it was begun with; with --updates=100 too,
+beyond its end. Where nothing was begun it begins, so that one command can be repeated
+until it is done:
+
+    python experiments/train.py --workdir=runs/long --checkpoint_every=10 --resume
 """
 
 import sys
@@ -12,15 +21,19 @@ from pathlib import Path
 
 import _cli
 import _flags
+import _presets
+import _resume
 from absl import flags
 
 from prednet_jax import device, noise, process
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import OBJECTIVES, TARGETS, Method
-from prednet_jax.training import replica_runs, replicas, runs
+from prednet_jax.training import recipe, replica_runs, replicas, runs
+from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.layout import most_devices
 
 FLAGS = flags.FLAGS
+_presets.define()
 _flags.define_model_flags()
 _flags.define_data_flags()
 _flags.define_precision_flag()
@@ -28,6 +41,7 @@ flags.DEFINE_integer(
     "draw", 0, "Number of the noise draw: other noise and nothing else."
 )
 flags.adopt_module_key_flags(_flags)
+flags.adopt_module_key_flags(_presets)
 flags.DEFINE_integer("window", 20, "Transitions an update (truncation length), >= 2.")
 flags.DEFINE_integer("updates", 250, "Updates to make.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
@@ -75,14 +89,41 @@ flags.DEFINE_list("layer_weights", None, "Layer weights of the objective `errors
 flags.DEFINE_float(
     "learning_rate", None, "Constant Adam rate. Default: as the variant was published."
 )
+flags.DEFINE_float(
+    "clip_gradient", None, "Largest L2 norm of the gradient; larger ones are scaled."
+)
 flags.DEFINE_string(
     "noise", "none", "Noise spec, such as reduction_order:granularity=element or ulp."
 )
 flags.DEFINE_integer("threads", 0, "Processors to use, enforced; 0: all.")
 flags.DEFINE_string("workdir", None, "Where to write.", required=True)
-flags.DEFINE_integer("checkpoint_every", 0, "Updates between checkpoints; 0: none.")
-flags.DEFINE_bool("resume", False, "Go on from the last checkpoint in workdir.")
-flags.DEFINE_string("init_weights", None, "Start from a Chainer or Keras weight file.")
+flags.DEFINE_integer(
+    "checkpoint_every",
+    0,
+    "Updates between checkpoints; 0: the final state alone is kept.",
+)
+flags.DEFINE_integer(
+    "keep_checkpoints", 0, "How many of the last checkpoints stay; 0: all."
+)
+flags.DEFINE_integer(
+    "keep_best",
+    0,
+    "With --keep_checkpoints: how many more stay, those with the lowest mean loss "
+    "since the checkpoint before.",
+)
+flags.DEFINE_bool(
+    "resume",
+    False,
+    "Go on from the newest good checkpoint in workdir, with the flags the run was "
+    "begun with; flags given beside it must agree, but --updates may be larger.",
+)
+flags.DEFINE_bool("overwrite", False, "Begin anew, whatever run is in workdir.")
+flags.DEFINE_string(
+    "init_weights",
+    None,
+    "Start from these weights: a Chainer or Keras file, or a run's directory, which "
+    "also says model, variant and sizes.",
+)
 flags.DEFINE_integer(
     "examples", 0, "Frames to predict after training, kept in workdir/examples.npz."
 )
@@ -97,10 +138,19 @@ flags.DEFINE_bool("progress", sys.stderr.isatty(), "Show a progress bar on stder
 def main(argv: list[str]) -> None:
     """Checks every flag, then trains seed by seed, or all at once."""
     del argv
-    process.prepare(threads=FLAGS.threads, cache=True)
-    if FLAGS.replicas or FLAGS.batch != 1:
-        _train_replicas()
-        return
+    _presets.apply()
+    if FLAGS.resume:
+        _resume.read_flags(Path(FLAGS.workdir), list(_cli.chosen_flags()))
+    with Interruption() as interruption:
+        process.prepare(threads=FLAGS.threads, cache=True)
+        if FLAGS.replicas or FLAGS.batch != 1:
+            _train_replicas(interruption)
+        else:
+            _train_seeds(interruption)
+
+
+def _train_seeds(interruption: Interruption) -> None:
+    """One run, or --seeds one after the other."""
     for name in ("coordinator", "processes", "process", "devices", "replica_mode"):
         if getattr(FLAGS, name) != FLAGS[name].default:
             raise UserError(f"--{name}: expected --replicas or --batch beside it")
@@ -108,16 +158,17 @@ def main(argv: list[str]) -> None:
     folders = {FLAGS.seed: Path(FLAGS.workdir)}
     if seeds:
         folders = {seed: Path(FLAGS.workdir) / f"seed_{seed}" for seed in seeds}
-    runs.train(_recipe(), folders)
+    runs.train(_recipe(), folders, interruption)
 
 
-def _recipe() -> runs.Recipe:
+def _recipe() -> recipe.Recipe:
     """What the flags describe, but for the seed."""
-    network, weights = _flags.task(), None
     if FLAGS.init_weights:
-        network, weights = _flags.load_weights(FLAGS.init_weights)
+        network, weights = _flags.initial_weights(FLAGS.init_weights)
+    else:
+        network, weights = _flags.task(), None
     spec = _flags.parse_noise(FLAGS.noise)
-    return runs.Recipe(
+    return recipe.Recipe(
         task=network,
         open_source=lambda seed: _flags.open_source(network, seed),
         updates=FLAGS.updates,
@@ -132,10 +183,14 @@ def _recipe() -> runs.Recipe:
         draw=FLAGS.draw,
         dtype=process.set_precision(FLAGS.precision),
         learning_rate=FLAGS.learning_rate,
+        clip_gradient=FLAGS.clip_gradient,
         weights=weights,
         batch=FLAGS.batch,
         checkpoint_every=FLAGS.checkpoint_every,
+        keep_checkpoints=FLAGS.keep_checkpoints,
+        keep_best=FLAGS.keep_best,
         resume=FLAGS.resume,
+        overwrite=FLAGS.overwrite,
         examples=FLAGS.examples,
         profile=FLAGS.profile,
         progress=FLAGS.progress,
@@ -143,7 +198,7 @@ def _recipe() -> runs.Recipe:
     )
 
 
-def _train_replicas() -> None:
+def _train_replicas(interruption: Interruption) -> None:
     """--replicas and --batch: many seeds or streams in one program."""
     _flags.check_numbers(0, "replicas", "devices")
     _flags.check_numbers(1, "batch", "processes")
@@ -173,7 +228,7 @@ def _train_replicas() -> None:
         seed: folder / f"seed_{seed}" if FLAGS.replicas else folder
         for seed in range(FLAGS.seed, FLAGS.seed + count)
     }
-    replica_runs.train(_recipe(), folders, FLAGS.replica_mode)
+    replica_runs.train(_recipe(), folders, FLAGS.replica_mode, interruption)
 
 
 if __name__ == "__main__":

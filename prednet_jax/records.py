@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import subprocess
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from prednet_jax import files
 from prednet_jax.errors import UserError
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "chex", "prednet-jax")
@@ -74,11 +74,33 @@ def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file so that readers see the whole of it or the old one."""
-    temporary = f"{os.fspath(path)}.tmp"
-    with open(temporary, "wb") as file:
-        file.write(content)
-    os.replace(temporary, path)
+    """Writes a file so that readers see the whole of it or the old one.
+
+    That holds through a power failure too: the content reaches the disk before the
+    name does. What a killed process leaves behind is named `.NAME.*.tmp`.
+    """
+    path = Path(path)
+    token = f"{os.getpid()}.{os.urandom(4).hex()}"
+    temporary = path.with_name(f".{path.name}.{token}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: str | os.PathLike) -> None:
+    """Has a file's content, or the names in a directory, reach the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def write_tree(path: str | os.PathLike, tree: Mapping[str, Any]) -> None:
@@ -96,22 +118,34 @@ def read_tree(path: str | os.PathLike) -> dict[str, Any]:
     """
     tree: dict[str, Any] = {}
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            for name in stored.files:
-                *folders, leaf = name.split("/")
-                place = tree
-                for folder in folders:
-                    place = place.setdefault(folder, {})
-                place[leaf] = stored[name]
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise RecordError(f"{path}: {error}; expected weights of a run") from None
+        stored = files.read_npz(path)
+    except files.FileError as error:
+        raise RecordError(f"{error}; expected weights of a run") from None
+    for name, array in stored.items():
+        *folders, leaf = name.split("/")
+        place = tree
+        for folder in folders:
+            place = place.setdefault(folder, {})
+            if not isinstance(place, dict):
+                break
+        if not isinstance(place, dict) or leaf in place:
+            raise RecordError(
+                f"{path}: {name!r} is both an array and a folder of arrays; expected "
+                "weights of a run"
+            )
+        place[leaf] = array
     return tree
 
 
 def write_json(path: str | os.PathLike, value: object) -> None:
     """Writes JSON, whole or not at all; NaN and infinity become null."""
+    write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
+    """What `write_json` writes."""
     text = json.dumps(_finite(value), indent=2, allow_nan=False)
-    write_bytes(path, (text + "\n").encode())
+    return (text + "\n").encode()
 
 
 def _finite(value: Any) -> Any:
@@ -135,11 +169,14 @@ def read_json(path: str | os.PathLike) -> Any:
         RecordError: the file is missing or is no JSON.
     """
     try:
-        return json.loads(Path(path).read_text())
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}; expected a JSON file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: {error}; expected a JSON file") from None
+        return json.loads(files.read_text(path))
+    except files.FileError as error:
+        raise RecordError(f"{error}; expected a JSON file") from None
+    # ValueError: no JSON, or a number of thousands of digits.
+    except (ValueError, RecursionError) as error:
+        raise RecordError(
+            f"{path}: {files.reason(error)}; expected a JSON file"
+        ) from None
 
 
 def git_commit(directory: str | os.PathLike) -> str | None:
@@ -190,11 +227,9 @@ class MetricsWriter:
 
     def __init__(self, directory: str | os.PathLike, *, keep: int = 0):
         path = Path(directory) / METRICS
-        lines: list[str] = []
-        if keep:
-            lines = path.read_text().splitlines(keepends=True)
-            if len(lines) < keep:
-                raise RecordError(f"{path}: {len(lines)} lines; expected {keep}")
+        lines = _metrics_lines(path) if keep else []
+        if len(lines) < keep:
+            raise RecordError(f"{path}: {len(lines)} lines; expected {keep}")
         write_bytes(path, "".join(lines[:keep]).encode())
         self._file = open(path, "a", buffering=1)  # noqa: SIM115 (closed by close)
 
@@ -202,9 +237,38 @@ class MetricsWriter:
         """Appends one line; floats keep every bit (repr round-trips)."""
         self._file.write(json.dumps(_finite(values), allow_nan=False) + "\n")
 
+    def sync(self) -> None:
+        """Has all lines reach the disk."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def count_metrics(directory: str | os.PathLike) -> int:
+    """Updates that `metrics.jsonl` tells of, up to a torn or missing line."""
+    return len(_metrics_lines(Path(directory) / METRICS))
+
+
+def _metrics_lines(path: Path) -> list[str]:
+    """The lines of updates 1, 2, ... as far as they are whole and in order."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    found: list[str] = []
+    for line in lines:
+        try:
+            whole = (
+                line.endswith(b"\n") and json.loads(line)["update"] == len(found) + 1
+            )
+        except (ValueError, KeyError, TypeError):
+            whole = False
+        if not whole:
+            break
+        found.append(line.decode())
+    return found
 
 
 @dataclass(frozen=True)
@@ -230,23 +294,44 @@ def read_run(directory: str | os.PathLike) -> Run:
     """
     directory = Path(directory)
     manifest = read_json(directory / MANIFEST)
+    if not isinstance(manifest, dict):
+        raise RecordError(f"{directory / MANIFEST}: expected an object")
     path = directory / METRICS
     try:
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}; expected metrics") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: {error}; expected JSON lines") from None
+        rows = [json.loads(line) for line in files.read_text(path).splitlines()]
+    except files.FileError as error:
+        raise RecordError(f"{error}; expected metrics") from None
+    except (ValueError, RecursionError) as error:
+        raise RecordError(
+            f"{path}: {files.reason(error)}; expected JSON lines"
+        ) from None
     if not rows:
         raise RecordError(f"{path}: empty; expected one object an update")
-    names = rows[0].keys()
-    metrics = {
+    return Run(directory, manifest, _columns(path, rows))
+
+
+def _columns(path: Path, rows: list[Any]) -> dict[str, np.ndarray]:
+    """Metrics by name, each `[updates]`; null is NaN."""
+    names = rows[0].keys() if isinstance(rows[0], dict) else ()
+    for number, row in enumerate(rows, 1):
+        values = list(row.values()) if isinstance(row, dict) else [""]
+        if not all(map(_is_metric, values)) or not names or row.keys() != names:
+            raise RecordError(
+                f"{path}: line {number}: expected an object of numbers, with the names "
+                "of the first"
+            )
+    return {
         name: np.asarray(
             [np.nan if row[name] is None else row[name] for row in rows], np.float64
         )
         for name in names
     }
-    return Run(directory, manifest, metrics)
+
+
+def _is_metric(value: Any) -> bool:
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return value is None or isinstance(value, float)
 
 
 def check_comparable(runs: list[Run]) -> None:

@@ -1,4 +1,7 @@
+import errno
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,3 +96,29 @@ def test_metrics_can_be_continued(tmp_path):
     assert records.read_run(run.directory).metrics["loss"].tolist() == [3, 2, 7]
     with pytest.raises(records.RecordError, match="expected 9"):
         records.MetricsWriter(run.directory, keep=9)
+
+
+def test_a_write_reaches_the_disk_before_its_name_does(tmp_path, monkeypatch):
+    """Content, then name, then the folder: what a power failure leaves is whole."""
+    seen = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (seen.append("fsync"), fsync(fd)))
+    monkeypatch.setattr(
+        os, "replace", lambda *a: (seen.append(Path(a[0]).name), replace(*a))
+    )
+    records.write_bytes(tmp_path / "x", b"1")
+    records.write_bytes(tmp_path / "x", b"2")
+    assert [name for name in seen if name == "fsync"] == ["fsync"] * 4
+    assert seen[0] == seen[2] == "fsync"
+    # Two writers at once would not take each other's file.
+    assert seen[1] != seen[4]
+    assert {name.split(".")[1] for name in (seen[1], seen[4])} == {"x"}
+
+
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
+    records.write_bytes(tmp_path / "x", b"old")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(full))
+    with pytest.raises(OSError, match="No space"):
+        records.write_bytes(tmp_path / "x", b"new")
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x", b"old")]

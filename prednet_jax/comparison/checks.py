@@ -1,7 +1,7 @@
 """What the runs of a comparison would refuse, refused before the first one starts."""
 
 from prednet_jax import data, process
-from prednet_jax.comparison.design import Design
+from prednet_jax.comparison.design import Design, Plan
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 from prednet_jax.training import loop
@@ -19,28 +19,50 @@ def check(design: Design) -> None:
         UserError: the root is no directory, an arm wants more processors than there
             are, or the frames of a network cannot be opened or do not fill one window.
     """
-    if design.root.exists() and not design.root.is_dir():
-        raise UserError(f"workdir={design.root}: a file; expected a directory")
     for arm in design.chosen:
-        if arm.threads is None:
-            continue
-        try:
-            process.check_threads(arm.threads)
-        except UserError as error:
-            raise UserError(f"arm={arm.name!r}: {error}") from None
-    for task in design.tasks:
-        _check_source(design, task)
+        check_threads(arm.name, arm.threads)
+    check_sources(design)
 
 
-def _check_source(design: Design, task: Task) -> None:
+def check_threads(arm: str, threads: int | None) -> None:
+    """Refuses an arm that wants more processors than this machine has.
+
+    Args:
+        arm: its name.
+        threads: processors that its runs are confined to; None: all.
+
+    Raises:
+        UserError: there are not so many.
+    """
+    if threads is None:
+        return
+    try:
+        process.check_threads(threads)
+    except UserError as error:
+        raise UserError(f"arm={arm!r}: {error}") from None
+
+
+def check_sources(plan: Plan) -> None:
+    """Refuses a root that is no directory, and frames that no network can be shown.
+
+    Raises:
+        UserError: as `check`.
+    """
+    if plan.root.exists() and not plan.root.is_dir():
+        raise UserError(f"workdir={plan.root}: a file; expected a directory")
+    for task in plan.tasks:
+        _check_source(plan, task)
+
+
+def _check_source(plan: Plan, task: Task) -> None:
     """Opens a network's frames and plans its updates, as `train.py` does."""
     height, width, channels = task.frame
     try:
         source = data.open_source(
-            design.data_of(task), height=height, width=width, channels=channels
+            plan.data_of(task), height=height, width=width, channels=channels
         )
         loop.frame_schedule(
-            task, source, window=design.window, updates=design.updates_of(task)
+            task, source, window=plan.window, updates=plan.updates_of(task)
         )
     except UserError as error:
         field = "data" if task.windowed else "images"

@@ -1,6 +1,5 @@
-"""What is run: networks, arms, seeds, and the exact command of each process."""
+"""What is run: networks, arms, seeds."""
 
-import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from prednet_jax import device, statistics
 from prednet_jax.comparison import arms
 from prednet_jax.comparison.arms import Arm
+from prednet_jax.comparison.jobs import Job
 from prednet_jax.errors import UserError, open_unit, whole
 from prednet_jax.tasks import Task
 
@@ -18,60 +18,20 @@ ALWAYS = (arms.CONTROL, arms.TREATMENT)
 _RATE, _START = 5e9, 12.0
 
 
-@dataclass(frozen=True)
-class Job:
-    """One process: one draw of one arm of one network, all its seeds.
-
-    Attributes:
-        task: the network.
-        arm: the arm.
-        draw: number of the noise draw, from 0.
-        seeds: root seeds, trained one after the other.
-        folder: where the runs lie, `folder/seed_N` each.
-        command: arguments of the Python interpreter.
-    """
-
-    task: Task
-    arm: Arm
-    draw: int
-    seeds: tuple[int, ...]
-    folder: Path
-    command: tuple[str, ...]
-
-    @property
-    def model(self) -> str:
-        """Name of the network."""
-        return self.task.name
-
-    @property
-    def shown(self) -> str:
-        """The exact command line, environment in front."""
-        variables = [f"{k}={v}" for k, v in self.arm.environment]
-        return shlex.join([*variables, "python", *self.command])
-
-    def run_folder(self, seed: int) -> Path:
-        """The directory of one seed's run."""
-        return self.folder / f"seed_{seed}"
-
-
 @dataclass(frozen=True, kw_only=True)
-class Design:
-    """A comparison, whole.
+class Plan:
+    """Networks and how each is trained, in whatever arm.
 
     Attributes:
-        root: directory of the comparison.
+        root: directory of everything that is written.
         script: path of `train.py`, as the commands name it.
-        tasks: networks to compare, each name once.
-        arms: names of arms; `ALWAYS` are added in front.
-        first_seed: the first root seed.
-        seeds: number of seeds: first_seed, first_seed + 1, ...
+        tasks: the networks, each name once.
         data: frames of networks that see windows; None: each one's own.
         images: images of networks that see one per update; None: each one's own.
         window: transitions per update.
         updates: updates of networks that see windows.
         image_updates: updates of networks that see images.
         last: the metric is the mean loss of this last fraction of the updates.
-        margin: of equivalence, as a fraction of the control's mean metric.
 
     Raises:
         UserError: a value is outside what is accepted.
@@ -80,31 +40,71 @@ class Design:
     root: Path
     script: str
     tasks: tuple[Task, ...]
-    arms: tuple[str, ...] = ()
-    first_seed: int = 3000
-    seeds: int = 8
     data: str | None = None
     images: str | None = None
     window: int = 10
     updates: int = 400
     image_updates: int = 500
     last: float = 0.2
-    margin: float = statistics.MARGIN_FRACTION
 
     def __post_init__(self) -> None:
-        whole("first_seed", self.first_seed, 0)
-        whole("seeds", self.seeds, 2)
         whole("window", self.window, 2)
         for name in ("updates", "image_updates"):
             whole(name, getattr(self, name), 5)
         if not 0 < self.last <= 1:
             raise UserError(f"last={self.last}: expected a fraction in (0, 1]")
-        open_unit("margin", self.margin)
         names = [task.name for task in self.tasks]
         if not names or len(set(names)) < len(names):
             raise UserError(
                 f"models={','.join(names)}: expected at least one, each once"
             )
+
+    def flags(self, task: Task, draw: int) -> tuple[str, ...]:
+        """Flags of `train.py` that all arms of a network share, for a noise draw."""
+        found = [
+            *task.flags(),
+            f"--updates={self.updates_of(task)}",
+            f"--data={self.data_of(task)}",
+        ]
+        if task.windowed:
+            found.append(f"--window={self.window}")
+        if draw:
+            found.append(f"--draw={draw}")
+        return tuple(found)
+
+    def data_of(self, task: Task) -> str:
+        """Frames of a network, as `train.py --data`."""
+        return (self.data if task.windowed else self.images) or task.data
+
+    def updates_of(self, task: Task) -> int:
+        """Updates of a network."""
+        return self.updates if task.windowed else self.image_updates
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design(Plan):
+    """A comparison, whole.
+
+    Attributes:
+        arms: names of arms; `ALWAYS` are added in front.
+        first_seed: the first root seed.
+        seeds: number of seeds: first_seed, first_seed + 1, ...
+        margin: of equivalence, as a fraction of the control's mean metric.
+
+    Raises:
+        UserError: a value is outside what is accepted.
+    """
+
+    arms: tuple[str, ...] = ()
+    first_seed: int = 3000
+    seeds: int = 8
+    margin: float = statistics.MARGIN_FRACTION
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("first_seed", self.first_seed, 0)
+        whole("seeds", self.seeds, 2)
+        open_unit("margin", self.margin)
         _ = self.chosen
 
     @cached_property
@@ -139,29 +139,17 @@ class Design:
         folder = self.root / "runs" / task.name / arm.name
         if draw:
             folder /= f"draw_{draw}"
-        command = [
-            self.script,
-            *task.flags(),
-            f"--seeds={','.join(map(str, seeds))}",
-            f"--workdir={folder}",
-            f"--updates={self.updates_of(task)}",
-            f"--data={self.data_of(task)}",
-        ]
-        if task.windowed:
-            command.append(f"--window={self.window}")
-        if draw:
-            command.append(f"--draw={draw}")
-        elif arm.examples:
-            command.append("--examples=6")
-        return Job(task, arm, draw, seeds, folder, (*command, *arm.flags))
-
-    def data_of(self, task: Task) -> str:
-        """Frames of a network, as `train.py --data`."""
-        return (self.data if task.windowed else self.images) or task.data
-
-    def updates_of(self, task: Task) -> int:
-        """Updates of a network."""
-        return self.updates if task.windowed else self.image_updates
+        examples = ("--examples=6",) if arm.examples and not draw else ()
+        return Job(
+            task=task,
+            arm=arm,
+            draw=draw,
+            seeds=seeds,
+            folder=folder,
+            script=self.script,
+            flags=(*self.flags(task, draw), *examples, *arm.flags),
+            threads=arm.threads,
+        )
 
     def metric_updates(self, task: Task) -> int:
         """How many last updates the metric averages."""

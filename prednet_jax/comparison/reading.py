@@ -8,12 +8,12 @@ import jax
 import numpy as np
 
 from prednet_jax import records
+from prednet_jax.comparison import receipts
 from prednet_jax.comparison.arms import Arm
-from prednet_jax.comparison.design import Job
+from prednet_jax.comparison.jobs import Job
+from prednet_jax.comparison.receipts import EXAMPLES
 from prednet_jax.noise import variability
 from prednet_jax.training import loop
-
-EXAMPLES = "examples.npz"
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,18 @@ class ArmRuns:
         return self.job.arm
 
     def metric(self, last: int) -> np.ndarray:
-        """Mean loss of the last updates of each run, `[seeds]`."""
-        return np.asarray([run.metrics["loss"][-last:].mean() for run in self.runs])
+        """Mean loss of the last updates of each run, `[seeds]`; NaN if it diverged."""
+        return np.asarray([_mean(run, last) for run in self.runs])
 
     def weights(self, place: int) -> np.ndarray:
         """Final weights of the run at a place in `job.seeds`, float64, flat."""
         return _flat(records.read_tree(self.runs[place].directory / records.WEIGHTS))
 
     def final_bits(self) -> np.ndarray:
-        """SHA-256 of each run's final weights, `[seeds]`."""
-        return np.asarray([run.manifest["final_params_sha256"] for run in self.runs])
+        """SHA-256 of each run's final weights, `[seeds]`; empty if it diverged."""
+        return np.asarray(
+            [run.manifest.get("final_params_sha256", "") for run in self.runs]
+        )
 
     def fingerprints(self) -> dict[str, dict[str, str]]:
         """Of initial weights and data order, by seed."""
@@ -80,10 +82,10 @@ def read(jobs: list[Job]) -> list[ArmRuns]:
     """The runs of jobs of one network.
 
     Raises:
-        RecordError: a record is missing, or arms did not start alike.
+        RecordError: a run is not whole or not its job's, or arms did not start alike.
     """
     found = [
-        ArmRuns(job, tuple(records.read_run(job.run_folder(s)) for s in job.seeds))
+        ArmRuns(job, tuple(receipts.verified(job, seed) for seed in job.seeds))
         for job in jobs
     ]
     records.check_comparable([run for arm in found for run in arm.runs])
@@ -146,6 +148,12 @@ def distance_over_travelled(
         apart = np.linalg.norm(treatment.weights(place) - end)
         found.append(float(apart / np.linalg.norm(end - start)))
     return found
+
+
+def _mean(run: records.Run, last: int) -> float:
+    if receipts.FAILURE in run.manifest:
+        return float("nan")
+    return float(run.metrics["loss"][-last:].mean())
 
 
 def _flat(params: dict) -> np.ndarray:

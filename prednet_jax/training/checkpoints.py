@@ -1,37 +1,78 @@
 """Train states on disk, through orbax.
 
-`directory/checkpoints/{update}` holds the whole TrainState after that update: weights,
+`directory/checkpoints/{update}/` holds the whole TrainState after that update: weights,
 optimiser moments, carried state, number of updates. Nothing else is needed to go on,
 since data order and noise are functions of the seed and the update's number.
+
+Beside orbax's files lies `digest.json` with two SHA-256: of the state's arrays (names,
+types, shapes and bytes), taken before they were written, and of the files. Files that
+have changed are never parsed, and a state that has another digest is never used: orbax
+does not notice most flipped bits. A checkpoint is written under another name, reaches
+the disk, and then gets its own.
 """
 
+import errno
+import hashlib
 import os
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from prednet_jax import records
 from prednet_jax.records import RecordError
 from prednet_jax.training.truncated import TrainState
 
-FOLDER = "checkpoints"
+FOLDER, DIGEST = "checkpoints", "digest.json"
 
 
-def save(directory: str | os.PathLike, state: TrainState) -> Path:
+class DamagedError(RecordError):
+    """A checkpoint is not what was saved."""
+
+
+def save(
+    directory: str | os.PathLike, state: TrainState, *, loss: float | None = None
+) -> Path:
     """Saves the state under its number of updates; whole or not at all.
 
     Args:
         directory: the run's directory.
         state: the state to save.
+        loss: mean loss of the updates since the checkpoint before, by which `prune`
+            knows the best.
 
     Returns:
         Where it was saved.
+
+    Raises:
+        OSError: the disk is full, or cannot be written.
     """
-    path = Path(directory).resolve() / FOLDER / str(int(state.update))
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path, _tree(jax.tree.map(np.asarray, state)), force=True)
+    tree = _tree(jax.tree.map(np.asarray, state))
+    folder = Path(directory).resolve() / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / str(int(state.update))
+    temporary = _aside(path)
+    try:
+        _write(temporary, tree)
+        digest = {
+            "state_sha256": records.fingerprint(tree),
+            "files_sha256": _files_digest(temporary),
+            "loss": loss,
+        }
+        records.write_json(temporary / DIGEST, digest)
+        _sync(temporary)
+        if path.exists():  # damaged, or of the same update before an interruption
+            remove(path)
+        os.replace(temporary, path)
+    except BaseException:
+        for left in folder.glob(f"{temporary.name}*"):  # orbax has a name of its own
+            shutil.rmtree(left, ignore_errors=True)
+        raise
+    records.sync(folder)
     return path
 
 
@@ -44,7 +85,7 @@ def updates(directory: str | os.PathLike) -> list[int]:
 
 
 def restore(directory: str | os.PathLike, update: int, like: TrainState) -> TrainState:
-    """Reads a state back.
+    """Reads a state back and compares it with its digest.
 
     Args:
         directory: the run's directory.
@@ -52,6 +93,7 @@ def restore(directory: str | os.PathLike, update: int, like: TrainState) -> Trai
         like: a state of the same structure, for shapes and types.
 
     Raises:
+        DamagedError: the files are not those that were saved.
         RecordError: there is no such checkpoint, or it is of another network.
     """
     path = Path(directory).resolve() / FOLDER / str(update)
@@ -60,14 +102,77 @@ def restore(directory: str | os.PathLike, update: int, like: TrainState) -> Trai
             f"{path}: no such checkpoint; expected one of {updates(directory)}"
         )
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _tree(like))
+    digest = _digest(path)
+    if digest.get("files_sha256") != _files_digest(path):
+        raise DamagedError(f"{path}: damaged; its files are not those that were saved")
     try:
         with ocp.StandardCheckpointer() as checkpointer:
             tree = checkpointer.restore(path, shapes)
     except (ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise RecordError(f"{path}: not a state of this network ({first})") from None
+    if digest.get("state_sha256") != records.fingerprint(tree):
+        raise DamagedError(f"{path}: damaged; another state than was saved")
+    for name, shape in shapes.items():
+        if (tree[name].shape, tree[name].dtype) != (shape.shape, shape.dtype):
+            raise RecordError(
+                f"{path}: not a state of this network (an array is {tree[name].shape}, "
+                f"expected {shape.shape})"
+            )
     leaves = jax.tree.leaves(tree)
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def newest(
+    folders: dict[int, Path], like: dict[int, TrainState], at_most: int
+) -> tuple[int, dict[int, TrainState]]:
+    """The last update of which every run has a good checkpoint, with the states.
+
+    A damaged one is named on stderr and left as it is.
+
+    Args:
+        folders: directories of runs that go on together, by any number.
+        like: of each, a state of the same structure.
+        at_most: later updates are not looked at.
+
+    Returns:
+        The update and its states; 0 and `like` itself where there is none.
+    """
+    saved = set.intersection(*(set(updates(f)) for f in folders.values()))
+    for update in sorted(saved, reverse=True):
+        if update > at_most:
+            continue
+        try:
+            found = {n: restore(folders[n], update, like[n]) for n in folders}
+        except DamagedError as error:
+            print(f"{error}; not used", file=sys.stderr)
+            continue
+        return update, found
+    return 0, like
+
+
+def prune(directory: str | os.PathLike, keep: int, best: int = 0) -> None:
+    """Removes all checkpoints but the last and the best ones.
+
+    Args:
+        directory: the run's directory.
+        keep: how many of the last stay; 0: all of them.
+        best: how many more stay, those of the lowest loss.
+    """
+    if not keep:
+        return
+    older = updates(directory)[:-keep]
+    folder = Path(directory) / FOLDER
+    by_loss = sorted(older, key=lambda update: _loss(folder / str(update)))
+    for update in by_loss[best:]:
+        remove(folder / str(update))
+
+
+def remove(path: Path) -> None:
+    """Removes a checkpoint: at once for who looks for it, then its files."""
+    aside = _aside(path)
+    os.replace(path, aside)
+    shutil.rmtree(aside)
 
 
 def clear(directory: str | os.PathLike) -> None:
@@ -75,11 +180,59 @@ def clear(directory: str | os.PathLike) -> None:
     shutil.rmtree(Path(directory) / FOLDER, ignore_errors=True)
 
 
-def drop_after(directory: str | os.PathLike, update: int) -> None:
-    """Removes the checkpoints of later updates than this one."""
-    for later in updates(directory):
-        if later > update:
-            shutil.rmtree(Path(directory) / FOLDER / str(later))
+def sweep(directory: str | os.PathLike) -> None:
+    """Removes what an interruption left under other names. For who holds the run."""
+    folder = Path(directory) / FOLDER
+    for left in folder.glob(".*.tmp*") if folder.is_dir() else ():
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _aside(path: Path) -> Path:
+    """A name that is no checkpoint's, and no other process's."""
+    token = f"{os.getpid()}.{os.urandom(4).hex()}"
+    return path.with_name(f".{path.name}.{token}.tmp")
+
+
+def _write(path: Path, tree: dict) -> None:
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(path, tree)
+    except Exception as error:
+        # Not an OSError where the file is written by tensorstore.
+        if isinstance(error, OSError) or "No space left" not in str(error):
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+
+
+def _sync(folder: Path) -> None:
+    """Has every file below a directory reach the disk, and the names of all."""
+    for path in (*folder.rglob("*"), folder):
+        records.sync(path)
+
+
+def _files_digest(folder: Path) -> str:
+    """SHA-256 over the names and the content of all files but the digest's own."""
+    whole = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != DIGEST:
+            with open(path, "rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            whole.update(f"{path.relative_to(folder)} {content}\n".encode())
+    return whole.hexdigest()
+
+
+def _digest(path: Path) -> dict[str, Any]:
+    """What `digest.json` says; nothing where it is missing or damaged."""
+    try:
+        found = records.read_json(path / DIGEST)
+    except RecordError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _loss(path: Path) -> float:
+    loss = _digest(path).get("loss")
+    return loss if isinstance(loss, float) else float("inf")
 
 
 def _tree(state: TrainState) -> dict:

@@ -1,29 +1,52 @@
 """Many seeds or streams in one program, as runs on disk (`train.py --replicas`)."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from prednet_jax import data, records
+from prednet_jax import data, locks
 from prednet_jax.errors import UserError
-from prednet_jax.training import checkpoints, replicas
+from prednet_jax.training import checkpoints, loop, manifests, replicas
+from prednet_jax.training import folders as places
+from prednet_jax.training.folders import Begun
+from prednet_jax.training.interruption import Interruption
+from prednet_jax.training.keeping import Keeper
 from prednet_jax.training.layout import Layout, layout
 from prednet_jax.training.observe import progress, traced
-from prednet_jax.training.runs import (
-    Clock,
-    Prepared,
-    Recipe,
-    finish,
-    make_manifest,
-    open_folder,
-    prepare,
-)
+from prednet_jax.training.recipe import Prepared, Recipe, prepare
+from prednet_jax.training.runs import check_same, check_unchanged, look, saved
 from prednet_jax.training.truncated import TrainState
 
 
-def train(recipe: Recipe, folders: Mapping[int, Path], mode: str) -> None:
+class _Replica(NamedTuple):
+    """A run that this process holds a part of.
+
+    Attributes:
+        source: its frames.
+        sources: its streams of them.
+        found: schedule and weights.
+        manifest: of the run as it is asked for.
+        state: before the first update.
+    """
+
+    source: data.FrameSource
+    sources: list[data.FrameSource]
+    found: Prepared
+    manifest: dict
+    state: TrainState
+
+
+def train(
+    recipe: Recipe,
+    folders: Mapping[int, Path],
+    mode: str,
+    interruption: Interruption | None = None,
+) -> None:
     """Trains all seeds at once; each process writes the runs of those it holds.
 
     Devices and processes are set before (`process.split_cpu`, `join_processes`).
@@ -32,105 +55,145 @@ def train(recipe: Recipe, folders: Mapping[int, Path], mode: str) -> None:
         recipe: what the seeds share.
         folders: directory of each seed's run; the replicas in their order.
         mode: `auto`, `map` or `vmap`.
+        interruption: what notes signals; None: nothing does.
 
     Raises:
-        UserError: a value is outside what is accepted.
+        UserError: a value is outside what is accepted, or the directories hold runs
+            that cannot go on; nothing was written.
+        RunError: a training cannot go on.
     """
+    recipe.check_sizes(len(folders), together=True)
     place = layout(len(folders), recipe.batch)
     mode = replicas.resolve_mode(mode, jax.default_backend())
     recipe = dataclasses.replace(
         recipe, task=replicas.resolve_network(recipe.task, mode)
     )
     seeds, paths = list(folders), list(folders.values())
-    prepared = {n: _streams(recipe, seeds[n]) for n in place.local}
-    if recipe.resume:
-        _align([paths[n] for n in place.local], recipe.updates)
-    held, opened = {}, {}
-    for n, (_, sources, found) in prepared.items():
-        state = recipe.initial_state(seeds[n], found.weights)
-        if place.written(n):
-            manifest = make_manifest(recipe, seeds[n], sources, found)
-            manifest["layout"] = _described(place, mode)
-            done, state = open_folder(recipe, paths[n], manifest, state)
-            opened[n] = manifest, done
-        held[n] = replicas.Replica(seeds[n], state, sources, found.schedule)
+    written = {n: paths[n] for n in place.local if place.written(n)}
+    begun = look(recipe, written)
+    if written and all(old.finished for old in begun.values()):
+        return
+    _check_whole(written, begun)
+    held = {n: _replica(recipe, seeds[n], place, mode) for n in place.local}
     update = replicas.compile_update(
         recipe.task, recipe.optimizer, recipe.method, recipe.noise, place, mode
     )
-    clock = Clock()
-    writers = {
-        n: records.MetricsWriter(paths[n], keep=done) for n, (_, done) in opened.items()
-    }
-    begun = max((done for _, done in opened.values()), default=0)
-    states = _write_all(
-        recipe, paths, writers, replicas.train(update, place, held), begun
-    )
-    measured = clock.stop()
-    for n, (manifest, _) in opened.items():
-        params = replicas.replica_params(states, n)
-        finish(recipe, paths[n], manifest | measured, params, prepared[n][0])
-    print(
-        f"{len(opened)} x {recipe.updates} updates in {measured['wall_seconds']:.1f} s "
-        f"on {place.mesh.size} devices"
-    )
+    _check_program(recipe, update, place, next(iter(held.values())))
+    for n, old in begun.items():
+        check_same(recipe, paths[n], old, held[n].manifest, held[n].sources)
+    if written:
+        recipe.check_disk(list(written.values()), next(iter(held.values())).state)
+    with locks.hold(*written.values()):
+        check_unchanged(recipe, written, begun)
+        opened = {
+            n: (path, begun[n], held[n].manifest, held[n].state)
+            for n, path in written.items()
+        }
+        done, states, begin = places.enter(opened, overwrite=recipe.overwrite)
+        keepers = {n: Keeper(recipe, paths[n], begin[n], done) for n in written}
+        runs = {
+            n: replicas.Replica(
+                seeds[n], states.get(n, one.state), one.sources, one.found.schedule
+            )
+            for n, one in held.items()
+        }
+        steps = replicas.train(update, place, runs)
+        clock = manifests.Clock()
+        ends = _train_all(recipe, keepers, steps, runs, interruption or Interruption())
+        measured = clock.stop()
+        for n, keeper in keepers.items():
+            keeper.finish(ends[n], held[n].source, measured)
+    seconds, count = measured["wall_seconds"], place.mesh.size
+    made = f"{len(keepers)} x {recipe.updates} updates"
+    print(f"{made} in {seconds:.1f} s on {count} devices")
 
 
-def _streams(
-    recipe: Recipe, seed: int
-) -> tuple[data.FrameSource, list[data.FrameSource], Prepared]:
-    """A seed's source, its streams, and the schedule of each with the weights."""
+def _replica(recipe: Recipe, seed: int, place: Layout, mode: str) -> _Replica:
+    """A seed's source, its streams, the schedule of each, and where it starts."""
     found = prepare(recipe, seed)
     sources = data.streams(found.source, recipe.batch)
-    return found.source, sources, found._replace(schedule=recipe.schedule(sources[0]))
-
-
-def _described(place: Layout, mode: str) -> dict[str, object]:
-    return {
+    found = found._replace(schedule=recipe.schedule(sources[0]))
+    manifest = manifests.make(recipe, seed, sources, found)
+    manifest["layout"] = {
         "replicas": place.replicas,
         "batch": place.batch,
         "replica_mode": mode,
         "devices": place.mesh.size,
         "processes": jax.process_count(),
     }
+    state = recipe.initial_state(seed, found.weights)
+    return _Replica(found.source, sources, found, manifest, state)
 
 
-def _align(folders: list[Path], updates: int) -> None:
-    """Drops checkpoints that not all replicas have; refuses a run that is complete.
+def _check_whole(folders: Mapping[int, Path], begun: Mapping[int, Begun]) -> None:
+    """Refuses to go on where one run of several is lost.
 
-    An interruption between the saves of one update leaves some ahead of the others.
+    Raises:
+        UserError: some runs have checkpoints, and another was never begun.
     """
-    shared = set.intersection(*(set(checkpoints.updates(f)) for f in folders))
-    last = max(shared, default=0)
-    if last >= updates:
+    lost = [n for n, old in begun.items() if not old.manifest]
+    saved_runs = [n for n, folder in folders.items() if checkpoints.updates(folder)]
+    kept = [n for n in saved_runs if begun[n].manifest]
+    if lost and kept:
         raise UserError(
-            f"--updates={updates}: {folders[0].parent} has made them all; expected "
-            "more to go on"
+            f"--resume: {folders[lost[0]]} is no run, and {folders[kept[0]]} is one; "
+            "expected all of them, or none (--overwrite begins anew)"
         )
-    for folder in folders:
-        checkpoints.drop_after(folder, last)
 
 
-def _write_all(
+def _check_program(recipe: Recipe, update: Any, place: Layout, one: _Replica) -> None:
+    """Traces an update of all replicas, without running it."""
+    schedule = one.found.schedule
+    streams = place.replicas * place.batch
+    count = loop.windows_per_chunk(one.source, schedule.window, streams)
+    count = min(count, recipe.updates)
+
+    def shaped(*shape: int, dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((place.replicas, *shape), dtype)
+
+    states = jax.tree.map(lambda x: shaped(*x.shape, dtype=x.dtype), one.state)
+    frames = (schedule.window + 1, *recipe.task.frame)
+    update.eval_shape(
+        states,
+        shaped(place.batch, count, *frames, dtype=np.uint8),
+        np.int32(0),
+        shaped(count, dtype=np.bool_),
+        shaped(2, dtype=np.uint32),
+    )
+
+
+def _train_all(
     recipe: Recipe,
-    paths: list[Path],
-    writers: Mapping[int, records.MetricsWriter],
+    keepers: Mapping[int, Keeper],
     steps: Iterator,
-    begun: int,
-) -> TrainState:
-    """Trains to the end, writing metrics and checkpoints; the states at the end."""
-    name = f"{recipe.task.name} x {len(paths)}"
-    bar = progress(name, recipe.updates, begun, recipe.progress)
-    every = recipe.checkpoint_every
+    runs: Mapping[int, replicas.Replica],
+    interruption: Interruption,
+) -> dict[int, dict]:
+    """Trains to the end, each run's records written; the weights at the end."""
+    done = int(next(iter(runs.values())).state.update)
+    name = f"{recipe.task.name} x {len(keepers)}"
+    bar = progress(name, recipe.updates, done, recipe.progress)
+    # Where all updates were made before, as a killed process leaves them.
+    params = {n: run.state.params for n, run in runs.items()}
     try:
-        for states, lines in traced(steps, recipe.profile):
-            for n, writer in writers.items():
-                writer.write(**dataclasses.asdict(lines[n]))
-            if every and next(iter(lines.values())).update % every == 0:
-                for n in writers:
-                    checkpoints.save(paths[n], replicas.replica_state(states, n))
+        for after, lines in traced(steps, recipe.profile):
+            if recipe.checkpoint_every:
+                interruption.defer()
+            stop = interruption.noted is not None
+            for n, keeper in keepers.items():
+                keeper.see(
+                    lines[n],
+                    functools.partial(replicas.replica_state, after, n),
+                    now=stop,
+                )
+            update = next(iter(lines.values())).update
+            if stop:
+                interruption.obey(saved(next(iter(keepers.values())).folder, update))
+            if update == recipe.updates:
+                params = {n: replicas.replica_params(after, n) for n in keepers}
             bar.update()
     finally:
         bar.close()
-        for writer in writers.values():
-            writer.close()
-    return states
+        for keeper in keepers.values():
+            keeper.close()
+    return params

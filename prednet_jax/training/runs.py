@@ -1,297 +1,241 @@
-"""A training as a run on disk: its recipe, its directory, its records.
+"""Trainings as runs on disk, seed after seed (`train.py`).
 
-Everything that can be refused is refused by `prepare`, before a file is written.
+Everything that can be refused is refused before the first write: sizes from shapes, the
+directories, the data, and last the program itself, by tracing it.
 """
 
-import dataclasses
-import hashlib
-import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
+import jax
 import numpy as np
-import optax
 
-from prednet_jax import data, device, keys, optimizers, records, tasks
-from prednet_jax import noise as noise_lib
-from prednet_jax.errors import UserError, whole
-from prednet_jax.objectives import Method
+from prednet_jax import keys, locks, records, tasks
+from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
-from prednet_jax.training import checkpoints, loop, truncated
-from prednet_jax.training.examples import save_examples
-from prednet_jax.training.observe import TRACE_AFTER, progress, traced
+from prednet_jax.training import folders as places
+from prednet_jax.training import loop, manifests
+from prednet_jax.training.folders import Begun
+from prednet_jax.training.interruption import Interruption
+from prednet_jax.training.keeping import Keeper
+from prednet_jax.training.observe import progress, traced
+from prednet_jax.training.recipe import Prepared, Recipe, prepare
 from prednet_jax.training.truncated import TrainState
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """What all runs of one call share; they differ in their seed.
-
-    Attributes:
-        task: the network.
-        open_source: from a seed to its frames.
-        updates: to make, at least 1.
-        window: transitions per update, at least 2.
-        method: objective, targets, leak.
-        noise: noise spec, or None.
-        draw: number of the noise draw; 0 is that of every published run.
-        dtype: in which everything is computed, from `process.set_precision`.
-        learning_rate: constant rate of Adam; None: as the network was published.
-        weights: to start from; None: drawn from the seed.
-        batch: streams trained together.
-        checkpoint_every: updates between checkpoints; 0: none.
-        resume: whether to go on from the last checkpoint.
-        examples: frames to predict after training.
-        profile: directory for a trace of updates 3 to 5, or None.
-        progress: whether to show a progress bar.
-        flags: what the caller was asked for, for the manifest.
-
-    Raises:
-        UserError: a value is outside what is accepted.
-    """
-
-    task: Task
-    open_source: Callable[[int], data.FrameSource]
-    updates: int
-    window: int
-    method: Method = dataclasses.field(default_factory=Method)
-    noise: noise_lib.NoiseSpec | None = None
-    draw: int = 0
-    dtype: Any = np.float32
-    learning_rate: float | None = None
-    weights: dict | None = None
-    batch: int = 1
-    checkpoint_every: int = 0
-    resume: bool = False
-    examples: int = 0
-    profile: str | None = None
-    progress: bool = False
-    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        whole("updates", self.updates, 1)
-        whole("window", self.window, 2)
-        whole("batch", self.batch, 1)
-        for name in ("checkpoint_every", "examples", "draw"):
-            whole(name, getattr(self, name), 0)
-        if self.profile and self.updates <= TRACE_AFTER:
-            raise UserError(
-                f"updates={self.updates}: expected at least {TRACE_AFTER + 1} with "
-                "profile, whose trace begins then"
-            )
-        self.task.check(self.method)
-
-    @cached_property
-    def optimizer(self) -> optax.GradientTransformation:
-        """Of every run."""
-        if self.learning_rate is not None:
-            return optimizers.chainer_adam(self.learning_rate)
-        return self.task.optimizer(self.updates)
-
-    def schedule(self, source: data.FrameSource) -> data.Schedule:
-        """Which frames of a source, or of a stream of it, each update sees."""
-        return loop.frame_schedule(
-            self.task, source, window=self.window, updates=self.updates
-        )
-
-    def initial_state(self, seed: int, weights: dict) -> TrainState:
-        """The state before the first update."""
-        params = loop.prepare_params(weights, self.dtype, self.noise, seed)
-        return truncated.initial_train_state(
-            self.task, params, self.optimizer, batch=self.batch
-        )
-
-
-class Prepared(NamedTuple):
-    """What a seed is trained on.
-
-    Attributes:
-        source: the frames.
-        schedule: which of them each update sees.
-        weights: initial weights, float32.
-    """
-
-    source: data.FrameSource
-    schedule: data.Schedule
-    weights: dict
-
-
-def prepare(recipe: Recipe, seed: int) -> Prepared:
-    """Opens the data and draws the weights: everything that can be refused.
-
-    Raises:
-        UserError: a value is outside what is accepted.
-    """
-    keys.stream(seed, "init")
-    source = recipe.open_source(seed)
-    weights = recipe.weights
-    if weights is None:
-        weights = loop.initial_params(recipe.task, seed)
-    return Prepared(source, recipe.schedule(source), weights)
-
-
-def train(recipe: Recipe, folders: Mapping[int, Path]) -> None:
-    """Trains seeds one after the other.
+def train(
+    recipe: Recipe,
+    folders: Mapping[int, Path],
+    interruption: Interruption | None = None,
+) -> None:
+    """Trains seeds one after the other; those that are finished are left alone.
 
     Args:
         recipe: what they share.
         folders: directory of each seed's run.
+        interruption: what notes signals; None: nothing does.
 
     Raises:
-        UserError: a value is outside what is accepted.
+        UserError: a value is outside what is accepted, or a directory holds a run that
+            cannot go on; nothing was written.
+        RunError: a training cannot go on.
     """
-    prepared = {seed: prepare(recipe, seed) for seed in folders}
+    recipe.check_sizes(len(folders))
+    begun = look(recipe, folders)
+    left = {s: folder for s, folder in folders.items() if not begun[s].finished}
+    prepared = {seed: prepare(recipe, seed) for seed in left}
+    if not prepared:
+        return
     update = loop.compile_update(
         recipe.task, recipe.optimizer, recipe.method, recipe.noise
     )
+    recipe.check_disk(list(left.values()), _check_program(recipe, update, prepared))
+    opened = {}
+    for seed, found in prepared.items():
+        manifest = manifests.make(recipe, seed, [found.source], found)
+        check_same(recipe, left[seed], begun[seed], manifest, [found.source])
+        opened[seed] = manifest
+    with locks.hold(*left.values()):
+        check_unchanged(recipe, left, begun)
+        for seed, folder in left.items():
+            _train_one(
+                recipe,
+                update,
+                seed,
+                prepared[seed],
+                (folder, begun[seed], opened[seed]),
+                interruption or Interruption(),
+            )
+
+
+def look(recipe: Recipe, folders: Mapping[int, Path]) -> dict[int, Begun]:
+    """What was begun in the directories; of finished runs it is said.
+
+    Raises:
+        UserError: another process works in one, or holds a run that cannot go on.
+    """
+    found = {}
     for seed, folder in folders.items():
-        _train_one(recipe, update, seed, prepared[seed], folder)
+        locks.check(folder)
+        found[seed] = _begun(recipe, folder)
+    for seed, begun in found.items():
+        if begun.finished:
+            print(f"{folders[seed]}: finished, {recipe.updates} updates; nothing to do")
+    return found
+
+
+def check_unchanged(
+    recipe: Recipe, folders: Mapping[int, Path], begun: Mapping[int, Begun]
+) -> None:
+    """Looks again, when the directories are held.
+
+    Raises:
+        UserError: another process has worked there meanwhile.
+    """
+    for seed, folder in folders.items():
+        if _begun(recipe, folder) != begun[seed]:
+            raise UserError(f"{folder}: another process has just written there")
+
+
+def _begun(recipe: Recipe, folder: Path) -> Begun:
+    return places.begun(
+        folder,
+        updates=recipe.updates,
+        resume=recipe.resume,
+        overwrite=recipe.overwrite,
+    )
+
+
+def check_same(
+    recipe: Recipe, folder: Path, old: Begun, manifest: dict, sources: list
+) -> None:
+    """Refuses to go on with a run that began otherwise, or whose length decides.
+
+    Args:
+        recipe: of the run.
+        folder: its directory.
+        old: what was begun there.
+        manifest: of the run that is asked for.
+        sources: its streams of frames.
+
+    Raises:
+        UserError: it began otherwise, or a run of more updates is no longer one.
+    """
+    if not old.manifest:
+        return
+    schedule = recipe.schedule(sources[0], old.updates)
+    whole = recipe.schedule(sources[0])
+    order = manifests.order_digest(sources, schedule)
+    places.check_same(folder, old, manifest, order)
+    longer = (
+        f"--resume: updates={recipe.updates}: expected the {old.updates} of {folder}"
+    )
+    if not np.array_equal(schedule.start, whole.start[: old.updates]):
+        raise UserError(f"{longer}; more updates see other frames from the start")
+    if recipe.learning_rate is None and not _same_rates(recipe, old.updates):
+        raise UserError(
+            f"{longer}; the learning rate of {recipe.task.name} depends on the number "
+            "of updates"
+        )
+
+
+def _same_rates(recipe: Recipe, updates: int) -> bool:
+    """Whether a training of so many updates has the rates of the first of these."""
+    if updates == recipe.updates:
+        return True
+    rates = [recipe.task.adam(total).rate for total in (updates, recipe.updates)]
+    steps = np.arange(updates)
+    values = [np.asarray(rate(steps) if callable(rate) else rate) for rate in rates]
+    return bool(np.array_equal(values[0], values[1]))
+
+
+def _check_program(
+    recipe: Recipe, update: Callable, prepared: Mapping[int, Prepared]
+) -> TrainState:
+    """Traces an update, without running it: what it would refuse, it refuses here.
+
+    The trace is kept by JAX and used when the update is first called.
+
+    Returns:
+        Shapes and types of a state.
+    """
+    seed, found = next(iter(prepared.items()))
+    state = jax.eval_shape(lambda: recipe.initial_state(seed, found.weights))
+    window = found.schedule.window
+    count = min(loop.windows_per_chunk(found.source, window), recipe.updates)
+    chunk = jax.ShapeDtypeStruct((count, window + 1, *recipe.task.frame), np.uint8)
+    update.eval_shape(  # type: ignore[attr-defined]
+        state, chunk, np.int32(0), np.bool_(True), keys.stream(seed, "noise")
+    )
+    return state
 
 
 def _train_one(
-    recipe: Recipe, update: Callable, seed: int, found: Prepared, folder: Path
+    recipe: Recipe,
+    update: Callable,
+    seed: int,
+    found: Prepared,
+    place: tuple[Path, Begun, dict],
+    interruption: Interruption,
 ) -> None:
-    state = recipe.initial_state(seed, found.weights)
-    manifest = make_manifest(recipe, seed, [found.source], found)
-    done, state = open_folder(recipe, folder, manifest, state)
-    writer = records.MetricsWriter(folder, keep=done)
+    initial = recipe.initial_state(seed, found.weights)
+    done, states, manifest = places.enter(
+        {seed: (*place, initial)}, overwrite=recipe.overwrite
+    )
+    state: TrainState = states[seed]
+    keeper = Keeper(recipe, place[0], manifest[seed], done)
     name = f"{recipe.task.name} seed {seed}"
     bar = progress(name, recipe.updates, done, recipe.progress)
-    clock = Clock()
+    clock = manifests.Clock()
     try:
         steps = loop.train(
             update, state, found.source, found.schedule, seed=seed, draw=recipe.draw
         )
         for state, record in traced(steps, recipe.profile):
-            writer.write(**dataclasses.asdict(record))
-            if recipe.checkpoint_every and record.update % recipe.checkpoint_every == 0:
-                checkpoints.save(folder, state)
+            if recipe.checkpoint_every:
+                interruption.defer()
+            stop = interruption.noted is not None
+            keeper.see(record, functools.partial(_given, state), now=stop)
+            if stop:
+                interruption.obey(saved(place[0], record.update))
             bar.set_postfix(loss=f"{record.loss:.5f}", refresh=False)
             bar.update()
     finally:
         bar.close()
-        writer.close()
-    measured = clock.stop()
-    finish(recipe, folder, manifest | measured, state.params, found.source)
-    print(f"{folder}: {recipe.updates} updates in {measured['wall_seconds']:.1f} s")
+        keeper.close()
+    keeper.finish(state.params, found.source, clock.stop())
+    interruption.obey(saved(place[0], recipe.updates))
 
 
-class Clock:
-    """Wall and processor time since it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter(), time.process_time()
-
-    def stop(self) -> dict[str, float]:
-        """What a manifest says of the time."""
-        wall = time.perf_counter() - self._start[0]
-        parallelism = (time.process_time() - self._start[1]) / wall
-        return {"wall_seconds": wall, "processor_seconds_per_second": parallelism}
+def _given(state: TrainState) -> TrainState:
+    return state
 
 
-def make_manifest(
-    recipe: Recipe, seed: int, sources: Sequence[data.FrameSource], found: Prepared
-) -> dict[str, Any]:
-    """What a run's manifest says before it starts.
-
-    Args:
-        recipe: of the run.
-        seed: of the run.
-        sources: its streams of frames; the schedule is that of each.
-        found: the schedule and the initial weights.
-    """
-    orders = [data.order_fingerprint(source, found.schedule) for source in sources]
-    spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
-    algorithms = recipe.task.algorithms(recipe.dtype)
-    return {
-        "git_commit": records.git_commit(Path(__file__).parent),
-        "versions": records.versions(),
-        "device": device.description(),
-        "measured_parallelism": device.measured_parallelism(),
-        "flags": dict(recipe.flags),
-        "network": recipe.task.network(),
-        "environment": records.environment(),
-        "prng": keys.IMPLEMENTATION,
-        **({"convolutions": algorithms} if algorithms else {}),
-        "model": recipe.task.name,
-        "seed": seed,
-        "data": sources[0].name,
-        "updates": recipe.updates,
-        "noise": noise_lib.format(spec, defaults=True),
-        "noise_draw": recipe.draw,
-        "initial_params_sha256": records.fingerprint(found.weights),
-        "data_order_sha256": _joined(orders),
-    }
-
-
-def _joined(digests: list[str]) -> str:
-    """One SHA-256 for several; of one, itself."""
-    if len(digests) == 1:
-        return digests[0]
-    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
-
-
-def open_folder(
-    recipe: Recipe, folder: Path, manifest: dict, state: TrainState
-) -> tuple[int, TrainState]:
-    """Makes a run's directory; the updates done there, and the state after them.
-
-    Raises:
-        UserError: a run cannot be resumed there.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    done = _resumed(folder, manifest) if recipe.resume else 0
-    if recipe.resume:
-        state = checkpoints.restore(folder, done, state)
-    else:
-        checkpoints.clear(folder)
-    records.write_json(folder / records.MANIFEST, manifest)
-    return done, state
-
-
-def _resumed(folder: Path, manifest: dict) -> int:
-    """The last saved update of a run that began as `manifest` says.
-
-    Raises:
-        UserError: nothing was saved, or the run began otherwise.
-    """
-    saved = checkpoints.updates(folder)
-    if not saved:
-        raise UserError(
-            f"--resume: no checkpoint in {folder}; expected a run with "
-            "--checkpoint_every"
-        )
-    old = records.read_json(folder / records.MANIFEST)
-    # Manifests of before had no noise.
-    old.setdefault("noise", manifest["noise"])
-    for field in ("initial_params_sha256", "data_order_sha256", "noise"):
-        if old.get(field) != manifest[field]:
-            raise UserError(
-                f"--resume: {field} {manifest[field]}; expected the "
-                f"{old.get(field)} of {folder}"
-            )
-    return saved[-1]
-
-
-def finish(
-    recipe: Recipe, folder: Path, manifest: dict, params: dict, source: data.FrameSource
-) -> None:
-    """Writes weights, examples, and the manifest with what is known at the end."""
-    if recipe.examples:
-        save_examples(folder, recipe.task, params, source, recipe.examples)
-    records.write_tree(folder / records.WEIGHTS, params)
-    end = {"final_params_sha256": records.fingerprint(params)}
-    records.write_json(folder / records.MANIFEST, manifest | end)
+def saved(folder: Path, update: int) -> str:
+    """What an interrupted run says."""
+    return f"{folder} is saved after update {update}; --resume goes on"
 
 
 def saved_weights(folder: Path) -> tuple[Task, dict]:
     """Network and final weights of a run.
 
     Raises:
-        UserError: the directory is no finished run.
+        UserError: the directory is no finished run, or its weights are damaged.
     """
     manifest = records.read_json(folder / records.MANIFEST)
-    task = tasks.recorded(manifest["model"], manifest["network"])
-    return task, records.read_tree(folder / records.WEIGHTS)
+    try:
+        task = tasks.recorded(manifest["model"], manifest["network"])
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder / records.MANIFEST}: not that of a run ({error!r})"
+        ) from None
+    if "final_params_sha256" not in manifest:
+        raise UserError(f"{folder}: the run is not finished; --resume goes on with it")
+    params = records.read_tree(folder / records.WEIGHTS)
+    if records.fingerprint(params) != manifest["final_params_sha256"]:
+        raise UserError(
+            f"{folder / records.WEIGHTS}: damaged; its SHA-256 is not the one in "
+            f"{records.MANIFEST}"
+        )
+    return task, params

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import comparison, device, noise, records, tasks
-from prednet_jax.comparison import Role, execution
+from prednet_jax.comparison import Role
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 
 PREDNET = tasks.of(PredNetConfig(channels=(3, 6, 12), height=24, width=32))
@@ -134,9 +134,10 @@ def test_a_failing_arm_is_named(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("import sys; print('broken on purpose'); sys.exit(3)")
     plan = comparison.Design(root=tmp_path / "out", script=str(script), tasks=BOTH)
+    (ended,) = filter(None, comparison.execute(plan.runs()[:1], processes=1))
     failed = r"float32 .* status 3 \(broken on purpose\)"
-    with pytest.raises(execution.ProcessError, match=failed):
-        comparison.execute(plan.runs()[0])
+    with pytest.raises(comparison.ProcessError, match=failed):
+        raise ended.error
 
 
 def test_arms_by_pattern():

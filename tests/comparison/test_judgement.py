@@ -1,12 +1,14 @@
 """From runs on disk to a verdict: contrasts, losses, controls, what is left out."""
 
+import json
 import shutil
+import zlib
 
 import numpy as np
 import pytest
 
 from prednet_jax import comparison, device, records, statistics, tasks
-from prednet_jax.comparison import contrasts, judgement, reading
+from prednet_jax.comparison import contrasts, judgement, reading, receipts
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.report.tables import arms_list, text_table
 
@@ -23,19 +25,28 @@ ARMS = ("threads_1", "gaussian_1", "stale_targets")
 @pytest.fixture(autouse=True)
 def _start_at_zero(monkeypatch):
     """Initial weights that stand for those of a network."""
-    start = {"w": np.zeros(2)}
+    start = {"w": np.zeros(3)}
     monkeypatch.setattr(reading.loop, "initial_params", lambda task, seed: start)
 
 
 def design(root, task=PREDNET, arms=ARMS, seeds=30):
     return comparison.Design(
-        root=root, script="train.py", tasks=(task,), arms=arms, seeds=seeds
+        root=root,
+        script="train.py",
+        tasks=(task,),
+        arms=arms,
+        seeds=seeds,
+        updates=10,
+        image_updates=10,
     )
 
 
 def write_runs(job, losses, *, weights="same", end=(3.0, 4.0)):
     """One run per seed whose loss is constant at `losses[seed]`."""
     for seed, loss in zip(job.seeds, losses, strict=True):
+        # Other bits in every run, at no distance.
+        name = f"{job.arm.name}{job.draw}{seed}".encode()
+        params = {"w": np.asarray([*end, 1e-300 * zlib.crc32(name)])}
         folder = job.run_folder(seed)
         folder.mkdir(parents=True)
         records.write_json(
@@ -43,9 +54,10 @@ def write_runs(job, losses, *, weights="same", end=(3.0, 4.0)):
             {
                 "model": job.model,
                 "seed": seed,
+                "flags": job.chosen,
                 "initial_params_sha256": f"{weights}{seed}",
                 "data_order_sha256": f"data{seed}",
-                "final_params_sha256": f"{job.arm.name}{job.draw}{seed}",
+                "final_params_sha256": records.fingerprint(params),
                 "noise": "none",
                 "device": {"threads": 2, "kind": "some kind"},
                 "measured_parallelism": 1.9,
@@ -53,11 +65,12 @@ def write_runs(job, losses, *, weights="same", end=(3.0, 4.0)):
                 "git_commit": "abc",
             },
         )
-        records.write_tree(folder / records.WEIGHTS, {"w": np.asarray(end)})
+        records.write_tree(folder / records.WEIGHTS, params)
         writer = records.MetricsWriter(folder)
         for i in range(10):
             writer.write(update=i + 1, loss=float(loss), seconds=0.1)
         writer.close()
+        receipts.seal(job, seed)
 
 
 def simulated(root, *, task=PREDNET, arms=ARMS, seeds=30, apart=(3.0, 5.0), **effects):
@@ -151,15 +164,18 @@ def test_draws_are_averaged_within_a_seed(tmp_path):
 
 
 def diverge(job, seed):
-    """Makes the last loss of a run one that is not finite."""
-    path = job.run_folder(seed) / records.METRICS
-    lines = path.read_text().splitlines()
-    lines[-1] = lines[-1].replace('"loss": 0', '"loss": null, "was": 0')
+    """A run whose last loss is not finite, trained to its end all the same."""
+    folder = job.run_folder(seed)
+    path = folder / records.METRICS
+    *lines, last = path.read_text().splitlines()
+    lines.append(json.dumps(json.loads(last) | {"loss": None}))
     path.write_text("\n".join(lines) + "\n")
-    # Training goes on to its end with weights that are no numbers.
-    records.write_tree(
-        job.run_folder(seed) / records.WEIGHTS, {"w": np.full(2, np.nan)}
-    )
+    params = {"w": np.full(3, np.nan)}
+    records.write_tree(folder / records.WEIGHTS, params)
+    manifest = records.read_json(folder / records.MANIFEST)
+    end = {"final_params_sha256": records.fingerprint(params)}
+    records.write_json(folder / records.MANIFEST, manifest | end)
+    receipts.seal(job, seed)
 
 
 def test_a_diverged_seed_of_the_question_leaves_it_open(tmp_path):
@@ -218,6 +234,7 @@ def test_predictions_are_compared_pixel_by_pixel(tmp_path):
                 if job.arm.name != "float32":
                     predictions[0, 0, 0, 0] = 0.75
                 np.savez(job.run_folder(seed) / "examples.npz", predictions=predictions)
+                receipts.seal(job, seed)
     rows = {row["treatment"]: row["variability"] for row in judged(plan)["contrasts"]}
     assert rows["reduction_order"] == pytest.approx(
         {"v_ermv": 0.5 / 24, "v_c": 1 / 24, "l2": 0.25, "churn": 1 / 24}

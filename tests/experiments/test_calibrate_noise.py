@@ -81,14 +81,14 @@ def test_spread_by_hand():
         calibration.spread([first])
 
 
-def test_each_probe_holds_the_reduction_it_names():
+def test_each_holds_the_reduction_it_names():
     """And no other float reduction: its variation is that of one primitive."""
-    for probe in calibration.probes("tiny"):
-        (path,) = calibration.perturbed_paths(probe, ReductionOrder())
-        name = probe.name.split(" ")[0].replace("conv", "conv_general_dilated")
+    for reduction in calibration.reductions("tiny"):
+        (path,) = calibration.perturbed_paths(reduction, ReductionOrder())
+        name = reduction.name.split(" ")[0].replace("conv", "conv_general_dilated")
         assert name in path
 
 
 def test_unknown_shapes_are_refused():
     with pytest.raises(ValueError, match="shapes='large': expected one of tiny"):
-        calibration.probes("large")
+        calibration.reductions("large")

@@ -13,8 +13,9 @@ import pytest
 from prednet_jax import records, tasks
 from prednet_jax.objectives import Method
 
-ROOT = Path(__file__).parents[2]
-NAME = "tests.experiments.tiny_task:TINY"
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+NAME = "tiny_task:TINY"
 
 
 def run(script, *arguments):
@@ -23,7 +24,7 @@ def run(script, *arguments):
         capture_output=True,
         text=True,
         check=False,
-        cwd=ROOT,
+        cwd=HERE,
     )
 
 
@@ -70,7 +71,7 @@ def test_it_gets_the_same_arms_and_a_verdict(tmp_path):
 
 
 def test_the_default_loss_is_that_of_the_window(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.syspath_prepend(str(HERE))
     task = tasks.load(NAME)
     params = task.init_params(jax.random.key(0))
     frames = jax.random.uniform(jax.random.key(1), (5, 1, *task.frame))
@@ -98,7 +99,7 @@ def test_the_default_loss_is_that_of_the_window(monkeypatch):
 
 
 def test_predictions_are_of_the_frame_itself(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.syspath_prepend(str(HERE))
     task = tasks.load(NAME)
     params = task.init_params(jax.random.key(0))
     frames = jax.random.uniform(jax.random.key(1), (4, *task.frame))
@@ -115,6 +116,6 @@ def test_predictions_are_of_the_frame_itself(monkeypatch):
     [("objective", "errors"), ("truncation_leak", True), ("layer_weights", (1.0,))],
 )
 def test_what_is_prednets_own_is_refused(monkeypatch, option, value):
-    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.syspath_prepend(str(HERE))
     with pytest.raises(ValueError, match=f"{option}=.* applies to prednet"):
         tasks.load(NAME).check(Method(**{option: value}))

@@ -1,12 +1,13 @@
 """train.py as a user runs it: in a process of its own, tiny."""
 
 import json
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tensorboardX.proto import event_pb2
 
 SCRIPTS = Path(__file__).parents[2] / "experiments"
 TINY = (
@@ -115,23 +116,6 @@ def test_records_name_the_algorithm_of_each_convolution(runs, tmp_path):
     assert chosen["float32"].keys() == chosen["float64"].keys()
 
 
-def test_resumed_run_ends_in_the_same_bits(runs, tmp_path):
-    """A run that stopped after its checkpoint at update 3 goes on from there."""
-    folder = tmp_path / "r"
-    shutil.copytree(runs / "again", folder)
-    shutil.rmtree(folder / "checkpoints" / "6")
-    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_text("".join(lines[:4]))
-    trained(*TINY, f"--workdir={folder}", "--resume")
-    assert metrics(folder) == metrics(runs / "again")
-    found, whole = manifest(folder), manifest(runs / "again")
-    assert found["final_params_sha256"] == whole["final_params_sha256"]
-    done = run(*TINY, f"--workdir={folder}", "--resume", "--noise=ulp")
-    assert done.returncode == 2
-    assert "--resume: noise ulp:" in done.stderr
-    assert manifest(folder)["noise"] == "none"
-
-
 def test_one_thread_is_really_one(tmp_path):
     trained(*TINY, f"--workdir={tmp_path}/one", "--threads=1")
     found = manifest(tmp_path / "one")
@@ -157,7 +141,7 @@ def test_one_thread_is_really_one(tmp_path):
         (["--data=/no/such/place"], "/no/such/place"),
         (["--noise=quantum"], "quantum"),
         (["--seed=-1"], "seed=-1"),
-        (["--init_weights=/no/such/file"], "/no/such/file: No such file"),
+        (["--init_weights=/no/such/file"], "/no/such/file: no such file"),
         (["--replicas=2", "--seeds=0,1"], "--seeds: expected --replicas=N"),
         (["--replicas=3", "--devices=2"], "replicas=3 with batch=1 on 2 devices"),
         (["--batch=0"], "--batch=0: expected a whole number, at least 1"),
@@ -176,6 +160,47 @@ def test_mistakes_end_in_one_line_and_status_two(refused, tmp_path, flags, messa
     folder = tmp_path / "never"
     refused(message, "train.py", *TINY, f"--workdir={folder}", *flags)
     assert not folder.exists()
+
+
+def events(folder):
+    """Scalars of a run's TensorBoard files: {name: [(update, value)]}."""
+    found = {}
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        content = path.read_bytes()
+        while content:
+            # A record: its length, a checksum, the event, a checksum.
+            size = int.from_bytes(content[:8], "little")
+            event = event_pb2.Event.FromString(content[12 : 12 + size])
+            for value in event.summary.value:
+                row = (event.step, value.simple_value)
+                found.setdefault(value.tag, []).append(row)
+            content = content[16 + size :]
+    return found
+
+
+def test_tensorboard_has_what_the_metrics_have(runs):
+    rows, found = metrics(runs / "again"), events(runs / "again")
+    names = {"loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm"}
+    assert set(found) == names
+    for name in names:
+        expected = [(row["update"], pytest.approx(row[name])) for row in rows]
+        assert found[name] == expected
+
+
+def test_a_preset_sets_what_is_not_given_and_the_last_line_says_how_far_it_got(
+    tmp_path,
+):
+    folder = tmp_path / "run"
+    small = ("--channels=3,4", "--height=8", "--width=8", "--updates=2")
+    done = trained("--preset=quick", *small, f"--workdir={folder}")
+    flags = manifest(folder)["flags"]
+    assert (flags["window"], flags["updates"], flags["height"]) == (10, 2, 8)
+    last = done.stdout.strip().splitlines()[-1]
+    assert re.search(r"loss \d+\.\d\d of copying the last frame's; python", last)
+    assert f"predict.py --weights={folder}" in last
+    # The run goes on as it was begun, not as the preset says.
+    again = trained("--resume", f"--workdir={folder}")
+    assert "finished, 2 updates; nothing to do" in again.stdout
 
 
 BROKEN = """

@@ -96,8 +96,7 @@ def window_gradient(
             state,
             frames[:, None],
             jnp.asarray(first),
-            targets=targets,
-            truncation_leak=leak,
+            truncated.Method(targets=targets, truncation_leak=leak),
         )
 
     return run(PARAMS, frames)
@@ -156,8 +155,7 @@ def test_errors_objective_of_a_first_window_is_the_published_loss():
         prednet.initial_state(config, 1),
         window,
         jnp.asarray(True),
-        objective="errors",
-        layer_weights=(1.0, 0.1),
+        truncated.Method(objective="errors", layer_weights=(1.0, 0.1)),
     )
     expected = objectives.error_loss(
         params, config, FRAMES[:4, None], layer_weights=(1.0, 0.1)

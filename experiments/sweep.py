@@ -1,0 +1,196 @@
+r"""Trains networks x arms x seeds x settings, on this machine or on many.
+
+    python experiments/sweep.py --workdir=runs/sweep
+    python experiments/sweep.py --models=prednet --arms=float32,reduction_order \
+        --seeds=0,1,2,3 --workdir=runs/sweep --address=head:6379
+
+Every run is a process of its own (`experiments/train.py`), with its own threads and
+flags. Ray starts them: on this machine, unless --address names a cluster. A run that
+has finished is never made again, and one that was lost is; so after an interruption the
+same command goes on. The result is WORKDIR/runs.parquet, a row for each run.
+docs/sweeps.md shows how one study runs on several machines.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import _cli
+import _flags
+from absl import flags
+
+from prednet_jax import comparison, data, device, locks, tasks
+from prednet_jax.comparison import checks, children, live, on_ray, sweeps
+from prednet_jax.errors import UserError
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list(
+    "models",
+    ["prednet"],
+    f"Networks: {', '.join(tasks.NAMED)}, or module:object, as in train.py.",
+)
+flags.DEFINE_list(
+    "arms",
+    ["float32", "reduction_order"],
+    f"Arms, of {', '.join(comparison.NAMES)}.",
+)
+flags.DEFINE_list("seeds", ["0", "1"], "Root seeds of weights, data and noise.")
+flags.DEFINE_integer("draws", 1, "Noise draws of arms whose noise is random.")
+flags.DEFINE_multi_string(
+    "setting",
+    [""],
+    "More flags of train.py, as 'learning_rate=0.01 window=5'. Given several times, "
+    "every run is made with each.",
+)
+flags.DEFINE_list(
+    "hardware",
+    ["cpu", "gpu"],
+    "Where arms run: cpu or gpu: any machine that has one; gpu:NAME, threads:N: a "
+    "machine whose Ray offers a custom resource of this name. CPU arms run on every "
+    "cpu and threads:N that is named, the arms gpu and gpu_deterministic on every gpu.",
+)
+flags.DEFINE_integer("threads", 1, "Processors of a run on a CPU, enforced.")
+flags.DEFINE_string(
+    "address",
+    on_ray.LOCAL,
+    "Ray: local, started for this sweep; HOST:PORT of a cluster; auto, the cluster of "
+    "this machine. none: no Ray, this machine alone.",
+)
+flags.DEFINE_integer("retries", 3, "How often a run that was lost is tried again.")
+flags.DEFINE_list("channels", ["3", "6", "12"], "Widths of PredNet's layers.")
+flags.DEFINE_integer("height", 24, "Rows of a frame.")
+flags.DEFINE_integer("width", 32, "Columns of a frame.")
+flags.DEFINE_string(
+    "data", None, "Frames, as in train.py. Default: each network's own, as walk."
+)
+flags.DEFINE_string(
+    "images", None, "Images of networks that see one per update. Default: digits."
+)
+flags.DEFINE_integer("window", 10, "Transitions per update.")
+flags.DEFINE_integer("updates", 100, "Updates of networks that see windows.")
+flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
+flags.DEFINE_float("last", 0.2, "Endpoints are means over this last fraction.")
+flags.DEFINE_string("workdir", "runs/sweep", "Where to write.")
+flags.DEFINE_bool("dry_run", False, "Print the exact commands, no more.")
+
+
+def main(argv: list[str]) -> None:
+    """Checks, runs what is left, merges."""
+    del argv
+    sweep = make_sweep()
+    check(sweep)
+    locks.check(sweep.root)
+    jobs = sweep.jobs()
+    left, found = comparison.kept(jobs)
+    if FLAGS.dry_run:
+        for job in jobs:
+            print(job.shown)
+        return
+    print(comparison.said(found) or f"{len(jobs)} runs", flush=True)
+    path = sweep.root / sweeps.RESULT
+    with locks.hold(sweep.root):
+        rows, errors = execute(sweep, jobs, left)
+        for error in errors:
+            print(f"failed: {error}", file=sys.stderr)
+        if rows:
+            sweeps.merge(path, [rows[job] for job in jobs if job in rows])
+            print(f"{len(rows)} runs: {path}")
+    if errors:
+        print(
+            f"{len(errors)} of {len(jobs)} runs failed; the same command tries them "
+            "again",
+            file=sys.stderr,
+        )
+        mendable = all(isinstance(error, UserError) for error in errors)
+        raise SystemExit(2 if mendable else 1)
+
+
+def make_sweep() -> sweeps.Sweep:
+    """What the flags describe."""
+    frames, images = map(_absolute, (FLAGS.data, FLAGS.images))
+    channels = data.own_size(images or "digits")[2]
+    return sweeps.Sweep(
+        root=Path(FLAGS.workdir),
+        script=str(Path(__file__).with_name("train.py").absolute()),
+        tasks=tuple(_flags.small_task(m, channels=channels) for m in FLAGS.models),
+        arms=tuple(FLAGS.arms),
+        seeds=_flags.integers("seeds"),
+        draws=FLAGS.draws,
+        hardware=tuple(FLAGS.hardware),
+        settings=tuple(FLAGS.setting),
+        # Where a system cannot confine a process, a run has all processors.
+        threads=FLAGS.threads if hasattr(os, "sched_setaffinity") else None,
+        data=frames,
+        images=images,
+        window=FLAGS.window,
+        updates=FLAGS.updates,
+        image_updates=FLAGS.image_updates,
+        last=FLAGS.last,
+    )
+
+
+def _absolute(name: str | None) -> str | None:
+    """A source; a file by its whole path, since runs start in other directories."""
+    return os.path.abspath(name) if name and os.path.exists(name) else name
+
+
+def check(sweep: sweeps.Sweep) -> None:
+    """Refuses what cannot run, before anything is written."""
+    _flags.check_numbers(0, "retries")
+    checks.check_sources(sweep)
+    if FLAGS.address not in (on_ray.LOCAL, "none"):
+        return
+    for job in sweep.jobs():
+        checks.check_threads(job.arm.name, job.threads)
+        if job.arm.gpu and device.gpu_found() is None:
+            raise UserError(f"arm={job.arm.name!r}: no GPU found; expected --address")
+        if job.hardware.startswith("gpu:"):
+            raise UserError(
+                f"hardware={job.hardware!r}: expected --address of a cluster whose "
+                "machines say which GPU they have"
+            )
+
+
+def execute(
+    sweep: sweeps.Sweep, jobs: list[comparison.Job], left: list[comparison.Job]
+) -> tuple[dict[comparison.Job, dict], list[Exception]]:
+    """Runs what is left.
+
+    Returns:
+        A row for each run that is on disk, and what went wrong with others.
+    """
+    table = live.Table(jobs, sys.stdout)
+    rows: dict[comparison.Job, dict] = {}
+    errors: list[Exception] = []
+    for job in jobs:
+        if job not in left:
+            rows[job] = sweeps.row(job, FLAGS.last)
+            table.add(job, rows[job], fresh=False)
+    with contextlib.closing(_running(left)) as running:
+        for ended in running:
+            if ended is None:
+                table.beat()
+            elif ended.error is not None:
+                errors.append(ended.error)
+                table.add(ended.job, None)
+            else:
+                rows[ended.job] = sweeps.row(ended.job, FLAGS.last)
+                table.add(ended.job, rows[ended.job])
+    if not sys.stdout.isatty():
+        print(table)
+    return rows, errors
+
+
+def _running(left: list[comparison.Job]) -> Iterator[comparison.Ended | None]:
+    """The executor that --address names."""
+    if FLAGS.address == "none" or not left:
+        most = max((job.threads or 0 for job in left), default=0)
+        processes = children.parallel_runs(most)
+        return comparison.execute(left, processes=processes, retries=FLAGS.retries)
+    return on_ray.execute(left, address=FLAGS.address, retries=FLAGS.retries)
+
+
+if __name__ == "__main__":
+    _cli.run(main)

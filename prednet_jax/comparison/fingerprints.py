@@ -1,0 +1,76 @@
+"""What decides the numbers of a run, as one SHA-256.
+
+Two runs with one fingerprint are the same run: it need not be made again. Whatever
+might change a number is in it: flags, variables, the source of the package, versions,
+the kind of device.
+"""
+
+import functools
+import hashlib
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+from prednet_jax import records, tasks
+from prednet_jax.comparison.jobs import Job
+
+PACKAGE = Path(__file__).parents[1]
+VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
+
+
+def contents(job: Job, seed: int) -> dict[str, Any]:
+    """What the fingerprint of a run covers, as JSON has it.
+
+    Args:
+        job: the process.
+        seed: one of its seeds.
+    """
+    return {
+        "flags": dict(sorted(job.chosen.items())),
+        "seed": seed,
+        "environment": job.numbers_environment(),
+        "source": source(job.script) + _task_source(job.model),
+        "versions": _versions(),
+        "device": job.device,
+    }
+
+
+def digest(found: dict[str, Any]) -> str:
+    """SHA-256 of `contents`, 64 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    found = records.versions()
+    return {name: found[name] for name in VERSIONS}
+
+
+@functools.cache
+def source(script: str) -> str:
+    """SHA-256 of the package's Python files, the script, and its helpers `_*.py`."""
+    path = Path(script)
+    beside = [path, *sorted(path.parent.glob("_*.py"))]
+    found = hashlib.sha256()
+    for name, file in [
+        *(
+            (f.relative_to(PACKAGE).as_posix(), f)
+            for f in sorted(PACKAGE.rglob("*.py"))
+        ),
+        *((f"scripts/{f.name}", f) for f in beside if f.is_file()),
+    ]:
+        found.update(f"{name}:{file.stat().st_size};".encode())
+        found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+@functools.cache
+def _task_source(model: str) -> str:
+    """The same of a network from elsewhere; empty of one of this package."""
+    if model in tasks.NAMED:
+        return ""
+    spec = importlib.util.find_spec(model.partition(":")[0])
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        return ""
+    return "+" + hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()

@@ -1,0 +1,43 @@
+"""Runs a script that ends when the process that started it does.
+
+    python leash.py PROCESSORS SCRIPT [ARGUMENTS...]
+
+PROCESSORS are numbers such as 0,3 that the process is confined to; empty: all. Standard
+input is a pipe whose other end the parent alone holds. The kernel closes it whenever
+and however the parent ends, SIGKILL included, on Linux and macOS alike; a thread that
+reads it then kills this process. Nothing is ever written to the pipe.
+
+Standard library alone: this runs before anything else is imported.
+"""
+
+import os
+import runpy
+import signal
+import sys
+import threading
+
+
+def _end_with_the_parent(pipe: int) -> None:
+    while os.read(pipe, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Ties this process to its parent and becomes the script."""
+    processors, script, *arguments = sys.argv[1:]
+    # First: threads started later inherit the mask.
+    if processors:
+        os.sched_setaffinity(0, {int(number) for number in processors.split(",")})
+    pipe = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    threading.Thread(target=_end_with_the_parent, args=(pipe,), daemon=True).start()
+    sys.argv = [script, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

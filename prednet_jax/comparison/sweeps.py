@@ -1,0 +1,231 @@
+"""A sweep: networks x arms x hardware x settings x seeds, one process for each run.
+
+A run lies in `runs/MODEL/ARM/FINGERPRINT/seed_N`. Other flags, source or versions make
+another fingerprint, so nothing is written over what has ended.
+"""
+
+import io
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prednet_jax import records
+from prednet_jax.comparison import arms, fingerprints, receipts
+from prednet_jax.comparison.arms import Arm
+from prednet_jax.comparison.design import Plan
+from prednet_jax.comparison.jobs import Job
+from prednet_jax.errors import UserError, whole
+from prednet_jax.tasks import Task
+
+RESULT = "runs.parquet"
+#: What a manifest says that no two runs share; columns of their own.
+TIMINGS = ("wall_seconds", "processor_seconds_per_second", "measured_parallelism")
+_ENDPOINTS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
+_DIGESTS = ("initial_params_sha256", "data_order_sha256", "final_params_sha256")
+# What a sweep sets itself.
+_OWN = frozenset(
+    {
+        "batch",
+        "draw",
+        "model",
+        "noise",
+        "overwrite",
+        "replicas",
+        "resume",
+        "seed",
+        "seeds",
+        "threads",
+        "workdir",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Plan):
+    """What is asked for.
+
+    Attributes:
+        arms: names of arms.
+        seeds: root seeds.
+        draws: noise draws of arms whose noise is random.
+        hardware: where arms run: `cpu`, `gpu` (any machine), `gpu:NAME` or `threads:N`
+            (a machine that offers this). GPU arms run on the GPUs, others elsewhere.
+        settings: more flags of `train.py`, each as `name=value name=value`.
+        threads: processors of a run on a CPU, unless its arm or `threads:N` says;
+            None: all of them.
+
+    Raises:
+        UserError: a value is outside what is accepted.
+    """
+
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    draws: int = 1
+    hardware: tuple[str, ...] = ("cpu", "gpu")
+    settings: tuple[str, ...] = ("",)
+    threads: int | None = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("draws", self.draws, 1)
+        if self.threads is not None:
+            whole("threads", self.threads, 1)
+        for name in ("arms", "seeds", "hardware", "settings"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise UserError(
+                    f"{name}={','.join(map(str, values))}: expected at least one, each "
+                    "once"
+                )
+        for name in self.hardware:
+            _check_hardware(name)
+        for text in self.settings:
+            _setting(text)
+        for arm in self.chosen:
+            if not any(_meets(arm, name) for name in self.hardware):
+                kind = "gpu or gpu:NAME" if arm.gpu else "cpu"
+                raise UserError(
+                    f"hardware={','.join(self.hardware)}: none for arm {arm.name}; "
+                    f"expected {kind} too"
+                )
+
+    @cached_property
+    def chosen(self) -> tuple[Arm, ...]:
+        """The arms."""
+        return tuple(map(arms.arm, self.arms))
+
+    def jobs(self) -> list[Job]:
+        """Every run, seed by seed so that a sweep cut short has whole seeds."""
+        return [
+            self._job(task, arm, draw, seed, hardware, setting)
+            for task in self.tasks
+            for seed in self.seeds
+            for arm in self.chosen
+            for hardware in self.hardware
+            if _meets(arm, hardware)
+            for setting in self.settings
+            for draw in range(self.draws if arm.draws > 1 else 1)
+        ]
+
+    def _job(
+        self, task: Task, arm: Arm, draw: int, seed: int, hardware: str, setting: str
+    ) -> Job:
+        kind, _, named = hardware.partition(":")
+        threads = None if arm.gpu else arm.threads or self.threads
+        if kind == "threads":
+            threads = int(named)
+        confined = (f"--threads={threads}",) if threads else ()
+        job = Job(
+            task=task,
+            arm=arm,
+            draw=draw,
+            seeds=(seed,),
+            folder=self.root,
+            script=self.script,
+            flags=(*self.flags(task, draw), *confined, *_setting(setting), *arm.flags),
+            threads=threads,
+            hardware=hardware if named else "",
+            setting=setting,
+        )
+        name = fingerprints.digest(fingerprints.contents(job, seed))[:12]
+        return replace(job, folder=self.root / "runs" / task.name / arm.name / name)
+
+
+def _check_hardware(name: str) -> None:
+    if not re.fullmatch(r"cpu|gpu|gpu:\S+|threads:[1-9]\d*", name):
+        raise UserError(f"hardware={name!r}: expected cpu, gpu, gpu:NAME or threads:N")
+
+
+def _meets(arm: Arm, hardware: str) -> bool:
+    """Whether an arm runs there. One with threads of its own wants any machine."""
+    kind = hardware.partition(":")[0]
+    return (kind == "gpu") == arm.gpu and (kind != "threads" or arm.threads is None)
+
+
+def _setting(text: str) -> tuple[str, ...]:
+    """The flags of a setting."""
+    for word in text.split():
+        match = re.fullmatch(r"([a-z]\w*)=\S+", word)
+        if match is None or match[1] in _OWN:
+            raise UserError(
+                f"setting={text!r}: {word}; expected name=value of train.py, none of "
+                f"{', '.join(sorted(_OWN))}"
+            )
+    return tuple(f"--{word}" for word in text.split())
+
+
+def row(job: Job, last: float) -> dict[str, Any]:
+    """One run as a row of the merged result.
+
+    Args:
+        job: a job of one seed, whose run has ended.
+        last: endpoints are means over this last fraction of the updates.
+
+    Raises:
+        RecordError: the run is not whole, or not the job's.
+    """
+    (seed,) = job.seeds
+    run = receipts.verified(job, seed)
+    count = max(1, round(last * job.updates))
+    diverged = receipts.FAILURE in run.manifest
+    lost = np.flatnonzero(~np.isfinite(run.metrics["loss"]))
+    first = int(lost[0]) + 1 if len(lost) else None
+    if diverged and first is None:
+        first = len(run.metrics["loss"])
+    receipt = records.read_json(run.directory / receipts.RECEIPT)
+    found = {
+        "model": job.model,
+        "arm": job.arm.name,
+        "hardware": job.hardware,
+        "setting": job.setting,
+        "seed": seed,
+        "draw": job.draw,
+        "settings": json.dumps(job.chosen, sort_keys=True),
+        "updates": job.updates,
+    }
+    for name in _ENDPOINTS:
+        values = run.metrics.get(name)
+        mean = np.nan if values is None or diverged else values[-count:].mean()
+        found[name] = float(mean) if np.isfinite(mean) else None
+    found["diverged_at"] = first
+    found["fingerprint"] = receipt["fingerprint"]
+    manifest = dict(run.manifest)
+    found |= {name: manifest.get(name) for name in _DIGESTS}
+    found |= {name: manifest.pop(name, None) for name in TIMINGS}
+    found["manifest"] = json.dumps(manifest, sort_keys=True)
+    return found
+
+
+def merge(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes the merged result, whole or not at all.
+
+    Raises:
+        UserError: pyarrow is not installed.
+    """
+    pyarrow, parquet = _arrow()
+    text, number, whole_number = pyarrow.string(), pyarrow.float64(), pyarrow.int64()
+    kinds = dict.fromkeys(("seed", "draw", "updates", "diverged_at"), whole_number)
+    kinds |= dict.fromkeys((*_ENDPOINTS, *TIMINGS), number)
+    rows = list(rows)
+    schema = pyarrow.schema([(name, kinds.get(name, text)) for name in rows[0]])
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist(rows, schema), buffer)
+    records.write_bytes(path, buffer.getvalue())
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(
+            f"{RESULT}: pyarrow is not installed; expected it (pip install "
+            "'prednet-jax[sweep]')"
+        ) from None
+    return pyarrow, pyarrow.parquet

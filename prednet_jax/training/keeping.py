@@ -1,0 +1,127 @@
+"""What is kept of a run while it goes on: a line an update, and checkpoints."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from prednet_jax import data, records
+from prednet_jax.errors import RunError
+from prednet_jax.training import checkpoints
+from prednet_jax.training.events import EventWriter
+from prednet_jax.training.examples import save_examples
+from prednet_jax.training.guards import Guard
+from prednet_jax.training.loop import UpdateRecord
+from prednet_jax.training.recipe import Recipe
+from prednet_jax.training.truncated import TrainState
+
+
+class Keeper:
+    """Writes one run's records, and ends it where they are not numbers any more.
+
+    The state after the last update is always kept, whatever `checkpoint_every`.
+
+    Args:
+        recipe: of the run.
+        folder: its directory.
+        manifest: as written when it began.
+        done: updates made before.
+    """
+
+    def __init__(
+        self, recipe: Recipe, folder: Path, manifest: dict[str, Any], done: int
+    ):
+        self.folder = folder
+        self._recipe, self._manifest, self._saved = recipe, manifest, done
+        self._writer = records.MetricsWriter(folder, keep=done)
+        self._events = EventWriter(folder, done=done)
+        self._guard = Guard(folder, recipe.updates)
+        self._losses: list[float] = []
+        self._beside: list[tuple[float, float | None]] = []
+
+    def see(
+        self, record: UpdateRecord, state: Callable[[], TrainState], *, now: bool
+    ) -> None:
+        """Writes an update.
+
+        Args:
+            record: of the update.
+            state: gives the state after it.
+            now: whether a checkpoint is wanted whatever its number.
+
+        Raises:
+            RunError: the loss, the gradient or the final state is not finite.
+        """
+        self._writer.write(**dataclasses.asdict(record))
+        self._events.write(record)
+        self._losses.append(record.loss)
+        self._beside.append((record.loss, record.copy_last_frame_loss))
+        every, last = self._recipe.checkpoint_every, self._recipe.updates
+        try:
+            self._guard.see(record, state)
+            if record.update == last:
+                # Of several processes none holds a whole state.
+                if jax.process_count() == 1:
+                    self._guard.end(state())
+                    self._save(record.update, state())
+            elif now or (every and record.update % every == 0):
+                self._save(record.update, state())
+        except RunError as error:
+            kept = f"; checkpoint {self._saved} is kept" if self._saved else ""
+            failed = self._manifest | {"failure": f"{error}{kept}"}
+            records.write_json(self.folder / records.MANIFEST, failed)
+            raise RunError(f"{error}{kept}") from None
+
+    def _save(self, update: int, state: TrainState) -> None:
+        # A checkpoint promises the lines of its updates.
+        self._writer.sync()
+        checkpoints.save(self.folder, state, loss=float(np.mean(self._losses)))
+        checkpoints.prune(
+            self.folder, self._recipe.keep_checkpoints, self._recipe.keep_best
+        )
+        self._saved = update
+        self._losses.clear()
+
+    def close(self) -> None:
+        """Closes the metrics."""
+        self._writer.close()
+        self._events.close()
+
+    def finish(
+        self, params: dict, source: data.FrameSource, measured: dict[str, float]
+    ) -> None:
+        """Writes examples, weights, and last the manifest, which says that all is done.
+
+        Args:
+            params: the trained weights.
+            source: the run's frames.
+            measured: what `Clock.stop` gave.
+        """
+        if self._recipe.examples:
+            save_examples(
+                self.folder, self._recipe.task, params, source, self._recipe.examples
+            )
+        records.write_tree(self.folder / records.WEIGHTS, params)
+        end: dict[str, Any] = {"final_params_sha256": records.fingerprint(params)}
+        if self._guard.warnings:
+            end["warnings"] = self._guard.warnings
+        records.write_json(
+            self.folder / records.MANIFEST, self._manifest | measured | end
+        )
+        print(
+            f"{self.folder}: {self._recipe.updates} updates in "
+            f"{measured['wall_seconds']:.1f} s{self._reached()}; python "
+            f"experiments/predict.py --weights={self.folder} shows what it predicts"
+        )
+
+    def _reached(self) -> str:
+        """How far the training got: its last loss beside that of copying."""
+        last = self._beside[-max(1, len(self._beside) // 5) :]
+        copied = [copy for _, copy in last if copy is not None]
+        if not copied or not np.mean(copied):
+            return ""
+        loss = np.mean([loss for loss, copy in last if copy is not None])
+        return f", loss {loss / np.mean(copied):.2f} of copying the last frame's"

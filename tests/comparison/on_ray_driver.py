@@ -1,0 +1,26 @@
+"""Runs three stand-ins for a training through Ray; the first waits to be killed.
+
+python on_ray_driver.py FOLDER
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_execution import job
+
+from prednet_jax import comparison
+from prednet_jax.comparison import on_ray
+
+root = Path(sys.argv[1])
+jobs = [
+    dataclasses.replace(found, flags=(*found.flags, f"--waits_once={root}/first"))
+    for found in (job(root / f"job_{i}", seeds=(i,), threads=1) for i in range(3))
+]
+ended = list(filter(None, on_ray.execute(jobs)))
+assert sorted(one.job.seeds for one in ended) == [(0,), (1,), (2,)], ended
+assert not any(one.error for one in ended), ended
+assert comparison.kept(jobs) == ([], {"kept": 3})
+print("every run once")

@@ -1,0 +1,185 @@
+"""Children have what is theirs, and end with whoever started them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prednet_jax import comparison, records, tasks
+from prednet_jax.comparison import children, reading, receipts
+from prednet_jax.config import PredNetConfig
+
+SCRIPT = Path(__file__).with_name("fake_train.py")
+PREDNET = tasks.of(PredNetConfig(channels=(3, 4), height=16, width=16))
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
+
+# Starts a job that goes on for ever, in as many forks of itself as there are folders.
+PARENT = """
+import os, signal, sys
+from pathlib import Path
+# Where the tests run in the background, Ctrl-C and hanging up may be ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+sys.path.insert(0, sys.argv[1])
+from test_execution import job
+from prednet_jax import comparison
+
+for place in sys.argv[2:]:
+    pid = os.fork()
+    if not pid:
+        for _ in comparison.execute([job(Path(place), "for_ever")], processes=1):
+            pass
+    print(pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def job(root, noise="none", seeds=(0, 1), **changes):
+    return comparison.Job(
+        task=PREDNET,
+        arm=comparison.arm("float32"),
+        draw=0,
+        seeds=seeds,
+        folder=root,
+        script=str(SCRIPT),
+        flags=(*PREDNET.flags(), "--updates=5", f"--noise={noise}"),
+        **changes,
+    )
+
+
+def wait_until(condition, seconds=30):
+    """Whether it came true within that time."""
+    end = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+def alive(pid):
+    """Whether a process runs; a zombie does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][1] != "Z"
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_children_end_with_their_parent_however_it_ends(tmp_path):
+    places = [tmp_path / number.name for number in SIGNALS]
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(SCRIPT.parent), *map(str, places)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as starter:
+        parents = [int(starter.stdout.readline()) for _ in places]
+        started = [place / "process" for place in places]
+        assert wait_until(lambda: all(f.exists() and f.read_text() for f in started))
+        found = [int(file.read_text()) for file in started]
+        assert all(map(alive, found))
+        for number, parent in zip(SIGNALS, parents, strict=True):
+            os.kill(parent, number)
+        assert wait_until(lambda: not any(map(alive, found)))
+        starter.stdin.close()
+
+
+def test_closing_the_iterator_ends_the_children(tmp_path):
+    running = comparison.execute([job(tmp_path, "for_ever")], processes=1)
+    assert next(running) is None
+    started = tmp_path / "process"
+    assert wait_until(lambda: started.exists() and started.read_text())
+    child = int(started.read_text())
+    running.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_a_killed_job_is_tried_again_for_what_it_had_not_finished(tmp_path):
+    lost = job(tmp_path, "dies_at_1")
+    (ended,) = filter(None, comparison.execute([lost], processes=1, retries=2))
+    assert isinstance(ended.error, comparison.ProcessError)
+    assert "status -9" in str(ended.error)
+    # Seed 0 had ended, and was made once.
+    started = (tmp_path / "started.txt").read_text().split()
+    assert started == ["0", "1", "1", "1"]
+    assert receipts.verified(lost, 0).manifest["seed"] == 0
+    assert receipts.kept([lost]) == ([lost.of(1)], {"kept": 1, "unfinished": 1})
+
+
+def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
+    diverging = job(tmp_path, "diverges_at_0")
+    (ended,) = filter(None, comparison.execute([diverging], processes=1))
+    assert ended == comparison.Ended(diverging)
+    assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
+    assert comparison.kept([diverging]) == ([], {"kept": 2})
+    found = reading.ArmRuns(
+        diverging, tuple(receipts.verified(diverging, seed) for seed in (0, 1))
+    )
+    np.testing.assert_array_equal(found.metric(2), [np.nan, 0.5])
+    # Only what is not finite ends early.
+    path = tmp_path / "seed_0" / records.METRICS
+    path.write_text(path.read_text().replace("null", "0.5"))
+    with pytest.raises(records.RecordError, match="3 updates; expected 5"):
+        receipts.verified(diverging, 0)
+
+
+def test_an_interrupted_comparison_goes_on(tmp_path):
+    both = job(tmp_path)
+    (ended,) = filter(None, comparison.execute([both.of(0)], processes=1))
+    assert ended.error is None
+    left, reasons = comparison.kept([both])
+    assert (left, comparison.said(reasons)) == ([both.of(1)], "1 of 2 runs kept")
+    (ended,) = filter(None, comparison.execute(left, processes=1))
+    assert ended.error is None
+    assert comparison.kept([both]) == ([], {"kept": 2})
+    assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
+
+
+def test_a_run_that_is_not_whole_is_no_success(tmp_path):
+    short = job(tmp_path, seeds=(0,))
+    script = tmp_path / "forgets.py"
+    script.write_text(SCRIPT.read_text().replace('int(flags["updates"])', "3"))
+    other = comparison.Job(**vars(short) | {"script": str(script)})
+    (ended,) = filter(None, comparison.execute([other], processes=1))
+    assert isinstance(ended.error, records.RecordError)
+    assert "3 updates; expected 5" in str(ended.error)
+
+
+def test_a_child_has_the_variables_of_its_job_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_caller=1")
+    monkeypatch.setenv("HOME", "/of/the/machine")
+    asked = job(tmp_path).environment()
+    assert asked["XLA_FLAGS"] == "--xla_of_the_caller=1"
+    # Another process launches it, a worker of Ray.
+    monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_worker=1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("RAY_JOB_ID", "7")
+    found = children.environment(asked)
+    assert found["XLA_FLAGS"] == "--xla_of_the_caller=1"
+    assert found["JAX_PLATFORMS"] == "cpu"
+    assert found["HOME"] == "/of/the/machine"
+    assert not {"OMP_NUM_THREADS", "RAY_JOB_ID"} & set(found)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity masks")
+def test_two_children_do_not_share_a_processor(tmp_path):
+    mine = os.sched_getaffinity(0)
+    with children.processors(1) as one, children.processors(1) as other:
+        assert {int(one), int(other)} <= mine
+        assert (one != other) == (len(mine) > 1)
+        # More are asked for than are free: shared, and never waited for.
+        with children.processors(len(mine)) as every:
+            assert set(map(int, every.split(","))) == mine
+    (ended,) = filter(
+        None, comparison.execute([job(tmp_path, seeds=(0,), threads=1)], processes=1)
+    )
+    assert ended.error is None
+    manifest = records.read_json(tmp_path / "seed_0" / records.MANIFEST)
+    assert len(manifest["processors"]) == 1
+    assert children.parallel_runs(1) == len(mine)
+    assert children.parallel_runs(None) == children.parallel_runs(9999) == 1

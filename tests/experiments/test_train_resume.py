@@ -1,0 +1,233 @@
+"""Going on with a run: nothing is lost, and no number changes."""
+
+import shutil
+
+import pytest
+from runs_on_disk import (
+    TINY,
+    assert_equal_runs,
+    assert_one_line,
+    manifest,
+    metrics,
+    saved,
+    snapshot,
+)
+
+
+@pytest.fixture(scope="module")
+def train(forked):
+    """`train(*flags)`: a training that ends well."""
+
+    def run(*flags):
+        done = forked("train.py", "--noprogress", *flags)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(train, tmp_path_factory):
+    """A run of six updates, with checkpoints at 2, 4 and 6."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    done = train(*TINY, f"--workdir={folder}", "--checkpoint_every=2")
+    assert f"experiments/predict.py --weights={folder}" in done.stdout
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pair(train, tmp_path_factory):
+    """Two replicas, with checkpoints at 3 and 6."""
+    folder = tmp_path_factory.mktemp("pair") / "run"
+    flags = ("--replicas=2", "--devices=1", "--checkpoint_every=3")
+    train(*TINY, f"--workdir={folder}", *flags)
+    return folder
+
+
+def stopped(whole, folder, *, at, lines):
+    """A copy of a run as if it had been killed after its checkpoint `at`."""
+    shutil.copytree(whole, folder)
+    for run in [folder, *folder.glob("seed_*")]:
+        if not (run / "manifest.json").exists():
+            continue
+        for update in saved(run):
+            if update > at:
+                shutil.rmtree(run / "checkpoints" / str(update))
+        text = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (run / "metrics.jsonl").write_text("".join(text[:lines]) + '{"update": 6, "lo')
+        (run / "weights.npz").unlink()
+        content = (run / "manifest.json").read_text()
+        begin = content.index('"wall_seconds"')
+        (run / "manifest.json").write_text(content[:begin] + '"x": 0\n}\n')
+    return folder
+
+
+def test_resume_needs_no_other_flag(train, whole, tmp_path):
+    """A run killed between two checkpoints ends in the bits of one that was not."""
+    folder = stopped(whole, tmp_path / "r", at=2, lines=3)
+    done = train(f"--workdir={folder}", "--resume")
+    assert "going on after update 2" in done.stdout
+    assert_equal_runs(folder, whole)
+    assert saved(folder) == [2, 4, 6]
+    assert manifest(folder)["resumed"] == [{"after_update": 2}]
+
+
+@pytest.mark.slow
+def test_a_run_without_checkpoints_begins_again(train, whole, tmp_path):
+    """Killed before its first checkpoint: the same command makes the same run."""
+    folder = stopped(whole, tmp_path / "r", at=0, lines=1)
+    train(f"--workdir={folder}", "--resume")
+    assert_equal_runs(folder, whole)
+
+
+@pytest.mark.slow
+def test_where_nothing_was_begun_resume_begins(train, whole, tmp_path):
+    """One command can be repeated until it is done."""
+    folder = tmp_path / "new"
+    train(*TINY, f"--workdir={folder}", "--resume")
+    assert_equal_runs(folder, whole)
+    # The final state is kept without being asked for.
+    assert saved(folder) == [6]
+
+
+def test_resuming_a_finished_run_changes_nothing(train, whole):
+    """Not a byte, not a time stamp; and it says so."""
+    before = snapshot(whole)
+    done = train(f"--workdir={whole}", "--resume")
+    assert "finished, 6 updates; nothing to do" in done.stdout
+    assert snapshot(whole) == before
+
+
+def test_more_updates_go_on_beyond_the_end(train, whole, tmp_path):
+    """6 updates and then 9 are the 9 of one go: data order is a prefix."""
+    folder = tmp_path / "r"
+    shutil.copytree(whole, folder)
+    train(f"--workdir={folder}", "--resume", "--updates=9", "--checkpoint_every=5")
+    train(*TINY, "--updates=9", f"--workdir={tmp_path}/nine")
+    assert_equal_runs(folder, tmp_path / "nine")
+    assert manifest(folder)["flags"]["updates"] == 9
+    assert len(metrics(folder)) == 9
+
+
+@pytest.mark.slow
+def test_rates_that_depend_on_the_length_refuse_more_updates(train, forked, tmp_path):
+    """`lotter` lowers its rate halfway: 6 updates are no half of 12."""
+    folder = tmp_path / "r"
+    train(*TINY, "--variant=lotter", f"--workdir={folder}")
+    before = snapshot(folder)
+    done = forked("train.py", f"--workdir={folder}", "--resume", "--updates=12")
+    assert_one_line(done, 2, "the learning rate of prednet depends on the number of")
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--seed=1", "--seed=1: expected 0, as in"),
+        ("--learning_rate=0.1", "--learning_rate=0.1: expected none given"),
+        ("--precision=float64", "--precision=float64: expected float32"),
+        ("--targets=stale", "--targets=stale: expected true"),
+        ("--objective=errors", "--objective=errors: expected none given"),
+        ("--noise=ulp", "--noise=ulp: expected none"),
+        ("--channels=3,5", "--channels=3,5: expected 3,4"),
+        ("--updates=5", "--updates=5: expected 6, or more"),
+        ("--replicas=2", "--replicas=2: expected 0"),
+        ("--seeds=0,1", "--seeds=0,1: expected none given"),
+        ("--overwrite", "resume and overwrite: expected one of them"),
+    ],
+)
+def test_resume_with_another_flag_is_refused(forked, whole, flag, message):
+    """The refusal names the flag and both values, and touches nothing."""
+    before = snapshot(whole)
+    done = forked("train.py", f"--workdir={whole}", "--resume", flag)
+    assert_one_line(done, 2, message)
+    assert snapshot(whole) == before
+
+
+def test_flags_that_agree_may_be_repeated(train, whole):
+    """1.0 is 1, and a default is its own value."""
+    before = snapshot(whole)
+    repeated = (*TINY, "--noise=none", "--data=walk", "--pixel_max=1")
+    train(f"--workdir={whole}", "--resume", *repeated)
+    assert snapshot(whole) == before
+
+
+def test_replicas_go_on_together(train, pair, tmp_path):
+    """Killed between the saves of two replicas: both go on from the one they share."""
+    folder = stopped(pair, tmp_path / "r", at=6, lines=6)
+    shutil.rmtree(folder / "seed_1/checkpoints/6")
+    done = train(f"--workdir={folder}", "--resume")
+    assert done.stdout.count("going on after update 3") == 2
+    for seed in ("seed_0", "seed_1"):
+        assert_equal_runs(folder / seed, pair / seed)
+
+
+@pytest.mark.parametrize(
+    ("flags", "lost", "message"),
+    [
+        (["--replicas=3"], None, "--replicas=3: expected 2"),
+        (["--seed=5"], None, "--seed=5: expected 0"),
+        ([], "seed_1", "seed_1 is no run, and"),
+        ([], "seed_0/manifest.json", "seed_0: metrics.jsonl without manifest.json"),
+    ],
+)
+def test_a_refusal_deletes_no_replica(forked, pair, tmp_path, flags, lost, message):
+    """Another number, another seed, a lost folder: every checkpoint stays."""
+    folder = stopped(pair, tmp_path / "r", at=6, lines=6)
+    if lost is not None:
+        path = folder / lost
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = snapshot(folder)
+    done = forked("train.py", f"--workdir={folder}", "--resume", *flags)
+    assert_one_line(done, 2, message)
+    assert snapshot(folder) == before
+
+
+@pytest.mark.slow
+def test_seeds_go_on_where_each_stopped(train, whole, tmp_path):
+    """One finished, one stopped, one never begun."""
+    folder = tmp_path / "r"
+    flags = ("--checkpoint_every=2",)
+    train(*TINY, "--seeds=0,1,2", f"--workdir={tmp_path}/all", *flags)
+    shutil.copytree(tmp_path / "all/seed_0", folder / "seed_0")
+    stopped(tmp_path / "all/seed_1", folder / "seed_1", at=4, lines=5)
+    before = snapshot(folder / "seed_0")
+    train(f"--workdir={folder}", "--resume")
+    assert snapshot(folder / "seed_0") == before
+    for seed in ("seed_0", "seed_1", "seed_2"):
+        assert_equal_runs(folder / seed, tmp_path / "all" / seed)
+    assert_equal_runs(folder / "seed_0", whole)
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def slow(damage, name):
+    return pytest.param(damage, id=name, marks=pytest.mark.slow)
+
+
+def largest(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return max(files, key=lambda path: path.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda folder: flip(largest(folder)), id="flipped bit"),
+        slow(lambda folder: shutil.rmtree(folder / "d"), "half-deleted"),
+        slow(lambda folder: largest(folder).write_bytes(b""), "emptied file"),
+        slow(lambda folder: (folder / "digest.json").unlink(), "no digest"),
+    ],
+)
+def test_a_damaged_checkpoint_is_not_used(train, whole, tmp_path, damage):
+    """The newest good one is, and a line says so; the end is the same bits."""
+    folder = stopped(whole, tmp_path / "r", at=4, lines=5)
+    damage(folder / "checkpoints/4")
+    done = train(f"--workdir={folder}", "--resume")
+    assert "checkpoints/4: damaged" in done.stderr
+    assert "going on after update 2" in done.stdout
+    assert_equal_runs(folder, whole)

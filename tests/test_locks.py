@@ -1,0 +1,72 @@
+"""A directory held by one process at a time; the other one is a real process."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from prednet_jax import locks
+
+HOLDER = """
+import sys, time
+from prednet_jax import locks
+with locks.hold(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that holds `tmp_path/run`."""
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with other:
+        assert other.stdout.readline() == "held\n"
+        yield other
+        other.kill()
+
+
+def test_a_lock_refuses_the_second_process_and_dies_with_the_first(tmp_path, holder):
+    """A real process, ended by SIGKILL."""
+    folder = tmp_path / "run"
+    for refused in (lambda: locks.check(folder), locks.hold(folder).__enter__):
+        with pytest.raises(
+            locks.LockedError, match=f"run: in use by process {holder.pid}"
+        ):
+            refused()
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert (folder / locks.FILE).exists()
+    locks.check(folder)
+    with locks.hold(folder):
+        assert (folder / locks.FILE).exists()
+    assert list(folder.iterdir()) == []
+
+
+def test_all_are_held_or_none_and_a_refusal_makes_nothing(tmp_path, holder):
+    """Two directories, one of them held."""
+    new = tmp_path / "a" / "b"
+    with pytest.raises(locks.LockedError), locks.hold(new, tmp_path / "run"):
+        pass
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_check_makes_nothing(tmp_path):
+    """A directory that is not there, and a file."""
+    locks.check(tmp_path / "never")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    locks.check(tmp_path / "file")
+
+
+def test_one_process_can_hold_again_what_it_gave_back(tmp_path):
+    """Nothing is left behind."""
+    for _ in range(3):
+        with locks.hold(tmp_path / "r"):
+            pass
+    assert list((tmp_path / "r").iterdir()) == []

@@ -1,0 +1,126 @@
+"""Checkpoints: what was saved comes back, or is not used."""
+
+import errno
+import shutil
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from prednet_jax.records import RecordError
+from prednet_jax.training import checkpoints
+from prednet_jax.training.truncated import TrainState
+
+
+def state(update=3, size=4):
+    """A small TrainState that no network made."""
+    w = np.arange(3 * size, dtype=np.float32).reshape(3, size) / 7
+    moments = optax.ScaleByAdamState(
+        count=np.int32(update), mu={"w": w * 2}, nu={"w": w * w}
+    )
+    return TrainState({"w": w}, moments, (w[:1], None), np.int32(update))
+
+
+def equal(one, other):
+    return all(
+        np.array_equal(x, y) and np.asarray(x).dtype == np.asarray(y).dtype
+        for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    )
+
+
+def test_a_state_comes_back_bit_for_bit(tmp_path):
+    """Values and types; another update or another network is refused."""
+    checkpoints.save(tmp_path, state())
+    assert checkpoints.updates(tmp_path) == [3]
+    assert equal(checkpoints.restore(tmp_path, 3, state()), state())
+    with pytest.raises(RecordError, match=r"no such checkpoint; expected one of \[3\]"):
+        checkpoints.restore(tmp_path, 4, state())
+    with pytest.raises(RecordError, match="not a state of this network"):
+        checkpoints.restore(tmp_path, 3, state(size=5))
+
+
+def test_a_flipped_bit_in_any_file_is_found_or_changes_nothing(tmp_path):
+    """Every file of a checkpoint, eight places of each; orbax finds half of them."""
+    folder = checkpoints.save(tmp_path, state())
+    rng = np.random.default_rng(0)
+    found = flipped = 0
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        whole = path.read_bytes()
+        for place in rng.integers(0, len(whole), 8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << int(rng.integers(8))
+            path.write_bytes(damaged)
+            flipped += 1
+            try:
+                assert equal(checkpoints.restore(tmp_path, 3, state()), state())
+            except checkpoints.DamagedError:
+                found += 1
+        path.write_bytes(whole)
+    # What changes nothing lies in digest.json alone: its white space, and its loss.
+    assert flipped - 8 <= found <= flipped
+    assert equal(checkpoints.restore(tmp_path, 3, state()), state())
+
+
+def test_the_newest_good_one_that_all_share(tmp_path, capsys):
+    """Of several runs: a lost folder and a lost file; nothing is removed."""
+    folders = {0: tmp_path / "a", 1: tmp_path / "b"}
+    for folder in folders.values():
+        for update in (1, 2, 3):
+            checkpoints.save(folder, state(update))
+    like = dict.fromkeys(folders, state(0))
+    assert checkpoints.newest(folders, like, 9)[0] == 3
+    assert checkpoints.newest(folders, like, 2)[0] == 2
+    shutil.rmtree(folders[0] / "checkpoints/3")
+    (folders[1] / "checkpoints/2/_METADATA").unlink()
+    update, states = checkpoints.newest(folders, like, 9)
+    assert update == 1
+    assert equal(states[1], state(1))
+    assert "b/checkpoints/2: damaged" in capsys.readouterr().err
+    # Nothing was removed.
+    assert checkpoints.updates(folders[1]) == [1, 2, 3]
+    checkpoints.clear(folders[0])
+    assert checkpoints.newest(folders, like, 9) == (0, like)
+
+
+def test_saving_again_replaces_what_is_damaged(tmp_path):
+    """A damaged checkpoint gives way to a good one of the same update."""
+    folder = checkpoints.save(tmp_path, state())
+    (folder / "_METADATA").write_bytes(b"")
+    checkpoints.save(tmp_path, state())
+    assert equal(checkpoints.restore(tmp_path, 3, state()), state())
+    assert [p.name for p in folder.parent.iterdir()] == ["3"]
+
+
+def test_the_last_and_the_best_are_kept(tmp_path):
+    """The last two, and the one with the lowest loss."""
+    for update, loss in enumerate((0.5, 0.1, 0.4, 0.2, 0.3), 1):
+        checkpoints.save(tmp_path, state(update), loss=loss)
+    checkpoints.prune(tmp_path, 0)
+    assert checkpoints.updates(tmp_path) == [1, 2, 3, 4, 5]
+    checkpoints.prune(tmp_path, 2, best=1)
+    assert checkpoints.updates(tmp_path) == [2, 4, 5]
+    checkpoints.prune(tmp_path, 1)
+    assert checkpoints.updates(tmp_path) == [5]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+
+
+def test_a_full_disk_leaves_the_older_checkpoint_alone(tmp_path, monkeypatch):
+    """ENOSPC while a checkpoint is written (made up)."""
+    checkpoints.save(tmp_path, state())
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("os.fsync", lambda fd: (_ for _ in ()).throw(full))
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save(tmp_path, state(4))
+    monkeypatch.undo()
+    assert equal(checkpoints.restore(tmp_path, 3, state()), state())
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["3"]
+
+
+def test_what_an_interrupted_save_left_is_swept(tmp_path):
+    """A half-written checkpoint is never taken for one."""
+    checkpoints.save(tmp_path, state())
+    (tmp_path / "checkpoints/.4.99.ab.tmp.orbax-checkpoint-tmp-0").mkdir()
+    assert checkpoints.updates(tmp_path) == [3]
+    checkpoints.sweep(tmp_path)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["3"]
