@@ -17,7 +17,7 @@ import _flags
 from absl import flags
 
 from prednet_jax import device, errors, process, records
-from prednet_jax.studies import follow, parts
+from prednet_jax.studies import follow, parts, seed_records
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("part", None, "B, C, C-digits, D or E.", required=True)
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
     process.set_precision("float32")
     folder = Path(FLAGS.workdir) / part.name
     mine = wanted[int(match[1]) :: int(match[2])]
-    left = [seed for seed in mine if seed not in follow.finished(part, folder)]
+    left = [seed for seed in mine if seed not in seed_records.finished(part, folder)]
     print(f"part {part.name}: {len(left)} of {len(mine)} seeds to run: {left}")
     if FLAGS.list:
         return

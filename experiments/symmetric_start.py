@@ -38,7 +38,11 @@ from absl import flags
 
 from prednet_jax import device, errors, keys, process, records
 from prednet_jax.config import PredNetConfig
-from prednet_jax.studies import symmetric_escape, symmetric_runs
+from prednet_jax.studies import (
+    symmetric_escape,
+    symmetric_findings,
+    symmetric_runs,
+)
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(
@@ -71,6 +75,11 @@ flags.DEFINE_list(
     ["400", "600"],
     "Updates between which --theory takes the growth of the split.",
 )
+flags.DEFINE_string(
+    "compare_with",
+    None,
+    "Table of published runs. After the runs: whether each agrees with it.",
+)
 flags.DEFINE_string("workdir", "results/study/A", "Where runs.csv is.")
 
 
@@ -88,6 +97,8 @@ def main(argv: list[str]) -> None:
     )
     seeds = _flags.integers("seeds")
     asked = symmetric_runs.runs(FLAGS.programs, FLAGS.arms, splits(), list(seeds))
+    if FLAGS.compare_with:
+        symmetric_findings.read(Path(FLAGS.compare_with))
     process.prepare(threads=1, cache=True)
     folder = Path(FLAGS.workdir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,6 +122,24 @@ def main(argv: list[str]) -> None:
             flush=True,
         )
     print(table)
+    if FLAGS.compare_with:
+        compare(table, Path(FLAGS.compare_with))
+
+
+def compare(table: Path, published: Path) -> None:
+    """Says whether runs made again agree with published ones; status 1 if not."""
+    found = symmetric_findings.agreement(
+        symmetric_findings.read(table), symmetric_findings.read(published)
+    )
+    print("program, arm, delta, seed: loss again, published, factor allowed")
+    for row, old, error, holds in found:
+        how = "same bits" if row.sha256 == old.sha256 else "agrees"
+        print(
+            f"{row.program}, {row.arm}, {row.delta:g}, {row.seed}: {row.loss:.4g}, "
+            f"{old.loss:.4g}, {error:.2f}: {how if holds else 'DIFFERS'}"
+        )
+    if not all(one.holds for one in found):
+        raise SystemExit(1)
 
 
 def theory(folder: Path, design: Any, seeds: list[int]) -> None:

@@ -8,14 +8,16 @@ and how often equivalence is claimed wrongly), and
 manifest.json. Deterministic: the same flags and versions give the same files.
 """
 
-import csv
-import io
-import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from absl import app, flags
+import _cli
+import _flags
+import _rows
+from absl import flags
+
+from prednet_jax import records
+from prednet_jax.report import document_tables
+from prednet_jax.statistics import coverage, rates
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("studies", 2000, "Simulated studies per row, at least 1.")
@@ -25,43 +27,18 @@ flags.DEFINE_string("workdir", "results/statistics", "Where to write.")
 
 def main(argv: list[str]) -> None:
     """Simulates and writes."""
-    from prednet_jax import errors, records
-    from prednet_jax.statistics import coverage, rates
-
-    try:
-        if argv[1:]:
-            raise errors.UserError(f"{argv[1]}: expected flags only")
-        errors.whole("--studies", FLAGS.studies, 1)
-        errors.whole("--seed", FLAGS.seed, 0)
-    except errors.UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    del argv
+    _flags.check_numbers(1, "studies")
+    _flags.check_numbers(0, "seed")
+    verdicts = rates.simulate(FLAGS.studies, seed=FLAGS.seed)
+    print(document_tables.verdict_rates(verdicts))
+    intervals = coverage.simulate(FLAGS.studies, seed=FLAGS.seed)
+    print(document_tables.interval_coverage(intervals))
     folder = Path(FLAGS.workdir)
-    commit = records.git_commit(Path(__file__).parent)
-    files = {}
-    for name, module in (("verdict_rates", rates), ("coverage", coverage)):
-        found = module.simulate(FLAGS.studies, seed=FLAGS.seed)
-        files[f"{name}.csv"] = _csv(module.COLUMNS, found)
-        print(module.table(found))
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, text in files.items():
-        records.write_bytes(folder / file, text.encode())
-    manifest = {
-        "command": "python experiments/verdict_rates.py",
-        "flags": {"studies": FLAGS.studies, "seed": FLAGS.seed},
-        "git_commit": commit,
-        "versions": records.versions(),
-    }
-    records.write_json(folder / "manifest.json", manifest)
-
-
-def _csv(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
+    _rows.write(folder / "verdict_rates.csv", verdicts, rates.COLUMNS)
+    _rows.write(folder / "coverage.csv", intervals, coverage.COLUMNS)
+    records.write_json(folder / "manifest.json", _cli.provenance())
 
 
 if __name__ == "__main__":
-    app.run(main)
+    _cli.run(main)

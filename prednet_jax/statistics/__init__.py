@@ -4,6 +4,7 @@ The seed is the unit, margin and bounds are fixed before the results exist, and 
 exact test gives p-values, intervals and equivalence. `verdict` states the rule.
 """
 
+from prednet_jax.statistics.decision import Verdict, decide
 from prednet_jax.statistics.evidence import (
     Check,
     Evidence,
@@ -13,6 +14,7 @@ from prednet_jax.statistics.evidence import (
     manipulation,
 )
 from prednet_jax.statistics.losses import (
+    Draws,
     Losses,
     contrasts_from_losses,
     contrasts_of_draws,
@@ -22,11 +24,8 @@ from prednet_jax.statistics.losses import (
 from prednet_jax.statistics.margins import MARGIN_FRACTION, Margin, margin
 from prednet_jax.statistics.multiplicity import holm, holm_p_values
 from prednet_jax.statistics.paired import PairedResult, paired
-from prednet_jax.statistics.plateau import Exit, plateau_exit
 from prednet_jax.statistics.power import (
     sign_flip_floor,
-    sign_flip_power,
-    sign_flip_seeds,
     tost_power,
     tost_seeds,
 )
@@ -42,13 +41,12 @@ from prednet_jax.statistics.survival import (
     logrank,
     survival_curve,
 )
-from prednet_jax.statistics.verdict import Verdict, decide
 
 __all__ = [
     "MARGIN_FRACTION",
     "Check",
+    "Draws",
     "Evidence",
-    "Exit",
     "LogRank",
     "Losses",
     "Manipulation",
@@ -71,12 +69,9 @@ __all__ = [
     "margins_from_losses",
     "match",
     "paired",
-    "plateau_exit",
     "share_lower",
     "share_upper",
     "sign_flip_floor",
-    "sign_flip_power",
-    "sign_flip_seeds",
     "survival_curve",
     "tost_power",
     "tost_seeds",

@@ -7,7 +7,7 @@ rate at which it passes where the true mean lies exactly at the margin, four sta
 deviations from 0, on the worse of the two sides; it should be .05 or less.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -86,20 +86,6 @@ def simulate(
                 }
             )
     return records
-
-
-def table(records: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: one row per record, rates in percent.
-
-    Args:
-        records: of `simulate`, or rows of its CSV file.
-    """
-    head = [name.replace("_", " ") for name in COLUMNS if name != "studies"]
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
-    for record in records:
-        rates = [f"{100 * float(record[name]):.1f}" for name in COLUMNS[3:]]
-        lines.append([record["differences"], str(record["seeds"]), *rates])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def _t(d: np.ndarray, quantile: float) -> tuple[np.ndarray, np.ndarray]:

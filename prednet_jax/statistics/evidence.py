@@ -102,15 +102,12 @@ class Question:
             it was not measured.
         draws: the same contrast for each independent draw of the noise alone
             (`contrasts_of_draws`).
-        pilot_sd: standard deviation of the differences in a pilot that shares no seed
-            with `result`, in units of the loss; None if there was none.
         gpu: the noise is that of a GPU; else it is emulated.
     """
 
     result: PairedResult
     manipulation: Manipulation | None
     draws: tuple[PairedResult, ...] = ()
-    pilot_sd: float | None = None
     gpu: bool = False
 
     @property

@@ -21,13 +21,6 @@ Draws = Sequence[float | None]
 Losses = Mapping[str, Mapping[str, Mapping[str, Draws]]]
 
 
-class Pair(NamedTuple):
-    """What is compared: treatment minus control, two names of arms."""
-
-    treatment: str
-    control: str
-
-
 class Matched(NamedTuple):
     """Two arms on their common seeds.
 
@@ -50,7 +43,6 @@ def contrasts_from_losses(
     margins: Mapping[str, float],
     *,
     metric: str | None = None,
-    alpha: float = 0.05,
 ) -> list[PairedResult]:
     """All contrasts of all models, corrected by Holm within each model.
 
@@ -59,7 +51,6 @@ def contrasts_from_losses(
         pairs: (treatment, control); a pair is skipped for a model that lacks either.
         margins: the margin of each model, in units of the loss.
         metric: label for the record.
-        alpha: level of the tests.
 
     Returns:
         Models in the order of `losses`, pairs in the order given.
@@ -77,9 +68,7 @@ def contrasts_from_losses(
             if treatment not in arms or control not in arms:
                 continue
             matched = match(arms, treatment, control)
-            result = paired(
-                matched.treatment, matched.control, margin=margins[model], alpha=alpha
-            )
+            result = paired(matched.treatment, matched.control, margin=margins[model])
             results.append(
                 result.labelled(treatment=treatment, control=control, **labels)
             )

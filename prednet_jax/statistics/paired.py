@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from prednet_jax import errors
 from prednet_jax.statistics import sign_flip
 
+_CONFIDENCE = 0.95
 _LABELS = ("model", "treatment", "control", "metric")
 
 
@@ -131,7 +132,6 @@ def paired(
     *,
     margin: float,
     alpha: float = 0.05,
-    confidence: float = 0.95,
 ) -> PairedResult:
     """Compares two arms seed by seed.
 
@@ -146,7 +146,6 @@ def paired(
         margin: largest difference that counts as none, in units of the metric, > 0,
             fixed before the results exist.
         alpha: level of the tests that decide `verdict`, in (0, 1).
-        confidence: level of the interval, in (0, 1).
 
     Returns:
         The contrast, without Holm's correction.
@@ -157,10 +156,9 @@ def paired(
     """
     errors.positive("margin", margin)
     errors.open_unit("alpha", alpha)
-    errors.open_unit("confidence", confidence)
     a, b = per_seed("treatment", treatment), per_seed("control", control)
     d = differences(a, b)
-    low, high = sign_flip.interval(d, confidence)
+    low, high = sign_flip.interval(d, _CONFIDENCE)
     exact = d.size <= sign_flip.EXACT_LIMIT
     how = f"exact, all 2^{d.size} patterns" if exact else "on a grid, never too small"
     result = PairedResult(
@@ -181,7 +179,7 @@ def paired(
         seeds_higher=int((d > 0).sum()),
         seeds_gaining=int((d < -margin).sum()),
         seeds_losing=int((d > margin).sum()),
-        confidence=confidence,
+        confidence=_CONFIDENCE,
         alpha=alpha,
         p_method=f"sign flip ({how})",
         ci_method=f"sign-flip test inverted ({how})",

@@ -1,29 +1,39 @@
 """How often the rule gives each verdict, in simulated studies with a known truth.
 
 Losses are in units of the control's mean loss, the margin is 0.02. A study has two
-draws of the noise, one A/A null, stale targets and one Gaussian rung, and the power
-that a pilot with the true spread plans. `decide`'s own conditions judge every study;
-only its prose is left out.
+draws of the noise, one A/A null, stale targets and one Gaussian rung. `decide`'s own
+conditions judge every study; only its prose is left out.
 
 Up to 10 seeds every subset of seeds is enumerated, above that `SUBSETS` random ones
 stand for all 2^n: a valid sign-flip test too, a little more random than the exact one.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from prednet_jax.statistics.decision import corrected, word
 from prednet_jax.statistics.evidence import Check, Evidence, Manipulation, Question
 from prednet_jax.statistics.paired import PairedResult
 from prednet_jax.statistics.truths import TRUTHS, Truth, draw
-from prednet_jax.statistics.verdict import corrected, unmet, word
+from prednet_jax.statistics.verdict import unmet
 
 MARGIN = 0.02
 SEEDS = (10, 20, 40)
 SUBSETS = 999
+COLUMNS = (
+    "truth",
+    "shape",
+    "answer",
+    "seeds",
+    "studies",
+    "supported",
+    "refuted",
+    "inconclusive",
+)
 _CHUNK = 250
 Floats = NDArray[np.float64]
 
@@ -185,34 +195,3 @@ def _subsets(rng: np.random.Generator, n: int) -> Floats:
         return (codes & 1).astype(np.float64)
     found = rng.integers(0, 2, (2 * SUBSETS, n)).astype(np.float64)
     return found[found.any(axis=1)][:SUBSETS]
-
-
-COLUMNS = (
-    "truth",
-    "shape",
-    "answer",
-    "seeds",
-    "studies",
-    "supported",
-    "refuted",
-    "inconclusive",
-)
-
-
-def table(records: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: one row per truth, the rates in percent at each number of seeds.
-
-    Args:
-        records: of `simulate`, or rows of its CSV file.
-    """
-    seeds = sorted({int(record["seeds"]) for record in records})
-    rows: dict[tuple[str, str, str], dict[int, str]] = {}
-    for record in records:
-        row = rows.setdefault((record["truth"], record["shape"], record["answer"]), {})
-        row[int(record["seeds"])] = " / ".join(
-            f"{100 * float(record[name]):.1f}" for name in COLUMNS[-3:]
-        )
-    head = ["truth", "differences", "right answer", *(f"{n} seeds" for n in seeds)]
-    lines = [head, ["---"] * 3 + ["---:"] * len(seeds)]
-    lines += [[*key, *(row.get(n, "") for n in seeds)] for key, row in rows.items()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

@@ -24,10 +24,8 @@ refuted: "noise does not matter here, and this study would have seen it".
   For every contrast in question:
   1. The noise acted, as above. Equivalence before trajectories separate is a property
      of the horizon.
-  2. The arms are equivalent at the margin, in a test with enough power. Power is that
-     of the plan (the number of seeds with the spread of a pilot): judged by the spread
-     of the same data, a study planned at .9 would miss .9 half of the time. Without a
-     pilot the observed spread has to do.
+  2. The arms are equivalent at the margin, in a test with enough power at the observed
+     spread.
   3. The margin is a small enough fraction of the control's loss (a tenth of slack,
      since one margin serves several controls whose means differ a little).
   4. Not many more seeds gain than lose: the share that gains more than the margin,
@@ -55,131 +53,16 @@ shown. A rung of the Gaussian ladder that lowers the loss is reported on its own
 supports nothing.
 """
 
-import dataclasses
 import functools
 import math
-from typing import Any
 
-from prednet_jax.statistics.evidence import Check, Evidence, Question, Rule
-from prednet_jax.statistics.multiplicity import holm
+from prednet_jax.statistics.evidence import Evidence, Question, Rule
 from prednet_jax.statistics.paired import PairedResult
-from prednet_jax.statistics.power import sign_flip_floor, tost_power, tost_seeds
-from prednet_jax.statistics.proportions import excess_seeds, excess_upper, share_lower
-from prednet_jax.statistics.sentence import sentence
+from prednet_jax.statistics.power import tost_power
+from prednet_jax.statistics.proportions import excess_upper, share_lower
 
 _SLACK = 1.1
-_power_of = functools.lru_cache(tost_power)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """The answer for one model.
-
-    Attributes:
-        model: name of the model.
-        verdict: "supported", "refuted" or "inconclusive".
-        sentence: the answer and its limits in plain language.
-        unmet_for_supported: what `supported` lacked, each in words; empty if nothing.
-        unmet_for_refuted: what `refuted` lacked.
-        questions: the contrasts in question after Holm, each with its manipulation
-            check.
-        equivalent_at_this_horizon: every contrast in question is equivalent although
-            trajectories did not separate.
-        n: fewest seeds of the contrasts in question.
-        planned_power: least power of the equivalence tests at no true difference, with
-            the pilot's spread; nan where there was no pilot.
-        achieved_power: the same with the observed spread; nan for one seed.
-        gain_excess_upper: largest upper bound of the share of seeds that gain more than
-            the margin, less the share that loses as much.
-        seeds_needed: fewest seeds in all at which a study with this spread could be
-            `refuted`: for the power, the floor of the sign-flip test, and the bound on
-            gaining seeds if no further seed gains; None for one seed.
-        seeds_still_needed: how many of these are still to be run.
-        more_noise_helps: relative scales of the Gaussian rungs that lowered the loss.
-        noise_can_help: the control in the hypothesis' direction with its figure.
-        emulated_only: no contrast in question is about a GPU.
-        rule: the bounds that were applied.
-    """
-
-    model: str
-    verdict: str
-    sentence: str
-    unmet_for_supported: tuple[str, ...]
-    unmet_for_refuted: tuple[str, ...]
-    questions: tuple[Question, ...]
-    equivalent_at_this_horizon: bool
-    n: int
-    planned_power: float
-    achieved_power: float
-    gain_excess_upper: float
-    seeds_needed: int | None
-    seeds_still_needed: int | None
-    more_noise_helps: tuple[float, ...]
-    noise_can_help: Check | None
-    emulated_only: bool
-    rule: Rule
-
-    def as_dict(self) -> dict[str, Any]:
-        """A JSON object; nan and infinity become null."""
-        record = dataclasses.asdict(self)
-        for entry, question in zip(record["questions"], self.questions, strict=True):
-            entry["result"] = question.result.as_dict()
-            entry["draws"] = [draw.as_dict() for draw in question.draws]
-        for name in ("planned_power", "achieved_power"):
-            record[name] = None if math.isnan(record[name]) else record[name]
-        return record
-
-
-def decide(evidence: Evidence) -> Verdict:
-    """Applies the rule of the module's docstring.
-
-    Args:
-        evidence: everything known about one model.
-
-    Returns:
-        The verdict, with what each of the two firm answers lacked.
-    """
-    questions = corrected(evidence)
-    supported, refuted = unmet(evidence, questions)
-    results = [question.result for question in questions]
-    n = min(result.n for result in results)
-    needed = _seeds_needed(results, evidence.rule)
-    verdict = Verdict(
-        model=evidence.model,
-        verdict=word(supported, refuted),
-        sentence="",
-        unmet_for_supported=supported,
-        unmet_for_refuted=refuted,
-        questions=questions,
-        equivalent_at_this_horizon=all(r.verdict == "equivalent" for r in results)
-        and not any(_separated(question, evidence.rule) for question in questions),
-        n=n,
-        planned_power=min(_power(q.result, q.pilot_sd) for q in questions),
-        achieved_power=min(_power(r, r.sd_difference) for r in results),
-        gain_excess_upper=max(_gain_excess(r, evidence.rule) for r in results),
-        seeds_needed=needed,
-        seeds_still_needed=None if needed is None else max(0, needed - n),
-        more_noise_helps=tuple(
-            scale
-            for scale, rung in sorted(evidence.gaussian_ladder, key=lambda r: r[0])
-            if rung.verdict == "lower loss"
-        ),
-        noise_can_help=evidence.noise_can_help,
-        emulated_only=not any(question.gpu for question in questions),
-        rule=evidence.rule,
-    )
-    return dataclasses.replace(verdict, sentence=sentence(verdict))
-
-
-def corrected(evidence: Evidence) -> tuple[Question, ...]:
-    """The contrasts in question with Holm's p-values over all of them."""
-    count = len(evidence.questions)
-    family = f"the {count} contrast{'s' * (count > 1)} in question"
-    results = holm([question.result for question in evidence.questions], family)
-    return tuple(
-        dataclasses.replace(question, result=result)
-        for question, result in zip(evidence.questions, results, strict=True)
-    )
+_tost_power = functools.lru_cache(tost_power)
 
 
 def unmet(
@@ -199,13 +82,6 @@ def unmet(
         lost = f"{evidence.diverged} seeds diverged and were left out"
         supported, refuted = [*supported, lost], [*refuted, lost]
     return tuple(supported), tuple(refuted)
-
-
-def word(supported: tuple[str, ...], refuted: tuple[str, ...]) -> str:
-    """The verdict in one word, from what each firm answer lacks."""
-    if not supported:
-        return "supported"
-    return "inconclusive" if refuted else "refuted"
 
 
 def _against_support(question: Question, evidence: Evidence) -> list[str]:
@@ -241,8 +117,7 @@ def _against_refutation(question: Question, rule: Rule) -> list[str]:
     found = _not_acted(question, rule)
     if not result.tost_p < result.alpha:
         found.append(f"{name} is not shown to be equivalent within the margin")
-    sd = result.sd_difference if question.pilot_sd is None else question.pilot_sd
-    power = _power(result, sd)
+    power = power_of(result)
     if not power >= rule.power:
         found.append(
             f"the equivalence test of {name} has a power of {power:.2f}, below "
@@ -254,7 +129,7 @@ def _against_refutation(question: Question, rule: Rule) -> list[str]:
             f"the margin of {name} is {100 * fraction:.2g} % of the control's loss, "
             f"above {100 * rule.largest_margin:g} %"
         )
-    excess = _gain_excess(result, rule)
+    excess = gain_excess(result, rule)
     if not excess < rule.largest_gain_excess:
         found.append(
             f"{result.seeds_gaining} of {result.n} seeds gain more than the margin "
@@ -293,7 +168,7 @@ def _not_acted(question: Question, rule: Rule) -> list[str]:
         return [f"whether {name} changed the trajectories was not measured"]
     if not check.bits_differ:
         return [f"{name} changed no bit on at least one seed"]
-    if not _separated(question, rule):
+    if not separated(question, rule):
         return [
             f"the trajectories of {name} have not separated: distance / travelled "
             f"{check.distance_over_travelled:.2g}, below {rule.least_distance:g}"
@@ -301,7 +176,8 @@ def _not_acted(question: Question, rule: Rule) -> list[str]:
     return []
 
 
-def _separated(question: Question, rule: Rule) -> bool:
+def separated(question: Question, rule: Rule) -> bool:
+    """Whether the two arms' trajectories are as far apart as the rule asks."""
     check = question.manipulation
     return check is not None and check.distance_over_travelled >= rule.least_distance
 
@@ -310,33 +186,16 @@ def _raised(result: PairedResult | None) -> bool | None:
     return None if result is None else result.verdict == "higher loss"
 
 
-def _gain_excess(result: PairedResult, rule: Rule) -> float:
+def gain_excess(result: PairedResult, rule: Rule) -> float:
+    """Upper bound of the share of seeds that gain less that of those that lose."""
     counts = result.seeds_gaining, result.seeds_losing
     return excess_upper(*counts, result.n, alpha=rule.alpha)
 
 
-def _power(result: PairedResult, sd: float | None) -> float:
-    """Power at no true difference; nan where the spread is not known."""
-    if sd is None or math.isnan(sd):
+def power_of(result: PairedResult) -> float:
+    """Power at no true difference, at the observed spread; nan for one seed."""
+    if math.isnan(result.sd_difference):
         return math.nan
-    return _power_of(result.n, margin=result.margin, sd=sd, alpha=result.alpha)
-
-
-def _seeds_needed(results: list[PairedResult], rule: Rule) -> int | None:
-    if any(result.n < 2 for result in results):
-        return None
-    wanted = [sign_flip_floor(results[0].alpha, len(results))]
-    wanted += [
-        excess_seeds(
-            rule.largest_gain_excess,
-            gained=result.seeds_gaining,
-            lost=result.seeds_losing,
-            alpha=rule.alpha,
-        )
-        for result in results
-    ]
-    wanted += [
-        tost_seeds(margin=r.margin, sd=r.sd_difference, power=rule.power, alpha=r.alpha)
-        for r in results
-    ]
-    return max(wanted)
+    return _tost_power(
+        result.n, margin=result.margin, sd=result.sd_difference, alpha=result.alpha
+    )

@@ -1,6 +1,6 @@
 """How much each reduction varies from run to run on the device at hand.
 
-A probe is one reduction at given shapes. Its variation is measured at three distances:
+The variation of a reduction at given shapes is measured at three distances:
 
     call          one compiled program, executed again: atomics, scheduling
     compilation   compiled again in the same process
@@ -29,7 +29,7 @@ from prednet_jax.noise import ReductionOrder, coverage, inject, variability
 SHAPES = ("tiny", "prednet")
 
 
-class Probe(NamedTuple):
+class Reduction(NamedTuple):
     """One reduction to be repeated.
 
     Attributes:
@@ -64,8 +64,8 @@ class Spread(NamedTuple):
         return self.v_c > 0
 
 
-def probes(shapes: str) -> tuple[Probe, ...]:
-    """The reductions of a training step of PredNet, one probe each.
+def reductions(shapes: str) -> tuple[Reduction, ...]:
+    """The reductions of a training step of PredNet.
 
     Args:
         shapes: `"prednet"`: the ConvLSTM of layer 1 at 120 x 160 pixels and channels
@@ -105,32 +105,32 @@ def probes(shapes: str) -> tuple[Probe, ...]:
     index = jnp.asarray(np.random.default_rng(9).integers(0, 64, rows, np.int32))
     matrix = draw(4, rows, outputs)
     return (
-        Probe(
+        Reduction(
             "dot_general", jnp.matmul, (draw(5, rows, depth), draw(6, depth, outputs))
         ),
-        Probe("conv forward", convolve, (image, kernel)),
-        Probe(
+        Reduction("conv forward", convolve, (image, kernel)),
+        Reduction(
             "conv input gradient",
             lambda y, k: jax.linear_transpose(lambda x: convolve(x, k), image)(y)[0],
             (cotangent, kernel),
         ),
-        Probe(
+        Reduction(
             "conv filter gradient",
             lambda y, x: jax.linear_transpose(lambda k: convolve(x, k), kernel)(y)[0],
             (cotangent, image),
         ),
-        Probe("reduce_sum", lambda x: jnp.sum(x, axis=0), (matrix,)),
-        Probe("reduce_sum to one", jnp.sum, (pooled,)),
-        Probe("cumsum", lambda x: lax.cumsum(x, axis=0), (matrix,)),
-        Probe(
+        Reduction("reduce_sum", lambda x: jnp.sum(x, axis=0), (matrix,)),
+        Reduction("reduce_sum to one", jnp.sum, (pooled,)),
+        Reduction("cumsum", lambda x: lax.cumsum(x, axis=0), (matrix,)),
+        Reduction(
             "reduce_window_sum",
             lambda x: lax.reduce_window(
                 x, 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"
             ),
             (pooled,),
         ),
-        Probe("scatter-add", scatter, (matrix, index)),
-        Probe(
+        Reduction("scatter-add", scatter, (matrix, index)),
+        Reduction(
             "select_and_scatter_add",
             lambda y, x: jax.vjp(pool, x)[1](y)[0],
             (draw(7, 1, height, width, outputs), pooled),
@@ -152,29 +152,31 @@ def spread(outputs: Sequence[Any]) -> Spread:
     )
 
 
-def repeated_calls(probe: Probe, repeats: int) -> list[np.ndarray]:
+def repeated_calls(reduction: Reduction, repeats: int) -> list[np.ndarray]:
     """Outputs of one compiled program."""
-    compiled = jax.jit(probe.function).lower(*probe.operands).compile()
-    return [np.asarray(compiled(*probe.operands)) for _ in range(repeats)]
+    compiled = jax.jit(reduction.function).lower(*reduction.operands).compile()
+    return [np.asarray(compiled(*reduction.operands)) for _ in range(repeats)]
 
 
-def repeated_compilations(probe: Probe, repeats: int) -> list[np.ndarray]:
+def repeated_compilations(reduction: Reduction, repeats: int) -> list[np.ndarray]:
     """First outputs of programs compiled one after another, caches cleared."""
     outputs = []
     for _ in range(repeats):
         jax.clear_caches()
-        outputs += repeated_calls(probe, 1)
+        outputs += repeated_calls(reduction, 1)
     return outputs
 
 
-def perturbed_paths(probe: Probe, spec: ReductionOrder) -> tuple[str, ...]:
-    """The equations of a probe that a reduction order perturbs."""
-    report = coverage(probe.function, spec)(*probe.operands)
+def perturbed_paths(reduction: Reduction, spec: ReductionOrder) -> tuple[str, ...]:
+    """The equations of a reduction that a reduction order perturbs."""
+    report = coverage(reduction.function, spec)(*reduction.operands)
     return tuple(entry.path for entry in report.perturbed)
 
 
-def emulated(probe: Probe, spec: ReductionOrder, repeats: int) -> list[np.ndarray]:
+def emulated(
+    reduction: Reduction, spec: ReductionOrder, repeats: int
+) -> list[np.ndarray]:
     """Outputs under a reduction order, one for each of `repeats` keys."""
-    noisy = inject(probe.function, spec)
+    noisy = inject(reduction.function, spec)
     keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), repeats)
-    return [np.asarray(noisy(key, *probe.operands)) for key in keys]
+    return [np.asarray(noisy(key, *reduction.operands)) for key in keys]

@@ -1,7 +1,10 @@
 """The table and the figure of curvature probes along training (`curvature_probe`)."""
 
-import io
 from typing import Any
+
+from matplotlib.figure import Figure
+
+from prednet_jax.report.theme import plain_png
 
 Row = dict[str, Any]
 _COLUMNS = (
@@ -104,8 +107,6 @@ def findings(rows: list[Row], noise: float) -> list[str]:
 
 def figure(rows: list[Row], noise: float) -> bytes:
     """PNG: lowest curvature, and the noise that would save an update."""
-    from matplotlib.figure import Figure
-
     drawing = Figure(figsize=(10, 4), layout="constrained")
     left, right = drawing.subplots(1, 2)
     smallest = min(
@@ -144,6 +145,4 @@ def figure(rows: list[Row], noise: float) -> bytes:
     right.axhline(noise, color="0.3", label=f"asked about: {noise:g}")
     right.set(xlabel="update", ylabel="noise / gradient", xscale="log", yscale="log")
     right.legend(fontsize="small")
-    buffer = io.BytesIO()
-    drawing.savefig(buffer, format="png", dpi=150)
-    return buffer.getvalue()
+    return plain_png(drawing)

@@ -7,8 +7,11 @@ import math
 import textwrap
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from prednet_jax import statistics
+from prednet_jax.report.documents import columns
+from prednet_jax.report.theme import plain_png
 from prednet_jax.studies.saddle_escape import (
     EVENTS,
     QUIET,
@@ -49,12 +52,7 @@ def text_table(groups: list[Group]) -> str:
         mine = [same.get(name) for name in names]
         left = [_left(g) if g else "-" for g in mine]
         rows.append([*key, *left, *[_passed(g) if g else "-" for g in mine]])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines.append("")
-    for row in rows:
-        cells = [cell.ljust(w) for cell, w in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return "\n".join([*lines, "", columns(rows)])
 
 
 def _left(group: Group) -> str:
@@ -94,8 +92,6 @@ def survival_figure(groups: list[Group], budget: int) -> bytes:
         groups: of one optimiser.
         budget: steps of a run.
     """
-    from matplotlib.figure import Figure
-
     functions = list(dict.fromkeys(g["function"] for g in groups))
     columns = list(dict.fromkeys((g["form"], g["precision"]) for g in groups))
     size = (3.2 * len(columns) + 0.6, 2.1 * len(functions) + 1.1)
@@ -131,13 +127,11 @@ def survival_figure(groups: list[Group], budget: int) -> bytes:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.suptitle(groups[0]["optimizer"].replace("_", " "), fontsize=10)
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
-    return _png(figure)
+    return plain_png(figure, dpi=130)
 
 
 def predicted_figure(groups: list[Group], budget: int) -> bytes:
     """PNG: measured against predicted escape times, a point a run."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(5.5, 5), layout="constrained")
     ax = figure.subplots()
     names = dict.fromkeys(g["optimizer"] for g in groups)
@@ -166,10 +160,4 @@ def predicted_figure(groups: list[Group], budget: int) -> bytes:
     )
     if ax.collections:
         ax.legend(fontsize=8)
-    return _png(figure)
-
-
-def _png(figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    return buffer.getvalue()
+    return plain_png(figure, dpi=130)

@@ -131,7 +131,7 @@ def test_bad_input_is_named(arguments, message):
         paired(treatment, control, margin=margin)
 
 
-@pytest.mark.parametrize("option", [{"alpha": 0.0}, {"confidence": 1.0}])
+@pytest.mark.parametrize("option", [{"alpha": 0.0}, {"alpha": 1.0}])
 def test_bad_options_are_named(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         paired([1.0, 2.0], [1.0, 3.0], margin=1.0, **option)

@@ -2,48 +2,26 @@
 
 import numpy as np
 import pytest
-from statsmodels.stats.power import TTestPower
 
 from prednet_jax.statistics import (
     sign_flip,
     sign_flip_floor,
-    sign_flip_power,
-    sign_flip_seeds,
     tost_power,
     tost_seeds,
 )
 
 
 @pytest.mark.parametrize(
-    ("effect", "eighty", "ninety", "equivalence"),
-    [(0.3, 90, 119, 122), (0.5, 34, 44, 45), (0.8, 15, 19, 19), (1.0, 10, 13, 13)],
+    ("margin", "seeds"), [(0.3, 122), (0.5, 45), (0.8, 19), (1.0, 13)]
 )
-def test_table_of_seeds(effect, eighty, ninety, equivalence):
-    assert sign_flip_seeds(effect, power=0.8) == eighty
-    assert sign_flip_seeds(-effect, power=0.9) == ninety
-    assert tost_seeds(margin=effect, sd=1.0) == equivalence
-    assert tost_seeds(margin=effect * 3e-4, sd=3e-4) == equivalence
+def test_table_of_seeds(margin, seeds):
+    assert tost_seeds(margin=margin, sd=1.0) == seeds
+    assert tost_seeds(margin=margin * 3e-4, sd=3e-4) == seeds
 
 
 def test_floor_of_the_sign_flip_test():
     assert sign_flip_floor() == 6
     assert sign_flip_floor(contrasts=4) == 8
-    assert sign_flip_power(5, 100.0) == 0.0
-    assert sign_flip_seeds(100.0) == 6
-
-
-@pytest.mark.parametrize(("n", "effect"), [(6, 2.0), (7, 1.5), (8, 1.2), (10, 1.0)])
-def test_sign_flip_power_by_simulation(n, effect):
-    rng = np.random.default_rng(0)
-    d = rng.normal(effect, 1, (2000, n))
-    rejected = np.mean([sign_flip.two_sided(row) < 0.05 for row in d])
-    # Three binomial standard deviations (0.026) and 0.01 for the t approximation.
-    assert rejected == pytest.approx(sign_flip_power(n, effect), abs=0.036)
-
-
-def test_six_seeds_are_weaker_than_the_formula():
-    assert sign_flip_power(6, 2.0) == pytest.approx(0.87, abs=0.01)
-    assert TTestPower().power(2.0, 6, 0.05) > 0.96
 
 
 @pytest.mark.parametrize(
@@ -77,10 +55,9 @@ def test_tost_power_limits():
         (lambda: tost_power(0, margin=1.0, sd=1.0), "n=0"),
         (lambda: tost_power(5, margin=0.0, sd=1.0), "margin=0.0"),
         (lambda: tost_power(5, margin=1.0, sd=-1.0), "sd=-1.0"),
-        (lambda: sign_flip_seeds(0.0), "effect.=0.0"),
-        (lambda: sign_flip_power(8, 1.0, alpha=2.0), "alpha=2.0"),
+        (lambda: tost_power(8, margin=1.0, sd=1.0, alpha=2.0), "alpha=2.0"),
         (lambda: sign_flip_floor(contrasts=0), "contrasts=0"),
-        (lambda: sign_flip_seeds(1.0, power=1.0), "power=1.0"),
+        (lambda: tost_seeds(margin=1.0, sd=1.0, power=1.0), "power=1.0"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -9,16 +9,17 @@ import pytest
 
 from prednet_jax import errors
 from prednet_jax.config import PredNetConfig
-from prednet_jax.studies import follow, parts
+from prednet_jax.studies import endpoints, follow, parts, seed_records
 from prednet_jax.studies.parts import Part, Treatment
 
 
-def trajectory(loss, weights=None, last=None):
+def trajectory(loss, weights=None, last=None, copy=0.1):
     loss = np.asarray(loss, float)
-    return follow.Trajectory(
+    return endpoints.Trajectory(
         curves={
             "loss": loss,
             "last_frame_loss": loss if last is None else np.asarray(last, float),
+            "copy_last_frame_loss": np.full_like(loss, copy),
             "grad_norm": np.ones_like(loss),
         },
         weights=weights or {},
@@ -30,9 +31,8 @@ def trajectory(loss, weights=None, last=None):
 
 def test_endpoints_by_hand():
     falling = np.concatenate([np.full(400, 1.0), np.full(600, 0.01)])
-    copy = np.full(1000, 0.1)
     run = trajectory(falling, last=falling / 2)
-    found = follow.endpoints(run, run, copy)
+    found = endpoints.endpoints(run, run, 1000)
     assert found["window_loss"] == pytest.approx(0.01)
     assert found["last_frame_loss"] == pytest.approx(0.005)
     assert found["over_copy"] == pytest.approx(0.1)
@@ -45,21 +45,21 @@ def test_endpoints_by_hand():
 
 def test_a_diverged_run_has_no_endpoints():
     run = trajectory([1.0, np.nan])
-    assert follow.endpoints(run, run, np.ones(500)) == {"diverged_at": 2}
+    assert endpoints.endpoints(run, run, 500) == {"diverged_at": 2}
 
 
 def test_parity_has_to_last():
     dips = np.concatenate([np.full(300, 0.01), np.full(700, 1.0)])
-    assert follow.first_below_for_good(dips, 50, 0.1) is None
-    assert follow.first_below(dips, 50, 0.1) == 50
-    assert follow.first_below_for_good(np.full(100, 0.01), 50, 0.1) == 50
-    assert follow.first_below(np.ones(100), 50, 0.1) is None
+    assert endpoints.first_below_for_good(dips, 50, 0.1) is None
+    assert endpoints.first_below(dips, 50, 0.1) == 50
+    assert endpoints.first_below_for_good(np.full(100, 0.01), 50, 0.1) == 50
+    assert endpoints.first_below(np.ones(100), 50, 0.1) is None
 
 
 def test_distance_over_travelled():
     control = trajectory([1], {0: np.zeros(2), 1: np.array([3.0, 4.0])})
     other = trajectory([1], {0: np.zeros(2), 1: np.array([3.0, 4.5])})
-    assert follow.distances(other, control) == {"1": pytest.approx(0.1)}
+    assert endpoints.distances(other, control) == {"1": pytest.approx(0.1)}
 
 
 def test_parts_share_no_seed_and_controls_come_first():
@@ -105,9 +105,10 @@ TINY = Part(
 
 
 def test_a_seed_is_followed_and_recorded(tmp_path):
-    assert follow.finished(TINY, tmp_path) == []
-    follow.follow_seed(TINY, 11, tmp_path, {"git_commit": "abc"})
-    assert follow.finished(TINY, tmp_path) == [11]
+    assert seed_records.finished(TINY, tmp_path) == []
+    about = {"git_commit": "abc", "versions": {"jax": "0"}}
+    follow.follow_seed(TINY, 11, tmp_path, about)
+    assert seed_records.finished(TINY, tmp_path) == [11]
     record = json.loads((tmp_path / "seed_11.json").read_text())
     runs = {(run["arm"], run["draw"]): run for run in record["runs"]}
     assert len(runs) == len(TINY.treatments)
@@ -119,6 +120,10 @@ def test_a_seed_is_followed_and_recorded(tmp_path):
     amplified = runs["order_1e6", 0]["distance_over_travelled"]["3"]
     assert amplified > 100 * noise
     assert runs["float32", 0]["distance_over_travelled"]["3"] == 0
+    between = runs["reduction_order", 1]["final_distance_from"]
+    assert set(between) == {"reduction_order.0", "reduction_order.1"}
+    assert between["reduction_order.1"] == 0 < between["reduction_order.0"] < 1e-4
+    assert runs["order_1e6", 0]["final_distance_from"] == {}
     with open(tmp_path / "seed_11.csv") as file:
         rows = list(csv.DictReader(file))
     # One bin each, and the loss of copying the last frame.
@@ -128,8 +133,37 @@ def test_a_seed_is_followed_and_recorded(tmp_path):
     assert float(last[0]["loss"]) > 0
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits():
     quick = dataclasses.replace(TINY, treatments=TINY.treatments[:2])
     first = [follow.train(quick, t, 11).sha256 for t in quick.treatments]
     follow._update.cache_clear()
     assert [follow.train(quick, t, 11).sha256 for t in quick.treatments] == first
+
+
+def test_a_seed_of_another_arithmetic_is_refused(tmp_path):
+    quick = dataclasses.replace(TINY, seeds=(11, 12), treatments=TINY.treatments[:2])
+    about = {"git_commit": "abc", "versions": {"jax": "0"}}
+    follow.follow_seed(quick, 11, tmp_path, about)
+    # Another commit of the same arithmetic goes on.
+    seed_records.check(
+        quick, tmp_path, about | {"git_commit": "d"} | follow._design(quick, 12)
+    )
+    with pytest.raises(errors.UserError, match="another versions"):
+        follow.follow_seed(quick, 12, tmp_path, about | {"versions": {"jax": "1"}})
+    noisier = Treatment(arm="reduction_order", noise="reduction_order:shortest=2")
+    other = dataclasses.replace(quick, treatments=(quick.treatments[0], noisier))
+    with pytest.raises(errors.UserError, match="program of reduction_order;"):
+        follow.follow_seed(other, 12, tmp_path, about)
+    assert seed_records.finished(quick, tmp_path) == [11]
+
+
+def test_a_program_has_one_fingerprint():
+    three = [TINY.treatments[i] for i in (0, 3, 4)]
+    quick = dataclasses.replace(TINY, treatments=tuple(three))
+    before = follow.programs(quick, 11)
+    follow._program.cache_clear()
+    follow._update.cache_clear()
+    assert follow.programs(quick, 11) == before
+    # A dose and stale targets are other programs.
+    assert len(set(before.values())) == len(before)

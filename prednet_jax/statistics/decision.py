@@ -1,0 +1,208 @@
+"""The verdict on one model by the rule of `statistics.verdict`, and in words."""
+
+import dataclasses
+import math
+from typing import Any
+
+from prednet_jax.statistics.evidence import Check, Evidence, Question, Rule
+from prednet_jax.statistics.multiplicity import holm
+from prednet_jax.statistics.paired import PairedResult
+from prednet_jax.statistics.power import sign_flip_floor, tost_seeds
+from prednet_jax.statistics.proportions import excess_seeds
+from prednet_jax.statistics.verdict import gain_excess, power_of, separated, unmet
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer for one model.
+
+    Attributes:
+        model: name of the model.
+        verdict: "supported", "refuted" or "inconclusive".
+        sentence: the answer and its limits in plain language.
+        unmet_for_supported: what `supported` lacked, each in words; empty if nothing.
+        unmet_for_refuted: what `refuted` lacked.
+        questions: the contrasts in question after Holm, each with its manipulation
+            check.
+        equivalent_at_this_horizon: every contrast in question is equivalent although
+            trajectories did not separate.
+        n: fewest seeds of the contrasts in question.
+        achieved_power: least power of the equivalence tests at no true difference, at
+            the observed spread; nan for one seed.
+        gain_excess_upper: largest upper bound of the share of seeds that gain more than
+            the margin, less the share that loses as much.
+        seeds_needed: fewest seeds in all at which a study with this spread could be
+            `refuted`: for the power, the floor of the sign-flip test, and the bound on
+            gaining seeds if no further seed gains; None for one seed.
+        seeds_still_needed: how many of these are still to be run.
+        more_noise_helps: relative scales of the Gaussian rungs that lowered the loss.
+        noise_can_help: the control in the hypothesis' direction with its figure.
+        emulated_only: no contrast in question is about a GPU.
+        rule: the bounds that were applied.
+    """
+
+    model: str
+    verdict: str
+    sentence: str
+    unmet_for_supported: tuple[str, ...]
+    unmet_for_refuted: tuple[str, ...]
+    questions: tuple[Question, ...]
+    equivalent_at_this_horizon: bool
+    n: int
+    achieved_power: float
+    gain_excess_upper: float
+    seeds_needed: int | None
+    seeds_still_needed: int | None
+    more_noise_helps: tuple[float, ...]
+    noise_can_help: Check | None
+    emulated_only: bool
+    rule: Rule
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON object; nan and infinity become null."""
+        record = dataclasses.asdict(self)
+        for entry, question in zip(record["questions"], self.questions, strict=True):
+            entry["result"] = question.result.as_dict()
+            entry["draws"] = [draw.as_dict() for draw in question.draws]
+        if math.isnan(self.achieved_power):
+            record["achieved_power"] = None
+        return record
+
+
+def decide(evidence: Evidence) -> Verdict:
+    """Applies the rule of `statistics.verdict`.
+
+    Args:
+        evidence: everything known about one model.
+
+    Returns:
+        The verdict, with what each of the two firm answers lacked.
+    """
+    questions = corrected(evidence)
+    supported, refuted = unmet(evidence, questions)
+    results = [question.result for question in questions]
+    n = min(result.n for result in results)
+    needed = _seeds_needed(results, evidence.rule)
+    verdict = Verdict(
+        model=evidence.model,
+        verdict=word(supported, refuted),
+        sentence="",
+        unmet_for_supported=supported,
+        unmet_for_refuted=refuted,
+        questions=questions,
+        equivalent_at_this_horizon=all(r.verdict == "equivalent" for r in results)
+        and not any(separated(question, evidence.rule) for question in questions),
+        n=n,
+        achieved_power=min(power_of(r) for r in results),
+        gain_excess_upper=max(gain_excess(r, evidence.rule) for r in results),
+        seeds_needed=needed,
+        seeds_still_needed=None if needed is None else max(0, needed - n),
+        more_noise_helps=tuple(
+            scale
+            for scale, rung in sorted(evidence.gaussian_ladder, key=lambda r: r[0])
+            if rung.verdict == "lower loss"
+        ),
+        noise_can_help=evidence.noise_can_help,
+        emulated_only=not any(question.gpu for question in questions),
+        rule=evidence.rule,
+    )
+    return dataclasses.replace(verdict, sentence=sentence(verdict))
+
+
+def corrected(evidence: Evidence) -> tuple[Question, ...]:
+    """The contrasts in question with Holm's p-values over all of them."""
+    count = len(evidence.questions)
+    family = f"the {count} contrast{'s' * (count > 1)} in question"
+    results = holm([question.result for question in evidence.questions], family)
+    return tuple(
+        dataclasses.replace(question, result=result)
+        for question, result in zip(evidence.questions, results, strict=True)
+    )
+
+
+def word(supported: tuple[str, ...], refuted: tuple[str, ...]) -> str:
+    """The verdict in one word, from what each firm answer lacks."""
+    if not supported:
+        return "supported"
+    return "inconclusive" if refuted else "refuted"
+
+
+def _seeds_needed(results: list[PairedResult], rule: Rule) -> int | None:
+    if any(result.n < 2 for result in results):
+        return None
+    wanted = [sign_flip_floor(results[0].alpha, len(results))]
+    wanted += [
+        excess_seeds(
+            rule.largest_gain_excess,
+            gained=result.seeds_gaining,
+            lost=result.seeds_losing,
+            alpha=rule.alpha,
+        )
+        for result in results
+    ]
+    wanted += [
+        tost_seeds(margin=r.margin, sd=r.sd_difference, power=rule.power, alpha=r.alpha)
+        for r in results
+    ]
+    return max(wanted)
+
+
+def sentence(verdict: Verdict) -> str:
+    """The answer, its figures, what it lacked and what it does not say."""
+    figures = "; ".join(_figures(question) for question in verdict.questions)
+    model = verdict.model
+    if verdict.verdict == "supported":
+        parts = [f"Supported: noise makes {model} train better ({figures})."]
+    elif verdict.verdict == "refuted":
+        parts = [
+            f"Refuted: noise changes the loss of {model} by less than the margin, in a "
+            f"study that would have seen more ({figures}; power "
+            f"{verdict.achieved_power:.2f}; the share of seeds that gain more than the "
+            f"margin, less that which loses as much, is below "
+            f"{verdict.gain_excess_upper:.2f})."
+        ]
+    else:
+        parts = [f"Inconclusive for {model} ({figures})."]
+        if verdict.equivalent_at_this_horizon:
+            parts.append(
+                "The arms are equivalent at this horizon, which ends before the "
+                "trajectories separate; it says nothing about a longer one."
+            )
+        parts += [
+            f"Not refuted because {', '.join(verdict.unmet_for_refuted)}.",
+            f"Not supported because {', '.join(verdict.unmet_for_supported)}.",
+            _more_seeds(verdict),
+        ]
+    if verdict.emulated_only:
+        parts.append("This is about emulated noise only: no GPU was used.")
+    if verdict.more_noise_helps:
+        scales = ", ".join(f"{scale:g}" for scale in verdict.more_noise_helps)
+        parts.append(
+            f"Apart from this, more noise helps: Gaussian noise of {scales} times the "
+            "gradient lowers the loss, which does not support the hypothesis."
+        )
+    return " ".join(parts)
+
+
+def _figures(question: Question) -> str:
+    r, check = question.result, question.manipulation
+    distance = "not measured"
+    if check is not None:
+        distance = f"{check.distance_over_travelled:.2g}"
+    return (
+        f"{question.name}: {r.mean_difference:+.3g} [{r.ci_low:.3g}, {r.ci_high:.3g}], "
+        f"largest {r.max_abs_difference:.3g}, margin {r.margin:.3g}, sign-flip p "
+        f"{r.p_holm:.3g} (Holm over {r.p_holm_family}), equivalence p {r.tost_p:.3g}, "
+        f"n {r.n}, distance / travelled {distance}"
+    )
+
+
+def _more_seeds(verdict: Verdict) -> str:
+    if verdict.seeds_needed is None:
+        return "One seed says nothing about how many are needed."
+    if verdict.seeds_still_needed:
+        return (
+            f"With this spread at least {verdict.seeds_needed} seeds are needed, "
+            f"{verdict.seeds_still_needed} more than were run."
+        )
+    return "The number of seeds is enough; the evidence above is not."

@@ -1,0 +1,125 @@
+"""What is read off a training of the study (docs/study/plan.md).
+
+last_frame_loss   mean over the last fifth of the updates of the loss of the
+                  window's last frame, as the article's script logs it (primary)
+window_loss       the same of the mean over the window
+over_copy         window_loss over that of copying the last frame, same frames
+held_out_loss     mean squared error on 100 frames of a walk that no seed trains on
+plateau_left      first update at which the mean loss of 20 updates is below the
+                  geometric mean of the control's start (its first 20 updates) and
+                  end (its last fifth); null where that never comes
+parity            first update from which the mean loss of 250 updates stays below
+                  that of copying the last frame; null where that never comes
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+PLATEAU_WIDTH, PARITY_WIDTH = 20, 250
+#: What is kept of each update.
+CURVES = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trajectory:
+    """One training.
+
+    Attributes:
+        curves: by name of `CURVES`, `[updates]`; shorter where it diverged.
+        weights: weights after each of the part's snapshots, flat, float64 `[n]`.
+        held_out_loss: of the final weights.
+        sha256: of the final weights.
+        seconds: wall time.
+    """
+
+    curves: dict[str, np.ndarray]
+    weights: dict[int, np.ndarray]
+    held_out_loss: float
+    sha256: str
+    seconds: float
+
+    def ended(self, updates: int) -> bool:
+        """Whether all updates were made, each with a finite loss."""
+        loss = self.curves["loss"]
+        return len(loss) == updates and bool(np.isfinite(loss).all())
+
+
+def endpoints(
+    run: Trajectory, control: Trajectory, updates: int
+) -> dict[str, float | int | bool | None]:
+    """The endpoints of the module's docstring; a diverged run has none.
+
+    Args:
+        run: the training.
+        control: its control.
+        updates: of a whole training.
+    """
+    loss, copy = run.curves["loss"], run.curves["copy_last_frame_loss"]
+    if not run.ended(updates):
+        return {"diverged_at": len(loss)}
+    last = -(updates // 5)
+    # Without a control to its end there is no level to compare with.
+    halfway = None
+    if control.ended(updates):
+        reference = control.curves["loss"]
+        halfway = np.sqrt(reference[:PLATEAU_WIDTH].mean() * reference[last:].mean())
+    return {
+        "last_frame_loss": float(run.curves["last_frame_loss"][last:].mean()),
+        "window_loss": float(loss[last:].mean()),
+        "over_copy": float(loss[last:].mean() / copy[last:].mean()),
+        "held_out_loss": run.held_out_loss,
+        "control_diverged": halfway is None,
+        "plateau_left": None
+        if halfway is None
+        else first_below(loss, PLATEAU_WIDTH, halfway),
+        "parity": first_below_for_good(loss, PARITY_WIDTH, trailing(copy, PARITY_WIDTH))
+        if updates > PARITY_WIDTH
+        else None,
+        "diverged_at": None,
+    }
+
+
+def distances(run: Trajectory, control: Trajectory) -> dict[str, float]:
+    """Distance from the control over that travelled by the control, by update."""
+    return {
+        str(update): apart(run, control, control, update)
+        for update in run.weights
+        if update and update in control.weights
+    }
+
+
+def apart(a: Trajectory, b: Trajectory, control: Trajectory, update: int) -> float:
+    """Distance of two trainings over that travelled by the control."""
+    travelled = np.linalg.norm(control.weights[update] - control.weights[0])
+    return float(np.linalg.norm(a.weights[update] - b.weights[update]) / travelled)
+
+
+def trailing(curve: np.ndarray, width: int) -> np.ndarray:
+    """Mean of the last `width` values at each place from the first full one on."""
+    sums = np.cumsum(np.concatenate([[0.0], curve]))
+    return (sums[width:] - sums[:-width]) / width
+
+
+def first_below_for_good(curve: np.ndarray, width: int, level: Any) -> int | None:
+    """First update from which the trailing mean stays below a level.
+
+    Args:
+        curve: loss of each update, `[updates]`.
+        width: updates that are averaged.
+        level: a number, or one per trailing mean.
+
+    Returns:
+        The last update of the first such mean; None where the last mean is not below.
+    """
+    above = ~(trailing(curve, width) < level)
+    if above[-1]:
+        return None
+    return width + (int(np.flatnonzero(above)[-1]) + 1 if above.any() else 0)
+
+
+def first_below(curve: np.ndarray, width: int, level: float) -> int | None:
+    """First update at which the trailing mean is below a level; None: never."""
+    below = trailing(curve, width) < level
+    return width + int(np.argmax(below)) if below.any() else None

@@ -1,0 +1,283 @@
+"""From the records of the long trainings to contrasts and the verdict (part C).
+
+The way of the data: seed_<n>.json -> losses by arm, seed and draw -> contrasts ->
+`statistics.decide`. Part C asks, part B gives the Gaussian ladder, part A the control
+in the hypothesis' direction. Until the last seed of part C is there it has no verdict.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from prednet_jax import errors, records, statistics
+from prednet_jax.studies import seed_records
+from prednet_jax.studies.parts import CONTROL, Part
+
+MODEL = "prednet"
+PRIMARY = "last_frame_loss"
+#: Reported with intervals and no verdict. The last two are updates: a seed counts where
+#: both arms have got there.
+ENDPOINTS = (PRIMARY, "window_loss", "over_copy", "held_out_loss")
+MOMENTS = ("plateau_left", "parity")
+RANDOM, FIXED = "reduction_order", "reduction_order_run"
+#: The contrasts in question.
+QUESTIONS = ((RANDOM, CONTROL), (FIXED, CONTROL), (RANDOM, FIXED))
+NULL, STALE = "convolution_im2col", "stale_targets"
+#: Shown beside them, with a correction of their own.
+BESIDE = tuple((arm, CONTROL) for arm in (NULL, STALE, "float64"))
+
+
+def read(part: Part, folder: Path) -> list[dict[str, Any]]:
+    """The records of a part's finished seeds, in the order of the seeds.
+
+    Raises:
+        UserError: a record lacks a run of the part, or two are of other arithmetic.
+    """
+    found = []
+    for seed in seed_records.finished(part, folder):
+        path = folder / f"seed_{seed}.json"
+        record = records.read_json(path)
+        wanted = [(t.arm, t.draw) for t in part.of_seed(seed)]
+        if [(run["arm"], run["draw"]) for run in record["runs"]] != wanted:
+            raise errors.UserError(f"{path}: other runs than {wanted}")
+        seed_records.check(part, folder, record)
+        found.append(record)
+    return found
+
+
+def losses(found: Sequence[Mapping[str, Any]], endpoint: str) -> statistics.Losses:
+    """An endpoint by arm, seed and draw; None where a run diverged or never got there.
+
+    Args:
+        found: records of seeds.
+        endpoint: of `ENDPOINTS` or `MOMENTS`.
+    """
+    by_arm: dict[str, dict[str, list[float | None]]] = {}
+    for record in found:
+        for run in record["runs"]:
+            of_arm = by_arm.setdefault(run["arm"], {})
+            of_arm.setdefault(str(record["seed"]), []).append(run.get(endpoint))
+    return {MODEL: by_arm}
+
+
+def manipulation(
+    found: Sequence[Mapping[str, Any]], treatment: str, control: str
+) -> statistics.Manipulation | None:
+    """Whether the runs of two arms came apart; draws are averaged within a seed.
+
+    Args:
+        found: records of seeds; those in which a run of the two diverged are left out.
+        treatment: the noisy arm.
+        control: another noisy arm, or the arm without noise.
+    """
+    differ, distances = [], []
+    for record in found:
+        mine = [run for run in record["runs"] if run["arm"] == treatment]
+        other = [run for run in record["runs"] if run["arm"] == control]
+        if any(run["diverged_at"] is not None for run in mine + other):
+            continue
+        prints = {run["final_params_sha256"] for run in other}
+        differ += [all(run["final_params_sha256"] not in prints for run in mine)]
+        distances += [float(np.mean([_apart(a, b) for a in mine for b in other]))]
+    return statistics.manipulation(differ, distances) if differ else None
+
+
+def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
+    """Distance of two runs at their end over that travelled by the control."""
+    if b["arm"] == b["control"]:
+        return list(a["distance_over_travelled"].values())[-1]
+    # A run holds its distances from itself and from those that were made before it.
+    for one, other in ((a, b), (b, a)):
+        name = f"{other['arm']}.{other['draw']}"
+        if name in one["final_distance_from"]:
+            return one["final_distance_from"][name]
+    raise errors.UserError(f"no distance between {a['arm']} and {b['arm']} is recorded")
+
+
+def contrasts(
+    found: Sequence[Mapping[str, Any]],
+    endpoint: str,
+    pairs: Sequence[tuple[str, str]],
+) -> list[statistics.PairedResult]:
+    """Contrasts of an endpoint, Holm over all of them, margin from the control.
+
+    A pair without a seed that has the endpoint in both arms is left out.
+
+    Args:
+        found: records of seeds.
+        endpoint: of `ENDPOINTS` or `MOMENTS`.
+        pairs: (treatment, control).
+    """
+    measured = losses(found, endpoint)
+    margin = statistics.margins_from_losses(measured, CONTROL)[MODEL].value
+    arms = measured[MODEL]
+    pairs = [pair for pair in pairs if _comparable(arms, *pair)]
+    return statistics.contrasts_from_losses(
+        measured, pairs, {MODEL: margin}, metric=endpoint
+    )
+
+
+def _comparable(
+    arms: Mapping[str, Mapping[str, statistics.Draws]], treatment: str, control: str
+) -> bool:
+    """Whether a seed has a finite endpoint in both arms."""
+
+    def finite(arm: str) -> set[str]:
+        return {s for s, draws in arms.get(arm, {}).items() if None not in draws}
+
+    return bool(finite(treatment) & finite(control))
+
+
+class AgainstControl(NamedTuple):
+    """An arm of a part beside its control.
+
+    Attributes:
+        result: arm minus control, not corrected for the number of arms.
+        manipulation: how far the two came apart.
+        diverged: runs of the arm whose loss was not finite.
+    """
+
+    result: statistics.PairedResult
+    manipulation: statistics.Manipulation | None
+    diverged: int
+
+
+def against_control(found: Sequence[Mapping[str, Any]]) -> list[AgainstControl]:
+    """Every arm of a part against its control, where a seed has both."""
+    controls = {run["arm"]: run["control"] for run in found[0]["runs"]}
+    made = []
+    for arm, control in controls.items():
+        results = contrasts(found, PRIMARY, [(arm, control)]) if arm != control else []
+        made += [
+            AgainstControl(
+                dataclasses.replace(result, p_holm=None, p_holm_family=None),
+                manipulation(found, arm, control),
+                sum(
+                    run["arm"] == arm and run["diverged_at"] is not None
+                    for record in found
+                    for run in record["runs"]
+                ),
+            )
+            for result in results
+        ]
+    return made
+
+
+def ladder(found: Sequence[Mapping[str, Any]]) -> tuple:
+    """(factor, contrast) of each isotropic Gaussian rung of part B under Adam."""
+    if not found:
+        return ()
+    rungs = {
+        run["arm"]: run["dose"][0]
+        for run in found[0]["runs"]
+        if run["dose"] and run["dose"][1] == "isotropic" and run["control"] == CONTROL
+    }
+    made = contrasts(found, PRIMARY, [(arm, CONTROL) for arm in rungs])
+    return tuple(
+        (scale, result) for scale, result in zip(rungs.values(), made, strict=True)
+    )
+
+
+def evidence(
+    found: Sequence[Mapping[str, Any]],
+    made: Sequence[statistics.PairedResult],
+    doses: Sequence[Mapping[str, Any]],
+    controls: Mapping[str, Any],
+) -> statistics.Evidence:
+    """What the rule looks at.
+
+    Args:
+        found: records of part C.
+        made: of `all_contrasts`, of the primary endpoint.
+        doses: records of part B.
+        controls: `theory_matched`, `units_separated` (bool or None) and
+            `noise_can_help` (`statistics.Check` or None).
+    """
+    measured = losses(found, PRIMARY)
+    by_pair = {(one.treatment, one.control): one for one in made}
+    questions = tuple(
+        statistics.Question(
+            result=by_pair[pair],
+            manipulation=manipulation(found, *pair),
+            draws=statistics.contrasts_of_draws(
+                measured, MODEL, pair, by_pair[pair].margin
+            ),
+        )
+        for pair in QUESTIONS
+    )
+    asked = {arm for pair in QUESTIONS for arm in pair}
+    diverged = [
+        record["seed"]
+        for record in found
+        for run in record["runs"]
+        if run["arm"] in asked and run["diverged_at"] is not None
+    ]
+    return statistics.Evidence(
+        model=MODEL,
+        questions=questions,
+        nulls=(by_pair[NULL, CONTROL],),
+        gaussian_ladder=ladder(doses),
+        stale=by_pair[STALE, CONTROL],
+        diverged=len(set(diverged)),
+        **controls,
+    )
+
+
+def judge(
+    found: Sequence[Mapping[str, Any]],
+    doses: Sequence[Mapping[str, Any]],
+    controls: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The study's verdict.json.
+
+    Args:
+        found: records of part C, all seeds.
+        doses: as in `evidence`.
+        controls: as in `evidence`.
+    """
+    made = all_contrasts(found, PRIMARY)
+    shown = evidence(found, made, doses, controls)
+    verdict = statistics.decide(shown).as_dict()
+    checks = {
+        question.name: question.manipulation
+        and dataclasses.asdict(question.manipulation)
+        for question in shown.questions
+    }
+    return _record(found, PRIMARY, made) | {
+        "verdict": {MODEL: verdict["verdict"]},
+        "details": {MODEL: verdict},
+        "manipulation": {MODEL: next(iter(checks.values()))},
+        "manipulations": checks,
+    }
+
+
+def describe(found: Sequence[Mapping[str, Any]], endpoint: str) -> dict[str, Any]:
+    """verdict_<endpoint>.json: contrasts and losses of an endpoint, and no verdict."""
+    return _record(found, endpoint, all_contrasts(found, endpoint))
+
+
+def all_contrasts(
+    found: Sequence[Mapping[str, Any]], endpoint: str
+) -> list[statistics.PairedResult]:
+    """Those in question, Holm over them, then those beside, Holm over these."""
+    return contrasts(found, endpoint, QUESTIONS) + contrasts(found, endpoint, BESIDE)
+
+
+def _record(
+    found: Sequence[Mapping[str, Any]],
+    endpoint: str,
+    made: Sequence[statistics.PairedResult],
+) -> dict[str, Any]:
+    return {
+        "contrasts": [one.as_dict() for one in made],
+        "losses": losses(found, endpoint),
+        "design": {
+            "seeds": [record["seed"] for record in found],
+            "metric": {MODEL: endpoint},
+            "git_commits": sorted({record["git_commit"] for record in found}),
+            "versions": found[0]["versions"],
+        },
+    }

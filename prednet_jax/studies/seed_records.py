@@ -1,0 +1,91 @@
+"""The records of the long trainings: which are there, and whether they belong together.
+
+<folder>/seed_<n>.csv    curves: a row per arm, draw and 25 updates
+<folder>/seed_<n>.json   endpoints, distances, fingerprints, versions
+"""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prednet_jax import errors, records
+from prednet_jax.studies.endpoints import CURVES
+from prednet_jax.studies.parts import Part
+
+# Updates per row of a curve.
+BIN = 25
+#: Fields of a record that decide the bits of its trainings, beside the programs.
+DECIDES = (
+    "part",
+    "network",
+    "data",
+    "window",
+    "updates",
+    "truncation_leak",
+    "threads",
+    "versions",
+    "xla_flags",
+)
+
+
+def check(part: Part, folder: Path, about: dict[str, Any]) -> None:
+    """Refuses to add a seed to records of another arithmetic.
+
+    Args:
+        part: the part of the study.
+        folder: where its records lie.
+        about: the new seed's `_design`, with versions and environment.
+
+    Raises:
+        UserError: a record differs in a field that decides bits, or in the program of
+            an arm that both have.
+    """
+    mine = json.loads(json.dumps(about))  # As the file has it: lists, not tuples.
+    for seed in finished(part, folder):
+        path = folder / f"seed_{seed}.json"
+        theirs = records.read_json(path)
+        names = [name for name in DECIDES if theirs.get(name) != mine.get(name)]
+        names += [
+            f"program of {arm}"
+            for arm, digest in mine["programs"].items()
+            if theirs.get("programs", {}).get(arm, digest) != digest
+        ]
+        if names:
+            raise errors.UserError(
+                f"{path}: another {', '.join(names)}; expected what the part was begun "
+                "with, or another --workdir"
+            )
+
+
+def finished(part: Part, folder: Path) -> list[int]:
+    """Seeds of a part whose records are there."""
+    return [s for s in part.seeds if (folder / f"seed_{s}.json").exists()]
+
+
+def curve_rows(arm: str, draw: int, curves: dict[str, np.ndarray]) -> list[dict]:
+    """Rows of the table of curves, from one training."""
+    length = min(map(len, curves.values()))
+    rows = []
+    for start in range(0, length, BIN):
+        stop = min(start + BIN, length)
+        means = {name: c[start:stop].mean() for name, c in curves.items()}
+        rows.append(
+            {"arm": arm, "draw": draw, "update": stop}
+            | {name: f"{mean:.6g}" for name, mean in means.items()}
+        )
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    """The table of curves as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(
+        text, ["arm", "draw", "update", *CURVES], lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

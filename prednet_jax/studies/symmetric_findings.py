@@ -1,0 +1,302 @@
+"""What the trainings from a symmetric start show, from their table.
+
+The decisions are those of docs/study/plan.md, part A: an arm helps at a delta of a
+program if it separates earlier than float32 by more than a twentieth of float32's
+update in every seed, and it helps the loss if it lowers it by more than the margin in
+every seed; it hurts if the same holds with the sign changed. A run that never separates
+counts as separating one update after the last.
+"""
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from prednet_jax import errors
+from prednet_jax.statistics import MARGIN_FRACTION, Check
+
+#: How much earlier, as a fraction of the control's update, separation has to be.
+EARLIER = 0.05
+#: By how much the symmetric solution's loss has to exceed that of the free network.
+WORSE = 0.2
+CONTROL, TREATMENT, NULL = "float32", "tile", "shared"
+#: Split at which twins have separated before the first update.
+FREE = 0.1
+#: Deltas from which on help by noise would change our mind (the plan's).
+SURPRISING = 1e-4
+
+
+class Row(NamedTuple):
+    """One run.
+
+    Attributes:
+        program: `ordinary` or `symmetric`.
+        arm: float32, float64, shared, tile or run.
+        delta: relative split of the twins at the start.
+        seed: root seed.
+        separated_at: update of separation; updates + 1 if it never came.
+        equal: no weight ever differed from its twin's in any bit.
+        loss: mean of the last fifth of the updates.
+        updates: of the run.
+        sha256: of the final weights.
+    """
+
+    program: str
+    arm: str
+    delta: float
+    seed: int
+    separated_at: int
+    equal: bool
+    loss: float
+    updates: int
+    sha256: str = ""
+
+
+class Effect(NamedTuple):
+    """An arm against float32 at one delta of one program.
+
+    Attributes:
+        program: as in `Row`.
+        arm: as in `Row`.
+        delta: as in `Row`.
+        separated_at: update of separation per seed.
+        losses: final loss per seed.
+        over_control: loss over float32's, per seed.
+        separation: "earlier", "later", "no effect", or "control".
+        loss: "lower", "higher", "no effect", or "control".
+    """
+
+    program: str
+    arm: str
+    delta: float
+    separated_at: tuple[int, ...]
+    losses: tuple[float, ...]
+    over_control: tuple[float, ...]
+    separation: str
+    loss: str
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of runs.csv.
+
+    Raises:
+        UserError: there is no such file, a run is there twice, or its loss is not
+            finite: it diverged, and says nothing about separation.
+    """
+    if not path.is_file():
+        raise errors.UserError(f"{path}: no such file; expected a table of runs")
+    with open(path, newline="") as file:
+        rows = [_row(entry) for entry in csv.DictReader(file)]
+    for row in rows:
+        if not np.isfinite(row.loss):
+            raise errors.UserError(f"{path}: {row} diverged; expected finite losses")
+    names = [row[:4] for row in rows]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise errors.UserError(f"{path}: {sorted(twice)} twice; expected one row each")
+    return rows
+
+
+def _row(entry: dict[str, str]) -> Row:
+    updates = int(entry["updates"])
+    return Row(
+        program=entry["program"],
+        arm=entry["arm"],
+        delta=float(entry["delta"]),
+        seed=int(entry["seed"]),
+        separated_at=int(entry["separated_at"] or updates + 1),
+        equal=not entry["unequal_at"],
+        loss=float(entry["final_loss"]),
+        updates=updates,
+        sha256=entry["final_params_sha256"],
+    )
+
+
+def effects(rows: Sequence[Row]) -> list[Effect]:
+    """Every arm against float32, by program, delta and arm, where all seeds are there.
+
+    Args:
+        rows: of `read`.
+    """
+    seeds = {row.seed for row in rows}
+    keys = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
+    order = {"symmetric": 0, "ordinary": 1}
+    found = []
+    for program, delta, arm in sorted(keys, key=lambda k: (order[k[0]], k[1])):
+        mine = _runs(rows, program, arm, delta)
+        control = _runs(rows, program, CONTROL, delta)
+        if {r.seed for r in mine} == seeds == {r.seed for r in control}:
+            found.append(_effect(mine, control))
+    return found
+
+
+def _runs(rows: Iterable[Row], program: str, arm: str, delta: float) -> list[Row]:
+    mine = [r for r in rows if (r.program, r.arm, r.delta) == (program, arm, delta)]
+    return sorted(mine, key=lambda row: row.seed)
+
+
+def _effect(mine: list[Row], control: list[Row]) -> Effect:
+    first = mine[0]
+    at = np.array([row.separated_at for row in mine])
+    at_control = np.array([row.separated_at for row in control])
+    ratio = np.array([a.loss / b.loss for a, b in zip(mine, control, strict=True)])
+    same = first.arm == CONTROL
+    separation = _word(at / at_control, EARLIER, "earlier", "later")
+    loss = _word(ratio, MARGIN_FRACTION, "lower", "higher")
+    return Effect(
+        first.program,
+        first.arm,
+        first.delta,
+        tuple(at.tolist()),
+        tuple(row.loss for row in mine),
+        tuple(ratio.tolist()),
+        "control" if same else separation,
+        "control" if same else loss,
+    )
+
+
+def _word(ratios: np.ndarray, margin: float, less: str, more: str) -> str:
+    """The decision from one ratio per seed."""
+    if (ratios < 1 - margin).all():
+        return less
+    return more if (ratios > 1 + margin).all() else "no effect"
+
+
+def checks(rows: Sequence[Row]) -> dict[str, Check]:
+    """The checks of the plan; if one of the first two fails, the part says nothing."""
+    return {
+        "stays symmetric without noise": _stays(rows),
+        "the symmetric solution is worse": _worse(rows),
+        "noise separates and lowers the loss": _helps(rows),
+    }
+
+
+def _stays(rows: Sequence[Row]) -> Check:
+    runs = [
+        row for arm in (CONTROL, NULL) for row in _runs(rows, "symmetric", arm, 0.0)
+    ]
+    equal = sum(row.equal for row in runs)
+    return Check(
+        passed=bool(runs) and equal == len(runs),
+        figure=f"{equal} of {len(runs)} runs without noise, or with one order shared "
+        "by all outputs, keep every bit of the twins equal at every update",
+    )
+
+
+def _worse(rows: Sequence[Row]) -> Check:
+    tied = _runs(rows, "symmetric", CONTROL, 0.0)
+    free = _runs(rows, "symmetric", CONTROL, FREE)
+    ratios = [a.loss / b.loss for a, b in zip(tied, free, strict=False)]
+    return Check(
+        passed=len(ratios) == len(tied) and min(ratios, default=0.0) > 1 + WORSE,
+        figure=f"loss of the symmetric network over that of the free one: "
+        f"{_numbers(ratios)}",
+    )
+
+
+def _helps(rows: Sequence[Row]) -> Check:
+    quiet = _runs(rows, "symmetric", CONTROL, 0.0)
+    noisy = _runs(rows, "symmetric", TREATMENT, 0.0)
+    ratios = [a.loss / b.loss for a, b in zip(noisy, quiet, strict=False)]
+    left = sum(row.separated_at <= row.updates for row in noisy)
+    return Check(
+        passed=0 < left == len(quiet) and max(ratios, default=1) < 1 - MARGIN_FRACTION,
+        figure=f"tile order leaves the exact saddle in {left} of {len(noisy)} seeds; "
+        f"its loss over that without noise: {_numbers(ratios)}",
+    )
+
+
+def largest_delta(found: Iterable[Effect], program: str) -> float | None:
+    """The largest delta of a program at which tile order helps the loss; None: none."""
+    helped = [
+        effect.delta
+        for effect in found
+        if (effect.program, effect.arm, effect.loss) == (program, TREATMENT, "lower")
+    ]
+    return max(helped, default=None)
+
+
+def surprises(found: Iterable[Effect]) -> list[Effect]:
+    """Effects that the plan said would change our mind."""
+    return [
+        effect
+        for effect in found
+        if effect.arm == TREATMENT
+        and effect.loss == "lower"
+        and (
+            effect.delta >= SURPRISING
+            or (effect.program == "ordinary" and effect.delta == 0)
+        )
+    ]
+
+
+class Agreement(NamedTuple):
+    """A run that was made again, beside the published one.
+
+    Attributes:
+        again: the new run.
+        published: the one that it repeats.
+        error: by which factor its loss may differ, at least 1: what another rounding
+            did at most to the loss of any published seed (shared order over float32, in
+            either direction).
+        holds: same bits; or the same separation, yes or no, and a loss within `error`.
+    """
+
+    again: Row
+    published: Row
+    error: float
+    holds: bool
+
+
+def agreement(again: Iterable[Row], published: Sequence[Row]) -> list[Agreement]:
+    """Runs made again beside the published ones.
+
+    The same bits are to be expected on the same kind of processor alone. Elsewhere sums
+    are rounded in other ways, and trajectories separate.
+
+    Raises:
+        UserError: a run that was never published, or one without published runs of
+            float32 and shared order, from which the error is taken.
+    """
+    found = []
+    for row in again:
+        old = [one for one in published if one[:4] == row[:4]]
+        error = _rounding(published, row.program, row.delta)
+        if not old or error is None:
+            raise errors.UserError(
+                f"{row.program} {row.arm}, delta {row.delta:g}, seed {row.seed}: not "
+                "among the published runs"
+            )
+        ratio = max(row.loss / old[0].loss, old[0].loss / row.loss)
+        left = [one.separated_at <= one.updates for one in (row, old[0])]
+        holds = row.sha256 == old[0].sha256 or (left[0] == left[1] and ratio <= error)
+        found.append(Agreement(row, old[0], error, holds))
+    return found
+
+
+def _rounding(rows: Sequence[Row], program: str, delta: float) -> float | None:
+    """Largest factor between the losses of two arms that differ in rounding alone."""
+    ratios = [
+        a.loss / b.loss
+        for a, b in zip(
+            _runs(rows, program, NULL, delta),
+            _runs(rows, program, CONTROL, delta),
+            strict=False,
+        )
+    ]
+    return max((max(r, 1 / r) for r in ratios), default=None)
+
+
+def summary(
+    values: Sequence[float], text: Callable[[float], str] = "{:.4g}".format
+) -> str:
+    """Median and range over the seeds."""
+    middle = text(float(np.median(values)))
+    if min(values) == max(values):
+        return middle
+    return f"{middle} ({text(min(values))} to {text(max(values))})"
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values) or "not run"

@@ -1,0 +1,161 @@
+"""From records of the long trainings to the verdict; the tests write the records."""
+
+import numpy as np
+import pytest
+
+from prednet_jax import errors, records, statistics
+from prednet_jax.studies import judgement, parts, seed_records, study_tables
+from prednet_jax.studies.parts import PARTS
+
+PART = PARTS["C"]
+CONTROLS = {
+    "theory_matched": True,
+    "units_separated": True,
+    "noise_can_help": statistics.Check(passed=True, figure="shown"),
+}
+DOSES = [
+    {
+        "seed": seed,
+        "runs": [
+            {"arm": "float32", "control": "float32", "dose": None}
+            | {"last_frame_loss": 1.0 + seed / 100, "draw": 0},
+            {"arm": "isotropic_100", "control": "float32", "dose": [100.0, "isotropic"]}
+            | {"last_frame_loss": 1.5 + seed / 100, "draw": 0},
+        ],
+    }
+    for seed in range(10)
+]
+
+
+def record(seed, effects, spread, apart):
+    """One seed, as `follow` writes it."""
+    rng = np.random.default_rng(seed)
+    base = 1e-3 * (1 + 0.1 * rng.standard_normal())
+    runs, noisy = [], []
+    for treatment in PART.of_seed(seed):
+        arm, name = treatment.arm, f"{treatment.arm}.{treatment.draw}"
+        scatter = 0 if arm == "float32" else spread * rng.standard_normal()
+        loss = base * (1 + effects.get(arm, 0.0)) + 1e-3 * scatter
+        if treatment.noise != "none":
+            noisy.append(name)
+        runs.append(
+            {
+                "arm": arm,
+                "draw": treatment.draw,
+                "control": "float32",
+                "dose": None,
+                "diverged_at": None,
+                "final_params_sha256": f"{seed}.{name}",
+                "distance_over_travelled": {"1": 0.0, "3000": apart},
+                "final_distance_from": {
+                    other: 0.0 if other == name else 2 * apart for other in noisy
+                }
+                if treatment.noise != "none"
+                else {},
+                **dict.fromkeys(judgement.ENDPOINTS, loss),
+                "plateau_left": 500,
+                "parity": None if arm == "stale_targets" else 2000,
+            }
+        )
+    about = {"git_commit": "abc", "versions": {"jax": "0"}, "programs": {}}
+    return about | {"seed": seed, "runs": runs}
+
+
+# Enough for a firm answer; counting all patterns of 40 signs takes seconds a contrast.
+ENOUGH, FEW = PART.seeds[:28], PART.seeds[:10]
+
+
+def study(effects=None, spread=1e-4, apart=0.3, seeds=FEW):
+    effects = {"stale_targets": 0.3} | (effects or {})
+    return [record(seed, effects, spread, apart) for seed in seeds]
+
+
+def verdict(found, **controls):
+    return judgement.judge(found, DOSES, CONTROLS | controls)
+
+
+def test_no_effect_is_refuted():
+    found = verdict(study(seeds=ENOUGH))
+    assert found["verdict"] == {"prednet": "refuted"}
+    shown = [(row["treatment"], row["control"]) for row in found["contrasts"]]
+    assert shown == [*judgement.QUESTIONS, *judgement.BESIDE]
+    details = found["details"]["prednet"]
+    assert [q["result"]["p_holm_family"] for q in details["questions"]] == [
+        "the 3 contrasts in question"
+    ] * 3
+    # Random against fixed order has a distance of its own.
+    assert found["manipulations"]["reduction_order - float32"] == {
+        "bits_differ": True,
+        "distance_over_travelled": 0.3,
+    }
+    fixed = found["manipulations"]["reduction_order - reduction_order_run"]
+    assert fixed["distance_over_travelled"] == pytest.approx(0.6)
+
+
+def test_help_is_supported():
+    help_ = {"reduction_order": -0.06, "reduction_order_run": -0.06}
+    assert verdict(study(help_))["verdict"] == {"prednet": "supported"}
+
+
+@pytest.mark.parametrize(
+    ("found", "controls", "lacks"),
+    [
+        (study(apart=0.05), {}, "have not separated"),
+        (study({"stale_targets": -0.1}), {}, "stale targets raise the loss"),
+        (study({"convolution_im2col": 0.05}), {}, "A/A null shows a difference"),
+        (study(), {"noise_can_help": None}, "not run: noise separates"),
+        (study(), {}, "so the excess may be"),
+    ],
+)
+def test_what_is_not_shown_is_inconclusive(found, controls, lacks):
+    judged = verdict(found, **controls)
+    assert judged["verdict"] == {"prednet": "inconclusive"}
+    assert lacks in " ".join(judged["details"]["prednet"]["unmet_for_refuted"])
+
+
+def test_without_part_b_the_gaussian_control_is_missing():
+    judged = judgement.judge(study(), [], CONTROLS)
+    lacking = " ".join(judged["details"]["prednet"]["unmet_for_refuted"])
+    assert "not run: largest Gaussian rung" in lacking
+
+
+def test_a_diverged_run_takes_its_seed_out():
+    found = study()
+    run = next(r for r in found[3]["runs"] if r["arm"] == "reduction_order")
+    for name in (*judgement.ENDPOINTS, *judgement.MOMENTS):
+        del run[name]
+    run["diverged_at"] = 17
+    judged = verdict(found)
+    assert judged["verdict"] == {"prednet": "inconclusive"}
+    sizes = {row["treatment"]: row["n"] for row in judged["contrasts"][:2]}
+    assert sizes == {"reduction_order": 9, "reduction_order_run": 10}
+
+
+def test_endpoints_that_an_arm_never_reaches_are_left_out():
+    found = judgement.describe(study(), "parity")
+    treatments = {row["treatment"] for row in found["contrasts"]}
+    assert "stale_targets" not in treatments
+    assert "reduction_order" in treatments
+    assert "| reduction_order - float32 | 10 |" in study_tables.contrasts(found)
+
+
+def test_records_are_read_whole_or_not_at_all(tmp_path):
+    for one in study(seeds=PART.seeds[:2]):
+        about = {name: None for name in seed_records.DECIDES} | one
+        records.write_json(tmp_path / f"seed_{one['seed']}.json", about)
+    assert len(judgement.read(PART, tmp_path)) == 2
+    path = tmp_path / f"seed_{PART.seeds[1]}.json"
+    cut = records.read_json(path)
+    records.write_json(path, cut | {"threads": 4})
+    with pytest.raises(errors.UserError, match="threads"):
+        judgement.read(PART, tmp_path)
+    records.write_json(path, cut | {"runs": cut["runs"][:-1]})
+    with pytest.raises(errors.UserError, match="other runs"):
+        judgement.read(PART, tmp_path)
+
+
+def test_the_contrasts_in_question_are_arms_of_the_part():
+    arms = {treatment.arm for treatment in PART.treatments}
+    assert {arm for pair in judgement.QUESTIONS for arm in pair} <= arms
+    assert {arm for pair in judgement.BESIDE for arm in pair} <= arms
+    assert parts.CONTROL == "float32"

@@ -1,0 +1,168 @@
+"""Decisions about trainings from a symmetric start, from tables that the tests make."""
+
+import csv
+
+import pytest
+
+from prednet_jax import errors, records
+from prednet_jax.studies import study_tables, symmetric_runs
+from prednet_jax.studies import symmetric_findings as findings
+from prednet_jax.studies.symmetric_findings import Row
+
+SEEDS = range(5)
+DELTAS = (0.0, 1e-8, 1e-7, 1e-6, 1e-4, 0.1)
+
+
+def runs(program, arm, delta, at, loss, equal=False):
+    return [
+        Row(program, arm, delta, seed, at + seed, equal, loss, 3000) for seed in SEEDS
+    ]
+
+
+def table(**changes):
+    """Both programs: noise helps on the exact saddle of the symmetric one alone."""
+    rows = []
+    for program in ("ordinary", "symmetric"):
+        for arm in ("float32", "shared", "tile"):
+            for delta in DELTAS:
+                stuck = (program, delta) == ("symmetric", 0.0) and arm != "tile"
+                at, loss = (3001, 3.0) if stuck else (700, 1.0)
+                at, loss = changes.get(f"{program} {arm} {delta:g}", (at, loss))
+                rows += runs(program, arm, delta, at, loss, equal=stuck)
+    return rows
+
+
+def test_decisions_by_hand():
+    found = {(e.program, e.arm, e.delta): e for e in findings.effects(table())}
+    exact = found["symmetric", "tile", 0.0]
+    assert (exact.separation, exact.loss) == ("earlier", "lower")
+    assert exact.over_control == pytest.approx((1 / 3,) * 5)
+    assert found["symmetric", "shared", 0.0].separation == "no effect"
+    assert found["ordinary", "tile", 0.0].loss == "no effect"
+    assert found["ordinary", "float32", 0.0].separation == "control"
+    assert findings.largest_delta(found.values(), "symmetric") == 0.0
+    assert findings.largest_delta(found.values(), "ordinary") is None
+    assert findings.surprises(found.values()) == []
+
+
+def test_all_five_seeds_have_to_agree():
+    rows = table(**{"ordinary tile 0": (300, 0.9)})
+    tile = [e for e in findings.effects(rows) if e.arm == "tile"]
+    changed = next(e for e in tile if (e.program, e.delta) == ("ordinary", 0.0))
+    assert (changed.separation, changed.loss) == ("earlier", "lower")
+    # That is what would change our mind.
+    assert findings.surprises(tile) == [changed]
+    index = next(
+        i for i, row in enumerate(rows) if row[:4] == ("ordinary", "tile", 0.0, 2)
+    )
+    rows[index] = rows[index]._replace(loss=0.99, separated_at=690)
+    again = {(e.program, e.arm, e.delta): e for e in findings.effects(rows)}
+    assert again["ordinary", "tile", 0.0].separation == "no effect"
+    assert again["ordinary", "tile", 0.0].loss == "no effect"
+
+
+def test_harm_has_a_word_of_its_own():
+    rows = table(**{"symmetric tile 0.0001": (900, 1.1)})
+    found = {(e.program, e.arm, e.delta): e for e in findings.effects(rows)}
+    assert found["symmetric", "tile", 1e-4].separation == "later"
+    assert found["symmetric", "tile", 1e-4].loss == "higher"
+
+
+def test_checks_pass_and_fail():
+    assert all(check.passed for check in findings.checks(table()).values())
+    broken = [row._replace(equal=False) for row in table()]
+    stays, worse, helps = findings.checks(broken).values()
+    assert not stays.passed
+    assert worse.passed
+    assert helps.passed
+    flat = table(**{"symmetric float32 0": (3001, 1.1)})
+    _, worse, helps = findings.checks(flat).values()
+    assert not worse.passed
+    assert helps.passed
+    # Two seeds separate after the last update, which is never.
+    late = table(**{"symmetric tile 0": (2999, 1.0)})
+    assert not findings.checks(late)["noise separates and lowers the loss"].passed
+    assert not any(check.passed for check in findings.checks([]).values())
+
+
+def test_an_arm_without_all_seeds_is_not_judged():
+    rows = [row for row in table() if (row.arm, row.seed) != ("tile", 4)]
+    assert {effect.arm for effect in findings.effects(rows)} == {"float32", "shared"}
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "runs.csv"
+    entry = {"program": "ordinary", "arm": "tile", "delta": 1e-8, "seed": 8100}
+    entry |= {"updates": 3000, "separated_at": None, "unequal_at": 1}
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, [*entry, "final_loss", "final_params_sha256"])
+        writer.writeheader()
+        writer.writerow(entry | {"final_loss": 0.004, "final_params_sha256": "ab"})
+    expected = Row("ordinary", "tile", 1e-8, 8100, 3001, False, 0.004, 3000, "ab")
+    assert findings.read(path) == [expected]
+    text = path.read_text()
+    path.write_text(text.replace("0.004", "nan"))
+    with pytest.raises(errors.UserError, match="diverged"):
+        findings.read(path)
+    path.write_text(text + text.splitlines()[1] + "\n")
+    with pytest.raises(errors.UserError, match="twice"):
+        findings.read(path)
+
+
+def test_runs_made_again_agree_or_differ():
+    rows = table(**{"ordinary shared 0": (700, 1.1)})
+    rows = [row._replace(sha256="old") for row in rows]
+    tile = next(r for r in rows if r[:4] == ("ordinary", "tile", 0.0, 2))
+
+    def judged(**changes):
+        again = tile._replace(**{"sha256": "new"} | changes)
+        return findings.agreement([again], rows)[0]
+
+    assert judged(sha256="old", loss=9.0).holds  # Nothing else is looked at.
+    assert judged(loss=1.09).holds
+    assert judged(loss=1 / 1.09).holds
+    assert judged(loss=1.0).error == pytest.approx(1.1)
+    assert not judged(loss=1.2).holds
+    assert not judged(separated_at=3001).holds
+    with pytest.raises(errors.UserError, match="not among"):
+        judged(seed=77)
+
+
+def test_the_table_of_the_paper():
+    found = findings.effects(table())
+    text = study_tables.saddle(found)
+    assert (
+        "| symmetric | 0 | tile | 702 (700 to 704) | 1 | 0.33 | earlier | lower |"
+        in text
+    )
+    record = {
+        "seeds": [
+            {"seed": 1, "rate": 0.01, "c_sigma": 1e-8, "useful": 1e-7}
+            | {"initial": 1.4, "orders": 7.1}
+        ]
+    }
+    text = study_tables.theory(record, found)
+    assert "| 1 | 0.0100 | 1.0e-08 | 1.0e-07 | 1.40 | 7.1 |" in text
+    assert "symmetric program: 0; ordinary program: none" in text
+    control = study_tables.noise_can_help(findings.checks(table()))
+    assert control.passed
+
+
+def test_the_planned_runs_are_those_of_the_script():
+    planned = symmetric_runs.runs(
+        list(symmetric_runs.PROGRAMS), list(symmetric_runs.ARMS), list(DELTAS), [1] * 5
+    )
+    assert len(planned) == study_tables.SADDLE_RUNS
+
+
+def test_tables_wait_for_the_last_run(tmp_path):
+    """Nothing is shown of a part before its last record."""
+    (tmp_path / "A").mkdir()
+    (tmp_path / "A" / "runs.csv").write_text("program,arm,delta,seed\n")
+    made = study_tables.blocks(tmp_path, {})
+    assert "| C | 0 of 40 | not begun |" in made["study-progress"]
+    for name in ("study-saddle", "study-contrasts", "study-E", "study-verdict"):
+        assert "No result before the last" in made[name]
+    small = {"controls": {"theory_matched": True, "units_separated": True}}
+    assert study_tables.verdict_files(tmp_path, small) == {}
+    assert records.json_bytes({"a": float("nan")}) == b'{\n  "a": null\n}\n'
