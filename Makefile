@@ -11,7 +11,7 @@ WORKERS ?= 2
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: setup compare chainer chainer-bisect transplant test test-default-flags soak \
-  bench tables lint lock clean
+  fuzz bench docs study-again tables lint lock clean
 
 setup: $(STAMP)
 
@@ -48,6 +48,21 @@ else
 	@echo "beside PyTorch: make bench TORCH_PYTHON=/path/to/python-with-torch"
 endif
 
+# A part of the study again, beside what is published: six trainings, minutes. Fails if
+# one disagrees by more than another rounding makes.
+study-again: setup
+	$(BIN)/python experiments/symmetric_start.py --workdir=runs/study-again \
+	  --arms=float32,shared,tile --deltas=0 --seeds=8100 \
+	  --compare_with=results/study/A/runs.csv $(ARGS)
+
+# The site, docs/_build/html/index.html; warnings are errors.
+docs: setup $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+$(VENV)/.docs: requirements-docs.lock $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements-docs.lock
+	@touch $@
+
 # Tables and figures of the documents, from committed records; fails if one differed.
 tables: setup
 	$(BIN)/python experiments/tables.py
@@ -72,10 +87,20 @@ test-default-flags: setup
 soak: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
 
+# Broken files, texts and flags by the hundred thousand in one process, then whole
+# commands. FUZZ: thousands of inputs; COMMANDS: commands.
+FUZZ ?= 100
+COMMANDS ?= 200
+fuzz: setup
+	FUZZ=$(FUZZ) FUZZ_COMMANDS=$(COMMANDS) $(BIN)/python -m pytest tests/fuzz $(ARGS)
+
 # Renews the pinned versions (needs `uv` on the path).
 lock:
-	uv pip compile setup.cfg --extra test --universal --python-version 3.11 \
+	uv pip compile setup.cfg --extra test --extra all --universal --python-version 3.11 \
 	  --no-emit-index-url --no-header --generate-hashes --upgrade --output-file requirements.lock
+	uv pip compile setup.cfg --extra docs --universal --python-version 3.11 \
+	  --no-emit-index-url --no-header --generate-hashes --constraint requirements.lock \
+	  --output-file requirements-docs.lock
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,9 +1,11 @@
 """How a script runs: its main, its error lines, its exit status.
 
-0 done; 1 a fault of the program or of the machine, with its traceback; 2 something the
-user can mend, in one line on stderr; 130 interrupted.
+0 done; 1 a run that cannot go on, memory or disk that are used up, in one line, or a
+fault of the program, with its traceback; 2 something the user can mend, in one line on
+stderr; 128 + number of the signal interrupted.
 """
 
+import errno
 import os
 import re
 import shlex
@@ -26,7 +28,7 @@ def run(main: Callable[[list[str]], None]) -> None:
 def _guarded(main: Callable) -> Callable:
     def guarded(argv: list[str]) -> None:
         from prednet_jax import noise
-        from prednet_jax.errors import UserError
+        from prednet_jax.errors import RunError, UserError
 
         # The noise library stands alone and has an error of its own.
         mendable = (UserError, getattr(noise, "NoiseError", UserError))
@@ -36,6 +38,13 @@ def _guarded(main: Callable) -> Callable:
             main(argv)
         except mendable as error:
             fail(error)
+        except RunError as error:
+            fail(error, status=1)
+        except (MemoryError, OSError, RuntimeError) as error:
+            used_up = _used_up(error)
+            if used_up is None:
+                raise
+            fail(used_up, status=1)
         except KeyboardInterrupt:
             print(f"{_program()}: interrupted", file=sys.stderr)
             raise SystemExit(130) from None
@@ -77,11 +86,27 @@ def _program() -> str:
     return Path(sys.argv[0]).name
 
 
-def fail(message: object) -> None:
-    """One line on stderr, status 2."""
-    text = " ".join(str(message).split())
+def fail(message: object, *, status: int = 2) -> None:
+    """One line on stderr, and the exit status."""
+    # Names of files may hold anything, control codes of the terminal too.
+    words = " ".join(str(message).split())
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
     print(f"{_program()}: {text}", file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(status)
+
+
+def _used_up(error: Exception) -> str | None:
+    """What to say of memory or a disk that is used up; None for any other error."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = f" ({error.filename})" if error.filename else ""
+        return f"the disk is full{place}: expected room, or fewer --keep_checkpoints"
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        first = (str(error).strip() or "MemoryError").splitlines()[0]
+        return (
+            f"out of memory ({first}): expected smaller --height, --width, --channels, "
+            "--window, --batch or --replicas"
+        )
+    return None
 
 
 def _check_workdir(path: str) -> None:

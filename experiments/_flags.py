@@ -1,6 +1,9 @@
 """Flags that several scripts share, and the objects that they describe."""
 
+import functools
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -67,6 +70,11 @@ def define_data_flags() -> None:
         "offset",
         ["0", "0"],
         "Columns right, rows down, from the centre of the crop.",
+    )
+    flags.DEFINE_bool(
+        "allow_outside",
+        False,
+        "Let a text list name files outside its own folder.",
     )
 
 
@@ -189,16 +197,76 @@ def load_weights(path: str) -> tuple[Task, dict]:
     """Network and weights from a Keras or a Chainer file.
 
     Raises:
-        UserError: the file is missing or is neither.
+        UserError: the file is missing or is neither, or flags ask for another network.
     """
+    if FLAGS["model"].present and FLAGS.model != "prednet":
+        raise UserError(f"--model={FLAGS.model}: {path} holds a prednet; expected that")
     config, params = weights.load(
         path, height=size("height"), width=size("width"), pixel_max=FLAGS.pixel_max
     )
-    return tasks.of(config), params
+    found = tasks.of(config).with_convolution(FLAGS.convolution)
+    _check_agrees(found, path)
+    return found, params
+
+
+# Of a network, by the flag that sets it.
+_NETWORK = (
+    "variant", "channels", "r_channels", "height", "width", "pixel_max", "a_filters",
+    "ahat_filters", "r_filters", "hidden",
+)  # fmt: skip
+
+
+def initial_weights(path: str) -> tuple[Task, dict]:
+    """Network and weights to start from: of a weight file, or of a run's directory.
+
+    They supply model, variant and sizes; flags that are given must agree. The algorithm
+    of the convolutions is free, since it is none of the weights.
+
+    Raises:
+        UserError: there are no weights, or a flag that was given contradicts them.
+    """
+    from prednet_jax.training import runs
+
+    folder = os.path.isdir(path) and not weights.is_orbax(path)
+    found, params = runs.saved_weights(Path(path)) if folder else load_weights(path)
+    if FLAGS["model"].present and FLAGS.model != found.name:
+        raise UserError(
+            f"--model={FLAGS.model}: expected {found.name}, the network of {path}"
+        )
+    _check_agrees(found, path)
+    if FLAGS.convolution != FLAGS["convolution"].default:
+        found = found.with_convolution(FLAGS.convolution)
+    return found, params
+
+
+def _check_agrees(task: Task, path: str) -> None:
+    """Refuses flags that are not what the network of a file or a run has.
+
+    Raises:
+        UserError: naming the first one.
+    """
+    config = getattr(task, "config", None)
+    for name in _NETWORK:
+        if name not in FLAGS or not FLAGS[name].present:
+            continue
+        setting = getattr(config, "recurrent" if name == "r_channels" else name, None)
+        given = FLAGS[name].value
+        if isinstance(given, list):
+            given = integers(name)
+            if isinstance(setting, tuple) and len(given) == 1:  # one size for all
+                given *= len(setting)
+            setting = setting if isinstance(setting, tuple) else (setting,)
+        if given != setting:
+            listed = isinstance(setting, tuple)
+            shown = ",".join(map(str, setting)) if listed else setting
+            text = ",".join(FLAGS[name].value) if isinstance(given, tuple) else given
+            raise UserError(f"--{name}={text}: expected {shown}, as in {path}")
 
 
 def open_source(task: Task, seed: int) -> data.FrameSource:
     """The frames of `--data`, at the network's size.
+
+    What lies on disk is checked and read through once, and not for every seed.
 
     Raises:
         UserError: a flag's value is outside what is accepted.
@@ -209,15 +277,22 @@ def open_source(task: Task, seed: int) -> data.FrameSource:
         raise UserError(
             f"--offset={','.join(FLAGS.offset)}: expected columns,rows such as 0,0"
         )
-    return data.open_source(
-        FLAGS.data or task.data,
+    name = FLAGS.data or task.data
+    return _opened(
+        name,
         height=height,
         width=width,
         channels=channels,
-        seed=seed,
+        seed=seed if name in data.NAMES else 0,
         crop=FLAGS.crop,
         offset=(offset[0], offset[1]),
-    )
+        allow_outside=FLAGS.allow_outside,
+    ).reader()
+
+
+@functools.cache
+def _opened(name: str, **options: Any) -> data.FrameSource:
+    return data.open_source(name, **options)
 
 
 def parse_noise(text: str) -> Any:

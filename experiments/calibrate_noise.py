@@ -23,10 +23,16 @@ from pathlib import Path
 
 import _cli
 import _flags
+import jax
+import numpy as np
 from absl import flags
+from matplotlib.figure import Figure
 
 from prednet_jax import device, process, records
 from prednet_jax.errors import UserError
+from prednet_jax.noise import ReductionOrder
+from prednet_jax.report.theme import plain_png
+from prednet_jax.studies import calibration
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("shapes", "tiny", ["tiny", "prednet"], "Sizes of the reductions.")
@@ -54,25 +60,22 @@ def main(argv: list[str]) -> None:
     process.prepare()
     for name, low in (("repeats", 2), ("compilations", 1), ("processes", 0)):
         _flags.check_numbers(low, name)
-    import jax
-
-    from prednet_jax.studies import calibration
-
     # A program read from a cache on disk was not compiled again.
     jax.config.update("jax_enable_compilation_cache", False)
     specs = orders()
     process.set_precision("float32")
-    probes = chosen(calibration.probes(FLAGS.shapes))
+    reductions = chosen(calibration.reductions(FLAGS.shapes))
     if FLAGS.outputs:
-        write_outputs(probes, FLAGS.outputs)
+        write_outputs(reductions, FLAGS.outputs)
         return
     others = outputs_of_processes(FLAGS.processes)
     here = device.description()
     print(f"{here['kind']} ({here['platform']}), shapes {FLAGS.shapes}")
     print(HEADER)
     rows = []
-    for probe in probes:
-        rows.append(measure(probe, specs, [found[probe.name] for found in others]))
+    for reduction in reductions:
+        theirs = [found[reduction.name] for found in others]
+        rows.append(measure(reduction, specs, theirs))
         print(line(rows[-1]), flush=True)
     varying = [row["primitive"] for row in rows if varies(row)]
     print(f"vary from run to run: {', '.join(varying) or 'none'}")
@@ -96,24 +99,22 @@ def main(argv: list[str]) -> None:
     print(f"written: {workdir / 'calibration.json'}")
 
 
-def chosen(probes) -> list:
-    """The probes named by --primitives, in their own order."""
+def chosen(reductions) -> list:
+    """The reductions named by --primitives, in their own order."""
     if FLAGS.primitives is None:
-        return list(probes)
-    names = [probe.name for probe in probes]
+        return list(reductions)
+    names = [reduction.name for reduction in reductions]
     unknown = [name for name in FLAGS.primitives if name not in names]
     if unknown or not FLAGS.primitives:
         raise UserError(
             f"--primitives={','.join(FLAGS.primitives)}: expected some of "
             f"{', '.join(names)}"
         )
-    return [probe for probe in probes if probe.name in FLAGS.primitives]
+    return [one for one in reductions if one.name in FLAGS.primitives]
 
 
 def orders() -> dict:
     """The reduction order of each profile asked for."""
-    from prednet_jax.noise import ReductionOrder
-
     if not FLAGS.profile:
         raise UserError("--profile=: expected at least one profile")
     return {
@@ -124,14 +125,12 @@ def orders() -> dict:
     }
 
 
-def measure(probe, specs: dict, others: list) -> dict:
+def measure(reduction, specs: dict, others: list) -> dict:
     """The measured and the emulated variation of one reduction."""
-    from prednet_jax.studies import calibration
-
-    calls = calibration.repeated_calls(probe, FLAGS.repeats)
-    compilations = calibration.repeated_compilations(probe, FLAGS.compilations)
+    calls = calibration.repeated_calls(reduction, FLAGS.repeats)
+    compilations = calibration.repeated_compilations(reduction, FLAGS.compilations)
     row = {
-        "primitive": probe.name,
+        "primitive": reduction.name,
         "call": calibration.spread(calls)._asdict(),
         "compilation": calibration.spread([calls[0], *compilations])._asdict(),
         "process": None,
@@ -141,9 +140,9 @@ def measure(probe, specs: dict, others: list) -> dict:
         row["process"] = calibration.spread([calls[0], *others])._asdict()
     known: dict = {}
     for profile, spec in specs.items():
-        paths = calibration.perturbed_paths(probe, spec)
+        paths = calibration.perturbed_paths(reduction, spec)
         if paths and paths not in known:
-            outputs = calibration.emulated(probe, spec, FLAGS.repeats)
+            outputs = calibration.emulated(reduction, spec, FLAGS.repeats)
             known[paths] = calibration.spread(outputs)._asdict()
         row["emulated"][profile] = known.get(paths)
     return row
@@ -188,25 +187,19 @@ def judgement(profile: str, rows: list[dict]) -> str:
     )
 
 
-def write_outputs(probes, path: str) -> None:
-    """The first output of every probe, for a parent process."""
-    import numpy as np
-
-    from prednet_jax.studies import calibration
-
-    np.savez(path, **{p.name: calibration.repeated_calls(p, 1)[0] for p in probes})
+def write_outputs(reductions, path: str) -> None:
+    """The first output of every reduction, for a parent process."""
+    np.savez(path, **{p.name: calibration.repeated_calls(p, 1)[0] for p in reductions})
 
 
 def outputs_of_processes(count: int) -> list:
-    """First outputs of all probes in `count` processes, one after another.
+    """First outputs of all reductions in `count` processes, one after another.
 
     They run before this process starts its backend, which may take the whole device.
 
     Raises:
         UserError: a process failed; its last line on stderr is quoted.
     """
-    import numpy as np
-
     found = []
     names = FLAGS.primitives
     with tempfile.TemporaryDirectory() as folder:
@@ -230,13 +223,6 @@ def outputs_of_processes(count: int) -> list:
 
 def draw(rows: list[dict], path: Path) -> None:
     """Measured and emulated V_c of each primitive."""
-    import io
-
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     profiles = list(rows[0]["emulated"])
     series = {
         "measured, per call": [r["call"]["v_c"] for r in rows],
@@ -251,7 +237,8 @@ def draw(rows: list[dict], path: Path) -> None:
             for p in profiles
         },
     }
-    figure, axis = plt.subplots(figsize=(8, 5))
+    figure = Figure(figsize=(8, 5), layout="tight")
+    axis = figure.subplots()
     height = 0.8 / len(series)
     for i, (name, values) in enumerate(series.items()):
         places = [j + (i + 0.5) * height - 0.4 for j in range(len(rows))]
@@ -261,11 +248,7 @@ def draw(rows: list[dict], path: Path) -> None:
     axis.set_xlabel("$V_c$: fraction of elements that differ from the first output")
     axis.set_xlim(0, 1)
     axis.legend(fontsize="small")
-    figure.tight_layout()
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150)
-    plt.close(figure)
-    records.write_bytes(path, content.getvalue())
+    records.write_bytes(path, plain_png(figure))
 
 
 if __name__ == "__main__":

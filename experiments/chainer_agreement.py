@@ -10,12 +10,11 @@ distance between Chainer's two kinds of training, which has to be much larger fo
 replica to speak for Chainer.
 """
 
-import argparse
-import csv
 import sys
 from pathlib import Path
 from typing import Any
 
+import _rows
 import chainer_plans as plans
 import environments
 import jax
@@ -33,9 +32,7 @@ Arrays = dict[str, np.ndarray]
 
 def main() -> int:
     """Trains in Chainer and in JAX, compares, writes the table; the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _rows.parser(__doc__)
     parser.add_argument("--workdir", type=Path, default=Path("runs/chainer"))
     parser.add_argument(
         "--frames", type=int, default=plans.LONG, help="transitions to train on"
@@ -71,11 +68,7 @@ def main() -> int:
         rows += compare(
             targets, kept, ours, theirs[arm], other, our_losses, losses[arm]
         )
-    path = args.record or args.workdir / "agreement.csv"
-    with open(path, "w", newline="") as file:
-        out = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        out.writeheader()
-        out.writerows(rows)
+    _rows.write(args.record or args.workdir / "agreement.csv", rows, FIELDS)
     for row in rows:
         print(*(f"{name}={row[name]}" for name in FIELDS))
     return 0

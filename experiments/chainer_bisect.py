@@ -8,18 +8,17 @@ Python 3.8 and one NumPy; where no such Python is found the releases are skipped
 the reason. Ends with status 1 if a prediction fails.
 """
 
-import argparse
-import csv
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import _rows
 import environments
-from chainer_runs import QUICK, Run, execute_all, frames_file
+from chainer_plans import PAIR
+from chainer_runs import QUICK, execute_all, runs_of
 
 FRAMES = 60
 CHANGED_IN = "3.0.0rc1"
-ARMS = {"published": (), "target copied": ("--target=copied",)}
 FIELDS = (
     *("release", "arm", "frames", "final_sha256", "initial_sha256", "mean_loss"),
     *("numpy", "python"),
@@ -28,9 +27,7 @@ FIELDS = (
 
 def main() -> int:
     """Runs the bisection; the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _rows.parser(__doc__)
     parser.add_argument("--workdir", type=Path, default=Path("runs/chainer/bisection"))
     parser.add_argument("--record", type=Path, help="CSV to write the rows to")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
@@ -46,30 +43,16 @@ def main() -> int:
         rows += one_release(release, python, args.workdir, args.jobs)
     for row in rows:
         print(f"{row['release']:<10}{row['arm']:<15}{row['final_sha256'][:12]}")
-    found = check(rows)
-    for text, held in found:
-        print(f"{text}: {'came true' if held else 'FAILED'}")
-    write(args.record or args.workdir / "bisection.csv", rows)
+    held = _rows.came_true(check(rows))
+    _rows.write(args.record or args.workdir / "bisection.csv", rows, FIELDS)
     if skipped:
         print(f"{skipped} of {len(environments.RELEASES)} releases skipped, see above")
-    return 0 if all(held for _, held in found) else 1
+    return 0 if held else 1
 
 
 def one_release(release: str, python: Path, workdir: Path, jobs: int) -> list[dict]:
     """Rows of one release."""
-    data = frames_file(workdir, QUICK, FRAMES + 1)
-    runs = [
-        Run(
-            name=f"{release}-{arm.replace(' ', '_')}",
-            arm=arm,
-            seed=0,
-            data=data,
-            frames=FRAMES + 1,
-            size=QUICK,
-            flags=flags,
-        )
-        for arm, flags in ARMS.items()
-    ]
+    runs = runs_of(PAIR, workdir, prefix=release, size=QUICK, frames=FRAMES)
     records = execute_all(runs, python, workdir, jobs)
     return [
         {
@@ -89,9 +72,7 @@ def check(rows: Iterable[dict]) -> list[tuple[str, bool]]:
     Args:
         rows: of the table, in the order of the releases.
     """
-    finals: dict[str, dict[str, str]] = {}
-    for row in rows:
-        finals.setdefault(row["release"], {})[row["arm"]] = row["final_sha256"]
+    finals = _rows.by(rows, "release", "arm", value="final_sha256")
     releases = list(environments.RELEASES)
     changed = releases.index(CHANGED_IN)
     found = []
@@ -107,21 +88,6 @@ def check(rows: Iterable[dict]) -> list[tuple[str, bool]]:
         names = ", ".join(alike)
         found.append((f"{names}: the same weights with copied targets", len(ends) == 1))
     return found
-
-
-def write(path: Path, rows: list[dict]) -> None:
-    """The table, one row per run."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="") as file:
-        out = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        out.writeheader()
-        out.writerows(rows)
-
-
-def read(path: Path) -> list[dict]:
-    """The rows of a table that `write` wrote."""
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ not. Plain text, the same bytes on every machine.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import _rows
+
 WIDTH, ROW, TOP, LABEL = 760, 24, 62, 400
 SAME, OTHER = "#1b6ca8", "#c0392b"
 # The run that each arm is compared with, where that is not "target copied".
@@ -69,9 +71,7 @@ def draw(runs: Sequence[Mapping[str, str]], releases: Sequence[Mapping]) -> byte
 
 def of_arms(runs: Sequence[Mapping[str, str]]) -> list[Line]:
     """A row per change, in the order of `WORDS`."""
-    finals: dict[str, dict[str, str]] = {}
-    for row in runs:
-        finals.setdefault(row["arm"], {})[row["seed"]] = row["final_sha256"]
+    finals = _rows.by(runs, "arm", "seed", value="final_sha256")
     lines = []
     for arm, words in WORDS.items():
         other = finals.get(COMPARED.get(arm, "target copied"), {})
@@ -85,9 +85,7 @@ def of_arms(runs: Sequence[Mapping[str, str]]) -> list[Line]:
 
 def of_releases(rows: Sequence[Mapping[str, str]]) -> list[Line]:
     """A row per release, as published."""
-    finals: dict[str, dict[str, str]] = {}
-    for row in rows:
-        finals.setdefault(row["release"], {})[row["arm"]] = row["final_sha256"]
+    finals = _rows.by(rows, "release", "arm", value="final_sha256")
     return [
         Line(f"Chainer {release}: as published", [len(set(ends.values())) == 1])
         for release, ends in finals.items()

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+import _rows
 import numpy as np
 from scipy import stats
 
@@ -16,23 +17,18 @@ BASE: Condition = ("10", "1", "0.001")
 REFERENCES = (("20", "0.001"),)
 
 
-def groups(
-    finals: Mapping[str, Mapping[str, str]],
-) -> list[tuple[str, str, bool]]:
+def groups(finals: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """For each arm the first arm that ends in the same weights on every seed.
 
     Args:
         finals: SHA-256 of the final weights, by arm and seed.
-
-    Returns:
-        `(arm, first arm of its group, whether it is that arm itself)`.
     """
-    found = []
+    found = {}
     for arm, ends in finals.items():
         for first, others in finals.items():
             common = ends.keys() & others.keys()
             if common and all(ends[seed] == others[seed] for seed in common):
-                found.append((arm, first, arm == first))
+                found[arm] = first
                 break
     return found
 
@@ -94,13 +90,9 @@ def judge(runs: Rows, positions: Rows, horizons: Rows) -> dict[str, tuple]:
 
 def exact(runs: Rows, condition: Condition) -> tuple[str, int, str]:
     """Whether both kinds of target end in the same bits on every seed."""
-    ends: dict[str, set[str]] = {}
-    count: dict[str, int] = {}
-    for row in runs:
-        if (row["window"], row["speed"], row["rate"]) == condition:
-            ends.setdefault(row["seed"], set()).add(row["final_sha256"])
-            count[row["seed"]] = count.get(row["seed"], 0) + 1
-    pairs = [len(ends[seed]) == 1 for seed in ends if count[seed] == 2]
+    rows = [r for r in runs if (r["window"], r["speed"], r["rate"]) == condition]
+    ends = _rows.by(rows, "seed", "targets", value="final_sha256")
+    pairs = [len(set(both.values())) == 1 for both in ends.values() if len(both) == 2]
     if not pairs:
         return NOT_MEASURED
     words = f"equal on {sum(pairs)} of {len(pairs)}"
@@ -207,6 +199,5 @@ def fingerprint_table(horizons: Rows) -> list[tuple]:
 
 def proportion(count: int, total: int) -> tuple[float, float]:
     """Clopper-Pearson interval, 95 %, of a proportion."""
-    low = stats.beta.ppf(0.025, count, total - count + 1) if count else 0.0
-    high = stats.beta.ppf(0.975, count + 1, total - count) if count < total else 1.0
-    return float(low), float(high)
+    found = stats.binomtest(count, total).proportion_ci(0.95, method="exact")
+    return float(found.low), float(found.high)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from chainer_runs import FULL, QUICK, Run, Size, frames_file
+from chainer_runs import FULL, QUICK, Run, Size, runs_of
 
 # Flags of in_chainer/run.py for each arm.
 ARMS: dict[str, tuple[str, ...]] = {
@@ -25,6 +25,8 @@ ARMS: dict[str, tuple[str, ...]] = {
     "window 1": ("--window=1",),
     "window 1, target copied": ("--window=1", "--target=copied"),
 }
+# The two that every other study sets beside each other.
+PAIR = {arm: ARMS[arm] for arm in ("published", "target copied")}
 MEANING = {
     "published": "one buffer for the input, one for the target",
     "input copied": "a new array for every input",
@@ -64,21 +66,18 @@ PREDICTIONS = (
 def interventions(
     size: Size, frames: int, seeds: range, folder: Path, prefix: str
 ) -> list[Run]:
-    """Every arm on every seed; `frames` transitions, so one frame more is read."""
-    data = frames_file(folder, size, frames + 1)
-    return [
-        Run(
-            name=f"{prefix}-{seed}-{arm.replace(', ', '-').replace(' ', '_')}",
-            arm=arm,
-            seed=seed,
-            data=data,
-            frames=frames + 1,
+    """Every arm on every seed."""
+    found = []
+    for seed in seeds:
+        found += runs_of(
+            ARMS,
+            folder,
+            prefix=f"{prefix}-{seed}",
             size=size,
-            flags=flags,
+            frames=frames,
+            seed=seed,
         )
-        for seed in seeds
-        for arm, flags in ARMS.items()
-    ]
+    return found
 
 
 def quick(folder: Path) -> list[Run]:
@@ -111,24 +110,17 @@ def long(
         frames: transitions.
         seeds: of the initial weights.
     """
-    data = frames_file(folder, FULL, frames + 1)
-    kept = "--snapshots=" + ",".join(map(str, SNAPSHOTS))
-    return [
-        Run(
-            name=f"long-{seed}-{arm.replace(' ', '_')}",
-            arm=arm,
-            seed=seed,
-            data=data,
-            frames=frames + 1,
-            size=FULL,
-            flags=(
-                *ARMS[arm],
-                *(() if seed else (f"--weights={weights / weights_file(arm)}", kept)),
-            ),
+    found = []
+    for seed in seeds:
+        arms = dict(PAIR)
+        if seed == 0:
+            kept = "--snapshots=" + ",".join(map(str, SNAPSHOTS))
+            for arm, flags in PAIR.items():
+                arms[arm] = (*flags, f"--weights={weights / weights_file(arm)}", kept)
+        found += runs_of(
+            arms, folder, prefix=f"long-{seed}", size=FULL, frames=frames, seed=seed
         )
-        for seed in seeds
-        for arm in ("published", "target copied")
-    ]
+    return found
 
 
 def weights_file(arm: str) -> str:

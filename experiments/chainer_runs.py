@@ -7,7 +7,7 @@ that a study that was stopped goes on where it was.
 import json
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,7 @@ class Run:
         size: network and window.
         flags: further flags of in_chainer/run.py.
         threads: threads of the BLAS.
+        data_seed: of the frames.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Run:
     size: Size
     flags: tuple[str, ...] = field(default=())
     threads: int = 1
+    data_seed: int = 0
 
 
 def frames_file(folder: Path, size: Size, length: int, seed: int = 0) -> Path:
@@ -67,6 +69,46 @@ def frames_file(folder: Path, size: Size, length: int, seed: int = 0) -> Path:
         np.savez(temporary, frames=source.read(0, length))
         temporary.replace(path)
     return path
+
+
+def runs_of(
+    arms: Mapping[str, tuple[str, ...]],
+    folder: Path,
+    *,
+    prefix: str,
+    size: Size,
+    frames: int,
+    seed: int = 0,
+    data_seed: int = 0,
+    threads: int = 1,
+) -> list[Run]:
+    """A run per arm, named after it.
+
+    Args:
+        arms: further flags of in_chainer/run.py, by arm.
+        folder: of the frames.
+        prefix: of the names.
+        size: network and window.
+        frames: transitions; one frame more is read.
+        seed: of the initial weights.
+        data_seed: of the frames.
+        threads: of the BLAS.
+    """
+    data = frames_file(folder, size, frames + 1, data_seed)
+    return [
+        Run(
+            name=f"{prefix}-{arm.replace(', ', '-').replace(' ', '_')}",
+            arm=arm,
+            seed=seed,
+            data=data,
+            frames=frames + 1,
+            size=size,
+            flags=flags,
+            threads=threads,
+            data_seed=data_seed,
+        )
+        for arm, flags in arms.items()
+    ]
 
 
 def execute(run: Run, python: Path, folder: Path) -> dict:
@@ -118,3 +160,9 @@ def execute_all(
 
     with ThreadPoolExecutor(jobs) as pool:
         return list(pool.map(one, runs))
+
+
+def mean_loss(record: dict) -> float:
+    """Mean loss of the last quarter of a record's frames."""
+    losses = record["losses"]
+    return float(np.mean(losses[-(len(losses) // 4) :]))

@@ -9,17 +9,16 @@ compares the final weights by SHA-256. Ends with status 1 if a prediction fails.
 are kept in --workdir; a study that was stopped goes on where it was.
 """
 
-import argparse
-import csv
 import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import _rows
 import chainer_plans as plans
 import environments
 import numpy as np
-from chainer_runs import QUICK, Run, execute_all
+from chainer_runs import QUICK, Run, execute_all, mean_loss
 
 GOLDEN = environments.ROOT / "tests" / "golden" / "chainer_tiny"
 # Of the size of the update; between other processors and BLAS bits may differ.
@@ -33,9 +32,7 @@ RUN_FIELDS = (
 
 def main() -> int:
     """Runs the study; the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _rows.parser(__doc__)
     parser.add_argument("--full", action="store_true", help="64x48, five seeds")
     parser.add_argument("--workdir", type=Path, default=Path("runs/chainer"))
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
@@ -58,16 +55,17 @@ def main() -> int:
     runs = chosen(plan(args.workdir / "frames"), args.workdir / name, args.collect)
     records = execute_all(runs, python, args.workdir / name, args.jobs)
     print(table(records))
-    right = report(records)
+    right = _rows.came_true(judged(records))
     folder = args.record or args.workdir
-    write_runs(folder / f"interventions_{name}.csv", runs, records)
-    write_rows(folder / "recording.csv", recorded)
+    rows = rows_of(runs, records)
+    _rows.write(folder / f"interventions_{name}.csv", rows, RUN_FIELDS)
+    _rows.write(folder / "recording.csv", recorded)
     if args.full:
         place = args.workdir / "long"
         runs = chosen(plans.long(args.workdir / "frames", place), place, args.collect)
-        records = execute_all(runs, python, args.workdir / "long", args.jobs)
-        write_runs(folder / "long.csv", runs, records)
-        write_losses(folder / "long_losses.csv", records)
+        records = execute_all(runs, python, place, args.jobs)
+        _rows.write(folder / "long.csv", rows_of(runs, records), RUN_FIELDS)
+        _rows.write(folder / "long_losses.csv", losses_of(records))
     print(f"records: {folder}")
     return 0 if right and reproduced else 1
 
@@ -120,15 +118,16 @@ def compare_with_recording(python: Path, workdir: Path) -> list[dict]:
             f"weight arrays and {same} of {len(losses)} losses equal bit for bit; "
             f"worst difference {worst:.1g} of the update"
         )
-        row = {
-            "targets": mode,
-            "arrays": len(expected.files),
-            "arrays_equal": equal,
-            "losses": len(losses),
-            "losses_equal": same,
-            "worst": float(worst),
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "targets": mode,
+                "arrays": len(expected.files),
+                "arrays_equal": equal,
+                "losses": len(losses),
+                "losses_equal": same,
+                "worst": float(worst),
+            }
+        )
     return rows
 
 
@@ -143,66 +142,52 @@ def table(records: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def report(records: list[dict]) -> bool:
-    """Prints which predictions came true; whether all did."""
-    right = True
+def judged(records: list[dict]) -> list[tuple[str, bool]]:
+    """Each prediction for each seed, and whether it came true."""
+    found = []
     for seed in sorted({r["seed"] for r in records}):
         finals = {r["arm"]: r["final_sha256"] for r in records if r["seed"] == seed}
         for prediction, held in plans.check(finals):
             word = "the same weights as" if prediction.same else "other weights than"
-            verdict = "came true" if held else "FAILED"
-            print(
-                f"seed {seed}: {prediction.one}: {word} {prediction.other}: {verdict}"
-            )
-            right = right and held
-    return right
+            text = f"seed {seed}: {prediction.one}: {word} {prediction.other}"
+            found.append((text, held))
+    return found
 
 
-def mean_loss(record: dict) -> float:
-    """Mean loss of the last quarter of the frames."""
-    losses = record["losses"]
-    return float(np.mean(losses[-(len(losses) // 4) :]))
-
-
-def write_runs(path: Path, runs: list[Run], records: list[dict]) -> None:
+def rows_of(runs: list[Run], records: list[dict]) -> list[dict]:
     """One row per run."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="") as file:
-        out = csv.DictWriter(file, RUN_FIELDS, lineterminator="\n")
-        out.writeheader()
-        for run, record in zip(runs, records, strict=True):
-            window = record["job"]["window"]
-            row = {
-                **{key: record[key] for key in RUN_FIELDS if key in record},
-                "window": window,
-                "frames": record["frames"] - 1,
-                "updates": updates(record["frames"], window),
-                "threads": run.threads,
-                "mean_loss": f"{mean_loss(record):.9g}",
-            }
-            out.writerow(row)
+    rows = []
+    for run, record in zip(runs, records, strict=True):
+        window = record["job"]["window"]
+        row = {
+            **{key: record[key] for key in RUN_FIELDS if key in record},
+            "window": window,
+            "frames": record["frames"] - 1,
+            "updates": updates(record["frames"], window),
+            "threads": run.threads,
+            "mean_loss": f"{mean_loss(record):.9g}",
+        }
+        rows.append(row)
+    return rows
 
 
-def write_rows(path: Path, rows: list[dict]) -> None:
-    """A table of rows with the same keys."""
-    with open(path, "w", newline="") as file:
-        out = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        out.writeheader()
-        out.writerows(rows)
-
-
-def write_losses(path: Path, records: list[dict]) -> None:
+def losses_of(records: list[dict]) -> list[dict]:
     """One row per update: loss of the window's last frame, and its mean."""
-    with open(path, "w", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(["arm", "seed", "update", "last_frame_loss", "mean_loss"])
-        for record in records:
-            window = record["job"]["window"]
-            for update in range(1, updates(record["frames"], window) + 1):
-                stop = update * window - 1 if window > 1 else update
-                part = record["losses"][max(0, stop - window) : stop]
-                values = (f"{part[-1]:.9g}", f"{np.mean(part):.9g}")
-                out.writerow([record["arm"], record["seed"], update, *values])
+    rows = []
+    for record in records:
+        window = record["job"]["window"]
+        for update in range(1, updates(record["frames"], window) + 1):
+            stop = update * window - 1 if window > 1 else update
+            part = record["losses"][max(0, stop - window) : stop]
+            row = {
+                "arm": record["arm"],
+                "seed": record["seed"],
+                "update": update,
+                "last_frame_loss": f"{part[-1]:.9g}",
+                "mean_loss": f"{np.mean(part):.9g}",
+            }
+            rows.append(row)
+    return rows
 
 
 def updates(frames: int, window: int) -> int:

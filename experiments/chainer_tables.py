@@ -5,18 +5,19 @@
 functions of results/chainer/; nothing is run.
 """
 
-import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import chainer_bisect
+import _rows
 import chainer_figure
 import chainer_judgement as judgement
 import chainer_plans as plans
 import numpy as np
 import transplant
+
+from prednet_jax.report import documents
 
 RESULTS = Path(__file__).parents[1] / "results" / "chainer"
 NOT_MEASURED = "Not measured yet."
@@ -27,10 +28,7 @@ ARTICLE = (4, 8)
 
 def read(name: str) -> list[dict]:
     """Rows of results/chainer/NAME.csv; none where it was not recorded."""
-    if not (RESULTS / f"{name}.csv").is_file():
-        return []
-    with open(RESULTS / f"{name}.csv", newline="") as file:
-        return list(csv.DictReader(file))
+    return _rows.read(RESULTS / f"{name}.csv")
 
 
 def blocks() -> dict[str, str]:
@@ -57,13 +55,11 @@ def figures() -> dict[str, bytes]:
     return {"docs/chainer.svg": drawn}
 
 
-def table(header: Iterable[str], rows: Sequence[Iterable[object]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Iterable[object]]) -> str:
     """A Markdown table; empty where there is no row."""
     if not rows:
         return ""
-    head = list(header)
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+    return documents.markdown(header, [list(map(str, row)) for row in rows])
 
 
 def recording() -> str:
@@ -89,21 +85,13 @@ def recording() -> str:
 
 def interventions() -> str:
     """What each change does to the final weights, over all seeds."""
-    finals: dict[str, dict[str, str]] = {}
-    for row in read("interventions_full"):
-        finals.setdefault(row["arm"], {})[row["seed"]] = row["final_sha256"]
-    groups = {arm: group for arm, group, _ in judgement.groups(finals)}
+    finals = _rows.by(read("interventions_full"), "arm", "seed", value="final_sha256")
+    groups = judgement.groups(finals)
     rows = []
     for arm, ends in finals.items():
-        first = min(ends, key=int)
+        first = ends[min(ends, key=int)]
         rows.append(
-            (
-                arm,
-                plans.MEANING[arm],
-                groups[arm],
-                f"`{ends[first][:12]}`",
-                len(ends),
-            )
+            (arm, plans.MEANING[arm], groups[arm], f"`{first[:12]}`", len(ends))
         )
     head = ("arm", "what is changed", "same weights as", "seed 0", "seeds")
     return table(head, rows)
@@ -111,51 +99,33 @@ def interventions() -> str:
 
 def bisection() -> str:
     """Release by release."""
-    rows = read("bisection")
-    releases = list(dict.fromkeys(row["release"] for row in rows))
+    finals = _rows.by(read("bisection"), "release", "arm", value="final_sha256")
     lines = []
-    for release in releases:
-        ends = {r["arm"]: r["final_sha256"] for r in rows if r["release"] == release}
+    for release, ends in finals.items():
         gap = "no" if len(set(ends.values())) == 1 else "yes"
-        shown = [f"`{ends[arm][:12]}`" for arm in chainer_bisect.ARMS]
+        shown = [f"`{ends[arm][:12]}`" for arm in plans.PAIR]
         lines.append((release, *shown, gap))
-    return table(("Chainer", *chainer_bisect.ARMS, "gap"), lines)
+    return table(("Chainer", *plans.PAIR, "gap"), lines)
 
 
 def long_runs() -> str:
     """Loss of published and copied targets at 64x48, by seed."""
-    mean: dict[str, dict[str, float]] = {}
-    for row in read("long"):
-        mean.setdefault(row["seed"], {})[row["arm"]] = float(row["mean_loss"])
-    rows = [
-        (
-            seed,
-            f"{m['target copied']:.5f}",
-            f"{m['published']:.5f}",
-            f"{m['published'] / m['target copied']:.3f}",
-        )
-        for seed, m in mean.items()
-        if len(m) == 2
-    ]
+    rows = []
+    for seed, mean in _rows.by(read("long"), "seed", "arm", value="mean_loss").items():
+        if len(mean) == 2:
+            copied, stale = float(mean["target copied"]), float(mean["published"])
+            shown = f"{copied:.5f}", f"{stale:.5f}", f"{stale / copied:.3f}"
+            rows.append((seed, *shown))
     head = ("seed", "target copied", "published", "published / copied")
     return table(head, rows)
 
 
 def agreement() -> str:
     """How far the JAX replica is from Chainer, update by update."""
-    rows = read("agreement")
-    by: dict[str, dict[str, dict]] = {}
-    for row in rows:
-        by.setdefault(row["update"], {})[row["targets"]] = row
-    lines = [
-        (
-            update,
-            both["true"]["distance"],
-            both["stale"]["distance"],
-            both["true"]["gap"],
-        )
-        for update, both in by.items()
-    ]
+    lines = []
+    for update, both in _rows.by(read("agreement"), "update", "targets").items():
+        true, stale = both["true"], both["stale"]
+        lines.append((update, true["distance"], stale["distance"], true["gap"]))
     head = (
         "updates",
         "JAX true to Chainer copied",
@@ -223,17 +193,14 @@ def fingerprint() -> str:
 
 def threads() -> str:
     """Threads of the BLAS, the article's CPUs."""
-    by: dict[str, dict[str, dict]] = {}
-    processors = set()
-    for row in read("others"):
-        if row["study"] == "threads":
-            by.setdefault(row["threads"], {})[row["arm"]] = row
-            processors.add(row["processors"])
+    rows = [row for row in read("others") if row["study"] == "threads"]
+    by = _rows.by(rows, "threads", "arm")
+    processors = {row["processors"] for row in rows}
     lines = [
         (
             count,
-            *(f"`{arms[arm]['final_sha256'][:12]}`" for arm in chainer_bisect.ARMS),
-            *(f"{float(arms[arm]['mean_loss']):.6f}" for arm in chainer_bisect.ARMS),
+            *(f"`{arms[arm]['final_sha256'][:12]}`" for arm in plans.PAIR),
+            *(f"{float(arms[arm]['mean_loss']):.6f}" for arm in plans.PAIR),
         )
         for count, arms in by.items()
     ]

@@ -20,8 +20,10 @@ import _flags
 import jax
 import numpy as np
 from absl import flags
+from matplotlib.figure import Figure
 
 from prednet_jax import curvature, keys, process, records
+from prednet_jax.report.theme import plain_png
 from prednet_jax.training import loop, truncated
 
 FLAGS = flags.FLAGS
@@ -154,14 +156,8 @@ def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> di
 
 def figure(result: dict) -> bytes:
     """Distance and losses along training."""
-    import io
-
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    drawing, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    drawing = Figure(figsize=(10, 4), layout="constrained")
+    left, right = drawing.subplots(1, 2)
     t = np.arange(len(result["distance"]))
     left.plot(t[1:], result["distance"][1:], label="between the two")
     left.plot(t[1:], result["travelled"][1:], label="from the start")
@@ -177,10 +173,7 @@ def figure(result: dict) -> bytes:
     right.plot(t[1:], result["losses"][1], "--", label="second")
     right.set(xlabel="update", ylabel="loss", yscale="log")
     right.legend()
-    buffer = io.BytesIO()
-    drawing.savefig(buffer, format="png", dpi=150)
-    plt.close(drawing)
-    return buffer.getvalue()
+    return plain_png(drawing)
 
 
 if __name__ == "__main__":

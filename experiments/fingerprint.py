@@ -23,12 +23,11 @@ references of their own (experiments/stale_predictions.py), show them the same w
 WEIGHTS: a Chainer model file (npz) of the `watanabe` form.
 """
 
-import argparse
-import csv
 import json
 import sys
 from pathlib import Path
 
+import _rows
 import chainer_judgement as judgement
 import numpy as np
 from stale_predictions import HORIZONS, UNSEEN, horizon_errors
@@ -43,9 +42,7 @@ FIELDS = ("seed", "targets", "window", "rate", "horizon", "mse")
 
 def main() -> int:
     """Judges one file; the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _rows.parser(__doc__)
     parser.add_argument("weights", metavar="WEIGHTS", nargs="?")
     parser.add_argument("--reference", type=Path, default=REFERENCE)
     parser.add_argument(
@@ -59,10 +56,11 @@ def main() -> int:
         parser.error("expected WEIGHTS, or --calibrate=FOLDER")
     try:
         config, params = weights.load_chainer(args.weights)
-        with open(args.reference, newline="") as file:
-            reference = list(csv.DictReader(file))
     except (ValueError, OSError) as error:
         parser.error(str(error))
+    reference = _rows.read(args.reference)
+    if not reference:
+        parser.error(f"--reference={args.reference}: expected a table of models")
     print(json.dumps(judge(errors_of(params, config), reference)))
     return 0
 
@@ -80,16 +78,13 @@ def calibrate(folder: Path, path: Path) -> None:
         folder: of the files SEED_TARGETS_WINDOW_RATE.model.
         path: the table.
     """
-    with open(path, "w", newline="") as file:
-        out = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        out.writeheader()
-        for model in sorted(folder.glob("*.model")):
-            seed, targets, window, rate = model.stem.split("_")
-            where = {"seed": seed, "targets": targets, "window": window, "rate": rate}
-            config, params = weights.load_chainer(model)
-            for horizon, mse in errors_of(params, config).items():
-                out.writerow({**where, "horizon": horizon, "mse": f"{mse:.9g}"})
-            file.flush()
+    rows = []
+    for model in sorted(folder.glob("*.model")):
+        where = dict(zip(FIELDS, model.stem.split("_"), strict=False))
+        config, params = weights.load_chainer(model)
+        for horizon, mse in errors_of(params, config).items():
+            rows.append({**where, "horizon": horizon, "mse": f"{mse:.9g}"})
+    _rows.write(path, rows, FIELDS)
 
 
 def judge(mse: dict[int, float], reference: list[dict]) -> dict:

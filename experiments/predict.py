@@ -1,16 +1,23 @@
 """Predicts frames with trained weights and compares with copy-last-frame.
 
     python experiments/predict.py                         (trains a small network first)
+    python experiments/predict.py --weights=runs/first
     python experiments/predict.py --weights=FILE --data=PATH --extrapolate_from=10
 
-Weights: a checkpoint directory of train.py, a Chainer `*.model` npz or a Keras HDF5
-file. Prints the mean squared error of each frame and writes predictions.npz and
-predictions.png into --workdir. Protocol: one sequence from the zero state, MSE over all
-pixels of a frame in [0, 1], frame 0 (which nothing could predict) left out of the mean.
+Weights: a run of train.py, a file of Chainer (npz), Keras (HDF5) or safetensors, or an
+orbax directory. Of a run, frames, crop and size are its own unless flags say otherwise.
+
+Protocol: one sequence from the zero state; frame 0, which nothing could predict, is not
+scored; from --extrapolate_from on the network sees its own predictions. Prints MSE,
+MAE, PSNR and SSIM of each frame beside copying the last frame seen, and writes into
+--workdir: scores.csv (a row per frame), scores.json (means over observed and over
+extrapolated frames), predictions.npz, predictions.png and predictions.gif.
 """
 
+import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import _cli
 import _flags
@@ -19,9 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from prednet_jax import data, predict, process, records
+from prednet_jax import data, evaluation, predict, process, records, weights
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
+from prednet_jax.report import strips
 from prednet_jax.training import loop, runs, truncated
 
 FLAGS = flags.FLAGS
@@ -37,6 +45,7 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("seed", 0, "Seed of generated frames.")
 flags.DEFINE_integer("updates", 60, "Updates of the small network without --weights.")
 flags.DEFINE_string("workdir", "runs/predict", "Where to write.")
+_OF_THE_DATA = ("data", "crop", "offset")
 
 
 def main(argv: list[str]) -> None:
@@ -45,7 +54,13 @@ def main(argv: list[str]) -> None:
     process.prepare(cache=True)
     _flags.check_numbers(2, "frames")
     _flags.check_numbers(0, "start")
-    task, params = weights()
+    k = FLAGS.extrapolate_from
+    if k is not None and not 1 <= k < FLAGS.frames:
+        raise UserError(
+            f"--extrapolate_from={k} --frames={FLAGS.frames}: expected a frame from 1 "
+            f"to {FLAGS.frames - 1}"
+        )
+    task, params = network()
     source = _flags.open_source(task, FLAGS.seed)
     if FLAGS.start + FLAGS.frames > source.length:
         raise UserError(
@@ -55,36 +70,34 @@ def main(argv: list[str]) -> None:
     shown = source.read(FLAGS.start, FLAGS.start + FLAGS.frames)
     frames = truncated.to_pixels(jnp.asarray(shown), jnp.float32)
     run = jax.jit(
-        lambda p, x: predict(
-            p, task.config, x[:, None], extrapolate_from=FLAGS.extrapolate_from
-        )[0][:, 0]
+        lambda p, x: predict(p, task.config, x[:, None], extrapolate_from=k)[0][:, 0]
     )
-    predictions = np.asarray(run(params, frames))
-    truth = np.asarray(frames)
-    # From the switch on, the last frame that was seen is all that can be copied.
-    k = FLAGS.extrapolate_from or FLAGS.frames
-    copied = truth[np.minimum(np.maximum(np.arange(FLAGS.frames) - 1, 0), k - 1)]
-    errors = np.square(predictions - truth).mean(axis=(1, 2, 3))
-    copy_errors = np.square(copied - truth).mean(axis=(1, 2, 3))
+    predictions, truth = np.asarray(run(params, frames)), np.asarray(frames)
+    copied = evaluation.last_seen(truth, k)
+    rows = evaluation.table(
+        evaluation.score(truth, predictions), evaluation.score(truth, copied), k
+    )
     folder = Path(FLAGS.workdir)
     folder.mkdir(parents=True, exist_ok=True)
-    save(folder, truth, predictions, copied)
-    print("frame  prediction  copy-last-frame")
-    for t in range(1, FLAGS.frames):
-        print(f"{t:5d}  {errors[t]:10.5f}  {copy_errors[t]:15.5f}")
-    print(f" mean  {errors[1:].mean():10.5f}  {copy_errors[1:].mean():15.5f}")
-    print(f"{folder / 'predictions.npz'}, {folder / 'predictions.png'}")
+    save(folder, {"true": truth, "prediction": predictions, "last frame": copied}, rows)
+    say(rows)
+    print(f"{folder}: scores.csv, scores.json, predictions.npz, .png, .gif")
 
 
-def weights() -> tuple:
-    """The network and its weights: loaded, or trained here."""
+def network() -> tuple:
+    """The network and its weights: loaded, or trained here.
+
+    Raises:
+        UserError: the weights are of another network than PredNet.
+    """
     if FLAGS.weights:
         folder = Path(FLAGS.weights)
-        found = (
-            runs.saved_weights(folder)
-            if folder.is_dir()
-            else _flags.load_weights(FLAGS.weights)
-        )
+        found: tuple[Any, Any]
+        if folder.is_dir() and not weights.is_orbax(folder):
+            found = runs.saved_weights(folder)
+            inherit(records.read_json(folder / records.MANIFEST)["flags"])
+        else:
+            found = _flags.load_weights(FLAGS.weights)
         if found[0].name != "prednet":
             raise UserError(f"--weights={folder}: of {found[0].name}; expected prednet")
         return found
@@ -108,35 +121,50 @@ def weights() -> tuple:
     return task, end.params
 
 
-def save(folder: Path, truth: np.ndarray, predictions: np.ndarray, copied) -> None:
-    """Writes predictions.npz and the picture of them."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, frames=truth, predictions=predictions)
-    records.write_bytes(folder / "predictions.npz", buffer.getvalue())
-    rows = {"true": truth, "prediction": predictions, "previous frame": copied}
-    records.write_bytes(folder / "predictions.png", picture(rows))
+def inherit(of_run: dict[str, Any]) -> None:
+    """Takes the frames of a run, and how they are cut, where no flag says otherwise."""
+    for name in _OF_THE_DATA:
+        if not FLAGS[name].present and of_run.get(name) is not None:
+            setattr(FLAGS, name, of_run[name])
 
 
-def picture(rows: dict[str, np.ndarray]) -> bytes:
-    """At most ten frames of each row, evenly spread, as a PNG."""
-    import matplotlib.pyplot as plt
+def say(rows: list[dict[str, Any]]) -> None:
+    """Prints the table: the network's score, and that of copying in brackets."""
+    print("frame".ljust(20) + "".join(f"{name:>20}" for name in evaluation.METRICS))
+    lines = [(str(row["frame"]), row) for row in rows]
+    lines += [(f"{name}, mean", of) for name, of in evaluation.means(rows).items()]
+    for label, row in lines:
+        cells = (
+            f"{row[name]:9.4f} ({row[f'copy_{name}']:.4f})".rjust(20)
+            for name in evaluation.METRICS
+        )
+        end = "" if row.get("observed", True) else "  extrapolated"
+        print(label.ljust(20) + "".join(cells) + end)
 
-    count = min(10, FLAGS.frames)
-    shown = np.linspace(0, FLAGS.frames - 1, count).round().astype(int)
-    figure, axes = plt.subplots(
-        len(rows), count, figsize=(1.4 * count, 1.2 * len(rows)), squeeze=False
+
+def save(
+    folder: Path, pictures: dict[str, np.ndarray], rows: list[dict[str, Any]]
+) -> None:
+    """Writes everything, each file whole or not at all."""
+    k = FLAGS.extrapolate_from
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    arrays = io.BytesIO()
+    np.savez_compressed(
+        arrays, frames=pictures["true"], predictions=pictures["prediction"]
     )
-    for (name, images), line in zip(rows.items(), axes, strict=True):
-        for t, ax in zip(shown, line, strict=True):
-            ax.imshow(np.clip(images[t].squeeze(), 0, 1), cmap="gray", vmin=0, vmax=1)
-            ax.set(xticks=[], yticks=[])
-            if line is axes[0]:
-                ax.set_title(f"frame {t}", fontsize=8)
-        line[0].set_ylabel(name, fontsize=8)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120, bbox_inches="tight")
-    plt.close(figure)
-    return buffer.getvalue()
+    about = {
+        "means": evaluation.means(rows),
+        "frames": rows,
+        "extrapolate_from": k,
+    } | _cli.provenance()
+    records.write_bytes(folder / "scores.csv", text.getvalue().encode())
+    records.write_json(folder / "scores.json", about)
+    records.write_bytes(folder / "predictions.npz", arrays.getvalue())
+    records.write_bytes(folder / "predictions.png", strips.strip(pictures, k))
+    records.write_bytes(folder / "predictions.gif", strips.film(pictures, k))
 
 
 if __name__ == "__main__":

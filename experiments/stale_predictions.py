@@ -7,7 +7,6 @@ appends its rows to tidy tables in --workdir; what is there already is not repea
 a study that was stopped goes on where it was, seed by seed.
 """
 
-import argparse
 import csv
 import functools
 import hashlib
@@ -16,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import _rows
 import jax
 import numpy as np
 
@@ -63,9 +63,7 @@ FIELDS = {
 
 def main() -> int:
     """Runs what is missing; the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _rows.parser(__doc__)
     parser.add_argument("--workdir", type=Path, default=Path("runs/stale_predictions"))
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many")
     parser.add_argument("--updates", type=int, default=UPDATES)
@@ -77,7 +75,7 @@ def main() -> int:
     args.workdir.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(args.workdir / "cache"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    done = {key(row) for row in read(args.workdir, "runs")}
+    done = {key(row) for row in _rows.read(args.workdir / "runs.csv")}
     for seed in range(args.first_seed, args.first_seed + args.seeds):
         for condition in CONDITIONS:
             for targets in TARGETS:
@@ -200,15 +198,6 @@ def predicted(params: dict, config: PredNetConfig, frames: jax.Array) -> jax.Arr
 def key(row: dict) -> tuple[str, ...]:
     """What names a run."""
     return tuple(row[name] for name in ("seed", "targets", *Condition._fields))
-
-
-def read(folder: Path, table: str) -> list[dict]:
-    """Rows of a table; none where it was not begun."""
-    path = folder / f"{table}.csv"
-    if not path.is_file():
-        return []
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def append(folder: Path, table: str, where: dict, rows: list[dict]) -> None:

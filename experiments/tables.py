@@ -6,69 +6,70 @@ Nothing is measured again. Writes what has changed, names it, and ends with stat
 anything had: then a document and its records disagreed.
 """
 
-import csv
 import functools
-from collections.abc import Callable
 from pathlib import Path
 
 import _cli
+import _rows
 import chainer_tables
 
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
 from prednet_jax.report import documents
-from prednet_jax.statistics import coverage, rates
+from prednet_jax.studies import study_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"
+STUDY = ROOT / "results" / "study"
 
 
-def tables() -> dict[str, Callable[[], str]]:
-    """What makes each table, by the name that documents mark it with."""
-    read = functools.partial(_read, records.read_json)
-    # What Chainer showed is made beside the scripts that recorded it.
-    chainer = {
-        name: functools.partial(str, text)
-        for name, text in chainer_tables.blocks().items()
-    }
-    return chainer | {
-        "verdict-rates": lambda: rates.table(_rows("verdict_rates")),
-        "interval-coverage": lambda: coverage.table(_rows("coverage")),
-        "comparison": lambda: make.comparison(read("verdict.json")),
-        "noise-cost": lambda: make.noise_cost(read("noise_cost.json")),
-        "noise-cost-160x120": lambda: make.noise_cost(read("noise_cost_160x120.json")),
-        "gradient-noise": lambda: make.gradient_noise(
+def tables() -> dict[str, str]:
+    """Each table, by the name that documents mark it with."""
+    return {
+        # What Chainer showed is made beside the scripts that recorded it.
+        **chainer_tables.blocks(),
+        **study_tables.blocks(STUDY, _study_verdicts()),
+        "verdict-rates": make.verdict_rates(_statistics("verdict_rates")),
+        "interval-coverage": make.interval_coverage(_statistics("coverage")),
+        "comparison": make.comparison(_published("verdict.json")),
+        "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
+        "noise-cost": make.noise_cost(_published("noise_cost.json")),
+        "noise-cost-160x120": make.noise_cost(_published("noise_cost_160x120.json")),
+        "gradient-noise": make.gradient_noise(
             {
-                "PredNet": read("gradient_noise_prednet.json"),
-                "autoencoder": read("gradient_noise_autoencoder.json"),
+                "PredNet": _published("gradient_noise_prednet.json"),
+                "autoencoder": _published("gradient_noise_autoencoder.json"),
             }
         ),
     }
 
 
-def figures() -> dict[Path, Callable[[], bytes]]:
-    """What makes each figure, by its file."""
-    drawn = chainer_tables.figures()
-    return {
-        ROOT / name: functools.partial(bytes, content)
-        for name, content in drawn.items()
-    }
+def figures() -> dict[Path, bytes]:
+    """Each figure and each derived record, by its file."""
+    made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
+    verdicts = _study_verdicts().items()
+    return made | {STUDY / name: records.json_bytes(v) for name, v in verdicts}
 
 
-def _rows(name: str) -> list[dict]:
-    with open(ROOT / "results" / "statistics" / f"{name}.csv", newline="") as file:
-        return list(csv.DictReader(file))
+@functools.cache
+def _study_verdicts() -> dict[str, dict]:
+    return study_tables.verdict_files(STUDY, _published("verdict.json"))
 
 
-def _read(reader: Callable, name: str) -> dict:
-    return reader(PUBLISHED / name)
+def _statistics(name: str) -> list[dict]:
+    return _rows.read(ROOT / "results" / "statistics" / f"{name}.csv")
+
+
+def _published(name: str) -> dict:
+    return records.read_json(PUBLISHED / name)
 
 
 def main(argv: list[str]) -> None:
     """Fills every document, draws every figure, and says what has changed."""
     del argv
     made, used, changed = tables(), set(), []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
+    for path in [ROOT / "README.md", *sorted(pages)]:
         old = path.read_text()
         try:
             used |= set(documents.names(old))
@@ -78,14 +79,14 @@ def main(argv: list[str]) -> None:
         if new != old:
             records.write_bytes(path, new.encode())
             changed.append(path)
-    for path, draw in figures().items():
-        content = draw()
+    drawn = figures()
+    for path, content in drawn.items():
         if not path.exists() or path.read_bytes() != content:
             records.write_bytes(path, content)
             changed.append(path)
     if unused := sorted(set(made) - used):
         raise errors.UserError(f"tables that no document shows: {', '.join(unused)}")
-    print(f"{len(used)} tables, {len(figures())} figures; {len(changed)} changed")
+    print(f"{len(used)} tables, {len(drawn)} figures; {len(changed)} changed")
     for path in changed:
         print(f"changed: {path.relative_to(ROOT)}")
     raise SystemExit(1 if changed else 0)

@@ -1,10 +1,12 @@
 """What this process computes on: processors, devices, a GPU."""
 
+import contextlib
 import functools
 import os
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,24 @@ def available_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def memory_bytes() -> int | None:
+    """Memory that a training can have on one device; None: unknown.
+
+    Of a CPU what the machine has, or what its control group allows if that is less.
+    Starts the backend.
+    """
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if jax.default_backend() != "cpu":
+        return stats.get("bytes_limit")
+    found = []
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
+            found.append(int(Path("/sys/fs/cgroup", name).read_text()))
+    return min(found, default=None)
 
 
 def gpu_found() -> str | None:
@@ -40,21 +60,17 @@ def gpu_found() -> str | None:
 
 
 @functools.cache
-def measured_parallelism(seconds: float = 0.3, size: int = 512) -> float:
-    """Processor seconds a second of wall time, while multiplying matrices.
+def measured_parallelism() -> float:
+    """Processor seconds per second of wall time, while multiplying matrices for 0.3 s.
 
-    Args:
-        seconds: how long to measure.
-        size: rows and columns of the float32 matrices.
-
-    Returns:
-        About the number of threads at work; at most 1 (and a little) when confined.
+    About the number of threads at work; at most 1 (and a little) when confined to one.
     """
+    size = 512
     a = jnp.ones((size, size), jnp.float32)
     multiply = jax.jit(lambda x: x @ x / size)
     multiply(a).block_until_ready()
     wall, cpu = time.perf_counter(), time.process_time()
-    while time.perf_counter() - wall < seconds:
+    while time.perf_counter() - wall < 0.3:
         a = multiply(a).block_until_ready()
     return (time.process_time() - cpu) / (time.perf_counter() - wall)
 

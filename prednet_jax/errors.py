@@ -1,10 +1,9 @@
 """What a user can mend: one exception class, and the checks that raise it.
 
-A script prints a `UserError` as one line and ends with status 2. Every other exception
-is a fault of the program or of the machine: it keeps its traceback and ends with
-status 1.
-Libraries raise subclasses (`DataError`, `RecordError`) where a caller may want to tell
-them apart.
+A script prints a `UserError` as one line and ends with status 2. A `RunError` is one
+line too, with status 1: the run, not the command, went wrong. Every other exception is
+a fault of the program: it keeps its traceback and ends with status 1. Libraries raise
+subclasses (`DataError`, `RecordError`) where a caller may want to tell them apart.
 
 Every check quotes the name and the value that it received and says what is accepted.
 """
@@ -17,6 +16,10 @@ from typing import Any
 
 class UserError(ValueError):
     """A value, file or setting that the user gave and can mend."""
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on, though what it was asked for is in order."""
 
 
 def whole(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:

@@ -1,8 +1,9 @@
-"""One root seed, named PRNG streams.
+"""One root seed, and a named PRNG key for each purpose.
 
-Each stream is a fold of the root key by a hash of its name, so adding a stream never
-moves another one, and no backend, arm or process enters: every arm of an experiment
-draws the same initial weights and the same data order from the same seed.
+Each key is a fold of the root key by a hash of its name, so a new name never changes
+another's key, and no backend, arm or process enters: every arm of an experiment draws
+the same initial weights and the same data order from the same seed. ("Streams" of
+frames, which a batch is made of, are another thing: `data.streams`.)
 """
 
 import zlib
@@ -16,7 +17,7 @@ IMPLEMENTATION = "threefry2x32"
 
 
 def stream(seed: int, name: str) -> jax.Array:
-    """Key of a named stream.
+    """The key of one purpose.
 
     Args:
         seed: the root seed of the run, 0 <= seed < 2^32.

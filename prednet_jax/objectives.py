@@ -34,8 +34,13 @@ class Method:
 
     Attributes:
         objective: `squares`, `errors`, or None: as the network was published.
-        targets: `true` or `stale` (see `window_loss`).
-        truncation_leak: as in `window_loss`.
+        targets: `true`; or `stale`: every prediction is pulled towards the *last*
+            frame of the window, as Chainer does on a CPU, where the one NumPy target
+            buffer is shared with the graph and mean_squared_error reads it again in
+            its backward pass. The reported losses stay against true targets.
+        truncation_leak: whether the carried P_l, l >= 1, of `watanabe` still depends
+            on ConvP_l, as Chainer's unchain_backward leaves it: those nodes are no
+            ancestors of the loss. Their input h is a constant by then.
         layer_weights: lambda of the `errors` objective; None: (1, 0, ...).
 
     Raises:
@@ -121,8 +126,7 @@ def extrapolation_loss(
 ) -> Float[Array, ""]:
     """The fine-tuning loss for extrapolation, kitti_extrap_finetune.py.
 
-    Half the mean absolute difference between frames[1:] and their predictions, while
-    from `extrapolate_from` on the network is fed its own predictions.
+    Half the mean absolute difference between frames[1:] and their predictions.
 
     Args:
         params: the network's parameters.
@@ -142,11 +146,7 @@ def window_loss(
     state: prednet.PredNetState,
     frames: Float[Array, "T1 B H W C"],
     first: Bool[Array, ""],
-    *,
-    objective: str = "squares",
-    targets: str = "true",
-    truncation_leak: bool = False,
-    layer_weights: Sequence[float] | None = None,
+    method: Method | None = None,
 ) -> tuple[Float[Array, ""], WindowResult]:
     """Loss of one window of truncated back-propagation.
 
@@ -157,44 +157,27 @@ def window_loss(
         frames: `[T + 1, B, H, W, C]`; frame 0 is the last one of the window before,
             or a stand-in where `first`.
         first: whether the window starts a sequence.
-        objective: `squares` or `errors` (see the module).
-        targets: `true`; or `stale`: every prediction is pulled towards the *last*
-            frame of the window, as Chainer does on a CPU, where the one NumPy target
-            buffer is shared with the graph and mean_squared_error reads it again in
-            its backward pass. The reported losses stay against true targets.
-        truncation_leak: whether the carried P_l, l >= 1, of `watanabe` still depends
-            on ConvP_l, as Chainer's unchain_backward leaves it: those nodes are no
-            ancestors of the loss. Their input h is a constant by then.
-        layer_weights: lambda of the `errors` objective; None: (1, 0, ...).
+        method: what is minimised; None: the defaults, `squares`.
 
     Returns:
         The number to minimise, and a `WindowResult`.
 
     Raises:
-        UserError: a choice is unknown, or stale targets are asked of `errors`, whose
-            target is the network's own input.
+        UserError: stale targets are asked of `errors`, whose target is the network's
+            own input, or there is not one weight a layer.
     """
-    one_of("objective", objective, OBJECTIVES)
-    one_of("targets", targets, TARGETS)
-    if objective == "errors" and targets == "stale":
+    method = method or Method()
+    objective = method.objective or "squares"
+    if objective == "errors" and method.targets == "stale":
         raise UserError(
             "targets='stale': expected 'true' with objective 'errors', which compares "
             "with the frame the network is shown, not with a target buffer"
         )
-    weights = _layer_weights(config, layer_weights)
-    steps = frames.shape[0] - 1
+    weights = _layer_weights(config, method.layer_weights)
     state = cut(state, first)
-    if truncation_leak and config.variant == "watanabe":
+    if method.truncation_leak and config.variant == "watanabe":
         state = _leak(params, config, state)
-
-    # `watanabe` predicts the next frame after each one it sees; `lotter` predicts a
-    # frame in the step that sees it. Either way T transitions are scored.
-    seen = frames[:-1] if config.variant == "watanabe" else frames[1:]
-    stand_in = first if steps > 1 else jnp.zeros_like(first)
-    scored = jnp.ones(steps, frames.dtype).at[0].set(1 - stand_in.astype(frames.dtype))
-    reset = jnp.zeros(steps, bool)
-    if config.variant == "watanabe":
-        reset = reset.at[0].set(stand_in)
+    seen, scored, reset = _transitions(config, frames, first)
 
     def pick(out: prednet.StepOutputs) -> tuple:
         if objective == "errors":
@@ -208,10 +191,28 @@ def window_loss(
     result = WindowResult(state, jax.lax.stop_gradient(frame_losses), scored)
     if objective == "errors":
         return (errors * scored).sum() / scored.sum(), result
-    if targets == "stale":
+    if method.targets == "stale":
         pulled = jnp.square(predictions - frames[-1]).mean(axis=(1, 2, 3, 4))
         return (pulled * scored).sum(), result
     return (frame_losses * scored).sum(), result
+
+
+def _transitions(
+    config: PredNetConfig, frames: Float[Array, "T1 B H W C"], first: Bool[Array, ""]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Of a window: the frames that are shown, what counts, where the state is zeroed.
+
+    `watanabe` predicts the next frame, `lotter` the one it is shown.
+    """
+    watanabe = config.variant == "watanabe"
+    steps = frames.shape[0] - 1
+    seen = frames[:-1] if watanabe else frames[1:]
+    stand_in = first if steps > 1 else jnp.zeros_like(first)
+    scored = jnp.ones(steps, frames.dtype).at[0].set(1 - stand_in.astype(frames.dtype))
+    reset = jnp.zeros(steps, bool)
+    if watanabe:
+        reset = reset.at[0].set(stand_in)
+    return seen, scored, reset
 
 
 def cut(state: Any, first: Bool[Array, ""]) -> Any:
@@ -239,8 +240,6 @@ def squares(
         first: whether the window starts a sequence.
         stale: whether every prediction is pulled towards the last target.
         stand_in: whether the first transition of a first window has no weight.
-
-    Returns: the number to minimise, and a `WindowResult`.
     """
     frame_losses = jnp.square(predictions - targets).mean(axis=(1, 2, 3, 4))
     scored = jnp.ones_like(frame_losses)
@@ -257,9 +256,8 @@ def _leak(
 ) -> prednet.PredNetState:
     """Attaches the carried P_l, l >= 1, to ConvP_l without changing its value.
 
-    P_l = relu(conv(h_l) + b) was computed before the last update; its gradient needs
-    only h_l and the mask P_l > 0, so a surrogate z - stop_gradient(z) of value zero
-    carries it, whatever the weights are now.
+    The gradient of P_l = relu(conv(h_l) + b) needs only h_l and the mask P_l > 0, so
+    z - stop_gradient(z), of value zero, carries it, whatever the weights are now.
     """
     table = prednet.convolutions(config)
     attached = [state.prediction[0]]
@@ -284,9 +282,8 @@ def reconstruction_loss(
         params: the network's parameters.
         config: the network.
         images: `[T, B, H, W, C]`, pixels in [0, 1].
-        targets: `stale` pulls every reconstruction towards the window's last image, as
-            in `window_loss`. With one image a window that is the image itself: a
-            network whose backward pass follows each forward pass cannot be affected.
+        targets: as in `Method`. Of a window of one image `stale` is `true`: a network
+            whose backward pass follows each forward pass cannot be affected.
 
     Raises:
         UserError: the choice is unknown, or images do not fit the network.

@@ -13,10 +13,11 @@ PACKAGE = ROOT / "prednet_jax"
 # Layer of each module: a module imports from lower layers and from its own folder.
 LAYERS = [
     {"errors"},
-    {"config", "device", "escape", "keys", "records"},
+    {"files"},
+    {"config", "device", "escape", "keys", "locks", "records"},
     {"process"},
     {"models", "noise", "data", "saddles", "curvature", "statistics"},
-    {"objectives", "optimizers"},
+    {"evaluation", "objectives", "optimizers", "pytest_plugin"},
     {"tasks", "weights", "report"},
     {"training"},
     {"comparison", "studies"},

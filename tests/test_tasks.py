@@ -2,10 +2,11 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
-from prednet_jax import tasks
+from prednet_jax import keys, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
@@ -98,3 +99,17 @@ def test_a_task_from_elsewhere(tmp_path, monkeypatch):
     # What is wrong inside the module is its author's to see.
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
         tasks.load("broken_of_mine:MINE")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PredNetConfig(channels=(3, 4, 5), height=8, width=12, r_channels=(2, 3, 4)),
+        PredNetConfig(channels=(3, 4), height=8, width=8, variant="lotter"),
+        AutoencoderConfig(height=4, width=6, channels=3, hidden=(5, 2)),
+    ],
+)
+def test_the_number_of_weights_is_known_without_drawing_them(config):
+    task = tasks.of(config)
+    params = task.init_params(keys.stream(0, "init"))
+    assert task.weights == sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -40,14 +40,15 @@ from prednet_jax.errors import UserError, open_unit, whole
 class Certificate:
     """Extreme curvature with everything needed to judge it.
 
+    Pairs are (low, high).
+
     Attributes:
         pairs: Best pairs over all starts (lowest of the low, highest of the high).
         dimension: n, the number of weights.
         steps: Lanczos steps of the last round.
-        movement: (low, high): relative change of the best value from half the steps.
-        spread: (low, high): relative distance between the best and worst start.
-        converged: (low, high): whether the movement is below the tolerance or below
-            the rounding.
+        movement: Relative change of the best value from half the steps.
+        spread: Relative distance between the best and worst start.
+        converged: Whether the movement is below the tolerance or below the rounding.
         rounding: Allowance for rounding in a value, sqrt(n) eps max|theta|.
         finite_difference: Of the loss along the lowest vector.
     """
@@ -141,40 +142,33 @@ def certify(
     open_unit("tolerance", tolerance)
     dimension = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
     steps, max_steps = capped_steps(params, steps), capped_steps(params, max_steps)
-
     eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(params))).eps)
     round_key = key
     while True:
         round_key, *start_keys = jax.random.split(round_key, starts + 1)
         runs = [ritz_pairs(loss, params, scale, k, steps=steps) for k in start_keys]
         values = np.array([run.values for run in runs], float)
-        halfway = np.array([run.halfway for run in runs], float)
         if not np.isfinite(values).all():
             raise UserError(
                 f"curvature is {values.min(0)[0]} at these weights: expected a loss "
                 "with finite second derivatives"
             )
-        best = values[:, 0].min(), values[:, 1].max()
-        before = halfway[:, 0].min(), halfway[:, 1].max()
-        worst = values[:, 0].max(), values[:, 1].min()
-        rounding = math.sqrt(dimension) * eps * max(abs(best[0]), abs(best[1]))
+        best = _outermost(values)
+        before = _outermost(np.array([run.halfway for run in runs], float))
+        rounding = math.sqrt(dimension) * eps * max(map(abs, best))
         # All n steps span the whole space: there is nothing left to move.
         low, high = (
-            steps == dimension
-            or abs(best[end] - before[end]) <= max(tolerance * abs(best[end]), rounding)
-            for end in (0, 1)
+            steps == dimension or abs(now - then) <= max(tolerance * abs(now), rounding)
+            for now, then in zip(best, before, strict=True)
         )
         if (low and high) or steps == max_steps:
             break
         steps = min(2 * steps, max_steps)
 
-    vectors = jnp.stack(
-        [
-            runs[int(values[:, 0].argmin())].vectors[0],
-            runs[int(values[:, 1].argmax())].vectors[1],
-        ]
-    )
+    lowest, highest = int(values[:, 0].argmin()), int(values[:, 1].argmax())
+    vectors = jnp.stack([runs[lowest].vectors[0], runs[highest].vectors[1]])
     pairs = rayleigh(loss, params, scale, vectors)
+    worst = float(values[:, 0].max()), float(values[:, 1].min())
     return Certificate(
         pairs=pairs,
         dimension=dimension,
@@ -189,9 +183,14 @@ def certify(
     )
 
 
-def _relative(value: np.floating, other: np.floating) -> float:
+def _outermost(values: np.ndarray) -> tuple[float, float]:
+    """The lowest of the low and the highest of the high values `[starts, 2]`."""
+    return float(values[:, 0].min()), float(values[:, 1].max())
+
+
+def _relative(value: float, other: float) -> float:
     """Distance of two numbers relative to the first; 0 for two zeros."""
-    gap = abs(float(value) - float(other))
+    gap = abs(value - other)
     if gap == 0.0:
         return 0.0
-    return gap / abs(float(value)) if value != 0.0 else math.inf
+    return gap / abs(value) if value != 0.0 else math.inf

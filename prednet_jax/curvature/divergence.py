@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 
-from prednet_jax.errors import UserError, open_unit
+from prednet_jax.errors import UserError
 
 PyTree = Any
 
@@ -135,7 +135,6 @@ def fit_exponent(
     *,
     first: int = 0,
     last: int | None = None,
-    confidence: float = 0.95,
 ) -> Exponent:
     """Estimates the finite-time Lyapunov exponent over a range of updates.
 
@@ -144,14 +143,13 @@ def fit_exponent(
         first: First t of the range.
         last: Last t of the range; by default the last one there is. End it before the
             distance saturates at the size of the trained weights.
-        confidence: Level of the interval, in (0, 1).
 
     Returns:
-        The exponent per update, with its interval and range.
+        The exponent per update, with its 95 % interval and range.
 
     Raises:
-        UserError: If the range holds fewer than 4 updates, if a distance in it is
-            zero or not finite, or if the level is outside (0, 1).
+        UserError: If the range holds fewer than 4 updates, or if a distance in it is
+            zero or not finite.
     """
     log_distance = np.asarray(log_distance, float)
     last = len(log_distance) - 1 if last is None else last
@@ -160,7 +158,6 @@ def fit_exponent(
             f"range {first}..{last}: expected at least 4 updates within "
             f"0..{len(log_distance) - 1}"
         )
-    open_unit("confidence", confidence)
     window = log_distance[first : last + 1]
     if not np.isfinite(window).all():
         bad = first + int(np.argmin(np.isfinite(window)))
@@ -170,7 +167,7 @@ def fit_exponent(
         )
     growths = np.diff(window)
     rate = float(growths.mean())
-    quantile = scipy.stats.t.ppf(0.5 + confidence / 2.0, len(growths) - 1)
+    quantile = scipy.stats.t.ppf(0.975, len(growths) - 1)
     half_width = float(quantile * _standard_error(growths))
     return Exponent(rate, rate - half_width, rate + half_width, first, last)
 

@@ -1,8 +1,7 @@
-"""Parameters of the networks: Linen modules that declare them, and `init_params`.
+"""Parameters of the networks: the Linen module that declares them, and `init_params`.
 
-Linen is used where parameters live, and only there: the modules hold names, shapes and
-initialisers, their `__call__` hands the parameter tree to the pure functions of
-`models.prednet` and `models.autoencoder`.
+Linen is used where parameters live, and only there: for names, shapes, initialisers and
+a key for each.
 
 Initialisers, as published:
     lotter      Glorot uniform for each gate's convolution, zero biases (Keras 2)
@@ -23,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.models import autoencoder, prednet
 from prednet_jax.models.shapes import convolutions
 from prednet_jax.models.thresholds import DRAW_BLOCK
 
@@ -149,48 +147,18 @@ class _Group(nn.Module):
         }
 
 
-def _declared(config: object) -> dict[str, dict[str, jax.Array]]:
-    """Every parameter of a network, within the module that is to hold them."""
-    return {
-        name: _Group(leaves, name=name)()
-        for name, leaves in initializers(config).items()
-    }
+class Parameters(nn.Module):
+    """Declares every parameter of a network; a call gives their tree."""
 
-
-class PredNet(nn.Module):
-    """PredNet as a Linen module.
-
-    `PredNet(config).init(key, method="parameters")` declares the parameters;
-    `PredNet(config).apply({"params": params}, frames)` is `predict`.
-    """
-
-    config: PredNetConfig
+    config: PredNetConfig | AutoencoderConfig
 
     @nn.compact
-    def parameters(self) -> prednet.Params:
-        """The parameter tree."""
-        return _declared(self.config)
-
-    def __call__(
-        self, frames: jax.Array, state: prednet.PredNetState | None = None
-    ) -> tuple[jax.Array, prednet.PredNetState]:
-        """Predicts every frame of `[T, B, H, W, C]` before it is seen."""
-        return prednet.predict(self.parameters(), self.config, frames, state)
-
-
-class Autoencoder(nn.Module):
-    """The control autoencoder as a Linen module; used like `PredNet`."""
-
-    config: AutoencoderConfig
-
-    @nn.compact
-    def parameters(self) -> autoencoder.Params:
-        """The parameter tree."""
-        return _declared(self.config)
-
-    def __call__(self, images: jax.Array) -> jax.Array:
-        """Reconstructs images `[B, H, W, C]`."""
-        return autoencoder.reconstruct(self.parameters(), self.config, images)
+    def __call__(self) -> dict[str, dict[str, jax.Array]]:
+        """The tree, by group and leaf."""
+        return {
+            name: _Group(leaves, name=name)()
+            for name, leaves in initializers(self.config).items()
+        }
 
 
 def init_params(config: PredNetConfig | AutoencoderConfig, key: jax.Array) -> dict:
@@ -201,19 +169,12 @@ def init_params(config: PredNetConfig | AutoencoderConfig, key: jax.Array) -> di
         key: a PRNG key, typed or raw; consumed.
 
     Returns:
-        Nested dictionaries of float32 arrays (see `models.prednet` for the names).
+        Nested dictionaries of float32 arrays (see `models.step` for the names).
 
     Raises:
         TypeError: config is neither a PredNetConfig nor an AutoencoderConfig.
     """
-    module: nn.Module
-    if isinstance(config, PredNetConfig):
-        module = PredNet(config)
-    elif isinstance(config, AutoencoderConfig):
-        module = Autoencoder(config)
-    else:
-        initializers(config)
-    return module.init(key, method="parameters")["params"]
+    return Parameters(config).init(key)["params"]
 
 
 def parameter_shapes(

@@ -40,7 +40,7 @@ def sentence(results: Results, model: str) -> str:
     """One sentence under the answer."""
     word = str(results.verdict["verdict"][model])
     record = details(results, model)
-    noise = results.contrast(model, "reduction_order")
+    noise = results.contrast(model, "treatment")
     if word == "supported":
         return (
             "Noise lowers the loss beyond the margin on most seeds, reproduced by an "
@@ -86,16 +86,16 @@ def card(results: Results, model: str) -> str:
 def _facts(results: Results, model: str) -> list[tuple[str, str]]:
     """Names, and values as HTML."""
     facts = []
-    for arm, name in (
-        ("reduction_order", "Random order of every sum"),
+    for role, name in (
+        ("treatment", "Random order of every sum"),
         ("gpu", "GPU"),
-        ("stale_targets", "Stale targets"),
+        ("stale", "Stale targets"),
     ):
-        contrast = results.contrast(model, arm)
+        contrast = results.contrast(model, role)
         if contrast is not None:
             facts.append((name, effect(contrast)))
     for contrast in results.contrasts(model):
-        if contrast["treatment"] == "gpu_deterministic":
+        if contrast.get("role") == "gpu_deterministic":
             name = f"GPU, deterministic against {contrast['control']}"
             facts.append((name, effect(contrast)))
     if results.contrasts(model):
@@ -108,7 +108,7 @@ def _facts(results: Results, model: str) -> list[tuple[str, str]]:
         if margin_text != MISSING:
             facts.append(("Counts as none", f"within ±{typeset(margin_text)}"))
         seeds = f"{first.get('n', MISSING)} seeds"
-        power = details(results, model).get("planned_power")
+        power = details(results, model).get("achieved_power")
         if power is not None:
             seeds += f", power {probability(power)}"
         facts.append(("Sample", typeset(seeds)))

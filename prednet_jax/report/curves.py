@@ -102,7 +102,7 @@ def loss_curves(results: Results, theme: Theme, model: str) -> bytes | None:
             axes.set_xlim(0, control.update[-1])
             axes.tick_params(labelsize=8, labelleft=number % 2 == 0)
             axes.tick_params(labelbottom=number >= len(arms) - 2)
-            shade = look.colour(arm, theme, results.role(model, arm))
+            shade = look.colour(results.roles(model).get(arm), theme)
             axes.set_title(arm, loc="left", size=9, weight="bold", color=shade, pad=5)
             change = gap(results.contrast(model, arm))
             corner: Any = {"transform": axes.transAxes, "ha": "right", "va": "top"}
@@ -128,7 +128,7 @@ def _small_line(
     curve = band(results, model, arm)
     if curve is None:
         return
-    shade = look.colour(arm, theme, results.role(model, arm))
+    shade = look.colour(results.roles(model).get(arm), theme)
     shade = theme.muted if arm == CONTROL else shade
     axes.fill_between(
         curve.update, curve.low, curve.high, color=shade, alpha=0.15, lw=0

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import MISSING, interval, probability, significant
 from prednet_jax.report.results import contrasts
+from prednet_jax.report.tables import text_row
 
 
 def comparison(verdict: Mapping[str, Any]) -> str:
@@ -27,22 +27,7 @@ def comparison(verdict: Mapping[str, Any]) -> str:
     )
     rows: list[Sequence[str]] = []
     for model, word in verdict["verdict"].items():
-        for one in contrasts(verdict, model):
-            difference = significant(one["mean_difference"], sign=True)
-            same = one.get("bitwise_equal")
-            rows.append(
-                (
-                    model,
-                    one["treatment"],
-                    str(one["n"]),
-                    significant(one.get("treatment_mean"), 4),
-                    f"{difference} {interval(one['ci_low'], one['ci_high'])}",
-                    probability(one["p_holm"]),
-                    probability(one["tost_p"]),
-                    one["verdict"],
-                    MISSING if same is None else f"{same}/{one['n']}",
-                )
-            )
+        rows += [(model, *text_row(one)) for one in contrasts(verdict, model)]
         rows.append(
             (f"**{model}**", "**does noise help?**", *[""] * 5, f"**{word}**", "")
         )
@@ -86,6 +71,64 @@ def gradient_noise(by_network: Mapping[str, Mapping[str, Any]]) -> str:
             ]
         rows.append(cells)
     return markdown(head, rows)
+
+
+def verdict_rates(records: Sequence[Mapping[str, Any]]) -> str:
+    """Rates of the verdicts in percent, a row per truth.
+
+    Args:
+        records: of `statistics.rates.simulate`, or rows of its CSV file.
+    """
+    seeds = sorted({int(record["seeds"]) for record in records})
+    rows: dict[tuple[str, str, str], dict[int, str]] = {}
+    for record in records:
+        row = rows.setdefault((record["truth"], record["shape"], record["answer"]), {})
+        row[int(record["seeds"])] = " / ".join(
+            f"{100 * float(record[name]):.1f}"
+            for name in ("supported", "refuted", "inconclusive")
+        )
+    head = ["truth", "differences", "right answer", *(f"{n} seeds" for n in seeds)]
+    lines = [[*key, *(row.get(n, "") for n in seeds)] for key, row in rows.items()]
+    return markdown(head, lines, numbers=len(seeds))
+
+
+def interval_coverage(records: Sequence[Mapping[str, Any]]) -> str:
+    """Rates of coverage and of false equivalence in percent, a row per record.
+
+    Args:
+        records: of `statistics.coverage.simulate`, or rows of its CSV file.
+    """
+    rates = [name for name in records[0] if name.endswith(("coverage", "level"))]
+    head = [name.replace("_", " ") for name in ("differences", "seeds", *rates)]
+    rows = [
+        [r["differences"], str(r["seeds"])]
+        + [f"{100 * float(r[name]):.1f}" for name in rates]
+        for r in records
+    ]
+    return markdown(head, rows, numbers=len(head) - 1)
+
+
+def hostile_inputs(record: Mapping[str, Any]) -> str:
+    """What train.py said of each input that should not be trusted.
+
+    Args:
+        record: what `experiments/hostile_inputs.py` wrote.
+    """
+    rows = []
+    for row in record["rows"]:
+        said = row["said"].removeprefix("train.py: ") if row["status"] else "trains"
+        # The reason; what would be accepted instead is the same again and again.
+        reason = said.split("; accepted")[0].split("; expected")[0]
+        shown = reason if len(reason) <= 110 else f"{reason[:107]}..."
+        rows.append(
+            (
+                row["input"],
+                str(row["status"]),
+                shown.replace("|", "\\|").replace("*", "\\*").replace("~", "\\~"),
+                "yes" if row["as_expected"] else "**no**",
+            )
+        )
+    return markdown(("input", "status", "what it says", "as it should"), rows)
 
 
 def _range(values: Sequence[float]) -> str:

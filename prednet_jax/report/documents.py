@@ -11,7 +11,7 @@ made from which record.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from prednet_jax.errors import UserError
 
@@ -39,12 +39,12 @@ def names(text: str) -> list[str]:
     return found
 
 
-def fill(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
+def fill(text: str, tables: Mapping[str, str]) -> str:
     """A document with its tables made anew.
 
     Args:
         text: the document.
-        tables: what makes the text of each table, by name.
+        tables: the text of each table, by name.
 
     Raises:
         UserError: a table is marked that nothing makes, or a mark is not closed.
@@ -56,17 +56,37 @@ def fill(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
             )
 
     def made(match: re.Match[str]) -> str:
-        return f"{match['open']}\n{tables[match['name']]().strip()}\n\n{match['close']}"
+        return f"{match['open']}\n{tables[match['name']].strip()}\n\n{match['close']}"
 
     return _MARKED.sub(made, text)
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def columns(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """A table in plain text, its columns as wide as they need.
+
+    Args:
+        rows: cells, the names of the columns first.
+        right: numbers of the columns that are aligned right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["><"[i not in right] for i in range(len(widths))]
+    lines = []
+    for row in rows:
+        cells = zip(row, sides, widths, strict=True)
+        lines.append("  ".join(f"{c:{side}{w}}" for c, side, w in cells).rstrip())
+    return "\n".join(lines)
+
+
+def markdown(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0
+) -> str:
     """A table in Markdown.
 
     Args:
         head: names of the columns.
         rows: cells, as many as columns.
+        numbers: how many of the last columns hold numbers, aligned right.
     """
-    lines = [head, ["---"] * len(head), *rows]
+    rule = ["---"] * (len(head) - numbers) + ["---:"] * numbers
+    lines = [head, rule, *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

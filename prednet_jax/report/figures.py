@@ -1,6 +1,7 @@
 """Paired differences and predicted frames as PNG. Reads results, runs nothing."""
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator
 from numpy.typing import NDArray
 
@@ -8,7 +9,6 @@ from prednet_jax.records import RecordError
 from prednet_jax.report import theme as look
 from prednet_jax.report.numbers import significant
 from prednet_jax.report.results import (
-    CONTROL,
     Examples,
     Results,
     identical,
@@ -54,7 +54,7 @@ def differences(results: Results, theme: Theme, model: str) -> bytes | None:
         axes.axvline(0, color=theme.muted, lw=0.7)
         axes.grid(visible=False)
         for row, (one, v) in enumerate(zip(chosen, values, strict=True)):
-            shade = look.colour(one["treatment"], theme, one.get("role", ""))
+            shade = look.colour(one.get("role"), theme)
             same = identical(one)
             axes.plot(v[[0, 2]], [row, row], color=shade, lw=2.4, alpha=0.65)
             axes.plot(
@@ -69,23 +69,28 @@ def differences(results: Results, theme: Theme, model: str) -> bytes | None:
             word = "identical bits" if same else one["verdict"]
             place = axes.get_yaxis_transform()
             axes.text(1.03, row, word, transform=place, va="center", size=9)
-        axes.set_xscale("symlog", linthresh=threshold, linscale=LINEAR_DECADES)
-        axes.set_xlim(-limit, limit)
         axes.set_ylim(len(chosen) - 0.4, -0.6)
         axes.set_yticks(range(len(chosen)), names)
         axes.tick_params(axis="y", labelcolor=theme.ink)
-        ticks = symlog_ticks(threshold, limit, inner)
-        axes.xaxis.set_major_locator(FixedLocator([t for t, _ in ticks]))
-        axes.xaxis.set_major_formatter(FixedFormatter([name for _, name in ticks]))
-        # Unnamed marks at every decade say that the scale is logarithmic.
-        decades = 10.0 ** np.arange(np.log10(threshold), np.log10(limit))
-        axes.xaxis.set_minor_locator(FixedLocator([*-decades, *decades]))
-        axes.tick_params(axis="x", which="both", length=3, width=0.7)
-        axes.tick_params(axis="x", which="both", color=theme.muted)
+        _symlog_axis(axes, theme, threshold, limit, inner)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("difference from the control, in margins", fontsize=9)
         axes.set_title("counts as none", size=8.5, color=theme.muted, pad=4)
         return look.png(figure)
+
+
+def _symlog_axis(
+    axes: Axes, theme: Theme, threshold: float, limit: float, inches: float
+) -> None:
+    axes.set_xscale("symlog", linthresh=threshold, linscale=LINEAR_DECADES)
+    axes.set_xlim(-limit, limit)
+    ticks = symlog_ticks(threshold, limit, inches)
+    axes.xaxis.set_major_locator(FixedLocator([t for t, _ in ticks]))
+    axes.xaxis.set_major_formatter(FixedFormatter([name for _, name in ticks]))
+    # Unnamed marks at every decade say that the scale is logarithmic.
+    decades = 10.0 ** np.arange(np.log10(threshold), np.log10(limit))
+    axes.xaxis.set_minor_locator(FixedLocator([*-decades, *decades]))
+    axes.tick_params(axis="x", which="both", length=3, width=0.7, color=theme.muted)
 
 
 def symlog_ticks(
@@ -157,7 +162,8 @@ def frames(results: Results, theme: Theme, model: str) -> bytes | None:
 def frame_rows(results: Results, model: str) -> list[tuple[str, NDArray[np.float64]]]:
     """Titles, each with its mean squared error, and the images [N, H, W, C] beneath."""
     examples = results.examples.get(model, {})
-    arms = [arm for arm in (CONTROL, "stale_targets") if arm in examples]
+    roles = results.roles(model)
+    arms = [arm for arm in examples if roles.get(arm) in ("control", "stale")]
     arms = arms or list(examples)[:2]
     if not arms:
         return []
@@ -171,7 +177,10 @@ def frame_rows(results: Results, model: str) -> list[tuple[str, NDArray[np.float
                 f"{arm} hold different frames; expected the same ones"
             )
         rows.append(
-            (_title(look.plain_name(arm), one.predictions, one), one.predictions)
+            (
+                _title(look.plain_name(arm, roles.get(arm)), one.predictions, one),
+                one.predictions,
+            )
         )
     if first.before is not None:
         rows.append(

@@ -32,26 +32,23 @@ from prednet_jax.report.theme import Theme
 # In the order of drawing. Lines that coincide must all stay visible: the control is a
 # broad pale line, stale targets a solid one on it, and the others are dashes that take
 # turns on top.
-FINDING_ARMS = (
-    CONTROL,
-    "stale_targets",
-    "float64",
-    "reduction_order",
-    "gpu",
-    "gpu_deterministic",
-)
 # Four kinds of dashes take turns and leave a fifth of the line beneath in sight.
 _DASH = (2.5, 10)
 # A line's sample in the legend is too short for its own dashes.
 _SAMPLE = (0, (2.5, 1.7))
 _STYLES: dict[str, dict[str, Any]] = {
-    CONTROL: {"lw": 5.5, "alpha": 0.3},
-    "stale_targets": {"lw": 2.6},
-    "float64": {"lw": 2.0, "ls": (0, _DASH), "dash_capstyle": "butt"},
-    "reduction_order": {"lw": 2.0, "ls": (5, _DASH), "dash_capstyle": "butt"},
+    "control": {"lw": 5.5, "alpha": 0.3},
+    "stale": {"lw": 2.6},
+    "treatment": {"lw": 2.0, "ls": (5, _DASH), "dash_capstyle": "butt"},
     "gpu": {"lw": 2.0, "ls": (2.5, _DASH), "dash_capstyle": "butt"},
     "gpu_deterministic": {"lw": 2.0, "ls": (7.5, _DASH), "dash_capstyle": "butt"},
 }
+
+
+def drawn_arms(results: Results, model: str) -> dict[str, str]:
+    """The arms that carry the finding by their roles, in the order of drawing."""
+    roles = {role: arm for arm, role in reversed(results.roles(model).items())}
+    return {role: roles[role] for role in _STYLES if role in roles}
 
 
 def relative_band(results: Results, model: str, arm: str) -> Band | None:
@@ -107,7 +104,7 @@ def _limits(results: Results) -> tuple[float, float]:
     for model in results.models:
         margin = 130 * (_margin(results, model) or 0)
         high, low = max(high, margin), min(low, -margin)
-        for arm in FINDING_ARMS:
+        for arm in drawn_arms(results, model).values():
             curve = relative_band(results, model, arm)
             if curve is not None:
                 high = max(high, 1.1 * curve.high.max())
@@ -130,18 +127,18 @@ def _panel(
 ) -> None:
     margin = 100 * (_margin(results, model) or 0)
     axes.axhspan(-margin, margin, color=theme.faint, lw=0, zorder=0)
-    ends: list[tuple[str, float]] = []
+    ends: list[tuple[str, str, float]] = []
     last = 1.0
-    for arm in FINDING_ARMS:
+    for role, arm in drawn_arms(results, model).items():
         curve = relative_band(results, model, arm)
         if curve is None:
             continue
-        shade = look.colour(arm, theme)
+        shade = look.colour(role, theme)
         axes.fill_between(
             curve.update, curve.low, curve.high, color=shade, alpha=0.15, lw=0
         )
-        axes.plot(curve.update, curve.middle, color=shade, **_STYLES[arm])
-        ends.append((arm, float(curve.middle[-1])))
+        axes.plot(curve.update, curve.middle, color=shade, **_STYLES[role])
+        ends.append((role, arm, float(curve.middle[-1])))
         last = max(last, float(curve.update[-1]))
     axes.set_xlim(0, last)
     axes.set_ylim(*limits)
@@ -160,15 +157,15 @@ def _tick(value: float, _: Any) -> str:
     return "0" if value == 0 else f"{value:+g} %".replace("-", "−")
 
 
-def _end_labels(axes: Axes, ends: list[tuple[str, float]], theme: Theme) -> None:
+def _end_labels(axes: Axes, ends: list[tuple[str, str, float]], theme: Theme) -> None:
     """Names at the end of the lines, spread so that none covers another."""
     low, high = axes.get_ylim()
     step = 0.075
     places = sorted(
-        ((value - low) / (high - low), -rank, arm)
-        for rank, (arm, value) in enumerate(ends)
+        ((value - low) / (high - low), -rank, role, arm)
+        for rank, (role, arm, value) in enumerate(ends)
     )
-    heights = np.array([place for place, _, _ in places])
+    heights = np.array([place for place, *_ in places])
     for _ in range(200):
         gaps = np.diff(heights)
         close = gaps < step - 1e-6
@@ -178,8 +175,8 @@ def _end_labels(axes: Axes, ends: list[tuple[str, float]], theme: Theme) -> None
         heights[:-1] -= push
         heights[1:] += push
     heights += max(0, 0.01 - heights[0])
-    for height, (_, _, arm) in zip(heights, places, strict=True):
-        shade = look.colour(arm, theme)
+    for height, (_, _, role, arm) in zip(heights, places, strict=True):
+        shade = look.colour(role, theme)
         axes.plot(
             [1.025, 1.115],
             [height, height],
@@ -187,12 +184,12 @@ def _end_labels(axes: Axes, ends: list[tuple[str, float]], theme: Theme) -> None
             clip_on=False,
             color=shade,
             solid_capstyle="butt",
-            **_STYLES[arm] | ({"ls": _SAMPLE} if "ls" in _STYLES[arm] else {}),
+            **_STYLES[role] | ({"ls": _SAMPLE} if "ls" in _STYLES[role] else {}),
         )
         axes.text(
             1.135,
             height,
-            look.plain_name(arm),
+            look.plain_name(arm, role),
             transform=axes.transAxes,
             va="center",
             size=9.5,
@@ -202,8 +199,8 @@ def _end_labels(axes: Axes, ends: list[tuple[str, float]], theme: Theme) -> None
 
 def subtitle(results: Results, model: str) -> str:
     """What the finding's panel shows, in words that the contrasts justify."""
-    stale = results.contrast(model, "stale_targets")
-    noise = results.contrast(model, "reduction_order")
+    stale = results.contrast(model, "stale")
+    noise = results.contrast(model, "treatment")
     parts = []
     if identical(stale):
         parts.append("stale targets: same bits")
@@ -216,6 +213,6 @@ def subtitle(results: Results, model: str) -> str:
     elif noise is not None and noise["verdict"] != "inconclusive":
         parts.append(f"random order: {gap(noise)} loss")
     for one in results.contrasts(model):
-        if (one["treatment"], one["control"]) == ("gpu_deterministic", "gpu"):
+        if one.get("role") == "gpu_deterministic" and one["control"] != CONTROL:
             parts.append(f"GPU order: {one['verdict']}")
     return "; ".join(parts) or "loss during training"

@@ -53,8 +53,7 @@ def design(results: Results) -> str:
         "Seeds",
         "Margin",
         "Origin of the margin",
-        "Power planned",
-        "Power achieved",
+        "Power",
         "Seeds needed",
     )
     parts.append(f'<div class="wide design">{table(head, rows)}</div>')
@@ -88,7 +87,6 @@ def _design_row(results: Results, model: str) -> list[str]:
         str(record.get("n", chosen[0].get("n", "-") if chosen else "-")),
         typeset(significant(value)),
         typeset(str(margin.get("origin") or "not recorded")),
-        typeset(probability(record.get("planned_power"))),
         typeset(probability(record.get("achieved_power"))),
         "-" if needed is None else str(needed),
     ]

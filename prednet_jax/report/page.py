@@ -84,20 +84,16 @@ each changes one thing.</p>
 
 
 def _finding(results: Results, images: Images) -> str:
-    captions = {model: subtitle(results, model) for model in results.models}
-    figures = [
-        _figure(
-            images,
-            f"finding_{model}",
-            f"Loss of {display_name(model)} during training: {captions[model]}",
-        )
-        for model in results.models
-    ]
-    if not any(figures):
+    figures = _figures(
+        results,
+        images,
+        "finding",
+        lambda m: f"Loss of {display_name(m)} during training: {subtitle(results, m)}",
+    )
+    if not figures:
         return "<p>No run with a loss curve was found beside the verdict.</p>"
     return (
-        "<section><h2>What changes the loss, and what does not</h2>"
-        f'<div class="columns">{"".join(figures)}</div>'
+        f"<section><h2>What changes the loss, and what does not</h2>{figures}"
         '<p class="note">Loss against true targets, '
         f"{html.escape(_smoothing(results))}, divided by that of float32 with the same "
         "seeds. Line: median seed. Band: middle half of the seeds. Grey zone: "
@@ -137,37 +133,34 @@ def _numbers(results: Results, images: Images) -> str:
         sentence = answers.details(results, model).get("sentence")
         if sentence:
             parts.append(f"<blockquote>{typeset(str(sentence))}</blockquote>")
-    figures = [
-        _figure(
-            images,
-            f"differences_{model}",
-            f"Paired differences of {display_name(model)} in margins",
-            f"{display_name(model)}. Dot: mean difference; bar: interval; hollow: the "
-            "weights are the same bits.",
-        )
-        for model in results.models
-    ]
-    if any(figures):
+    figures = _figures(
+        results,
+        images,
+        "differences",
+        lambda m: f"Paired differences of {display_name(m)} in margins",
+        lambda m: (
+            f"{display_name(m)}. Dot: mean difference; bar: interval; hollow: "
+            "the weights are the same bits."
+        ),
+    )
+    if figures:
         parts.append(
             "<h3>The same in units of the margin</h3><p>Inside the shaded zone a "
             "difference counts as none. The axis is logarithmic on both sides of zero, "
-            f'so that rounding and a bug fit in one picture.</p><div class="columns">'
-            f"{''.join(figures)}</div>"
+            f"so that rounding and a bug fit in one picture.</p>{figures}"
         )
     return "\n".join([*parts, "</section>"])
 
 
 def _curves(results: Results, images: Images) -> str:
-    figures = [
-        _figure(
-            images,
-            f"loss_{model}",
-            f"Loss of each arm of {display_name(model)} over that of float32",
-            display_name(model),
-        )
-        for model in results.models
-    ]
-    if not any(figures):
+    figures = _figures(
+        results,
+        images,
+        "loss",
+        lambda m: f"Loss of each arm of {display_name(m)} over that of float32",
+        display_name,
+    )
+    if not figures:
         return ""
     left_out = [
         f"{display_name(model)}: {', '.join(arms)}"
@@ -180,29 +173,29 @@ def _curves(results: Results, images: Images) -> str:
         f"{html.escape(_smoothing(results))}, logarithmic scale. Line: median "
         "seed. Band: middle half of the seeds. Dotted: the loss of copying the last "
         "frame. At the right the difference at the end of training."
-        f'{more}</p><div class="columns">{"".join(figures)}</div></section>'
+        f"{more}</p>{figures}</section>"
     )
 
 
 def _frames(results: Results, images: Images) -> str:
-    figures = [
-        _figure(
-            images,
-            f"frames_{model}",
-            f"True frames and predictions of {display_name(model)}",
-            f"{display_name(model)}. Mean squared error over "
-            f"{_count(results, model)} frames, pixels from 0 to 1.",
-        )
-        for model in results.models
-    ]
-    if not any(figures):
+    figures = _figures(
+        results,
+        images,
+        "frames",
+        lambda m: f"True frames and predictions of {display_name(m)}",
+        lambda m: (
+            f"{display_name(m)}. Mean squared error over {_count(results, m)} "
+            "frames, pixels from 0 to 1."
+        ),
+    )
+    if not figures:
         return ""
     return (
         "<section><h2>What the networks see</h2><p>The last frames of the source; "
         "of an endless one, frames far beyond training. "
         "PredNet predicts each frame before it sees it, and a copy of the frame before "
         "is what it has to beat; the autoencoder only reconstructs.</p>"
-        f'<div class="columns">{"".join(figures)}</div></section>'
+        f"{figures}</section>"
     )
 
 
@@ -232,6 +225,21 @@ def _count(results: Results, model: str) -> int:
     return max(
         (len(one.frames) for one in results.examples.get(model, {}).values()), default=0
     )
+
+
+def _figures(
+    results: Results,
+    images: Images,
+    kind: str,
+    alt: Callable[[str], str],
+    caption: Callable[[str], str] = lambda model: "",
+) -> str:
+    """The figures of one kind side by side, or nothing where there is none."""
+    drawn = "".join(
+        _figure(images, f"{kind}_{model}", alt(model), caption(model))
+        for model in results.models
+    )
+    return f'<div class="columns">{drawn}</div>' if drawn else ""
 
 
 def _figure(images: Images, name: str, alt: str, caption: str = "") -> str:

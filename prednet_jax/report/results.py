@@ -67,19 +67,20 @@ class Results:
         """The contrasts of a model."""
         return contrasts(self.verdict, model)
 
-    def contrast(self, model: str, treatment: str) -> dict[str, Any] | None:
-        """The contrast of a treatment with the control, or None."""
+    def contrast(self, model: str, role: str) -> dict[str, Any] | None:
+        """The contrast of the arm of a role with the control, or None."""
         for one in self.contrasts(model):
-            if (one["treatment"], one["control"]) == (treatment, CONTROL):
+            if (one.get("role"), one["control"]) == (role, CONTROL):
                 return one
         return None
 
-    def role(self, model: str, arm: str) -> str:
-        """What an arm is for, as recorded; empty in records of before."""
-        for one in self.verdict.get("arms") or []:
-            if (one.get("model"), one.get("name")) == (model, arm):
-                return str(one.get("role", ""))
-        return ""
+    def roles(self, model: str) -> dict[str, str]:
+        """What each arm of a model is for, as recorded."""
+        return {
+            str(arm.get("name")): str(arm.get("role", ""))
+            for arm in self.verdict.get("arms") or []
+            if arm.get("model") == model
+        }
 
     def section(self, name: str) -> dict[str, Any]:
         """A section of the verdict that is an object; empty where there is none."""

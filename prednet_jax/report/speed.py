@@ -12,13 +12,15 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from prednet_jax import records
 from prednet_jax.report import theme as look
+from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import significant
+from prednet_jax.report.tables import table
 from prednet_jax.report.theme import LIGHT, Theme
 
 FILE = "backends.json"
 __all__ = ["FILE", "LIGHT", "figure", "html_table", "load", "text_table"]
 _HEADS = ("work", "threads", "batch", "frames", "ms a call", "frames/s")
-_SHADES = ("float64", "reduction_order", "gpu", "stale_targets", "gaussian")
+_SHADES = ("descriptive", "treatment", "gpu", "stale", "gaussian")
 
 
 def load(directory: str | Path) -> dict[str, Any] | None:
@@ -38,19 +40,17 @@ def load(directory: str | Path) -> dict[str, Any] | None:
 
 def cells(result: Mapping[str, Any]) -> list[list[str]]:
     """The rows of the table as text."""
-    table = []
-    for row in result["rows"]:
-        table.append(
-            [
-                row["work"],
-                str(row["threads"]),
-                str(row["batch"]),
-                f"on {row['feed']}" if row["feed"] == "device" else "from host",
-                significant(1e3 * row["seconds"], 3),
-                significant(row["frames_per_second"], 3),
-            ]
-        )
-    return table
+    return [
+        [
+            row["work"],
+            str(row["threads"]),
+            str(row["batch"]),
+            f"on {row['feed']}" if row["feed"] == "device" else "from host",
+            significant(1e3 * row["seconds"], 3),
+            significant(row["frames_per_second"], 3),
+        ]
+        for row in result["rows"]
+    ]
 
 
 def _replica_lines(result: Mapping[str, Any]) -> list[str]:
@@ -74,33 +74,16 @@ def _notes(result: Mapping[str, Any]) -> list[str]:
 
 def text_table(result: Mapping[str, Any]) -> str:
     """The table for a terminal."""
-    lines = [_HEADS, *cells(result)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADS))]
-    shown = [
-        "  ".join(
-            cell.ljust(width) if i in (0, 3) else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
-    return "\n".join([*shown, *_replica_lines(result), *_notes(result)])
+    shown = columns([_HEADS, *cells(result)], right=(1, 2, 4, 5))
+    return "\n".join([shown, *_replica_lines(result), *_notes(result)])
 
 
 def html_table(result: Mapping[str, Any]) -> str:
     """The table, the replicas and the notes for the page."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in _HEADS)
-    body = "".join(
-        f'<tr><th scope="row">{html.escape(first)}</th>'
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in cells(result)
-    )
+    rows = [[html.escape(cell) for cell in row] for row in cells(result)]
     replicas = "".join(f"<li>{html.escape(x)}</li>" for x in _replica_lines(result))
     notes = "".join(f"<p>{html.escape(note)}</p>" for note in _notes(result))
-    return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div><ul>{replicas}</ul>{notes}"
-    )
+    return f'<div class="wide">{table(_HEADS, rows)}</div><ul>{replicas}</ul>{notes}'
 
 
 def figure(result: Mapping[str, Any], theme: Theme) -> bytes:

@@ -54,7 +54,7 @@ def _text_of_model(verdict: Mapping[str, Any], model: str, word: str) -> str:
             f"{_metric(first)}; margin {significant(first.get('margin'))}; control "
             f"{first['control']}: mean loss {significant(first.get('control_mean'), 4)}"
         )
-        rows = [list(_HEAD)] + [_text_row(one) for one in chosen]
+        rows = [list(_HEAD)] + [text_row(one) for one in chosen]
         rows[0][3] = f"difference [{_level(first)} interval]"
         lines += _align(rows)
         if note := family(chosen):
@@ -82,7 +82,8 @@ def _fit(line: str) -> list[str]:
     return textwrap.wrap(line, WIDTH, break_on_hyphens=False)
 
 
-def _text_row(one: Mapping[str, Any]) -> list[str]:
+def text_row(one: Mapping[str, Any]) -> list[str]:
+    """A contrast as cells of plain text, in the order of the terminal's table."""
     difference = significant(one.get("mean_difference"), sign=True)
     ends = interval(one.get("ci_low"), one.get("ci_high"))
     return [

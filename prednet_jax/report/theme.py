@@ -40,7 +40,7 @@ class Theme:
       ink: text and the control's line.
       muted: secondary text, axes.
       faint: grid lines and zones.
-      colours: one a kind of arm.
+      colours: one per role of an arm.
     """
 
     name: str
@@ -52,10 +52,9 @@ class Theme:
 
 
 _OKABE_ITO = {
-    "stale_targets": "#D55E00",
-    "reduction_order": "#0072B2",
-    "float64": "#56B4E9",
-    "ulp": "#CC79A7",
+    "stale": "#D55E00",
+    "treatment": "#0072B2",
+    "descriptive": "#56B4E9",
     "gaussian": "#E69F00",
     "gpu": "#009E73",
     "gpu_deterministic": "#7B5CB8",
@@ -66,7 +65,7 @@ LIGHT = Theme(
     ink="#1d2125",
     muted="#626a73",
     faint="#e4e5e3",
-    colours=_OKABE_ITO | {"threads": "#8a8f96"},
+    colours=_OKABE_ITO | {"null": "#8a8f96"},
 )
 DARK = Theme(
     name="dark",
@@ -76,36 +75,32 @@ DARK = Theme(
     faint="#343a42",
     colours=_OKABE_ITO
     | {
-        "stale_targets": "#F07A2A",
-        "reduction_order": "#4FA8E8",
-        "float64": "#F0E442",
+        "stale": "#F07A2A",
+        "treatment": "#4FA8E8",
+        "descriptive": "#F0E442",
         "gpu_deterministic": "#A98BE0",
-        "threads": "#8f969e",
+        "null": "#8f969e",
     },
 )
 THEMES = (LIGHT, DARK)
-_MEANINGS = {
-    "float32": "float32",
-    "float64": "float64",
-    "reduction_order": "random order",
-    "stale_targets": "stale targets",
-    "ulp": "one-ulp errors",
+_WORDS = {
+    "treatment": "random order",
+    "stale": "stale targets",
     "gpu": "GPU",
     "gpu_deterministic": "GPU, fixed",
-    "threads_1": "one thread",
 }
 
 
-def colour(arm: str, theme: Theme, role: str = "") -> str:
-    """The colour of an arm: that of its name, or of its role, else grey."""
-    if arm == "float32":
+def colour(role: str | None, theme: Theme) -> str:
+    """The colour of an arm by its role; grey where none was recorded."""
+    if role == "control":
         return theme.ink
-    return theme.colours.get(arm, theme.colours.get(role, theme.muted))
+    return theme.colours.get(role or "", theme.muted)
 
 
-def plain_name(arm: str) -> str:
-    """An arm's name in words, or the name itself."""
-    return _MEANINGS.get(arm, arm)
+def plain_name(arm: str, role: str | None) -> str:
+    """What an arm is for in words, or its name."""
+    return _WORDS.get(role or "", arm)
 
 
 @contextmanager
@@ -155,6 +150,13 @@ def png(figure: Figure, *, photographs: bool = False) -> bytes:
         image = image.quantize(192, method=Image.Quantize.MEDIANCUT, dither=_NO_DITHER)
     buffer = io.BytesIO()
     image.save(buffer, format="png", optimize=not photographs)
+    return buffer.getvalue()
+
+
+def plain_png(figure: Figure, **options: Any) -> bytes:
+    """A figure without a theme as PNG; options are those of `Figure.savefig`."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", **({"dpi": 150} | options))
     return buffer.getvalue()
 
 

@@ -17,7 +17,6 @@ from prednet_jax.saddles.dynamics import (
     Escape,
     escape_runs,
     rotated_gradient,
-    simulate,
 )
 from prednet_jax.saddles.elementary import monkey, phase_retrieval, quadratic_quartic
 from prednet_jax.saddles.factorisation import (
@@ -71,7 +70,6 @@ __all__ = [
     "quadratic_quartic",
     "random_rotation",
     "rotated_gradient",
-    "simulate",
     "split_units",
     "symmetric_factorisation",
     "theory_checks",

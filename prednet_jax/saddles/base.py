@@ -43,7 +43,6 @@ class SaddleFunction:
 
     Attributes:
       name: for tables.
-      dim: number of variables.
       fn: x [dim] -> scalar of the same type; jit, grad and vmap apply.
       points: stationary points, at least one of each kind that matters.
       saddle: [dim] the saddle that runs from `start` approach.
@@ -51,24 +50,28 @@ class SaddleFunction:
         eigenvalue at `saddle`.
       curvature: size of that eigenvalue, gamma = |lambda_min|; 0 where the saddle is
         not strict.
-      radius: distance along `escape` at which a run has left `saddle`.
       exit_value: a run whose value is below this has passed every saddle.
       smoothness: largest curvature on the way, for the learning rate.
       start: draws [dim] on the stable side of `saddle`: its projection on `escape` is
         exactly zero, so that in exact arithmetic gradient descent never leaves.
+      radius: distance along `escape` at which a run has left `saddle`.
     """
 
     name: str
-    dim: int
     fn: Callable[[jax.Array], jax.Array]
     points: tuple[StationaryPoint, ...]
     saddle: Float64
     escape: Float64
     curvature: float
-    radius: float
     exit_value: float
     smoothness: float
     start: Callable[[np.random.Generator], Float64]
+    radius: float = 0.1
+
+    @property
+    def dim(self) -> int:
+        """Number of variables."""
+        return self.saddle.size
 
     @property
     def strict(self) -> bool:

@@ -120,7 +120,10 @@ def theory_checks(seeds: int = 64) -> tuple[TheoryCheck, ...]:
     """
     function = octopus_function()
     rate = 1 / (2 * function.smoothness)
-    near = dataclasses.replace(function, start=_offset(function))
+    near = dataclasses.replace(
+        function,
+        start=lambda rng: function.start(rng) + _PROJECTION * function.escape[0],
+    )
     plain = rotated_gradient(function)
     rules = [gradient_descent(rate), heavy_ball(rate)]
     quiet = escape_runs(
@@ -131,11 +134,10 @@ def theory_checks(seeds: int = 64) -> tuple[TheoryCheck, ...]:
         seeds=1,
         steps=200,
     )
+    names = ("gradient descent", "heavy ball")
     checks = [
         _check(name, function, rule, _PROJECTION, 0.0, steps, tolerance=1.0)
-        for name, rule, steps in zip(
-            ("gradient descent", "heavy ball"), rules, quiet.steps[:, 0], strict=True
-        )
+        for name, rule, steps in zip(names, rules, quiet.steps[:, 0], strict=True)
     ]
     slow = gradient_descent(_SLOW)
 
@@ -145,18 +147,9 @@ def theory_checks(seeds: int = 64) -> tuple[TheoryCheck, ...]:
     noisy = escape_runs(
         shaken, function, [slow], forms=("aligned",), seeds=seeds, steps=2500
     )
-    checks.append(
-        _check(
-            "noisy gradient descent",
-            function,
-            slow,
-            0.0,
-            _NOISE,
-            noisy.steps[0, 0],
-            tolerance=0.05,
-        )
-    )
-    return tuple(checks)
+    steps, name = noisy.steps[0, 0], "noisy gradient descent"
+    last = _check(name, function, slow, 0.0, _NOISE, steps, tolerance=0.05)
+    return (*checks, last)
 
 
 def unit_check(make_noisy: NoisyFactory, granularity: str, pairs: int) -> UnitCheck:
@@ -212,10 +205,6 @@ def _check(
     return TheoryCheck(
         name, predicted, measured, allowed, abs(measured - predicted) <= allowed
     )
-
-
-def _offset(function: SaddleFunction) -> Callable[[np.random.Generator], np.ndarray]:
-    return lambda rng: function.start(rng) + _PROJECTION * function.escape[0]
 
 
 def _paired_units_equal(x: jax.Array, pairs: int) -> bool:

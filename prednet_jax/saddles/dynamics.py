@@ -6,6 +6,7 @@ through the same matrix product: by the identity it is exact in every order, so 
 stay zeros.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -52,90 +53,6 @@ def rotated_gradient(
     return jax.grad(lambda x, rotation: function.fn(rotation @ x))
 
 
-def simulate(
-    gradient: Gradient,
-    function: SaddleFunction,
-    rule: Rule,
-    x: Float[Array, "dim"],
-    rotation: Float[Array, "dim dim"],
-    key: Key[Array, ""],
-    *,
-    steps: int,
-    settle: int = 10,
-    fresh: bool = True,
-    perturbed: bool = True,
-) -> Escape:
-    """One run of one rule.
-
-    Args:
-      gradient: of fn(Q x) with its noise; see `Gradient`.
-      function: aligned form.
-      rule: optimiser, scalar leaves.
-      x: start, in the run's own coordinates.
-      rotation: Q; the identity for the aligned form.
-      key: folded with the step, then consumed by noise and perturbation.
-      steps: budget, > settle.
-      settle: step at which the early projection is recorded, >= 1.
-      fresh: whether the gradient's key changes from step to step. False is the noise
-        of a run, as autotuning makes it: one key for all steps.
-      perturbed: whether `rule` may have a perturbation.
-
-    Returns:
-      The record of the run.
-
-    Raises:
-      UserError: steps or settle out of range.
-    """
-    if not 1 <= settle < steps:
-        raise UserError(f"settle={settle}, steps={steps}: expected 1 <= settle < steps")
-    saddle = jnp.asarray(function.saddle, x.dtype)
-    directions = jnp.asarray(function.escape, x.dtype)
-    noise_root, jolt_root = jax.random.split(key)
-
-    def observe(x):
-        y = rotation @ x
-        projection = jnp.sqrt(jnp.sum((directions @ (y - saddle)) ** 2))
-        return projection, function.fn(y) < function.exit_value
-
-    def step(carry, t):
-        x, state, record, last = carry
-        noise_key = jax.random.fold_in(noise_root, t) if fresh else noise_root
-        ball_key = jax.random.fold_in(jolt_root, t) if perturbed else None
-        moved, new_state = update(
-            rule, x, gradient(noise_key, x, rotation), state, ball_key
-        )
-        # Held after the arrival: some functions are unbounded below.
-        x, state = jax.tree.map(
-            lambda new, old: jnp.where(record.arrived, old, new),
-            (moved, new_state),
-            (x, state),
-        )
-        projection, below = observe(x)
-        out = projection >= function.radius
-        record = Escape(
-            jnp.where(out & ~record.escaped, t + 1, record.steps),
-            record.escaped | out,
-            jnp.where(below & ~record.arrived, t + 1, record.arrival),
-            record.arrived | below,
-            jnp.where(t + 1 == settle, jnp.stack([last, projection]), record.early),
-            x,
-        )
-        return (x, state, record, projection), None
-
-    budget = jnp.int32(steps)
-    record = Escape(
-        budget,
-        jnp.array(False),
-        budget,
-        jnp.array(False),
-        jnp.zeros(2, x.dtype),
-        x,
-    )
-    carry = (x, initial(rule, x), record, observe(x)[0])
-    (_, _, record, _), _ = jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
-    return record
-
-
 def escape_runs(
     gradient: Gradient,
     function: SaddleFunction,
@@ -154,22 +71,26 @@ def escape_runs(
     meet the same ones.
 
     Args:
-      gradient: as `simulate`.
+      gradient: of fn(Q x) with its noise; see `Gradient`.
       function: aligned form.
       rules: optimisers.
       forms: of "aligned" and "rotated".
       seeds: number of seeds, >= 1.
-      steps: budget.
+      steps: budget, > settle.
       dtype: "float32" or "float64"; the latter needs jax_enable_x64.
-      settle: as `simulate`.
-      fresh: as `simulate`.
+      settle: step at which the early projection is recorded, >= 1.
+      fresh: whether the gradient's key changes from step to step. False is the noise
+        of a run, as autotuning makes it: one key for all steps.
 
     Returns:
       Leaves [rules, forms, seeds, ...] as numpy arrays.
 
     Raises:
-      UserError: an unknown form or dtype, no rule, no seed, or float64 without x64.
+      UserError: an unknown form or dtype, no rule, no seed, float64 without x64, or
+        steps or settle out of range.
     """
+    if not 1 <= settle < steps:
+        raise UserError(f"settle={settle}, steps={steps}: expected 1 <= settle < steps")
     unknown = set(forms) - set(FORMS)
     if unknown or not forms:
         raise UserError(f"forms={forms}: expected some of {', '.join(FORMS)}")
@@ -181,25 +102,17 @@ def escape_runs(
             f"{len(rules)} rules, {seeds} seeds: expected at least one of each"
         )
 
-    perturbed = any(float(rule.radius) > 0 for rule in rules)
+    options = {
+        "steps": steps,
+        "settle": settle,
+        "fresh": fresh,
+        # Without any perturbation no point of the ball is drawn at each step.
+        "perturbed": any(float(rule.radius) > 0 for rule in rules),
+    }
     starts, rotations = _settings(function, forms, seeds)
     stacked = Rule(*(jnp.asarray(values, dtype) for values in zip(*rules, strict=True)))
     keys = jax.random.split(jax.random.key(0), seeds)
-
-    def one(rule, x, rotation, key):
-        return simulate(
-            gradient,
-            function,
-            rule,
-            x,
-            rotation,
-            key,
-            steps=steps,
-            settle=settle,
-            fresh=fresh,
-            perturbed=perturbed,
-        )
-
+    one = functools.partial(_run, gradient, function, options)
     over_seeds = jax.vmap(one, (None, 0, 0, 0))
     over_forms = jax.vmap(over_seeds, (None, 0, 0, None))
     over_rules = jax.vmap(over_forms, (0, None, None, None))
@@ -207,6 +120,67 @@ def escape_runs(
         stacked, jnp.asarray(starts, dtype), jnp.asarray(rotations, dtype), keys
     )
     return jax.tree.map(np.asarray, record)
+
+
+def _run(
+    gradient: Gradient,
+    function: SaddleFunction,
+    options: dict,
+    rule: Rule,
+    x: Float[Array, "dim"],
+    rotation: Float[Array, "dim dim"],
+    key: Key[Array, ""],
+) -> Escape:
+    """One run of one rule from x, in the run's own coordinates."""
+    steps, fresh = options["steps"], options["fresh"]
+    saddle = jnp.asarray(function.saddle, x.dtype)
+    directions = jnp.asarray(function.escape, x.dtype)
+    noise_root, jolt_root = jax.random.split(key)
+
+    def observe(x):
+        y = rotation @ x
+        projection = jnp.sqrt(jnp.sum((directions @ (y - saddle)) ** 2))
+        return projection, function.fn(y) < function.exit_value
+
+    def step(carry, t):
+        x, state, record, last = carry
+        noise_key = jax.random.fold_in(noise_root, t) if fresh else noise_root
+        ball_key = jax.random.fold_in(jolt_root, t) if options["perturbed"] else None
+        moved, new_state = update(
+            rule, x, gradient(noise_key, x, rotation), state, ball_key
+        )
+        # Held after the arrival: some functions are unbounded below.
+        x, state = jax.tree.map(
+            lambda new, old: jnp.where(record.arrived, old, new),
+            (moved, new_state),
+            (x, state),
+        )
+        projection, below = observe(x)
+        out = projection >= function.radius
+        record = Escape(
+            jnp.where(out & ~record.escaped, t + 1, record.steps),
+            record.escaped | out,
+            jnp.where(below & ~record.arrived, t + 1, record.arrival),
+            record.arrived | below,
+            jnp.where(
+                t + 1 == options["settle"], jnp.stack([last, projection]), record.early
+            ),
+            x,
+        )
+        return (x, state, record, projection), None
+
+    budget = jnp.int32(steps)
+    record = Escape(
+        budget,
+        jnp.array(False),
+        budget,
+        jnp.array(False),
+        jnp.zeros(2, x.dtype),
+        x,
+    )
+    carry = (x, initial(rule, x), record, observe(x)[0])
+    (_, _, record, _), _ = jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
+    return record
 
 
 def _settings(

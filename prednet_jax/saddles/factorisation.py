@@ -48,11 +48,6 @@ def symmetric_factorisation(target: Sequence[float] = _TARGET) -> SaddleFunction
         values[k] = 2 * s[k]
         return values
 
-    def start(rng: np.random.Generator) -> Float64:
-        u = rng.uniform(-0.3, 0.3, n)
-        u[0], u[1] = 0.0, math.sqrt(s[1]) * rng.uniform(0.5, 1.0)
-        return u
-
     points = [stationary(np.zeros(n), np.sum(s**2) / 4, -s)]
     for k in range(n):
         for sign in (1, -1):
@@ -60,16 +55,14 @@ def symmetric_factorisation(target: Sequence[float] = _TARGET) -> SaddleFunction
             points.append(stationary(root, half_rest[k], spectrum(k)))
     return SaddleFunction(
         name="symmetric_factorisation",
-        dim=n,
         fn=fn,
         points=tuple(points),
         saddle=math.sqrt(s[1]) * unit(n, 1)[0],
         escape=unit(n, 0),
         curvature=s[0] - s[1],
-        radius=0.1,
         exit_value=(half_rest[0] + half_rest[1]) / 2,
         smoothness=2 * s[0],
-        start=start,
+        start=lambda rng: _towards_second(s, rng),
     )
 
 
@@ -97,27 +90,20 @@ def asymmetric_factorisation(target: Sequence[float] = _TARGET) -> SaddleFunctio
         others = np.delete(s, k)
         return np.concatenate([[2 * s[k], 0.0], s[k] + others, s[k] - others])
 
-    def start(rng: np.random.Generator) -> Float64:
-        u = rng.uniform(-0.3, 0.3, n)
-        u[0], u[1] = 0.0, math.sqrt(s[1]) * rng.uniform(0.5, 1.0)
-        return np.concatenate([u, u])
-
     points = [stationary(np.zeros(2 * n), np.sum(s**2) / 2, np.append(s, -s))]
     for k in range(n):
         both = math.sqrt(s[k]) * np.tile(unit(n, k)[0], 2)
         points.append(stationary(both, half_rest[k], spectrum(k)))
     return SaddleFunction(
         name="asymmetric_factorisation",
-        dim=2 * n,
         fn=fn,
         points=tuple(points),
         saddle=math.sqrt(s[1]) * np.tile(unit(n, 1)[0], 2),
         escape=unit(2 * n, 0, n).sum(0, keepdims=True) / math.sqrt(2),
         curvature=s[0] - s[1],
-        radius=0.1,
         exit_value=(half_rest[0] + half_rest[1]) / 2,
         smoothness=2 * s[0],
-        start=start,
+        start=lambda rng: np.tile(_towards_second(s, rng), 2),
     )
 
 
@@ -167,7 +153,6 @@ def deep_linear(depth: int = 3, target: Sequence[float] = (1.0, 0.5)) -> SaddleF
     together[:2, 0, 0] = 1 / math.sqrt(2)
     return SaddleFunction(
         name="deep_linear",
-        dim=dim,
         fn=fn,
         points=(
             stationary(np.zeros(dim), np.sum(s**2) / 2, np.zeros(dim)),
@@ -178,21 +163,18 @@ def deep_linear(depth: int = 3, target: Sequence[float] = (1.0, 0.5)) -> SaddleF
         saddle=np.zeros(dim),
         escape=together.reshape(1, dim),
         curvature=0.0,
-        radius=0.1,
         exit_value=float(np.sum(s**2)) / 4,
         smoothness=depth * float(s[0]) ** 2,
         start=start,
     )
 
 
-def identical_units(
-    pairs: int = 1, samples: int = 96, target: Sequence[float] = (2.0, 1.0)
-) -> SaddleFunction:
+def identical_units(pairs: int = 1) -> SaddleFunction:
     """A network x -> V^T W x whose hidden units all start identical.
 
-    |(V^T W) X - M X|^2 / 2 with W, V [units, n], units = 2 pairs, and white inputs X
-    [n, samples], X X^T = 1: every weight gradient is a sum over the samples. Identical
-    units have identical gradients, so they learn rank one and stop at w = v =
+    |(V^T W) X - M X|^2 / 2 with W, V [units, n], units = 2 pairs, s = (2, 1), and
+    white inputs X [n, 96], X X^T = 1: every weight gradient is a sum over the inputs.
+    Identical units have identical gradients, so they learn rank one and stop at w = v =
     sqrt(s_1/units) e_1. Directions q (x) e_i with q orthogonal to (1 .. 1) separate
     them; there the eigenvalues are +-s_i for i >= 2, and 0, each `units` - 1 times; for
     units that stay identical they are 2 s_1, 0 and s_1 +- s_i.
@@ -202,19 +184,16 @@ def identical_units(
 
     Args:
       pairs: half the number of hidden units, >= 1.
-      samples: number of inputs, >= the length of target.
-      target: diagonal of M, at least two values, descending, > 0.
 
     Raises:
-      UserError: an argument out of range.
+      UserError: pairs below 1.
     """
     whole("pairs", pairs, 1)
-    s = _descending(target)
+    s = np.array([2.0, 1.0])
     n, units = s.size, 2 * pairs
-    whole("samples", samples, n)
     dim = 2 * units * n
     # A fixed dense X: rows of an orthogonal matrix.
-    inputs = np.linalg.qr(np.random.default_rng(0).normal(size=(samples, n)))[0].T
+    inputs = np.linalg.qr(np.random.default_rng(0).normal(size=(96, n)))[0].T
 
     def fn(x: jax.Array) -> jax.Array:
         w, v = split_units(x, units)
@@ -239,7 +218,6 @@ def identical_units(
     rest = float(np.sum(s[1:] ** 2)) / 2
     return SaddleFunction(
         name="identical_units",
-        dim=dim,
         fn=fn,
         points=(
             stationary(
@@ -249,7 +227,6 @@ def identical_units(
         saddle=saddle,
         escape=escape.reshape(units - 1, dim),
         curvature=float(s[1]),
-        radius=0.1,
         exit_value=rest / 2,
         smoothness=2 * float(s[0]),
         start=start,
@@ -260,6 +237,13 @@ def split_units(x: jax.Array, units: int) -> tuple[jax.Array, jax.Array]:
     """W and V, each [units, n], of the flat variables of `identical_units`."""
     both = x.reshape(2, units, -1)
     return both[0], both[1]
+
+
+def _towards_second(s: Float64, rng: np.random.Generator) -> Float64:
+    """A start that gradient descent takes to the saddle of the second value."""
+    u = rng.uniform(-0.3, 0.3, s.size)
+    u[0], u[1] = 0.0, math.sqrt(s[1]) * rng.uniform(0.5, 1.0)
+    return u
 
 
 def _descending(target: Sequence[float]) -> Float64:

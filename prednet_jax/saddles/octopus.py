@@ -34,9 +34,12 @@ from prednet_jax.saddles.base import (
     unit,
 )
 
+# The usual parameters.
+_TAU, _SMOOTHNESS, _GAMMA = math.e, 3.0, 1.0
+
 
 def octopus(
-    dim: int, tau: float = math.e, smoothness: float = 3.0, gamma: float = 1.0
+    dim: int, tau: float = _TAU, smoothness: float = _SMOOTHNESS, gamma: float = _GAMMA
 ) -> Callable[[jax.Array], jax.Array]:
     """The octopus function, in axis-aligned form.
 
@@ -94,9 +97,7 @@ def octopus(
     return fn
 
 
-def octopus_function(
-    dim: int = 10, tau: float = math.e, smoothness: float = 3.0, gamma: float = 1.0
-) -> SaddleFunction:
+def octopus_function(dim: int = 10) -> SaddleFunction:
     """The octopus with its stationary points, run from its first saddle.
 
     Saddle k has k coordinates at 4 tau and the rest at 0, eigenvalues 2 L and one
@@ -105,15 +106,12 @@ def octopus_function(
 
     Args:
       dim: number of variables, >= 2.
-      tau: as `octopus`.
-      smoothness: as `octopus`.
-      gamma: as `octopus`.
 
     Raises:
-      UserError: an argument out of range.
+      UserError: dim below 2.
     """
     whole("dim", dim, 2)
-    fn = octopus(dim, tau, smoothness, gamma)
+    tau, smoothness, gamma = _TAU, _SMOOTHNESS, _GAMMA
     nu = (37 * smoothness + 13 * gamma) * tau**2 / 6
     points = []
     for k in range(dim + 1):
@@ -130,8 +128,7 @@ def octopus_function(
 
     return SaddleFunction(
         name="octopus",
-        dim=dim,
-        fn=fn,
+        fn=octopus(dim),
         points=tuple(points),
         saddle=np.zeros(dim),
         escape=unit(dim, 0),

@@ -24,6 +24,7 @@ class AutoencoderTask(Configured):
         self.frame = config.height, config.width, config.channels
         widths = (config.pixels, *config.hidden, config.pixels)
         self.multiplications = sum(math.prod(pair) for pair in pairwise(widths))
+        self.weights = self.multiplications + sum(widths[1:])
 
     def init_params(self, key):
         """The published initialisers."""

@@ -45,6 +45,7 @@ class Task(abc.ABC):
             its own.
         warm_up: frames shown before the predictions that are kept as examples.
         multiplications: of the forward pass of a frame, to estimate times; 0: unknown.
+        weights: numbers in the parameters, to estimate memory; 0: unknown.
     """
 
     name: str = ""
@@ -54,6 +55,7 @@ class Task(abc.ABC):
     fresh_windows: bool = False
     warm_up: int = 10
     multiplications: int = 0
+    weights: int = 0
 
     @abc.abstractmethod
     def init_params(self, key: jax.Array) -> dict:

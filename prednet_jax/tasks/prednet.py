@@ -29,6 +29,8 @@ class PredNetTask(Configured):
             for conv in prednet.convolutions(config).values()
         )
 
+        self.weights = _weights(config)
+
     def init_params(self, key):
         """The published initialisers."""
         return init_params(self.config, key)
@@ -40,17 +42,8 @@ class PredNetTask(Configured):
     def loss(self, params, carry, frames, first, method):
         """`objectives.window_loss`, by default as the form was published."""
         published = "errors" if self.config.variant == "lotter" else "squares"
-        return objectives.window_loss(
-            params,
-            self.config,
-            carry,
-            frames,
-            first,
-            objective=method.objective or published,
-            targets=method.targets,
-            truncation_leak=method.truncation_leak,
-            layer_weights=method.layer_weights,
-        )
+        method = dataclasses.replace(method, objective=method.objective or published)
+        return objectives.window_loss(params, self.config, carry, frames, first, method)
 
     def check(self, method):
         """Takes every method that `objectives.window_loss` takes."""
@@ -79,3 +72,15 @@ class PredNetTask(Configured):
         """Sizes always, the rest where it is not the default."""
         sizes = ("channels", "height", "width")
         return (f"--model={self.name}", *self.changed(always=sizes))
+
+
+def _weights(config: PredNetConfig) -> int:
+    """Numbers in the parameters: kernels, biases and, for `watanabe`, peepholes."""
+    total = 0
+    for name, conv in prednet.convolutions(config).items():
+        kind, layer = name.rsplit("_", 1)
+        total += conv.filter_size**2 * conv.in_channels * conv.out_channels
+        total += conv.out_channels if kind != "top_down" else 0
+        if kind == "gates" and config.variant == "watanabe":
+            total += 3 * conv.height * conv.width * config.recurrent[int(layer)]
+    return total

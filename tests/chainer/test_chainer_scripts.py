@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import _rows
 import chainer_bisect
 import chainer_plans as plans
 import chainer_study
@@ -51,13 +52,14 @@ def test_updates_of_a_stream(frames, window, updates):
     assert chainer_study.updates(frames, window) == by_hand == updates
 
 
-def test_losses_are_cut_into_the_windows_of_their_updates(tmp_path):
+def test_losses_are_cut_into_the_windows_of_their_updates():
     losses = [float(i) for i in range(1, 12)]  # loss of frames 1 .. 11
     record = {"arm": "x", "seed": 0, "frames": 12, "job": {"window": 4}}
-    chainer_study.write_losses(tmp_path / "l.csv", [record | {"losses": losses}])
-    lines = (tmp_path / "l.csv").read_text().splitlines()[1:]
+    rows = chainer_study.losses_of([record | {"losses": losses}])
+    found = [tuple(row.values()) for row in rows]
     # Updates after frames 3, 7, 11: windows of frames 1-3, 4-7, 8-11.
-    assert lines == ["x,0,1,3,2", "x,0,2,7,5.5", "x,0,3,11,9.5"]
+    assert found == [("x", 0, 1, "3", "2"), ("x", 0, 2, "7", "5.5"), *found[2:]]
+    assert found[2] == ("x", 0, 3, "11", "9.5")
 
 
 def bisected(**changes):
@@ -78,11 +80,12 @@ def test_the_bisection_is_judged():
     assert ("Chainer 5.0.0: a gap", False) in chainer_bisect.check(late)
 
 
-def test_the_bisection_reads_what_it_writes(tmp_path):
+def test_tables_are_read_as_they_were_written(tmp_path):
     fields = dict.fromkeys(chainer_bisect.FIELDS, "1")
     rows = [fields | row for row in bisected()]
-    chainer_bisect.write(tmp_path / "b.csv", rows)
-    assert chainer_bisect.read(tmp_path / "b.csv") == rows
+    _rows.write(tmp_path / "new" / "b.csv", rows, chainer_bisect.FIELDS)
+    assert _rows.read(tmp_path / "new" / "b.csv") == rows
+    assert _rows.read(tmp_path / "none.csv") == []
 
 
 def test_the_transplant_is_judged():

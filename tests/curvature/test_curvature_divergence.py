@@ -110,7 +110,6 @@ def test_interval_covers_under_dependent_growths(correlation):
         (np.arange(10.0), {"first": 8}, r"range 8\.\.9.*4 updates"),
         (np.arange(10.0), {"last": 12}, r"range 0\.\.12"),
         (np.r_[-np.inf, np.arange(9.0)], {}, "-inf at update 0"),
-        (np.arange(10.0), {"confidence": 95}, "confidence=95"),
     ],
 )
 def test_fit_refuses(logs, arguments, message):

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from prednet_jax import PredNetConfig, init_params, predict
-from prednet_jax.config import AutoencoderConfig
-from prednet_jax.models import autoencoder, cells, prednet
-from prednet_jax.models.parameters import Autoencoder, PredNet, parameter_shapes
+from prednet_jax.models import cells, prednet
+from prednet_jax.models.parameters import parameter_shapes
 
 SMALL = {"channels": (2, 3), "height": 4, "width": 6}
 
@@ -168,19 +167,6 @@ def test_parameters_drawn_in_a_traced_program_are_the_same():
     chex.assert_trees_all_close(
         traced, init_params(config, jax.random.key(3)), rtol=3e-7
     )
-
-
-def test_linen_modules_hold_the_same_parameters():
-    config, params = network("watanabe")
-    frames = video(config)
-    found, _ = PredNet(config).apply({"params": params}, frames)
-    np.testing.assert_array_equal(found, predict(params, config, frames)[0])
-    small = AutoencoderConfig(height=3, width=2, hidden=(4,))
-    weights = init_params(small, jax.random.key(0))
-    images = jax.random.uniform(jax.random.key(1), (5, 3, 2, 1))
-    found = Autoencoder(small).apply({"params": weights}, images)
-    expected = autoencoder.reconstruct(weights, small, images)
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_float64_agrees_with_float32():

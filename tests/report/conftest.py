@@ -19,6 +19,17 @@ ARMS = {
     "gaussian_0.1": ("Gaussian noise of 0.1 times the gradient", 0.02, 5e-3),
     "stale_targets": ("Chainer's CPU bug: targets of the last frame", 0.35, 2e-2),
 }
+ROLES = {
+    **dict.fromkeys(ARMS, "descriptive"),
+    "float32": "control",
+    "threads_1": "null",
+    "reduction_order": "treatment",
+    "gaussian_0.001": "gaussian",
+    "gaussian_0.1": "gaussian",
+    "stale_targets": "stale",
+    "gpu": "gpu",
+    "gpu_deterministic": "gpu_deterministic",
+}
 SEEDS = tuple(range(6))
 
 
@@ -48,6 +59,7 @@ def contrast(model: str, arm: str, updates: int, margin: float) -> dict:
     return {
         "model": model,
         "treatment": arm,
+        "role": ROLES[arm],
         "control": "float32",
         "metric": f"mean loss of the last {last} updates",
         "n": len(SEEDS),
@@ -94,7 +106,6 @@ def verdict(updates: int = 60) -> dict:
             "0.99). This is about emulated noise only: no GPU was used.",
             "unmet_for_supported": ["training does not stall", "no <negative> & curve"],
             "unmet_for_refuted": unmet,
-            "planned_power": 0.97,
             "achieved_power": 0.99,
             "seeds_needed": 9,
             "seeds_still_needed": 3,
@@ -106,6 +117,7 @@ def verdict(updates: int = 60) -> dict:
         {
             "model": model,
             "name": name,
+            "role": ROLES[name],
             "meaning": ARMS[name][0] if name in ARMS else "GPU, default algorithms",
             "command": f"JAX_PLATFORMS=cpu .venv/bin/python experiments/train.py "
             f"--model={model} --updates={updates} --seeds=0,1,2,3,4,5 "

@@ -6,7 +6,7 @@ from prednet_jax.errors import UserError
 from prednet_jax.report import document_tables, documents
 
 TEXT = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter\n"
-MADE = {"costs": lambda: "| new |"}
+MADE = {"costs": "| new |"}
 
 
 def test_a_table_is_replaced_and_nothing_else():
@@ -22,13 +22,13 @@ def test_filling_twice_changes_nothing():
 def test_several_tables_in_order():
     text = TEXT + TEXT.replace("costs", "gaps")
     assert documents.names(text) == ["costs", "gaps"]
-    filled = documents.fill(text, MADE | {"gaps": lambda: "| gaps |"})
+    filled = documents.fill(text, MADE | {"gaps": "| gaps |"})
     assert filled.index("| new |") < filled.index("| gaps |")
 
 
 def test_a_table_that_nothing_makes_is_refused():
     with pytest.raises(UserError, match="'costs': expected one of gaps"):
-        documents.fill(TEXT, {"gaps": lambda: ""})
+        documents.fill(TEXT, {"gaps": ""})
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ def test_panels_share_one_scale(comparison):
     found = report.load(comparison)
     low, high = finding._limits(found)
     for model in found.models:
-        for arm in finding.FINDING_ARMS:
+        for arm in finding.drawn_arms(found, model).values():
             band = finding.relative_band(found, model, arm)
             if band is not None:
                 assert low < band.middle.min()
@@ -295,16 +295,11 @@ def test_plain_sentences_follow_the_verdict(verdict, tmp_path):
     assert "Gaussian noise of 0.1 times" in limits
 
 
-def test_colours_follow_the_arm():
+def test_colours_follow_the_role():
     for look in theme.THEMES:
-        assert theme.colour("float32", look) == look.ink
-        assert (
-            theme.colour("gpu_deterministic", look) == look.colours["gpu_deterministic"]
-        )
-        assert (
-            theme.colour("gaussian_0.1", look, "gaussian") == look.colours["gaussian"]
-        )
-        assert theme.colour("convolution_winograd", look) == look.muted
+        assert theme.colour("control", look) == look.ink
+        assert theme.colour("gaussian", look) == look.colours["gaussian"]
+        assert theme.colour(None, look) == look.muted
         assert len(set(look.colours.values())) == len(look.colours)
 
 

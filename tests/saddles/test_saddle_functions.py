@@ -163,7 +163,6 @@ def test_octopus_types_and_finite_gradients_everywhere():
         (lambda: saddles.symmetric_factorisation((1.0, 2.0)), "descend"),
         (lambda: saddles.asymmetric_factorisation((1.0, -2.0)), "above 0"),
         (lambda: saddles.identical_units(0), "pairs=0"),
-        (lambda: saddles.identical_units(samples=1), "samples=1"),
     ],
 )
 def test_bad_input_is_named(call, message):

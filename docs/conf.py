@@ -1,0 +1,46 @@
+"""The site: `make docs` writes docs/_build/html/index.html."""
+
+import re
+
+import prednet_jax
+
+project = "prednet_jax"
+author = "the prednet_jax authors"
+release = prednet_jax.__version__
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+exclude_patterns = ["_build"]
+html_theme = "sphinx_book_theme"
+html_title = "prednet_jax"
+html_static_path: list[str] = []
+html_theme_options = {"show_toc_level": 2, "use_download_button": False}
+# Links to headings; tables and figures are made by `make tables`, not by notebooks.
+myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+nb_execution_mode = "off"
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_type_aliases = {"NoiseSpec": "NoiseSpec"}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+# Attributes once, as the docstring has them, not again as members.
+napoleon_use_ivar = True
+# `x` in a docstring is code.
+default_role = "code"
+
+
+def _bars(app, what, name, obj, options, lines):
+    """Bars and stars in docstrings, |x| and *args, are no markup."""
+    for i, line in enumerate(lines):
+        parts = re.split(r"(``.*?``|`.*?`)", line)
+        parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
+        lines[i] = "".join(parts)
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", _bars)

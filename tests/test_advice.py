@@ -1,0 +1,76 @@
+"""An error's advice names flags that exist."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+STYLES = ROOT / "prednet_jax" / "report" / "stylesheet.py"  # CSS has --names, too.
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z_]+)(?![\w-])")
+# absl's, and Ray's.
+OTHERS = {"help", "resources"}
+
+
+def texts(path):
+    """Strings of a file that are no docstrings, with their lines."""
+    tree = ast.parse(path.read_text())
+    documentation = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        )
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        # A word alone is an argument for another program, and no message.
+        if not isinstance(text, str) or id(node) in documentation:
+            continue
+        if not text.startswith("--") or " " in text:
+            yield node.lineno, text
+
+
+def defined():
+    """Flags that the scripts and the package's own commands declare."""
+    found = set()
+    for folder in ("experiments", "prednet_jax", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not (isinstance(node, ast.Call) and node.args):
+                    continue
+                called = getattr(node.func, "attr", "")
+                first = node.args[0]
+                if not isinstance(first, ast.Constant):
+                    continue
+                if called.startswith("DEFINE_"):
+                    found.add(first.value)
+                elif called == "add_argument":
+                    found.add(str(first.value).removeprefix("--"))
+    return found
+
+
+def unknown(paths, known):
+    return [
+        f"{path.relative_to(ROOT)}:{line}: --{name}"
+        for path in paths
+        for line, text in texts(path)
+        for name in FLAG.findall(text)
+        if name not in known and name not in OTHERS
+    ]
+
+
+def test_every_flag_in_a_message_is_defined():
+    known = defined()
+    assert {"workdir", "allow_outside", "init_weights"} <= known
+    package = sorted(set((ROOT / "prednet_jax").rglob("*.py")) - {STYLES})
+    scripts = sorted((ROOT / "experiments").glob("*.py"))
+    assert unknown([*package, *scripts], known) == []
+
+
+def test_the_check_can_fail(tmp_path, monkeypatch):
+    path = tmp_path / "a.py"
+    path.write_text('"""--documented."""\nraise ValueError("use --no_such_flag")\n')
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    assert unknown([path], {"documented"}) == ["a.py:2: --no_such_flag"]

@@ -1,0 +1,66 @@
+"""Scores of predicted frames, by hand and against scikit-image."""
+
+import math
+
+import numpy as np
+import pytest
+from skimage import metrics
+
+from prednet_jax import evaluation
+from prednet_jax.errors import UserError
+
+RNG = np.random.default_rng(0)
+
+
+def test_scores_by_hand():
+    truth = np.zeros((3, 8, 9, 1))
+    guess = truth.copy()
+    guess[1] = 0.1
+    guess[2, 0, 0, 0] = 0.72
+    found = evaluation.score(truth, guess)
+    np.testing.assert_allclose(found.mse, [0, 0.01, 0.72**2 / 72])
+    np.testing.assert_allclose(found.mae, [0, 0.1, 0.01])
+    assert found.psnr[1] == pytest.approx(20)
+    assert found.psnr[0] == math.inf
+    assert found.ssim[0] == 1
+
+
+@pytest.mark.parametrize("shape", [(4, 12, 16, 3), (2, 3, 5, 1), (2, 6, 20, 3)])
+def test_psnr_and_ssim_are_scikit_images(shape):
+    truth, guess = RNG.random(shape), RNG.random(shape)
+    found = evaluation.score(truth, guess)
+    smallest = min(shape[1:3])
+    window = min(7, smallest if smallest % 2 else smallest - 1)
+    for t in range(shape[0]):
+        psnr = metrics.peak_signal_noise_ratio(truth[t], guess[t], data_range=1)
+        assert found.psnr[t] == pytest.approx(psnr)
+        ssim = metrics.structural_similarity(
+            truth[t], guess[t], win_size=window, data_range=1, channel_axis=2
+        )
+        assert found.ssim[t] == pytest.approx(ssim)
+
+
+def test_copying_copies_the_last_frame_seen():
+    truth = np.arange(6.0).reshape(6, 1, 1, 1)
+    assert evaluation.last_seen(truth, None).ravel().tolist() == [0, 0, 1, 2, 3, 4]
+    assert evaluation.last_seen(truth, 3).ravel().tolist() == [0, 0, 1, 2, 2, 2]
+
+
+def test_observed_and_extrapolated_frames_are_told_apart():
+    truth = RNG.random((6, 8, 8, 1))
+    guess = evaluation.score(truth, RNG.random((6, 8, 8, 1)))
+    copy = evaluation.score(truth, evaluation.last_seen(truth, 3))
+    rows = evaluation.table(guess, copy, 3)
+    assert [row["frame"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["observed"] for row in rows] == [True, True, False, False, False]
+    means = evaluation.means(rows)
+    assert means["observed"]["mse"] == pytest.approx(guess.mse[1:3].mean())
+    assert means["extrapolated"]["copy_ssim"] == pytest.approx(copy.ssim[3:].mean())
+    assert set(evaluation.means(evaluation.table(guess, copy, None))) == {"observed"}
+
+
+def test_what_cannot_be_scored_is_refused():
+    with pytest.raises(UserError, match="one shape"):
+        evaluation.score(np.zeros((2, 8, 8, 1)), np.zeros((2, 8, 8, 3)))
+    with pytest.raises(UserError, match="at least 3x3"):
+        evaluation.score(np.zeros((2, 2, 8, 1)), np.zeros((2, 2, 8, 1)))
