@@ -16,7 +16,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import device, errors, process, records
+from prednet_jax import device, errors, process, provenance
 from prednet_jax.studies import follow, parts, seed_records
 
 FLAGS = flags.FLAGS
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
         return
     manifest = _cli.provenance() | {
         "device": device.description(),
-        "environment": records.environment(),
+        "environment": provenance.environment(),
     }
     for seed in left:
         started = time.perf_counter()

@@ -36,7 +36,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import device, errors, keys, process, records
+from prednet_jax import device, errors, keys, process, provenance, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.studies import (
     symmetric_escape,
@@ -111,7 +111,7 @@ def main(argv: list[str]) -> None:
     done = finished(table)
     left = [run for run in asked if tuple(run) not in done]
     print(f"{len(asked)} runs, {len(asked) - len(left)} of them finished", flush=True)
-    commit = records.git_commit(Path(__file__).parent)
+    commit = provenance.git_commit(Path(__file__).parent)
     for run in left:
         row = symmetric_runs.measure(run, design)
         append(table, {**row, "git_commit": commit})
@@ -165,7 +165,7 @@ def theory(folder: Path, design: Any, seeds: list[int]) -> None:
             "at": at,
             "until": until,
             "seeds": [one._asdict() for one in found],
-            "git_commit": records.git_commit(Path(__file__).parent),
+            "git_commit": provenance.git_commit(Path(__file__).parent),
         },
     )
     print(folder / "theory.json")
@@ -198,7 +198,7 @@ def write_manifest(folder: Path, design: Any) -> None:
         "noise": {arm: design.noise(arm) for arm in symmetric_runs.ARMS},
         "separated": symmetric_runs.SEPARATED,
         "threads": 1,
-        "versions": records.versions(),
+        "versions": provenance.versions(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "prng": keys.IMPLEMENTATION,
     }
@@ -215,9 +215,9 @@ def write_manifest(folder: Path, design: Any) -> None:
         return
     about = {
         "design": shared,
-        "git_commit": records.git_commit(Path(__file__).parent),
+        "git_commit": provenance.git_commit(Path(__file__).parent),
         "device": device.description(),
-        "environment": records.environment(),
+        "environment": provenance.environment(),
         "command": _cli.command(),
     }
     records.write_json(path, about)

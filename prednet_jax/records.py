@@ -10,12 +10,9 @@ Files appear whole or not at all; metrics grow line by line.
 """
 
 import hashlib
-import importlib.metadata
 import io
 import json
 import os
-import platform
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,21 +23,6 @@ import numpy as np
 from prednet_jax import files
 from prednet_jax.errors import UserError
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "chex", "prednet-jax")
-# Variables that change what XLA or the process computes.
-ENVIRONMENT = (
-    "XLA_FLAGS",
-    "GLIBC_TUNABLES",
-    "JAX_PLATFORMS",
-    "JAX_ENABLE_X64",
-    "JAX_DEFAULT_MATMUL_PRECISION",
-    "JAX_COMPILATION_CACHE_DIR",
-    "NPROC",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "TF_CUDNN_DETERMINISTIC",
-    "NVIDIA_TF32_OVERRIDE",
-)
 MANIFEST, METRICS, WEIGHTS = "manifest.json", "metrics.jsonl", "weights.npz"
 
 
@@ -177,44 +159,6 @@ def read_json(path: str | os.PathLike) -> Any:
         raise RecordError(
             f"{path}: {files.reason(error)}; expected a JSON file"
         ) from None
-
-
-def git_commit(directory: str | os.PathLike) -> str | None:
-    """Commit of a checkout, with `+changes` where tracked files differ; or None."""
-
-    def git(*args: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", os.fspath(directory), *args],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=20,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip()
-
-    commit = git("rev-parse", "HEAD")
-    if commit and git("status", "--porcelain", "--untracked-files=no"):
-        commit += "+changes"
-    return commit
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide the numbers."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-def environment() -> dict[str, str]:
-    """The environment variables that matter, those that are set."""
-    return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
 
 
 class MetricsWriter:

@@ -1,7 +1,7 @@
 """Child processes: started with what their job says, ended with their parent.
 
 A child inherits nothing that could change its numbers. The variables that matter
-(`records.ENVIRONMENT`) are its job's; its processors are its own; and it runs in
+(`provenance.ENVIRONMENT`) are its job's; its processors are its own; and it runs in
 `leash.py`, so that it ends when its parent does, however that ends.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from prednet_jax import device, records
+from prednet_jax import device, provenance
 
 _LEASH = Path(__file__).with_name("leash.py")
 
@@ -76,7 +76,7 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
     machine = {
         name: value
         for name, value in os.environ.items()
-        if name not in records.ENVIRONMENT and not name.startswith("RAY_")
+        if name not in provenance.ENVIRONMENT and not name.startswith("RAY_")
     }
     return machine | dict(own)
 

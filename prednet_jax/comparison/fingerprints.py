@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from prednet_jax import records, tasks
+from prednet_jax import provenance, tasks
 from prednet_jax.comparison.jobs import Job
 
 PACKAGE = Path(__file__).parents[1]
@@ -43,7 +43,7 @@ def digest(found: dict[str, Any]) -> str:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    found = records.versions()
+    found = provenance.versions()
     return {name: found[name] for name in VERSIONS}
 
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prednet_jax import device, records
+from prednet_jax import device, provenance
 from prednet_jax.comparison.arms import Arm
 from prednet_jax.tasks import Task
 
-# Variables of `records.ENVIRONMENT` that say where things are, not what is computed.
+# Variables of `provenance.ENVIRONMENT` that say where things are, not what is computed.
 _PLACES = {"JAX_COMPILATION_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES"}
 
 
@@ -95,7 +95,7 @@ class Job:
 
         Of the process that asks, never of one that launches (a Ray worker has others).
         """
-        return records.environment() | dict(self.arm.environment)
+        return provenance.environment() | dict(self.arm.environment)
 
     def numbers_environment(self) -> dict[str, str]:
         """Those of them that may change numbers."""
