@@ -39,6 +39,7 @@ from absl import flags
 from prednet_jax import device, errors, keys, process, provenance, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.studies import (
+    symmetric_agreement,
     symmetric_escape,
     symmetric_findings,
     symmetric_runs,
@@ -128,7 +129,7 @@ def main(argv: list[str]) -> None:
 
 def compare(table: Path, published: Path) -> None:
     """Says whether runs made again agree with published ones; status 1 if not."""
-    found = symmetric_findings.agreement(
+    found = symmetric_agreement.agreement(
         symmetric_findings.read(table), symmetric_findings.read(published)
     )
     print("program, arm, delta, seed: loss again, published, factor allowed")

@@ -16,7 +16,7 @@ import chainer_tables
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
 from prednet_jax.report import documents
-from prednet_jax.studies import study_tables
+from prednet_jax.studies import study_figures, study_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"
@@ -47,8 +47,10 @@ def tables() -> dict[str, str]:
 def figures() -> dict[Path, bytes]:
     """Each figure and each derived record, by its file."""
     made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
-    verdicts = _study_verdicts().items()
-    return made | {STUDY / name: records.json_bytes(v) for name, v in verdicts}
+    verdicts = _study_verdicts()
+    drawn = study_figures.figures(STUDY, verdicts)
+    made |= {ROOT / "docs" / "study" / name: svg for name, svg in drawn.items()}
+    return made | {STUDY / k: records.json_bytes(v) for k, v in verdicts.items()}
 
 
 @functools.cache
