@@ -92,6 +92,15 @@ def octopus_runs():
     }
 
 
+def test_seeds_are_the_same_however_many_run(octopus_runs):
+    rules = [saddles.gradient_descent(RATE)]
+    noisy = inject(GRADIENT, ReductionOrder(granularity="element"))
+    runs = saddles.escape_runs(noisy, OCTOPUS, rules, seeds=2, first_seed=10, steps=300)
+    expected = octopus_runs["order"].x[:, :, 10:]
+    np.testing.assert_allclose(runs.x, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(runs.steps, octopus_runs["order"].steps[:, :, 10:])
+
+
 def test_aligned_never_leaves_without_a_jolt(octopus_runs):
     for runs in octopus_runs.values():
         assert not runs.escaped[0, 0].any()
@@ -147,6 +156,7 @@ def test_unit_control_can_fail():
         ({"dtype": "float16"}, "float16"),
         ({"dtype": "float64"}, "jax_enable_x64"),
         ({"seeds": 0}, "0 seeds"),
+        ({"first_seed": -1}, "from -1"),
         ({"steps": 5}, "steps=5"),
     ],
 )
