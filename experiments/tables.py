@@ -16,7 +16,7 @@ import chainer_tables
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
 from prednet_jax.report import documents
-from prednet_jax.studies import study_figures, study_tables
+from prednet_jax.studies import along_tables, study_figures, study_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"
@@ -29,6 +29,7 @@ def tables() -> dict[str, str]:
         # What Chainer showed is made beside the scripts that recorded it.
         **chainer_tables.blocks(),
         **study_tables.blocks(STUDY, _study_verdicts()),
+        **along_tables.blocks(STUDY / "F"),
         "verdict-rates": make.verdict_rates(_statistics("verdict_rates")),
         "interval-coverage": make.interval_coverage(_statistics("coverage")),
         "comparison": make.comparison(_published("verdict.json")),
