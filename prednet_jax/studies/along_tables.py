@@ -130,10 +130,19 @@ def divergence(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 def escape(groups: Sequence[Mapping[str, Any]]) -> str:
     """How many runs passed every saddle, without noise and under each.
 
+    A run stands still if its last step changed no bit.
+
     Args:
         groups: of saddle_escape.py, one case.
     """
-    head = ("noise", "runs", "left the first saddle", "passed all", "p (Holm)")
+    head = (
+        "noise",
+        "runs",
+        "left the first saddle",
+        "passed all",
+        "stand still",
+        "p (Holm)",
+    )
     return markdown(
         head,
         [
@@ -142,6 +151,7 @@ def escape(groups: Sequence[Mapping[str, Any]]) -> str:
                 str(len(group["arrived"])),
                 str(sum(group["escaped"])),
                 str(sum(group["arrived"])),
+                str(sum(group["still"])),
                 probability(group["arrival_p_holm"]),
             )
             for group in groups

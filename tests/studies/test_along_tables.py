@@ -17,6 +17,7 @@ def group(noise, passed, p):
     return {
         "noise": noise,
         "escaped": [True] * 4,
+        "still": [False] * 3 + [passed < 4],
         "arrived": [True] * passed + [False] * (4 - passed),
         "arrival_p_holm": p,
     }
@@ -29,8 +30,8 @@ def test_divergence_shows_median_and_range():
 
 def test_octopus_counts_those_that_passed():
     text = along_tables.escape([group("none", 1, None), group("order", 3, 0.04)])
-    assert "| `none` | 4 | 4 | 1 | - |" in text
-    assert "| `order` | 4 | 4 | 3 | " in text
+    assert "| `none` | 4 | 4 | 1 | 1 | - |" in text
+    assert "| `order` | 4 | 4 | 3 | 1 | " in text
 
 
 def test_a_table_waits_for_all_of_its_records(tmp_path):
