@@ -54,8 +54,9 @@ def materialised(x: Array) -> Array:
     if x.size < 2 or jax.default_backend() != "cpu":
         return x
     always = lax.optimization_barrier(np.uint32(0)) == np.uint32(0)
-    # Two different branches, or the compiler would see one.
-    return lax.cond(always, lambda x: x, lax.neg, x)
+    # Two branches that differ until XLA drops the barrier, later than it looks for equal
+    # ones. Neither computes anything then: no kernel to compile, no copy to make.
+    return lax.cond(always, lambda x: x, lax.optimization_barrier, x)
 
 
 def held(
