@@ -174,7 +174,8 @@ def test_the_flags_are_in_the_help(forked):
 
 
 @pytest.mark.parametrize(
-    "script, seeds", [("sweep.py", "--seeds=0,1"), ("compare_backends.py", "--seeds=2")]
+    ("script", "seeds"),
+    [("sweep.py", "--seeds=0,1"), ("compare_backends.py", "--seeds=2")],
 )
 def test_a_second_one_in_the_same_directory_is_refused(
     tmp_path, refused, script, seeds
