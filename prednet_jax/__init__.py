@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from prednet_jax.config import AutoencoderConfig, PredNetConfig
     from prednet_jax.models.parameters import init_params
     from prednet_jax.models.prednet import predict
-    from prednet_jax.training.truncated import train_windows
+    from prednet_jax.training.stream import windows
+    from prednet_jax.training.trainer import Trainer, train_windows
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AutoencoderConfig",
     "PredNetConfig",
+    "Trainer",
     "curvature",
     "data",
     "init_params",
@@ -46,6 +48,7 @@ __all__ = [
     "tasks",
     "train_windows",
     "weights",
+    "windows",
 ]
 
 # Where each public name is; the others are modules.
@@ -54,7 +57,9 @@ _DEFINED_IN = {
     "PredNetConfig": "config",
     "init_params": "models.parameters",
     "predict": "models.prednet",
-    "train_windows": "training.truncated",
+    "Trainer": "training.trainer",
+    "train_windows": "training.trainer",
+    "windows": "training.stream",
 }
 
 

@@ -9,6 +9,7 @@ the variant in the last paragraph of section 2 of Kingma & Ba, arXiv 1412.6980.
 Sources: chainer/optimizers/adam.py (7.8.1), keras/optimizers.py (2.2.4).
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -47,17 +48,28 @@ def chainer_adam(
         b2: decay of the second moment, in [0, 1).
         eps: added to sqrt(v); Chainer 1e-8, Keras 1e-7.
 
+    Returns:
+        The transformation, the same object for the same values: what was compiled with
+        it is found again.
+
     Raises:
         UserError: a value is outside what is accepted.
     """
     if not callable(learning_rate):
         positive("learning_rate", learning_rate)
+        learning_rate = float(learning_rate)
     for name, value in (("b1", b1), ("b2", b2)):
         if not 0 <= value < 1:
             raise UserError(f"{name}={value!r}: expected a value in [0, 1)")
     if not eps >= 0:
         raise UserError(f"eps={eps!r}: expected a value of at least 0")
+    return _chainer_adam(learning_rate, b1, b2, eps)
 
+
+@functools.lru_cache(maxsize=64)
+def _chainer_adam(
+    learning_rate: float | optax.Schedule, b1: float, b2: float, eps: float
+) -> optax.GradientTransformation:
     def init(params: optax.Params) -> AdamState:
         return AdamState(
             step=jnp.zeros((), jnp.int32),
@@ -191,6 +203,11 @@ def lotter_schedule(updates: int) -> optax.Schedule:
         UserError: updates is below 1.
     """
     whole("updates", updates, 1)
+    return _lotter_schedule(updates // 2)
+
+
+@functools.lru_cache(maxsize=64)
+def _lotter_schedule(half: int) -> optax.Schedule:
     # Not optax.piecewise_constant_schedule: it mixes dtypes, which strict promotion
     # refuses.
-    return lambda step: jnp.where(step < updates // 2, 1e-3, 1e-4)
+    return lambda step: jnp.where(step < half, 1e-3, 1e-4)

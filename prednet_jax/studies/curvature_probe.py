@@ -23,6 +23,7 @@ from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Adam, Network, Task
 from prednet_jax.training import checkpoints, loop, truncated
+from prednet_jax.training.trainer import Trainer
 
 # Fastest to compile for small networks; a second derivative takes long.
 _CONVOLUTION = "xla"
@@ -96,8 +97,8 @@ def fresh(
     def stops() -> Iterator[curvature.Stop]:
         params = loop.prepare_params(loop.initial_params(task, seed), dtype, None, seed)
         state = truncated.initial_train_state(task, params, optimizer)
-        update = loop.compile_update(task, optimizer, method, None)
-        run = loop.train(update, state, source, schedule, seed=seed)
+        trainer = Trainer(task, optimizer, method)
+        run = loop.train(trainer, state, source, schedule, seed=seed)
         for state, record in run:
             if record.update in updates:
                 yield _stop(state, task.adam(last))
@@ -137,6 +138,7 @@ def saved(
             objective=used["objective"],
             targets="true",
             layer_weights=weights or None,
+            extrapolate_from=used.get("extrapolate_from"),
         )
         dtype = process.set_precision(precision or used["precision"])
         source = _open(
@@ -155,7 +157,9 @@ def saved(
         raise UserError(
             f"--run={folder}: {records.MANIFEST} is not that of train.py ({error!r})"
         ) from None
-    schedule = loop.frame_schedule(task, source, window=window, updates=total)
+    schedule = loop.frame_schedule(
+        task, source, window=window, updates=total, method=method
+    )
 
     def stops() -> Iterator[curvature.Stop]:
         params = loop.prepare_params(

@@ -35,6 +35,7 @@ from prednet_jax.studies.endpoints import (
 )
 from prednet_jax.studies.parts import Part, Treatment
 from prednet_jax.training import loop, truncated
+from prednet_jax.training.trainer import Trainer
 
 # Seed, first frame and number of the held-out frames; a warm-up comes before them.
 HELD_OUT_SEED, HELD_OUT_START, HELD_OUT_FRAMES, WARM_UP = 999_999, 400, 100, 10
@@ -49,23 +50,43 @@ def optimizer(name: str) -> optax.GradientTransformation:
     return optax.sgd(MOMENTUM[0], momentum=MOMENTUM[1])
 
 
+@dataclasses.dataclass(frozen=True)
+class _Trainer(Trainer):
+    """Runs the program whose digest the records hold: a window out of a chunk."""
+
+    @functools.cached_property
+    def chunked(self) -> Any:
+        """`update(state, chunk, k, first, key)`, compiled."""
+        step = truncated.make_step(
+            self.task,
+            self.descent,
+            self.method,
+            noise=self.noise,
+            amplify=self.amplify,
+        )
+
+        def update(state, chunk, k, first, key):
+            return step(state, chunk[k][:, None], first, key)
+
+        return truncated.jit_update(update)
+
+    def step(self, state, frames, first, key=None):
+        """One update, by a chunk of one window."""
+        return self.chunked(state, frames[None, :, 0], np.int32(0), first, key)
+
+
 @functools.lru_cache(maxsize=64)
-def _update(part: Part, kind: Treatment) -> Any:
-    """One update as a compiled program, for all draws and seeds of a treatment."""
+def _trainer(part: Part, kind: Treatment) -> _Trainer:
+    """What makes the updates of all draws and seeds of a treatment."""
     spec = noise.parse(kind.noise)
     plain = kind.dose is not None or spec == noise.Identity()
-    step = truncated.make_step(
+    return _Trainer(
         dataclasses.replace(part.network, convolution=kind.convolution),
         optimizer(kind.optimizer),
         Method(targets=kind.targets, truncation_leak=part.truncation_leak),
         noise=None if plain else spec,
         amplify=dose.amplified(spec, *kind.dose) if kind.dose is not None else None,
     )
-
-    def update(state, chunk, k, first, key):
-        return step(state, chunk[k][:, None], first, key)
-
-    return truncated.jit_update(update)
 
 
 def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
@@ -77,7 +98,7 @@ def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
         curves: dict[str, list[float]] = {name: [] for name in CURVES}
         weights = {0: _flat(state.params)}
         steps = loop.train(
-            _update(part, _kind(treatment)),
+            _trainer(part, _kind(treatment)),
             state,
             source,
             schedule,
@@ -116,7 +137,7 @@ def _program(part: Part, kind: Treatment) -> str:
         frames, first = next(iter(data.chunks(source, schedule, 1)))
         key = jax.random.key(0)
         state = _initial_state(part, kind, part.seeds[0])
-        lowered = _update(part, kind).lower(
+        lowered = _trainer(part, kind).chunked.lower(
             state, frames, np.int32(0), np.bool_(first[0]), key
         )
         return hashlib.sha256(lowered.as_text().encode()).hexdigest()

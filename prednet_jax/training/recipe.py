@@ -20,6 +20,7 @@ from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
 from prednet_jax.training import loop, sizes, truncated
 from prednet_jax.training.observe import TRACE_AFTER
+from prednet_jax.training.trainer import Trainer
 from prednet_jax.training.truncated import TrainState
 
 _FROM_ZERO = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples", "draw")
@@ -96,6 +97,12 @@ class Recipe:
                 "profile, whose trace begins then"
             )
         self.task.check(self.method)
+        unseen_from = self.method.extrapolate_from
+        if unseen_from is not None and unseen_from > self.window:
+            raise UserError(
+                f"extrapolate_from={unseen_from}: expected 1 to {self.window}, the "
+                "window"
+            )
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
@@ -109,6 +116,11 @@ class Recipe:
             return chosen
         return optimizers.clipped(chosen, self.clip_gradient)
 
+    @cached_property
+    def trainer(self) -> Trainer:
+        """Makes the updates of every run."""
+        return Trainer(self.task, self.optimizer, self.method, self.noise)
+
     def schedule(
         self, source: data.FrameSource, updates: int | None = None
     ) -> data.Schedule:
@@ -119,7 +131,9 @@ class Recipe:
             updates: of another length of training; None: of this one.
         """
         total = self.updates if updates is None else updates
-        return loop.frame_schedule(self.task, source, window=self.window, updates=total)
+        return loop.frame_schedule(
+            self.task, source, window=self.window, updates=total, method=self.method
+        )
 
     def check_sizes(self, seeds: int, *, together: bool = False) -> None:
         """Refuses what cannot fit into memory, before anything is allocated.
