@@ -1,6 +1,6 @@
-"""What decides a run's numbers beside its flags: commit, versions, environment.
+"""What determines a run's numbers beside its flags: commit, versions, environment.
 
-No model, no JAX.
+Needs no JAX.
 """
 
 import importlib.metadata
@@ -26,7 +26,7 @@ ENVIRONMENT = (
 
 
 def git_commit(directory: str | os.PathLike) -> str | None:
-    """Commit of a checkout, with `+changes` where tracked files differ; or None."""
+    """Commit of a checkout, with `+changes` if tracked files differ; None: no git."""
 
     def git(*args: str) -> str | None:
         try:
@@ -48,7 +48,7 @@ def git_commit(directory: str | os.PathLike) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide the numbers."""
+    """Versions of Python and of the packages that determine the numbers."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -59,5 +59,5 @@ def versions() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """The environment variables that matter, those that are set."""
+    """Those variables of `ENVIRONMENT` that are set, with their values."""
     return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
