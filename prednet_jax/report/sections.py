@@ -172,8 +172,8 @@ def curves(results: Results, images: Images) -> str:
     return (
         "<section><h2>Training, arm by arm</h2><p>Every arm; the broad "
         f"line is the control; {html.escape(_smoothing(results))}, logarithmic scale. "
-        "Line: median seed. Band: middle half of the seeds. Dotted: the loss of copying the last "
-        f"frame.{more}</p>{drawn}</section>"
+        "Line: median seed. Band: middle half of the seeds. Dotted: the loss of copying "
+        f"the last frame.{more}</p>{drawn}</section>"
     )
 
 
