@@ -172,7 +172,7 @@ def curves(results: Results, images: Images) -> str:
     return (
         "<section><h2>Training, arm by arm</h2><p>Every arm; the broad "
         f"line is the control; {html.escape(_smoothing(results))}, logarithmic scale. "
-        "Line: median seed. Band: middle half of the seeds. Dotted: the loss of copying "
+        "Line: median seed. Band: middle half of the seeds. Dotted: loss of copying "
         f"the last frame.{more}</p>{drawn}</section>"
     )
 
