@@ -24,7 +24,8 @@ from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import traced
 from prednet_jax.noise.localize import effect_of
 from prednet_jax.noise.plan import Step, plan
-from prednet_jax.noise.specs import NoiseSpec, at
+from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.tools import runs
 from prednet_jax.noise.variability import l2_distance
 
 
@@ -70,9 +71,7 @@ def effects(
     integer("samples", samples, 1)
     if isinstance(parts, str) or not all(isinstance(part, str) for part in parts):
         raise NoiseError(f"parts={parts!r}: expected a sequence of texts")
-    acting = at(spec, "computation")
-    if acting is None:
-        raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
+    acting = runs.acting(spec)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> tuple[Effect, ...]:
         static, arrays = split_static((args, kwargs))
