@@ -15,7 +15,7 @@ import chainer_tables
 
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
-from prednet_jax.report import documents
+from prednet_jax.report import documents, noise_tables
 from prednet_jax.studies import along_tables, study_figures, study_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,9 +34,19 @@ def tables() -> dict[str, str]:
         "interval-coverage": make.interval_coverage(_statistics("coverage")),
         "comparison": make.comparison(_published("verdict.json")),
         "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
-        "noise-cost": make.noise_cost(_published("noise_cost.json")),
-        "noise-cost-160x120": make.noise_cost(_published("noise_cost_160x120.json")),
-        "gradient-noise": make.gradient_noise(
+        "noise-cost": noise_tables.noise_cost(_published("noise_cost.json")),
+        "noise-cost-160x120": noise_tables.noise_cost(
+            _published("noise_cost_160x120.json")
+        ),
+        "noise-foreign": noise_tables.foreign_cost(
+            {
+                "default": _published("noise_foreign.json"),
+                "tuned": _published("noise_foreign_tuned.json"),
+            }
+        ),
+        "noise-tools": noise_tables.tools_cost(_published("noise_tools.json")),
+        "noise-accuracy": noise_tables.accuracy(_published("noise_accuracy.json")),
+        "gradient-noise": noise_tables.gradient_noise(
             {
                 "PredNet": _published("gradient_noise_prednet.json"),
                 "autoencoder": _published("gradient_noise_autoencoder.json"),

@@ -34,45 +34,6 @@ def comparison(verdict: Mapping[str, Any]) -> str:
     return markdown(head, rows)
 
 
-def noise_cost(record: Mapping[str, Any]) -> str:
-    """Time and compile time of noisy steps over the clean step's.
-
-    Args:
-        record: what `experiments/benchmark.py --suite=noise` prints.
-    """
-    head = ("noise", "time, of the clean step", "time to compile, of the clean step's")
-    rows = [
-        (f"`{row['noise']}`", f"{row['time_ratio']:.2f}", f"{row['compile_ratio']:.2f}")
-        for row in record["rows"]
-        if row["noise"] != "none"
-    ]
-    return markdown(head, rows)
-
-
-def gradient_noise(by_network: Mapping[str, Mapping[str, Any]]) -> str:
-    """Spread and shift of the gradient under each noise, smallest to largest stage.
-
-    Args:
-        by_network: what `experiments/gradient_noise.py` wrote, by name of network.
-    """
-    head = ["noise"]
-    for network in by_network:
-        head += [f"{network}, spread", "shift"]
-    texts = dict.fromkeys(
-        row["noise"] for record in by_network.values() for row in record["rows"]
-    )
-    rows = []
-    for text in texts:
-        cells = [f"`{text}`"]
-        for record in by_network.values():
-            mine = [row for row in record["rows"] if row["noise"] == text]
-            cells += [
-                _range([row[name] for row in mine]) for name in ("spread", "shift")
-            ]
-        rows.append(cells)
-    return markdown(head, rows)
-
-
 def verdict_rates(records: Sequence[Mapping[str, Any]]) -> str:
     """Rates of the verdicts in percent, a row per truth.
 
@@ -129,7 +90,3 @@ def hostile_inputs(record: Mapping[str, Any]) -> str:
             )
         )
     return markdown(("input", "status", "what it says", "as it should"), rows)
-
-
-def _range(values: Sequence[float]) -> str:
-    return f"{min(values):.1e} to {max(values):.1e}"
