@@ -1,5 +1,8 @@
 """A loop of one's own: compiled once, and the same numbers as the scripts' loop."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,3 +147,9 @@ def test_bad_streams_are_named(call, message):
 def test_a_method_that_does_not_fit_is_refused_at_once():
     with pytest.raises(ValueError, match="applies to prednet"):
         Trainer(AutoencoderConfig(), method=Method(objective="errors"))
+
+
+def test_the_example_of_the_documents_runs(capsys):
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], {})
+    assert float(capsys.readouterr().out) > 0
