@@ -94,8 +94,9 @@ def build() -> tuple[Path, Path]:
     made = "\n".join(
         [
             "import sys; from setuptools import build_meta",
-            "print(build_meta.build_sdist(sys.argv[1]))",
-            "print(build_meta.build_wheel(sys.argv[1]))",
+            "folder = sys.argv[1]",  # The builds change the arguments.
+            "build_meta.build_sdist(folder)",
+            "build_meta.build_wheel(folder)",
         ]
     )
     subprocess.run(
