@@ -31,6 +31,9 @@ def tables() -> dict[str, str]:
         **study_tables.blocks(STUDY, _study_verdicts()),
         "verdict-rates": make.verdict_rates(_statistics("verdict_rates")),
         "interval-coverage": make.interval_coverage(_statistics("coverage")),
+        "preset-quick": make.learning_curves(
+            _rows.read(PUBLISHED / "preset_quick.csv")
+        ),
         "comparison": make.comparison(_published("verdict.json")),
         "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
         "noise-cost": make.noise_cost(_published("noise_cost.json")),

@@ -56,3 +56,17 @@ def test_the_range_of_gradient_noise_is_over_the_stages():
     ]
     made = document_tables.gradient_noise({"net": {"rows": rows}})
     assert "| `ulp` | 1.0e-08 to 2.0e-08 | 1.0e-07 to 3.0e-07 |" in made
+
+
+def test_a_learning_curve_is_the_loss_over_that_of_copying():
+    rows = [
+        {"seed": s, "update": u, "loss": loss, "copy_last_frame_loss": "0.002"}
+        for s, u, loss in (
+            ("1", "500", ".004"),
+            ("0", "500", ".003"),
+            ("0", "1000", ".001"),
+        )
+    ]
+    made = document_tables.learning_curves(rows).splitlines()
+    assert made[0] == "| updates | seed 0 | seed 1 |"
+    assert made[2:] == ["| 500 | 1.50 | 2.00 |", "| 1000 | 0.50 |  |"]
