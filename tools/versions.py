@@ -31,7 +31,8 @@ for frames, first in prednet_jax.windows(video, 4):
     state, metrics = trainer.step(state, frames, first)
 assert trainer.evaluate(state.params, video).loss > 0
 spec = prednet_jax.noise.parse("reduction_order")
-prednet_jax.noise.inject(lambda x: (x @ x.T).sum(), spec)(jax.random.key(0), video[0, 0])
+noisy = prednet_jax.noise.inject(lambda x: (x @ x.T).sum(), spec)
+noisy(jax.random.key(0), video[0, 0])
 print("jax", jax.__version__)
 """
 # What each extra is for, tried in its rooms.
