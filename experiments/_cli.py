@@ -160,11 +160,11 @@ def command() -> str:
 
 def provenance() -> dict[str, Any]:
     """Where a result comes from: the command, the flags, the code."""
-    from prednet_jax import records
+    from prednet_jax import provenance
 
     return {
         "command": command(),
         "flags": chosen_flags(),
-        "versions": records.versions(),
-        "git_commit": records.git_commit(Path(__file__).parent),
+        "versions": provenance.versions(),
+        "git_commit": provenance.git_commit(Path(__file__).parent),
     }

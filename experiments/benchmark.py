@@ -10,7 +10,8 @@ backends  latency and throughput against batch size, training and inference, thr
           frames on the device or fed from the host, replicas; a process each
 cases     what one process of `backends` measures
 foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
-tools     noise.digits, tolerance and explain on the same three, likewise
+tools     what noise.digits, tolerance and explain cost on the same three, likewise
+accuracy  how often these tools are right: no times; a quarter of an hour
 all       step, conv and noise at sizes that take a few minutes
 
 Ratios within one run carry over between machines; seconds do not.
@@ -30,7 +31,8 @@ from prednet_jax.errors import UserError, whole
 
 FLAGS = flags.FLAGS
 SUITES = (
-    "step", "conv", "noise", "replicas", "backends", "cases", "foreign", "tools", "all"
+    "step", "conv", "noise", "replicas", "backends", "cases", "foreign", "tools",
+    "accuracy", "all",
 )  # fmt: skip
 # Small enough that every suite ends in minutes; the published size is a flag away.
 _flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
@@ -70,8 +72,8 @@ flags.DEFINE_string(
 def main(argv: list[str]) -> None:
     """Checks, measures, prints."""
     del argv
-    # These two measure what all other programs see: XLA's default flags.
-    if FLAGS.suite not in ("foreign", "tools") or FLAGS.tuned:
+    # These measure what all other programs see: XLA's default flags.
+    if FLAGS.suite not in ("foreign", "tools", "accuracy") or FLAGS.tuned:
         process.prepare(threads=FLAGS.threads, cache=FLAGS.cache)
     elif FLAGS.threads:
         process.limit_threads(FLAGS.threads)
@@ -108,6 +110,7 @@ def _measure(suite: str) -> dict:
         "backends": "window precision profile",
         "foreign": "networks noise repeats",
         "tools": "networks repeats",
+        "accuracy": "",
     }
     root = str(Path(__file__).resolve().parent.parent)
     if root not in sys.path:

@@ -28,7 +28,7 @@ import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
 
-from prednet_jax import device, process, records
+from prednet_jax import device, process, provenance, records
 from prednet_jax.errors import UserError
 from prednet_jax.noise import ReductionOrder
 from prednet_jax.report.theme import plain_png
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> None:
     result = {
         **_cli.provenance(),
         "device": here,
-        "environment": records.environment(),
+        "environment": provenance.environment(),
         "shapes": FLAGS.shapes,
         "partials": FLAGS.partials,
         "granularity": FLAGS.granularity,

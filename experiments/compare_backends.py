@@ -34,6 +34,8 @@ from prednet_jax.config import PredNetConfig
 from prednet_jax.studies import symmetric_runs
 
 FLAGS = flags.FLAGS
+# Records of speed, saddles and curvature that the page shows too.
+PUBLISHED = Path(__file__).resolve().parent.parent / "results" / "published"
 flags.DEFINE_list(
     "models",
     list(tasks.NAMED),
@@ -203,7 +205,7 @@ def positive_controls() -> dict:
 def publish(root: Path, verdict: dict) -> None:
     """Writes the verdict and the report, prints the table."""
     records.write_json(root / "verdict.json", verdict)
-    page = report.build(root)
+    page = report.build(root, PUBLISHED)
     print()
     print(report.text_table(verdict))
     print(

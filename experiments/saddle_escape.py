@@ -48,7 +48,10 @@ flags.DEFINE_string(
     "Noises in the syntax of train.py, separated by `;`. Runs without noise are always "
     "made: they are what the others are compared with.",
 )
-flags.DEFINE_integer("keys", 32, "Runs a group; a key fixes start, rotation and noise.")
+flags.DEFINE_integer(
+    "keys", 32, "Runs per group; a key fixes start, rotation and noise."
+)
+flags.DEFINE_integer("first_key", 0, "The first of the keys.")
 flags.DEFINE_integer("steps", 2600, "Steps a run may take.")
 flags.DEFINE_list("precision", list(PRECISIONS), "float32, float64 or both.")
 flags.DEFINE_list("form", list(FORMS), "aligned, rotated or both.")
@@ -74,6 +77,7 @@ def main(argv: list[str]) -> None:
                     optimizers=FLAGS.optimizers,
                     forms=FLAGS.form,
                     seeds=FLAGS.keys,
+                    first_seed=FLAGS.first_key,
                     steps=FLAGS.steps,
                     precision=precision,
                     adam_rate=FLAGS.adam_learning_rate,
@@ -98,6 +102,7 @@ def check_flags() -> tuple[list, dict]:
         if len(set(values)) < len(values):
             raise UserError(f"--{flag}={','.join(values)}: expected each value once")
     _flags.check_numbers(1, "keys")
+    _flags.check_numbers(0, "first_key")
     _flags.check_numbers(escape.SETTLE + 1, "steps")
     errors.positive("--adam_learning_rate", FLAGS.adam_learning_rate)
     noises = {escape.QUIET: noise.Identity()}

@@ -36,9 +36,10 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import device, errors, keys, process, records
+from prednet_jax import device, errors, keys, process, provenance, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.studies import (
+    symmetric_agreement,
     symmetric_escape,
     symmetric_findings,
     symmetric_runs,
@@ -111,7 +112,7 @@ def main(argv: list[str]) -> None:
     done = finished(table)
     left = [run for run in asked if tuple(run) not in done]
     print(f"{len(asked)} runs, {len(asked) - len(left)} of them finished", flush=True)
-    commit = records.git_commit(Path(__file__).parent)
+    commit = provenance.git_commit(Path(__file__).parent)
     for run in left:
         row = symmetric_runs.measure(run, design)
         append(table, {**row, "git_commit": commit})
@@ -128,7 +129,7 @@ def main(argv: list[str]) -> None:
 
 def compare(table: Path, published: Path) -> None:
     """Says whether runs made again agree with published ones; status 1 if not."""
-    found = symmetric_findings.agreement(
+    found = symmetric_agreement.agreement(
         symmetric_findings.read(table), symmetric_findings.read(published)
     )
     print("program, arm, delta, seed: loss again, published, factor allowed")
@@ -165,7 +166,7 @@ def theory(folder: Path, design: Any, seeds: list[int]) -> None:
             "at": at,
             "until": until,
             "seeds": [one._asdict() for one in found],
-            "git_commit": records.git_commit(Path(__file__).parent),
+            "git_commit": provenance.git_commit(Path(__file__).parent),
         },
     )
     print(folder / "theory.json")
@@ -198,7 +199,7 @@ def write_manifest(folder: Path, design: Any) -> None:
         "noise": {arm: design.noise(arm) for arm in symmetric_runs.ARMS},
         "separated": symmetric_runs.SEPARATED,
         "threads": 1,
-        "versions": records.versions(),
+        "versions": provenance.versions(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "prng": keys.IMPLEMENTATION,
     }
@@ -215,9 +216,9 @@ def write_manifest(folder: Path, design: Any) -> None:
         return
     about = {
         "design": shared,
-        "git_commit": records.git_commit(Path(__file__).parent),
+        "git_commit": provenance.git_commit(Path(__file__).parent),
         "device": device.description(),
-        "environment": records.environment(),
+        "environment": provenance.environment(),
         "command": _cli.command(),
     }
     records.write_json(path, about)

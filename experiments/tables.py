@@ -16,7 +16,7 @@ import chainer_tables
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
 from prednet_jax.report import documents
-from prednet_jax.studies import study_tables
+from prednet_jax.studies import along_tables, study_figures, study_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"
@@ -29,6 +29,7 @@ def tables() -> dict[str, str]:
         # What Chainer showed is made beside the scripts that recorded it.
         **chainer_tables.blocks(),
         **study_tables.blocks(STUDY, _study_verdicts()),
+        **along_tables.blocks(STUDY / "F"),
         "verdict-rates": make.verdict_rates(_statistics("verdict_rates")),
         "interval-coverage": make.interval_coverage(_statistics("coverage")),
         "preset-quick": make.learning_curves(
@@ -50,8 +51,10 @@ def tables() -> dict[str, str]:
 def figures() -> dict[Path, bytes]:
     """Each figure and each derived record, by its file."""
     made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
-    verdicts = _study_verdicts().items()
-    return made | {STUDY / name: records.json_bytes(v) for name, v in verdicts}
+    verdicts = _study_verdicts()
+    drawn = study_figures.figures(STUDY, verdicts)
+    made |= {ROOT / "docs" / "study" / name: svg for name, svg in drawn.items()}
+    return made | {STUDY / k: records.json_bytes(v) for k, v in verdicts.items()}
 
 
 @functools.cache

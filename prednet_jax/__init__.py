@@ -1,10 +1,10 @@
 """PredNet in JAX, and an instrument that tests whether GPU noise helps training.
 
-The public names; everything else is reached through its module, such as
-`prednet_jax.noise.inject` or `prednet_jax.curvature.extreme_eigenpairs`.
+This module holds the public names. Everything else is reached through its own module,
+such as `prednet_jax.noise.inject` or `prednet_jax.curvature.extreme_eigenpairs`.
 
-Each name is imported when it is first used: `import prednet_jax.noise` loads JAX and
-NumPy alone, and a training process no statistics.
+A name is imported when it is first used. So `import prednet_jax.noise` loads only JAX
+and NumPy, and a training process does not load the statistics.
 """
 
 import importlib
@@ -51,7 +51,7 @@ __all__ = [
     "windows",
 ]
 
-# Where each public name is; the others are modules.
+# The module that defines each public name. Names that are not listed are modules.
 _DEFINED_IN = {
     "AutoencoderConfig": "config",
     "PredNetConfig": "config",

@@ -1,4 +1,4 @@
-"""Frozen, validated settings of the two networks. No JAX in this module.
+"""Frozen, validated settings of the two networks. This module does not import JAX.
 
 Sources: Lotter, Kreiman & Cox, arXiv 1605.08104 (variant `lotter`); the Chainer
 implementation quadjr/PredNet and eijwat/prednet_in_chainer_py3 (variant `watanabe`).
@@ -23,7 +23,7 @@ CONVOLUTIONS = (
 
 def _widths(name: str, values: object) -> tuple[int, ...]:
     if not isinstance(values, (tuple, list)) or not values:
-        raise UserError(f"{name}={values!r}: expected one width for each layer")
+        raise UserError(f"{name}={values!r}: expected one width per layer")
     return tuple(whole(f"{name}[{i}]", v, 1) for i, v in enumerate(values))
 
 
@@ -41,22 +41,22 @@ def _filters(name: str, value: object, layers: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class PredNetConfig:
-    """What PredNet is built from.
+    """Settings of a PredNet.
 
     Attributes:
-        channels: width of A (and its prediction) in each layer, bottom first;
+        channels: channels of A (and of its prediction) per layer, bottom first;
             `channels[0]` is the number of channels of a frame.
         variant: `lotter` (Keras original) or `watanabe` (Chainer form).
         height: rows of a frame; divisible by 2^(layers - 1).
         width: columns of a frame; divisible by 2^(layers - 1).
-        r_channels: widths of the recurrent state in each layer; None: `channels`.
-        pixel_max: upper clip of the bottom prediction, in pixel units (> 0).
-        a_filters: odd filter size of the convolutions E -> A, one or one for each of
-            the layers - 1 of them.
-        ahat_filters: odd filter size of the predictions, one or one a layer.
-        r_filters: odd filter size of the ConvLSTM gates, one or one a layer.
-        convolution: algorithm of the convolutions, or `auto` (see
-            `models.thresholds.fastest`).
+        r_channels: channels of the recurrent state per layer; None: as `channels`.
+        pixel_max: upper bound of the bottom prediction, in pixel units (> 0).
+        a_filters: odd filter size of the convolutions E -> A: one number for all, or
+            a list of layers - 1 numbers.
+        ahat_filters: odd filter size of the predictions: one number, or one per layer.
+        r_filters: odd filter size of the ConvLSTM gates: one number, or one per layer.
+        convolution: algorithm of the convolutions; `auto` chooses the fastest for each
+            shape (`models.thresholds.fastest`).
 
     Raises:
         UserError: a value is outside what is accepted.
@@ -85,7 +85,8 @@ class PredNetConfig:
         put("r_channels", _widths("r_channels", r_channels))
         if len(self.recurrent) != layers:
             raise UserError(
-                f"r_channels={self.r_channels!r}: expected {layers} widths, one a layer"
+                f"r_channels={self.r_channels!r}: expected {layers} widths, one per "
+                "layer"
             )
         put("a_filters", _filters("a_filters", self.a_filters, layers - 1))
         put("ahat_filters", _filters("ahat_filters", self.ahat_filters, layers))

@@ -1,4 +1,4 @@
-"""What this process computes on: processors, devices, a GPU."""
+"""What this process computes on: processors, memory, devices, a GPU."""
 
 import contextlib
 import functools
@@ -20,10 +20,10 @@ def available_threads() -> int:
 
 
 def memory_bytes() -> int | None:
-    """Memory that a training can have on one device; None: unknown.
+    """Bytes that a training can use on one device; None: unknown.
 
-    Of a CPU what the machine has, or what its control group allows if that is less.
-    Starts the backend.
+    For a CPU this is the memory of the machine, or the limit of its control group where
+    that is lower. Starts the backend.
     """
     stats = jax.local_devices()[0].memory_stats() or {}
     if jax.default_backend() != "cpu":
@@ -38,9 +38,10 @@ def memory_bytes() -> int | None:
 
 
 def gpu_found() -> str | None:
-    """Name of the first NVIDIA GPU, or None; asked of the driver, not of JAX.
+    """Name of the first NVIDIA GPU, or None.
 
-    JAX would start a backend, and a started backend can no longer be chosen.
+    The driver is asked, not JAX: JAX would start a backend, and once a backend has
+    started no other can be chosen.
     """
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -61,9 +62,10 @@ def gpu_found() -> str | None:
 
 @functools.cache
 def measured_parallelism() -> float:
-    """Processor seconds per second of wall time, while multiplying matrices for 0.3 s.
+    """Processor seconds per second of wall time, measured on 0.3 s of matrix products.
 
-    About the number of threads at work; at most 1 (and a little) when confined to one.
+    About the number of threads that work at once: 1, or slightly more, where the
+    process is confined to one processor.
     """
     size = 512
     a = jnp.ones((size, size), jnp.float32)
@@ -76,7 +78,7 @@ def measured_parallelism() -> float:
 
 
 def description() -> dict[str, object]:
-    """Platform, kind and number of the devices, and the threads this process may use.
+    """Platform, kind and number of the devices, processor model, and usable threads.
 
     Starts the backend.
     """

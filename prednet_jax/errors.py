@@ -1,11 +1,12 @@
-"""What a user can mend: one exception class, and the checks that raise it.
+"""Errors that a user can correct, and the checks that raise them.
 
-A script prints a `UserError` as one line and ends with status 2. A `RunError` is one
-line too, with status 1: the run, not the command, went wrong. Every other exception is
-a fault of the program: it keeps its traceback and ends with status 1. Libraries raise
-subclasses (`DataError`, `RecordError`) where a caller may want to tell them apart.
+A script prints a `UserError` as one line and ends with status 2. It prints a `RunError`
+as one line too and ends with status 1: the command was right but the run failed. Every
+other exception is a fault of the program; it keeps its traceback and ends with status
+1. Modules raise subclasses (`DataError`, `RecordError`) where a caller may want to tell
+them apart.
 
-Every check quotes the name and the value that it received and says what is accepted.
+Every check names the value that it received and says what would be accepted.
 """
 
 import math
@@ -15,11 +16,11 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """A value, file or setting that the user gave and can mend."""
+    """A value, file or setting that the user gave and can correct."""
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on, though what it was asked for is in order."""
+    """A run that cannot go on although its command was valid."""
 
 
 def whole(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
@@ -28,7 +29,7 @@ def whole(name: str, value: Any, minimum: int, maximum: int | None = None) -> in
     Python's and NumPy's integers are accepted, booleans and floats are not.
 
     Raises:
-        UserError: the value is no whole number, or lies outside the range.
+        UserError: the value is not a whole number, or it is out of range.
     """
     integral = isinstance(value, Integral) and not isinstance(value, bool)
     number = int(value) if integral else minimum - 1
@@ -41,40 +42,50 @@ def whole(name: str, value: Any, minimum: int, maximum: int | None = None) -> in
 
 
 def positive(name: str, value: Any) -> None:
-    """Refuses what is no finite number above 0.
+    """Refuses a value that is not a finite number above 0.
 
     Raises:
-        UserError: the value is none.
+        UserError: the value is refused.
     """
     if not (_is_real(value) and math.isfinite(value) and value > 0):
         raise UserError(f"{name}={value!r}: expected a finite number above 0")
 
 
-def open_unit(name: str, value: Any) -> None:
-    """Refuses what is no number between 0 and 1, both excluded.
+def not_negative(name: str, value: Any) -> None:
+    """Refuses a value that is not a finite number of at least 0.
 
     Raises:
-        UserError: the value is none.
+        UserError: the value is refused.
+    """
+    if not (_is_real(value) and math.isfinite(value) and value >= 0):
+        raise UserError(f"{name}={value!r}: expected a finite number, 0 or more")
+
+
+def open_unit(name: str, value: Any) -> None:
+    """Refuses a value that is not a number between 0 and 1, both excluded.
+
+    Raises:
+        UserError: the value is refused.
     """
     if not (_is_real(value) and 0 < value < 1):
         raise UserError(f"{name}={value!r}: expected a number between 0 and 1")
 
 
 def decay(name: str, value: Any) -> None:
-    """Refuses what is no number in [0, 1), the range of a decay or momentum.
+    """Refuses a value that is not in [0, 1), the range of a decay rate or momentum.
 
     Raises:
-        UserError: the value is none.
+        UserError: the value is refused.
     """
     if not (_is_real(value) and 0 <= value < 1):
         raise UserError(f"{name}={value!r}: expected a number in [0, 1)")
 
 
 def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
-    """Refuses what is not among `accepted`.
+    """Refuses a value that is not among `accepted`.
 
     Raises:
-        UserError: the value is not.
+        UserError: the value is refused.
     """
     if value not in accepted:
         raise UserError(

@@ -1,8 +1,8 @@
 r"""Escape times from a strict saddle, in the linear regime.
 
-Along a unit direction of curvature -gamma, with z the projection of the weights on it,
-measured from the saddle (the stationary point of the local quadratic), all the
-optimisers here are
+Take a unit direction of curvature -gamma. Let z be the projection on it of the weights'
+distance from the saddle (the stationary point of the local quadratic). Then all the
+optimisers here follow
 
     z' = z + kappa gamma z + beta (z - z_before) - kappa xi
 
@@ -12,24 +12,26 @@ optimisers here are
                        P = diag(sqrt(v) + eps), gamma = -lambda_min(P^-1/2 H P^-1/2)
 
 with eta the learning rate and xi the noise of the gradient along the direction, of
-standard deviation sigma per update. The two modes grow by r > 1 and s = beta / r per
-update; with x = kappa gamma and D = sqrt((1 - beta)^2 + 2 (1 + beta) x + x^2)
+standard deviation sigma per update. The recursion has two modes, which are multiplied
+by r > 1 and s = beta / r per update. With x = kappa gamma and
+D = sqrt((1 - beta)^2 + 2 (1 + beta) x + x^2)
 
     r - 1 = (x + x (2 (1 + beta) + x) / (D + 1 - beta)) / 2,      r - s = D,
 
-in which nothing cancels, however slow the escape. A run at z with the last step
-d = z - z_before grows as one that starts at rest from c, and the noise of all updates
-adds c_sigma, the median of its size over runs, in squares:
+which loses no digits to cancellation, however slow the escape. A run at z whose last
+step was d = z - z_before grows like a run that starts at rest from c. The noise of all
+updates acts like a further start; the median of its size over runs is c_sigma, and the
+two add in squares:
 
     c       = |z + d beta / (r - beta)|
     c_sigma = 0.674 kappa sigma r / ((r - beta) sqrt(r^2 - 1))
     t       = ln(delta (r - s) / (c (r - beta))) / ln r        until |z| reaches delta
 
-so noise saves ln(sqrt(c^2 + c_sigma^2) / c) / ln r updates in the median: one or more
-where c <= c_sigma / sqrt(r^2 - 1). A fresh Adam, which normalises the smallest gradient
-to steps of eta, takes delta / eta whatever c is.
+So noise saves ln(sqrt(c^2 + c_sigma^2) / c) / ln r updates in the median: at least one
+where c <= c_sigma / sqrt(r^2 - 1). Adam from its first update makes steps of size eta
+however small the gradient is; it takes delta / eta updates, whatever c is.
 
-All functions take and give plain floats; math.inf means "never".
+All functions take and return plain floats; math.inf means "never".
 
 References:
     O'Neill & Wright 2019, Math. Program. 176:403 (heavy ball); Polyak 1964, USSR
@@ -42,7 +44,7 @@ References:
 import math
 from typing import NamedTuple
 
-from prednet_jax.errors import UserError, decay, positive
+from prednet_jax.errors import decay, not_negative, positive
 
 #: Median of the size of a standard normal variable.
 MEDIAN_NORMAL = 0.6744897501960817
@@ -75,7 +77,7 @@ class Growth(NamedTuple):
 
     @property
     def ahead(self) -> float:
-        """R - beta."""
+        """The difference r - beta."""
         return (1.0 - self.momentum) + self.excess
 
     @property
@@ -115,7 +117,7 @@ def growth(
 
 
 def growing_projection(projection: float, step: float, growth: Growth) -> float:
-    """c: the start at rest from which the growing mode would be the same.
+    """c: the start at rest that has the same growing mode.
 
     Args:
         projection: z.
@@ -126,7 +128,7 @@ def growing_projection(projection: float, step: float, growth: Growth) -> float:
 
 
 def noise_projection(sigma: float, growth: Growth) -> float:
-    """c_sigma: the median size of the start that the noise of all updates amounts to.
+    """c_sigma: the start at rest that matches the noise of all updates, in the median.
 
     Args:
         sigma: standard deviation of the gradient's noise along the direction, >= 0.
@@ -135,7 +137,7 @@ def noise_projection(sigma: float, growth: Growth) -> float:
     Raises:
         UserError: sigma is negative.
     """
-    _not_negative("sigma", sigma)
+    not_negative("sigma", sigma)
     gain = growth.fast / (growth.ahead * math.sqrt(growth.excess_of_square))
     return MEDIAN_NORMAL * growth.kick * sigma * gain
 
@@ -158,14 +160,14 @@ def escape_time(
         noise: c_sigma, from `noise_projection`.
 
     Returns:
-        Updates, not rounded: the run is first outside at the next whole one. 0 where it
-        starts outside, inf where neither projection nor noise is there to grow.
+        Updates, not rounded: the run is first outside after the next whole number of
+        updates. 0 where it starts outside; inf where projection and noise are both 0.
 
     Raises:
         UserError: an argument is out of range.
     """
     positive("radius", radius)
-    _not_negative("noise", noise)
+    not_negative("noise", noise)
     if abs(projection) >= radius:
         return 0.0
     start = math.hypot(growing_projection(projection, step, growth), noise)
@@ -176,10 +178,10 @@ def escape_time(
 
 
 def fresh_adam_time(radius: float, *, learning_rate: float) -> float:
-    """Updates of Adam from its first one, delta / eta, whatever the projection.
+    """Updates that Adam takes from its first update: delta / eta for any projection.
 
     Holds while the gradient along the escape direction is well above Adam's eps, and
-    for a projection that is not exactly zero.
+    where the projection is not exactly zero.
 
     Raises:
         UserError: an argument is out of range.
@@ -190,7 +192,7 @@ def fresh_adam_time(radius: float, *, learning_rate: float) -> float:
 
 
 def updates_saved(projection: float, noise: float, growth: Growth) -> float:
-    """Updates earlier that noise lets the optimiser leave, in the median.
+    """By how many updates noise makes the escape earlier, in the median.
 
     Args:
         projection: c without noise, >= 0.
@@ -198,13 +200,13 @@ def updates_saved(projection: float, noise: float, growth: Growth) -> float:
         growth: from `growth`.
 
     Returns:
-        Updates saved; inf where c is 0: there is no escape without noise then.
+        Updates saved; inf where c is 0, since there is no escape without noise then.
 
     Raises:
         UserError: an argument is negative.
     """
-    _not_negative("projection", projection)
-    _not_negative("noise", noise)
+    not_negative("projection", projection)
+    not_negative("noise", noise)
     if projection == 0.0:
         return math.inf if noise > 0.0 else 0.0
     gained = 0.5 * math.log1p((noise / projection) ** 2)
@@ -212,10 +214,5 @@ def updates_saved(projection: float, noise: float, growth: Growth) -> float:
 
 
 def useful_projection(noise: float, growth: Growth) -> float:
-    """The c below which noise of c_sigma = `noise` saves an update or more."""
+    """The largest c at which noise of c_sigma = `noise` saves an update or more."""
     return noise / math.sqrt(growth.excess_of_square)
-
-
-def _not_negative(name: str, value: float) -> None:
-    if not value >= 0:
-        raise UserError(f"{name}={value!r}: expected 0 or more")

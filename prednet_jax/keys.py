@@ -1,9 +1,9 @@
-"""One root seed, and a named PRNG key for each purpose.
+"""One root seed, and one PRNG key per purpose.
 
-Each key is a fold of the root key by a hash of its name, so a new name never changes
-another's key, and no backend, arm or process enters: every arm of an experiment draws
-the same initial weights and the same data order from the same seed. ("Streams" of
-frames, which a batch is made of, are another thing: `data.streams`.)
+The key of a purpose is the root key folded with a hash of the purpose's name. So a new
+purpose never changes the key of another. Neither the backend nor the arm nor the
+process matters: every arm of an experiment draws the same initial weights and the same
+data order from the same seed.
 """
 
 import zlib

@@ -1,8 +1,8 @@
-"""One process at a time in a directory.
+"""A lock that lets one process at a time work in a directory.
 
-A lock is `flock` on the file `.lock` inside: the kernel drops it when its process ends,
-however that ends, so nothing is left to be cleaned up by hand. The file names the
-process and is removed with the lock.
+The lock is `flock` on the file `.lock` in the directory. The kernel releases it when
+the process ends, in whatever way, so a lock never has to be removed by hand. The file
+holds the id of the process and is removed when the lock is released.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from prednet_jax.errors import UserError
 
 FILE = ".lock"
-# `check` holds a lock for a moment, which is not what `hold` should refuse.
+# `check` holds the lock for a moment; `hold` tries again instead of refusing for that.
 _TRIES, _PAUSE_SECONDS = 5, 0.05
 
 
@@ -25,7 +25,7 @@ class LockedError(UserError):
 
 
 def check(folder: str | os.PathLike) -> None:
-    """Refuses a directory in which another process works. Makes nothing.
+    """Refuses a directory in which another process works. Creates no file.
 
     Raises:
         LockedError: another process holds it.
@@ -43,13 +43,14 @@ def check(folder: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def hold(*folders: str | os.PathLike) -> Iterator[None]:
-    """Holds directories while the block runs, and makes those that are missing.
+    """Locks directories while the block runs; missing ones are created.
 
     Args:
-        folders: the directories; all are held, or none.
+        folders: the directories; either all are locked or none.
 
     Raises:
-        LockedError: another process holds one. Directories made on the way are removed.
+        LockedError: another process holds one of them. Directories created by this call
+            are removed again.
     """
     made: list[Path] = []
     with contextlib.ExitStack() as held:
@@ -67,7 +68,7 @@ def hold(*folders: str | os.PathLike) -> Iterator[None]:
 
 
 def _make(folder: Path) -> list[Path]:
-    """Makes a directory with its parents; those that were missing, outermost first."""
+    """Creates a directory and its parents; returns the new ones, outermost first."""
     missing: Iterable[Path] = (p for p in (folder, *folder.parents) if not p.exists())
     missing = list(missing)[::-1]
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,14 +94,15 @@ def _acquire(folder: Path) -> tuple[Path, int]:
 
 
 def _release(path: Path, file: int) -> None:
-    # While the lock is still held: who opened the file meanwhile sees that it is gone.
+    # Removed while the lock is still held: a process that has opened the file meanwhile
+    # then sees, once it has the lock, that the file is gone.
     if _is(path, file):
         path.unlink(missing_ok=True)
     os.close(file)
 
 
 def _is(path: Path, file: int) -> bool:
-    """Whether a path still names an open file; its last holder may have removed it."""
+    """Whether the path still names this open file (a holder removes it at its end)."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file))
     except FileNotFoundError:

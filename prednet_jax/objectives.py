@@ -1,8 +1,8 @@
-"""What is minimised, and what is reported.
+"""The losses that training minimises, and those that it reports.
 
-Errors (`lotter`, arXiv 1605.08104 eq. 5; kitti_train.py of coxlab/prednet):
+`errors` (variant `lotter`, arXiv 1605.08104 eq. 5; kitti_train.py of coxlab/prednet):
     loss = mean_b sum_t w_t sum_l lambda_l mean(E_l(t)),  w_0 = 0, w_t = 1/(T - 1)
-Squares (`watanabe`; the trainer of quadjr/PredNet):
+`squares` (variant `watanabe`; the trainer of quadjr/PredNet):
     loss = sum_t MSE(prediction of frame t, frame t) over one window
 Extrapolation (kitti_extrap_finetune.py of coxlab/prednet): from frame k of a sequence
 on the network sees its own predictions, through which the gradient goes; the losses are
@@ -10,11 +10,12 @@ the same of what it predicts, for `errors` as
     loss = sum_t w_t mean |prediction of frame t - frame t| / 2
 which with no frame extrapolated is the loss of E_0 above.
 
-A window `[T + 1, B, H, W, C]` holds T transitions. In the first window of a sequence
-its frame 0 is a stand-in that makes every window the same compiled program: the state
-is zeroed after it and the transition from it has no weight, so that window has T - 1
-losses, as the published script has. A window of one transition has no stand-in: there
-the published script updates after the first frame too.
+A window `[T + 1, B, H, W, C]` holds T transitions from a frame to the next. Frame 0 is
+the last frame of the window before. The first window of a sequence has none before it:
+its frame 0 is a stand-in, so that every window runs the same compiled program. The
+state is zeroed after the stand-in and the transition from it has weight 0. That window
+has T - 1 losses, as in the published script. A window of one transition (T = 1) has no
+stand-in: there the published script updates after the first frame too.
 """
 
 from collections.abc import Sequence
@@ -38,18 +39,21 @@ class Method:
     """How a network is trained.
 
     Attributes:
-        objective: `squares`, `errors`, or None: as the network was published.
-        targets: `true`; or `stale`: every prediction is pulled towards the *last*
-            frame of the window, as Chainer does on a CPU, where the one NumPy target
-            buffer is shared with the graph and mean_squared_error reads it again in
-            its backward pass. The reported losses stay against true targets.
+        objective: `squares` or `errors`; None: the one that the network was published
+            with.
+        targets: `true`, or `stale`: the gradient pulls every prediction towards the
+            *last* frame of the window. So does the published code under Chainer on a
+            CPU: it overwrites one NumPy target buffer frame by frame, and the backward
+            pass of mean_squared_error reads that buffer again. The reported losses use
+            the true targets in both cases.
         truncation_leak: whether the carried P_l, l >= 1, of `watanabe` still depends
-            on ConvP_l, as Chainer's unchain_backward leaves it: those nodes are no
-            ancestors of the loss. Their input h is a constant by then.
-        layer_weights: lambda of the `errors` objective; None: (1, 0, ...).
+            on ConvP_l at the start of a window. In Chainer it does: unchain_backward
+            cuts the graph at ancestors of the loss only, and these nodes are not among
+            them. Their input h is a constant by then.
+        layer_weights: lambda of the objective `errors`; None: (1, 0, ...).
         extrapolate_from: k, from 1 to the window: frame k of each sequence, counted
             from 0, is the first that the network does not see; None: it sees all.
-            Sequences are then windows of their own, from the zero state.
+            Each sequence is then a window of its own and starts from the zero state.
 
     Raises:
         UserError: a choice is unknown.
@@ -70,13 +74,13 @@ class Method:
 
 
 class WindowResult(NamedTuple):
-    """What one window yields beside the number to minimise.
+    """Results of one window, beside the number to minimise.
 
     Attributes:
-        state: the state after the window, to be carried to the next.
+        state: the state after the window, carried to the next one.
         frame_losses: `[T]`, MSE of each prediction against its *true* target.
-        scored: `[T]`, 1 for a transition that counts, 0 for the stand-in of a first
-            window.
+        scored: `[T]`, the weight of each transition: 1, or 0 for the transition from
+            a stand-in.
     """
 
     state: Any
@@ -97,14 +101,14 @@ def error_loss(
         params: the network's parameters.
         config: the network.
         frames: `[T, B, H, W, C]` with T >= 2, pixels in [0, 1].
-        layer_weights: lambda, one a layer; None: (1, 0, ...), the paper's L0. The
-            paper's Lall is (1, .1, .1, ...).
+        layer_weights: lambda, one number per layer; None: (1, 0, ...), the paper's L0.
+            The paper's Lall is (1, .1, .1, ...).
 
     Returns:
-        The loss; time weights 0 for the first frame, then 1/(T - 1).
+        The loss. The first frame has time weight 0, the others 1/(T - 1).
 
     Raises:
-        UserError: T < 2, or not one weight a layer.
+        UserError: T < 2, or the number of weights is not the number of layers.
     """
     chosen = _layer_weights(config, layer_weights)
     steps = frames.shape[0]
@@ -123,7 +127,7 @@ def _layer_weights(
     if len(layer_weights) != config.layers:
         raise UserError(
             f"layer_weights={tuple(layer_weights)!r}: expected {config.layers}, "
-            "one a layer"
+            "one per layer"
         )
     return tuple(layer_weights)
 
@@ -141,19 +145,20 @@ def window_loss(
     Args:
         params: the network's parameters.
         config: the network.
-        state: the state carried from the window before; ignored where `first`.
+        state: the state carried from the window before; ignored if `first`.
         frames: `[T + 1, B, H, W, C]`; frame 0 is the last one of the window before,
-            or a stand-in where `first`.
+            or a stand-in if `first`.
         first: whether the window starts a sequence.
-        method: what is minimised; None: the defaults, `squares`.
+        method: what is minimised; None: the defaults, with objective `squares`.
 
     Returns:
         The number to minimise, and a `WindowResult`.
 
     Raises:
-        UserError: stale targets are asked of `errors`, whose target is the network's
-            own input, or there is not one weight a layer, or an upper layer has one
-            where frames are extrapolated, whose errors there are not of true frames.
+        UserError: stale targets with objective `errors`, which has no target buffer
+            (its target is the network's own input); the number of layer weights is
+            not the number of layers; or an upper layer has a weight where frames are
+            extrapolated: its errors there are not those of true frames.
     """
     method = method or Method()
     objective = method.objective or "squares"
@@ -221,9 +226,14 @@ def _first_unseen_step(config: PredNetConfig, method: Method) -> int | None:
 def _transitions(
     config: PredNetConfig, frames: Float[Array, "T1 B H W C"], first: Bool[Array, ""]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Of a window: the frames that are shown, what counts, where the state is zeroed.
+    """How the network runs through a window.
 
-    `watanabe` predicts the next frame, `lotter` the one it is shown.
+    At each step `watanabe` is shown a frame and predicts the next one; `lotter`
+    predicts the frame that it is about to be shown.
+
+    Returns:
+        The frames that are shown `[T, B, H, W, C]`; the weight of each transition
+        `[T]`; and whether the state is zeroed after each frame `[T]`.
     """
     watanabe = config.variant == "watanabe"
     steps = frames.shape[0] - 1
@@ -237,7 +247,7 @@ def _transitions(
 
 
 def cut(state: Any, first: Bool[Array, ""]) -> Any:
-    """The carried state as a constant; zero where a sequence starts."""
+    """The carried state without its gradient; zeros if a sequence starts here."""
     return jax.tree.map(
         lambda x: jnp.where(first, jnp.zeros_like(x), jax.lax.stop_gradient(x)), state
     )
@@ -252,15 +262,15 @@ def squares(
     stale: bool,
     stand_in: bool,
 ) -> tuple[Float[Array, ""], WindowResult]:
-    """The objective `squares` of any network.
+    """The objective `squares` for any network.
 
     Args:
-        predictions: of the window.
-        targets: what they are to be.
-        state: carried on.
+        predictions: predictions of the window.
+        targets: the frames that they predict.
+        state: the state after the window.
         first: whether the window starts a sequence.
-        stale: whether every prediction is pulled towards the last target.
-        stand_in: whether the first transition of a first window has no weight.
+        stale: whether the gradient pulls every prediction towards the last target.
+        stand_in: whether the first transition of a sequence has weight 0.
     """
     frame_losses = jnp.square(predictions - targets).mean(axis=(1, 2, 3, 4))
     scored = jnp.ones_like(frame_losses)
@@ -275,10 +285,11 @@ def squares(
 def _leak(
     params: prednet.Params, config: PredNetConfig, state: prednet.PredNetState
 ) -> prednet.PredNetState:
-    """Attaches the carried P_l, l >= 1, to ConvP_l without changing its value.
+    """Lets the carried P_l, l >= 1, depend on ConvP_l without changing its value.
 
-    The gradient of P_l = relu(conv(h_l) + b) needs only h_l and the mask P_l > 0, so
-    z - stop_gradient(z), of value zero, carries it, whatever the weights are now.
+    The gradient of P_l = relu(conv(h_l) + b) needs only h_l and the mask P_l > 0. So
+    P_l + z - stop_gradient(z) has the value of P_l and the gradient of z, even though
+    the weights have changed since P_l was computed.
     """
     table = prednet.convolutions(config)
     attached = [state.prediction[0]]
@@ -303,11 +314,11 @@ def reconstruction_loss(
         params: the network's parameters.
         config: the network.
         images: `[T, B, H, W, C]`, pixels in [0, 1].
-        targets: as in `Method`. Of a window of one image `stale` is `true`: a network
-            whose backward pass follows each forward pass cannot be affected.
+        targets: as in `Method`. With T = 1 `stale` and `true` are the same: the
+            backward pass follows directly, before the buffer can change.
 
     Raises:
-        UserError: the choice is unknown, or images do not fit the network.
+        UserError: the choice of targets is unknown, or images do not fit the network.
     """
     one_of("targets", targets, TARGETS)
     steps, batch = images.shape[:2]

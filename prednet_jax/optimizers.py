@@ -1,11 +1,12 @@
-"""Optimisers as the two publications used them, as optax transformations.
+"""The optimisers of the two publications, as optax transformations.
 
 Chainer's and Keras 2's Adam add epsilon to sqrt(v) *before* the bias correction:
 
     step = alpha sqrt(1 - b2^t)/(1 - b1^t) m / (sqrt(v) + eps)
 
-where optax.adam (Kingma & Ba, algorithm 1) divides by sqrt(v/(1 - b2^t)) + eps. That is
-the variant in the last paragraph of section 2 of Kingma & Ba, arXiv 1412.6980.
+optax.adam (Kingma & Ba, arXiv 1412.6980, algorithm 1) divides by
+sqrt(v/(1 - b2^t)) + eps instead. The form above is the variant in the last paragraph of
+section 2 of the same paper.
 Sources: chainer/optimizers/adam.py (7.8.1), keras/optimizers.py (2.2.4).
 """
 
@@ -17,16 +18,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from prednet_jax.errors import UserError, positive, whole
+from prednet_jax.errors import decay, not_negative, positive, whole
 
 
 class AdamState(NamedTuple):
     """State of `chainer_adam`.
 
     Attributes:
-        step: int32, updates made.
-        mu: first moments, like the parameters.
-        nu: second moments, like the parameters.
+        step: int32, number of updates made.
+        mu: first moments, a tree like the parameters.
+        nu: second moments, a tree like the parameters.
     """
 
     step: jax.Array
@@ -43,10 +44,11 @@ def chainer_adam(
     """Adam with epsilon added to the uncorrected sqrt(v).
 
     Args:
-        learning_rate: alpha > 0, or a schedule of the update's number (from 0).
+        learning_rate: alpha > 0, or a schedule: a function of the number of the update
+            (from 0).
         b1: decay of the first moment, in [0, 1).
         b2: decay of the second moment, in [0, 1).
-        eps: added to sqrt(v); Chainer 1e-8, Keras 1e-7.
+        eps: added to sqrt(v), >= 0; Chainer has 1e-8, Keras 1e-7.
 
     Returns:
         The transformation, the same object for the same values: what was compiled with
@@ -58,11 +60,9 @@ def chainer_adam(
     if not callable(learning_rate):
         positive("learning_rate", learning_rate)
         learning_rate = float(learning_rate)
-    for name, value in (("b1", b1), ("b2", b2)):
-        if not 0 <= value < 1:
-            raise UserError(f"{name}={value!r}: expected a value in [0, 1)")
-    if not eps >= 0:
-        raise UserError(f"eps={eps!r}: expected a value of at least 0")
+    decay("b1", b1)
+    decay("b2", b2)
+    not_negative("eps", eps)
     return _chainer_adam(learning_rate, b1, b2, eps)
 
 
@@ -83,7 +83,7 @@ def _chainer_adam(
         del params
         rate = learning_rate(state.step) if callable(learning_rate) else learning_rate
         step = state.step + 1
-        # Python floats are weakly typed: the arithmetic stays in the parameters' dtype.
+        # Python floats are weakly typed, so the arithmetic stays in this dtype.
         dtype = jax.tree.leaves(gradients)[0].dtype
         t = step.astype(dtype)
         fix1, fix2 = _one_minus_power(b1, t), _one_minus_power(b2, t)
@@ -97,7 +97,7 @@ def _chainer_adam(
 
 
 def _one_minus_power(b: float, t: jax.Array) -> jax.Array:
-    """1 - b^t; in float32 the plain form is off by 6e-5 at b = 0.999, t = 1."""
+    """1 - b^t; written plainly in float32 it is off by 6e-5 at b = 0.999, t = 1."""
     return -jnp.expm1(t * math.log(b)) if b > 0 else jnp.ones_like(t)
 
 
@@ -105,21 +105,21 @@ class NoiseState(NamedTuple):
     """State of `add_noise`.
 
     Attributes:
-        key: from which the next update's noise is drawn; used for nothing else.
+        key: the key of the next update's noise, used for nothing else.
     """
 
     key: jax.Array
 
 
 def add_noise(scale: float, key: jax.Array) -> optax.GradientTransformation:
-    """Normal noise on each tensor of a gradient, relative to the tensor.
+    """Adds normal noise to each tensor of a gradient, relative to the tensor's size.
 
-        g + scale rms(g) n,     n standard normal, drawn anew at each update
+        g + scale rms(g) n,     n standard normal, new numbers at each update
 
-    so that the noise of a tensor has `scale` times its norm, in expectation of the
-    square. Chain it before the optimiser, as in `optax.chain(add_noise(1e-3, key),
-    optax.sgd(0.1))`. (`noise.GradientGaussian` is relative to the whole tree instead;
-    `optax.add_noise` is absolute.)
+    The expected squared norm of the noise is scale^2 times the squared norm of the
+    tensor. Chain it before the optimiser, as in `optax.chain(add_noise(1e-3, key),
+    optax.sgd(0.1))`. (`noise.GradientGaussian` is relative to the norm of the whole
+    tree; the scale of `optax.add_noise` is absolute.)
 
     Args:
         scale: standard deviation in units of the RMS of the tensor, above 0.
@@ -127,11 +127,11 @@ def add_noise(scale: float, key: jax.Array) -> optax.GradientTransformation:
 
     Returns:
         The transformation. Tensors of zeros and tensors that are not floating-point
-        stay as they are. Its state holds the key of the next update: the same state
+        stay as they are. The state holds the key of the next update, so the same state
         gives the same noise.
 
     Raises:
-        UserError: `scale` is no finite number above 0.
+        UserError: `scale` is not a finite number above 0.
     """
     positive("scale", scale)
 
@@ -153,12 +153,12 @@ def add_noise(scale: float, key: jax.Array) -> optax.GradientTransformation:
 
 
 def _relatively(scale: float, key: jax.Array, g: jax.Array) -> jax.Array:
-    """`g` with noise; in float32 at least, since halves cannot square small numbers."""
+    """`g` with noise; computed in float32 at least, since squares underflow in half."""
     if not (jnp.issubdtype(g.dtype, jnp.floating) and g.size):
         return g
     wide = jnp.promote_types(g.dtype, jnp.float32)
     x = g.astype(wide)
-    # Squares of elements in units of the largest: no underflow of small gradients.
+    # Squares are taken in units of the largest element, so that they do not underflow.
     largest = jnp.max(jnp.abs(x))
     unit = x / jnp.where(largest > 0, largest, 1)
     rms = largest * jnp.sqrt(jnp.mean(jnp.square(unit)))
@@ -168,17 +168,17 @@ def _relatively(scale: float, key: jax.Array, g: jax.Array) -> jax.Array:
 def clipped(
     optimizer: optax.GradientTransformation, norm: float
 ) -> optax.GradientTransformation:
-    """An optimiser that sees gradients of a bounded norm.
+    """Clips the gradients to a global norm before the optimiser sees them.
 
-    Gradients of a larger L2 norm are scaled down to it, as by
-    `optax.clip_by_global_norm`. The state is the optimiser's own.
+    As `optax.chain(optax.clip_by_global_norm(norm), optimizer)`, but the state is that
+    of the optimiser alone.
 
     Args:
         optimizer: the optimiser.
-        norm: largest norm of all gradients together, above 0.
+        norm: largest L2 norm of all gradients together, above 0.
 
     Raises:
-        UserError: the norm is no finite number above 0.
+        UserError: the norm is not a finite number above 0.
     """
     positive("clip_gradient", norm)
     clip = optax.clip_by_global_norm(norm)
@@ -195,9 +195,9 @@ def clipped(
 
 
 def lotter_schedule(updates: int) -> optax.Schedule:
-    """Learning rate of `lotter`: 1e-3, then 1e-4 from half of all updates on.
+    """Learning rate of `lotter`: 1e-3 in the first half of all updates, then 1e-4.
 
-    kitti_train.py: 1e-3 below epoch 75, 1e-4 after, of 150 epochs.
+    kitti_train.py has 1e-3 before epoch 75 and 1e-4 from there on, of 150 epochs.
 
     Raises:
         UserError: updates is below 1.

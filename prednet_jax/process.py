@@ -1,14 +1,14 @@
 """What must be set before a backend starts: threads, XLA's flags, memory, devices.
 
-XLA reads its flags and sizes its pool of threads once, when the first array is made; so
-a process is set up first and computes afterwards. Nothing here happens at import. A
-script calls `prepare` in the first line of its main, and a user of the library may too:
+XLA reads its flags and sizes its thread pool once, when the first array is made. So
+`prepare` has to be called before that; nothing happens at import. Every script calls it
+in the first line of its main, and users of the library may do the same:
 
     from prednet_jax import process
     process.prepare()
 
-An environment variable that is set already stays as it is. What each setting gains
-stands beside it; docs/measurements.md, Speed, has the commands.
+An environment variable that is already set stays as it is. The gain of each setting is
+noted beside it; docs/measurements.md, section Speed, has the commands.
 """
 
 import ctypes
@@ -26,21 +26,21 @@ from prednet_jax.device import available_threads
 from prednet_jax.errors import UserError, one_of, whole
 
 PRECISIONS = ("float32", "float64")
-# Reading a program from the cache takes less.
+# Longer than it takes to read a program from the cache.
 LONG_COMPILE_SECONDS = 3.0
-# In malloc.h.
+# M_ARENA_MAX of malloc.h.
 _M_ARENA_MAX = -8
 
 
 def prepare(*, threads: int = 0, cache: bool = False) -> None:
-    """Sets the process up as measured to be best for a training step on a CPU.
+    """Applies the settings that were measured to be best for training on a CPU.
 
     Args:
-        threads: processors to use, enforced; 0: all (see `limit_threads`).
-        cache: whether compiled programs are kept between processes.
+        threads: number of processors to use, enforced by `limit_threads`; 0: all.
+        cache: whether to keep compiled programs on disk for later processes.
 
     Raises:
-        UserError: there are not so many processors, or they cannot be limited here.
+        UserError: there are fewer processors, or this system cannot limit them.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if threads:
@@ -55,13 +55,13 @@ def prepare(*, threads: int = 0, cache: bool = False) -> None:
 def limit_threads(count: int) -> None:
     """Confines this process, and every thread it starts later, to `count` processors.
 
-    XLA sizes its CPU thread pool by the processors the process may use, when the
-    backend starts: call this before any array is made. The affinity mask enforces the
-    number whatever a library believes; `device.measured_parallelism` shows it.
+    XLA sizes its CPU thread pool when the backend starts, by the processors that the
+    process may use: call this before any array is made. The affinity mask enforces the
+    number for every library; `device.measured_parallelism` measures the effect.
 
     Raises:
-        UserError: count is below 1 or above what there is, or the system offers no
-            affinity masks.
+        UserError: count is below 1 or above the number of processors, or the system
+            has no affinity masks.
     """
     check_threads(count)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
@@ -86,8 +86,7 @@ def check_threads(count: int) -> None:
 def split_cpu(count: int) -> None:
     """Makes the CPU appear as `count` devices, which share its threads.
 
-    Call it before any array is made. Where XLA_FLAGS already says a number, that one
-    stays.
+    Call it before any array is made. A number of devices in XLA_FLAGS takes precedence.
 
     Raises:
         UserError: count is below 1.
@@ -103,12 +102,13 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
     Call it before any array is made. Waits until all have joined.
 
     Args:
-        coordinator: host:port, the same for all, served by process 0.
-        count: processes altogether.
-        number: of this process, from 0.
+        coordinator: host:port of process 0, the same for all processes.
+        count: number of processes.
+        number: number of this process, from 0.
 
     Raises:
-        UserError: a value is outside what is accepted, or nothing answers there.
+        UserError: a value is outside what is accepted, or no process answers at the
+            coordinator's address.
     """
     whole("processes", count, 1)
     whole("process", number, 0, count - 1)
@@ -123,25 +123,25 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
         raise UserError(f"coordinator={coordinator!r}: not joined ({first})") from None
 
 
-# How XLA compiles for the CPU, measured (docs/measurements.md), and the first version
-# of jax without the flag. An unknown flag ends the process.
+# Flags of XLA's CPU compiler: the value measured to be best (docs/measurements.md), and
+# the first version of jax without the flag. XLA ends the process at an unknown flag.
 _XLA_FLAGS = {
-    # The older emitters: two thirds of the time and half of the memory to compile a
-    # training step, which then is as fast.
+    # The older emitters compile a training step in two thirds of the time and half of
+    # the memory; the step is as fast.
     "--xla_cpu_use_fusion_emitters": ("false", (0, 11)),
-    # No convolutions in YNNPACK: its small ones gain nothing by a second thread.
+    # No convolutions in YNNPACK: small ones do not use a second thread there.
     "--xla_cpu_experimental_ynn_fusion_type": ("", (0, 12)),
-    # The order of operations that needs least memory, not the one that could keep most
-    # threads busy: half to three quarters of the temporaries, and no slower.
+    # Order operations for least memory, not for most parallel threads: temporaries take
+    # half to three quarters of the memory, at the same speed.
     "--xla_cpu_scheduler_type": ("CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED", (0, 12)),
 }
 
 
 def set_xla_flags() -> None:
-    """Has XLA compile for the CPU as measured to be best for a training step.
+    """Adds the flags measured to be best for a training step on a CPU to XLA_FLAGS.
 
-    A choice in XLA_FLAGS stays, and so does the name of a file in it. To be called
-    before JAX computes anything.
+    Flags that XLA_FLAGS already has stay as they are. Where XLA_FLAGS names a file of
+    flags, nothing is added. Call it before JAX computes anything.
     """
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-"):
@@ -153,11 +153,11 @@ def set_xla_flags() -> None:
 
 
 def share_heap() -> None:
-    """Has the C library keep one heap for two processors, not eight for each.
+    """Limits glibc to one heap per two processors; its default is eight per processor.
 
-    Every thread that compiles takes a heap, and what it frees is lost to the others:
-    15 of 400 MB at 64x48 on two processors, 180 of 1270 MB at 160x120. Does nothing
-    where the C library is not glibc.
+    Every thread that compiles takes a heap, and other threads cannot use the memory
+    that it frees. The limit saves 15 of 400 MB at 64x48 on two processors and 180 of
+    1270 MB at 160x120. Does nothing where the C library is not glibc.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     mallopt = getattr(library, "mallopt", None)
@@ -167,13 +167,13 @@ def share_heap() -> None:
 
 @functools.cache
 def release_memory_of_compiling() -> None:
-    """Has what a long compilation freed given back to the system.
+    """Returns freed memory to the system after each compilation of more than a second.
 
-    LLVM frees tens of megabytes in small pieces. The C library keeps them for requests
-    as small, while a training step asks for a few large blocks. Does nothing where the
-    C library has no `malloc_trim`.
+    LLVM frees tens of megabytes in small pieces. The C library keeps them for later
+    small requests, but a training step asks for a few large blocks. Does nothing where
+    the C library has no `malloc_trim`.
     """
-    # Without a name it is the process's own library, on POSIX systems alone.
+    # CDLL(None) is the process's own C library; it exists on POSIX systems only.
     library = ctypes.CDLL(None) if os.name == "posix" else None
     trim = getattr(library, "malloc_trim", None)
     if trim is None:
@@ -187,11 +187,12 @@ def release_memory_of_compiling() -> None:
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs between processes.
+    """Keeps compiled programs on disk for later processes.
 
-    In JAX_COMPILATION_CACHE_DIR, or else in the user's cache folder. A folder for each
-    number of threads: XLA partitions loops by it when it compiles, so a program from
-    another count would silently be another arm.
+    They lie in JAX_COMPILATION_CACHE_DIR or, where that is not set, in the user's cache
+    folder, with one folder per number of threads. XLA partitions loops by that number
+    when it compiles, but its cache key does not hold it: a program compiled for another
+    number would silently be another arm of the comparison.
     """
     root = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if root is None:
@@ -204,10 +205,7 @@ def use_compilation_cache() -> None:
 
 
 def _announce_long_compile(folder: str) -> None:
-    """One line on stderr, once, while a program has been compiling for a while.
-
-    A program from the cache is there sooner, and nothing is said.
-    """
+    """Prints one line, once, when a program compiles for `LONG_COMPILE_SECONDS`."""
     waiting: list[threading.Timer] = []
     said = threading.Event()
 
@@ -242,6 +240,6 @@ def set_precision(precision: str) -> jnp.dtype:
     """
     one_of("precision", precision, PRECISIONS)
     jax.config.update("jax_enable_x64", precision == "float64")
-    # TF32 would change rounding, not order: off, in every arm alike.
+    # No TF32 in any arm: it would change the rounding, not the order of sums.
     jax.config.update("jax_default_matmul_precision", "highest")
     return jnp.dtype(precision)

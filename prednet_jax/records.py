@@ -1,21 +1,18 @@
-"""A run's records on disk: manifest, metrics, fingerprints. No model, no JAX.
+"""The records of a run on disk: manifest, metrics, fingerprints. Needs no JAX.
 
 A run directory holds
     manifest.json   what was run: git commit, versions, device, flags, fingerprints
-    metrics.jsonl   one JSON object an update
+    metrics.jsonl   one JSON object per update
     summary.npz     optional arrays for the report (predicted frames)
     weights.npz     the final weights
     checkpoints/    optional
-Files appear whole or not at all; metrics grow line by line.
+A file is either complete or not there; metrics.jsonl grows line by line.
 """
 
 import hashlib
-import importlib.metadata
 import io
 import json
 import os
-import platform
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,21 +23,6 @@ import numpy as np
 from prednet_jax import files
 from prednet_jax.errors import UserError
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "chex", "prednet-jax")
-# Variables that change what XLA or the process computes.
-ENVIRONMENT = (
-    "XLA_FLAGS",
-    "GLIBC_TUNABLES",
-    "JAX_PLATFORMS",
-    "JAX_ENABLE_X64",
-    "JAX_DEFAULT_MATMUL_PRECISION",
-    "JAX_COMPILATION_CACHE_DIR",
-    "NPROC",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "TF_CUDNN_DETERMINISTIC",
-    "NVIDIA_TF32_OVERRIDE",
-)
 MANIFEST, METRICS, WEIGHTS = "manifest.json", "metrics.jsonl", "weights.npz"
 
 
@@ -74,10 +56,10 @@ def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file so that readers see the whole of it or the old one.
+    """Writes a file at once: readers see either the old file or all of the new one.
 
-    That holds through a power failure too: the content reaches the disk before the
-    name does. What a killed process leaves behind is named `.NAME.*.tmp`.
+    This holds through a power failure too, because the content reaches the disk before
+    the name does. A killed process leaves a file `.NAME.*.tmp` behind.
     """
     path = Path(path)
     token = f"{os.getpid()}.{os.urandom(4).hex()}"
@@ -95,7 +77,7 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
 
 
 def sync(path: str | os.PathLike) -> None:
-    """Has a file's content, or the names in a directory, reach the disk."""
+    """Forces a file's content, or the names in a directory, to the disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -114,7 +96,7 @@ def read_tree(path: str | os.PathLike) -> dict[str, Any]:
     """Reads what `write_tree` wrote.
 
     Raises:
-        RecordError: the file is missing or is no such .npz.
+        RecordError: the file is missing or was not written by `write_tree`.
     """
     tree: dict[str, Any] = {}
     try:
@@ -138,7 +120,7 @@ def read_tree(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def write_json(path: str | os.PathLike, value: object) -> None:
-    """Writes JSON, whole or not at all; NaN and infinity become null."""
+    """Writes JSON by `write_bytes`; NaN and infinity become null."""
     write_bytes(path, json_bytes(value))
 
 
@@ -166,63 +148,25 @@ def read_json(path: str | os.PathLike) -> Any:
     """Reads JSON.
 
     Raises:
-        RecordError: the file is missing or is no JSON.
+        RecordError: the file is missing or is not JSON.
     """
     try:
         return json.loads(files.read_text(path))
     except files.FileError as error:
         raise RecordError(f"{error}; expected a JSON file") from None
-    # ValueError: no JSON, or a number of thousands of digits.
+    # ValueError: not JSON, or a number of thousands of digits.
     except (ValueError, RecursionError) as error:
         raise RecordError(
             f"{path}: {files.reason(error)}; expected a JSON file"
         ) from None
 
 
-def git_commit(directory: str | os.PathLike) -> str | None:
-    """Commit of a checkout, with `+changes` where tracked files differ; or None."""
-
-    def git(*args: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", os.fspath(directory), *args],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=20,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip()
-
-    commit = git("rev-parse", "HEAD")
-    if commit and git("status", "--porcelain", "--untracked-files=no"):
-        commit += "+changes"
-    return commit
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide the numbers."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-def environment() -> dict[str, str]:
-    """The environment variables that matter, those that are set."""
-    return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-
-
 class MetricsWriter:
-    """Appends one JSON object an update to `metrics.jsonl`.
+    """Appends one JSON object per update to `metrics.jsonl`.
 
     Args:
         directory: the run's directory.
-        keep: lines of an earlier part of the run to keep (0: start anew).
+        keep: how many lines of an earlier part of the run to keep (0: none).
     """
 
     def __init__(self, directory: str | os.PathLike, *, keep: int = 0):
@@ -234,11 +178,11 @@ class MetricsWriter:
         self._file = open(path, "a", buffering=1)  # noqa: SIM115 (closed by close)
 
     def write(self, **values: object) -> None:
-        """Appends one line; floats keep every bit (repr round-trips)."""
+        """Appends one line; floats are written so that reading gives the same bits."""
         self._file.write(json.dumps(_finite(values), allow_nan=False) + "\n")
 
     def sync(self) -> None:
-        """Has all lines reach the disk."""
+        """Forces all lines to the disk."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -247,12 +191,12 @@ class MetricsWriter:
 
 
 def count_metrics(directory: str | os.PathLike) -> int:
-    """Updates that `metrics.jsonl` tells of, up to a torn or missing line."""
+    """Number of updates in `metrics.jsonl`, up to a torn or missing line."""
     return len(_metrics_lines(Path(directory) / METRICS))
 
 
 def _metrics_lines(path: Path) -> list[str]:
-    """The lines of updates 1, 2, ... as far as they are whole and in order."""
+    """The lines of updates 1, 2, ... up to the first that is torn or out of order."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
@@ -273,11 +217,11 @@ def _metrics_lines(path: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run read back.
+    """The records of a run, read back.
 
     Attributes:
-        directory: where it lies.
-        manifest: what was run.
+        directory: the run's directory.
+        manifest: content of manifest.json.
         metrics: arrays by name, each `[updates]`.
     """
 
@@ -290,7 +234,7 @@ def read_run(directory: str | os.PathLike) -> Run:
     """Reads a run's manifest and metrics.
 
     Raises:
-        RecordError: a file is missing or broken, or there is no update.
+        RecordError: a file is missing or broken, or no update is recorded.
     """
     directory = Path(directory)
     manifest = read_json(directory / MANIFEST)
@@ -306,7 +250,7 @@ def read_run(directory: str | os.PathLike) -> Run:
             f"{path}: {files.reason(error)}; expected JSON lines"
         ) from None
     if not rows:
-        raise RecordError(f"{path}: empty; expected one object an update")
+        raise RecordError(f"{path}: empty; expected one object per update")
     return Run(directory, manifest, _columns(path, rows))
 
 
@@ -335,10 +279,11 @@ def _is_metric(value: Any) -> bool:
 
 
 def check_comparable(runs: list[Run]) -> None:
-    """Refuses runs that did not start alike.
+    """Refuses runs of one seed that did not start alike.
 
     Raises:
-        RecordError: two runs of one seed have different initial weights or data order.
+        RecordError: two runs of one model and seed have different initial weights or
+            data order, or one of them does not record these.
     """
     seen: dict[tuple, Run] = {}
     for run in runs:

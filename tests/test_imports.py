@@ -14,7 +14,7 @@ PACKAGE = ROOT / "prednet_jax"
 LAYERS = [
     {"errors", "messages"},
     {"files"},
-    {"config", "device", "escape", "keys", "locks", "records"},
+    {"config", "device", "escape", "keys", "locks", "provenance", "records"},
     {"process"},
     {"models", "noise", "data", "saddles", "curvature", "statistics"},
     {"evaluation", "objectives", "optimizers", "pytest_plugin"},

@@ -1,10 +1,10 @@
-"""A comparison of arms: its design, its execution, its judgement; sweeps of many runs.
+"""Comparisons of arms (design, execution, judgement), and sweeps over many runs.
 
-An arm is a process of its own, since threads and XLA's flags are per process; what the
-processes share is on disk. The way of the data: design -> jobs -> runs on disk ->
-losses by seed and noise draw -> contrasts -> verdict. A sweep goes the same way as far
-as the runs, here (`execute`) or on many machines (`on_ray.execute`), and ends in a
-table.
+Each arm runs in a process of its own, since threads and XLA's flags are per process.
+The processes exchange data through the disk only. The data flow is: design -> jobs ->
+runs on disk -> losses by seed and noise draw -> contrasts -> verdict. A sweep shares
+the steps up to the runs, on this machine (`execute`) or on many (`on_ray.execute`), and
+ends in a table.
 """
 
 from prednet_jax.comparison.arms import NAMES, Arm, Role, arm

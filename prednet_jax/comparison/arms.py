@@ -1,7 +1,8 @@
-"""The arms of a comparison: what each process is started with, and what it is for.
+"""The arms of a comparison: how each process is started, and what it is for.
 
-Threads and XLA's flags are read once when a backend starts, so two arms never share a
-process. A name is read here, once; everything else asks the arm for its role and scale.
+Threads and XLA's flags are read once, when a backend starts, so two arms never share a
+process. Only this module parses the name of an arm; all other code asks the arm for its
+role and scale.
 """
 
 import re
@@ -31,14 +32,14 @@ NAMES = (
 class Role(StrEnum):
     """What an arm is for in the verdict.
 
-    CONTROL: what the others are compared with.
-    TREATMENT: the emulated noise in question.
-    GPU: the device's noise in question, compared with GPU_DETERMINISTIC.
-    GPU_DETERMINISTIC: the same device without that noise.
-    NULL: another fixed order of the same sums; should differ by nothing but chance.
-    GAUSSIAN: noise of a known size on the gradient: the arm's scale.
-    STALE: a known fault, which the comparison must be able to see.
-    DESCRIPTIVE: in the table, not in the verdict.
+    CONTROL: the arm that the others are compared with.
+    TREATMENT: the emulated noise that the verdict is about.
+    GPU: the GPU's own noise that the verdict is about, compared with GPU_DETERMINISTIC.
+    GPU_DETERMINISTIC: the same GPU without that noise.
+    NULL: another fixed order of the same sums; it should differ by chance only.
+    GAUSSIAN: noise of a known size on the gradient, which is the arm's scale.
+    STALE: a known fault, which the comparison must be able to detect.
+    DESCRIPTIVE: shown in the table, not used for the verdict.
     """
 
     CONTROL = "control"
@@ -53,21 +54,22 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One treatment: a process of its own.
+    """One arm: one way to train, in processes of its own.
 
     Attributes:
         name: name in tables and directories.
         meaning: one phrase for the report.
-        role: what it is for in the verdict.
-        scale: of Gaussian noise, relative to the gradient's norm; None: no such noise.
-        flags: flags of `experiments/train.py` beyond the common ones.
-        environment: variables set for the process.
-        threads: processors that it is confined to; None: all.
-        draws: independent draws of its noise; each is a process, and a seed's metric is
-            their mean.
+        role: its part in the verdict.
+        scale: size of its Gaussian noise, relative to the gradient's norm; None: it has
+            no such noise.
+        flags: flags of `experiments/train.py` beyond those that all arms share.
+        environment: environment variables set for the process.
+        threads: number of processors that it may use; None: all.
+        draws: number of independent draws of its noise. Each runs in a process of its
+            own; the metric of a seed is the mean over the draws.
         examples: whether its predictions are kept, to be shown and compared pixel by
-            pixel; predicting is one more program per process to compile.
-        cost: time of an update, relative to the control's; measured on two cores.
+            pixel. Each process then has one more program to compile.
+        cost: time of an update relative to the control's, measured on two cores.
     """
 
     name: str
@@ -87,7 +89,7 @@ class Arm:
         return self.role in (Role.GPU, Role.GPU_DETERMINISTIC)
 
     def as_dict(self) -> dict[str, object]:
-        """Role and scale, as verdict.json holds them."""
+        """Role and scale, as in verdict.json."""
         scale = {} if self.scale is None else {"scale": self.scale}
         return {"role": self.role.value, **scale}
 
@@ -161,10 +163,10 @@ _BY_NAME = {arm.name: arm for arm in _FIXED}
 
 
 def arm(name: str) -> Arm:
-    """The arm of that name.
+    """The arm of a name.
 
     Raises:
-        UserError: the name is none of `NAMES`, or its noise is out of range.
+        UserError: the name does not match `NAMES`, or its noise is out of range.
     """
     if name in _BY_NAME:
         return _BY_NAME[name]
@@ -189,7 +191,7 @@ def arm(name: str) -> Arm:
     if match := re.fullmatch(f"convolution_({'|'.join(CONVOLUTIONS)})", name):
         return Arm(
             name=name,
-            meaning=f"{match[1]} convolutions, a fixed other order",
+            meaning=f"{match[1]} convolutions, another fixed order",
             role=Role.NULL,
             flags=(f"--convolution={match[1]}",),
         )

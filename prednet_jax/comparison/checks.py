@@ -1,14 +1,14 @@
-"""What the runs of a comparison would refuse, refused before the first one starts."""
+"""Finds what the runs of a comparison would refuse, before the first run starts."""
 
 from prednet_jax import data, process
-from prednet_jax.comparison.design import Design, Plan
+from prednet_jax.comparison.design import Design, Setup
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 from prednet_jax.training import loop
 
 
 def check(design: Design) -> None:
-    """Checks a design against this machine; the constructor has checked it by itself.
+    """Checks a design against this machine; its constructor has checked the values.
 
     Nothing is written. An earlier comparison is removed only after this has passed.
 
@@ -16,7 +16,7 @@ def check(design: Design) -> None:
         design: the comparison.
 
     Raises:
-        UserError: the root is no directory, an arm wants more processors than there
+        UserError: the root is not a directory, an arm needs more processors than there
             are, or the frames of a network cannot be opened or do not fill one window.
     """
     for arm in design.chosen:
@@ -25,14 +25,14 @@ def check(design: Design) -> None:
 
 
 def check_threads(arm: str, threads: int | None) -> None:
-    """Refuses an arm that wants more processors than this machine has.
+    """Refuses an arm that needs more processors than this machine has.
 
     Args:
-        arm: its name.
-        threads: processors that its runs are confined to; None: all.
+        arm: name of the arm.
+        threads: number of processors for each of its runs; None: all.
 
     Raises:
-        UserError: there are not so many.
+        UserError: there are fewer.
     """
     if threads is None:
         return
@@ -42,27 +42,27 @@ def check_threads(arm: str, threads: int | None) -> None:
         raise UserError(f"arm={arm!r}: {error}") from None
 
 
-def check_sources(plan: Plan) -> None:
-    """Refuses a root that is no directory, and frames that no network can be shown.
+def check_sources(setup: Setup) -> None:
+    """Refuses a root that is not a directory, and frames that a network cannot use.
 
     Raises:
         UserError: as `check`.
     """
-    if plan.root.exists() and not plan.root.is_dir():
-        raise UserError(f"workdir={plan.root}: a file; expected a directory")
-    for task in plan.tasks:
-        _check_source(plan, task)
+    if setup.root.exists() and not setup.root.is_dir():
+        raise UserError(f"workdir={setup.root}: a file; expected a directory")
+    for task in setup.tasks:
+        _check_source(setup, task)
 
 
-def _check_source(plan: Plan, task: Task) -> None:
-    """Opens a network's frames and plans its updates, as `train.py` does."""
+def _check_source(setup: Setup, task: Task) -> None:
+    """Opens a network's frames and makes the schedule of updates, as `train.py`."""
     height, width, channels = task.frame
     try:
         source = data.open_source(
-            plan.data_of(task), height=height, width=width, channels=channels
+            setup.data_of(task), height=height, width=width, channels=channels
         )
         loop.frame_schedule(
-            task, source, window=plan.window, updates=plan.updates_of(task)
+            task, source, window=setup.window, updates=setup.updates_of(task)
         )
     except UserError as error:
         field = "data" if task.windowed else "images"

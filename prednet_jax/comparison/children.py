@@ -1,8 +1,8 @@
-"""Child processes: started with what their job says, ended with their parent.
+"""Starts child processes, which end when their parent ends.
 
-A child inherits nothing that could change its numbers. The variables that matter
-(`records.ENVIRONMENT`) are its job's; its processors are its own; and it runs in
-`leash.py`, so that it ends when its parent does, however that ends.
+A child inherits nothing that could change its numbers: its job sets the environment
+variables that matter (`provenance.ENVIRONMENT`) and its processors. It runs under
+`leash.py`, so that it ends with its parent even if the parent is killed.
 """
 
 import contextlib
@@ -16,20 +16,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from prednet_jax import device, records
+from prednet_jax import device, provenance
 
 _LEASH = Path(__file__).with_name("leash.py")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """All that a machine needs to know to start a process.
+    """What a machine needs to know to start a process.
 
     Attributes:
         script: path of the script.
-        arguments: of the script.
-        environment: every variable that matters.
-        threads: processors that it is confined to; None: all.
+        arguments: arguments of the script.
+        environment: the environment variables that matter (`provenance.ENVIRONMENT`).
+        threads: number of processors that it may use; None: all.
     """
 
     script: str
@@ -42,12 +42,12 @@ class Launch:
 def started(
     launch: Launch, log: Path, *, folder: str | os.PathLike | None = None
 ) -> Iterator[subprocess.Popen]:
-    """A running child, killed when the block ends.
+    """A running child; it is killed when the block ends.
 
     Args:
         launch: what to start.
-        log: what it prints goes to the end of this file.
-        folder: working directory; None: that of this process.
+        log: file to which the child's output is appended.
+        folder: working directory of the child; None: that of this process.
     """
     with processors(launch.threads) as own, open(log, "ab") as output:
         child = subprocess.Popen(
@@ -68,31 +68,35 @@ def started(
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a child: those of this machine, and of what matters its own alone.
+    """The environment of a child.
+
+    It has this process's variables, except those of Ray and those that matter
+    (`provenance.ENVIRONMENT`); the latter come from `own` only.
 
     Args:
-        own: variables of its job.
+        own: variables of the child's job.
     """
     machine = {
         name: value
         for name, value in os.environ.items()
-        if name not in records.ENVIRONMENT and not name.startswith("RAY_")
+        if name not in provenance.ENVIRONMENT and not name.startswith("RAY_")
     }
     return machine | dict(own)
 
 
 @contextlib.contextmanager
 def processors(count: int | None) -> Iterator[str]:
-    """Processors for one child, that no other child on this machine has if possible.
+    """Processors for one child; if possible, no other child on this machine has them.
 
-    `train.py --threads=1` takes the first of those that it may use: without this all
-    such children would share one. A lock file for each processor dies with its holder.
+    `train.py --threads=1` takes the first processor that it may use, so without this
+    all such children would share one. Each processor has a lock file, which is released
+    when its holder ends.
 
     Args:
         count: how many; None: all.
 
     Yields:
-        Their numbers with commas between; empty: no confinement.
+        Their numbers, separated by commas; empty: the child may use all.
     """
     if count is None or not hasattr(os, "sched_setaffinity"):
         yield ""
@@ -113,7 +117,7 @@ def processors(count: int | None) -> Iterator[str]:
 
 
 def killed(status: int) -> bool:
-    """Whether a signal ended a child; of some `train.py` says so by 128 + number."""
+    """Whether a signal ended a child; `train.py` reports some as 128 + its number."""
     asked = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
     return status < 0 or status - 128 in asked
 
@@ -125,5 +129,5 @@ def last_line(log: Path) -> str:
 
 
 def parallel_runs(threads: int | None) -> int:
-    """How many children of so many threads fit on this machine; at least 1."""
+    """How many children with `threads` threads each fit on this machine; at least 1."""
     return max(1, device.available_threads() // threads) if threads else 1

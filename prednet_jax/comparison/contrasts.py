@@ -1,4 +1,4 @@
-"""Paired contrasts of the arms of one network, and the seeds left out of them."""
+"""Paired contrasts between the arms of one network, and the seeds they leave out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ EXCLUSION_RULE = (
     "a seed whose loss is not finite in the averaged updates of either arm is left out "
     "of that contrast, in both arms, and counted; nothing else is left out"
 )
-#: Metric by arm, seed and noise draw.
+#: `{arm: {seed: [metric of each noise draw]}}`.
 Measured = Mapping[str, Mapping[str, list[float]]]
 
 
@@ -26,10 +26,10 @@ class Contrast:
 
     Attributes:
         treatment: the arm.
-        control: what it is compared with.
-        result: the paired test over the seeds kept.
-        beside: what the table shows beside it.
-        excluded: what `EXCLUSION_RULE` left out.
+        control: the arm that it is compared with.
+        result: the paired test over the seeds that are kept.
+        beside: further fields of verdict.json.
+        excluded: one record per seed that `EXCLUSION_RULE` left out.
     """
 
     treatment: Arm
@@ -39,17 +39,17 @@ class Contrast:
     excluded: tuple[dict[str, Any], ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """One contrast of verdict.json."""
+        """The contrast as in verdict.json."""
         return self.result.as_dict() | self.beside | self.treatment.as_dict()
 
 
 def losses(design: Design, task: Task, found: list[ArmRuns]) -> Measured:
-    """The metric by arm, seed and noise draw, as verdict.json keeps it.
+    """The metric by arm, seed and noise draw, as in verdict.json.
 
     Args:
         design: the comparison.
         task: the network.
-        found: its runs, the draws of an arm in order.
+        found: the network's runs, with the draws of each arm in order.
     """
     last = design.metric_updates(task)
     by_arm: dict[str, dict[str, list[float]]] = {}
@@ -68,16 +68,16 @@ def contrasts(
     measured: Measured,
     margin: float,
 ) -> list[Contrast]:
-    """Every arm against the control, after Holm.
+    """Every arm minus the control, with Holm's correction.
 
-    The deterministic GPU is compared with the default one where both were run.
+    The deterministic GPU is compared with the default GPU where both were run.
 
     Args:
         design: the comparison.
         task: the network.
-        found: its runs, the control first.
-        measured: what `losses` gave.
-        margin: of equivalence, in units of the loss.
+        found: the network's runs, the control first.
+        measured: the result of `losses`.
+        margin: margin of equivalence, in units of the loss.
 
     Raises:
         UserError: no seed of a contrast is left.

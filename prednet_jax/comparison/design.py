@@ -1,4 +1,4 @@
-"""What is run: networks, arms, seeds."""
+"""The design of a comparison: networks, arms, seeds, and the jobs to run."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,27 +11,28 @@ from prednet_jax.comparison.jobs import Job
 from prednet_jax.errors import UserError, open_unit, whole
 from prednet_jax.tasks import Task
 
-# The control and the treatment in question: no verdict without them.
+# There is no verdict without the control and the treatment.
 ALWAYS = (arms.CONTROL, arms.TREATMENT)
-# For estimates of time: operations per second of small networks, and seconds to start
-# and compile, on two cores. Rough: right within a factor of two or so.
+# For estimates of time, right within a factor of two or so: operations per second of
+# small networks, and seconds to start and compile, on two cores.
 _RATE, _START = 5e9, 12.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Networks and how each is trained, in whatever arm.
+class Setup:
+    """The networks of a comparison or sweep, and the settings that all arms share.
 
     Attributes:
-        root: directory of everything that is written.
+        root: directory for everything that is written.
         script: path of `train.py`, as the commands name it.
-        tasks: the networks, each name once.
-        data: frames of networks that see windows; None: each one's own.
-        images: images of networks that see one per update; None: each one's own.
+        tasks: the networks; their names differ.
+        data: frames for networks that see windows; None: each network's default.
+        images: images for networks that see one per update; None: each network's
+            default.
         window: transitions per update.
-        updates: updates of networks that see windows.
-        image_updates: updates of networks that see images.
-        last: the metric is the mean loss of this last fraction of the updates.
+        updates: number of updates of networks that see windows.
+        image_updates: number of updates of networks that see images.
+        last: the metric is the mean loss over this last fraction of the updates.
 
     Raises:
         UserError: a value is outside what is accepted.
@@ -60,7 +61,7 @@ class Plan:
             )
 
     def flags(self, task: Task, draw: int) -> tuple[str, ...]:
-        """Flags of `train.py` that all arms of a network share, for a noise draw."""
+        """Flags of `train.py` that all arms of a network share, for one noise draw."""
         found = [
             *task.flags(),
             f"--updates={self.updates_of(task)}",
@@ -73,23 +74,23 @@ class Plan:
         return tuple(found)
 
     def data_of(self, task: Task) -> str:
-        """Frames of a network, as `train.py --data`."""
+        """Frames of a network, as `train.py --data` takes them."""
         return (self.data if task.windowed else self.images) or task.data
 
     def updates_of(self, task: Task) -> int:
-        """Updates of a network."""
+        """Number of updates of a network."""
         return self.updates if task.windowed else self.image_updates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Design(Plan):
-    """A comparison, whole.
+class Design(Setup):
+    """The design of a comparison.
 
     Attributes:
         arms: names of arms; `ALWAYS` are added in front.
         first_seed: the first root seed.
         seeds: number of seeds: first_seed, first_seed + 1, ...
-        margin: of equivalence, as a fraction of the control's mean metric.
+        margin: margin of equivalence, as a fraction of the control's mean metric.
 
     Raises:
         UserError: a value is outside what is accepted.
@@ -109,7 +110,7 @@ class Design(Plan):
 
     @cached_property
     def chosen(self) -> tuple[Arm, ...]:
-        """Every arm asked for, the control first."""
+        """The arms, the control first."""
         return tuple(dict.fromkeys((*ALWAYS, *map(arms.arm, self.arms))))
 
     @cached_property
@@ -126,7 +127,7 @@ class Design(Plan):
         return tuple(arm for arm in self.chosen if arm.name not in without)
 
     def runs(self) -> list[Job]:
-        """Every process, the control's first, the draws of an arm together."""
+        """One job per process; the control's is first, the draws of an arm adjoin."""
         return [
             self._job(task, arm, draw)
             for task in self.tasks
@@ -152,7 +153,7 @@ class Design(Plan):
         )
 
     def metric_updates(self, task: Task) -> int:
-        """How many last updates the metric averages."""
+        """Over how many of the last updates the metric is averaged."""
         return max(1, round(self.last * self.updates_of(task)))
 
     def metric_name(self, task: Task) -> str:
@@ -160,12 +161,12 @@ class Design(Plan):
         return f"mean loss of the last {self.metric_updates(task)} updates"
 
     def seconds(self, jobs: list[Job]) -> float:
-        """Roughly how long the jobs take on two cores, one after the other."""
+        """Estimated seconds for the jobs, one after the other, on two cores."""
         return sum(
             _START + job.arm.cost * self._operations(job) / _RATE for job in jobs
         )
 
     def _operations(self, job: Job) -> float:
-        """Forward and two backward passes, a multiplication and an addition each."""
+        """Operations of a job: 2 per multiplication, in 1 forward and 2 backward."""
         frames = self.updates_of(job.task) * (self.window if job.task.windowed else 1)
         return 6.0 * job.task.multiplications * frames * len(job.seeds)

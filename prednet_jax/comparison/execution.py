@@ -1,7 +1,8 @@
-"""Runs jobs as processes of this machine, each with an environment of its own.
+"""Runs jobs as processes on this machine, each with an environment of its own.
 
-`execute` here and in `on_ray` are the same to a caller: jobs in, one `Ended` for each
-as it ends, None about once a second in between. Both start the same children.
+`execute` here and `on_ray.execute` have the same interface: they take jobs and yield an
+`Ended` when a job ends, and None about once a second in between. Both start the same
+child processes.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from prednet_jax.errors import UserError
 from prednet_jax.records import RecordError
 
 LOG = "log.txt"
-# Seconds between looks at the children; looks between beats.
+# Seconds between polls of the children; polls between two yields of None.
 _LOOK, _BEAT = 0.1, 10
 
 
@@ -33,8 +34,8 @@ class Ended:
 
     Attributes:
         job: the job.
-        error: what went wrong; None: every run is on disk, with its receipt. Of class
-            UserError if the process refused what it was given (status 2).
+        error: what went wrong; None: every run is on disk, with its receipt. It is a
+            UserError if the process refused its flags or files (status 2).
     """
 
     job: Job
@@ -43,7 +44,15 @@ class Ended:
 
 @dataclass
 class _Running:
-    """A child: what was asked for, what is left of it, how often it was killed."""
+    """A running child.
+
+    Attributes:
+        asked: the whole job.
+        job: the part of it that this child runs.
+        tries: how often a child of this job has been killed.
+        child: the process.
+        stack: closes the child's files and locks.
+    """
 
     asked: Job
     job: Job
@@ -55,16 +64,16 @@ class _Running:
 def execute(
     jobs: Iterable[Job], *, processes: int, retries: int = 0
 ) -> Iterator[Ended | None]:
-    """Runs jobs, some at a time; what they print goes to `log.txt` in their folders.
+    """Runs jobs, several at a time; their output goes to `log.txt` in their folders.
 
-    The bits of a run do not depend on what else the machine does; its seconds do. Jobs
-    on a GPU run alone, after the others: each takes the device's memory. When the
-    iterator is closed or this process ends, the children end.
+    Other load on the machine changes the seconds of a run but not its bits. Jobs on a
+    GPU run after all others and one at a time, since each takes all of the GPU's
+    memory. The children end when the iterator is closed or this process ends.
 
     Args:
         jobs: the processes to run.
-        processes: how many at a time, on the CPU.
-        retries: how often a process is started again that a signal has killed.
+        processes: how many run at a time on the CPU.
+        retries: how often a process that a signal has killed is started again.
     """
     waiting = deque((j, j, 0) for j in sorted(jobs, key=lambda job: job.arm.gpu))
     running: list[_Running] = []
@@ -88,7 +97,8 @@ def execute(
                     yield Ended(one.asked, ending(one.job, one.child.returncode))
             if look % _BEAT == 0:
                 for one in running:
-                    with contextlib.suppress(RecordError):  # told when it has ended
+                    # An error is reported when the process has ended.
+                    with contextlib.suppress(RecordError):
                         receipts.seal_ended(one.job)
                 yield None
 
@@ -100,9 +110,10 @@ def _fits(job: Job, running: list[_Running], processes: int) -> bool:
 
 
 def _goes_on(ended: _Running, retries: int) -> bool:
-    """Whether a child is started for the runs that one left behind.
+    """Whether to start another child for the runs that this one has not made.
 
-    It was killed, or one of its runs diverged, which ends `train.py` with status 1.
+    Yes if it was killed, or if one of its runs diverged: that ends `train.py` with
+    status 1 before the runs that follow.
     """
     if children.killed(ended.child.returncode):
         return ended.tries < retries
@@ -125,7 +136,7 @@ def _start(
 
 
 def _left(job: Job) -> Job | None:
-    """The runs of a job that have not ended; receipts for those that have."""
+    """The runs of a job that are not complete; writes receipts for those that are."""
     with contextlib.suppress(RecordError):
         receipts.seal_ended(job)
     left, _ = receipts.kept([job])
@@ -133,7 +144,7 @@ def _left(job: Job) -> Job | None:
 
 
 def make_room(job: Job) -> None:
-    """Removes what is left of earlier tries at the runs of a job."""
+    """Makes the folder of a job and removes what earlier tries left in it."""
     job.folder.mkdir(parents=True, exist_ok=True)
     for seed in job.seeds:
         if job.run_folder(seed).exists():
@@ -141,9 +152,9 @@ def make_room(job: Job) -> None:
 
 
 def ending(job: Job, status: int) -> Exception | None:
-    """What is wrong with a job that has ended; if nothing is, its runs get receipts.
+    """The error of a job that has ended; None: all is well, and its runs get receipts.
 
-    The message names the arm, its last line, and the command.
+    The message names the arm, the last line of its output, and the command.
     """
     log = job.folder / LOG
     if status and _left(job) is not None:
@@ -162,11 +173,11 @@ def ending(job: Job, status: int) -> Exception | None:
 
 
 def clear(root: Path, jobs: Iterable[Job]) -> None:
-    """Removes what an earlier comparison left, but for runs that these jobs made.
+    """Removes the results of an earlier comparison, except the runs of these jobs.
 
     Args:
         root: directory of the comparison.
-        jobs: everything that it asks for.
+        jobs: all jobs of the new comparison.
     """
     for name in ("verdict.json", "report.html"):
         (root / name).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""What decides the numbers of a run, as one SHA-256.
+"""The fingerprint of a run: one SHA-256 of everything that determines its numbers.
 
-Two runs with one fingerprint are the same run: it need not be made again. Whatever
-might change a number is in it: flags, variables, the source of the package, versions,
-the kind of device.
+It covers the flags, environment variables, the source of the package, versions and the
+kind of device. Two runs with the same fingerprint have the same numbers, so a run whose
+fingerprint is already on disk is not made again.
 """
 
 import functools
@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from prednet_jax import records, tasks
+from prednet_jax import provenance, tasks
 from prednet_jax.comparison.jobs import Job
 
 PACKAGE = Path(__file__).parents[1]
@@ -20,10 +20,10 @@ VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
 def contents(job: Job, seed: int) -> dict[str, Any]:
-    """What the fingerprint of a run covers, as JSON has it.
+    """What the fingerprint of a run covers, as a JSON object.
 
     Args:
-        job: the process.
+        job: the job.
         seed: one of its seeds.
     """
     return {
@@ -43,7 +43,7 @@ def digest(found: dict[str, Any]) -> str:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    found = records.versions()
+    found = provenance.versions()
     return {name: found[name] for name in VERSIONS}
 
 
@@ -67,7 +67,7 @@ def source(script: str) -> str:
 
 @functools.cache
 def _task_source(model: str) -> str:
-    """The same of a network from elsewhere; empty of one of this package."""
+    """SHA-256 of the module of a task from elsewhere; empty for the package's own."""
     if model in tasks.NAMED:
         return ""
     spec = importlib.util.find_spec(model.partition(":")[0])

@@ -1,4 +1,4 @@
-"""One process of a comparison or a sweep: what it is to run, and its exact command."""
+"""One process of a comparison or a sweep: its runs, and its exact command."""
 
 import functools
 import os
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prednet_jax import device, records
+from prednet_jax import device, provenance
 from prednet_jax.comparison.arms import Arm
 from prednet_jax.tasks import Task
 
-# Variables of `records.ENVIRONMENT` that say where things are, not what is computed.
+# Variables of `provenance.ENVIRONMENT` that say where things are, not what is computed.
 _PLACES = {"JAX_COMPILATION_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES"}
 
 
@@ -24,12 +24,14 @@ class Job:
         arm: the arm.
         draw: number of the noise draw, from 0.
         seeds: root seeds, trained one after the other.
-        folder: where the runs lie, `folder/seed_N` each.
+        folder: directory of the runs, which are `folder/seed_N`.
         script: path of `train.py`, as the command names it.
-        flags: its flags, those of the arm included; the later of two counts.
-        threads: processors that it is confined to; None: all.
-        hardware: name of the machine that it asks for, such as `gpu:h200`; empty: any.
-        setting: what it differs in beside model, arm, seed, draw and hardware.
+        flags: flags of the script, with those of the arm; the last of two equal names
+            counts.
+        threads: number of processors that it may use; None: all.
+        hardware: the machine that it needs, such as `gpu:h200`; empty: any.
+        setting: flags that tell it apart from jobs of equal model, arm, seed, draw and
+            hardware.
     """
 
     task: Task
@@ -60,13 +62,13 @@ class Job:
 
     @property
     def shown(self) -> str:
-        """The exact command line, environment in front."""
+        """The exact command line, with the environment in front."""
         variables = [f"{k}={v}" for k, v in self.arm.environment]
         return shlex.join([*variables, "python", *self.command])
 
     @property
     def title(self) -> str:
-        """Network, arm, and what else sets it apart, for one line."""
+        """Network, arm, draw, hardware and setting, for one line of text."""
         parts = [self.model, self.arm.name]
         parts += [f"draw {self.draw}"] if self.draw else []
         parts += [part for part in (self.hardware, self.setting) if part]
@@ -74,36 +76,37 @@ class Job:
 
     @property
     def chosen(self) -> dict[str, str]:
-        """Its flags by name."""
+        """The flags by name."""
         found = (flag.removeprefix("--").partition("=") for flag in self.flags)
         return {name: value for name, _, value in found}
 
     @property
     def updates(self) -> int:
-        """Updates of each of its runs."""
+        """Number of updates of each run."""
         return int(self.chosen["updates"])
 
     @property
     def device(self) -> str:
-        """Kind of the device, and the threads of a processor, as far as known here."""
+        """Kind of the device, with the number of threads for a CPU."""
         if self.arm.gpu:
             return self.hardware or _gpu() or "gpu"
         return f"cpu, threads {self.threads or device.available_threads()}"
 
     def environment(self) -> dict[str, str]:
-        """Variables that matter, for the process: ours, then the arm's.
+        """The variables that matter: those of this process, overridden by the arm's.
 
-        Of the process that asks, never of one that launches (a Ray worker has others).
+        Call it in the process that was started by the user; a Ray worker's environment
+        differs.
         """
-        return records.environment() | dict(self.arm.environment)
+        return provenance.environment() | dict(self.arm.environment)
 
     def numbers_environment(self) -> dict[str, str]:
-        """Those of them that may change numbers."""
+        """The part of `environment` that may change numbers."""
         found: Mapping[str, str] = self.environment()
         return {k: v for k, v in sorted(found.items()) if k not in _PLACES}
 
     def of(self, *seeds: int) -> "Job":
-        """The same for some of its seeds."""
+        """The same job for some of its seeds only."""
         return replace(self, seeds=seeds)
 
     def run_folder(self, seed: int) -> Path:

@@ -1,4 +1,4 @@
-"""From runs on disk to verdict.json."""
+"""Judges a comparison: from its runs on disk to verdict.json."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from prednet_jax.tasks import Task
 
 
 def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
-    """All contrasts and verdicts, as verdict.json holds them.
+    """All contrasts and verdicts, as in verdict.json.
 
     Args:
         design: the comparison; its runs are on disk.
-        controls: the positive controls: `theory_matched`, `units_separated`, and
-            `noise_can_help` where it was run.
+        controls: outcomes of the positive controls: `theory_matched`,
+            `units_separated`, and `noise_can_help` if that was run.
     """
     found = {
         task.name: read([job for job in design.runs() if job.task == task])
@@ -85,13 +85,13 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
 def manipulation(
     found: list[ArmRuns], measured: Measured, noisy: Arm, quiet: Arm
 ) -> statistics.Manipulation:
-    """What a noise did to the trajectories of one network, by its first draw.
+    """How far the first draw of a noise moved the trajectories of one network.
 
     Args:
         found: the runs of the network.
         measured: its losses; seeds that `EXCLUSION_RULE` leaves out have no distance.
-        noisy: arm with the noise.
-        quiet: arm without it.
+        noisy: the arm with the noise.
+        quiet: the arm without it.
     """
     treatment, control = (
         next(of for of in found if of.arm == arm and of.job.draw == 0)
@@ -108,7 +108,7 @@ def manipulation(
 def _of_the_gpu(
     found: list[ArmRuns], measured: Measured
 ) -> statistics.Manipulation | None:
-    """What the GPU's noise did, where both of its arms were run."""
+    """`manipulation` by the GPU's noise; None unless both GPU arms were run."""
     by_role = {of.arm.role: of.arm for of in found}
     both = [by_role.get(role) for role in (Role.GPU, Role.GPU_DETERMINISTIC)]
     if both[0] is None or both[1] is None:
@@ -124,15 +124,15 @@ def evidence(
     controls: Mapping[str, Any],
     gpu_check: statistics.Manipulation | None = None,
 ) -> statistics.Evidence:
-    """What the decision rule looks at.
+    """Collects what the decision rule needs for one network.
 
     Args:
         task: the network.
         made: its contrasts.
         measured: the losses of all networks.
-        check: what `manipulation` gave.
+        check: the result of `manipulation` for the emulated noise.
         controls: as in `judge`.
-        gpu_check: the same of the GPU's noise.
+        gpu_check: the result of `manipulation` for the GPU's noise.
     """
 
     def of_role(role: Role) -> list[Contrast]:
@@ -164,7 +164,7 @@ def evidence(
     nulls = [one.result for one in of_role(Role.NULL)]
     stale = next((one.result for one in of_role(Role.STALE)), None)
     if stale is not None and not task.windowed:
-        # One image per update: stale targets are another null.
+        # With one image per update stale targets have no effect: one more null.
         nulls.append(stale)
         stale = None
     return statistics.Evidence(
@@ -186,12 +186,12 @@ def evidence(
 
 
 def _plain(value: Any) -> Any:
-    """A control as JSON has it."""
+    """A control's outcome in types that JSON has."""
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
 
 
 def _gpu(made: list[Contrast]) -> Contrast | None:
-    """Deterministic minus default algorithms on the GPU, where both were run."""
+    """Deterministic minus default algorithms on the GPU; None unless both were run."""
     for one in made:
         if one.control.role is Role.GPU:
             return one
@@ -199,7 +199,7 @@ def _gpu(made: list[Contrast]) -> Contrast | None:
 
 
 def _arms(design: Design, found: list[ArmRuns]) -> list[dict[str, Any]]:
-    """The table of arms of one network, those that could not run at the end."""
+    """The table of arms of one network; those that could not run come last."""
     skipped = dict(design.skipped)
     return [of.as_dict() for of in found if of.job.draw == 0] + [
         {"model": found[0].job.model, "name": arm.name}
@@ -211,7 +211,7 @@ def _arms(design: Design, found: list[ArmRuns]) -> list[dict[str, Any]]:
 
 
 def _design(design: Design, found: Mapping[str, list[ArmRuns]]) -> dict[str, Any]:
-    """How the comparison was made."""
+    """The entry `design` of verdict.json."""
     first = next(iter(found.values()))[0]
     manifest = first.runs[0].manifest
     return {

@@ -1,13 +1,13 @@
-"""Runs a script that ends when the process that started it does.
+"""Runs a script in a process that ends when its parent process ends.
 
     python leash.py PROCESSORS SCRIPT [ARGUMENTS...]
 
-PROCESSORS are numbers such as 0,3 that the process is confined to; empty: all. Standard
-input is a pipe whose other end the parent alone holds. The kernel closes it whenever
-and however the parent ends, SIGKILL included, on Linux and macOS alike; a thread that
-reads it then kills this process. Nothing is ever written to the pipe.
+PROCESSORS are the numbers of the processors that it may use, such as 0,3; empty: all.
+Standard input is a pipe whose other end only the parent holds, and to which nothing is
+ever written. The kernel closes it when the parent ends, also by SIGKILL, on Linux and
+macOS alike. A thread that waits for this then kills the process.
 
-Standard library alone: this runs before anything else is imported.
+This file imports the standard library only, since it runs before everything else.
 """
 
 import os
@@ -26,7 +26,7 @@ def _end_with_the_parent(pipe: int) -> None:
 def main() -> None:
     """Ties this process to its parent and becomes the script."""
     processors, script, *arguments = sys.argv[1:]
-    # First: threads started later inherit the mask.
+    # This comes first, because threads that start later inherit the mask.
     if processors:
         os.sched_setaffinity(0, {int(number) for number in processors.split(",")})
     pipe = os.dup(0)

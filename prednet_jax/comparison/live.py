@@ -1,4 +1,4 @@
-"""The state of a sweep while it runs: a table on a terminal, lines elsewhere."""
+"""Progress of a sweep: a table that is redrawn on a terminal, lines elsewhere."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -12,50 +12,50 @@ _HEAD = ("network and arm", "done", "failed", "loss", "seconds")
 
 
 class Table:
-    """Counts, mean loss and mean seconds of the runs of each arm.
+    """Counts, mean loss and mean seconds of the runs, per arm.
 
-    On a terminal the table is drawn again in its place. Into a file or a pipe goes a
-    line for each run that has ended, and one every so often where none has.
+    On a terminal the table is redrawn in place. A file or a pipe gets one line per run
+    that has ended, and one line every `every` seconds if none has.
 
     Args:
         jobs: every run of the sweep.
-        stream: where to write.
-        every: seconds between lines where no run has ended.
+        output: where to write.
+        every: seconds.
     """
 
-    def __init__(self, jobs: Iterable[Job], stream: TextIO, *, every: float = 30.0):
+    def __init__(self, jobs: Iterable[Job], output: TextIO, *, every: float = 30.0):
         self._arms: dict[str, list[dict[str, Any] | None]] = {}
         self._total: dict[str, int] = {}
         for job in jobs:
             self._total[job.title] = self._total.get(job.title, 0) + 1
             self._arms.setdefault(job.title, [])
-        self._stream, self._every = stream, every
+        self._output, self._every = output, every
         self._begin = self._said = time.monotonic()
         self._drawn = 0
 
     def add(self, job: Job, row: dict[str, Any] | None, *, fresh: bool = True) -> None:
-        """A run has ended.
+        """Adds a run that has ended.
 
         Args:
             job: the run.
             row: its row of the merged result; None: it failed.
-            fresh: whether it has just ended; False: it was kept from before.
+            fresh: True: it has just ended; False: it was already on disk.
         """
         self._arms[job.title].append(row)
-        if self._stream.isatty():
+        if self._output.isatty():
             self.beat()
         elif fresh:
             what = "failed" if row is None else f"loss {_number(row['loss'])}"
             self._say(f"{job.title} seed {job.seeds[0]}: {what}")
 
     def beat(self) -> None:
-        """Time has passed."""
-        if self._stream.isatty():
+        """Shows that time has passed; to be called about once a second."""
+        if self._output.isatty():
             up = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
             text = f"{self}\n{self._elapsed()}\n"
             self._drawn = text.count("\n")
-            self._stream.write(up + text)
-            self._stream.flush()
+            self._output.write(up + text)
+            self._output.flush()
         elif time.monotonic() - self._said >= self._every:
             self._say("running")
 
@@ -65,7 +65,7 @@ class Table:
         total = sum(self._total.values())
         print(
             f"[{done}/{total}] {text} ({self._elapsed()})",
-            file=self._stream,
+            file=self._output,
             flush=True,
         )
 

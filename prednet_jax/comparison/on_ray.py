@@ -1,11 +1,11 @@
-"""Runs jobs on the machines of a Ray cluster, or of this machine through Ray.
+"""Runs jobs through Ray, on the machines of a cluster or on this one.
 
-Ray chooses the machine, and tries again when a worker or a machine is lost; nothing is
-computed in its workers. A task starts the very child that `execution.execute` starts,
-in a temporary folder of its machine, and sends back the files of the finished run. They
-are written here, once, so no file system is shared and a lost try leaves nothing.
+Ray chooses the machine and tries again when a worker or a machine is lost. A Ray task
+computes nothing itself: it starts the same child as `execution.execute`, in a temporary
+folder of its machine, and sends the files of the finished run back. Only this process
+writes them, so no shared file system is needed and a lost try leaves nothing behind.
 
-Ray is imported by `execute` alone.
+Only `connect` imports Ray.
 """
 
 import logging
@@ -22,14 +22,14 @@ from prednet_jax.comparison.execution import LOG, Ended, ProcessError
 from prednet_jax.comparison.jobs import Job
 from prednet_jax.errors import UserError
 
-#: A Ray of this machine's own, started for the sweep and ended with it.
+#: The address of a Ray instance on this machine, started and ended with the sweep.
 LOCAL = "local"
-# What Ray would say or send of its own accord.
+# Defaults of Ray that are changed: no usage reports, no notices.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
-    # Workers would be of low priority, and so would what they start.
+    # By default workers, and the processes that they start, have a low priority.
     "RAY_worker_niceness": "0",
 }
 _OBJECT_STORE_BYTES = 512 * 2**20
@@ -37,7 +37,7 @@ _RUN = "run"
 
 
 class KilledError(RuntimeError):
-    """A signal ended a child; its task is tried again."""
+    """A signal ended a child; Ray tries its task again."""
 
 
 def execute(
@@ -45,18 +45,19 @@ def execute(
 ) -> Iterator[Ended | None]:
     """Runs jobs; see `execution.execute` for what it yields.
 
-    A job asks for as many CPUs as it has threads, for a GPU if its arm does, and for
-    the custom resource `hardware` where that has a colon, as in `gpu:h200`.
+    A job requests one CPU per thread, a GPU if its arm needs one, and the custom
+    resource `hardware` if that has a colon, as in `gpu:h200`.
 
     Args:
         jobs: the processes to run.
-        address: `host:port` of a cluster, `auto` for the one of this machine, or
-            `LOCAL`.
-        retries: how often a job is tried again whose worker, machine or process was
+        address: `host:port` of a cluster, `auto` for the cluster that this machine
+            belongs to, or `LOCAL`.
+        retries: how often a job is tried again when its worker, machine or process was
             lost.
 
     Raises:
-        UserError: there is no Ray, no cluster, or no machine for a job.
+        UserError: Ray is not installed, there is no cluster at the address, or no
+            machine of it can run a job.
     """
     jobs = list(jobs)
     ray = connect(address)
@@ -85,10 +86,10 @@ def execute(
 
 
 def connect(address: str) -> Any:
-    """Ray, connected to a cluster.
+    """Returns the module `ray`, connected to a cluster.
 
     Raises:
-        UserError: it is not installed, or nothing answers there.
+        UserError: Ray is not installed, or no cluster answers at the address.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -118,7 +119,7 @@ def connect(address: str) -> Any:
 
 
 def demands(job: Job) -> dict[str, Any]:
-    """What a job asks of a machine, as options of a Ray task."""
+    """The resources that a job requests, as options of a Ray task."""
     named = {job.hardware: 1} if ":" in job.hardware else {}
     return {
         "num_cpus": job.threads or 1,
@@ -128,12 +129,12 @@ def demands(job: Job) -> dict[str, Any]:
 
 
 def check(jobs: Iterable[Job], nodes: Iterable[dict], address: str) -> None:
-    """Refuses a job that no machine could ever take: Ray would wait for one for ever.
+    """Refuses a job that no machine can run; Ray would wait for a machine for ever.
 
     Args:
         jobs: the processes to run.
-        nodes: what `ray.nodes` gave.
-        address: of the cluster, for the message.
+        nodes: the result of `ray.nodes`.
+        address: address of the cluster, for the message.
 
     Raises:
         UserError: there is such a job.
@@ -152,10 +153,10 @@ def check(jobs: Iterable[Job], nodes: Iterable[dict], address: str) -> None:
 
 
 def launch(job: Job) -> children.Launch:
-    """What is sent to the machine; the script is that of the machine's own checkout."""
+    """What to start on the machine; the script is that of the machine's checkout."""
     environment = job.environment()
     if job.model not in tasks.NAMED:
-        # The child works elsewhere; the module is looked for where we are.
+        # The child has another working directory; the task's module lies in ours.
         environment["PYTHONPATH"] = os.getcwd()
     return children.Launch(
         script="",
@@ -166,21 +167,21 @@ def launch(job: Job) -> children.Launch:
 
 
 def _inside(script: str) -> str:
-    """Path of a script in this checkout."""
+    """Path of a script, relative to this checkout."""
     return str(Path(script).resolve().relative_to(fingerprints.PACKAGE.parent))
 
 
 def run_here(start: children.Launch, script: str, source: str) -> dict[str, Any]:
-    """The task: runs a job in a child of this worker.
+    """The Ray task: runs a job in a child of this worker.
 
     Args:
-        start: from `launch`.
-        script: path of the script in a checkout.
-        source: `fingerprints.source` of where the sweep was started.
+        start: the result of `launch`.
+        script: path of the script, relative to the checkout.
+        source: `fingerprints.source` on the machine where the sweep was started.
 
     Returns:
-        `status` of the child, `host`, and `files` by path: every file of its runs and
-        its log. Without `status`: why nothing was run, as `refused`.
+        `status` of the child, `host`, and `files`, `{path: content}` of its log and of
+        its runs. If nothing was run, only `refused`, the reason.
 
     Raises:
         KilledError: a signal ended the child.
@@ -218,7 +219,7 @@ def run_here(start: children.Launch, script: str, source: str) -> dict[str, Any]
 
 
 def _received(job: Job, ray: Any, reference: Any) -> Ended:
-    """What became of a job."""
+    """The outcome of a job; its files are written."""
     try:
         found = ray.get(reference)
     except (ray.exceptions.RayError, KilledError) as error:
@@ -229,7 +230,7 @@ def _received(job: Job, ray: Any, reference: Any) -> Ended:
 
 
 def _write(job: Job, found: dict[str, Any]) -> Ended:
-    """Writes what `run_here` has sent."""
+    """Writes the files that `run_here` has sent."""
     if "refused" in found:
         return Ended(job, UserError(found["refused"]))
     execution.make_room(job)

@@ -1,4 +1,4 @@
-"""What the processes of a comparison left on disk, arm by arm."""
+"""Reads the runs of a comparison from disk, arm by arm."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,25 +30,25 @@ class ArmRuns:
 
     @property
     def arm(self) -> Arm:
-        """Their arm."""
+        """The arm of the runs."""
         return self.job.arm
 
     def metric(self, last: int) -> np.ndarray:
-        """Mean loss of the last updates of each run, `[seeds]`; NaN if it diverged."""
+        """Mean loss of each run's `last` last updates, `[seeds]`; NaN: diverged."""
         return np.asarray([_mean(run, last) for run in self.runs])
 
     def weights(self, place: int) -> np.ndarray:
-        """Final weights of the run at a place in `job.seeds`, float64, flat."""
+        """Final weights of run number `place`, as one float64 vector."""
         return _flat(records.read_tree(self.runs[place].directory / records.WEIGHTS))
 
     def final_bits(self) -> np.ndarray:
-        """SHA-256 of each run's final weights, `[seeds]`; empty if it diverged."""
+        """SHA-256 of each run's final weights, `[seeds]`; empty text: diverged."""
         return np.asarray(
             [run.manifest.get("final_params_sha256", "") for run in self.runs]
         )
 
     def fingerprints(self) -> dict[str, dict[str, str]]:
-        """Of initial weights and data order, by seed."""
+        """SHA-256 of the initial weights and of the data order, by seed."""
         return {
             str(run.manifest["seed"]): {
                 field: run.manifest[field]
@@ -60,7 +60,7 @@ class ArmRuns:
     def as_dict(self) -> dict[str, Any]:
         """One row of the table of arms."""
         manifest = self.runs[0].manifest
-        # The first update of a process compiles.
+        # The first update of a process includes compiling, so it is left out.
         seconds = np.concatenate([run.metrics["seconds"][1:] for run in self.runs])
         row = {
             "model": self.job.model,
@@ -79,10 +79,11 @@ class ArmRuns:
 
 
 def read(jobs: list[Job]) -> list[ArmRuns]:
-    """The runs of jobs of one network.
+    """Reads the runs of jobs of one network.
 
     Raises:
-        RecordError: a run is not whole or not its job's, or arms did not start alike.
+        RecordError: a run is incomplete or belongs to another job, or the arms did not
+            start alike.
     """
     found = [
         ArmRuns(job, tuple(receipts.verified(job, seed) for seed in job.seeds))
@@ -95,10 +96,10 @@ def read(jobs: list[Job]) -> list[ArmRuns]:
 def distances(
     treatment: ArmRuns, control: ArmRuns, kept: np.ndarray
 ) -> dict[str, float] | None:
-    """How far the predictions of paired runs are apart, in the mean over the seeds.
+    """Differences of the predictions of paired runs, averaged over the seeds.
 
-    The frames are the same in both arms. `churn` is the fraction of pixels whose shade
-    of 256 differs.
+    Both arms predict the same frames. `churn` is the fraction of pixels whose 8-bit
+    value differs.
 
     Args:
         treatment: one arm.
@@ -106,7 +107,8 @@ def distances(
         kept: which seeds count, bool `[seeds]`.
 
     Returns:
-        None where an arm did not keep its predictions.
+        The measures of `noise.variability` by name; None if an arm did not keep its
+        predictions.
     """
     pairs = [
         (run.directory / EXAMPLES, other.directory / EXAMPLES)
@@ -132,14 +134,17 @@ def distances(
 def distance_over_travelled(
     treatment: ArmRuns, control: ArmRuns, places: list[int]
 ) -> list[float]:
-    """Distance of the final weights of paired runs over the control's way.
+    """Distance between the final weights of paired runs, relative to the control's way.
 
     The way is the distance of the control's final weights from its initial ones.
 
     Args:
         treatment: one arm.
         control: the reference.
-        places: which runs of `job.seeds` count.
+        places: numbers of the runs that count, in the order of `job.seeds`.
+
+    Returns:
+        One number per place.
     """
     found = []
     for place in places:

@@ -1,12 +1,13 @@
-"""Whether a run on disk is whole, and the very run that a job asks for.
+"""Checks that a run on disk is complete and is the run that a job asks for.
 
 A run that has ended gets a receipt beside its records:
 
     receipt.json   {"fingerprint": SHA-256, "contents": what it covers,
                     "files": {name: SHA-256}}
 
-A run with the right receipt is never made again. The judge reads a run only through
-`verified`, which refuses what is truncated, duplicated, altered or of another job.
+A run with the right receipt is never made again. `judgement` reads runs through
+`verified` only, which refuses one that is truncated, duplicated, altered or of another
+job.
 """
 
 import hashlib
@@ -22,11 +23,11 @@ from prednet_jax.comparison.jobs import Job
 from prednet_jax.records import RecordError
 
 RECEIPT, EXAMPLES = "receipt.json", "examples.npz"
-#: What a receipt vouches for, where it is there.
+#: The files whose SHA-256 a receipt holds, where they exist.
 FILES = (records.MANIFEST, records.METRICS, records.WEIGHTS, EXAMPLES)
 _END = "final_params_sha256"
-# In the manifest of a run that diverged, whose last loss or gradient is not finite. It
-# has no final weights.
+# Field of the manifest of a run that diverged: its last loss or gradient is not finite,
+# and it has no final weights.
 FAILURE = "failure"
 
 
@@ -34,7 +35,7 @@ def seal(job: Job, seed: int) -> None:
     """Writes the receipt of a run that has ended.
 
     Raises:
-        RecordError: its records are not whole.
+        RecordError: its records are incomplete.
     """
     folder = job.run_folder(seed)
     _checked(job, seed)
@@ -50,7 +51,7 @@ def seal(job: Job, seed: int) -> None:
 
 
 def seal_ended(job: Job) -> None:
-    """Writes the receipts of runs that have ended while their process goes on."""
+    """Writes the receipts of runs that have ended; their process may still run."""
     for seed in job.seeds:
         folder = job.run_folder(seed)
         if not (folder / RECEIPT).exists() and _has_ended(folder):
@@ -58,14 +59,14 @@ def seal_ended(job: Job) -> None:
 
 
 def kept(jobs: Iterable[Job]) -> tuple[list[Job], Counter[str]]:
-    """What is left to do, and what becomes of the runs on disk.
+    """Which runs are still to be made, and why.
 
     Args:
-        jobs: everything that is asked for.
+        jobs: all jobs.
 
     Returns:
-        The jobs with the seeds that are left, and the number of runs by reason:
-        `kept`, and why the others are made (again).
+        The jobs, with the seeds that are still to be made; and the number of runs by
+        reason: `kept`, or why the run is made (again).
     """
     left, reasons = [], Counter[str]()
     for job in jobs:
@@ -78,7 +79,7 @@ def kept(jobs: Iterable[Job]) -> tuple[list[Job], Counter[str]]:
 
 
 def said(reasons: Counter[str]) -> str | None:
-    """One line about `kept`; None where nothing was on disk."""
+    """The reasons of `kept` in one line; None: nothing was on disk."""
     total, again = sum(reasons.values()), Counter(reasons)
     whole, new = again.pop("kept", 0), again.pop("new", 0)
     if new == total:
@@ -106,20 +107,20 @@ def _reason(job: Job, seed: int) -> str:
 
 
 def verified(job: Job, seed: int) -> records.Run:
-    """A run read back, if it is whole and the job's own.
+    """Reads a run that is complete and belongs to the job.
 
     Raises:
-        RecordError: it is not; the message names the run and what is wrong.
+        RecordError: it is not; the message names the file and what is wrong.
     """
     run = _checked(job, seed)
     path = run.directory / RECEIPT
     if not path.exists():
-        raise _broken(path, "none; expected that of a run made by this command")
+        raise _broken(path, "missing; expected the receipt of this command's run")
     receipt = records.read_json(path)
     try:
         files, recorded = dict(receipt["files"]), receipt["fingerprint"]
     except (KeyError, TypeError, ValueError):
-        raise _broken(path, "no receipt of a run") from None
+        raise _broken(path, "expected the receipt of a run") from None
     expected = fingerprints.digest(fingerprints.contents(job, seed))
     if recorded != expected:
         raise _broken(path, f"fingerprint {recorded}; expected {expected} of its job")
@@ -135,18 +136,18 @@ def verified(job: Job, seed: int) -> records.Run:
 
 
 def any_diverged(job: Job) -> bool:
-    """Whether a run of a job has ended because it diverged."""
+    """Whether a run of the job diverged."""
     folders = (job.run_folder(seed) for seed in job.seeds)
     ended = [folder for folder in folders if (folder / RECEIPT).exists()]
     return any(FAILURE in records.read_json(f / records.MANIFEST) for f in ended)
 
 
 def _checked(job: Job, seed: int) -> records.Run:
-    """Everything but the receipt."""
+    """Reads a run and checks all but its receipt."""
     folder = job.run_folder(seed)
     manifest = records.read_json(folder / records.MANIFEST)
     if not isinstance(manifest, dict):
-        raise _broken(folder / records.MANIFEST, "no JSON object")
+        raise _broken(folder / records.MANIFEST, "expected a JSON object")
     _check_manifest(job, seed, folder / records.MANIFEST, manifest)
     diverged = FAILURE in manifest
     _check_metrics(job, folder / records.METRICS, diverged=diverged)
@@ -160,10 +161,10 @@ def _checked(job: Job, seed: int) -> records.Run:
 
 def _check_manifest(job: Job, seed: int, path: Path, manifest: dict[str, Any]) -> None:
     if FAILURE not in manifest and not isinstance(manifest.get(_END), str):
-        raise _broken(path, f"no {_END}; expected a run that has ended")
+        raise _broken(path, f"{_END} is missing; expected a run that has ended")
     flags = manifest.get("flags")
     if not isinstance(flags, dict):
-        raise _broken(path, "no flags; expected those of its job")
+        raise _broken(path, "flags are missing; expected those of its job")
     for name, asked in {"model": job.model, "seed": seed}.items():
         if manifest.get(name) != asked:
             raise _broken(path, f"{name} {manifest.get(name)!r}; expected {asked!r}")
@@ -175,7 +176,7 @@ def _check_manifest(job: Job, seed: int, path: Path, manifest: dict[str, Any]) -
 
 
 def _equal(value: Any, text: str) -> bool:
-    """Whether a flag's recorded value is that of a command line."""
+    """Whether the recorded value of a flag equals its text on a command line."""
     if isinstance(value, list):
         return ",".join(map(str, value)) == text
     if isinstance(value, bool) or value is None:
@@ -187,9 +188,9 @@ def _equal(value: Any, text: str) -> bool:
 
 
 def _check_metrics(job: Job, path: Path, *, diverged: bool) -> None:
-    """One line per update, in order, each a finite number or null (not finite).
+    """Checks for one line per update, in order, of numbers or null (not finite).
 
-    A run that diverged ends with the first update that is not finite.
+    A run that diverged ends with the first update that has a null.
     """
     try:
         lines = path.read_text().splitlines()
@@ -219,7 +220,7 @@ def _check_metrics(job: Job, path: Path, *, diverged: bool) -> None:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name}; what is not finite is null")
+    raise ValueError(f"{name}; expected null for a number that is not finite")
 
 
 def _has_ended(folder: Path) -> bool:

@@ -1,7 +1,7 @@
-"""A sweep: networks x arms x hardware x settings x seeds, one process for each run.
+"""A sweep: networks x arms x hardware x settings x seeds, one process per run.
 
-A run lies in `runs/MODEL/ARM/FINGERPRINT/seed_N`. Other flags, source or versions make
-another fingerprint, so nothing is written over what has ended.
+A run lies in `runs/MODEL/ARM/FINGERPRINT/seed_N`. Other flags, other source code or
+other versions give another fingerprint, so a finished run is never overwritten.
 """
 
 import io
@@ -18,17 +18,17 @@ import numpy as np
 from prednet_jax import records
 from prednet_jax.comparison import arms, fingerprints, receipts
 from prednet_jax.comparison.arms import Arm
-from prednet_jax.comparison.design import Plan
+from prednet_jax.comparison.design import Setup
 from prednet_jax.comparison.jobs import Job
 from prednet_jax.errors import UserError, whole
 from prednet_jax.tasks import Task
 
 RESULT = "runs.parquet"
-#: What a manifest says that no two runs share; columns of their own.
+#: Measurements in a manifest that differ between equal runs; they get own columns.
 TIMINGS = ("wall_seconds", "processor_seconds_per_second", "measured_parallelism")
 _ENDPOINTS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 _DIGESTS = ("initial_params_sha256", "data_order_sha256", "final_params_sha256")
-# What a sweep sets itself.
+# Flags that the sweep sets itself; a setting may not have them.
 _OWN = frozenset(
     {
         "batch",
@@ -47,18 +47,20 @@ _OWN = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(Plan):
-    """What is asked for.
+class Sweep(Setup):
+    """The design of a sweep.
 
     Attributes:
         arms: names of arms.
         seeds: root seeds.
-        draws: noise draws of arms whose noise is random.
-        hardware: where arms run: `cpu`, `gpu` (any machine), `gpu:NAME` or `threads:N`
-            (a machine that offers this). GPU arms run on the GPUs, others elsewhere.
-        settings: more flags of `train.py`, each as `name=value name=value`.
-        threads: processors of a run on a CPU, unless its arm or `threads:N` says;
-            None: all of them.
+        draws: number of noise draws, for arms whose noise is random.
+        hardware: where runs take place: `cpu` or `gpu` for any machine, `gpu:NAME` or
+            `threads:N` for one that offers this resource. GPU arms run on GPUs only,
+            other arms on CPUs only.
+        settings: further flags of `train.py`; each setting is a text
+            `name=value name=value`.
+        threads: number of processors for a run on a CPU, unless its arm or `threads:N`
+            gives another; None: all.
 
     Raises:
         UserError: a value is outside what is accepted.
@@ -101,7 +103,7 @@ class Sweep(Plan):
         return tuple(map(arms.arm, self.arms))
 
     def jobs(self) -> list[Job]:
-        """Every run, seed by seed so that a sweep cut short has whole seeds."""
+        """Every run, seed by seed: an interrupted sweep then has complete seeds."""
         return [
             self._job(task, arm, draw, seed, hardware, setting)
             for task in self.tasks
@@ -143,7 +145,7 @@ def _check_hardware(name: str) -> None:
 
 
 def _meets(arm: Arm, hardware: str) -> bool:
-    """Whether an arm runs there. One with threads of its own wants any machine."""
+    """Whether an arm runs there; one that sets its own threads runs on any machine."""
     kind = hardware.partition(":")[0]
     return (kind == "gpu") == arm.gpu and (kind != "threads" or arm.threads is None)
 
@@ -165,10 +167,10 @@ def row(job: Job, last: float) -> dict[str, Any]:
 
     Args:
         job: a job of one seed, whose run has ended.
-        last: endpoints are means over this last fraction of the updates.
+        last: metrics are averaged over this last fraction of the updates.
 
     Raises:
-        RecordError: the run is not whole, or not the job's.
+        RecordError: the run is incomplete or belongs to another job.
     """
     (seed,) = job.seeds
     run = receipts.verified(job, seed)
@@ -203,7 +205,7 @@ def row(job: Job, last: float) -> dict[str, Any]:
 
 
 def merge(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Writes the merged result, whole or not at all.
+    """Writes the merged result as one Parquet file.
 
     Raises:
         UserError: pyarrow is not installed.

@@ -1,1 +1,1 @@
-"""The networks: PredNet in both published forms, and the control autoencoder."""
+"""The networks: PredNet in its two published variants, and the autoencoder."""

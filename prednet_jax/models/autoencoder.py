@@ -1,10 +1,10 @@
-"""The article's control: a plain dense encoder-decoder, pure functions.
+"""A dense autoencoder, the control experiment of arXiv 2109.01451.
 
     y = sigmoid(W_n relu(... relu(W_1 x + b_1) ...) + b_n)
 
-arXiv 2109.01451 trains such a network on MNIST with one image a batch and reports no
-difference between CPU and GPU. Its exact widths could not be obtained, so they are
-settings (`AutoencoderConfig.hidden`).
+The article trains such a network on MNIST with one image per batch and reports no
+difference between CPU and GPU. It does not give the widths, so they are settings
+(`AutoencoderConfig.hidden`).
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """The parts of PredNet between its convolutions, as functions of whole maps.
 
-The cell with peepholes and the pooling carry their own reverse rules, which keep what
-the gradient needs and no more: back-propagation through time stacks it for every frame.
-Forward over reverse works, forward mode alone does not.
+The cell with peepholes and the pooling have custom reverse rules that keep only what
+the gradient needs, since back-propagation through time stores it for every frame.
+Forward mode over reverse mode works; forward mode alone does not.
 """
 
 import jax
@@ -17,13 +17,13 @@ def lstm(
 ) -> tuple[Float[Array, "B H W R"], Float[Array, "B H W R"]]:
     """The elementwise part of both ConvLSTM cells.
 
-    With peepholes (`watanabe`): logistic gates, each of i, f, o sees the old cell.
-    Without (`lotter`): Keras's hard sigmoid, clip(0.2 x + 0.5, 0, 1).
+    With peepholes (`watanabe`): logistic gates; each of i, f, o sees the old cell.
+    Without (`lotter`): gates with Keras's hard sigmoid, clip(0.2 x + 0.5, 0, 1).
 
     Args:
         gates: pre-activations in the order i, f, o, g.
-        cell: the old cell.
-        peephole: weights of the old cell in i, f and o, or None.
+        cell: the cell state before the step.
+        peephole: weights of the old cell in i, f and o; None: a cell without them.
 
     Returns:
         The new hidden state and the new cell.
@@ -56,7 +56,7 @@ def _peephole_lstm_bwd(residuals, cotangents):
     i, f, o, g, squashed, cell, peephole = residuals
     d_hidden, d_new = cotangents
     d_new = d_new + d_hidden * o * (1 - squashed * squashed)
-    # Of the pre-activations: sigmoid' = s (1 - s), tanh' = 1 - t^2.
+    # Gradients of the pre-activations, with sigmoid' = s (1 - s), tanh' = 1 - t^2.
     d_i = d_new * g * (i * (1 - i))
     d_f = d_new * cell * (f * (1 - f))
     d_o = d_hidden * squashed * (o * (1 - o))
@@ -70,25 +70,25 @@ _peephole_lstm.defvjp(_peephole_lstm_fwd, _peephole_lstm_bwd)
 
 
 def hard_sigmoid(x: jax.Array) -> jax.Array:
-    """Keras 2's hard sigmoid, clip(0.2 x + 0.5, 0, 1); jax.nn's is another function."""
+    """Keras 2's hard sigmoid, clip(0.2 x + 0.5, 0, 1); that of jax.nn differs."""
     y = 0.2 * x + 0.5
-    # Keras's clip passes the whole gradient at its bounds; jnp.clip halves it.
+    # At its bounds Keras's clip passes the whole gradient; jnp.clip halves it.
     return jnp.where(y < 0, 0.0, jnp.where(y > 1, 1.0, y))
 
 
 def clip_above(x: jax.Array, bound: float) -> jax.Array:
-    """min(x, bound), the whole gradient to x at equality (jnp.minimum halves it)."""
+    """min(x, bound); at equality x gets the whole gradient (jnp.minimum halves it)."""
     return jnp.where(x <= bound, x, jnp.asarray(bound, x.dtype))
 
 
 @jax.custom_vjp
 def max_pool(x: Float[Array, "B H W C"]) -> Float[Array, "B H/2 W/2 C"]:
-    """2x2 maxima; at a tie the whole gradient goes to the first (row-major) maximum.
+    """2x2 maxima; at a tie the first maximum (row-major) gets the whole gradient.
 
-    NaN where one of the four is NaN.
+    The result is NaN where one of the four values is.
 
-    Written as comparisons of the four strided views rather than reduce_window:
-    select-and-scatter, its gradient, is nondeterministic on GPUs and slow on CPUs.
+    The four strided views are compared. `reduce_window` would have select-and-scatter
+    as its gradient, which is nondeterministic on GPUs and slow on CPUs.
     """
     return _max_pool_fwd(x)[0]
 
@@ -97,7 +97,7 @@ def _max_pool_fwd(x):
     views = [x[:, i::2, j::2] for i in (0, 1) for j in (0, 1)]
     largest, place = views[0], jnp.zeros(views[0].shape, jnp.uint8)
     for i, view in enumerate(views[1:], 1):
-        # Not `>`: a NaN takes the place of a number, and no number that of a NaN.
+        # Not `view > largest`: a NaN has to replace a number, never the reverse.
         greater = ~(largest >= view) & (largest == largest)
         largest = jnp.where(greater, view, largest)
         place = jnp.where(greater, jnp.uint8(i), place)

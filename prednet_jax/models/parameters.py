@@ -1,12 +1,13 @@
 """Parameters of the networks: the Linen module that declares them, and `init_params`.
 
-Linen is used where parameters live, and only there: for names, shapes, initialisers and
-a key for each.
+Linen is used here and nowhere else in the models: for the names, shapes, initialisers
+and keys of the parameters.
 
-Initialisers, as published:
+The published initialisers:
     lotter      Glorot uniform for each gate's convolution, zero biases (Keras 2)
-    watanabe    N(0, 1/fan_in), untruncated, each Chainer convolution with its own
-                fan_in; zero biases; peepholes N(0, 1/(R H W)) (Chainer's LeCunNormal)
+    watanabe    N(0, 1/fan_in), not truncated, with the fan_in of each of Chainer's
+                convolutions; zero biases; peepholes N(0, 1/(R H W)) (Chainer's
+                LeCunNormal)
     autoencoder N(0, 1/fan_in), zero biases (Chainer's LeCunNormal)
 """
 
@@ -35,7 +36,7 @@ def _draw_block(sampler: Callable, key: jax.Array, index: int) -> jax.Array:
 
 
 def _library(x: jax.Array) -> ModuleType:
-    """NumPy, where nothing is traced: JAX would compile a program for each shape."""
+    """NumPy unless x is traced: JAX would compile a program for each shape."""
     return jnp if isinstance(x, jax.core.Tracer) else np
 
 
@@ -66,7 +67,7 @@ def _zeros(size: int) -> Initializer:
 
 
 def _stacked(parts: list[Initializer]) -> Initializer:
-    """Independent draws, stacked along the input channels of one kernel."""
+    """One kernel from independent draws, concatenated along the input channels."""
 
     def init(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key, len(parts))
@@ -78,7 +79,7 @@ def _stacked(parts: list[Initializer]) -> Initializer:
 
 @singledispatch
 def initializers(config: object) -> Table:
-    """Initialiser of each parameter, by group and leaf.
+    """The initialiser of each parameter: `{group: {leaf: initialiser}}`.
 
     Raises:
         TypeError: config is neither a PredNetConfig nor an AutoencoderConfig.
@@ -111,7 +112,7 @@ def _(config: PredNetConfig) -> Table:
         if config.variant == "lotter":
             inputs = conv.in_channels
             if gate:
-                # One Keras convolution sees h, E and the layer above together.
+                # In Keras one convolution sees h, E and the layer above together.
                 above = int(layer) + 1
                 inputs = recurrent + 2 * config.channels[int(layer)]
                 inputs += config.recurrent[above] if above < config.layers else 0
@@ -148,13 +149,13 @@ class _Group(nn.Module):
 
 
 class Parameters(nn.Module):
-    """Declares every parameter of a network; a call gives their tree."""
+    """Declares every parameter of a network; a call returns their tree."""
 
     config: PredNetConfig | AutoencoderConfig
 
     @nn.compact
     def __call__(self) -> dict[str, dict[str, jax.Array]]:
-        """The tree, by group and leaf."""
+        """The parameters: `{group: {leaf: array}}`."""
         return {
             name: _Group(leaves, name=name)()
             for name, leaves in initializers(self.config).items()
@@ -180,6 +181,6 @@ def init_params(config: PredNetConfig | AutoencoderConfig, key: jax.Array) -> di
 def parameter_shapes(
     config: PredNetConfig | AutoencoderConfig,
 ) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Shape of each parameter, by group and leaf, without drawing any."""
+    """The shape of each parameter, `{group: {leaf: shape}}`; draws none."""
     shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
     return jax.tree.map(lambda x: x.shape, shapes)

@@ -1,7 +1,6 @@
 """PredNet over a sequence of frames, as pure functions of a parameter tree.
 
-The equations of one frame, the state and the names of the parameters are in
-`models.step`.
+`models.step` has the equations of one frame, the state, and the parameters' names.
 """
 
 from collections.abc import Callable
@@ -41,11 +40,11 @@ __all__ = [
 
 
 def algorithms(config: PredNetConfig, dtype: DTypeLike = jnp.float32) -> dict[str, str]:
-    """The algorithm that each convolution runs by in this process, by its name.
+    """The algorithm of each convolution in this process, by the convolution's name.
 
     Args:
-        config: the network; what `convolution="auto"` means depends on the shape.
-        dtype: of the weights and frames.
+        config: the network; `convolution="auto"` is resolved for each shape.
+        dtype: dtype of the weights and frames.
     """
     return {
         name: convolution.resolve(shape, dtype)
@@ -73,19 +72,20 @@ def scan_frames(
     reset: jax.Array | None = None,
     extrapolate_from: int | jax.Array | None = None,
 ) -> tuple[PredNetState, Any]:
-    """Shows frames one after the other in one `lax.scan`.
+    """Shows frames to the network one after the other, in one `lax.scan`.
 
     Args:
         params: the network's parameters.
         config: the network.
         state: the state before the first frame.
         frames: `[T, B, H, W, C]`.
-        outputs: picks what to keep of each step; stacked along time.
+        outputs: picks what to keep of each step; the results are stacked along time.
         reset: optional `[T]` booleans; True: the state *after* that frame is zeroed.
-        extrapolate_from: from this step on the last prediction stands in for the frame.
+        extrapolate_from: from this step on the input is the last prediction, not the
+            frame.
 
     Returns:
-        The last state, and the stacked outputs.
+        The state after the last frame, and the stacked outputs.
     """
     kernels, others = split_kernels(params)
 
@@ -120,19 +120,19 @@ def predict(
         config: the network.
         frames: `[T, B, H, W, C]`, pixels in [0, pixel_max].
         state: the state to start from; None: a new sequence.
-        extrapolate_from: k > 0: from t = k on the network is fed its own last
-            prediction instead of frames[t], without stop_gradient. In `watanabe` that
-            is its prediction of frames[t]; in `lotter`, as in coxlab/prednet, the
-            prediction it made one step before, of frames[t - 1], since the one of
-            frames[t] is made within step t.
+        extrapolate_from: k > 0: from t = k on the input is the network's last
+            prediction instead of frames[t], without stop_gradient. In `watanabe` this
+            is the prediction of frames[t]. In `lotter` it is the prediction of
+            frames[t - 1], as in coxlab/prednet: that of frames[t] is made within
+            step t.
 
     Returns:
-        predictions `[T, B, H, W, C]`: predictions[t] is of frames[t], made before
-        frames[t] was seen (a new `watanabe` sequence starts with zeros); and the state
-        after the last frame.
+        Predictions `[T, B, H, W, C]`, and the state after the last frame.
+        predictions[t] predicts frames[t] and was made before frames[t] was seen. In a
+        new `watanabe` sequence predictions[0] is zero.
 
     Raises:
-        UserError: frames do not fit the network, or extrapolate_from is not >= 1.
+        UserError: frames do not fit the network, or extrapolate_from is below 1.
     """
     _check(config, frames, extrapolate_from)
     if state is None:
@@ -147,7 +147,7 @@ def predict(
         extrapolate_from=extrapolate_from,
     )
     if config.variant == "watanabe":
-        # The step at frame t predicts t + 1: shift by one.
+        # The step at frame t predicts frame t + 1, so predictions shift by one.
         predictions = jnp.concatenate([before[None], predictions[:-1]])
     return predictions, state
 
@@ -161,16 +161,16 @@ def outputs(
     *,
     extrapolate_from: int | None = None,
 ) -> jax.Array:
-    """The output modes of the original (`output_mode` of coxlab/prednet).
+    """What the network computes, by the output modes of coxlab/prednet.
 
     Args:
         params: the network's parameters.
         config: the network.
         frames: `[T, B, H, W, C]`.
-        mode: `prediction` `[T, B, H, W, C]`; `error` `[T, B, L]`, the mean of each E_l;
-            `all` `[T, B, H W C + L]`, both, predictions flattened row by row; or `R`,
-            `A`, `Ahat`, `E` and the number of a layer, such as `R0`: that map
-            `[T, B, H_l, W_l, .]`.
+        mode: `prediction`, `[T, B, H, W, C]`; `error`, the mean of each E_l,
+            `[T, B, L]`; `all`, both, with predictions flattened row by row,
+            `[T, B, H W C + L]`; or one map of one layer, `[T, B, H_l, W_l, .]`, named
+            by `R`, `A`, `Ahat` or `E` and the layer's number, such as `R0`.
         state: the state to start from; None: a new sequence.
         extrapolate_from: as in `predict`.
 

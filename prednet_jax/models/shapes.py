@@ -1,9 +1,8 @@
-"""Which convolutions a network has, by their names in the parameters.
+"""The convolutions of a network, by their names in the parameters.
 
-The gates of a layer see the layer above through up(h), the nearest-neighbour x2
-enlargement. Those convolutions are marked `upsampled`: their input arrives at half the
-size, so that an algorithm may fold the enlargement into the kernel
-(`convolution.folded`).
+The gates of a layer see the hidden state of the layer above, enlarged x2 by its nearest
+neighbours. Those convolutions are marked `upsampled`. Their input has half the size, so
+that an algorithm may fold the enlargement into the kernel (`convolution.folded`).
 """
 
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ class Convolution:
         in_channels: channels of the input.
         out_channels: channels of the output.
         filter_size: odd k of the k x k kernel.
-        upsampled: the input comes at half height and width and is enlarged first.
+        upsampled: the input has half the height and width and is enlarged x2 first.
         algorithm: one of `config.CONVOLUTIONS`.
     """
 
@@ -37,7 +36,7 @@ class Convolution:
 def convolutions(config: PredNetConfig) -> dict[str, Convolution]:
     """Shape and algorithm of each convolution of a network.
 
-    The names are those of the parameters, in the module docstring of `models.prednet`.
+    The names are those of the parameters; `models.step` lists them.
     """
     table = {}
     for layer, (channels, recurrent) in enumerate(

@@ -1,4 +1,4 @@
-"""One frame of PredNet, in its two published forms.
+"""One frame of PredNet, in its two published variants.
 
 `lotter` (arXiv 1605.08104, eqs. 1-4; Keras code coxlab/prednet), at each frame x_t:
     top-down, l = L-1..0:  u = [R_l, E_l, up(R_{l+1})]
@@ -32,21 +32,21 @@ from jaxtyping import Array, Float
 from prednet_jax.config import PredNetConfig
 from prednet_jax.models.cells import clip_above, lstm, max_pool
 
-# A map, or several whose channels follow each other.
+# A map, or several maps to be concatenated along their channels.
 Maps = jax.Array | tuple[jax.Array, ...]
 Params = Mapping[str, Mapping[str, jax.Array]]
 Conv = Callable[[Mapping[str, Maps]], jax.Array]
 
 
 class PredNetState(NamedTuple):
-    """What is carried from frame to frame; each field has one map a layer.
+    """The state carried from frame to frame; each field has one map per layer.
 
     Attributes:
         hidden: R or h, `[B, H_l, W_l, R_l]`.
         cell: c, `[B, H_l, W_l, R_l]`.
         error: E, `[B, H_l, W_l, 2 C_l]`; `lotter` only, empty in `watanabe`.
-        prediction: P, `[B, H_l, W_l, C_l]`; `lotter` keeps the bottom one only, for
-            extrapolation.
+        prediction: P, `[B, H_l, W_l, C_l]`; `lotter` keeps that of the bottom layer
+            only, for extrapolation.
     """
 
     hidden: tuple[jax.Array, ...]
@@ -56,7 +56,7 @@ class PredNetState(NamedTuple):
 
 
 class StepOutputs(NamedTuple):
-    """Every named quantity of one frame; each field has one map a layer.
+    """The quantities of the equations for one frame; each has one map per layer.
 
     Attributes:
         hidden: R or h after the frame, `[B, H_l, W_l, R_l]`.
@@ -102,8 +102,8 @@ def step(
 
     Args:
         config: the network.
-        conv: `conv({name: x, ...})` convolves each x, a map or several side by side,
-            with the kernel of its name and adds the results.
+        conv: `conv({name: x, ...})` convolves each x, a map or several maps, with the
+            kernel of that name and adds the results.
         others: the parameters that are not kernels: biases and peepholes.
         state: the state before the frame.
         frame: `[B, H, W, C]`, pixels in [0, pixel_max].
@@ -136,13 +136,14 @@ def _bottom_up(
     for layer in range(config.layers):
         above = jax.nn.relu(predictions[layer] - targets[layer])
         below = jax.nn.relu(targets[layer] - predictions[layer])
-        # The two forms stack the halves in opposite order.
+        # The two variants stack the halves in opposite order.
         halves = [above, below] if config.variant == "lotter" else [below, above]
         errors.append(jnp.concatenate(halves, axis=-1))
         if layer + 1 < config.layers:
             name = f"features_{layer}"
             features = conv({name: errors[layer]}) + others[name]["bias"]
-            # relu(max) is max(relu), in value and gradient, at a quarter of the work.
+            # relu(max) equals max(relu), in value and gradient, for a quarter of the
+            # work.
             targets.append(jax.nn.relu(max_pool(features)))
     return tuple(targets), tuple(errors)
 
@@ -154,7 +155,7 @@ def _top_down(
     state: PredNetState,
     errors: tuple[jax.Array, ...],
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-    """Hidden states and cells of every layer, computed from the top."""
+    """Hidden states and cells of every layer, computed from the top down."""
     hidden, cells = list(state.hidden), list(state.cell)
     for layer in reversed(range(config.layers)):
         name = f"gates_{layer}"

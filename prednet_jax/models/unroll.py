@@ -1,15 +1,15 @@
-"""A scan over time whose kernel gradients are taken once, after the scan.
+"""A scan over time that computes the kernels' gradients once, after the scan.
 
-Back-propagation through a scan adds a kernel-sized term a frame. Here the kernels are
-prepared once outside the scan and are constants within it; every convolution stacks its
-input, and hands out the cotangent dz of its output through an unused argument (`tap`).
-Then, with t over time and batch and p over space,
+Ordinary back-propagation through a scan adds a term of the kernel's size at each frame.
+Here the kernels are prepared once, outside the scan, and are constants within it. Every
+convolution stacks its input over time, and returns the cotangent dz of its output as
+the gradient of an unused argument (`tap`). With t over time and batch and p over space,
 
     dK[i, j] = sum_{t, p} x[t, p + (i, j)]^T dz[t, p]
 
-is one contraction a kernel, as cuDNN does it for recurrent networks. The sums over time
-and space are then in one place, where an order of reduction can be drawn. A map is
-stacked once, however many convolutions read it.
+is then one contraction per kernel, as in cuDNN's recurrent networks. It also puts the
+sums over time and space into one operation, whose order the noise transform can draw. A
+map that several convolutions read is stacked once.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,15 +33,15 @@ class Reads:
     """Which of the stacked maps each convolution reads.
 
     Attributes:
-      table: for each call of `conv`, the names that are summed and, for each of them,
-        the positions of its maps.
+      table: one entry per call of `conv`: the names of the convolutions that it adds
+        up, and for each name the positions of its maps in the stack.
     """
 
     table: tuple[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]], ...]
 
 
 def convolve(kernel: jax.Array, shape: Convolution, x: jax.Array) -> jax.Array:
-    """Convolves `[B, H, W, in]` (half of H and W where upsampled), outside a scan."""
+    """Convolves `[B, H, W, in]` outside a scan; half of H and W if upsampled."""
     return convolution.conv2d(x, kernel, shape.algorithm, shape.upsampled)
 
 
@@ -57,23 +57,24 @@ def unroll(
     """Scans `body(conv, others, carry, x) -> (carry, y)` over xs's leading axis.
 
     Args:
-      body: one step; `conv({name: x, ...})` convolves each x with the kernel of its
-        name and adds the results, which share one cotangent; each name exactly once
-        a step. A tuple of maps stands for one, their channels after each other.
+      body: one step. Its `conv({name: x, ...})` convolves each x with the kernel of
+        that name and adds the results, which share one cotangent. A step has to use
+        each name exactly once. x may be a tuple of maps, which are concatenated along
+        their channels.
       kernels: `[k, k, in, out]` by name.
-      others: further parameters, handed to the body.
-      carry: what is carried from step to step.
-      xs: inputs with a leading axis of time.
+      others: further parameters, passed on to the body.
+      carry: the carry before the first step.
+      xs: inputs; axis 0 is time.
       convolutions: shape and algorithm of each convolution, by the names of `kernels`.
 
     Returns:
-      The last carry, and the stacked ys. Differentiable in kernels, others, carry and
-      the floating-point leaves of xs in reverse mode, and forward over reverse (Hessian
-      products); not in forward mode alone.
+      The last carry, and the stacked ys. Reverse mode works for kernels, others, carry
+      and the floating-point leaves of xs, and so does forward over reverse (Hessian
+      products). Forward mode alone does not.
 
     Raises:
-      ValueError: a body does not use each kernel once.
-      UserError: an algorithm cannot do its convolution.
+      ValueError: the body does not use each kernel once.
+      UserError: an algorithm cannot compute its convolution.
     """
     static = tuple(
         (name, shape.filter_size, convolution.find(shape, kernels[name].dtype))
@@ -145,7 +146,7 @@ def _unroll_bwd(body, static, residuals, cotangents):
     how = {name: found for name, *found in static}
 
     def images(stack: jax.Array) -> jax.Array:
-        """Time and batch as the one axis over which filter gradients are summed."""
+        """Time and batch as one axis, over which the filter gradient is summed."""
         return stack.reshape(-1, *stack.shape[2:])
 
     for names, positions in reads.table:
@@ -168,7 +169,7 @@ def _prepare(static, kernels: Kernels) -> dict[str, convolution.Prepared]:
 
 
 def _taps(static, kernels, step, others, carry, xs) -> dict[tuple, jax.Array]:
-    """Zeros in the shape of every `conv`'s stacked outputs; never read."""
+    """Zeros in the shape of the stacked outputs of each `conv` call; never read."""
     first = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs
     )

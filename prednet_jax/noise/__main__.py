@@ -7,7 +7,8 @@
 
 MODULE is imported as `python -m` would, the current directory first. FILE.npz is what
 `numpy.savez` writes: its arrays arr_0, arr_1, ... are the positional arguments of the
-function, all others keyword arguments by their names. Each becomes an array that JAX
+function, all others keyword arguments by their names. Names with / make dictionaries:
+params/Dense_0/kernel is params["Dense_0"]["kernel"]. Each becomes an array that JAX
 traces; what a function wants as a Python number or a text has to be bound in MODULE.
 """
 
@@ -21,13 +22,11 @@ import inspect
 import json
 import os
 import sys
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import jax
-import numpy as np
 
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import coverage
@@ -36,6 +35,7 @@ from prednet_jax.noise.inject import traced
 from prednet_jax.noise.localize import localize
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import parse
+from prednet_jax.noise.tools import array_files
 from prednet_jax.noise.tools.decisions import decisions
 from prednet_jax.noise.tools.page import html_page, plain_data
 
@@ -120,20 +120,10 @@ def _explain(asked: Asked) -> Answer:
 
 
 def _result(asked: Asked, flag: str, file: str) -> Any:
-    """A result of the function, read from a file: its leaves in order, or by name."""
-    positional, named = _arrays(flag, file)
+    """A result of the function, read from a file."""
     static, arrays = split_static((asked.args, asked.kwargs))
     shapes = traced(static.call(asked.fn), arrays).shapes.result()
-    if isinstance(shapes, dict) and not positional and set(named) == set(shapes):
-        return named
-    leaves, structure = jax.tree.flatten(shapes)
-    if named or len(positional) != len(leaves):
-        raise NoiseError(
-            f"--{flag}={file}: {len(positional)} arrays arr_0, arr_1, ... and "
-            f"{len(named)} with names: expected the {len(leaves)} leaves of the result "
-            "in order, or of a dict by name"
-        )
-    return jax.tree.unflatten(structure, positional)
+    return array_files.result(flag, file, shapes)
 
 
 COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
@@ -202,7 +192,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         spec = parse(text)
         if options.html and not Path(options.html).absolute().parent.is_dir():
             raise NoiseError(f"--html={options.html}: expected a file in a directory")
-        args, kwargs = _arrays("args", options.args) if options.args else ((), {})
+        args, kwargs = (
+            array_files.read("args", options.args) if options.args else ((), {})
+        )
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
             fn = _function(options.function)
@@ -254,28 +246,6 @@ def _function(name: str) -> Callable:
     if not callable(value):
         raise NoiseError(f"{name!r} is {type(value).__name__}: expected a function")
     return value
-
-
-def _arrays(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and the keyword arguments that a file holds."""
-    try:
-        with np.load(file, allow_pickle=False) as held:
-            arrays = {name: held[name] for name in held.files}
-    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
-        raise NoiseError(
-            f"--{flag}={file}: expected a file of arrays as numpy.savez writes it"
-        ) from None
-    for name, array in arrays.items():
-        if array.dtype.kind not in "biufc":
-            raise NoiseError(
-                f"--{flag}={file}: {name} is of type {array.dtype}: expected numbers; "
-                "save bfloat16 as float32 and convert it in the function"
-            )
-    count = 0
-    while f"arr_{count}" in arrays:
-        count += 1
-    positional = tuple(arrays.pop(f"arr_{i}") for i in range(count))
-    return positional, arrays
 
 
 def _check_call(

@@ -36,6 +36,8 @@ class Escape(NamedTuple):
       arrived: whether it was.
       early: [2] projections one step before `settle` and at it.
       x: [dim] final variables; held from the arrival on.
+      still: whether the last step, made before the arrival, changed no bit of x: the
+        run has stopped for good, unless its gradient is noisy.
     """
 
     steps: Int[Array, ""]
@@ -44,6 +46,7 @@ class Escape(NamedTuple):
     arrived: Bool[Array, ""]
     early: Float[Array, "2"]
     x: Float[Array, "dim"]
+    still: Bool[Array, ""]
 
 
 def rotated_gradient(
@@ -60,6 +63,7 @@ def escape_runs(
     *,
     forms: tuple[str, ...] = FORMS,
     seeds: int,
+    first_seed: int = 0,
     steps: int,
     dtype: str = "float32",
     settle: int = 10,
@@ -76,6 +80,7 @@ def escape_runs(
       rules: optimisers.
       forms: of "aligned" and "rotated".
       seeds: number of seeds, >= 1.
+      first_seed: the first of them, >= 0.
       steps: budget, > settle.
       dtype: "float32" or "float64"; the latter needs jax_enable_x64.
       settle: step at which the early projection is recorded, >= 1.
@@ -97,9 +102,10 @@ def escape_runs(
     one_of("dtype", dtype, ("float32", "float64"))
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise UserError(f"dtype={dtype!r}: expected float32, or jax_enable_x64 set")
-    if not rules or seeds < 1:
+    if not rules or seeds < 1 or first_seed < 0:
         raise UserError(
-            f"{len(rules)} rules, {seeds} seeds: expected at least one of each"
+            f"{len(rules)} rules, {seeds} seeds from {first_seed}: expected at least "
+            "one of each, from 0 on"
         )
 
     options = {
@@ -109,9 +115,11 @@ def escape_runs(
         # Without any perturbation no point of the ball is drawn at each step.
         "perturbed": any(float(rule.radius) > 0 for rule in rules),
     }
-    starts, rotations = _settings(function, forms, seeds)
+    chosen = range(first_seed, first_seed + seeds)
+    starts, rotations = _settings(function, forms, chosen)
     stacked = Rule(*(jnp.asarray(values, dtype) for values in zip(*rules, strict=True)))
-    keys = jax.random.split(jax.random.key(0), seeds)
+    # Key number n is the same however many are made.
+    keys = jax.random.split(jax.random.key(0), chosen.stop)[first_seed:]
     one = functools.partial(_run, gradient, function, options)
     over_seeds = jax.vmap(one, (None, 0, 0, 0))
     over_forms = jax.vmap(over_seeds, (None, 0, 0, None))
@@ -149,6 +157,7 @@ def _run(
         moved, new_state = update(
             rule, x, gradient(noise_key, x, rotation), state, ball_key
         )
+        still = jnp.all(moved == x) & ~record.arrived
         # Held after the arrival: some functions are unbounded below.
         x, state = jax.tree.map(
             lambda new, old: jnp.where(record.arrived, old, new),
@@ -166,6 +175,7 @@ def _run(
                 t + 1 == options["settle"], jnp.stack([last, projection]), record.early
             ),
             x,
+            still,
         )
         return (x, state, record, projection), None
 
@@ -177,6 +187,7 @@ def _run(
         jnp.array(False),
         jnp.zeros(2, x.dtype),
         x,
+        jnp.array(False),
     )
     carry = (x, initial(rule, x), record, observe(x)[0])
     (_, _, record, _), _ = jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
@@ -184,11 +195,11 @@ def _run(
 
 
 def _settings(
-    function: SaddleFunction, forms: tuple[str, ...], seeds: int
+    function: SaddleFunction, forms: tuple[str, ...], seeds: range
 ) -> tuple[np.ndarray, np.ndarray]:
     """Starts [forms, seeds, dim] and rotations [forms, seeds, dim, dim]."""
     starts, rotations = [], []
-    for seed in range(seeds):
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         y = function.start(rng)
         turned = random_rotation(function.dim, rng)

@@ -69,7 +69,8 @@ def manipulation(
     """Whether the runs of two arms came apart; draws are averaged within a seed.
 
     Args:
-        found: records of seeds; those in which a run of the two diverged are left out.
+        found: records of seeds; those that lack one of the two, or in which a run of
+            them diverged, are left out.
         treatment: the noisy arm.
         control: another noisy arm, or the arm without noise.
     """
@@ -77,7 +78,9 @@ def manipulation(
     for record in found:
         mine = [run for run in record["runs"] if run["arm"] == treatment]
         other = [run for run in record["runs"] if run["arm"] == control]
-        if any(run["diverged_at"] is not None for run in mine + other):
+        runs = mine + other
+        # An arm may be trained on the first seeds alone.
+        if not (mine and other) or any(run["diverged_at"] is not None for run in runs):
             continue
         prints = {run["final_params_sha256"] for run in other}
         differ += [all(run["final_params_sha256"] not in prints for run in mine)]

@@ -65,6 +65,7 @@ def measure(
     optimizers: Sequence[str],
     forms: Sequence[str],
     seeds: int,
+    first_seed: int = 0,
     steps: int,
     precision: str,
     adam_rate: float,
@@ -77,7 +78,8 @@ def measure(
         spec: the noise; not one that acts on weights.
         optimizers: of `OPTIMIZERS`.
         forms: of "aligned" and "rotated".
-        seeds: runs a group; a seed fixes start, rotation and noise.
+        seeds: runs per group; a seed fixes start, rotation and noise.
+        first_seed: the first of them.
         steps: budget of a run, above `SETTLE`.
         precision: "float32" or "float64".
         adam_rate: step of Adam.
@@ -94,6 +96,7 @@ def measure(
             rules,
             forms=tuple(forms),
             seeds=seeds,
+            first_seed=first_seed,
             steps=steps,
             dtype=precision,
             settle=SETTLE,
@@ -113,6 +116,7 @@ def measure(
             "escaped": runs.escaped[i, j].tolist(),
             "arrival_steps": runs.arrival[i, j].tolist(),
             "arrived": runs.arrived[i, j].tolist(),
+            "still": runs.still[i, j].tolist(),
         }
         group["predicted_steps"] = [
             _predict(function, group, rules[i], *pair)

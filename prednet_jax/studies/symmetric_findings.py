@@ -124,14 +124,15 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
     order = {"symmetric": 0, "ordinary": 1}
     found = []
     for program, delta, arm in sorted(keys, key=lambda k: (order[k[0]], k[1])):
-        mine = _runs(rows, program, arm, delta)
-        control = _runs(rows, program, CONTROL, delta)
+        mine = runs(rows, program, arm, delta)
+        control = runs(rows, program, CONTROL, delta)
         if {r.seed for r in mine} == seeds == {r.seed for r in control}:
             found.append(_effect(mine, control))
     return found
 
 
-def _runs(rows: Iterable[Row], program: str, arm: str, delta: float) -> list[Row]:
+def runs(rows: Iterable[Row], program: str, arm: str, delta: float) -> list[Row]:
+    """The runs of one arm at one delta of one program, by seed."""
     mine = [r for r in rows if (r.program, r.arm, r.delta) == (program, arm, delta)]
     return sorted(mine, key=lambda row: row.seed)
 
@@ -173,20 +174,18 @@ def checks(rows: Sequence[Row]) -> dict[str, Check]:
 
 
 def _stays(rows: Sequence[Row]) -> Check:
-    runs = [
-        row for arm in (CONTROL, NULL) for row in _runs(rows, "symmetric", arm, 0.0)
-    ]
-    equal = sum(row.equal for row in runs)
+    kept = [row for arm in (CONTROL, NULL) for row in runs(rows, "symmetric", arm, 0.0)]
+    equal = sum(row.equal for row in kept)
     return Check(
-        passed=bool(runs) and equal == len(runs),
-        figure=f"{equal} of {len(runs)} runs without noise, or with one order shared "
+        passed=bool(kept) and equal == len(kept),
+        figure=f"{equal} of {len(kept)} runs without noise, or with one order shared "
         "by all outputs, keep every bit of the twins equal at every update",
     )
 
 
 def _worse(rows: Sequence[Row]) -> Check:
-    tied = _runs(rows, "symmetric", CONTROL, 0.0)
-    free = _runs(rows, "symmetric", CONTROL, FREE)
+    tied = runs(rows, "symmetric", CONTROL, 0.0)
+    free = runs(rows, "symmetric", CONTROL, FREE)
     ratios = [a.loss / b.loss for a, b in zip(tied, free, strict=False)]
     return Check(
         passed=len(ratios) == len(tied) and min(ratios, default=0.0) > 1 + WORSE,
@@ -196,8 +195,8 @@ def _worse(rows: Sequence[Row]) -> Check:
 
 
 def _helps(rows: Sequence[Row]) -> Check:
-    quiet = _runs(rows, "symmetric", CONTROL, 0.0)
-    noisy = _runs(rows, "symmetric", TREATMENT, 0.0)
+    quiet = runs(rows, "symmetric", CONTROL, 0.0)
+    noisy = runs(rows, "symmetric", TREATMENT, 0.0)
     ratios = [a.loss / b.loss for a, b in zip(noisy, quiet, strict=False)]
     left = sum(row.separated_at <= row.updates for row in noisy)
     return Check(
@@ -229,63 +228,6 @@ def surprises(found: Iterable[Effect]) -> list[Effect]:
             or (effect.program == "ordinary" and effect.delta == 0)
         )
     ]
-
-
-class Agreement(NamedTuple):
-    """A run that was made again, beside the published one.
-
-    Attributes:
-        again: the new run.
-        published: the one that it repeats.
-        error: by which factor its loss may differ, at least 1: what another rounding
-            did at most to the loss of any published seed (shared order over float32, in
-            either direction).
-        holds: same bits; or the same separation, yes or no, and a loss within `error`.
-    """
-
-    again: Row
-    published: Row
-    error: float
-    holds: bool
-
-
-def agreement(again: Iterable[Row], published: Sequence[Row]) -> list[Agreement]:
-    """Runs made again beside the published ones.
-
-    The same bits are to be expected on the same kind of processor alone. Elsewhere sums
-    are rounded in other ways, and trajectories separate.
-
-    Raises:
-        UserError: a run that was never published, or one without published runs of
-            float32 and shared order, from which the error is taken.
-    """
-    found = []
-    for row in again:
-        old = [one for one in published if one[:4] == row[:4]]
-        error = _rounding(published, row.program, row.delta)
-        if not old or error is None:
-            raise errors.UserError(
-                f"{row.program} {row.arm}, delta {row.delta:g}, seed {row.seed}: not "
-                "among the published runs"
-            )
-        ratio = max(row.loss / old[0].loss, old[0].loss / row.loss)
-        left = [one.separated_at <= one.updates for one in (row, old[0])]
-        holds = row.sha256 == old[0].sha256 or (left[0] == left[1] and ratio <= error)
-        found.append(Agreement(row, old[0], error, holds))
-    return found
-
-
-def _rounding(rows: Sequence[Row], program: str, delta: float) -> float | None:
-    """Largest factor between the losses of two arms that differ in rounding alone."""
-    ratios = [
-        a.loss / b.loss
-        for a, b in zip(
-            _runs(rows, program, NULL, delta),
-            _runs(rows, program, CONTROL, delta),
-            strict=False,
-        )
-    ]
-    return max((max(r, 1 / r) for r in ratios), default=None)
 
 
 def summary(

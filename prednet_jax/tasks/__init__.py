@@ -1,8 +1,9 @@
-"""A network as one object: all that training, comparison and studies ask of it.
+"""Tasks: a network and how it is trained, as one object.
 
-A third network is one new file with a subclass of `Task`, which needs `init_params` and
-`outputs`; everything else has a default. It may lie outside this package: `train.py
---model` and `compare_backends.py --models` take an instance as `module:object`.
+Training, comparison and studies know a network through its `Task` only. A new network
+is one file with a subclass of `Task`. The subclass needs `init_params` and `outputs`;
+everything else has a default. The file may lie outside this package: `train.py --model`
+and `compare_backends.py --models` take an instance as `module:object`.
 """
 
 import importlib
@@ -27,7 +28,7 @@ NAMED = {
 
 
 def of(network: Network) -> Task:
-    """The task of a configuration; a task itself."""
+    """The task of a configuration; a task is returned as it is."""
     if isinstance(network, Task):
         return network
     for task, config in NAMED.values():
@@ -40,14 +41,14 @@ def of(network: Network) -> Task:
 
 
 def recorded(model: str, network: Mapping[str, Any]) -> Task:
-    """The task that a manifest names.
+    """The task that a run's manifest names.
 
     Args:
         model: `prednet`, `autoencoder` or `module:object`.
-        network: what `Task.network` gave.
+        network: the settings, as `Task.network` returned them.
 
     Raises:
-        UserError: the name is none of these.
+        UserError: there is no such task.
     """
     if model not in NAMED:
         return load(model)
@@ -57,15 +58,15 @@ def recorded(model: str, network: Mapping[str, Any]) -> Task:
 
 
 def load(name: str) -> Task:
-    """A task that was written elsewhere.
+    """Imports a task from outside this package.
 
     Args:
-        name: `module:object`; the module is looked for where Python looks, and in the
+        name: `module:object`; the module is searched for on Python's path and in the
             working directory.
 
     Raises:
-        UserError: there is no such module or object, or it is no `Task`. An error
-            inside the module is raised as it is.
+        UserError: there is no such module or object, or the object is not a `Task`. An
+            error inside the module is raised unchanged.
     """
     module, _, attribute = name.partition(":")
     accepted = f"expected {', '.join(NAMED)} or module:object, a prednet_jax.tasks.Task"

@@ -11,7 +11,7 @@ from prednet_jax.tasks.base import Configured
 
 
 class AutoencoderTask(Configured):
-    """A dense autoencoder. Its programs are those of every published result."""
+    """The dense autoencoder of `models.autoencoder`."""
 
     config: AutoencoderConfig
     name = "autoencoder"
@@ -41,6 +41,6 @@ class AutoencoderTask(Configured):
         return autoencoder.reconstruct(params, self.config, frames)
 
     def flags(self):
-        """The channels come from the images."""
+        """All settings but the channels, which come from the images."""
         found = (f for f in self.changed() if not f.startswith("--channels="))
         return (f"--model={self.name}", *found)

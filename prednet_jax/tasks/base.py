@@ -1,4 +1,4 @@
-"""What a network answers about itself: `Task`, the base class."""
+"""`Task`, the base class of every network that can be trained here."""
 
 import abc
 import dataclasses
@@ -18,7 +18,8 @@ class Adam(NamedTuple):
     """Settings of `optimizers.chainer_adam`.
 
     Attributes:
-        rate: learning rate, or a schedule of the update's number (from 0).
+        rate: learning rate, or a schedule: a function of the number of the update
+            (from 0).
         eps: added to sqrt(v).
     """
 
@@ -26,26 +27,27 @@ class Adam(NamedTuple):
     eps: float = 1e-8
 
     def at(self, update: int) -> float:
-        """Learning rate of an update, counted from 1."""
+        """Learning rate of an update; here updates count from 1."""
         return float(self.rate(update - 1)) if callable(self.rate) else self.rate
 
 
 class Task(abc.ABC):
     """A network and how it is trained.
 
-    An instance never changes and is hashable: programs are compiled once for each.
+    An instance is hashable and never changes: programs are compiled once per instance.
 
     Attributes:
-        name: name in tables and manifests, by which `named` or `load` finds it again.
-        frame: height, width and channels of its frames; channels are 1 or 3.
-        data: source of frames where none is asked for (`data.open_source`).
+        name: name in tables and manifests, by which `recorded` finds the task again.
+        frame: height, width and channels of its frames; 1 or 3 channels.
+        data: the default source of frames (`data.open_source`).
         windowed: whether an update sees a window of T transitions; False: one image,
-            which has no next frame. Stale targets cannot move a network of one image.
-        fresh_windows: whether each window starts from the zero state, as a sequence of
-            its own.
+            which has no next frame. Stale targets have no effect on one image.
+        fresh_windows: whether each window is a sequence of its own, which starts from
+            the zero state.
         warm_up: frames shown before the predictions that are kept as examples.
-        multiplications: of the forward pass of a frame, to estimate times; 0: unknown.
-        weights: numbers in the parameters, to estimate memory; 0: unknown.
+        multiplications: multiplications in the forward pass of one frame, to estimate
+            times; 0: unknown.
+        weights: count of numbers in the parameters, to estimate memory; 0: unknown.
     """
 
     name: str = ""
@@ -59,24 +61,24 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def init_params(self, key: jax.Array) -> dict:
-        """Fresh float32 parameters, nested dictionaries of arrays."""
+        """Draws float32 parameters: nested dictionaries of arrays."""
 
     def outputs(
         self, params: dict, carry: Any, frames: jax.Array, first: jax.Array
     ) -> tuple[jax.Array, Any]:
-        """Predictions of a window, and the state carried to the next.
+        """Predictions of a window, and the state carried to the next window.
 
         Args:
             params: the parameters.
-            carry: the state after the window before, as `initial_carry` makes it.
+            carry: the state after the window before; a tree like `initial_carry`'s.
             frames: `[T + 1, B, H, W, C]` in [0, 1]; frame 0 is the last one of the
-                window before, or a stand-in where `first`. `[1, B, H, W, C]` of a
-                network that is not windowed.
+                window before, or a stand-in if `first`. If not `windowed`:
+                `[1, B, H, W, C]`.
             first: boolean scalar, whether the window starts a sequence.
 
         Returns:
-            Predictions `[T, B, H, W, C]` of frames[1:] (of frames, where not
-            windowed), and the new state.
+            Predictions `[T, B, H, W, C]` of frames[1:] (if not `windowed`: of frames),
+            and the new state.
         """
         raise NotImplementedError(
             f"{type(self).__name__}: outputs, or loss and predict"
@@ -94,7 +96,18 @@ class Task(abc.ABC):
         first: jax.Array,
         method: Method,
     ) -> tuple[jax.Array, WindowResult]:
-        """What an update minimises: the squares of `outputs`, unless overridden."""
+        """The number that an update minimises, here `objectives.squares` of `outputs`.
+
+        Args:
+            params: the parameters.
+            carry: as in `outputs`.
+            frames: as in `outputs`.
+            first: as in `outputs`.
+            method: how the network is trained.
+
+        Returns:
+            The number, and a `WindowResult`.
+        """
         carry = objectives.cut(carry, first)
         predictions, carry = self.outputs(params, carry, frames, first)
         targets = frames[1:] if self.windowed else frames
@@ -108,10 +121,10 @@ class Task(abc.ABC):
         )
 
     def check(self, method: Method) -> None:
-        """Refuses a method that this network cannot be trained by.
+        """Refuses a method that this network cannot be trained with.
 
         Raises:
-            UserError: an option applies to PredNet alone.
+            UserError: an option applies to PredNet only.
         """
         for name in (
             "objective",
@@ -126,7 +139,7 @@ class Task(abc.ABC):
                 )
 
     def adam(self, updates: int) -> Adam:
-        """Adam as the network was published with, for a training of so many updates."""
+        """Settings of the published Adam, for a training of `updates` updates."""
         del updates
         return Adam()
 
@@ -136,38 +149,38 @@ class Task(abc.ABC):
         return optimizers.chainer_adam(rate, eps=eps)
 
     def predict(self, params: dict, frames: jax.Array) -> jax.Array:
-        """Predicts each of `[T, H, W, C]` before it is seen, from the zero state."""
+        """Predicts each frame of `[T, H, W, C]` before it is seen; starts from zero."""
         carry = self.initial_carry(1, frames.dtype)
         if self.windowed:
             frames = jnp.concatenate([frames[:1], frames])
         return self.outputs(params, carry, frames[:, None], jnp.asarray(True))[0][:, 0]
 
     def with_convolution(self, name: str, *, where: str | None = None) -> "Task":
-        """The same network with another convolution algorithm, if it has one to choose.
+        """The same network with another convolution algorithm, if it has a choice.
 
         Args:
-            name: of `config.CONVOLUTIONS`.
-            where: only if it is this one now; None: whatever it is.
+            name: the new algorithm, one of `config.CONVOLUTIONS`.
+            where: replace this algorithm only; None: replace any.
         """
         del name, where
         return self
 
     def network(self) -> dict[str, Any]:
-        """Its settings, for the manifest."""
+        """The network's settings, for the manifest."""
         return {}
 
     def algorithms(self, dtype: jnp.dtype) -> dict[str, str]:
-        """The algorithm of each convolution in this process, where it has a choice."""
+        """Algorithm of each convolution by name; empty if the network has no choice."""
         del dtype
         return {}
 
     def flags(self) -> tuple[str, ...]:
-        """Flags of `train.py` that name this very network."""
+        """Flags of `train.py` that select this network with these settings."""
         return (f"--model={self.name}",)
 
 
 class Configured(Task):
-    """A network of this package, which its configuration describes."""
+    """A network of this package: its configuration says all about it."""
 
     config: Any
 
@@ -187,7 +200,7 @@ class Configured(Task):
         return dataclasses.asdict(self.config)
 
     def changed(self, *, always: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Settings as flags of `train.py`: those named, and those off the default."""
+        """Flags of `train.py` for settings in `always` and those not at the default."""
         default = type(self.config)(**{n: getattr(self.config, n) for n in always})
         found = []
         for field in dataclasses.fields(self.config):

@@ -10,7 +10,7 @@ from prednet_jax.tasks.base import Adam, Configured
 
 
 class PredNetTask(Configured):
-    """PredNet. Its programs are those of every published result."""
+    """The PredNet of `models.prednet`."""
 
     config: PredNetConfig
     name = "prednet"
@@ -18,7 +18,7 @@ class PredNetTask(Configured):
     def __init__(self, config: PredNetConfig):
         super().__init__(config)
         self.frame = config.height, config.width, config.channels[0]
-        # Lotter's form was published with sequences of one window each.
+        # `lotter` was published with sequences of one window each.
         self.fresh_windows = config.variant == "lotter"
         self.multiplications = sum(
             conv.height
@@ -40,13 +40,13 @@ class PredNetTask(Configured):
         return prednet.initial_state(self.config, batch, dtype)
 
     def loss(self, params, carry, frames, first, method):
-        """`objectives.window_loss`, by default as the form was published."""
+        """`objectives.window_loss`, by default with the variant's published loss."""
         published = "errors" if self.config.variant == "lotter" else "squares"
         method = dataclasses.replace(method, objective=method.objective or published)
         return objectives.window_loss(params, self.config, carry, frames, first, method)
 
     def check(self, method):
-        """Takes every method that `objectives.window_loss` takes."""
+        """Accepts every method; `objectives.window_loss` checks it."""
 
     def adam(self, updates):
         """Chainer's Adam; for `lotter` Keras's, with its schedule."""
@@ -65,11 +65,11 @@ class PredNetTask(Configured):
         return PredNetTask(dataclasses.replace(self.config, convolution=name))
 
     def algorithms(self, dtype):
-        """What `convolution="auto"` means here."""
+        """The algorithm of each convolution; `auto` is resolved."""
         return prednet.algorithms(self.config, dtype)
 
     def flags(self):
-        """Sizes always, the rest where it is not the default."""
+        """Sizes always, other settings where they differ from the default."""
         sizes = ("channels", "height", "width")
         return (f"--model={self.name}", *self.changed(always=sizes))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prednet_jax import data, device, keys, records
+from prednet_jax import data, device, keys, provenance, records
 from prednet_jax import noise as noise_lib
 from prednet_jax.training.recipe import Prepared, Recipe
 
@@ -38,13 +38,13 @@ def make(
     spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
     algorithms = recipe.task.algorithms(recipe.dtype)
     return {
-        "git_commit": records.git_commit(Path(__file__).parent),
-        "versions": records.versions(),
+        "git_commit": provenance.git_commit(Path(__file__).parent),
+        "versions": provenance.versions(),
         "device": device.description(),
         "measured_parallelism": device.measured_parallelism(),
         "flags": dict(recipe.flags),
         "network": recipe.task.network(),
-        "environment": records.environment(),
+        "environment": provenance.environment(),
         "prng": keys.IMPLEMENTATION,
         **({"convolutions": algorithms} if algorithms else {}),
         "model": recipe.task.name,

@@ -97,7 +97,7 @@ ALTERED = {
     "no loss": (lines(lambda x: [y.replace("loss", "lost") for y in x]), "loss"),
     "another loss": (lines(lambda x: [y.replace("0.5", "0.4") for y in x]), "SHA-256"),
     "not ended": (manifest(final_params_sha256=None), "no final_params_sha256"),
-    "no flags": (manifest(flags=None), "no flags"),
+    "no flags": (manifest(flags=None), "flags are missing"),
     "another seed": (manifest(seed=7), "seed 7; expected"),
     "another model": (manifest(model="autoencoder"), "model 'autoencoder'; expected"),
     "another time": (manifest(measured_parallelism=9), "SHA-256"),
@@ -106,7 +106,10 @@ ALTERED = {
     "other weights": (other_weights, "expected final_params_sha256"),
     "torn weights": (torn(records.WEIGHTS), "expected weights of a run"),
     "torn manifest": (torn(records.MANIFEST), "expected a JSON file"),
-    "no receipt": (gone(receipts.RECEIPT), "receipt.json: none; expected that of"),
+    "no receipt": (
+        gone(receipts.RECEIPT),
+        "receipt.json: missing; expected the receipt of",
+    ),
     "no JSON receipt": (torn(receipts.RECEIPT), "expected a JSON file"),
 }
 

@@ -7,6 +7,7 @@ import pytest
 from prednet_jax import errors, records
 from prednet_jax.studies import study_tables, symmetric_runs
 from prednet_jax.studies import symmetric_findings as findings
+from prednet_jax.studies.symmetric_agreement import agreement
 from prednet_jax.studies.symmetric_findings import Row
 
 SEEDS = range(5)
@@ -116,7 +117,7 @@ def test_runs_made_again_agree_or_differ():
 
     def judged(**changes):
         again = tile._replace(**{"sha256": "new"} | changes)
-        return findings.agreement([again], rows)[0]
+        return agreement([again], rows)[0]
 
     assert judged(sha256="old", loss=9.0).holds  # Nothing else is looked at.
     assert judged(loss=1.09).holds

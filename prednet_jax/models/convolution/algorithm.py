@@ -1,4 +1,4 @@
-"""What a convolution algorithm is, and the pieces that several of them share."""
+"""The interface of a convolution algorithm, and pieces that several of them share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-# A kernel, or the parts of a transformed one.
+# A kernel in the form that its algorithm works with: an array, or a tree of arrays.
 Transformed = Any
 
 
@@ -18,15 +18,16 @@ class Algorithm:
     """One way to compute a convolution and its two gradients.
 
     Attributes:
-      transform: `(kernel, backward)` to the form in which `forward` multiplies with the
-        kernel, or `input_gradient` where `backward`.
-      forward: `(x, transformed)` to the output `[B, H, W, Co]`.
-      input_gradient: `(dz, transformed)` to the gradient of the input `[B, H, W, Ci]`.
-      filter_gradient: `(x, dz, k)` to the gradient of the kernel `[k, k, Ci, Co]`,
-        summed over images and space.
-      only_3x3: whether it can do no other filter size.
-      enlarges: whether it takes the input of an upsampled convolution before its x2
-        enlargement, and returns the gradient of that.
+      transform: `transform(kernel, backward)` prepares a kernel for `forward`, or if
+        `backward` for `input_gradient`.
+      forward: `forward(x, transformed)` is the output `[B, H, W, Co]`.
+      input_gradient: `input_gradient(dz, transformed)` is the gradient of the input,
+        `[B, H, W, Ci]`.
+      filter_gradient: `filter_gradient(x, dz, k)` is the gradient of the kernel,
+        `[k, k, Ci, Co]`, summed over images and space.
+      only_3x3: whether it works for filter size 3 only.
+      enlarges: whether x is the input of an upsampled convolution before its x2
+        enlargement; `input_gradient` then returns the gradient of that x.
       in_chunks: whether a long filter gradient is summed over chunks of images.
     """
 
@@ -45,9 +46,10 @@ def by_turning(
     transform: Callable[[jax.Array], Transformed] = lambda kernel: kernel,
     **properties: bool,
 ) -> Algorithm:
-    """An algorithm whose input gradient is its own convolution of dz.
+    """An algorithm whose input gradient is its own `forward`, applied to dz.
 
-    The kernel is turned by 180 degrees and its input and output channels are exchanged.
+    For that the kernel is turned by 180 degrees, with its input and output channels
+    exchanged.
     """
 
     def either(kernel: jax.Array, backward: bool) -> Transformed:
@@ -63,7 +65,7 @@ def by_turning(
 
 
 def of_enlarged(algorithm: Algorithm) -> Algorithm:
-    """The algorithm on the nearest-neighbour x2 enlargement of its input."""
+    """The same algorithm, applied to the nearest-neighbour x2 enlargement of x."""
 
     def input_gradient(dz: jax.Array, kernel: Transformed) -> jax.Array:
         dx = algorithm.input_gradient(dz, kernel)

@@ -1,8 +1,9 @@
 """The x2 enlargement of the input folded into the kernel: `folded`.
 
-A convolution of the nearest-neighbour enlargement is four 2x2 convolutions of the small
-map, one for each phase of the output: 16 taps at a quarter of the pixels instead of 9
-at all of them. The filter gradient is minimal filtering (`winograd.ENLARGED`).
+A 3x3 convolution of the nearest-neighbour enlargement equals four 2x2 convolutions of
+the small map, one per phase of the output (even or odd row, even or odd column): 4
+multiplications per output instead of 9. The filter gradient is minimal filtering
+(`winograd.ENLARGED`).
 """
 
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ def _transform(kernel: jax.Array, backward: bool) -> Transformed:
 def _forward(
     x: Float[Array, "B H W Ci"], kernel: Sequence[Sequence[jax.Array]]
 ) -> Float[Array, "B 2H 2W Co"]:
-    """Convolves the enlargement of x, which is not made, by the kernel's phases."""
+    """Convolves the enlargement of x phase by phase, without making it."""
     batch, height, width, _ = x.shape
     y = jnp.stack(
         [

@@ -1,7 +1,8 @@
-"""Convolutions by any algorithm of the table, with reverse rules of their own.
+"""Convolutions by any algorithm of the table, with custom reverse rules.
 
-The gradients are again fast algorithms, not transposed slices. Forward over reverse
-works (Hessian products); forward mode alone does not.
+The gradients use the algorithm's own functions; differentiating `forward` would give
+slow transposes of slices. Forward over reverse mode works (Hessian products), forward
+mode alone does not.
 """
 
 from collections.abc import Sequence
@@ -26,12 +27,12 @@ from prednet_jax.models.shapes import Convolution
 )
 @dataclass(frozen=True)
 class Prepared:
-    """A kernel in the form that its algorithm multiplies with.
+    """A kernel, transformed for its algorithm.
 
     Attributes:
-      forward: the (transformed) kernel of the convolution.
-      backward: the (transformed) kernel of the input gradient.
-      algorithm: what multiplies with them.
+      forward: the kernel as `algorithm.forward` takes it.
+      backward: the kernel as `algorithm.input_gradient` takes it.
+      algorithm: the algorithm.
     """
 
     forward: Transformed
@@ -54,10 +55,10 @@ def conv2d(
       upsampled: whether x is enlarged x2 first.
 
     Returns:
-      `[B, H, W, Co]`, twice the height and width where `upsampled`.
+      `[B, H, W, Co]`; if `upsampled`, of twice the height and width of x.
 
     Raises:
-      UserError: the algorithm cannot do this convolution.
+      UserError: the algorithm cannot compute this convolution.
     """
     scale = 2 if upsampled else 1
     shape = Convolution(
@@ -78,7 +79,7 @@ def _conv2d(x, kernel, algorithm):
 
 
 def _conv2d_fwd(x, kernel, algorithm):
-    # Not _conv2d itself: a rule that calls its own function has no forward mode.
+    # Not _conv2d: forward over reverse fails where a rule calls its own function.
     return _forward(x, algorithm.transform(kernel, False), algorithm), (x, kernel)
 
 
@@ -105,8 +106,8 @@ def apply_sum(
     """The sum of several convolutions with equal outputs; differentiable in xs.
 
     Args:
-      xs: an input for each kernel, at half the height and width where that was prepared
-        for upsampled ones.
+      xs: one input per kernel; of half the height and width where the algorithm
+        `enlarges`.
       prepared: the kernels.
     """
     first, *rest = (
@@ -116,7 +117,7 @@ def apply_sum(
 
 
 def side_by_side(x: jax.Array | tuple[jax.Array, ...]) -> jax.Array:
-    """One map from one or several, their channels after each other."""
+    """One map, or several maps concatenated along their channels."""
     if not isinstance(x, tuple):
         return x
     return x[0] if len(x) == 1 else jnp.concatenate(x, axis=-1)
@@ -128,7 +129,7 @@ def apply_tapped(
     prepared: tuple[Prepared, ...],
     tap: Float[Array, "B H W Co"],
 ) -> Float[Array, "B H W Co"]:
-    """`apply_sum`; the cotangent of `tap`, which is not read, is that of the output."""
+    """`apply_sum`, with the output's cotangent as the gradient of the unread `tap`."""
     return _apply_tapped_fwd(xs, prepared, tap)[0]
 
 
@@ -155,11 +156,12 @@ def filter_gradient(
     """The kernel's gradient, summed over N images (time and batch) and space.
 
     Args:
-      x: inputs `[N, H, W, Ci]`, or several whose channels follow each other.
-      dz: gradients of the outputs `[N, H, W, Co]`, twice as high and wide where the
-        input is enlarged.
+      x: inputs `[N, H, W, Ci]`, or several maps to be concatenated along their
+        channels.
+      dz: gradients of the outputs `[N, H, W, Co]`; of twice the height and width of x
+        where the algorithm `enlarges`.
       filter_size: odd k.
-      algorithm: what `table.find` returned.
+      algorithm: the algorithm, from `table.find`.
     """
     images, height, width, out_channels = dz.shape
     parts = x if isinstance(x, tuple) else (x,)
@@ -179,9 +181,10 @@ def filter_gradient(
 
 
 def _chunk(images: int, pixels: int) -> int:
-    """Images contracted at once: the transformed maps should stay in the cache.
+    """How many images to contract at once, so that their maps stay in the CPU's cache.
 
-    The largest divisor of the number of images with at most `CHUNK_PIXELS` pixels.
+    The largest divisor of `images` with which a chunk has at most `CHUNK_PIXELS`
+    pixels; at least 1.
     """
     fitting = [d for d in range(1, images + 1) if images % d == 0]
     return max([d for d in fitting if d * pixels <= thresholds.CHUNK_PIXELS], default=1)

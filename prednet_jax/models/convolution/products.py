@@ -1,8 +1,8 @@
 """Convolution as matrix products over shifted maps: `im2col` and `shifted`.
 
-`im2col` makes one product of all k k C values of a neighbourhood with the whole kernel
-(Chellapilla, Puri & Simard 2006, what Caffe and Chainer do); `shifted` adds k k
-products of C values, one for each tap of the kernel.
+`im2col` is one matrix product, of neighbourhoods of k k C values with the whole kernel
+(Chellapilla, Puri & Simard 2006; Caffe and Chainer do this). `shifted` adds k k
+products over C values, one per tap of the kernel.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from prednet_jax.models.convolution.wide import wide_filter_gradient
 
 
 def _shifts(x: jax.Array, filter_size: int) -> list[jax.Array]:
-    """The k k zero-padded shifts of the maps, in the order of the kernel's taps."""
+    """The k k shifted, zero-padded copies of the maps, in the order of the taps."""
     reach = filter_size // 2
     _, height, width, _ = x.shape
     padded = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)))

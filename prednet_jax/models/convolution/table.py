@@ -1,4 +1,4 @@
-"""The algorithms by name, and which of them runs a convolution."""
+"""The table of algorithms, and the choice of one for a convolution."""
 
 import functools
 
@@ -25,14 +25,15 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32) -> str:
-    """The name of the algorithm that runs a convolution in this process.
+    """The name of the algorithm that computes a convolution in this process.
 
     Args:
-      shape: its `algorithm` is checked; `auto` is chosen by `thresholds.fastest`.
-      dtype: of the maps and the kernel.
+      shape: the convolution; if its `algorithm` is `auto`, `thresholds.fastest`
+        chooses.
+      dtype: dtype of the maps and the kernel.
 
     Raises:
-      UserError: the algorithm is unknown, or not for this filter size or input.
+      UserError: the algorithm is unknown, or does not fit the filter size or input.
     """
     name, size = shape.algorithm, shape.filter_size
     if name == "auto":
@@ -55,7 +56,9 @@ def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32) -> str:
 
 
 def find(shape: Convolution, dtype: DTypeLike = jnp.float32) -> Algorithm:
-    """The algorithm that runs a convolution, for its input as it arrives.
+    """The algorithm that computes a convolution.
+
+    If the convolution is upsampled, the algorithm takes the input before enlargement.
 
     Raises:
       UserError: as `resolve`.
@@ -63,7 +66,7 @@ def find(shape: Convolution, dtype: DTypeLike = jnp.float32) -> Algorithm:
     return _for_input(resolve(shape, dtype), shape.upsampled)
 
 
-@functools.cache  # One object for each: compiled programs are found by it.
+@functools.cache  # JAX finds a compiled program again by the identity of the object.
 def _for_input(name: str, upsampled: bool) -> Algorithm:
     algorithm = ALGORITHMS[name]
     return of_enlarged(algorithm) if upsampled > algorithm.enlarges else algorithm

@@ -1,14 +1,14 @@
-"""XLA's convolution, and several neighbouring outputs at once: `direct` and `wide4`.
+"""XLA's convolution, and m neighbouring outputs at once: `xla`, `direct` and `wide4`.
 
-m outputs that lie side by side are further channels of one output: the kernel at m
-neighbouring places is a `[k, k + m - 1, in, m out]` kernel of stride m. That takes more
-multiplications, by (k + m - 1)/k, but the matrix product is wide enough for the
-processor's registers where channels are few.
+m outputs that lie side by side can be computed as further channels of one output. The
+kernel, placed at m neighbouring pixels, becomes a `[k, k + m - 1, in, m out]` kernel of
+stride m. This takes (k + m - 1)/k times as many multiplications, but with few channels
+only such a wide matrix product fills the processor's registers.
 
-The filter gradient gains as well: one product of the neighbourhoods of m outputs, k
-rows of k + m - 1 pixels, with the m outputs side by side. A pixel is copied
+The filter gradient can do the same: one product of the neighbourhoods of m outputs
+together, k rows of k + m - 1 pixels, with the m outputs. A pixel is then copied
 k (k + m - 1)/m times instead of k k. `direct` is XLA's convolution with this filter
-gradient for m = 2; `im2col` has it for m = 1.
+gradient for m = 2; `im2col` uses it with m = 1.
 """
 
 from functools import partial
@@ -21,7 +21,7 @@ from prednet_jax.models.convolution.algorithm import by_turning, contract, convo
 
 
 def _widen(kernel: jax.Array, m: int) -> jax.Array:
-    """The kernel at m neighbouring places: `[k, k + m - 1, in, m out]`."""
+    """The kernel placed at m neighbouring pixels: `[k, k + m - 1, in, m out]`."""
     places = [
         jnp.pad(kernel, ((0, 0), (i, m - 1 - i), (0, 0), (0, 0))) for i in range(m)
     ]
@@ -29,7 +29,7 @@ def _widen(kernel: jax.Array, m: int) -> jax.Array:
 
 
 def _wide(x: jax.Array, kernel: jax.Array, m: int) -> jax.Array:
-    """Convolves with a kernel of `_widen`, m outputs along the width at a step."""
+    """Convolves with a kernel of `_widen`: m outputs along the width per stride."""
     b, height, width, _ = x.shape
     reach = kernel.shape[0] // 2
     beyond = -width % m
@@ -40,14 +40,14 @@ def _wide(x: jax.Array, kernel: jax.Array, m: int) -> jax.Array:
 def wide_filter_gradient(
     x: jax.Array, dz: jax.Array, filter_size: int, m: int
 ) -> jax.Array:
-    """The gradient of `_widen`'s kernel, its m places summed: `[k, k, Ci, Co]`."""
+    """The filter gradient `[k, k, Ci, Co]`, computed for m outputs together."""
     k, reach = filter_size, filter_size // 2
     if k == 1:
-        m = 1  # A 1x1 neighbourhood has nothing to share.
+        m = 1  # The neighbourhoods of a 1x1 kernel do not overlap.
     images, height, width, inputs = x.shape
     blocks = -(-width // m)
     beyond = blocks * m - width
-    # A neighbourhood begins with a block of m pixels and ends in one of those after it.
+    # A neighbourhood begins with a block of m pixels and ends `after` blocks later.
     after = -(-(k - 1) // m)
     end = after * m + beyond - reach
     x = lax.pad(
@@ -70,7 +70,7 @@ def wide_filter_gradient(
 
 
 def _xla_filter_gradient(x: jax.Array, dz: jax.Array, filter_size: int) -> jax.Array:
-    """XLA's own, the transpose of its convolution."""
+    """XLA's own filter gradient, the transpose of its convolution."""
     shape = (filter_size, filter_size, x.shape[-1], dz.shape[-1])
     kernel = jax.ShapeDtypeStruct(shape, x.dtype)
     (gradient,) = jax.linear_transpose(lambda k: convolve(x, k), kernel)(dz)

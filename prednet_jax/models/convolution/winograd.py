@@ -1,23 +1,24 @@
 """Minimal filtering for 3x3 convolutions, Winograd's F(m, 3): `strip2` and `strip4`.
 
-F(m, 3) gives m outputs of a 3-tap correlation from m + 2 products instead of 3 m:
+F(m, 3) computes m outputs of a 3-tap correlation with m + 2 products instead of 3 m:
 
     y = A^T [ (G g) * (B^T d) ],   d: inputs, g: 3 taps, y: m outputs.
 
-It is used along the width alone: the products are m + 2 convolutions with 3x1 kernels,
-a saving of 1.5 (m = 2) or 2 (m = 4). Along both axes it would save 2.25 or 4, but the
-transforms touch three times the memory, lose precision and take longer to compile.
+It is used along the width only. The products are then m + 2 convolutions with 3x1
+kernels, fewer multiplications by a factor of 1.5 (m = 2) or 2 (m = 4). Along both axes
+the factor would be 2.25 or 4, but the transforms would touch three times the memory,
+lose precision and take longer to compile.
 
 The filter gradient is the transpose in the filter, along both axes,
 
     dg = G^T [(B^T d) * (A dy)] G,
 
-a contraction over tiles and images at once; F(2, 3) serves for both algorithms.
+one contraction over tiles and images. Both algorithms use F(2, 3) for it.
 
-A nearest-neighbour x2 enlarged input repeats every value, so that one of the four
-products of F(2, 3) vanishes: with d = (a, b, b, c) the rest are g0 (a - b),
-(g0 + g1 + g2) b and g2 (c - b), all at the small size (`ENLARGED`): 9 products instead
-of 36 for 2x2 outputs.
+An input that is enlarged x2 by its nearest neighbours repeats every value. One of the
+four products of F(2, 3) is then zero: with d = (a, b, b, c) the other three are
+g0 (a - b), (g0 + g1 + g2) b and g2 (c - b), all computed from the small map
+(`ENLARGED`). Along both axes 9 products replace 36 for 2x2 outputs.
 
 Source: Lavin & Gray, Fast Algorithms for Convolutional Neural Networks,
 arXiv 1509.09308, section 4. `ENLARGED` is derived here.
@@ -101,9 +102,9 @@ ENLARGED = Filtering(
 def _transform(
     kernel: Float[Array, "3 3 Ci Co"], f: Filtering
 ) -> list[Float[Array, "3 Ci Co"]]:
-    """The kernel transformed along the width, an array for each product.
+    """The kernel transformed along the width: one array per product.
 
-    Separate arrays, not a stack: within a scan a slice of a stack is a copy a step.
+    They are not stacked: within a scan every slice of a stack would be a copy per step.
     """
     return _combine(f.g, [kernel[:, j] for j in range(3)])
 
@@ -112,8 +113,8 @@ def _forward(
     x: Float[Array, "B H W Ci"], kernel: Sequence[Float[Array, "3 Ci Co"]], f: Filtering
 ) -> Float[Array, "B H W Co"]:
     """Convolves by f along the width and by XLA's convolution along the height."""
-    # Without the barriers XLA computes what feeds the transform (gates, errors) anew
-    # within each of its many outputs, which takes long to compile as well.
+    # Without the barriers XLA computes the inputs of the transform (gates, errors)
+    # again within each of its many outputs, and takes long to compile that.
     x = lax.optimization_barrier(x)
     batch, height, width, _ = x.shape
     products = [
@@ -128,11 +129,12 @@ def _forward(
 def filter_gradient(
     x: Float[Array, "N H W Ci"], dz: Float[Array, "N H2 W2 Co"], f: Filtering
 ) -> Float[Array, "3 3 Ci Co"]:
-    """The kernel's gradient: one contraction over N and space for each product.
+    """The kernel's gradient: one contraction over N and space per product.
 
     Args:
       x: inputs; `[N, H, W, Ci]`.
-      dz: gradients of the outputs; twice as high and wide as x where f is `ENLARGED`.
+      dz: gradients of the outputs; if f is `ENLARGED`, of twice the height and width of
+        x.
       f: `F2` or `ENLARGED`.
     """
     products = [
@@ -166,7 +168,7 @@ def _strip(f: Filtering) -> Algorithm:
 
 
 def _input_tiles(x: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
-    """B^T d: arrays whose `axis` runs over tiles, one a product."""
+    """B^T d: one array per product, whose `axis` runs over tiles."""
     tiles = -(-x.shape[axis] // f.stride)
     inputs = f.bt.shape[1]
     blocks = _blocks(
@@ -184,16 +186,16 @@ def _input_tiles(x: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
 
 
 def _output_tiles(dz: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
-    """A dy: arrays whose `axis` runs over tiles, one a product."""
+    """A dy: one array per product, whose `axis` runs over tiles."""
     outputs = f.at.shape[0]
     tiles = -(-dz.shape[axis] // outputs)
     return _combine(f.at.T, _blocks(dz, axis, outputs, before=0, tiles=tiles))
 
 
 def _blocks(x: jax.Array, axis: int, m: int, before: int, tiles: int) -> list:
-    """Pads `axis` with zeros to m * tiles and returns each m-th entry, m arrays."""
+    """Pads `axis` with zeros to m * tiles; array j of m has entries j, j + m, ..."""
     pads = [(0, 0, 0)] * x.ndim
-    # Negative at the end where the last tile needs none of the last entries.
+    # The padding at the end is negative where no tile needs the last entries.
     pads[axis] = (before, tiles * m - before - x.shape[axis], 0)
     shape = (*x.shape[:axis], tiles, m, *x.shape[axis + 1 :])
     x = lax.pad(x, jnp.zeros((), x.dtype), pads).reshape(shape)
@@ -201,7 +203,7 @@ def _blocks(x: jax.Array, axis: int, m: int, before: int, tiles: int) -> list:
 
 
 def _combine(matrix: np.ndarray, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Matrix times a vector of arrays, written as sums: XLA fuses each row."""
+    """The matrix times a vector of arrays, written as sums so that XLA fuses rows."""
     rows = []
     for row in matrix:
         terms = [

@@ -1,0 +1,145 @@
+"""Figures of the study's paper (docs/study): every seed as a dot, from records.
+
+A part that is not complete has no figure.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prednet_jax.report.dots import Panel, Row, draw
+from prednet_jax.statistics import MARGIN_FRACTION
+from prednet_jax.statistics.losses import match
+from prednet_jax.studies import judgement, study_tables, symmetric_findings
+from prednet_jax.studies.parts import PARTS
+from prednet_jax.studies.symmetric_findings import Effect
+
+GREY, BLUE, ORANGE, GREEN, SKY = "#626a73", "#0072B2", "#D55E00", "#009E73", "#56B4E9"
+_ARMS = {"float32": GREY, "float64": GREEN, "shared": SKY, "tile": BLUE, "run": ORANGE}
+
+
+def figures(
+    folder: Path, verdicts: Mapping[str, Mapping[str, Any]]
+) -> dict[str, bytes]:
+    """All figures of the paper by the name of their file.
+
+    Args:
+        folder: results/study.
+        verdicts: of `study_tables.verdict_files`.
+    """
+    made = {}
+    rows = symmetric_findings.read(folder / study_tables.SADDLE / "runs.csv")
+    if len(rows) == study_tables.SADDLE_RUNS:
+        found = symmetric_findings.effects(rows)
+        for program in ("symmetric", "ordinary"):
+            made[f"saddle_{program}.svg"] = saddle(found, program, rows[0].updates)
+    if verdicts:
+        made["contrasts.svg"] = contrasts(verdicts["verdict.json"])
+    for name, part in PARTS.items():
+        found_seeds = judgement.read(part, folder / name)
+        if name != "C" and len(found_seeds) == len(part.seeds):
+            made[f"part_{name}.svg"] = against_control(name, found_seeds)
+    return made
+
+
+def saddle(found: Sequence[Effect], program: str, updates: int) -> bytes:
+    """Part A: when twins separated and what loss they ended at, for every seed."""
+    shown = [effect for effect in found if effect.program == program]
+    losses = [loss for effect in shown for loss in effect.over_control]
+    low, high = min(losses), max(losses)
+    panels = (
+        Panel("update of separation", 0, updates + 1, range(0, updates + 1, 1000)),
+        Panel(
+            "final loss over float32's at the same delta",
+            min(low, 0.2),
+            max(high, 1.2),
+            [tick for tick in (0.25, 0.5, 1, 1.5, 2, 2.5) if tick <= max(high, 1.2)],
+            band=(1 - MARGIN_FRACTION, 1 + MARGIN_FRACTION),
+        ),
+    )
+    rows = [
+        Row(
+            f"delta {effect.delta:g}, {effect.arm}",
+            _ARMS[effect.arm],
+            (effect.separated_at, effect.over_control),
+        )
+        for effect in shown
+    ]
+    alt = f"Part A, {program} program: a dot per seed; the right end means never."
+    return draw(alt, panels, rows)
+
+
+def contrasts(record: Mapping[str, Any]) -> bytes:
+    """Part C: the difference of every seed in per cent, with the mean's interval."""
+    arms = record["losses"][judgement.MODEL]
+    asked = len(judgement.QUESTIONS)
+    rows = [
+        _difference(
+            arms,
+            (one["treatment"], one["control"]),
+            BLUE if place < asked else GREY,
+            (one["ci_low"], one["ci_high"]),
+        )
+        for place, one in enumerate(record["contrasts"])
+    ]
+    return _differences("Part C: difference of every seed from the control", rows)
+
+
+def against_control(name: str, found: Sequence[Mapping[str, Any]]) -> bytes:
+    """Another part: the difference of every seed in per cent."""
+    arms = judgement.losses(found, judgement.PRIMARY)[judgement.MODEL]
+    rows = [
+        _difference(
+            arms,
+            (str(one.result.treatment), str(one.result.control)),
+            BLUE,
+            (one.result.ci_low, one.result.ci_high),
+        )
+        for one in judgement.against_control(found)
+    ]
+    return _differences(f"Part {name}: difference of every seed from its control", rows)
+
+
+def _difference(
+    arms: Mapping[str, Any],
+    pair: tuple[str, str],
+    colour: str,
+    interval: tuple[float | None, float | None],
+) -> Row:
+    """Seeds and interval in per cent of the control's mean."""
+    matched = match(arms, *pair)
+    scale = 100 / matched.control.mean()
+    low, high = interval
+    known = low is not None and high is not None and np.isfinite([low, high]).all()
+    return Row(
+        " - ".join(pair),
+        colour,
+        [(scale * (matched.treatment - matched.control)).tolist()],
+        [(scale * low, scale * high) if known else None],
+    )
+
+
+def _differences(alt: str, rows: Sequence[Row]) -> bytes:
+    """One panel, wide enough for all but the arms that are far away."""
+    margin = 100 * MARGIN_FRACTION
+    reach = 2 * margin
+    spreads = sorted(max(map(abs, row.values[0])) for row in rows)
+    # Twice the middle arm's largest: stale targets would press the others to a line.
+    reach = float(np.ceil(max(reach, 2 * spreads[len(spreads) // 2])))
+    panel = Panel(
+        "difference, % of the control's mean loss",
+        -reach,
+        reach,
+        tuple(_ticks(reach)),
+        band=(-margin, margin),
+    )
+    said = f"{alt}. Grey zone: counts as none. Triangles: beyond the ends."
+    return draw(said, [panel], rows)
+
+
+def _ticks(reach: float) -> Iterator[float]:
+    step = 10.0 ** np.floor(np.log10(reach))
+    step *= 0.5 if reach < 2 * step else 1 if reach < 5 * step else 2
+    yield from (np.arange(-(reach // step), reach // step + 1) * step).tolist()
