@@ -112,7 +112,6 @@ EXTRAS = {
     "scipy": "study",
     "skimage": "data",
     "sklearn": "data",
-    "statsmodels": "study",
     "tensorflow_datasets": "data",
 }
 
