@@ -4,16 +4,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+EXTRAS ?=
 # Tests and lint share the machine: two workers on two cores.
 WORKERS ?= 2
 # Memory in pages of 2 MiB, which the C library reads when a process starts: XLA takes
 # fresh memory for a program's temporaries at every call.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup compare chainer chainer-bisect transplant test test-default-flags soak \
-  fuzz bench docs study-again tables lint lock clean
+.PHONY: setup compare chainer chainer-bisect transplant test test-default-flags \
+  test-versions soak fuzz bench docs study-again tables lint lock clean
 
-setup: $(STAMP)
+# EXTRAS=cuda adds what JAX needs on an NVIDIA GPU, at the pinned version of JAX.
+setup: $(STAMP) $(if $(EXTRAS),$(VENV)/.extras-$(EXTRAS))
+
+$(VENV)/.extras-%: $(STAMP)
+	sed -n '/^[a-z]/s/ \\$$//p' requirements.lock > $(VENV)/constraints.txt
+	$(BIN)/python -m pip install --quiet --no-build-isolation \
+	  --constraint $(VENV)/constraints.txt --editable ".[$*]"
+	@touch $@
 
 $(STAMP): requirements.lock setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "Python %d.%d found; 3.11 or newer is needed (set PYTHON=...)" % v)'
@@ -89,6 +97,11 @@ test-default-flags: setup
 # program of JAX's own harnesses.
 soak: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
+
+# Wheel and source distribution under Python 3.11 to 3.13, where found, without extras and
+# with each; then the numerical tests on the newest. Environments of its own, .venv-*.
+test-versions: setup
+	$(BIN)/python tools/versions.py --tests $(ARGS)
 
 # Broken files, texts and flags by the hundred thousand in one process, then whole
 # commands. FUZZ: thousands of inputs; COMMANDS: commands.

@@ -16,6 +16,8 @@ from typing import Any
 
 from absl import app, flags, logging
 
+from prednet_jax.errors import missing_extra
+
 FLAGS = flags.FLAGS
 
 
@@ -23,6 +25,21 @@ def run(main: Callable[[list[str]], None]) -> None:
     """Runs a script's main."""
     logging.set_verbosity(logging.WARNING)
     app.run(_guarded(main), flags_parser=_parse)
+
+
+def _import_failed(kind: type, error: BaseException, trace: Any) -> None:
+    """Ends a script whose own imports lack a package of an extra."""
+    said = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+    if said is None:
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(f"{_program()}: {said}", file=sys.stderr, flush=True)
+    # Python would end with status 1 after this hook.
+    os._exit(2)
+
+
+# Scripts import this module first.
+sys.excepthook = _import_failed
 
 
 def _guarded(main: Callable) -> Callable:
@@ -40,6 +57,11 @@ def _guarded(main: Callable) -> Callable:
             fail(error)
         except RunError as error:
             fail(error, status=1)
+        except ModuleNotFoundError as error:
+            said = missing_extra(error)
+            if said is None:
+                raise
+            fail(said)
         except (MemoryError, OSError, RuntimeError) as error:
             used_up = _used_up(error)
             if used_up is None:

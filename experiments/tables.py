@@ -32,6 +32,9 @@ def tables() -> dict[str, str]:
         **along_tables.blocks(STUDY / "F"),
         "verdict-rates": make.verdict_rates(_statistics("verdict_rates")),
         "interval-coverage": make.interval_coverage(_statistics("coverage")),
+        "preset-quick": make.learning_curves(
+            _rows.read(PUBLISHED / "preset_quick.csv")
+        ),
         "comparison": make.comparison(_published("verdict.json")),
         "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
         "noise-cost": noise_tables.noise_cost(_published("noise_cost.json")),

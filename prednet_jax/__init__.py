@@ -66,7 +66,15 @@ _DEFINED_IN = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'prednet_jax' has no attribute {name!r}")
-    module = importlib.import_module(f"prednet_jax.{_DEFINED_IN.get(name, name)}")
+    try:
+        module = importlib.import_module(f"prednet_jax.{_DEFINED_IN.get(name, name)}")
+    except ModuleNotFoundError as error:
+        from prednet_jax.errors import missing_extra
+
+        said = missing_extra(error)
+        if said is None:
+            raise
+        raise ModuleNotFoundError(said, name=error.name) from error
     found = getattr(module, name) if name in _DEFINED_IN else module
     globals()[name] = found
     return found

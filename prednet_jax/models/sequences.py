@@ -55,16 +55,16 @@ def predict_sequence(
         )
     if extrapolate_from is not None:
         whole("extrapolate_from", extrapolate_from, 1)
-    frames = np.asarray(frames)
-    total = len(frames)
+    host = np.asarray(frames)
+    total = len(host)
     unseen_from = total if extrapolate_from is None else extrapolate_from
     run = _program(config, tuple(maps))
-    state = prednet.initial_state(config, 1, frames.dtype)
+    state = prednet.initial_state(config, 1, host.dtype)
     parts = []
     for begin in range(0, total, CHUNK):
         places = np.minimum(np.arange(begin, begin + CHUNK), total - 1)
         left = np.int32(unseen_from - begin)
-        state, found = run(params, state, frames[places][:, None], left)
+        state, found = run(params, state, host[places][:, None], left)
         parts.append(jax.device_get(found))
     joined = {
         name: np.concatenate([part[name] for part in parts])[:total, 0]

@@ -34,6 +34,25 @@ def comparison(verdict: Mapping[str, Any]) -> str:
     return markdown(head, rows)
 
 
+def learning_curves(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Loss over that of copying the last frame, a row per number of updates.
+
+    Args:
+        rows: of the file that `experiments/learning_curve.py` wrote.
+    """
+    seeds = sorted({int(row["seed"]) for row in rows})
+    cells: dict[int, dict[int, str]] = {}
+    for row in rows:
+        ratio = float(row["loss"]) / float(row["copy_last_frame_loss"])
+        cells.setdefault(int(row["update"]), {})[int(row["seed"])] = f"{ratio:.2f}"
+    head = ["updates", *(f"seed {seed}" for seed in seeds)]
+    lines = [
+        [f"{update}", *(of.get(seed, "") for seed in seeds)]
+        for update, of in sorted(cells.items())
+    ]
+    return markdown(head, lines, numbers=len(head))
+
+
 def verdict_rates(records: Sequence[Mapping[str, Any]]) -> str:
     """Rates of the verdicts in percent, a row per truth.
 

@@ -72,7 +72,7 @@ class Progress:
         self._total, self._done = total, done
         self._recent: deque[tuple[float, float | None]] = deque(maxlen=_RECENT)
         self._began = self._said = time.monotonic()
-        self._since = done
+        self._since: int | None = None
         self._lines = shown and not sys.stderr.isatty()
         self._bar: Any = None
         if shown and not self._lines:
@@ -94,7 +94,9 @@ class Progress:
             self._bar.set_postfix_str(self._reached(), refresh=False)
             self._bar.update()
         now = time.monotonic()
-        if self._lines and now - self._said >= self._seconds:
+        if self._since is None:  # The first step compiles, and is no measure.
+            self._since, self._began, self._said = self._done, now, now
+        elif self._lines and now - self._said >= self._seconds:
             self._said = now
             rate = (self._done - self._since) / (now - self._began)
             left = (self._total - self._done) / rate

@@ -30,7 +30,7 @@ def test_digits_are_scikit_learn_s():
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch):
     digits.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match=r"pip install 'scikit-learn>=1\.5'"):
+    with pytest.raises(DataError, match=r"needs scikit-learn.*prednet-jax\[data\]"):
         digits()
 
 

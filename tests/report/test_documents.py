@@ -79,3 +79,17 @@ def test_a_wrong_kernel_that_passes_is_shown():
     assert "with a dropped term | caught | passes |" in made
     assert "with another order | passes | passes |" in made
     assert "| 95% | 9 of 10 |" in made
+
+
+def test_a_learning_curve_is_the_loss_over_that_of_copying():
+    rows = [
+        {"seed": s, "update": u, "loss": loss, "copy_last_frame_loss": "0.002"}
+        for s, u, loss in (
+            ("1", "500", ".004"),
+            ("0", "500", ".003"),
+            ("0", "1000", ".001"),
+        )
+    ]
+    made = document_tables.learning_curves(rows).splitlines()
+    assert made[0] == "| updates | seed 0 | seed 1 |"
+    assert made[2:] == ["| 500 | 1.50 | 2.00 |", "| 1000 | 0.50 |  |"]

@@ -32,13 +32,15 @@ def stderr(monkeypatch):
 def test_a_pipe_gets_whole_lines_now_and_then(stderr):
     pipe = stderr(io.StringIO())
     often = Progress("prednet seed 0", 40, 10, seconds=0)
-    often.update(record(11))
+    often.update(record(11))  # It compiles: nothing is said of its rate.
+    often.update(record(12))
     seldom = Progress("prednet seed 1", 40, seconds=1000)
     seldom.update(record(1))
+    seldom.update(record(2))
     often.close()
     (line,) = pipe.getvalue().splitlines()
     pattern = (
-        r"prednet seed 0: update 11 of 40, [\d.e+]+ a second, \d+ s left, "
+        r"prednet seed 0: update 12 of 40, [\d.e+]+ a second, \d+ s left, "
         r"loss 0.02000 \(2.00 of copying\)"
     )
     assert re.fullmatch(pattern, line)
@@ -61,11 +63,15 @@ def test_a_terminal_gets_a_bar_and_no_message_is_glued_to_it(stderr):
 
 def test_images_and_other_loops_have_no_ratio(stderr):
     pipe = stderr(io.StringIO())
-    Progress("autoencoder", 4, seconds=0).update(record(1, copied=None))
-    Progress("programs", 4, unit="program", seconds=0).update()
+    images = Progress("autoencoder", 4, seconds=0)
+    programs = Progress("programs", 4, unit="program", seconds=0)
+    for update in (1, 2):
+        images.update(record(update, copied=None))
+    for _ in range(2):
+        programs.update()
     first, second = pipe.getvalue().splitlines()
     assert first.endswith("loss 0.02000")
-    assert second.startswith("programs: program 1 of 4")
+    assert second.startswith("programs: program 2 of 4")
 
 
 def test_nothing_is_said_where_nothing_is_wanted(stderr):

@@ -1,5 +1,8 @@
 """A loop of one's own: compiled once, and the same numbers as the scripts' loop."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,8 +79,6 @@ def test_nothing_is_compiled_again(params, compiled):
     state, _ = trainer.step(state, *shown)
     trainer.evaluate(params, VIDEO, window=5)
     train_windows(params, CONFIG, VIDEO, window=5)
-    spec = noise.parse("ulp")
-    train_windows(params, CONFIG, VIDEO[:10], window=5, noise=spec)
     assert compiled  # The listener hears.
     compiled.clear()
     trainer.step(state._replace(update=1), shown[0], True)
@@ -86,8 +87,9 @@ def test_nothing_is_compiled_again(params, compiled):
     Trainer(CONFIG, optimizers.chainer_adam(1e-3)).step(state, *shown)
     train_windows(params, CONFIG, VIDEO[:12], window=5)
     train_windows(params, CONFIG, jax.device_put(VIDEO), window=5)
-    train_windows(params, CONFIG, VIDEO, window=5, noise=noise.parse("ulp"))
     assert compiled == []
+    noisy = [Trainer(CONFIG, noise=noise.parse("ulp")).program for _ in range(2)]
+    assert noisy[0] is noisy[1] is not trainer.program
     # It is the settings that decide.
     Trainer(CONFIG, optimizers.chainer_adam(1e-2)).step(state, *shown)
     assert compiled
@@ -144,3 +146,9 @@ def test_bad_streams_are_named(call, message):
 def test_a_method_that_does_not_fit_is_refused_at_once():
     with pytest.raises(ValueError, match="applies to prednet"):
         Trainer(AutoencoderConfig(), method=Method(objective="errors"))
+
+
+def test_the_example_of_the_documents_runs(capsys):
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], {})
+    assert float(capsys.readouterr().out) > 0
