@@ -66,19 +66,30 @@ def _comparison(verdict: Record) -> Rows:
             if one.get("role") not in ("treatment", "stale"):
                 continue
             what = "stale targets" if one["role"] == "stale" else "random order of sums"
-            figure = "0, bit for bit"
-            if not identical(one):
-                mean, low, high = (
-                    f"{100 * (relative(one, name) or 0):+.2f}"
-                    for name in ("mean_difference", "ci_low", "ci_high")
-                )
-                figure = f"{mean} % [{low}, {high}], {one['verdict']}"
             rows.append(
-                (f"{display_name(model)}, loss with {what}", figure, "`make compare`")
+                (
+                    f"{display_name(model)}, loss with {what}",
+                    _effect(one),
+                    "`make compare`",
+                )
             )
         question = f"{display_name(model)}: does noise help, by the rule?"
         rows.append((question, f"**{word}**", "`make compare`"))
     return rows
+
+
+def _effect(one: Record) -> str:
+    """A difference in percent of the control's loss, with interval and finding."""
+    if identical(one):
+        return "0, bit for bit"
+    mean, low, high = (
+        100 * (relative(one, name) or 0)
+        for name in ("mean_difference", "ci_low", "ci_high")
+    )
+    # The ends get the decimals of the mean's two digits.
+    said = significant(mean, 2, sign=True)
+    places = len(said.partition(".")[2])
+    return f"{said} % [{low:+.{places}f}, {high:+.{places}f}], {one['verdict']}"
 
 
 def _gradient(records: Mapping[str, Record]) -> Rows:

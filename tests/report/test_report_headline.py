@@ -31,7 +31,7 @@ def test_each_row_has_its_figure_and_its_command(verdict):
     lines = table.splitlines()
     assert "| 2 of 3 seeds |" in lines[2]
     assert "| 3 of 3 seeds |" in lines[3]
-    assert any("PredNet, loss with stale targets | +32." in line for line in lines)
+    assert any("PredNet, loss with stale targets | +32 % [" in line for line in lines)
     assert "stale targets | 0, bit for bit | `make compare`" in table
     assert "| **refuted** | `make compare` |" in table
     assert "| 3.1e-08 to 6.3e-08 | `experiments/gradient_noise.py` |" in table
