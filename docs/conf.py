@@ -16,7 +16,10 @@ extensions = [
 exclude_patterns = ["_build"]
 html_theme = "sphinx_book_theme"
 html_title = "prednet_jax"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+# A block without a language is a command or its output.
+highlight_language = "none"
 html_theme_options = {"show_toc_level": 2, "use_download_button": False}
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath", "colon_fence"]

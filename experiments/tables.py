@@ -15,7 +15,7 @@ import chainer_tables
 
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
-from prednet_jax.report import documents, noise_tables
+from prednet_jax.report import documents, headline, noise_tables, speed
 from prednet_jax.studies import along_tables, study_figures, study_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +37,16 @@ def tables() -> dict[str, str]:
         ),
         "comparison": make.comparison(_published("verdict.json")),
         "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
+        "headline": headline.headline(
+            chainer_tables.read("interventions_full"),
+            _published("verdict.json"),
+            _gradients(),
+            _published("saddle_escape.json"),
+            _published("noise_cost.json"),
+        ),
+        "backends": _backends(),
+        "saddles": make.saddles(_published("saddle_escape.json")),
+        "curvature": make.curvature(_published("probe_curvature.json")),
         "noise-cost": noise_tables.noise_cost(_published("noise_cost.json")),
         "noise-cost-160x120": noise_tables.noise_cost(
             _published("noise_cost_160x120.json")
@@ -49,12 +59,7 @@ def tables() -> dict[str, str]:
         ),
         "noise-tools": noise_tables.tools_cost(_published("noise_tools.json")),
         "noise-accuracy": noise_tables.accuracy(_published("noise_accuracy.json")),
-        "gradient-noise": noise_tables.gradient_noise(
-            {
-                "PredNet": _published("gradient_noise_prednet.json"),
-                "autoencoder": _published("gradient_noise_autoencoder.json"),
-            }
-        ),
+        "gradient-noise": noise_tables.gradient_noise(_gradients()),
     }
 
 
@@ -70,6 +75,20 @@ def figures() -> dict[Path, bytes]:
 @functools.cache
 def _study_verdicts() -> dict[str, dict]:
     return study_tables.verdict_files(STUDY, _published("verdict.json"))
+
+
+def _backends() -> str:
+    """The table of the suite `backends`, or that it was not measured."""
+    found = speed.load(PUBLISHED)
+    return chainer_tables.NOT_MEASURED if found is None else speed.markdown_table(found)
+
+
+def _gradients() -> dict[str, dict]:
+    """What gradient_noise.py recorded, by network."""
+    return {
+        "PredNet": _published("gradient_noise_prednet.json"),
+        "autoencoder": _published("gradient_noise_autoencoder.json"),
+    }
 
 
 def _statistics(name: str) -> list[dict]:

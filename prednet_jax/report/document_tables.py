@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prednet_jax.report.documents import markdown
+from prednet_jax.report.numbers import MISSING, significant
 from prednet_jax.report.results import contrasts
 from prednet_jax.report.tables import text_row
 
@@ -109,3 +110,60 @@ def hostile_inputs(record: Mapping[str, Any]) -> str:
             )
         )
     return markdown(("input", "status", "what it says", "as it should"), rows)
+
+
+def saddles(record: Mapping[str, Any]) -> str:
+    """Runs that have not passed every saddle, a row per group of runs.
+
+    Args:
+        record: what `experiments/saddle_escape.py` wrote.
+    """
+    head = ("function", "optimizer", "precision", "form", "noise", "not past all")
+    rows = [
+        (
+            *(group[name].replace("_", " ") for name in head[:4]),
+            "none" if group["noise"] == "none" else f"`{group['noise']}`",
+            f"{group['arrived'].count(False)} of {len(group['arrived'])}",
+        )
+        for group in record["groups"]
+    ]
+    return _with_command(markdown(head, rows), record)
+
+
+def curvature(record: Mapping[str, Any]) -> str:
+    """Extreme eigenvalues along training and what noise could save, a row per stop.
+
+    Args:
+        record: what `experiments/probe_curvature.py` wrote.
+    """
+    head = (
+        "network",
+        "update",
+        "loss",
+        "lowest, raw",
+        "highest, raw",
+        "lowest, Adam",
+        "highest, Adam",
+        "negative",
+        "noise for one update",
+    )
+    rows = []
+    for row in record["rows"]:
+        raw, scaled = row["raw"], row["preconditioned"]
+        values = (raw["lowest"], raw["highest"], scaled["lowest"], scaled["highest"])
+        escape = row["escape"]
+        rows.append(
+            (
+                row["model"],
+                str(row["update"]),
+                significant(row["loss"]),
+                *(significant(value) for value in values),
+                "proved" if scaled["negative_curvature_proved"] else "not found",
+                significant(escape["noise_for_one_update"], 2) if escape else MISSING,
+            )
+        )
+    return _with_command(markdown(head, rows), record)
+
+
+def _with_command(table: str, record: Mapping[str, Any]) -> str:
+    return f"{table}\n\n```\n{record['command']}\n```"
