@@ -91,12 +91,15 @@ ALTERED = {
     "doubled": (lines(lambda x: x + x), "line 6: update 1; expected 6"),
     "out of order": (lines(lambda x: x[::-1]), "line 1: update 5; expected 1"),
     "one line twice": (lines(lambda x: x[:1] + x[:1] + x[2:]), "line 2: update 1"),
-    "NaN": (lines(lambda x: [y.replace("0.5", "NaN") for y in x]), "NaN; what is not"),
+    "NaN": (
+        lines(lambda x: [y.replace("0.5", "NaN") for y in x]),
+        "NaN; expected null",
+    ),
     "text": (lines(lambda x: [y.replace("0.5", '"a"') for y in x]), "loss 'a'"),
     "no object": (lines(lambda x: ["3", *x[1:]]), "line 1: update 3"),
     "no loss": (lines(lambda x: [y.replace("loss", "lost") for y in x]), "loss"),
     "another loss": (lines(lambda x: [y.replace("0.5", "0.4") for y in x]), "SHA-256"),
-    "not ended": (manifest(final_params_sha256=None), "no final_params_sha256"),
+    "not ended": (manifest(final_params_sha256=None), "final_params_sha256 is missing"),
     "no flags": (manifest(flags=None), "flags are missing"),
     "another seed": (manifest(seed=7), "seed 7; expected"),
     "another model": (manifest(model="autoencoder"), "model 'autoencoder'; expected"),
@@ -106,7 +109,10 @@ ALTERED = {
     "other weights": (other_weights, "expected final_params_sha256"),
     "torn weights": (torn(records.WEIGHTS), "expected weights of a run"),
     "torn manifest": (torn(records.MANIFEST), "expected a JSON file"),
-    "no receipt": (gone(receipts.RECEIPT), "receipt.json: missing; expected the receipt of"),
+    "no receipt": (
+        gone(receipts.RECEIPT),
+        "receipt.json: missing; expected the receipt of",
+    ),
     "no JSON receipt": (torn(receipts.RECEIPT), "expected a JSON file"),
 }
 
