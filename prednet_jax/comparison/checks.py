@@ -59,7 +59,11 @@ def _check_source(plan: Plan, task: Task) -> None:
     height, width, channels = task.frame
     try:
         source = data.open_source(
-            plan.data_of(task), height=height, width=width, channels=channels
+            plan.data_of(task),
+            height=height,
+            width=width,
+            channels=channels,
+            allow_outside=plan.allow_outside,
         )
         loop.frame_schedule(
             task, source, window=plan.window, updates=plan.updates_of(task)

@@ -28,6 +28,7 @@ class Plan:
         tasks: the networks, each name once.
         data: frames of networks that see windows; None: each one's own.
         images: images of networks that see one per update; None: each one's own.
+        allow_outside: whether text lists may name files outside their own folders.
         window: transitions per update.
         updates: updates of networks that see windows.
         image_updates: updates of networks that see images.
@@ -42,6 +43,7 @@ class Plan:
     tasks: tuple[Task, ...]
     data: str | None = None
     images: str | None = None
+    allow_outside: bool = False
     window: int = 10
     updates: int = 400
     image_updates: int = 500
@@ -68,6 +70,8 @@ class Plan:
         ]
         if task.windowed:
             found.append(f"--window={self.window}")
+        if self.allow_outside:
+            found.append("--allow_outside=true")
         if draw:
             found.append(f"--draw={draw}")
         return tuple(found)
