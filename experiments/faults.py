@@ -1,11 +1,13 @@
 """Tries what may happen to a training, as the tests do, and records what did happen.
 
-    python experiments/faults.py              (minutes)
-    python experiments/faults.py --slow       (as published; half an hour or more)
+    python experiments/faults.py --of=training            (minutes)
+    python experiments/faults.py --of=training --slow     (as published; longer)
+    python experiments/faults.py --of=sweeps --slow
 
 A fault is a test with the mark `fault`: what happened, and what was done. What must
-hold is its docstring. Writes a JSON record, of which `experiments/tables.py` makes the
-table of docs/reliability.md. Ends with status 1 if something did not hold.
+hold is its docstring. Writes its part of a JSON record, of which
+`experiments/tables.py` makes a table of docs/reliability.md. Ends with status 1 if
+something did not hold.
 """
 
 import inspect
@@ -20,22 +22,27 @@ from prednet_jax import device, records
 
 FLAGS = flags.FLAGS
 ROOT = Path(__file__).resolve().parent.parent
-# In the order of the table.
-FILES = (
-    "tests/experiments/test_train_kills.py",
-    "tests/experiments/test_train_resume.py",
-    "tests/experiments/test_train_faults.py",
-    "tests/training/test_checkpoints.py",
-    "tests/training/test_guards.py",
-    "tests/test_locks.py",
-    "tests/files/test_big_inputs.py",
-    "tests/comparison/test_execution.py",
-    "tests/comparison/test_receipts.py",
-    "tests/experiments/test_compare_backends.py",
-    "tests/comparison/test_on_ray.py",
-    "tests/experiments/test_sweep.py",
-)
-flags.DEFINE_list("tests", FILES, "Files of tests.")
+# In the order of the tables.
+FILES = {
+    "training": (
+        "tests/experiments/test_train_kills.py",
+        "tests/experiments/test_train_resume.py",
+        "tests/experiments/test_train_faults.py",
+        "tests/training/test_checkpoints.py",
+        "tests/training/test_guards.py",
+        "tests/test_locks.py",
+        "tests/files/test_big_inputs.py",
+    ),
+    "sweeps": (
+        "tests/comparison/test_execution.py",
+        "tests/comparison/test_receipts.py",
+        "tests/experiments/test_compare_backends.py",
+        "tests/comparison/test_on_ray.py",
+        "tests/experiments/test_sweep.py",
+    ),
+}
+flags.DEFINE_enum("of", "training", list(FILES), "What happens to what.")
+flags.DEFINE_list("tests", None, "Files of tests; default: those of --of.")
 flags.DEFINE_bool("slow", False, "Also those that `make soak` runs.")
 flags.DEFINE_string(
     "output", str(ROOT / "results" / "published" / "reliability.json"), "The record."
@@ -85,15 +92,19 @@ def main(argv: list[str]) -> None:
     chosen = "fault" if FLAGS.slow else "fault and not slow"
     # The tests import each other's helpers from the root.
     sys.path.insert(0, str(ROOT))
-    places = [str(ROOT / name) for name in FLAGS.tests]
-    options = ["-m", chosen, "-q", f"--rootdir={ROOT}", "-p", "no:cacheprovider"]
+    places = [str(ROOT / name) for name in FLAGS.tests or FILES[FLAGS.of]]
+    # The package is imported already, by this script.
+    quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+    options = ["-m", chosen, "-q", f"--rootdir={ROOT}", "-W", quiet]
     status = pytest.main([*places, *options], plugins=[collector])
     ran = [
         r for r in collector.rows.values() if r["passed"] + r["failed"] + r["skipped"]
     ]
     failed = [row["test"] for row in ran if row["failed"]]
-    record = _cli.provenance() | {"device": device.description(), "rows": ran}
-    records.write_json(FLAGS.output, record)
+    part = _cli.provenance() | {"device": device.description(), "rows": ran}
+    path = Path(FLAGS.output)
+    before = records.read_json(path) if path.exists() else {}
+    records.write_json(path, before | {FLAGS.of: part})
     print(f"{FLAGS.output}: {len(ran)} faults, {len(failed)} not met as they should be")
     raise SystemExit(1 if status or not ran else 0)
 

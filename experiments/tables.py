@@ -15,7 +15,7 @@ import chainer_tables
 
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
-from prednet_jax.report import documents
+from prednet_jax.report import documents, reliability
 from prednet_jax.studies import study_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +32,10 @@ def tables() -> dict[str, str]:
         "verdict-rates": make.verdict_rates(_statistics("verdict_rates")),
         "interval-coverage": make.interval_coverage(_statistics("coverage")),
         "comparison": make.comparison(_published("verdict.json")),
+        **{
+            f"faults-{of}": reliability.faults(part)
+            for of, part in _published("reliability.json").items()
+        },
         "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
         "noise-cost": make.noise_cost(_published("noise_cost.json")),
         "noise-cost-160x120": make.noise_cost(_published("noise_cost_160x120.json")),

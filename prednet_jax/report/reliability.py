@@ -10,7 +10,7 @@ def faults(record: Mapping[str, Any]) -> str:
     """One row per fault: what happened, what was done, what must hold, what did.
 
     Args:
-        record: what `experiments/faults.py` writes.
+        record: a part of what `experiments/faults.py` writes.
     """
     rows = [
         (row["fault"], row["done"], row["holds"], _result(row))
