@@ -15,7 +15,13 @@ import chainer_tables
 
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
-from prednet_jax.report import documents, headline, noise_tables, speed
+from prednet_jax.report import (
+    documents,
+    headline,
+    noise_tables,
+    reliability,
+    speed,
+)
 from prednet_jax.studies import along_tables, study_figures, study_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +42,10 @@ def tables() -> dict[str, str]:
             _rows.read(PUBLISHED / "preset_quick.csv")
         ),
         "comparison": make.comparison(_published("verdict.json")),
+        **{
+            f"faults-{of}": reliability.faults(part)
+            for of, part in _published("reliability.json").items()
+        },
         "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
         "headline": headline.headline(
             chainer_tables.read("interventions_full"),

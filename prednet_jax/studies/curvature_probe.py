@@ -147,6 +147,7 @@ def saved(
             used["data"],
             seed,
             crop=used["crop"],
+            allow_outside=used.get("allow_outside", False),
             offset=tuple(int(pixels) for pixels in used["offset"]),
         )
         total, window = used["updates"], used["window"]
