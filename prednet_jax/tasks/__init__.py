@@ -51,8 +51,7 @@ def recorded(model: str, network: Mapping[str, Any]) -> Task:
 
     Raises:
         UserError: there is no such task, a record may not name it
-            (`check_recorded`), or
-            the settings are not those of the network.
+            (`check_recorded`), or the settings are not those of the network.
     """
     check_recorded(model)
     if model not in NAMED:
