@@ -1,10 +1,12 @@
 """What the runs of a comparison would refuse, refused before the first one starts."""
 
+import numpy as np
+
 from prednet_jax import data, process
 from prednet_jax.comparison.design import Design, Plan
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
-from prednet_jax.training import loop
+from prednet_jax.training import loop, sizes
 
 
 def check(design: Design) -> None:
@@ -17,7 +19,8 @@ def check(design: Design) -> None:
 
     Raises:
         UserError: the root is no directory, an arm wants more processors than there
-            are, or the frames of a network cannot be opened or do not fill one window.
+            are, a size cannot fit into memory, or the frames of a network cannot be
+            opened or do not fill one window.
     """
     for arm in design.chosen:
         check_threads(arm.name, arm.threads)
@@ -57,6 +60,12 @@ def check_sources(plan: Plan) -> None:
 def _check_source(plan: Plan, task: Task) -> None:
     """Opens a network's frames and plans its updates, as `train.py` does."""
     height, width, channels = task.frame
+    sizes.check(
+        task,
+        updates=plan.updates_of(task),
+        window=plan.window,
+        dtype=np.float32,
+    )
     try:
         source = data.open_source(
             plan.data_of(task),
