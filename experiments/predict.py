@@ -32,7 +32,7 @@ from prednet_jax import data, evaluation, process, records, weights
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet, sequences
 from prednet_jax.report import strips
-from prednet_jax.training import loop, runs, truncated
+from prednet_jax.training import loop, truncated
 from prednet_jax.training.trainer import Trainer
 
 FLAGS = flags.FLAGS
@@ -103,16 +103,14 @@ def network() -> tuple:
     """The network and its weights: loaded, or trained here.
 
     Raises:
-        UserError: the weights are of another network than PredNet.
+        UserError: the weights are of another network than PredNet, or of another one
+            than the flags say.
     """
     if FLAGS.weights:
         folder = Path(FLAGS.weights)
-        found: tuple[Any, Any]
+        found = _flags.initial_weights(FLAGS.weights)
         if folder.is_dir() and not weights.is_orbax(folder):
-            found = runs.saved_weights(folder)
             inherit(folder / records.MANIFEST)
-        else:
-            found = _flags.load_weights(FLAGS.weights)
         if found[0].name != "prednet":
             raise UserError(f"--weights={folder}: of {found[0].name}; expected prednet")
         return found

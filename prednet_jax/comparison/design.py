@@ -107,8 +107,8 @@ class Design(Setup):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("first_seed", self.first_seed, 0)
         whole("seeds", self.seeds, 2)
+        whole("first_seed", self.first_seed, 0, 2**32 - self.seeds)
         open_unit("margin", self.margin)
         _ = self.chosen
 

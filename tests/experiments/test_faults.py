@@ -14,6 +14,8 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "faults.py"
 def test_a_fault_is_a_row(tmp_path):
     record = tmp_path / "record.json"
     words = ("--tests=tests/test_locks.py", f"--output={record}")
+    kept = {"training": {"tests/test_locks.py::gone": {"cases": {}}}, "sweeps": {}}
+    record.write_text(json.dumps(kept))
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *words],
         capture_output=True,
@@ -22,8 +24,12 @@ def test_a_fault_is_a_row(tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (row,) = json.loads(record.read_text())["training"]["rows"]
+    found = json.loads(record.read_text())
+    assert found["sweeps"] == {}
+    *others, row = found["training"].values()
+    assert others == [{"cases": {}}]
     assert row["fault"] == "the process that holds a directory ends"
     assert row["done"] == "killed by SIGKILL"
     assert row["holds"].startswith("A second one is refused while it lives")
-    assert (row["passed"], row["failed"], row["skipped"]) == (1, 0, 0)
+    (case,) = row["cases"].values()
+    assert case["outcome"] == "passed"

@@ -146,3 +146,21 @@ def test_an_impossible_extrapolation_is_refused(tmp_path, refused, k):
         f"--workdir={tmp_path / 'out'}",
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_a_flag_that_contradicts_the_run_is_refused(inputs, refused):
+    """Before it was passed over; and flags of a manifest are checked as given ones."""
+    run = inputs / "run"
+    words = ("predict.py", f"--weights={run}", f"--workdir={inputs}/never")
+    refused("--height=16: expected 8, as in", *words, "--height=16")
+    manifest = records.read_json(run / records.MANIFEST)
+    for flags, message in (
+        (3, "not the manifest of a run of train.py"),
+        ({"crop": [1]}, "flag crop: value should be one of"),
+    ):
+        records.write_json(run / records.MANIFEST, manifest | {"flags": flags})
+        refused(message, *words)
+    other = manifest["network"] | {"height": 80}
+    records.write_json(run / records.MANIFEST, manifest | {"network": other})
+    refused("weights; expected", *words)
+    assert not (inputs / "never").exists()
