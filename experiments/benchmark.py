@@ -10,7 +10,7 @@ backends  latency and throughput against batch size, training and inference, thr
           frames on the device or fed from the host, replicas; a process each
 cases     what one process of `backends` measures
 foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
-tools     what noise.digits, tolerance and explain cost on the same three, likewise
+tools     what the tools of noise cost on the same three, likewise
 accuracy  how often these tools are right: no times; a quarter of an hour
 all       step, conv and noise at sizes that take a few minutes
 
@@ -51,6 +51,11 @@ flags.DEFINE_bool(
     "tuned",
     False,
     "Suites `foreign` and `tools`: under the XLA flags that PredNet's scripts set.",
+)
+flags.DEFINE_bool(
+    "searches",
+    False,
+    "Suite `tools`: localize, effects, worst_case and decisions instead.",
 )
 flags.DEFINE_bool("inference", False, "Suite `step`: predict only, no training.")
 flags.DEFINE_bool("cache", False, "Use the persistent compilation cache.")
@@ -109,7 +114,7 @@ def _measure(suite: str) -> dict:
         "cases": "window repeats precision profile",
         "backends": "window precision profile",
         "foreign": "networks noise repeats",
-        "tools": "networks repeats",
+        "tools": "networks repeats searches",
         "accuracy": "",
     }
     root = str(Path(__file__).resolve().parent.parent)

@@ -81,11 +81,12 @@ def foreign_cost(by_flags: Mapping[str, Mapping[str, Any]]) -> str:
     return markdown(head, rows)
 
 
-def tools_cost(record: Mapping[str, Any]) -> str:
+def tools_cost(*records: Mapping[str, Any]) -> str:
     """Cost of the tools as multiples of the plain step, processor time in brackets.
 
     Args:
-        record: what `experiments/benchmark.py --suite=tools` prints.
+        *records: what `experiments/benchmark.py --suite=tools` prints, with and without
+            `--searches`.
     """
 
     def both(row: Mapping[str, Any], name: str) -> str:
@@ -101,6 +102,7 @@ def tools_cost(record: Mapping[str, Any]) -> str:
     )
     rows = [
         (row["network"], f"`{row['tool']}`", both(row, "first"), both(row, "again"))
+        for record in records
         for row in record["rows"]
     ]
     return markdown(head, rows)
