@@ -6,7 +6,7 @@ Threads are per process, so each count is a process of its own.
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ def run(
     config: PredNetConfig,
     command: Sequence[str],
     workdir: Path,
+    provenance: Mapping[str, Any],
     *,
     window: int,
     precision: str,
@@ -32,6 +33,7 @@ def run(
         config: the network that `command` describes, for the record.
         command: interpreter, benchmark.py and every flag but suite, threads, profile.
         workdir: where to write.
+        provenance: command, flags, versions and commit, for the record.
         window: as in `command`, for the record, and so `precision`.
         precision: float32 or float64.
         profile: directory for a folder of traces per process, or None.
@@ -58,6 +60,7 @@ def run(
         rows += [{"threads": threads} | row for row in found["rows"]]
     result = {
         "suite": "backends",
+        **provenance,
         "rows": rows,
         "replicas": child("replicas", available)["rows"],
         "device": found["device"],

@@ -50,8 +50,9 @@ def _guarded(main: Callable) -> Callable:
         # The noise library stands alone and has an error of its own.
         mendable = (UserError, getattr(noise, "NoiseError", UserError))
         try:
-            if "workdir" in FLAGS and FLAGS.workdir:
-                _check_workdir(FLAGS.workdir)
+            for name in ("workdir", "profile"):
+                if name in FLAGS and FLAGS[name].value:
+                    _check_folder(name, FLAGS[name].value)
             main(argv)
         except mendable as error:
             fail(error)
@@ -131,13 +132,13 @@ def _used_up(error: Exception) -> str | None:
     return None
 
 
-def _check_workdir(path: str) -> None:
-    """Refuses a --workdir that cannot be written, before anything is measured."""
+def _check_folder(name: str, path: str) -> None:
+    """Refuses a directory that cannot be written, before anything is measured."""
     folder = Path(path).absolute()
     nearest = next(p for p in (folder, *folder.parents) if p.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         fail(
-            f"--workdir={path}: {nearest} is no directory that can be written; "
+            f"--{name}={path}: {nearest} is no directory that can be written; "
             "expected one, or a path below one"
         )
 

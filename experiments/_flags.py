@@ -72,10 +72,13 @@ def define_data_flags() -> None:
         ["0", "0"],
         "Columns right, rows down, from the centre of the crop.",
     )
+    define_outside_flag()
+
+
+def define_outside_flag() -> None:
+    """Declares --allow_outside."""
     flags.DEFINE_bool(
-        "allow_outside",
-        False,
-        "Let a text list name files outside its own folder.",
+        "allow_outside", False, "Let a text list name files outside its own folder."
     )
 
 

@@ -99,7 +99,7 @@ def _measure(suite: str) -> dict:
     positional: dict[str, tuple] = {
         "replicas": (_counts("replica_counts"),),
         "cases": (_counts("batches"),),
-        "backends": (_command(config), Path(FLAGS.workdir)),
+        "backends": (_command(config), Path(FLAGS.workdir), _cli.provenance()),
     }
     named = {
         "step": "window batch repeats noise precision inference profile",

@@ -131,19 +131,19 @@ def measure(reduction, specs: dict, others: list) -> dict:
     compilations = calibration.repeated_compilations(reduction, FLAGS.compilations)
     row = {
         "primitive": reduction.name,
-        "call": calibration.spread(calls)._asdict(),
-        "compilation": calibration.spread([calls[0], *compilations])._asdict(),
+        "call": calibration.variation(calls)._asdict(),
+        "compilation": calibration.variation([calls[0], *compilations])._asdict(),
         "process": None,
         "emulated": {},
     }
     if others:
-        row["process"] = calibration.spread([calls[0], *others])._asdict()
+        row["process"] = calibration.variation([calls[0], *others])._asdict()
     known: dict = {}
     for profile, spec in specs.items():
         paths = calibration.perturbed_paths(reduction, spec)
         if paths and paths not in known:
             outputs = calibration.emulated(reduction, spec, FLAGS.repeats)
-            known[paths] = calibration.spread(outputs)._asdict()
+            known[paths] = calibration.variation(outputs)._asdict()
         row["emulated"][profile] = known.get(paths)
     return row
 

@@ -74,6 +74,8 @@ flags.DEFINE_string(
     "Images of networks that are trained on one per update; default: each one's own, "
     "digits for the autoencoder.",
 )
+_flags.define_outside_flag()
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_integer("window", 10, "Transitions per update.")
 flags.DEFINE_integer("updates", 400, "Updates of networks that see windows.")
 flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
@@ -134,6 +136,7 @@ def make_design() -> comparison.Design:
                 "first_seed",
                 "data",
                 "images",
+                "allow_outside",
                 "window",
                 "updates",
                 "image_updates",

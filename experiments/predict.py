@@ -23,6 +23,7 @@ from typing import Any
 
 import _cli
 import _flags
+import _resume
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
@@ -109,7 +110,7 @@ def network() -> tuple:
         found: tuple[Any, Any]
         if folder.is_dir() and not weights.is_orbax(folder):
             found = runs.saved_weights(folder)
-            inherit(records.read_json(folder / records.MANIFEST)["flags"])
+            inherit(folder / records.MANIFEST)
         else:
             found = _flags.load_weights(FLAGS.weights)
         if found[0].name != "prednet":
@@ -133,11 +134,18 @@ def network() -> tuple:
     return task, end.params
 
 
-def inherit(of_run: dict[str, Any]) -> None:
-    """Takes the frames of a run, and how they are cut, where no flag says otherwise."""
+def inherit(manifest: Path) -> None:
+    """Takes the frames of a run, and how they are cut, where no flag says otherwise.
+
+    Raises:
+        UserError: the manifest has no flags, or other values than they take.
+    """
+    of_run = records.read_json(manifest).get("flags")
+    if not isinstance(of_run, dict):
+        raise UserError(f"{manifest}: not the manifest of a run of train.py")
     for name in _OF_THE_DATA:
         if not FLAGS[name].present and of_run.get(name) is not None:
-            setattr(FLAGS, name, of_run[name])
+            setattr(FLAGS, name, _resume.parsed(FLAGS[name], of_run[name], manifest))
 
 
 def say(rows: list[dict[str, Any]]) -> None:

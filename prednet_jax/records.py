@@ -47,6 +47,14 @@ def fingerprint(tree: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
+def vector(tree: Mapping[str, Any]) -> np.ndarray:
+    """All numbers of a nested dictionary of arrays, `[n]`, float64.
+
+    The order is that of `jax.tree.leaves`.
+    """
+    return np.concatenate([np.asarray(x, np.float64).ravel() for _, x in _leaves(tree)])
+
+
 def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(tree, Mapping):
         for key in sorted(tree):

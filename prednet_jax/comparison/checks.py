@@ -59,7 +59,11 @@ def _check_source(setup: Setup, task: Task) -> None:
     height, width, channels = task.frame
     try:
         source = data.open_source(
-            setup.data_of(task), height=height, width=width, channels=channels
+            setup.data_of(task),
+            height=height,
+            width=width,
+            channels=channels,
+            allow_outside=setup.allow_outside,
         )
         loop.frame_schedule(
             task, source, window=setup.window, updates=setup.updates_of(task)

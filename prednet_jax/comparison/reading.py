@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from prednet_jax import records
@@ -39,7 +38,8 @@ class ArmRuns:
 
     def weights(self, place: int) -> np.ndarray:
         """Final weights of run number `place`, as one float64 vector."""
-        return _flat(records.read_tree(self.runs[place].directory / records.WEIGHTS))
+        path = self.runs[place].directory / records.WEIGHTS
+        return records.vector(records.read_tree(path))
 
     def final_bits(self) -> np.ndarray:
         """SHA-256 of each run's final weights, `[seeds]`; empty text: diverged."""
@@ -148,7 +148,8 @@ def distance_over_travelled(
     """
     found = []
     for place in places:
-        start = _flat(loop.initial_params(control.job.task, control.job.seeds[place]))
+        seed = control.job.seeds[place]
+        start = records.vector(loop.initial_params(control.job.task, seed))
         end = control.weights(place)
         apart = np.linalg.norm(treatment.weights(place) - end)
         found.append(float(apart / np.linalg.norm(end - start)))
@@ -159,11 +160,6 @@ def _mean(run: records.Run, last: int) -> float:
     if receipts.FAILURE in run.manifest:
         return float("nan")
     return float(run.metrics["loss"][-last:].mean())
-
-
-def _flat(params: dict) -> np.ndarray:
-    leaves = [np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(params)]
-    return np.concatenate(leaves)
 
 
 def _predictions(path: Path) -> np.ndarray:

@@ -1,11 +1,11 @@
 """Curvature of a loss at given weights: is there a saddle, and would noise matter?
 
-Everything here knows a loss and a pytree of weights, never a model. The order of use:
-`extreme_eigenpairs` (or `certify`, which doubles, restarts and cross-checks) gives the
-lowest and highest curvature, raw or in the coordinates of Adam (`adam_scale`);
-`project` and the theory of `prednet_jax.escape` say what the lowest one means for the
-optimiser; `probe` does both at one stop of a training; `divergence` follows two
-trainings that differ by one ulp.
+Everything here takes a loss and a pytree of weights and knows no model.
+`extreme_eigenpairs` finds the lowest and highest curvature, raw or in the coordinates
+of Adam (`adam_scale`); `certify` does so with more steps, several starts and a check by
+finite differences. `project` and the theory in `prednet_jax.escape` say what the lowest
+curvature means for the optimiser. `probe` does all of this at one stop of a training.
+`divergence` follows two trainings that differ by one ulp at the start.
 """
 
 from prednet_jax.curvature.certify import Certificate, certify

@@ -1,18 +1,19 @@
-r"""The lowest and highest curvature, with a statement of what was proved and no more.
+r"""The lowest and highest curvature, with a statement of what has been proved.
 
-The Lanczos runs of `lanczos` are repeated from several starts and with the number of
-steps doubled until the values stop moving; the result is compared with finite
-differences of the loss itself along the vector, which no differentiation rule enters.
+The Lanczos iteration of `lanczos` is repeated from several starts, and its number of
+steps is doubled until the values stop moving. The result is compared with finite
+differences of the loss along the vector, which do not depend on any derivative rule.
 
-What may be claimed is one-sided. A Rayleigh quotient is never below lambda_min, so
+The proof is one-sided. A Rayleigh quotient is never below lambda_min, so
 
-    lambda_min <= theta_low + rounding,
+    lambda_min <= theta_low + rounding.
 
-and a negative right-hand side proves negative curvature, converged or not. That no
-negative value was found proves nothing, and the statement says that. `rounding` stands
-for the error of the product: sqrt(n) eps |H|, the size of the rounding error of an
-inner product of n numbers (Higham and Mary, SIAM J. Sci. Comput. 2019); with it a
-positive semi-definite Hessian in float32 is not taken for a saddle.
+A negative right-hand side proves negative curvature, whether Lanczos has converged or
+not. If no negative value is found, nothing is proved, and the statement says so.
+`rounding` allows for the error of the Hessian product. It is sqrt(n) eps |H|, the size
+of the rounding error of an inner product of n numbers (Higham and Mary, SIAM J. Sci.
+Comput. 2019). Without it a positive semi-definite Hessian could pass for a saddle in
+float32.
 """
 
 import dataclasses
@@ -38,19 +39,19 @@ from prednet_jax.errors import UserError, open_unit, whole
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """Extreme curvature with everything needed to judge it.
+    """The extreme curvatures, with the numbers needed to judge them.
 
-    Pairs are (low, high).
+    Tuples are (low, high).
 
     Attributes:
-        pairs: Best pairs over all starts (lowest of the low, highest of the high).
+        pairs: Best eigenpairs over all starts: lowest of the low, highest of the high.
         dimension: n, the number of weights.
         steps: Lanczos steps of the last round.
-        movement: Relative change of the best value from half the steps.
-        spread: Relative distance between the best and worst start.
+        movement: Relative change of the best value in the second half of the steps.
+        spread: Relative difference between the best and the worst start.
         converged: Whether the movement is below the tolerance or below the rounding.
         rounding: Allowance for rounding in a value, sqrt(n) eps max|theta|.
-        finite_difference: Of the loss along the lowest vector.
+        finite_difference: Finite differences of the loss along the lowest vector.
     """
 
     pairs: Eigenpairs
@@ -79,17 +80,17 @@ class Certificate:
 
     @property
     def upper_bound(self) -> float:
-        """An upper bound of lambda_min: the Rayleigh quotient with its rounding."""
+        """An upper bound of lambda_min: the Rayleigh quotient plus its rounding."""
         return self.lowest + self.rounding
 
     @property
     def negative_curvature_proved(self) -> bool:
-        """Whether `upper_bound` is negative. False does not mean its absence."""
+        """Whether `upper_bound` is negative. False proves nothing."""
         return self.upper_bound < 0.0
 
     @property
     def statement(self) -> str:
-        """The claim in plain language; never that there is no negative curvature."""
+        """What was found, in words; it never claims that no curvature is negative."""
         residual = float(self.pairs.residuals[0])
         if not self.negative_curvature_proved:
             return (
@@ -116,21 +117,21 @@ def certify(
     starts: int = 3,
     tolerance: float = 0.05,
 ) -> Certificate:
-    """Searches the extreme curvatures until they settle, and reports what is proved.
+    """Searches for the extreme curvatures until they settle, and says what is proved.
 
     Args:
         loss: Maps a pytree of weights to a scalar, deterministically.
         params: The weights, a pytree of n real numbers of one dtype.
         key: Consumed for the start vectors.
         scale: None, or P for the preconditioned Hessian P^{-1/2} H P^{-1/2}.
-        steps: Lanczos steps of the first round, at least 1, capped at n.
-        max_steps: No round has more; at least `steps`.
-        starts: Number of random start vectors in each round, at least 1.
-        tolerance: Relative movement between half the steps and all of them below
-            which a value counts as settled, in (0, 1).
+        steps: Lanczos steps of the first round, at least 1; at most n are made.
+        max_steps: Largest number of steps in a round, at least `steps`.
+        starts: Number of random start vectors per round, at least 1.
+        tolerance: A value has settled if the second half of the steps moves it by a
+            smaller fraction than this, in (0, 1).
 
     Returns:
-        Computed on the host (not for use under jit).
+        The certificate. The function runs on the host and cannot be jitted.
 
     Raises:
         UserError: If an argument is outside its range, or the loss has no finite
@@ -156,7 +157,7 @@ def certify(
         best = _outermost(values)
         before = _outermost(np.array([run.halfway for run in runs], float))
         rounding = math.sqrt(dimension) * eps * max(map(abs, best))
-        # All n steps span the whole space: there is nothing left to move.
+        # n steps span the whole space, so no value can move any more.
         low, high = (
             steps == dimension or abs(now - then) <= max(tolerance * abs(now), rounding)
             for now, then in zip(best, before, strict=True)
@@ -189,7 +190,7 @@ def _outermost(values: np.ndarray) -> tuple[float, float]:
 
 
 def _relative(value: float, other: float) -> float:
-    """Distance of two numbers relative to the first; 0 for two zeros."""
+    """Difference of two numbers relative to the first; 0 for two zeros."""
     gap = abs(value - other)
     if gap == 0.0:
         return 0.0

@@ -1,14 +1,14 @@
 r"""Growth of a tiny difference along training: the finite-time Lyapunov exponent.
 
-Two trainings of the same step function start from weights that differ by one unit in
-the last place, and d_t is the L2 distance of their weights after update t. Over a
-range of updates,
+Two trainings with the same step function start from weights that differ by one unit in
+the last place. d_t is the L2 distance of their weights after update t. Over a range of
+updates the exponent per update is
 
-    exponent = (ln d_last - ln d_first) / (last - first) = mean of ln(d_t / d_{t-1}),
+    exponent = (ln d_last - ln d_first) / (last - first) = mean of ln(d_t / d_{t-1}).
 
-per update: positive means that every rounding error is amplified, and says nothing
-about whether the loss gets better or worse. The interval is Student's with the
-Newey-West variance of a mean (Bartlett weights), as successive growths are dependent.
+If it is positive, every rounding error is amplified. It does not say whether the loss
+gets better or worse. The confidence interval is Student's, with the Newey-West variance
+of a mean (Bartlett weights), since successive growths are dependent.
 
 References:
     Benettin et al., Meccanica 15, 1980 (exponents from two trajectories).
@@ -32,9 +32,9 @@ class Exponent(NamedTuple):
     """A finite-time Lyapunov exponent.
 
     Attributes:
-        rate: Exponent per update.
-        low: Lower end of its interval.
-        high: Upper end of its interval.
+        rate: The exponent per update.
+        low: Lower end of its 95 % interval.
+        high: Upper end of its 95 % interval.
         first: Update at which the range begins.
         last: Update at which the range ends.
     """
@@ -54,8 +54,8 @@ def perturb_one_ulp(params: PyTree, key: jax.Array) -> PyTree:
         key: Consumed for the signs.
 
     Returns:
-        A pytree like `params`. A zero stays zero: its neighbour is a denormal number,
-        which the processor's arithmetic would flush.
+        A pytree like `params`. A zero stays zero: its neighbours are denormal numbers,
+        which the processor flushes to zero.
     """
     leaves, treedef = jax.tree.flatten(params)
     keys = jax.random.split(key, max(1, len(leaves)))
@@ -89,16 +89,16 @@ def log_distances(
     """Trains twice on the same batches and follows the distance of the weights.
 
     Args:
-        step: One update: (state, batch) to state. Jit it beforehand.
+        step: One update, `step(state, batch) -> state`; should be jitted.
         start_a: State of the first training.
         start_b: State of the second training.
-        batches: The batches in order, one an update; T of them.
-        step_b: Step of the second training where that differs (noise on one of them).
+        batches: The T batches in order, one per update.
+        step_b: Step of the second training; None: `step`.
         weights: Picks the weights from a state.
 
     Returns:
         Natural logarithms [T + 1] of the L2 distance before the first update and after
-        each; -inf where the weights are equal.
+        each update; -inf where the weights are equal.
     """
     distance = jax.jit(weight_distance)
     step_b = step if step_b is None else step_b
@@ -114,16 +114,15 @@ def log_distances(
 def saturation(
     log_distance: np.ndarray, travelled: np.ndarray, *, fraction: float = 0.1
 ) -> int:
-    """Finds the last update before the two trainings count as different ones.
+    """Finds where the distance stops to grow exponentially.
 
     Args:
         log_distance: ln d_t [T + 1].
         travelled: L2 distance [T + 1] of the weights from their start.
-        fraction: Of the distance travelled; d stops growing exponentially near it.
+        fraction: d_t saturates near this fraction of the distance travelled.
 
     Returns:
-        The last t up to which d_t < fraction * travelled_t at every update from 1 on;
-        T if there is none beyond.
+        The last t such that d_s < fraction * travelled_s for all s from 1 to t.
     """
     with np.errstate(divide="ignore"):
         beyond = log_distance[1:] >= np.log(fraction) + np.log(travelled[1:])
@@ -139,17 +138,17 @@ def fit_exponent(
     """Estimates the finite-time Lyapunov exponent over a range of updates.
 
     Args:
-        log_distance: ln d_t [T + 1], t from 0, as `log_distances` gives.
+        log_distance: ln d_t [T + 1], t from 0, the result of `log_distances`.
         first: First t of the range.
-        last: Last t of the range; by default the last one there is. End it before the
-            distance saturates at the size of the trained weights.
+        last: Last t of the range; None: T. The range should end before the distance
+            saturates (see `saturation`).
 
     Returns:
         The exponent per update, with its 95 % interval and range.
 
     Raises:
-        UserError: If the range holds fewer than 4 updates, or if a distance in it is
-            zero or not finite.
+        UserError: If the range has fewer than 4 updates, or if a distance in it is zero
+            or not finite.
     """
     log_distance = np.asarray(log_distance, float)
     last = len(log_distance) - 1 if last is None else last
@@ -177,7 +176,7 @@ def _standard_error(x: np.ndarray) -> float:
     n = len(x)
     lag = min(n - 1, int(4.0 * (n / 100.0) ** (2.0 / 9.0)))
     centred = x - x.mean()
-    # n - 1 where the estimator has n: exact for independent values.
+    # Divided by n - 1, not n, so that it is exact for independent values.
     variance = centred @ centred / (n - 1)
     for k in range(1, lag + 1):
         weight = 1.0 - k / (lag + 1.0)

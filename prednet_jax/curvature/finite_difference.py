@@ -1,6 +1,6 @@
-"""The curvature of a loss along a vector, by differences of its values.
+"""The curvature of a loss along a vector, from differences of its values.
 
-No differentiation rule enters, so that a wrong one is found out.
+The loss is not differentiated, so this check detects a wrong derivative rule.
 """
 
 import dataclasses
@@ -13,9 +13,10 @@ from jax.flatten_util import ravel_pytree
 
 from prednet_jax.curvature.hvp import Loss, PyTree, hessian_operator
 
-# Of the expected value, beside the estimated error.
+# Accepted difference as a fraction of the expected value, added to the estimated error.
 _ALLOWANCE = 0.05
-# Half-decades of |h d| / |w|; the smaller ones suit float64, the larger ones float32.
+# Ladder of |h d| / |w|, in half decades. The small ones are for float64, the large ones
+# for float32.
 _RELATIVE_STEPS = tuple(10.0 ** (-k / 2) for k in range(10))
 
 
@@ -26,12 +27,12 @@ class FiniteDifference:
     Attributes:
         step: h, in units of d.
         curvature: (L(w + h d) - 2 L(w) + L(w - h d)) / h^2.
-        error: Estimated error of `curvature`: rounding of the loss and truncation.
-        expected: The value it is compared with, a Rayleigh quotient.
+        error: Estimated error of `curvature`, from rounding and truncation.
+        expected: The value that it is compared with, a Rayleigh quotient.
         loss: L(w).
-        reach: |h d| up to which the second difference stays within the allowance of
-            `expected`, on the ladder of steps; 0 where it never is. Beyond it the loss
-            curves otherwise: at a kink of a ReLU, all at once.
+        reach: The largest |h d| on the ladder of steps up to which the second
+            difference agrees with `expected`; 0: it never does. Beyond it the loss is
+            not the quadratic any more, abruptly so at a kink of a ReLU.
     """
 
     step: float
@@ -43,7 +44,7 @@ class FiniteDifference:
 
     @property
     def verdict(self) -> str:
-        """'agrees', 'disagrees', or 'too noisy' where the error exceeds the value."""
+        """'agrees', 'disagrees', or 'too noisy' if the error exceeds the value."""
         if not abs(self.expected) > self.error:
             return "too noisy"
         gap = abs(self.curvature - self.expected)
@@ -61,11 +62,12 @@ def finite_difference(
 ) -> FiniteDifference:
     """Measures the curvature of the loss along a vector without differentiating it.
 
-    A ladder of steps h is tried, from |w| down to 10^-4.5 |w|. Kept is the smallest
-    whose rounding error, 8 eps max|L| / h^2, is below a tenth of the expected value
-    (the one with the least error where none is): a larger step leaves the
-    neighbourhood, which in a network of ReLUs ends at the next kink. The truncation
-    error is that of Richardson, a ninth of the change from the next larger step.
+    A ladder of steps h is tried, from |w| down to 10^-4.5 |w|. The result is that of
+    the smallest step whose rounding error, 8 eps max|L| / h^2, is below a tenth of the
+    expected value; if there is none, that of the step with the least error. Larger
+    steps leave the neighbourhood, which in a network of ReLUs ends at the next kink.
+    The truncation error is Richardson's estimate, a ninth of the change from the next
+    larger step.
 
     Args:
         loss: Maps a pytree of weights to a scalar.
@@ -77,7 +79,7 @@ def finite_difference(
     Returns:
         The second difference with its estimated error.
     """
-    # Float64 on the host: differences of losses, then only a handful of numbers.
+    # From here on float64 on the host: only a few numbers, but differences of losses.
     weights_step, values, direction_length = _losses_along(loss, params, scale, vector)
     steps = np.asarray(weights_step, float)
     plus, centre, minus = np.asarray(values, float)
@@ -112,7 +114,7 @@ def _losses_along(
     """Steps [k], losses [3, k] at w + h d, w and w - h d, and |d|."""
     _, inverse_root, unravel = hessian_operator(loss, params, scale)
     centre, direction = ravel_pytree(params)[0], ravel_pytree(vector)[0] * inverse_root
-    # A zero weight vector has no size of its own: steps of order one then.
+    # The steps are relative to |w|; for w = 0 they are of order one.
     norm = jnp.linalg.norm(centre)
     length = jnp.linalg.norm(direction)
     unit = jnp.where(norm > 0.0, norm, 1.0) / length

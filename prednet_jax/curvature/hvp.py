@@ -5,9 +5,9 @@ With L the loss, w the weights and P a positive diagonal (the `scale`):
     raw:             H v = d/dt grad L(w + t v) at t = 0
     preconditioned:  P^{-1/2} H P^{-1/2} v
 
-The second is the Hessian in y = P^{1/2} w, where one step of Adam with frozen second
-moments is a step of plain (heavy-ball) descent. The two are congruent, so by
-Sylvester's law of inertia they have equally many negative eigenvalues.
+The second is the Hessian in the coordinates y = P^{1/2} w, in which a step of Adam with
+frozen second moments is a step of heavy ball. The two matrices are congruent, so by
+Sylvester's law of inertia they have the same number of negative eigenvalues.
 
 References:
     Pearlmutter, "Fast exact multiplication by the Hessian", Neural Computation 1994.
@@ -33,8 +33,8 @@ def hvp(loss: Loss, params: PyTree, tangent: PyTree) -> PyTree:
     """Multiplies the Hessian of a loss by a vector, forward over reverse.
 
     Args:
-        loss: Maps a pytree of weights to a scalar. It may call custom_vjp functions
-            whose forward rules do not call the function itself.
+        loss: Maps a pytree of weights to a scalar. It may use custom_vjp functions, but
+            not ones whose forward rule calls the function itself.
         params: The weights, a pytree of floating arrays.
         tangent: The vector, a pytree like `params`.
 
@@ -91,13 +91,13 @@ def adam_scale(
 ) -> PyTree:
     r"""Computes the P for which a step of Adam is exactly -learning_rate P^{-1} m.
 
-    With m and v the running means (not corrected) after t updates,
+    With m and v the running means after t updates, before bias correction,
 
-        P = (1 - b1^t) (sqrt(v) + eps) / sqrt(1 - b2^t):
+        P = (1 - b1^t) (sqrt(v) + eps) / sqrt(1 - b2^t).
 
-    eps is added before the bias correction, as in Chainer, Keras and `chainer_adam`.
-    Both factors tend to 1, so late in training P is the diag(sqrt(v) + eps) of the
-    escape theory.
+    Here eps is added before the bias correction, as in Chainer, Keras and
+    `chainer_adam`. Both factors tend to 1, so late in training P is the
+    diag(sqrt(v) + eps) of `prednet_jax.escape`.
 
     Args:
         second_moment: v, a pytree of non-negative arrays.
@@ -110,7 +110,7 @@ def adam_scale(
         P, a pytree like `second_moment`.
 
     Raises:
-        UserError: If an argument is outside its range, quoting it.
+        UserError: If an argument is outside its range.
 
     References:
         Kingma and Ba 2015, algorithm 1; chainer/optimizers/adam.py (7.8.1);

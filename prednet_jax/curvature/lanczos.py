@@ -1,19 +1,19 @@
 r"""Extreme eigenpairs of a Hessian by the Lanczos method.
 
-k products with the Hessian from a random start build an orthonormal Q and a
-tridiagonal T = Q H Q', whose extreme eigenvalues (Ritz values) approach those of H
+From a random start, k products with the Hessian H build an orthonormal Q and a
+tridiagonal T = Q H Q'. The extreme eigenvalues of T (Ritz values) approach those of H
 from inside:
 
     lambda_min <= theta_low,    theta_high <= lambda_max.
 
-So a negative Ritz value proves negative curvature and its absence proves nothing. For
-a unit vector v, H has an eigenvalue within |H v - theta v| of theta (the residual);
-theta is the Rayleigh quotient v'Hv, which makes that residual smallest.
+So a negative Ritz value proves negative curvature; the absence of one proves nothing.
+For a unit vector v, H has an eigenvalue within the residual |H v - theta v| of theta.
+The Rayleigh quotient theta = v'Hv makes that residual smallest.
 
-The factorisation is matfree's, with full re-orthogonalisation. Its `hessenberg` is
-used, of which its `tridiag_sym` is the symmetrised form, because only there the
-lengths are left that say when the Krylov space is exhausted. `eig.eigh_partial` would
-return NaN then, which happens at the plainest of saddles (two distinct eigenvalues).
+The factorisation is matfree's, with full re-orthogonalisation. Its `hessenberg` is used
+rather than its `tridiag_sym`, because it also returns the lengths that show when the
+Krylov space is exhausted. That happens even at the simplest saddles, with only two
+distinct eigenvalues; `eig.eigh_partial` returns NaN there.
 
 References:
     Lanczos 1950; Paige 1971; Parlett, "The symmetric eigenvalue problem", 1998,
@@ -36,10 +36,10 @@ class Eigenpairs(NamedTuple):
 
     Attributes:
         values: [2], lowest then highest, in units of loss per squared weight.
-        vectors: The pair (lowest, highest) of unit vectors, each a pytree like the
-            weights. With a `scale` P they live in y = P^{1/2} w: the direction in
+        vectors: Unit vectors (lowest, highest), each a pytree like the weights. With a
+            `scale` P they are in the coordinates y = P^{1/2} w; the direction in the
             weights is P^{-1/2} times the vector.
-        residuals: [2], |H v - theta v|: an eigenvalue lies this near to each value.
+        residuals: [2], |H v - theta v|: an eigenvalue lies this close to each value.
     """
 
     values: jax.Array
@@ -48,13 +48,13 @@ class Eigenpairs(NamedTuple):
 
 
 class Ritz(NamedTuple):
-    """What one Lanczos run of k steps leaves.
+    """The result of one Lanczos iteration of k steps.
 
     Attributes:
         vectors: [2, n], unit Ritz vectors, lowest then highest.
         values: [2], the Ritz values after k steps.
-        halfway: [2], the Ritz values that k // 2 steps had given: Krylov spaces are
-            nested, so they cost nothing.
+        halfway: [2], the Ritz values after k // 2 steps. Krylov spaces are nested, so
+            these cost nothing.
     """
 
     vectors: jax.Array
@@ -72,16 +72,17 @@ def extreme_eigenpairs(
 ) -> Eigenpairs:
     """Estimates the lowest and highest eigenpair of a loss's Hessian.
 
-    The work is jitted with `loss` as part of the cache key: pass the same function
-    object again and nothing is compiled again. Memory: steps * n numbers.
+    The computation is jitted, with `loss` as part of the cache key: a second call with
+    the same function object does not compile again. It needs memory for steps * n
+    numbers.
 
     Args:
-        loss: Maps a pytree of weights to a scalar, deterministically (a noisy Hessian
-            product is not a linear operator; probe the clean loss).
+        loss: Maps a pytree of weights to a scalar, deterministically: with noise the
+            Hessian product would not be a linear operator.
         params: The weights, a pytree of n real numbers of one dtype.
         key: Consumed for the start vector.
-        steps: Number of Hessian products, at least 1; capped at n, where the result is
-            exact up to rounding.
+        steps: Number of Hessian products, at least 1. At most n are made; the result is
+            then exact up to rounding.
         scale: A pytree P like `params`, positive, for P^{-1/2} H P^{-1/2}.
 
     Returns:
@@ -96,7 +97,7 @@ def extreme_eigenpairs(
 
 
 def capped_steps(params: PyTree, steps: int) -> int:
-    """Validates a number of Lanczos steps and caps it at the dimension."""
+    """Checks a number of Lanczos steps and limits it to the dimension."""
     dimension = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
     return min(whole("steps", steps, 1), dimension)
 
@@ -115,12 +116,12 @@ def ritz_pairs(
         steps: Number of Hessian products, in 1..n.
 
     Returns:
-        Ritz vectors [2, n] and values [2], also those after half the steps.
+        Ritz vectors [2, n], Ritz values [2], and the Ritz values after half the steps.
     """
     matvec, inverse_root, _ = hessian_operator(loss, params, scale)
     start = jax.random.normal(key, inverse_root.shape, inverse_root.dtype)
     decompose = decomp.hessenberg(steps, reortho="full", custom_vjp=False)
-    # The parameters are closed over; matfree's closure_convert finds the tracers.
+    # matvec closes over the weights; matfree finds these tracers by closure_convert.
     basis, hessenberg, *_ = decompose(matvec, start)
 
     diagonal = jnp.diagonal(hessenberg)
@@ -131,7 +132,7 @@ def ritz_pairs(
         diagonal, lengths, jnp.stack([alive, first_half])
     )
 
-    # Rows of Q after the space is exhausted are rounding errors or NaN.
+    # Once the space is exhausted, the rows of Q are rounding errors or NaN.
     vectors = coordinates[0] @ jnp.where(alive[:, None], basis, 0.0)
     vectors = vectors / jnp.linalg.norm(vectors, axis=1, keepdims=True)
     return Ritz(vectors=vectors, values=values[0], halfway=values[1])
@@ -161,10 +162,10 @@ def rayleigh(
 
 
 def _alive(diagonal: jax.Array, lengths: jax.Array) -> jax.Array:
-    """Marks the Krylov vectors [k] before the space is exhausted.
+    """Marks the Krylov vectors [k] that come before the space is exhausted.
 
-    Step j + 1 exists if what was left after orthogonalisation, lengths[j], exceeds the
-    rounding error of the product. Comparisons with NaN are false, as they should be.
+    Vector j + 1 exists if lengths[j], the length left after orthogonalisation, exceeds
+    the rounding error of the product. If that length is NaN, the vector does not exist.
     """
     size = jnp.maximum(jnp.abs(diagonal[:-1]), jnp.abs(lengths))
     size = jax.lax.cummax(jnp.where(jnp.isfinite(size), size, 0.0))
@@ -176,10 +177,10 @@ def _alive(diagonal: jax.Array, lengths: jax.Array) -> jax.Array:
 def _extremes(
     diagonal: jax.Array, lengths: jax.Array, alive: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Diagonalises the living block of T: values [2] and coordinates [2, k].
+    """Diagonalises the block of T that is `alive`: values [2] and coordinates [2, k].
 
-    The dead rows are uncoupled and set beyond the spectrum on the side that is not
-    read, so that they can be neither the answer nor tied with it.
+    The other rows are uncoupled and their eigenvalues are put beyond the opposite end
+    of the spectrum, so that they cannot be the result.
     """
     diagonal = jnp.where(alive, diagonal, 0.0)
     lengths = jnp.where(alive[1:], lengths, 0.0)

@@ -1,10 +1,10 @@
-"""Everything measured at one stop of a training with Adam, as JSON holds it.
+"""All measurements at one stop of a training with Adam, as a JSON object.
 
-The norm of the gradient; lowest and highest eigenvalue of the Hessian H and of
-P^-1/2 H P^-1/2 (P: the scale by which Adam divides), each with residual, doubling of
-the steps, several starts and a finite-difference check; and, where negative curvature
-is proved, the projection of the optimiser's last step on the escape direction and the
-updates that noise would save there (`prednet_jax.escape`).
+They are the norm of the gradient, and the lowest and highest eigenvalue of the Hessian
+H and of P^-1/2 H P^-1/2, with P the scale by which Adam divides (each with a residual,
+doubled steps, several starts and a check by finite differences). Where negative
+curvature is proved, there are also the projection of the optimiser's last step on the
+escape direction, and the updates that noise would save there (`prednet_jax.escape`).
 """
 
 import dataclasses
@@ -24,16 +24,16 @@ B1, B2 = 0.9, 0.999
 
 
 class Stop(NamedTuple):
-    """Adam after some updates.
+    """The state of a training with Adam after some updates.
 
     Attributes:
-        update: how many, at least 1.
+        update: number of updates made, at least 1.
         params: weights, a pytree of n numbers.
         mu: running mean of the gradient, like `params`.
         nu: running mean of its square, like `params`.
         rate: learning rate of the last update.
-        next_rate: learning rate of the update to come.
-        eps: of Adam.
+        next_rate: learning rate of the next update.
+        eps: Adam's epsilon.
     """
 
     update: int
@@ -46,10 +46,10 @@ class Stop(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Of the gradients of the probe set's samples, each like the weights.
+    """Moments of the gradient over the samples of the probe set, like the weights.
 
     Attributes:
-        mean: the gradient of the probed loss.
+        mean: mean over the samples: the gradient of the probed loss.
         mean_square: mean of the squares over the samples.
     """
 
@@ -70,29 +70,28 @@ def probe(
 ) -> dict[str, Any]:
     """Measures the curvature at one stop and what it means for the optimiser.
 
-    Everything that compiles takes the weights as arguments: stops of one `loss` share
-    one program.
+    All stops with the same `loss` share the compiled programs.
 
     Args:
-        loss: The clean loss of a fixed probe set; pass the same object at each stop.
-        stop: Where the training stands.
-        moments: Of the same loss at the same weights.
+        loss: The loss without noise on a fixed probe set; the same object at each stop.
+        stop: The state of the training.
+        moments: Moments of the gradient of the same loss at the same weights.
         key: Consumed for the start vectors.
-        noise: Relative gradient noise whose saving is predicted, above 0.
+        noise: Relative gradient noise whose effect is predicted, above 0.
         steps: Lanczos steps of the first round.
-        max_steps: Steps double up to this; None: `steps`.
-        starts: Random start vectors a round.
+        max_steps: Up to this number the steps are doubled; None: `steps`.
+        starts: Number of random start vectors per round.
 
     Returns:
-        A JSON object: `raw` and `preconditioned` as `summary`, `escape` as
-        `escape_summary` or None where no negative curvature was proved.
+        A JSON object: `raw` and `preconditioned` from `summary`; `escape` from
+        `escape_summary`, or None if no negative curvature was proved.
 
     Raises:
         UserError: As `certify`.
     """
     mean, mean_square = moments
-    # The scale of the update to come, in expectation over the samples: weights that no
-    # gradient has reached yet would otherwise count with P = eps.
+    # P of the next update, in expectation over the samples. With P of the last update,
+    # a weight that no gradient has reached yet would have P = eps.
     ahead = jax.tree.map(lambda v, s: B2 * v + (1.0 - B2) * s, stop.nu, mean_square)
     adam = functools.partial(adam_scale, b1=B1, b2=B2, eps=stop.eps)
     scale, last_scale = adam(ahead, stop.update + 1), adam(stop.nu, stop.update)
@@ -106,7 +105,7 @@ def probe(
         max_steps=max_steps or steps,
         starts=starts,
     )
-    # Ones, and not None, so that both forms are one compiled program.
+    # Ones instead of None, so that both searches use one compiled program.
     raw = search(key=key, scale=jax.tree.map(jnp.ones_like, stop.params))
     scaled = search(key=jax.random.fold_in(key, 1), scale=scale)
     norm = math.sqrt(sum(float(jnp.vdot(g, g)) for g in jax.tree.leaves(mean)))
@@ -135,7 +134,7 @@ def probe(
 
 
 def summary(found: Certificate) -> dict[str, Any]:
-    """A certificate as JSON holds it; pairs are (low, high)."""
+    """A certificate as a JSON object; pairs are (low, high)."""
     low, high = (float(residual) for residual in found.pairs.residuals)
     check = found.finite_difference
     return {
@@ -164,27 +163,27 @@ def escape_summary(
     rate: float,
     noise: float,
 ) -> dict[str, float]:
-    """Adam on the direction of lowest preconditioned curvature.
+    """What Adam does along the direction of lowest preconditioned curvature.
 
     Args:
-        found: Of P^-1/2 H P^-1/2, with negative curvature proved.
-        gradient: Of the loss.
+        found: Certificate of P^-1/2 H P^-1/2, with negative curvature proved.
+        gradient: Gradient of the loss.
         last_step: Last change of the weights.
         scale: P.
-        grad_norm: Length of the gradient, above 0.
-        rate: Learning rate of the update to come.
-        noise: Length of isotropic gradient noise over that of the gradient, above 0.
+        grad_norm: Norm of the gradient, above 0.
+        rate: Learning rate of the next update.
+        noise: Norm of isotropic gradient noise over that of the gradient, above 0.
 
     Returns:
-        Projections in the coordinates of P, the predicted saving in updates, and the
-        relative noise that would save one update.
+        Projections in the coordinates of P, the updates that the noise would save, and
+        the relative noise that would save one update.
     """
     at = project(gradient, last_step, found.pairs.vectors[0], found.lowest, scale=scale)
     growth = escape.growth(at.gamma, learning_rate=rate, momentum=B1, averaged=True)
     unit = grad_norm / math.sqrt(found.dimension) * at.noise_gain
     c_sigma = escape.noise_projection(noise * unit, growth)
     c = at.projection(growth)
-    # c_sigma is proportional to the noise, so the noise that saves one update follows.
+    # c_sigma is proportional to the noise; `noise_for_one_update` follows from this.
     useful = escape.useful_projection(c_sigma, growth)
     length = math.sqrt(sum(float(jnp.vdot(d, d)) for d in jax.tree.leaves(last_step)))
     return {

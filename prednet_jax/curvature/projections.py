@@ -1,7 +1,8 @@
-"""Where the optimiser stands on an escape direction, for the theory of `escape`.
+"""Projections on an escape direction, for the theory in `prednet_jax.escape`.
 
-In a quadratic model of curvature -gamma along a unit direction u, the gradient g gives
-the projection z of the weights, measured from its stationary point: u'g = -gamma z.
+In a quadratic model with curvature -gamma along a unit direction u, the gradient g
+gives the projection z of the weights, measured from the stationary point of the model:
+u'g = -gamma z.
 """
 
 import dataclasses
@@ -17,16 +18,16 @@ from prednet_jax.escape import Growth, growing_projection
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Projections:
-    """Of gradient and last update on one escape direction; coordinates of `scale`.
+    """Projections on one escape direction, in the coordinates of `scale`.
 
     Attributes:
         gamma: Minus the curvature along the direction, positive.
-        displacement: z, the projection of the distance from the stationary point of
-            the local quadratic model.
-        step: Projection of the last update of the weights.
-        step_cosine: The same over the length of that update, in [-1, 1].
-        noise_gain: Standard deviation along the direction of isotropic gradient noise
-            of unit standard deviation per weight.
+        displacement: z, the projection of the weights, measured from the stationary
+            point of the local quadratic model.
+        step: Projection of the last change of the weights.
+        step_cosine: `step` over the length of that change, in [-1, 1].
+        noise_gain: Standard deviation, along the direction, of gradient noise that has
+            unit standard deviation in each weight.
     """
 
     gamma: float
@@ -36,7 +37,7 @@ class Projections:
     noise_gain: float
 
     def projection(self, growth: Growth) -> float:
-        """c, the start of the growing mode, with the momentum's share."""
+        """C of `escape`: the start at rest that has the same growing mode."""
         return growing_projection(self.displacement, self.step, growth)
 
 
@@ -61,7 +62,7 @@ def project(
         The projections on u.
 
     Raises:
-        UserError: If `value` is not negative: there is no escape direction then.
+        UserError: If `value` is not negative, since u is no escape direction then.
     """
     if not value < 0.0:
         raise UserError(f"value={value!r}: expected a negative curvature")

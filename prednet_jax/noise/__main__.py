@@ -62,6 +62,10 @@ class Asked(NamedTuple):
         """The PRNG key of `--seed`."""
         return jax.random.key(self.options.seed)
 
+    def draws(self, default: int) -> int:
+        """The number of noisy runs."""
+        return default if self.options.draws is None else self.options.draws
+
 
 class Answer(NamedTuple):
     """What a command found: as text, and what becomes JSON."""
@@ -76,13 +80,13 @@ def _coverage(asked: Asked) -> Answer:
 
 
 def _localize(asked: Asked) -> Answer:
-    search = localize(asked.fn, asked.spec, samples=asked.options.draws or 3)
+    search = localize(asked.fn, asked.spec, samples=asked.draws(3))
     report = search(asked.key, *asked.args, **asked.kwargs)
     return Answer(str(report), report)
 
 
 def _decisions(asked: Asked) -> Answer:
-    search = decisions(asked.fn, asked.spec, draws=asked.options.draws or 16)
+    search = decisions(asked.fn, asked.spec, draws=asked.draws(16))
     report = search(asked.key, *asked.args, **asked.kwargs)
     return Answer(str(report), {"decisions": list(report)})
 
@@ -90,7 +94,7 @@ def _decisions(asked: Asked) -> Answer:
 def _digits(asked: Asked) -> Answer:
     from prednet_jax.noise.tools.digits import digits_table
 
-    measure = digits_table(asked.fn, asked.spec, draws=asked.options.draws or 16)
+    measure = digits_table(asked.fn, asked.spec, draws=asked.draws(16))
     table = measure(asked.key, *asked.args, **asked.kwargs)
     return Answer(str(table), table)
 
@@ -100,7 +104,7 @@ def _tolerance(asked: Asked) -> Answer:
 
     options = asked.options
     measure = tolerance(
-        asked.fn, asked.spec, draws=options.draws or 16, failure=options.failure
+        asked.fn, asked.spec, draws=asked.draws(16), failure=options.failure
     )
     found = measure(asked.key, *asked.args, **asked.kwargs)
     leaves, _ = jax.tree_util.tree_flatten_with_path(found)
@@ -115,7 +119,8 @@ def _explain(asked: Asked) -> Answer:
     a, b = (_result(asked, name, getattr(options, name)) for name in ("a", "b"))
     from prednet_jax.noise.tools.explain import explain
 
-    report = explain(asked.fn, a, b)(asked.key, *asked.args, **asked.kwargs)
+    place = explain(asked.fn, a, b, draws=asked.draws(8))
+    report = place(asked.key, *asked.args, **asked.kwargs)
     return Answer(str(report), report)
 
 
@@ -170,7 +175,9 @@ def _parser() -> argparse.ArgumentParser:
         help="the noise, such as reduction_order:granularity=element or ulp; default: "
         "reduction_order, for digits reduction_order+stochastic_rounding",
     )
-    parser.add_argument("--draws", type=int, help="noisy runs; default 16, localize 3")
+    parser.add_argument(
+        "--draws", type=int, help="noisy runs; default 16, explain 8, localize 3"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
     parser.add_argument(
         "--failure", type=float, default=1e-6, help="tolerance: probability to fail"
@@ -259,10 +266,13 @@ def _check_call(
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise NoiseError(
-            f"{options.function}{signature} with --args={options.args}, which holds "
-            f"{len(args)} positional arguments and the names {sorted(kwargs)}: {error}"
-        ) from None
+        given = "without --args"
+        if options.args:
+            given = (
+                f"with --args={options.args}, which holds {len(args)} positional "
+                f"arguments and the names {sorted(kwargs)}"
+            )
+        raise NoiseError(f"{options.function}{signature} {given}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -59,9 +59,7 @@ def losses(results: Results, model: str) -> Chart | None:
         s: c for s, c in results.copied.get(model, {}).items() if len(c) >= length
     }
     if copied:
-        series.append(
-            Series(name=COPY, colour="muted", curves=curves(copied), shown=False)
-        )
+        series.append(Series(name=COPY, colour="muted", curves=curves(copied)))
     return Chart(
         name=file_of(model),
         x=np.arange(width, length + 1)[points],
@@ -79,6 +77,11 @@ def finding(results: Results, model: str) -> Chart | None:
         return None
     return dataclasses.replace(
         loss,
+        # Copying is far from the arms, which would share what is left of the axis.
+        series=tuple(
+            dataclasses.replace(one, shown=one.shown and one.name != COPY)
+            for one in loss.series
+        ),
         name=f"finding_{model}",
         y_name=f"loss of {display_name(model)} relative to {CONTROL}, same seeds",
         y_log=False,

@@ -7,18 +7,25 @@ from prednet_jax.report.documents import markdown
 
 
 def faults(record: Mapping[str, Any]) -> str:
-    """One row per fault: what was tried, what is asked, and how many cases held.
+    """One row per fault: what happened, what was done, what must hold, what did.
 
     Args:
-        record: what `experiments/faults.py` writes.
+        record: a part of what `experiments/faults.py` writes.
     """
-    rows = []
-    for row in record["rows"]:
-        tried = row["passed"] + row["failed"]
-        result = f"{row['passed']} of {tried}" if tried else "not tried here"
-        if row["skipped"] and tried:
-            result += f", {row['skipped']} not tried here"
-        file, name = row["test"].split("::")
-        sentence = name.removeprefix("test_").replace("_", " ")
-        rows.append((sentence, row["asked"], result, f"`{file.split('/')[-1]}`"))
-    return markdown(("it holds that", "tried, and asked", "cases", "in"), rows)
+    rows = [
+        (row["fault"], row["done"], row["holds"], _result(row))
+        for row in record["rows"]
+    ]
+    return markdown(("fault", "what was done", "what must hold", "held in"), rows)
+
+
+def _result(row: Mapping[str, Any]) -> str:
+    """How many cases held, how many were not tried, and what the test has counted."""
+    tried = row["passed"] + row["failed"]
+    words = [f"{row['passed']} of {tried}" if tried else ""]
+    if row["failed"]:
+        words = [f"**{words[0]}**"]
+    if row["skipped"]:
+        words.append(f"{row['skipped']} not tried here")
+    words += [f"{count} {name}" for name, count in row["seen"].items()]
+    return ", ".join(word for word in words if word)

@@ -170,10 +170,10 @@ def curves(results: Results, images: Images) -> str:
     if left_out:
         more = f" Without a panel of its own: {html.escape('; '.join(left_out))}."
     return (
-        "<section><h2>Training, arm by arm</h2><p>Every arm; the broad "
-        f"line is the control; {html.escape(_smoothing(results))}, logarithmic scale. "
-        "Line: median seed. Band: middle half of the seeds. Dotted: loss of copying "
-        f"the last frame.{more}</p>{drawn}</section>"
+        "<section><h2>Training, arm by arm</h2><p>Every arm; the broad line is the "
+        f"control; {html.escape(_smoothing(results))}, logarithmic scale. Line: "
+        "median seed. Band: middle half of the seeds. Dotted: the loss of copying the "
+        f"last frame.{more}</p>{drawn}</section>"
     )
 
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from prednet_jax.report import theme as look
 from prednet_jax.report.chart import Chart, Series
-from prednet_jax.report.documents import columns
+from prednet_jax.report.documents import columns, markdown
 from prednet_jax.report.numbers import significant
 from prednet_jax.report.records_beside import find
 from prednet_jax.report.tables import table
@@ -21,7 +21,7 @@ from prednet_jax.report.theme import LIGHT, Theme
 
 FILE = "backends.json"
 __all__ = ["FILE", "LIGHT", "figure", "html_table", "load", "text_table"]
-_HEADS = ("work", "threads", "batch", "frames", "ms a call", "frames/s")
+_HEADS = ("work", "threads", "batch", "frames", "ms per call", "frames/s")
 _SHADES = ("descriptive", "treatment", "gpu", "stale", "gaussian")
 
 
@@ -125,6 +125,22 @@ def text_table(result: Mapping[str, Any]) -> str:
     """The table for a terminal."""
     shown = columns([_HEADS, *cells(result)], right=(1, 2, 4, 5))
     return "\n".join([shown, *_replica_lines(result), *_notes(result)])
+
+
+def markdown_table(result: Mapping[str, Any]) -> str:
+    """The table, the replicas, the notes and where they come from, for a document."""
+    height, width, *channels = result["shape"]
+    lines = [
+        f"PredNet at {width}x{height}, channels {','.join(map(str, channels))}, "
+        f"training windows of {result['window']} frames, {result['precision']}, "
+        f"{result['device']['processor']}.",
+        markdown(_HEADS, cells(result)),
+        "\n".join(f"- {line}" for line in _replica_lines(result)),
+        *_notes(result),
+    ]
+    if result.get("command"):
+        lines.append(f"```\n{result['command']}\n```")
+    return "\n\n".join(lines)
 
 
 def html_table(result: Mapping[str, Any]) -> str:

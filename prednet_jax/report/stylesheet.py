@@ -181,9 +181,18 @@ a { color: var(--same); }
 }
 @media print { body { background: none; }
   .cursor, .seeds, .chip input { display: none; }
+  .switches div:has(input:not(:checked)) { display: none; }
+  .chip i, .track i { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  .wide { overflow: visible; padding: 0.2rem 0.5rem; }
+  .wide table, .measures table { font-size: 0.66rem; }
+  .wide th, .wide td { padding: 0.25rem 0.3rem; }
+  .ends, .measures td:not(:nth-child(4)) { white-space: normal; }
+  .wide code { overflow-wrap: anywhere; }
+  .measures td:nth-child(4) { min-width: 0; }
   details > * { display: block; }
   details::details-content { content-visibility: visible; block-size: auto; }
-  figure, .card, tr { break-inside: avoid; } h2, h3 { break-after: avoid; } }
+  figure, .card, .arm, tr { break-inside: avoid; }
+  h2, h3, section > p { break-after: avoid; } }
 """
 STYLE = (
     f":root {{ {_palette(LIGHT)} }}\n@media screen and (prefers-color-scheme: dark) "

@@ -1,4 +1,4 @@
-"""Functions with known saddles, escape-time theory, and runs that test it."""
+"""Functions with known saddles, and runs that test the theory of escape times."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ from prednet_jax.saddles.optimizers import (
     perturbed_gradient_descent,
 )
 
-#: name -> test function with its usual parameters.
+#: Constructor of each test function with its usual parameters, by name.
 CATALOGUE: dict[str, Callable[[], SaddleFunction]] = {
     "octopus": octopus_function,
     "quadratic_quartic": quadratic_quartic,

@@ -1,8 +1,9 @@
-"""What a test function is: its value, its stationary points, and where to start.
+"""The type of a test function: its value, its stationary points, and where to start.
 
-Every function lives in coordinates in which its escape directions are plain to see
-("aligned"). The rotated form is fn(Q x) with an orthogonal Q: the same landscape, in
-which rounding reaches every direction and a matrix product gives noise sums to reorder.
+Every function is written in coordinates in which its escape directions are coordinate
+axes or simple combinations of them (the form "aligned"). The form "rotated" is fn(Q x)
+with an orthogonal Q. It is the same landscape, but rounding errors reach every
+direction, and the matrix product has sums that noise can reorder.
 """
 
 import dataclasses
@@ -21,8 +22,8 @@ class StationaryPoint:
 
     Attributes:
       point: [dim].
-      value: of the function there.
-      eigenvalues: [dim] of the Hessian, ascending.
+      value: value of the function there.
+      eigenvalues: [dim] eigenvalues of the Hessian, ascending.
     """
 
     point: Float64
@@ -42,18 +43,18 @@ class SaddleFunction:
     """A function with a saddle that is known in closed form.
 
     Attributes:
-      name: for tables.
-      fn: x [dim] -> scalar of the same type; jit, grad and vmap apply.
+      name: name in tables.
+      fn: maps x [dim] to a scalar of the same type; jit, grad and vmap apply.
       points: stationary points, at least one of each kind that matters.
       saddle: [dim] the saddle that runs from `start` approach.
       escape: [m, dim] orthonormal rows that span the eigenspace of the lowest
         eigenvalue at `saddle`.
-      curvature: size of that eigenvalue, gamma = |lambda_min|; 0 where the saddle is
-        not strict.
+      curvature: size of that eigenvalue, gamma = |lambda_min|; 0 if the saddle is not
+        strict.
       exit_value: a run whose value is below this has passed every saddle.
-      smoothness: largest curvature on the way, for the learning rate.
-      start: draws [dim] on the stable side of `saddle`: its projection on `escape` is
-        exactly zero, so that in exact arithmetic gradient descent never leaves.
+      smoothness: largest curvature on the way; it sets the learning rate.
+      start: draws a start [dim] whose projection on `escape` is exactly zero. In exact
+        arithmetic gradient descent from there never leaves `saddle`.
       radius: distance along `escape` at which a run has left `saddle`.
     """
 
@@ -75,7 +76,7 @@ class SaddleFunction:
 
     @property
     def strict(self) -> bool:
-        """Whether the saddle of the runs has negative curvature."""
+        """Whether `saddle` has negative curvature."""
         return self.curvature > 0
 
 
@@ -86,7 +87,7 @@ def random_rotation(dim: int, rng: np.random.Generator) -> Float64:
 
 
 def stationary(point: Float64, value: float, eigenvalues: Float64) -> StationaryPoint:
-    """A stationary point from its spectrum in any order."""
+    """A stationary point; its eigenvalues may be given in any order."""
     return StationaryPoint(
         point=np.asarray(point, np.float64),
         value=float(value),
@@ -95,5 +96,5 @@ def stationary(point: Float64, value: float, eigenvalues: Float64) -> Stationary
 
 
 def unit(dim: int, *indices: int) -> Float64:
-    """The rows e_i of the identity for the given indices, [m, dim]."""
+    """The unit vectors e_i of the given indices, as rows [m, dim]."""
     return np.eye(dim)[list(indices)]

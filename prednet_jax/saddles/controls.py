@@ -1,8 +1,8 @@
-"""Positive controls: would this instrument see an escape if there were one?
+"""Positive controls: could this instrument detect an escape if there were one?
 
-Two things have to come out before "no effect" may be believed: measured escape times
-follow the theory, and noise separates identical hidden units exactly where its
-granularity says that it can.
+Two conditions have to hold before the answer "no effect" can be trusted. Measured
+escape times follow the theory. And noise separates identical hidden units if, and only
+if, its granularity allows it.
 """
 
 import dataclasses
@@ -20,17 +20,17 @@ from prednet_jax.saddles.factorisation import identical_units, split_units
 from prednet_jax.saddles.octopus import octopus_function
 from prednet_jax.saddles.optimizers import Rule, gradient_descent, heavy_ball
 
-#: (gradient function of x, granularity) -> noisy(key, x).
+#: Maps a gradient function of x and a granularity to noisy(key, x).
 NoisyFactory = Callable[
     [Callable[[jax.Array], jax.Array], str], Callable[[jax.Array, jax.Array], jax.Array]
 ]
 _PROJECTION = 1e-5
-# An escape of some 1200 steps: long enough that 5 % is not a matter of one step.
+# An escape takes about 1200 steps, so that 5 % is much more than one step.
 _SLOW, _NOISE = 0.005, 1e-3
 
 
 class TheoryCheck(NamedTuple):
-    """One escape time: predicted and measured steps (medians), and the allowance."""
+    """One escape time: predicted and measured steps (medians), and the tolerance."""
 
     name: str
     predicted: float
@@ -40,13 +40,14 @@ class TheoryCheck(NamedTuple):
 
 
 class UnitCheck(NamedTuple):
-    """Identical units under one granularity, as fractions of the runs.
+    """What became of identical units under noise of one granularity.
 
     Attributes:
       granularity: "shared", "tile" or "element".
-      identical: runs whose paired units are still bitwise equal.
-      escaped: runs that left the symmetric saddle.
-      passed: all identical under "shared", all different and escaped otherwise.
+      identical: fraction of the runs whose paired units are still bitwise equal.
+      escaped: fraction of the runs that left the symmetric saddle.
+      passed: whether all units are identical under "shared", or all runs have different
+        units and escaped under the others.
     """
 
     granularity: str
@@ -57,11 +58,12 @@ class UnitCheck(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PositiveControls:
-    """The two fields of the verdict's evidence and the numbers behind them.
+    """The two controls that the verdict needs, with the numbers behind them.
 
     Attributes:
-      theory_matched: every escape time lies within its allowance.
-      units_separated: units separate under tile and element order, not under shared.
+      theory_matched: every escape time lies within its tolerance.
+      units_separated: units separate under tile and element order, but not under a
+        shared order.
       theory: the escape times.
       units: the granularities.
     """
@@ -84,17 +86,15 @@ class PositiveControls:
 def positive_controls(
     make_noisy: NoisyFactory, *, seeds: int = 64, pairs: int = 32
 ) -> PositiveControls:
-    """Runs both controls; some seconds on two cores.
+    """Runs both controls; takes some seconds on two cores.
 
     Args:
-      make_noisy: injects the noise under test, with the granularity that it is given,
-        into a gradient: `lambda fn, g: inject(fn, ReductionOrder(granularity=g))`.
-      seeds: runs behind the median of the noisy escape time, >= 1.
-      pairs: pairs of identical units. Paired units lie `pairs` rows apart: at least
-        the edge of a tile of the noise, or tiles cannot tell them apart.
-
-    Returns:
-      The evidence.
+      make_noisy: injects the noise under test into a gradient, with the granularity
+        that it is given: `lambda fn, g: inject(fn, ReductionOrder(granularity=g))`.
+      seeds: runs over which the median of the noisy escape time is taken, >= 1.
+      pairs: number of pairs of identical units. The two units of a pair lie `pairs`
+        rows apart. That has to be at least the edge of a tile of the noise: units in
+        one tile stay identical.
 
     Raises:
       UserError: seeds or pairs below 1.
@@ -113,10 +113,11 @@ def positive_controls(
 
 
 def theory_checks(seeds: int = 64) -> tuple[TheoryCheck, ...]:
-    """Gradient descent and heavy ball to a step; noisy gradient descent within 5 %.
+    """Compares escape times with the theory at the first saddle of the octopus.
 
-    On the octopus' first saddle, whose neighbourhood is exactly quadratic, in float32.
-    The noise is normal, of standard deviation 1e-3 on every component of the gradient.
+    The neighbourhood of that saddle is exactly quadratic. Gradient descent and heavy
+    ball have to agree within one step, noisy gradient descent within 5 %, in float32.
+    The noise is normal with standard deviation 1e-3 per component of the gradient.
     """
     function = octopus_function()
     rate = 1 / (2 * function.smoothness)
@@ -153,11 +154,11 @@ def theory_checks(seeds: int = 64) -> tuple[TheoryCheck, ...]:
 
 
 def unit_check(make_noisy: NoisyFactory, granularity: str, pairs: int) -> UnitCheck:
-    """Whether noise of one granularity separates identical units, over four seeds.
+    """Tests on four seeds whether noise of one granularity separates identical units.
 
-    Gradient descent and heavy ball from a symmetric start, 300 steps: twice the time
-    that rounding errors of 1e-8 take to grow to the radius. Arguments as
-    `positive_controls`.
+    Gradient descent and heavy ball run for 300 steps from a symmetric start. That is
+    twice the time in which rounding errors of 1e-8 grow to the radius. The arguments
+    are those of `positive_controls`.
     """
     function = identical_units(pairs)
     rate = 1 / (2 * function.smoothness)
@@ -188,7 +189,11 @@ def _check(
     *,
     tolerance: float,
 ) -> TheoryCheck:
-    """A tolerance of 1 or more is in steps, below 1 a fraction of the prediction."""
+    """Compares an escape time with its prediction.
+
+    A `tolerance` of 1 or more is a number of steps, one below 1 a fraction of the
+    prediction.
+    """
     growth = escape.growth(
         function.curvature,
         learning_rate=float(rule.learning_rate),

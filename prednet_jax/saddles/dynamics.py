@@ -1,9 +1,9 @@
-"""Runs from a saddle: when do they leave it, and when have they passed them all?
+"""Runs from a saddle: when do they leave it, and when have they passed all saddles?
 
-A run works on x = Q^T y, where y are the aligned coordinates in which the saddle and
-its escape directions are known; Q is the identity for the aligned form. Both forms go
-through the same matrix product: by the identity it is exact in every order, so zeros
-stay zeros.
+A run works on x = Q^T y, where y are the aligned coordinates, in which the saddle and
+its escape directions are known. In the aligned form Q is the identity. Both forms
+compute the same matrix product; with the identity it is exact in every order of sums,
+so zeros stay zeros.
 """
 
 import functools
@@ -19,23 +19,23 @@ from prednet_jax.errors import UserError, one_of
 from prednet_jax.saddles.base import SaddleFunction, random_rotation
 from prednet_jax.saddles.optimizers import Rule, initial, update
 
-#: gradient(key, x [dim], rotation [dim, dim]) -> [dim]; the key is that of one step.
+#: Maps the key of a step, x [dim] and a rotation [dim, dim] to a gradient [dim].
 Gradient = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 FORMS = ("aligned", "rotated")
 
 
 class Escape(NamedTuple):
-    """What became of a run; leading axes for rules, forms and keys.
+    """The outcome of a run; leading axes are rules, forms and seeds.
 
     Attributes:
       steps: first step at which the projection on the escape directions reached the
-        radius; the step budget where it did not.
+        radius; the number of steps of the run if it never did.
       escaped: whether it did.
-      arrival: first step at which the value was below the exit value; the budget where
-        it was not.
+      arrival: first step at which the value was below the exit value; the number of
+        steps of the run if it never was.
       arrived: whether it was.
-      early: [2] projections one step before `settle` and at it.
-      x: [dim] final variables; held from the arrival on.
+      early: [2] the projections after `settle` - 1 and after `settle` steps.
+      x: [dim] final variables; they do not change after the arrival.
       still: whether the last step, made before the arrival, changed no bit of x: the
         run has stopped for good, unless its gradient is noisy.
     """
@@ -52,7 +52,7 @@ class Escape(NamedTuple):
 def rotated_gradient(
     function: SaddleFunction,
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """x, Q -> gradient of fn(Q x) in x: what noise is to be injected into."""
+    """Maps x and Q to the gradient of fn(Q x) in x; noise is injected into this."""
     return jax.grad(lambda x, rotation: function.fn(rotation @ x))
 
 
@@ -69,23 +69,23 @@ def escape_runs(
     settle: int = 10,
     fresh: bool = True,
 ) -> Escape:
-    """All rules x forms x seeds in one vmapped, compiled program.
+    """Runs all rules x forms x seeds in one vmapped, compiled program.
 
-    A seed fixes start, rotation and noise key, so that rules, noises and precisions
-    meet the same ones.
+    A seed fixes the start, the rotation and the noise key; they are the same for all
+    rules, noises and precisions.
 
     Args:
-      gradient: of fn(Q x) with its noise; see `Gradient`.
-      function: aligned form.
-      rules: optimisers.
-      forms: of "aligned" and "rotated".
+      gradient: the gradient of fn(Q x), with its noise; see `Gradient`.
+      function: the function, in its aligned form.
+      rules: the optimisers.
+      forms: "aligned", "rotated", or both.
       seeds: number of seeds, >= 1.
-      first_seed: the first of them, >= 0.
-      steps: budget, > settle.
+      first_seed: the first seed, >= 0.
+      steps: steps of each run, > settle.
       dtype: "float32" or "float64"; the latter needs jax_enable_x64.
       settle: step at which the early projection is recorded, >= 1.
-      fresh: whether the gradient's key changes from step to step. False is the noise
-        of a run, as autotuning makes it: one key for all steps.
+      fresh: whether the gradient gets a new key at each step. False: one key for the
+        whole run, like an order of sums that autotuning has chosen once.
 
     Returns:
       Leaves [rules, forms, seeds, ...] as numpy arrays.
@@ -112,13 +112,13 @@ def escape_runs(
         "steps": steps,
         "settle": settle,
         "fresh": fresh,
-        # Without any perturbation no point of the ball is drawn at each step.
+        # If no rule perturbs, no point of the ball has to be drawn at each step.
         "perturbed": any(float(rule.radius) > 0 for rule in rules),
     }
     chosen = range(first_seed, first_seed + seeds)
     starts, rotations = _settings(function, forms, chosen)
     stacked = Rule(*(jnp.asarray(values, dtype) for values in zip(*rules, strict=True)))
-    # Key number n is the same however many are made.
+    # The key of a seed does not depend on how many seeds there are.
     keys = jax.random.split(jax.random.key(0), chosen.stop)[first_seed:]
     one = functools.partial(_run, gradient, function, options)
     over_seeds = jax.vmap(one, (None, 0, 0, 0))
@@ -158,7 +158,7 @@ def _run(
             rule, x, gradient(noise_key, x, rotation), state, ball_key
         )
         still = jnp.all(moved == x) & ~record.arrived
-        # Held after the arrival: some functions are unbounded below.
+        # Nothing changes after the arrival, as some functions are unbounded below.
         x, state = jax.tree.map(
             lambda new, old: jnp.where(record.arrived, old, new),
             (moved, new_state),

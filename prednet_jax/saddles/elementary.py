@@ -16,9 +16,10 @@ from prednet_jax.saddles.base import (
 def quadratic_quartic() -> SaddleFunction:
     """x^2/2 + y^4/4 - y^2/2: a strict saddle at 0 between minima at (0, +-1).
 
-    Eigenvalues (1, -1) at the saddle and (1, 2) at the minima, where the value is
-    -1/4. The simplest function on which a zero component stays zero for ever. Up to the
-    radius the quartic changes the escape time by less than 1 % of a step.
+    The eigenvalues are (1, -1) at the saddle and (1, 2) at the minima, where the value
+    is -1/4. It is the simplest function on which a zero component stays zero for ever.
+    Up to the radius the quartic term changes the escape time by less than 1 % of a
+    step.
     """
 
     def fn(x: jax.Array) -> jax.Array:
@@ -43,8 +44,9 @@ def quadratic_quartic() -> SaddleFunction:
 def monkey() -> SaddleFunction:
     """x^3 - 3 x y^2: the monkey saddle, not strict (its Hessian at 0 is zero).
 
-    From x > 0, y = 0 gradient flow falls to 0 as x = x0/(1 + 3 x0 t) while y grows as
-    1/x^2, so that the escape is algebraic. Unbounded below.
+    From x > 0 and a small y, gradient flow moves to 0 as x = x0/(1 + 3 x0 t) while y
+    grows as 1/x^2: the escape is algebraic, not exponential. The function is unbounded
+    below.
     """
 
     def fn(x: jax.Array) -> jax.Array:
@@ -66,10 +68,14 @@ def monkey() -> SaddleFunction:
 def phase_retrieval(dim: int = 6) -> SaddleFunction:
     """E[((a.x)^2 - (a.z)^2)^2]/4 over normal a, with signal z = e_1.
 
-    In closed form (3 |x|^4 + 3 |z|^4 - 2 |x|^2 |z|^2 - 4 (x.z)^2)/4 (Sun, Qu & Wright
-    2018, Found. Comput. Math. 18:1131, real case). Maximum at 0 with eigenvalues -3
-    along z and -1; minima +-z with 6 along z and 2; strict saddles on the sphere x.z =
-    0, |x|^2 = 1/3 with -2 along z, 2 along x and 0 along the sphere, value 2/3.
+    In closed form it is (3 |x|^4 + 3 |z|^4 - 2 |x|^2 |z|^2 - 4 (x.z)^2)/4 (Sun, Qu &
+    Wright 2018, Found. Comput. Math. 18:1131, real case). Its stationary points:
+
+        maximum at 0                            eigenvalues -3 along z, -1 elsewhere
+        minima at z and -z                      6 along z, 2 elsewhere
+        strict saddles, x.z = 0, |x|^2 = 1/3    -2 along z, 2 along x, 0 elsewhere
+
+    The value at the saddles is 2/3.
 
     Args:
       dim: number of variables, >= 2.

@@ -1,9 +1,9 @@
 """Saddles of linear networks: matrix factorisation, deep linear, identical units.
 
-All use the diagonal target M = diag(s), s_1 > s_2 > ... > 0, and a flat vector of
-variables. Their saddles are those of training: a rank, or a pair of units, that has not
-been learnt yet (Baldi & Hornik 1989, Neural Networks 2:53; Fukumizu & Amari 2000,
-Neural Networks 13:317).
+All have the diagonal target M = diag(s), s_1 > s_2 > ... > 0, and one flat vector of
+variables. They have the saddles of training: points at which one more rank, or the
+second of two equal units, is still to be learnt (Baldi & Hornik 1989, Neural Networks
+2:53; Fukumizu & Amari 2000, Neural Networks 13:317).
 """
 
 import math
@@ -27,8 +27,8 @@ _TARGET = (2.0, 1.0, 0.5)
 def symmetric_factorisation(target: Sequence[float] = _TARGET) -> SaddleFunction:
     """|u u^T - M|^2 / 4 in u [n].
 
-    At 0 the eigenvalues are -s_i. At +-sqrt(s_k) e_k they are 2 s_k and s_k - s_i, so
-    that k = 1 is the minimum and every other k a strict saddle.
+    At 0 the eigenvalues are -s_i. At +-sqrt(s_k) e_k they are 2 s_k, and s_k - s_i for
+    i != k: k = 1 is the minimum, every other k a strict saddle.
 
     Args:
       target: diagonal of M, at least two values, descending, > 0.
@@ -110,9 +110,10 @@ def asymmetric_factorisation(target: Sequence[float] = _TARGET) -> SaddleFunctio
 def deep_linear(depth: int = 3, target: Sequence[float] = (1.0, 0.5)) -> SaddleFunction:
     """|W_depth ... W_1 - M|^2 / 2 in the matrices [depth, n, n], flattened.
 
-    For depth >= 3 the Hessian at 0 is zero: a saddle that is not strict. At the
-    balanced minimum W_l = diag(a), a_i = s_i^(1/depth), entry (i, j) of the layers has
-    the eigenvalue sum_l (a_i^(depth-1-l) a_j^l)^2, and 0 depth - 1 times.
+    For depth >= 3 the Hessian at 0 is zero, so that saddle is not strict. At the
+    balanced minimum, W_l = diag(a) with a_i = s_i^(1/depth), the `depth` variables at
+    matrix entry (i, j) have the eigenvalue sum_l (a_i^(depth-1-l) a_j^l)^2 once and the
+    eigenvalue 0 depth - 1 times.
 
     Args:
       depth: number of matrices, >= 3.
@@ -143,7 +144,7 @@ def deep_linear(depth: int = 3, target: Sequence[float] = (1.0, 0.5)) -> SaddleF
     minimum = np.tile(np.diag(a), (depth, 1, 1)).ravel()
 
     def start(rng: np.random.Generator) -> Float64:
-        # First and second layers opposite: the product is negative and shrinks to 0.
+        # One layer has the opposite sign, so the product is negative and shrinks to 0.
         signs = np.ones(depth)
         signs[1] = -1
         scale = rng.uniform(0.4, 0.6)
@@ -172,15 +173,17 @@ def deep_linear(depth: int = 3, target: Sequence[float] = (1.0, 0.5)) -> SaddleF
 def identical_units(pairs: int = 1) -> SaddleFunction:
     """A network x -> V^T W x whose hidden units all start identical.
 
-    |(V^T W) X - M X|^2 / 2 with W, V [units, n], units = 2 pairs, s = (2, 1), and
-    white inputs X [n, 96], X X^T = 1: every weight gradient is a sum over the inputs.
-    Identical units have identical gradients, so they learn rank one and stop at w = v =
-    sqrt(s_1/units) e_1. Directions q (x) e_i with q orthogonal to (1 .. 1) separate
-    them; there the eigenvalues are +-s_i for i >= 2, and 0, each `units` - 1 times; for
-    units that stay identical they are 2 s_1, 0 and s_1 +- s_i.
+    The loss is |(V^T W) X - M X|^2 / 2 with W, V [units, n], units = 2 pairs, s =
+    (2, 1) and white inputs X [n, 96], X X^T = 1, so that every weight gradient is a sum
+    over the inputs. Identical units have identical gradients. They learn rank one
+    together and stop at w = v = sqrt(s_1/units) e_1.
+
+    Directions q (x) e_i with q orthogonal to (1 .. 1) separate the units. Along them
+    the eigenvalues are s_i and -s_i for i >= 2, and 0 twice, each `units` - 1 times.
+    Along directions that keep the units identical they are 2 s_1, 0 and s_1 +- s_i.
 
     Only noise that differs between units leaves this saddle. Units k and k + pairs lie
-    `pairs` rows apart, so that an order per tile of `pairs` rows tells them apart.
+    `pairs` rows apart: with one order per tile of `pairs` rows their noise differs.
 
     Args:
       pairs: half the number of hidden units, >= 1.
@@ -192,7 +195,7 @@ def identical_units(pairs: int = 1) -> SaddleFunction:
     s = np.array([2.0, 1.0])
     n, units = s.size, 2 * pairs
     dim = 2 * units * n
-    # A fixed dense X: rows of an orthogonal matrix.
+    # X is fixed and dense: orthonormal rows.
     inputs = np.linalg.qr(np.random.default_rng(0).normal(size=(96, n)))[0].T
 
     def fn(x: jax.Array) -> jax.Array:
@@ -211,7 +214,7 @@ def identical_units(pairs: int = 1) -> SaddleFunction:
     escape[:, :, :, 1] = contrasts[:, None] / math.sqrt(2)
 
     def start(rng: np.random.Generator) -> Float64:
-        # u = v for all units, or w and v of the saddle would differ in scale.
+        # w = v for all units; otherwise they would differ in scale at the saddle.
         one = alike * np.append(rng.uniform(0.5, 1.0), rng.uniform(-0.3, 0.3, n - 1))
         return np.tile(one, 2 * units)
 
@@ -240,7 +243,7 @@ def split_units(x: jax.Array, units: int) -> tuple[jax.Array, jax.Array]:
 
 
 def _towards_second(s: Float64, rng: np.random.Generator) -> Float64:
-    """A start that gradient descent takes to the saddle of the second value."""
+    """A start from which gradient descent goes to the saddle sqrt(s_2) e_2."""
     u = rng.uniform(-0.3, 0.3, s.size)
     u[0], u[1] = 0.0, math.sqrt(s[1]) * rng.uniform(0.5, 1.0)
     return u

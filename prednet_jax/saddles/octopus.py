@@ -1,22 +1,23 @@
-"""The octopus function: saddles in a row, each passed before the next is met.
+"""The octopus function: a chain of saddles, which gradient descent meets one by one.
 
 Du, Jin, Lee, Jordan, Poczos & Singh 2017, "Gradient descent can take exponential time
-to escape saddle points", arXiv 1705.10412, appendix. With |x|, and i - 1 the number of
-leading coordinates at or beyond 2 tau (i is the coordinate that is being grown):
+to escape saddle points", arXiv 1705.10412, appendix. Coordinates grow one after the
+other from 0 to 4 tau. Let i - 1 be the number of leading coordinates with
+|x_j| >= 2 tau; then coordinate i is the one that grows now, and the value is
 
     |x_i| <= tau:  sum_{j<i} L (|x_j| - 4 tau)^2 - gamma x_i^2
                    + sum_{j>i} L x_j^2 - (i - 1) nu
     |x_i| >= tau:  sum_{j<i} L (|x_j| - 4 tau)^2 + g1(|x_i|) + g2(|x_i|) x_{i+1}^2
                    + sum_{j>i+1} L x_j^2 - (i - 1) nu
-    none left:     sum_j L (|x_j| - 4 tau)^2 - dim nu
+    i > dim:       sum_j L (|x_j| - 4 tau)^2 - dim nu
 
     g1(x) = -gamma x^2 + (10 gamma - 14 L)/(3 tau) (x - tau)^3
             + (5 L - 3 gamma)/(2 tau^2) (x - tau)^4
     g2(x) = -gamma - (L + gamma) (10 s^3 + 15 s^4 + 6 s^5),   s = (x - 2 tau)/tau
     nu    = 4 L tau^2 - g1(2 tau) = (37 L + 13 gamma) tau^2 / 6
 
-without the g2 term for i = dim. g1 and g2 make the function C^2 along the path of
-gradient descent, where later coordinates are within tau; elsewhere it may jump.
+For i = dim there is no g2 term. g1 and g2 make the function C^2 along the path of
+gradient descent, where all later coordinates stay within tau; elsewhere it may jump.
 """
 
 import math
@@ -79,14 +80,14 @@ def octopus(
                 f"[{dim}]"
             )
         a = jnp.abs(x)
-        # Up to and including the first coordinate that is not grown, the running count
-        # of such coordinates is 0, then 1 at it.
+        # The running count of coordinates below 2 tau is 0 at those that have grown,
+        # and 1 at the one that grows now.
         short = (a < 2 * tau).astype(jnp.int32)
         count = jnp.cumsum(short)
         grown = count == 0
         growing = (count == 1) & (short == 1)
         far = growing & (a > tau)
-        # A coordinate yet to be grown has the weight L, unless it is the next.
+        # A coordinate that is still to grow has the weight L; the next one may have g2.
         handed_on = jnp.where(far, g2(a), L)[:-1]
         weight = jnp.concatenate([jnp.full((1,), L, x.dtype), handed_on])
         stable = weight * x**2
@@ -98,11 +99,12 @@ def octopus(
 
 
 def octopus_function(dim: int = 10) -> SaddleFunction:
-    """The octopus with its stationary points, run from its first saddle.
+    """The octopus with its stationary points; runs start at its first saddle.
 
-    Saddle k has k coordinates at 4 tau and the rest at 0, eigenvalues 2 L and one
-    -2 gamma (for k = dim a minimum, 2 L throughout), value -k nu. Signs of the
-    coordinates are free; the points with plus signs are listed.
+    Saddle k has k coordinates at 4 tau and the others at 0, one eigenvalue -2 gamma
+    and all others 2 L, and the value -k nu. For k = dim it is a minimum with all
+    eigenvalues 2 L. The signs of the coordinates are free; `points` has those with
+    plus signs.
 
     Args:
       dim: number of variables, >= 2.

@@ -4,14 +4,14 @@
     x <- x - eta m                                      (not adaptive)
     x <- x - eta m_hat/(sqrt(v_hat) + eps)              (Adam, Kingma & Ba 2015, alg. 1)
 
-Gradient descent has beta = 0 and heavy ball beta > 0, both with kappa = 1; Adam has
-beta = b1, kappa = 1 - b1. A rule is a tuple of numbers, not a function, so that a whole
-comparison of rules is one vmapped program.
+Gradient descent has beta = 0 and heavy ball beta > 0, both with kappa = 1. Adam has
+beta = b1 and kappa = 1 - b1. A rule is a tuple of numbers, not a function, so that one
+vmapped program runs all rules of a comparison.
 
 Perturbed gradient descent (Jin, Ge, Netrapalli, Kakade & Jordan 2017, arXiv 1703.00887,
-algorithm 2) adds a uniform point of the ball of radius r where |g| <= threshold and
-more than `wait` steps have passed since the last one. Its gradient step follows in
-the next call, from the perturbed point.
+algorithm 2) adds a point drawn uniformly from the ball of radius r if |g| <= threshold
+and more than `wait` steps have passed since the last perturbation. The gradient step
+from the perturbed point follows in the next call.
 """
 
 from typing import NamedTuple
@@ -22,23 +22,23 @@ from jaxtyping import Array, Float, Int, Key
 
 from prednet_jax.errors import decay, positive, whole
 
-#: A number, or an array of one number a rule.
+#: A number, or an array of one number per rule.
 Scalar = float | jax.Array
 
 
 class Rule(NamedTuple):
-    """One optimiser; stacked leaves [R] make R of them.
+    """One optimiser, or R of them if its leaves are arrays [R].
 
     Attributes:
       learning_rate: eta.
       momentum: beta, or b1 of Adam.
       dampening: kappa, the weight of a new gradient in m.
       second_moment: b2 of Adam.
-      eps: of Adam.
+      eps: Adam's epsilon.
       adaptive: 1 for Adam, else 0.
-      radius: of the perturbation; 0 for none.
-      threshold: gradient norm at or below which it is applied.
-      wait: steps between two perturbations.
+      radius: radius of the perturbation; 0: none.
+      threshold: gradient norm at or below which the perturbation is applied.
+      wait: least number of steps between two perturbations.
     """
 
     learning_rate: Scalar
@@ -53,7 +53,14 @@ class Rule(NamedTuple):
 
 
 class RuleState(NamedTuple):
-    """Of one run: m [dim], v [dim], steps taken, steps since the last perturbation."""
+    """State of an optimiser.
+
+    Attributes:
+      m: running mean of the gradient.
+      v: running mean of its square.
+      age: steps taken.
+      since: steps since the last perturbation.
+    """
 
     m: Float[Array, "dim"]
     v: Float[Array, "dim"]
@@ -97,7 +104,7 @@ def perturbed_gradient_descent(
 
 
 def initial(rule: Rule, x: Float[Array, "dim"]) -> RuleState:
-    """The state before the first step; a perturbation may come at once."""
+    """The state before the first step, which may already be perturbed."""
     wait = jnp.asarray(rule.wait, x.dtype)
     return RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0), wait + 1)
 
@@ -112,12 +119,12 @@ def update(
     """One step.
 
     Args:
-      rule: the optimiser, scalar leaves.
-      x: variables.
-      gradient: at `x`.
-      state: before the step.
-      key: consumed by the perturbation; None where no rule has one, which saves the
-        drawing of a point at each step.
+      rule: the optimiser, with scalar leaves.
+      x: the variables.
+      gradient: the gradient at `x`.
+      state: the state before the step.
+      key: consumed by the perturbation; None if no rule perturbs, so that no point is
+        drawn.
 
     Returns:
       Variables and state after the step.
@@ -149,11 +156,12 @@ def update(
 
 
 def _rounded(product: jax.Array, zero: jax.Array) -> jax.Array:
-    """A product rounded before it is added, in every compilation.
+    """Makes XLA round a product before it is added.
 
-    XLA may contract a b + c to one rounding, and not for all elements of an array
-    alike: two identical units then part in the optimiser's own step (heavy ball under a
-    shared order did, within 50 steps). The compiler cannot see that `zero` is zero.
+    XLA may compute a b + c with one rounding (FMA) for some elements of an array and
+    two for others. Two identical units then separate in the optimiser's own step; heavy
+    ball under a shared order did so within 50 steps. The exclusive or with `zero`
+    prevents it, since the compiler cannot know that this is zero.
     """
     bits = jnp.int32 if product.dtype == jnp.float32 else jnp.int64
     hidden = jax.lax.bitcast_convert_type(product, bits) ^ zero.astype(bits)

@@ -1,7 +1,8 @@
 """Paired comparisons over seeds, equivalence, power, and the rule of the verdict.
 
-The seed is the unit, margin and bounds are fixed before the results exist, and one
-exact test gives p-values, intervals and equivalence. `verdict` states the rule.
+The unit of every comparison is the seed. Margins and bounds are fixed before there are
+results. One exact test gives p-values, intervals and equivalence. The module `verdict`
+states the rule.
 """
 
 from prednet_jax.statistics.decision import Verdict, decide

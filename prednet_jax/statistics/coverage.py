@@ -1,10 +1,10 @@
 """How often intervals hold the true mean, and how often equivalence is claimed wrongly.
 
-The methods: the sign-flip test inverted (`sign_flip`), Student's t, and the bootstrap
-BCa (Efron 1987, J. Am. Stat. Assoc. 82:171), which is here to be compared with only.
-The distributions are those of `truths.draw`. The level of an equivalence test is the
-rate at which it passes where the true mean lies exactly at the margin, four standard
-deviations from 0, on the worse of the two sides; it should be .05 or less.
+Three methods are simulated: the inverted sign-flip test (`sign_flip`), Student's t, and
+for comparison the bootstrap BCa (Efron 1987, J. Am. Stat. Assoc. 82:171). The
+distributions are those of `truths.draw`. The level of an equivalence test is the rate
+at which it passes although the true mean lies exactly at the margin, four standard
+deviations from 0. It is taken on the worse of the two sides and should be at most .05.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def simulate(
         studies: simulated studies per record, >= 1.
         shapes: distributions of the differences.
         seeds: numbers of seeds.
-        seed: of the generator; each record has a stream of its own.
+        seed: seed of the random numbers; each record has a generator of its own.
 
     Returns:
         Records with the names `COLUMNS`; rates in [0, 1].

@@ -1,4 +1,4 @@
-"""The verdict on one model by the rule of `statistics.verdict`, and in words."""
+"""Applies the rule of `statistics.verdict` to one model, and puts it into words."""
 
 import dataclasses
 import math
@@ -20,24 +20,25 @@ class Verdict:
         model: name of the model.
         verdict: "supported", "refuted" or "inconclusive".
         sentence: the answer and its limits in plain language.
-        unmet_for_supported: what `supported` lacked, each in words; empty if nothing.
-        unmet_for_refuted: what `refuted` lacked.
-        questions: the contrasts in question after Holm, each with its manipulation
-            check.
-        equivalent_at_this_horizon: every contrast in question is equivalent although
-            trajectories did not separate.
-        n: fewest seeds of the contrasts in question.
-        achieved_power: least power of the equivalence tests at no true difference, at
-            the observed spread; nan for one seed.
-        gain_excess_upper: largest upper bound of the share of seeds that gain more than
-            the margin, less the share that loses as much.
-        seeds_needed: fewest seeds in all at which a study with this spread could be
-            `refuted`: for the power, the floor of the sign-flip test, and the bound on
-            gaining seeds if no further seed gains; None for one seed.
+        unmet_for_supported: the conditions of `supported` that are not met, in words.
+        unmet_for_refuted: the conditions of `refuted` that are not met.
+        questions: the contrasts in question after Holm's correction, each with its
+            manipulation check.
+        equivalent_at_this_horizon: whether every contrast in question is equivalent
+            although the trajectories did not separate.
+        n: fewest seeds of any contrast in question.
+        achieved_power: least power of the equivalence tests if there is no difference,
+            at the observed standard deviation; nan for one seed.
+        gain_excess_upper: largest upper bound, over the contrasts, of the share of
+            seeds that gain more than the margin minus the share that lose as much.
+        seeds_needed: fewest seeds with which a study with this standard deviation could
+            be `refuted`. It is the largest of the numbers needed for the power, for the
+            sign-flip test, and for the bound on gaining seeds if no further seed gains;
+            None for one seed.
         seeds_still_needed: how many of these are still to be run.
-        more_noise_helps: relative scales of the Gaussian rungs that lowered the loss.
-        noise_can_help: the control in the hypothesis' direction with its figure.
-        emulated_only: no contrast in question is about a GPU.
+        more_noise_helps: relative scales of the Gaussian noise that lowered the loss.
+        noise_can_help: outcome of the control in which noise can help.
+        emulated_only: whether no contrast in question is about a GPU.
         rule: the bounds that were applied.
     """
 
@@ -73,10 +74,10 @@ def decide(evidence: Evidence) -> Verdict:
     """Applies the rule of `statistics.verdict`.
 
     Args:
-        evidence: everything known about one model.
+        evidence: the evidence about one model.
 
     Returns:
-        The verdict, with what each of the two firm answers lacked.
+        The verdict, with the unmet conditions of `supported` and `refuted`.
     """
     questions = corrected(evidence)
     supported, refuted = unmet(evidence, questions)
@@ -110,7 +111,7 @@ def decide(evidence: Evidence) -> Verdict:
 
 
 def corrected(evidence: Evidence) -> tuple[Question, ...]:
-    """The contrasts in question with Holm's p-values over all of them."""
+    """The contrasts in question, with Holm's correction over all of them."""
     count = len(evidence.questions)
     family = f"the {count} contrast{'s' * (count > 1)} in question"
     results = holm([question.result for question in evidence.questions], family)
@@ -121,7 +122,7 @@ def corrected(evidence: Evidence) -> tuple[Question, ...]:
 
 
 def word(supported: tuple[str, ...], refuted: tuple[str, ...]) -> str:
-    """The verdict in one word, from what each firm answer lacks."""
+    """The verdict in one word, from the unmet conditions of the two firm answers."""
     if not supported:
         return "supported"
     return "inconclusive" if refuted else "refuted"
@@ -148,7 +149,7 @@ def _seeds_needed(results: list[PairedResult], rule: Rule) -> int | None:
 
 
 def sentence(verdict: Verdict) -> str:
-    """The answer, its figures, what it lacked and what it does not say."""
+    """The verdict in sentences: its numbers, unmet conditions, and limits."""
     figures = "; ".join(_figures(question) for question in verdict.questions)
     model = verdict.model
     if verdict.verdict == "supported":
@@ -158,7 +159,7 @@ def sentence(verdict: Verdict) -> str:
             f"Refuted: noise changes the loss of {model} by less than the margin, in a "
             f"study that would have seen more ({figures}; power "
             f"{verdict.achieved_power:.2f}; the share of seeds that gain more than the "
-            f"margin, less that which loses as much, is below "
+            f"margin, minus the share that lose as much, is below "
             f"{verdict.gain_excess_upper:.2f})."
         ]
     else:
@@ -199,10 +200,10 @@ def _figures(question: Question) -> str:
 
 def _more_seeds(verdict: Verdict) -> str:
     if verdict.seeds_needed is None:
-        return "One seed says nothing about how many are needed."
+        return "From one seed the number of seeds needed cannot be estimated."
     if verdict.seeds_still_needed:
         return (
             f"With this spread at least {verdict.seeds_needed} seeds are needed, "
             f"{verdict.seeds_still_needed} more than were run."
         )
-    return "The number of seeds is enough; the evidence above is not."
+    return "There are enough seeds; the evidence above is missing."

@@ -1,4 +1,4 @@
-"""What the rule of the verdict looks at, and the bounds that it fixes beforehand."""
+"""The evidence that the rule of the verdict uses, and the bounds of the rule."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,16 +15,15 @@ class Rule:
     """Bounds of the rule. A plan may change them before its first run, never after.
 
     Attributes:
-        least_distance: median over the seeds of distance / distance travelled from
-            which two trajectories count as separated. 0.1: the noise has moved the
-            weights by a tenth of what training moved them. Runs of 200 updates reach
-            1e-2 to 2e-5, decorrelated ones 0.2 to 0.5.
-        power: power that an equivalence test needs. 0.9, as is customary.
-        largest_gain_excess: bound on the share of seeds that gain more than the margin,
-            less the share that loses as much. 0.11: a mean can be equivalent while one
-            seed in ten gains a lot, and who trains a handful of networks would call
-            that help. It takes 26 seeds of which none gains
-            or loses.
+        least_distance: two trajectories count as separated if their distance over the
+            distance travelled, median over the seeds, is at least this. 0.1 means that
+            the noise has moved the weights by a tenth of what training moved them. Runs
+            of 200 updates reach 2e-5 to 1e-2, decorrelated ones 0.2 to 0.5.
+        power: power that an equivalence test needs; 0.9 is customary.
+        largest_gain_excess: bound on the share of seeds that gain more than the margin
+            minus the share that lose as much. A mean can be equivalent while one seed
+            in ten gains a lot; to a user who trains a few networks that would be help.
+            With 0.11 the bound needs 26 seeds if none gains or loses.
         largest_margin: largest margin, as a fraction of the control's loss.
         alpha: level of the bounds on shares of seeds.
     """
@@ -42,12 +41,13 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manipulation:
-    """Whether the noise did anything to the trajectories that are compared.
+    """The manipulation check: whether the noise changed the trajectories.
 
     Attributes:
-        bits_differ: the final weights of the two arms differ on every seed.
-        distance_over_travelled: distance between the two final weight vectors over the
-            distance of the control's from its initial one, median over the seeds.
+        bits_differ: whether the final weights of the two arms differ on every seed.
+        distance_over_travelled: distance between the final weights of the two arms,
+            over the distance of the control's final weights from its initial ones;
+            median over the seeds.
     """
 
     bits_differ: bool
@@ -57,10 +57,11 @@ class Manipulation:
 def manipulation(
     bits_differ: Sequence[bool], distance_over_travelled: Sequence[float]
 ) -> Manipulation:
-    """The check from one entry per seed.
+    """The manipulation check, from one entry per seed.
 
     Raises:
-        UserError: no seed, two lengths, or a distance that is negative or no number.
+        UserError: there is no seed, the lengths differ, or a distance is negative or
+            NaN.
     """
     ratios = np.asarray(distance_over_travelled, np.float64)
     if ratios.ndim != 1 or not ratios.size or len(bits_differ) != ratios.size:
@@ -83,7 +84,7 @@ class Check:
     """The outcome of a control experiment.
 
     Attributes:
-        passed: whether it came out as it had to.
+        passed: whether it had the expected outcome.
         figure: what was measured, in words with units.
     """
 
@@ -93,16 +94,16 @@ class Check:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """One contrast that asks whether noise helps.
+    """One contrast in question: does this noise help?
 
     Attributes:
-        result: noisy arm minus quiet arm, so that a negative difference means "noise
-            lowers the loss"; `reversed()` turns one that was recorded the other way.
-        manipulation: what the noise did to the trajectories of these two arms; None if
-            it was not measured.
-        draws: the same contrast for each independent draw of the noise alone
+        result: arm with noise minus arm without, so that a negative difference means
+            that noise lowers the loss. Use `PairedResult.reversed` if it was recorded
+            the other way round.
+        manipulation: the manipulation check of these two arms; None: not measured.
+        draws: the same contrast, separately for each independent draw of the noise
             (`contrasts_of_draws`).
-        gpu: the noise is that of a GPU; else it is emulated.
+        gpu: whether the noise is that of a GPU; False: it is emulated.
     """
 
     result: PairedResult
@@ -112,7 +113,7 @@ class Question:
 
     @property
     def name(self) -> str:
-        """The two arms, or which noise it is where they have no names."""
+        """The names of the two arms, or the kind of noise if they have none."""
         if self.result.treatment and self.result.control:
             return f"{self.result.treatment} - {self.result.control}"
         return "GPU noise" if self.gpu else "emulated noise"
@@ -120,23 +121,24 @@ class Question:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All that the rule looks at, for one model; None and () mean "was not run".
+    """The evidence about one model; None and () mean "was not run".
 
     Attributes:
         model: name of the model.
         questions: the contrasts in question, at least one; Holm corrects over them.
         nulls: A/A contrasts: other fixed orders or thread counts minus the control.
-        gaussian_ladder: (relative scale, contrast with the control) per rung.
+        gaussian_ladder: (relative scale, contrast with the control), one pair per scale
+            of Gaussian noise ("rung").
         stale: `stale_targets` minus the control.
-        stale_applies: whether stale targets can move this model at all. They cannot
-            where each update sees one image.
-        theory_matched: measured escape times agree with theory.
-        units_separated: identical units separate under tile and element order and stay
-            together under a shared one.
-        noise_can_help: from an exactly symmetric start of the network itself noise
-            separates what stays together without it: this pipeline sees noise help
-            where noise can help.
-        diverged: seeds left out of a question because a loss was not finite.
+        stale_applies: whether stale targets can have an effect on this model. They
+            cannot if each update sees one image.
+        theory_matched: whether measured escape times agree with theory.
+        units_separated: whether identical units separate under tile and element order
+            and stay together under a shared order.
+        noise_can_help: from an exactly symmetric start of the network, noise separates
+            what otherwise stays together. It shows that this pipeline can see noise
+            help.
+        diverged: number of seeds left out of a question because a loss was not finite.
         rule: the bounds.
     """
 

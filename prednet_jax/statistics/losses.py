@@ -1,9 +1,9 @@
-"""Every contrast again from the losses that a verdict file holds.
+"""Computes every contrast from the losses that a verdict file holds.
 
-`losses` is `{model: {arm: {seed: [metric of each noise draw]}}}`, as JSON keeps it. The
-draws of a seed are averaged first; a contrast takes the seeds that both arms have. A
-seed with a loss that is not finite (null in JSON) is left out of that contrast, in both
-arms, and counted.
+`losses` is the JSON object `{model: {arm: {seed: [metric of each noise draw]}}}`. The
+draws of a seed are averaged first. A contrast uses the seeds that both arms have. A
+seed whose loss is not finite (null in JSON) in one of the arms is left out of that
+contrast and counted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,10 @@ class Matched(NamedTuple):
     """Two arms on their common seeds.
 
     Attributes:
-        treatment: metric of each kept seed, draws averaged, `[n]`.
-        control: the same of the control.
+        treatment: metric of each kept seed, mean over the draws, `[n]`.
+        control: the same for the control.
         seeds: the kept seeds, ascending.
-        excluded: common seeds that were left out, with a loss that is not finite.
+        excluded: common seeds that were left out because a loss is not finite.
     """
 
     treatment: NDArray[np.float64]
@@ -47,17 +47,16 @@ def contrasts_from_losses(
     """All contrasts of all models, corrected by Holm within each model.
 
     Args:
-        losses: as above.
-        pairs: (treatment, control); a pair is skipped for a model that lacks either.
+        losses: see the module's docstring.
+        pairs: (treatment, control); a model that lacks one of the two skips the pair.
         margins: the margin of each model, in units of the loss.
-        metric: label for the record.
+        metric: name of the metric, for the record.
 
     Returns:
         Models in the order of `losses`, pairs in the order given.
 
     Raises:
-        UserError: a model without margin, or a pair without a common seed that is
-            finite in both arms.
+        UserError: a model has no margin, or no seed of a pair is finite in both arms.
     """
     found = []
     for model, arms in losses.items():
@@ -81,17 +80,17 @@ def contrasts_of_draws(
 ) -> tuple[PairedResult, ...]:
     """One contrast per noise draw of the treatment, against the control's mean draw.
 
-    What one set of random numbers shows, another has to show again: `decide` asks for
-    two draws that each improve the loss before it says `supported`.
+    An effect has to be reproduced with other random numbers: for `supported`, `decide`
+    requires two draws that each improve the loss.
 
     Args:
-        losses: as above.
+        losses: see the module's docstring.
         model: the model.
         pair: (treatment, control).
-        margin: in units of the loss.
+        margin: the margin, in units of the loss.
 
     Returns:
-        As many contrasts as every kept seed of the treatment has draws.
+        One contrast per draw that all kept seeds of the treatment have.
     """
     treatment, control = pair
     arms = losses[model]
@@ -113,9 +112,9 @@ def margins_from_losses(
     """The margin of each model: a fraction of the mean loss of its control.
 
     Args:
-        losses: as above.
-        control: the arm whose mean loss is meant, which every model has.
-        fraction: fixed beforehand, in (0, 1).
+        losses: see the module's docstring.
+        control: name of the control arm.
+        fraction: fraction of the control's mean loss, fixed beforehand, in (0, 1).
 
     Raises:
         UserError: a model lacks the arm, or no seed of it is finite.

@@ -1,8 +1,9 @@
-"""The margin: a fraction of the control's loss, and the fraction is fixed beforehand.
+"""The margin of equivalence: a fraction of the control's loss, fixed beforehand.
 
-Two arms whose mean losses differ by less than it count as alike. It comes neither from
-the size of a rival explanation, which would be circular, nor from the spread of the
-differences, which would make equivalence a matter of sample size alone.
+Two arms whose mean losses differ by less than the margin count as equal. The margin
+does not come from the size of another explanation, which would be circular. Nor does it
+come from the standard deviation of the differences: then equivalence would depend on
+the sample size only.
 """
 
 import dataclasses
@@ -13,7 +14,8 @@ from numpy.typing import ArrayLike
 from prednet_jax import errors
 from prednet_jax.statistics.paired import per_seed
 
-#: Fraction of the control's loss that counts as no difference, unless a plan says less.
+#: A difference below this fraction of the control's loss counts as none; a study may
+#: choose less.
 MARGIN_FRACTION = 0.02
 
 
@@ -35,7 +37,7 @@ class Margin:
 
     @property
     def origin(self) -> str:
-        """The same in words."""
+        """Where the margin came from, in words."""
         return (
             f"{100 * self.fraction:g} % of the control's mean loss "
             f"({self.control_mean:.4g}, {self.n_control} seeds)"

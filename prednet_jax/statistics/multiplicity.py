@@ -15,17 +15,17 @@ from prednet_jax.statistics.paired import PairedResult, classify
 def holm(
     results: Sequence[PairedResult], family: str | None = None
 ) -> list[PairedResult]:
-    """The same contrasts, in order, with `p_holm` set and `verdict` decided by it.
+    """Corrects a family of contrasts: sets `p_holm`, and `verdict` by it.
 
-    The equivalence p-values stay as they are: "every contrast is equivalent" is an
-    intersection of tests, which needs no correction (Berger 1982, Technometrics 24).
+    The equivalence p-values need no correction, since "every contrast is equivalent" is
+    an intersection of tests (Berger 1982, Technometrics 24).
 
     Args:
-        results: the family that is corrected together; may be empty.
-        family: the same in words, for the record.
+        results: the contrasts of the family; may be empty.
+        family: description of the family, for the record.
 
     Returns:
-        New results; the given ones are left alone.
+        New contrasts in the same order.
     """
     corrected = holm_p_values([r.p_value for r in results])
     updated = [
@@ -44,8 +44,8 @@ def holm_p_values(p_values: Sequence[float]) -> list[float]:
     Returns:
         [m], none below its original.
     """
-    # statsmodels' multipletests gives the same numbers (a test compares them), and
-    # runs a full garbage collection at each call: 0.1 s beside JAX.
+    # multipletests of statsmodels gives the same numbers (a test compares them), but it
+    # runs a full garbage collection at each call, which takes 0.1 s with JAX loaded.
     p = np.asarray(p_values, np.float64)
     order = np.argsort(p, kind="stable")
     stepped = np.minimum(1.0, p[order] * np.arange(p.size, 0, -1))

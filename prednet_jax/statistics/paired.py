@@ -1,9 +1,9 @@
-"""One paired contrast: treatment minus control, the seed of the weights as the unit.
+"""One paired contrast: treatment minus control, with the seed as the unit.
 
-With d_i the difference of seed i (draws of the noise averaged inside the seed): mean,
-interval, p-value of no difference and p-value of equivalence, the last three from the
-exact sign-flip test (`sign_flip`). The loss is what is compared, so a negative
-difference is an improvement.
+The difference d_i of seed i is taken after averaging over the draws of the noise. The
+contrast has the mean of the d_i, and from the exact sign-flip test (`sign_flip`) an
+interval, the p-value of no difference and the p-value of equivalence. The metric is a
+loss, so a negative difference is an improvement.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ class PairedResult:
     Attributes:
         n: number of seeds.
         mean_difference: mean over the seeds of treatment minus control.
-        ci_low: lower end of the interval; -inf where there are too few seeds for one.
-        ci_high: upper end of it; inf where there are too few.
+        ci_low: lower end of the interval; -inf if there are too few seeds for one.
+        ci_high: upper end of the interval; inf if there are too few seeds.
         p_value: two-sided sign-flip p-value, in (0, 1].
-        p_holm: the same after Holm's correction; None until `holm` has been called.
+        p_holm: `p_value` after Holm's correction; None: not corrected yet.
         tost_p: p-value of the equivalence test at `margin`, in (0, 1].
         margin: largest difference that counts as none, > 0.
         verdict: "lower loss", "higher loss", "equivalent" or "inconclusive".
@@ -39,19 +39,19 @@ class PairedResult:
         max_abs_difference: largest |difference| of a seed.
         treatment_mean: mean of the treatment over the seeds.
         control_mean: mean of the control.
-        seeds_lower: seeds on which the treatment has the lower loss.
-        seeds_higher: seeds on which it has the higher one.
-        seeds_gaining: seeds whose loss is lower by more than the margin.
-        seeds_losing: seeds whose loss is higher by more than the margin.
+        seeds_lower: number of seeds on which the treatment has the lower loss.
+        seeds_higher: number of seeds on which it has the higher loss.
+        seeds_gaining: number of seeds whose loss is lower by more than the margin.
+        seeds_losing: number of seeds whose loss is higher by more than the margin.
         confidence: level of the interval.
         alpha: level of the tests behind `verdict`.
         p_method: how the sign-flip p-value was computed.
         ci_method: how the interval was computed.
         tost_method: how the equivalence p-value was computed.
-        model: label for the record, as are the next three.
-        treatment: name of the arm that was compared.
-        control: name of the arm it was compared with.
-        metric: name of the quantity.
+        model: name of the model.
+        treatment: name of the treatment arm.
+        control: name of the control arm.
+        metric: name of the metric.
         p_holm_family: the contrasts that `p_holm` is corrected over, in words.
     """
 
@@ -85,7 +85,7 @@ class PairedResult:
 
     @property
     def bitwise_equal(self) -> bool:
-        """No seed's metric differs in a single bit."""
+        """Whether the metric has the same bits in both arms, on every seed."""
         return self.max_abs_difference == 0
 
     def labelled(self, **labels: str) -> "PairedResult":
@@ -95,7 +95,7 @@ class PairedResult:
         return dataclasses.replace(self, **labels)  # type: ignore[arg-type]
 
     def reversed(self) -> "PairedResult":
-        """The contrast seen from the other side: control minus treatment."""
+        """The contrast with the arms exchanged: control minus treatment."""
         swapped = dataclasses.replace(
             self,
             mean_difference=-self.mean_difference,
@@ -113,10 +113,7 @@ class PairedResult:
         return dataclasses.replace(swapped, verdict=classify(swapped))
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON object: the fields of verdict.json and more.
-
-        Numbers that are not finite become null.
-        """
+        """A JSON object with all fields; numbers that are not finite become null."""
         record = dataclasses.asdict(self)
         return {
             name: None
@@ -135,14 +132,15 @@ def paired(
 ) -> PairedResult:
     """Compares two arms seed by seed.
 
-    Few seeds are answered, not hidden: below six the 95 % interval is unbounded, since
-    no pattern of signs is rare enough, and below five no equivalence can be shown.
+    Any number of seeds is accepted. With fewer than six the 95 % interval is unbounded,
+    since no pattern of signs is rare enough; with fewer than five no equivalence can be
+    shown.
 
     Args:
         treatment: metric of the treatment, `[n]` or `[n, draws]`, one row per seed.
-            Draws are averaged inside the seed.
-        control: metric of the control, same seeds in the same order; its number of
-            draws may differ.
+            Draws are averaged.
+        control: metric of the control for the same seeds in the same order; its number
+            of draws may differ.
         margin: largest difference that counts as none, in units of the metric, > 0,
             fixed before the results exist.
         alpha: level of the tests that decide `verdict`, in (0, 1).
@@ -151,8 +149,17 @@ def paired(
         The contrast, without Holm's correction.
 
     Raises:
-        UserError: shapes that do not pair, values that are not finite, or a margin or
-            level out of range.
+        UserError: the shapes do not match, a value is not finite, or the margin or
+            level is out of range.
+
+    Example:
+        Six seeds, all of which a treatment makes worse by more than the margin:
+
+        >>> from prednet_jax import statistics
+        >>> treated, control = [1.2, 1.3, 1.1, 1.2, 1.25, 1.15], [1.0] * 6
+        >>> found = statistics.paired(treated, control, margin=0.05)
+        >>> found.verdict, found.p_value
+        ('higher loss', 0.03125)
     """
     errors.positive("margin", margin)
     errors.open_unit("alpha", alpha)
@@ -193,8 +200,8 @@ def differences(
 ) -> NDArray[np.float64]:
     """Differences of the seeds `[n]`.
 
-    Differences that are all equal but for the rounding of the subtraction, 4 ulp of the
-    larger operand, become exactly equal: a spread below that says nothing about data.
+    Differences that differ from each other only by the rounding of the subtraction (4
+    ulp of the larger operand) are made exactly equal.
 
     Raises:
         UserError: the arms have different numbers of seeds.
@@ -214,7 +221,7 @@ def per_seed(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """One number per seed, `[n]`, from `[n]` or `[n, draws]`.
 
     Raises:
-        UserError: another rank, no seed, no draw, or a value that is not finite.
+        UserError: the shape is another or empty, or a value is not finite.
     """
     array = np.asarray(values, dtype=np.float64)
     if array.ndim not in (1, 2) or array.size == 0:
@@ -232,10 +239,10 @@ def per_seed(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def classify(result: PairedResult) -> str:
-    """The word for one contrast, from its corrected p-value where there is one.
+    """The verdict on one contrast; it uses the corrected p-value if there is one.
 
-    A difference that is significant and yet inside the margin is "equivalent": the
-    margin was fixed beforehand as the largest difference that counts as none.
+    A significant difference inside the margin is "equivalent", since the margin was
+    fixed beforehand as the largest difference that counts as none.
     """
     p = result.p_value if result.p_holm is None else result.p_holm
     if result.tost_p < result.alpha:

@@ -1,18 +1,19 @@
 """Power of the equivalence test, and the number of seeds that it needs.
 
-The differences are taken as normal. Up to seven seeds the power is that of 20 000
-simulated studies, every pattern of signs enumerated in each: the formula below is too
+The differences are assumed to be normal. Up to seven seeds the power is measured on
+20 000 simulated studies, each with all patterns of signs; the formula below is too
 optimistic there.
 
-From eight seeds on two one-sided sign-flip tests have nearly the power of two one-sided
-t tests (Lehmann & Romano, Testing Statistical Hypotheses, theorem 15.2.4). With
-s^2 ~ sd^2 chi^2_{n-1} / (n - 1), true difference D, margin m and t the upper alpha
-quantile of Student's t it is (Phillips 1990, J. Pharmacokinet. Biopharm. 18:137)
+From eight seeds on, two one-sided sign-flip tests have nearly the power of two
+one-sided t tests (Lehmann & Romano, Testing Statistical Hypotheses, theorem 15.2.4).
+With s^2 ~ sd^2 chi^2_{n-1} / (n - 1), true difference D, margin m and t the upper alpha
+quantile of Student's t, that power is (Phillips 1990, J. Pharmacokinet. Biopharm.
+18:137)
 
     E_s[ Phi((m - D) sqrt(n)/sd - t s/sd) - Phi(t s/sd - (m + D) sqrt(n)/sd) ]_+
 
-taken over the s at which the two limits leave room, s < m sqrt(n)/t. Tests compare it
-with simulated studies.
+where s runs over s < m sqrt(n)/t, for which the test can pass. Tests of this module
+compare it with simulated studies.
 """
 
 import math
@@ -24,20 +25,20 @@ from scipy import special
 
 from prednet_jax import errors
 
-# Up to this many seeds power is simulated, from this seed, with this many studies.
+# Up to so many seeds the power is simulated; the random seed and number of studies.
 _ENUMERATED, _SEED, _STUDIES = 7, 19870301, 20_000
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
-# Mass of the spread's distribution left out of the integral at either end.
+# Probability mass of s that the integral leaves out at each end.
 _TAIL = 1e-13
-# Above this many seeds Student's t is normal to more digits than a plan has.
+# For more seeds Student's t is replaced by the normal distribution.
 _LARGE = 10**6
 
 
 def sign_flip_floor(alpha: float = 0.05, contrasts: int = 1) -> int:
-    """Fewest seeds at which 2 / 2^n can fall below alpha / contrasts (Holm's first).
+    """Fewest seeds n with 2 / 2^n below alpha / contrasts, the level of Holm's step 1.
 
     Raises:
-        UserError: alpha not in (0, 1) or fewer than one contrast.
+        UserError: alpha is not in (0, 1), or contrasts is below 1.
     """
     errors.open_unit("alpha", alpha)
     errors.whole("contrasts", contrasts, 1)
@@ -47,7 +48,8 @@ def sign_flip_floor(alpha: float = 0.05, contrasts: int = 1) -> int:
 def _studies(n: int) -> NDArray[np.float64]:
     """Standard normal differences of simulated studies, `[studies, n]`.
 
-    The same numbers at every call, so that power grows with n and with the effect.
+    The numbers are the same at every call, so that the power is monotonic in n and in
+    the effect.
     """
     draws = np.random.default_rng(_SEED).normal(size=(_STUDIES, _ENUMERATED))
     return draws[:, :n]
@@ -72,23 +74,22 @@ def tost_power(
     """Power of the paired equivalence test with n seeds.
 
     Args:
-        n: seeds, >= 1.
+        n: number of seeds, >= 1.
         margin: equivalence margin in units of the loss, > 0.
         sd: standard deviation of the paired differences, in the same units, >= 0.
-        true_difference: mean of the differences at which the power is asked.
+        true_difference: true mean of the differences.
         alpha: level of each one-sided test, in (0, 1).
 
     Returns:
-        The power, in [0, 1]; 0 where 1 / 2^n is not below alpha.
+        The power, in [0, 1]; 0 if 1 / 2^n is not below alpha.
 
     Raises:
-        UserError: an argument out of range.
+        UserError: an argument is out of range.
     """
     errors.whole("n", n, 1)
     errors.open_unit("alpha", alpha)
     errors.positive("margin", margin)
-    if not (math.isfinite(sd) and sd >= 0):
-        raise errors.UserError(f"sd={sd!r}: expected a finite number, 0 or more")
+    errors.not_negative("sd", sd)
     if 0.5**n >= alpha:
         return 0.0
     if sd == 0:
@@ -119,10 +120,10 @@ def tost_power(
 def tost_seeds(
     *, margin: float, sd: float, power: float = 0.9, alpha: float = 0.05
 ) -> int:
-    """Fewest seeds at which two equal arms pass the equivalence test with `power`.
+    """Fewest seeds with which equal arms pass the equivalence test with this power.
 
     Raises:
-        UserError: an argument out of range.
+        UserError: an argument is out of range.
     """
     errors.open_unit("power", power)
     errors.open_unit("alpha", alpha)
@@ -136,9 +137,10 @@ def tost_seeds(
 
 
 def _fewest(power_of: Callable[[int], float], wanted: float, normal: float) -> int:
-    """Smallest n >= 2 with power_of(n) >= wanted; the power grows with n.
+    """Smallest n >= 2 with power_of(n) >= wanted; power_of must grow with n.
 
-    `normal` is the answer for a known standard deviation, exact where it is large.
+    `normal` is the answer for a known standard deviation, which is returned if it is
+    large.
     """
     if normal > _LARGE:
         return math.ceil(normal)

@@ -1,9 +1,9 @@
 """Bounds on a share of seeds, and on the difference of two shares of the same seeds.
 
-Of one share: exact (Clopper & Pearson 1934, Biometrika 26:404). Of a difference: the
-bounds of both shares combined as variances are, with the correlation of two outcomes
-that exclude each other (Newcombe 1998, Statistics in Medicine 17:2635, method 10, with
-exact bounds in place of Wilson's).
+The bounds of one share are exact (Clopper & Pearson 1934, Biometrika 26:404). For a
+difference the bounds of both shares are combined like standard deviations, with the
+correlation of two outcomes that exclude each other (Newcombe 1998, Statistics in
+Medicine 17:2635, method 10, with exact bounds instead of Wilson's).
 """
 
 import math
@@ -12,13 +12,13 @@ from prednet_jax import errors
 
 
 def share_upper(count: int, n: int, *, alpha: float = 0.05) -> float:
-    """Upper confidence bound, one-sided, of a share seen `count` times in `n`.
+    """One-sided upper confidence bound of a share observed `count` times in `n`.
 
-    The largest share q with P(at most `count` of n | q) >= alpha. With no success it is
-    1 - alpha^(1/n): 0.26 at 10 seeds, 0.072 at 40, 0.050 at 59.
+    It is the largest share q with P(at most `count` of n | q) >= alpha. For count = 0
+    it is 1 - alpha^(1/n): 0.26 for 10 seeds, 0.072 for 40, 0.050 for 59.
 
     Raises:
-        UserError: no count of n, or alpha not in (0, 1).
+        UserError: count is not in 0..n, or alpha not in (0, 1).
     """
     from scipy import special
 
@@ -29,25 +29,25 @@ def share_upper(count: int, n: int, *, alpha: float = 0.05) -> float:
 
 
 def share_lower(count: int, n: int, *, alpha: float = 0.05) -> float:
-    """Lower confidence bound, one-sided, of a share seen `count` times in `n`.
+    """One-sided lower confidence bound of a share observed `count` times in `n`.
 
     Raises:
-        UserError: no count of n, or alpha not in (0, 1).
+        UserError: count is not in 0..n, or alpha not in (0, 1).
     """
     return 1 - share_upper(n - count, n, alpha=alpha)
 
 
 def excess_upper(gained: int, lost: int, n: int, *, alpha: float = 0.05) -> float:
-    """Upper confidence bound, one-sided, of the share that gains less that which loses.
+    """One-sided upper bound of the excess: share that gains minus share that loses.
 
     Args:
-        gained: seeds of one outcome.
-        lost: seeds of the other; no seed has both.
-        n: all seeds.
-        alpha: level.
+        gained: number of seeds that gain.
+        lost: number of seeds that lose; no seed does both.
+        n: number of all seeds.
+        alpha: level of the bound.
 
     Raises:
-        UserError: no such counts of n, or alpha not in (0, 1).
+        UserError: the counts do not fit n, or alpha is not in (0, 1).
     """
     _check(gained + lost, n, alpha)
     up = share_upper(gained, n, alpha=alpha) - gained / n
@@ -61,16 +61,16 @@ def excess_upper(gained: int, lost: int, n: int, *, alpha: float = 0.05) -> floa
 def excess_seeds(
     bound: float, *, gained: int = 0, lost: int = 0, alpha: float = 0.05
 ) -> int:
-    """Fewest seeds at which these counts bound the excess below `bound`.
+    """Fewest seeds with which the upper bound of the excess is below `bound`.
 
     Args:
-        bound: in (0, 1); 0.11 needs 26 seeds of which none gains.
+        bound: in (0, 1). For 0.11, 26 seeds are needed if none gains or loses.
         gained: as in `excess_upper`.
         lost: as in `excess_upper`.
         alpha: level of the one-sided bound.
 
     Raises:
-        UserError: a bound or level not in (0, 1), or a negative count.
+        UserError: bound or alpha is not in (0, 1), or a count is negative.
     """
     errors.open_unit("bound", bound)
     errors.whole("gained", gained, 0)

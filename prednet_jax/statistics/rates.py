@@ -1,11 +1,12 @@
 """How often the rule gives each verdict, in simulated studies with a known truth.
 
-Losses are in units of the control's mean loss, the margin is 0.02. A study has two
-draws of the noise, one A/A null, stale targets and one Gaussian rung. `decide`'s own
-conditions judge every study; only its prose is left out.
+Losses are in units of the control's mean loss; the margin is 0.02. A study has two
+draws of the noise, one A/A null, stale targets, and Gaussian noise of one scale. Every
+study is judged by the conditions of `decide`, without its sentences.
 
-Up to 10 seeds every subset of seeds is enumerated, above that `SUBSETS` random ones
-stand for all 2^n: a valid sign-flip test too, a little more random than the exact one.
+Up to 10 seeds all subsets of the seeds are enumerated. Above that, `SUBSETS` random
+subsets stand for all 2^n. That is a valid sign-flip test too, with slightly more random
+p-values than the exact one.
 """
 
 import math
@@ -49,9 +50,9 @@ def simulate(
 
     Args:
         studies: simulated studies per record, >= 1.
-        truths: what holds in them.
+        truths: what is true in the studies.
         seeds: numbers of seeds.
-        seed: of the generator; each record has a stream of its own.
+        seed: seed of the random numbers; each record has a generator of its own.
 
     Returns:
         Records with `truth`, `shape`, `answer`, `seeds`, `studies` and the rate of each
@@ -83,7 +84,7 @@ def simulate(
 def _studies(
     rng: np.random.Generator, truth: Truth, studies: int, n: int
 ) -> Iterator[Evidence]:
-    # Two draws of this spread have a mean of the truth's spread.
+    # The mean of the two draws then has the standard deviation `truth.spread`.
     draws = truth.spread * math.sqrt(2) * draw(rng, truth.shape, (2, studies, n))
     apart = rng.random((studies, n)) >= truth.quiet_share
     affected = rng.random((studies, n)) < truth.affected_share
@@ -120,18 +121,18 @@ def _studies(
 def batch(
     rng: np.random.Generator, d: Floats, *, margin: float, alpha: float = 0.05
 ) -> list[PairedResult]:
-    """`paired` for many studies at once, the control's loss being 1.
+    """`paired` for many studies at once, with a control whose loss is 1.
 
     Args:
-        rng: draws the subsets of seeds where there are too many to enumerate.
+        rng: draws subsets of the seeds if there are too many to enumerate.
         d: differences `[studies, n]`.
-        margin: as `paired`.
-        alpha: as `paired`; the interval has the level 1 - alpha.
+        margin: as in `paired`.
+        alpha: as in `paired`; the interval has the level 1 - alpha.
     """
     flipped = _subsets(rng, d.shape[1])
     weights = (flipped / flipped.sum(axis=1, keepdims=True)).T
     chunks = np.split(d, range(_CHUNK, len(d), _CHUNK))
-    # What a study has, per study: the fields that differ, as columns.
+    # The fields that differ between studies, as columns; `same` has the others.
     columns = [_columns(rows, rows @ weights, margin, alpha) for rows in chunks]
     same = {
         "n": d.shape[1],

@@ -1,32 +1,33 @@
-"""The exact sign-flip test, and everything that is read off it.
+"""The exact sign-flip test: p-values, intervals and equivalence from one function.
 
-The differences d of n seeds are symmetric about their centre mu if noise and control
-are exchangeable. Then every pattern of signs s in {-1, 1}^n of d - mu is as likely as
-the observed one (Fisher 1935, The Design of Experiments, section 21), and
+If treatment and control are exchangeable, the differences d of n seeds are symmetric
+about their centre mu. Then all patterns of signs s in {-1, 1}^n of d - mu are equally
+likely (Fisher 1935, The Design of Experiments, section 21), and
 
     upper_tail(d, mu) = #{s : sum s_i (d_i - mu) >= sum (d_i - mu)} / 2^n
                       = #{subsets A : sum over A of (d_i - mu) <= 0} / 2^n
 
-is a p-value for "the centre is at most mu". A is the set of flipped seeds; the empty
-set is the observed pattern, so no p-value is below 1 / 2^n. From this one function come
+is a p-value for "the centre is at most mu". A is the set of flipped seeds. The empty
+set is the observed pattern, so no p-value is below 1 / 2^n. This one function gives
 
 * the two-sided p-value of no difference, 2 min(upper_tail(d, 0), upper_tail(-d, 0));
-* the interval, which is the set of mu that the two-sided test does not reject. Its ends
-  are order statistics of the means of the subsets (Hartigan 1969, J. Am. Stat. Assoc.
+* the interval, the set of mu that the two-sided test does not reject. Its ends are
+  order statistics of the means of the subsets (Hartigan 1969, J. Am. Stat. Assoc.
   64:1303);
-* the equivalence p-value, the larger of the two one-sided ones at -margin and +margin
-  (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657).
+* the equivalence p-value, the larger of the two one-sided p-values at -margin and
+  +margin (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657).
 
-So test, interval and equivalence agree by construction, and hold for every symmetric
-distribution: for lognormal tails of log-sd 1 to 3 the interval covers 94 to 97 % and
-equivalence is claimed wrongly in 5 to 6 %, where the bootstrap BCa covers 70 to 89 %
-and two t tests claim it in 1 to 6 %. Where differences are skewed no method holds its
-level at 10 to 40 seeds (this one covers 56 to 89 % and claims wrongly in 13 to 50 %, as
-the t test does): the rule's bound on gaining seeds is there for that.
-(`results/statistics/coverage.csv`, by `experiments/verdict_rates.py`.)
+So test, interval and equivalence agree by construction. They are valid for every
+symmetric distribution. With lognormal tails (log-sd 1 to 3) the 95 % interval covers
+the mean in 94 to 97 % of simulated studies, and equivalence is claimed wrongly in 5 to
+6 %. The bootstrap BCa covers it in 70 to 89 %, and two t tests claim wrongly in 1 to
+6 %. With skewed differences no method holds its level at 10 to 40 seeds: this one
+covers 56 to 89 % and claims wrongly in 13 to 50 %, and so does the t test. For that
+case the rule has its bound on gaining seeds. (The figures are those of
+`results/statistics/coverage.csv`, made by `experiments/verdict_rates.py`.)
 
-Counting takes 2^(n/2) steps: the sums of the subsets of either half of the seeds are
-sorted, and pairs with a small enough total are counted (Horowitz & Sahni 1974, J. ACM
+Counting takes 2^(n/2) steps. The sums of the subsets of each half of the seeds are
+sorted, and pairs whose total is small enough are counted (Horowitz & Sahni 1974, J. ACM
 21:277).
 """
 
@@ -36,8 +37,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-#: Up to this many seeds all 2^n patterns count; above, differences are rounded to a
-#: grid of `_GRID` steps and the tail is counted from above, so p is never too small.
+#: Up to this number of seeds all 2^n patterns are counted. With more, differences are
+#: rounded to a grid of `_GRID` steps, and rounded so that p is never too small.
 EXACT_LIMIT = 42
 _GRID = 2**18
 _EPS = float(np.finfo(np.float64).eps)
@@ -63,8 +64,8 @@ def interval(d: Differences, confidence: float) -> tuple[float, float]:
         confidence: in (0, 1).
 
     Returns:
-        Lower and upper end; infinite where 2 / 2^n is not below 1 - confidence, so that
-        no centre could be rejected.
+        Lower and upper end; infinite if 2 / 2^n is not below 1 - confidence, since then
+        no centre can be rejected.
     """
     level = (1 - confidence) / 2
     return _lower_end(d, level), -_lower_end(-d, level)
@@ -73,8 +74,8 @@ def interval(d: Differences, confidence: float) -> tuple[float, float]:
 def upper_tail(d: Differences, mu: float) -> float:
     """P-value of "the centre is at most mu" in (0, 1], for differences `[n]`."""
     x = d - mu
-    # Subsets whose sum is 0 in exact arithmetic may miss it by the rounding of n
-    # additions and of the subtraction.
+    # A subset whose exact sum is 0 may differ from it by the rounding of n additions
+    # and of the subtraction.
     tie = _EPS * (x.size * float(np.abs(x).sum()) + x.size * abs(mu))
     if x.size > EXACT_LIMIT:
         return _on_grid(x)
@@ -107,19 +108,19 @@ def _on_grid(x: Differences) -> float:
             mass[:step] += mass[-step:].copy()
         else:
             mass *= 2
-    # Every rounding moved a sum by half a step at most.
+    # The rounding of a difference moved a sum by at most half a step.
     reach = -lowest + math.ceil(x.size / 2)
     return float(max(mass[: reach + 1].sum(), 0.5**x.size))
 
 
 def _lower_end(d: Differences, level: float) -> float:
-    """Smallest mu with upper_tail(d, mu) >= level; -inf where every mu has."""
+    """Smallest mu with upper_tail(d, mu) >= level; -inf if that holds for every mu."""
     from scipy import optimize, special
 
     if 0.5**d.size >= level:
         return -math.inf
-    # Below the smallest difference only the empty set counts; at the mean at least
-    # half of all subsets do, since a subset and its complement add to 0.
+    # Below the smallest difference only the empty set is counted. At the mean at least
+    # half of all subsets are, since a subset and its complement add up to 0.
     low, high = float(d.min()), float(d.mean())
     span = high - low
     if span <= 4 * _EPS * max(abs(low), abs(high)):
@@ -134,7 +135,7 @@ def _lower_end(d: Differences, level: float) -> float:
             return float(special.ndtri(tail) - special.ndtri(level)) - 1e-12
         return float(special.ndtri(min(tail, 1 - 1e-9)) - special.ndtri(level)) + 1e-12
 
-    # A t interval is a good first guess and saves half of the counting.
+    # A t interval is a good first guess, which halves the work.
     reach = special.stdtrit(d.size - 1, 1 - level) * d.std(ddof=1) / math.sqrt(d.size)
     for guess in (high - 1.3 * reach, high - 0.8 * reach):
         if low < guess < high:

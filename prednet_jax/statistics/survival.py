@@ -1,9 +1,9 @@
-"""Escape times that a step budget caps: survival curves and the log-rank test.
+"""Survival curves and the log-rank test, for escape times of runs of limited length.
 
-A run that has not left the saddle when its budget ends is censored, not long: leaving
-it out, or counting the budget as its time, would bias every mean. Kaplan & Meier 1958
-(J. Am. Stat. Assoc. 53:457) and Mantel 1966 (Cancer Chemother. Rep. 50:163), both from
-scipy.
+A run that has not left the saddle at its last step is censored. To leave it out, or to
+count its length as its escape time, would bias every mean. The methods are those of
+Kaplan & Meier 1958 (J. Am. Stat. Assoc. 53:457) and Mantel 1966 (Cancer Chemother. Rep.
+50:163), both from scipy.
 """
 
 from typing import NamedTuple
@@ -19,9 +19,9 @@ class LogRank(NamedTuple):
     """Two-sided log-rank test.
 
     Attributes:
-        statistic: standardised difference between the groups; 0 where undefined.
+        statistic: standardised difference between the groups; 0 if undefined.
         p_value: two-sided, in [0, 1].
-        method: how it was computed, or why it needed no computing.
+        method: how it was computed, or why the groups cannot differ.
     """
 
     statistic: float
@@ -33,8 +33,8 @@ class SurvivalCurve(NamedTuple):
     """Kaplan-Meier estimate.
 
     Attributes:
-        times: [k] distinct times at which something happened, ascending.
-        surviving: [k] fraction not yet escaped just after each time.
+        times: [k] distinct times at which runs escaped or ended, ascending.
+        surviving: [k] fraction that has not escaped just after each time.
     """
 
     times: NDArray[np.float64]
@@ -51,14 +51,14 @@ def logrank(
     """Do two groups leave the saddle at the same rate?
 
     Args:
-        first: [n] steps to escape, or the step budget where a run did not escape, > 0.
+        first: [n] steps to escape, or the length of a run that did not escape, > 0.
         second: [m] the same for the other group.
-        first_escaped: [n] bool, False where the run is censored.
-        second_escaped: [m] bool.
+        first_escaped: [n] bool; False: the run is censored.
+        second_escaped: [m] the same for the other group.
 
     Returns:
-        The test. Where nobody escaped, or all times of both groups are one single
-        value, the groups cannot differ: p = 1, and `method` says which case it was.
+        The test. If no run escaped, or all escaped at the same step, the groups cannot
+        differ: p = 1, and `method` says which of the two it is.
 
     Raises:
         UserError: shapes differ, a group is empty, or a time is not positive and
@@ -77,11 +77,11 @@ def logrank(
 
 
 def survival_curve(times: ArrayLike, escaped: ArrayLike) -> SurvivalCurve:
-    """Kaplan-Meier curve of capped escape times.
+    """Kaplan-Meier curve of censored escape times.
 
     Args:
-        times: [n] steps to escape, or the step budget of a run that did not.
-        escaped: [n] bool, False where the run is censored.
+        times: [n] steps to escape, or the length of a run that did not escape.
+        escaped: [n] bool; False: the run is censored.
 
     Returns:
         The curve.

@@ -1,4 +1,4 @@
-"""What may hold in a simulated study, and how its differences are drawn."""
+"""What can be true in a simulated study, and how its differences are drawn."""
 
 import dataclasses
 import math
@@ -9,22 +9,22 @@ from numpy.typing import NDArray
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What holds in a simulated study. Effects and spreads are in margins.
+    """What is true in a simulated study. Effects and spreads are in margins.
 
     Attributes:
-        name: in words.
-        answer: the verdict that is right; the others are errors, but "inconclusive".
-        effect: true mean of the differences, negative where noise helps.
-        spread: standard deviation of the differences of a seed.
-        shape: their distribution, of `draw`.
-        quiet_share: share of the seeds whose trajectories stay together.
-        affected_share: share of the seeds that the effect `affected_by` comes on top.
-        affected_by: additional effect on those.
+        name: description.
+        answer: the right verdict. Another one is an error, except "inconclusive".
+        effect: true mean of the differences; negative: noise helps.
+        spread: standard deviation of the differences over the seeds.
+        shape: distribution of the differences (see `draw`).
+        quiet_share: share of the seeds whose trajectories do not separate.
+        affected_share: share of the seeds that have an additional effect.
+        affected_by: the additional effect.
         null_effect: true mean of the A/A null.
-        one_draw_only: the effect is there in the first draw of the noise alone.
+        one_draw_only: whether only the first draw of the noise has the effect.
         stale_effect: true mean of stale targets.
-        distance: distance / distance travelled, median over the seeds.
-        noise_can_help: outcome of the control in the hypothesis' direction.
+        distance: distance over distance travelled, median over the seeds.
+        noise_can_help: outcome of the control in which noise can help.
     """
 
     name: str
@@ -116,11 +116,14 @@ TRUTHS = (
 def draw(
     rng: np.random.Generator, shape: str, size: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Differences with mean 0 and standard deviation 1.
+    """Draws differences with mean 0 and standard deviation 1.
 
-    "normal"; "lognormal s": difference of two lognormal variables of log-sd s, which is
-    symmetric with heavy tails; "skewed s": minus one such variable, so that typical
-    seeds lose a little and a few gain much.
+    Args:
+        rng: the generator.
+        shape: "normal"; "lognormal s", the difference of two lognormal variables of
+            log-sd s, which is symmetric with heavy tails; or "skewed s", minus one such
+            variable, so that most seeds lose a little and a few gain a lot.
+        size: shape of the result.
     """
     if shape == "normal":
         return rng.normal(size=size)

@@ -1,56 +1,55 @@
 """The decision rule: does numerical noise make this model train better?
 
-It is fixed before the runs, with its bounds (`Rule`). Each answer has to convince the
-side that it goes against. A missing piece of evidence never counts as a pass.
+The rule and its bounds (`Rule`) are fixed before the runs. Each answer has to convince
+those who expect the opposite. Missing evidence never counts as a condition met.
 
-supported: "noise helps". All of these, for at least one contrast in question:
-  1. The improvement lies beyond the margin: the whole interval does, and Holm's p-value
-     over the contrasts in question is below alpha. An effect too small to matter, or
-     found by asking often, supports nothing.
-  2. The noise acted: bits differ on every seed, and the trajectories separated. An
-     improvement without it would have another cause.
-  3. It is beyond the A/A nulls, at least one of which differs in bits: its interval
-     does not touch theirs. If another fixed order improves as much, then any change
-     does, or the control was unlucky. A null that is bitwise equal is empty: it could
-     not have shown anything.
+supported: "noise helps". At least one contrast in question meets all of these:
+  1. The improvement is beyond the margin: the whole interval is, and the p-value after
+     Holm's correction over the contrasts in question is below alpha. An effect too
+     small to matter, or found only because many were tested, is no support.
+  2. The noise acted: bits differ on every seed, and the trajectories separated.
+     Otherwise the improvement has another cause.
+  3. The improvement is beyond the A/A nulls, at least one of which differs in bits: its
+     interval does not touch theirs. If another fixed order improves the loss as much,
+     then any change does, or the control was unlucky. A null that is bitwise equal
+     shows nothing.
   4. Most seeds gain more than the margin: the lower bound of their share is above one
-     half. A few seeds can carry a mean.
-  5. It is reproduced: at least two independent draws of the noise each lower the loss
-     by more than the margin in the mean, significantly.
-  Curvature is reported beside it and is no condition: that noise helps is one claim,
-  that it does so by leaving saddles another.
+     half. Otherwise a few seeds may make the mean.
+  5. It is reproduced: at least two independent draws of the noise each lower the mean
+     loss by more than the margin, significantly.
+  Curvature is reported but is no condition. That noise helps is one claim; that it
+  helps by leaving saddles is another.
 
-refuted: "noise does not matter here, and this study would have seen it".
-  For every contrast in question:
-  1. The noise acted, as above. Equivalence before trajectories separate is a property
-     of the horizon.
+refuted: "noise does not matter here, and this study would have detected it".
+  Every contrast in question meets all of these:
+  1. The noise acted, as above. Equivalence before the trajectories separate says only
+     that the trainings were too short.
   2. The arms are equivalent at the margin, in a test with enough power at the observed
-     spread.
-  3. The margin is a small enough fraction of the control's loss (a tenth of slack,
-     since one margin serves several controls whose means differ a little).
-  4. Not many more seeds gain than lose: the share that gains more than the margin,
-     less the share that loses as much, has an upper bound below a bound fixed
-     beforehand. A mean can be equivalent while a few seeds gain a lot. Chaos alone
-     moves single seeds once trajectories have separated, but either way alike; help
-     would move more of them down than up. Gains rarer than the bound are beyond what is
-     claimed.
-  Of the study:
+     standard deviation.
+  3. The margin is a small enough fraction of the control's loss (with ten per cent of
+     slack, since one margin serves several controls with slightly different means).
+  4. Not many more seeds gain than lose: the share that gain more than the margin minus
+     the share that lose as much has an upper bound, which is below a number fixed
+     beforehand. A mean can be equivalent while a few seeds gain a lot. Once the
+     trajectories have separated, chaos moves single seeds up and down equally often;
+     help would move more of them down. Gains that are rarer than this number are not
+     excluded.
+  The study meets all of these:
   5. The A/A nulls show no difference, and at least one differs in bits.
-  6. Signed controls: stale targets raise the loss (where they can move the network) and
-     so does the largest Gaussian rung. A pipeline in which harm looks like help, or
-     like nothing, refutes nothing.
-  7. A control in the hypothesis' direction: from an exactly symmetric start of a small
-     PredNet noise separates what stays together without it, and lowers the loss.
+  6. Controls with a known direction: stale targets raise the loss (if they can have an
+     effect on the network), and so does the largest Gaussian noise. A pipeline in which
+     harm looks like help, or like nothing, cannot refute anything.
+  7. A control in which noise can help: from an exactly symmetric start of a small
+     PredNet, noise separates what otherwise stays together, and lowers the loss.
   8. Escape times match theory, and identical units separate as they should.
 
-inconclusive: anything else, with what each answer lacked and the seeds still needed.
+inconclusive: anything else, with the unmet conditions and the number of seeds needed.
 
-With a diverged seed left out neither firm answer is given: whether a seed diverges may
-depend on the noise. A network whose trajectories cannot separate within the horizon
-(the autoencoder of the small job) is `inconclusive` by condition 1. If its contrasts
-are equivalent, the verdict says "equivalent at this horizon", which is all that is
-shown. A rung of the Gaussian ladder that lowers the loss is reported on its own and
-supports nothing.
+If a diverged seed was left out, the answer is `inconclusive`, since the noise may
+affect whether a seed diverges. A network whose trajectories cannot separate within the
+training (the autoencoder of the small job) is `inconclusive` by condition 1. If its
+contrasts are equivalent, the verdict says "equivalent at this horizon", and no more is
+shown. Gaussian noise that lowers the loss is reported separately and is no support.
 """
 
 import functools
@@ -68,10 +67,12 @@ _tost_power = functools.lru_cache(tost_power)
 def unmet(
     evidence: Evidence, questions: tuple[Question, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What `supported` lacks, for the question that comes closest to it, and `refuted`.
+    """The unmet conditions of `supported` and of `refuted`, in words.
+
+    Those of `supported` are for the question with the fewest.
 
     Args:
-        evidence: everything known about one model.
+        evidence: the evidence about one model.
         questions: `corrected(evidence)`.
     """
     supported = min((_against_support(q, evidence) for q in questions), key=len)
@@ -177,7 +178,7 @@ def _not_acted(question: Question, rule: Rule) -> list[str]:
 
 
 def separated(question: Question, rule: Rule) -> bool:
-    """Whether the two arms' trajectories are as far apart as the rule asks."""
+    """Whether the two trajectories are as far apart as the rule requires."""
     check = question.manipulation
     return check is not None and check.distance_over_travelled >= rule.least_distance
 
@@ -187,13 +188,13 @@ def _raised(result: PairedResult | None) -> bool | None:
 
 
 def gain_excess(result: PairedResult, rule: Rule) -> float:
-    """Upper bound of the share of seeds that gain less that of those that lose."""
+    """Upper bound of the share of seeds that gain minus the share that lose."""
     counts = result.seeds_gaining, result.seeds_losing
     return excess_upper(*counts, result.n, alpha=rule.alpha)
 
 
 def power_of(result: PairedResult) -> float:
-    """Power at no true difference, at the observed spread; nan for one seed."""
+    """Power if there is no difference, at the observed standard deviation; or nan."""
     if math.isnan(result.sd_difference):
         return math.nan
     return _tost_power(

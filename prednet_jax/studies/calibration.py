@@ -1,16 +1,17 @@
-"""How much each reduction varies from run to run on the device at hand.
+"""How much the result of each reduction varies from run to run on this device.
 
-The variation of a reduction at given shapes is measured at three distances:
+The variation of a reduction is measured between
 
-    call          one compiled program, executed again: atomics, scheduling
-    compilation   compiled again in the same process
-    process       compiled in another process: autotuning may choose another kernel
+    call          repeated calls of one compiled program (atomics, scheduling)
+    compilation   repeated compilations in one process
+    process       compilations in several processes (autotuning may choose another
+                  kernel)
 
-and set beside what `ReductionOrder` emulates for it: the same measures between keys.
-Each measure compares every output with the first one (see `variability`).
+and compared with what `ReductionOrder` emulates: the variation between its keys. Every
+output is compared with the first one, by the measures of `noise.variability`.
 
-On a CPU, XLA repeats bitwise for a fixed number of threads, so that all three distances
-must be zero there.
+On a CPU with a fixed number of threads XLA repeats bitwise, so all three variations
+have to be zero there.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Reduction(NamedTuple):
     """One reduction to be repeated.
 
     Attributes:
-        name: of the primitive, with its part in a network where it has several.
-        function: of the operands.
+        name: name of the primitive, with its use in a network if it has several.
+        function: the reduction, a function of the operands.
         operands: float32 arrays, the same in every process.
     """
 
@@ -43,14 +44,14 @@ class Reduction(NamedTuple):
     operands: tuple[Array, ...]
 
 
-class Spread(NamedTuple):
+class Variation(NamedTuple):
     """Variation among outputs, each compared with the first.
 
     Attributes:
         outputs: number of outputs compared with the first.
         v_c: mean fraction of elements that differ.
         v_ermv: mean relative difference.
-        ulps: histogram of distances in ulps, pooled (`variability.ulp_histogram`).
+        ulps: histogram of all distances in ulps (`variability.ulp_histogram`).
     """
 
     outputs: int
@@ -73,78 +74,79 @@ def reductions(shapes: str) -> tuple[Reduction, ...]:
             and loss of the layers around it. `"tiny"`: the same at a size for tests.
 
     Raises:
-        UserError: for any other name.
+        UserError: the name of the shapes is unknown.
     """
     one_of("shapes", shapes, SHAPES)
     small = shapes == "tiny"
     height, width, inputs, outputs = (12, 16, 24, 16) if small else (60, 80, 240, 192)
     rows, depth = height * width, 9 * inputs
+    image = _draw(0, 1, height, width, inputs)
+    kernel = _draw(1, 3, 3, inputs, outputs)
+    cotangent = _draw(2, 1, height, width, outputs)
+    pooled = _draw(3, 1, 2 * height, 2 * width, outputs)
+    matrix = _draw(4, rows, outputs)
+    index = jnp.asarray(np.random.default_rng(9).integers(0, 64, rows, np.int32))
 
-    def draw(i: int, *shape: int) -> Array:
-        # NumPy's generator: the same in every process, and nothing to compile.
-        return jnp.asarray(np.random.default_rng(i).standard_normal(shape, np.float32))
+    def input_gradient(y: Array, k: Array) -> Array:
+        return jax.linear_transpose(lambda x: _convolve(x, k), image)(y)[0]
 
-    image, kernel = draw(0, 1, height, width, inputs), draw(1, 3, 3, inputs, outputs)
-    cotangent = draw(2, 1, height, width, outputs)
-    pooled = draw(3, 1, 2 * height, 2 * width, outputs)
+    def filter_gradient(y: Array, x: Array) -> Array:
+        return jax.linear_transpose(lambda k: _convolve(x, k), kernel)(y)[0]
 
-    def convolve(x: Array, k: Array) -> Array:
-        return lax.conv_general_dilated(
-            x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-
-    def pool(x: Array) -> Array:
-        """Overlapping windows: those that cuDNN does not repeat."""
-        return lax.reduce_window(
-            x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"
-        )
+    def pool_gradient(y: Array, x: Array) -> Array:
+        return jax.vjp(lambda x: _windows(x, -jnp.inf, lax.max), x)[1](y)[0]
 
     def scatter(x: Array, index: Array) -> Array:
         return jnp.zeros((64, outputs), x.dtype).at[index].add(x)
 
-    index = jnp.asarray(np.random.default_rng(9).integers(0, 64, rows, np.int32))
-    matrix = draw(4, rows, outputs)
-    return (
-        Reduction(
-            "dot_general", jnp.matmul, (draw(5, rows, depth), draw(6, depth, outputs))
+    found: dict[str, tuple[Callable[..., Array], tuple[Array, ...]]] = {
+        "dot_general": (
+            jnp.matmul,
+            (_draw(5, rows, depth), _draw(6, depth, outputs)),
         ),
-        Reduction("conv forward", convolve, (image, kernel)),
-        Reduction(
-            "conv input gradient",
-            lambda y, k: jax.linear_transpose(lambda x: convolve(x, k), image)(y)[0],
-            (cotangent, kernel),
+        "conv forward": (_convolve, (image, kernel)),
+        "conv input gradient": (input_gradient, (cotangent, kernel)),
+        "conv filter gradient": (filter_gradient, (cotangent, image)),
+        "reduce_sum": (lambda x: jnp.sum(x, axis=0), (matrix,)),
+        "reduce_sum to one": (jnp.sum, (pooled,)),
+        "cumsum": (lambda x: lax.cumsum(x, axis=0), (matrix,)),
+        "reduce_window_sum": (lambda x: _windows(x, 0.0, lax.add), (pooled,)),
+        "scatter-add": (scatter, (matrix, index)),
+        "select_and_scatter_add": (
+            pool_gradient,
+            (_draw(7, 1, height, width, outputs), pooled),
         ),
-        Reduction(
-            "conv filter gradient",
-            lambda y, x: jax.linear_transpose(lambda k: convolve(x, k), kernel)(y)[0],
-            (cotangent, image),
-        ),
-        Reduction("reduce_sum", lambda x: jnp.sum(x, axis=0), (matrix,)),
-        Reduction("reduce_sum to one", jnp.sum, (pooled,)),
-        Reduction("cumsum", lambda x: lax.cumsum(x, axis=0), (matrix,)),
-        Reduction(
-            "reduce_window_sum",
-            lambda x: lax.reduce_window(
-                x, 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"
-            ),
-            (pooled,),
-        ),
-        Reduction("scatter-add", scatter, (matrix, index)),
-        Reduction(
-            "select_and_scatter_add",
-            lambda y, x: jax.vjp(pool, x)[1](y)[0],
-            (draw(7, 1, height, width, outputs), pooled),
-        ),
+    }
+    return tuple(Reduction(name, *entry) for name, entry in found.items())
+
+
+def _draw(seed: int, *shape: int) -> Array:
+    # NumPy's generator gives the same numbers in every process and compiles nothing.
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32))
+
+
+def _convolve(x: Array, kernel: Array) -> Array:
+    return lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 
 
-def spread(outputs: Sequence[Any]) -> Spread:
-    """Variation of every output with respect to the first of them."""
+def _windows(x: Array, initial: float, combine: Callable) -> Array:
+    """Reduces 3x3 windows that overlap; cuDNN does not repeat these bitwise."""
+    return lax.reduce_window(x, initial, combine, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+
+def variation(outputs: Sequence[Any]) -> Variation:
+    """The variation of the outputs, each compared with the first.
+
+    Raises:
+        UserError: there are fewer than two outputs.
+    """
     first, *others = outputs
     if not others:
         raise UserError(f"{len(outputs)} outputs: expected two or more")
     distances = [variability.ulp_distance(first, other) for other in others]
-    return Spread(
+    return Variation(
         len(others),
         float(np.mean([variability.v_c(first, other) for other in others])),
         float(np.mean([variability.v_ermv(first, other) for other in others])),
@@ -153,13 +155,13 @@ def spread(outputs: Sequence[Any]) -> Spread:
 
 
 def repeated_calls(reduction: Reduction, repeats: int) -> list[np.ndarray]:
-    """Outputs of one compiled program."""
+    """Outputs of one compiled program, called `repeats` times."""
     compiled = jax.jit(reduction.function).lower(*reduction.operands).compile()
     return [np.asarray(compiled(*reduction.operands)) for _ in range(repeats)]
 
 
 def repeated_compilations(reduction: Reduction, repeats: int) -> list[np.ndarray]:
-    """First outputs of programs compiled one after another, caches cleared."""
+    """First outputs of `repeats` programs; caches are cleared before each compiles."""
     outputs = []
     for _ in range(repeats):
         jax.clear_caches()
@@ -168,7 +170,7 @@ def repeated_compilations(reduction: Reduction, repeats: int) -> list[np.ndarray
 
 
 def perturbed_paths(reduction: Reduction, spec: ReductionOrder) -> tuple[str, ...]:
-    """The equations of a reduction that a reduction order perturbs."""
+    """Paths of the equations of a reduction that a reduction order perturbs."""
     report = coverage(reduction.function, spec)(*reduction.operands)
     return tuple(entry.path for entry in report.perturbed)
 
@@ -176,7 +178,7 @@ def perturbed_paths(reduction: Reduction, spec: ReductionOrder) -> tuple[str, ..
 def emulated(
     reduction: Reduction, spec: ReductionOrder, repeats: int
 ) -> list[np.ndarray]:
-    """Outputs under a reduction order, one for each of `repeats` keys."""
+    """Outputs under a reduction order, one per key; there are `repeats` keys."""
     noisy = inject(reduction.function, spec)
     keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), repeats)
     return [np.asarray(noisy(key, *reduction.operands)) for key in keys]

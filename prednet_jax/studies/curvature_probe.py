@@ -1,9 +1,9 @@
-"""Trainings whose curvature is to be probed: made here, or read from a run's directory.
+"""Trainings whose curvature is measured: made here, or read from a run's directory.
 
-A subject is a training with Adam and a probe set: the clean training loss on windows
-spread over what the run sees. Each window starts from the zero state, since the carried
-state belongs to one moment of one run, and the probes of all stops have to be of one
-and the same loss.
+A `Subject` is a training with Adam together with a probe set: the training loss without
+noise, on windows that are distributed evenly over the frames of the run. Each window
+starts from the zero state. The state that training carries differs between stops, but
+all stops have to be measured on the same loss.
 """
 
 import functools
@@ -25,20 +25,21 @@ from prednet_jax.tasks import Adam, Network, Task
 from prednet_jax.training import checkpoints, loop, truncated
 from prednet_jax.training.trainer import Trainer
 
-# Fastest to compile for small networks; a second derivative takes long.
+# Second derivatives take long to compile; this is the fastest for small networks.
 _CONVOLUTION = "xla"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One training to be probed.
+    """One training whose curvature is measured.
 
     Attributes:
         model: name of the network.
         seed: root seed.
-        loss: weights to the mean loss over the probe set; one object for all stops.
-        moments: weights to the moments of the samples' gradients.
-        stops: where to probe, in the order of the updates.
+        loss: maps weights to the mean loss over the probe set; one object for all
+            stops.
+        moments: maps weights to the moments of the samples' gradients.
+        stops: the stops, in the order of the updates.
     """
 
     model: str
@@ -48,13 +49,13 @@ class Subject:
     stops: Iterator[curvature.Stop]
 
     def rows(self, **options: Any) -> Iterator[dict[str, Any]]:
-        """Probes stop after stop.
+        """Measures the curvature at one stop after the other.
 
         Args:
-            options: of `curvature.probe`, but for its key.
+            options: options of `curvature.probe`, without its key.
 
         Yields:
-            Rows of `curvature.probe` with the `model` in front.
+            The results of `curvature.probe`, with the `model` in front.
         """
         for stop in self.stops:
             key = jax.random.fold_in(keys.stream(self.seed, "probe"), stop.update)
@@ -72,14 +73,14 @@ def fresh(
     seed: int,
     precision: str,
 ) -> Subject:
-    """A network trained on embedded data while its stops are probed.
+    """A network that is trained on embedded data while it is measured.
 
     Args:
         network: a task, or a configuration of this package.
-        updates: stops, ascending, from 1.
-        window: transitions per update, of a network that sees windows.
-        samples: windows or images in the probe set.
-        seed: root seed of weights, data and probes.
+        updates: the stops as numbers of updates, ascending, from 1.
+        window: transitions per update, for a network that sees windows.
+        samples: number of windows or images in the probe set.
+        seed: root seed of weights, data and start vectors.
         precision: `float32` or `float64`.
 
     Raises:
@@ -119,13 +120,13 @@ def saved(
 
     Args:
         folder: the run's directory.
-        updates: checkpoints to probe; None: all.
-        windows: windows in the probe set of a network that sees windows.
-        images: images in that of one that sees images.
-        precision: None: the run's own.
+        updates: updates of the checkpoints to measure; None: all.
+        windows: windows in the probe set, for a network that sees windows.
+        images: images in the probe set, for a network that sees images.
+        precision: `float32` or `float64`; None: that of the run.
 
     Raises:
-        UserError: the directory is no such run, or lacks a checkpoint.
+        UserError: the directory is not a run of train.py, or lacks a checkpoint.
     """
     manifest = records.read_json(folder / records.MANIFEST)
     chosen = _saved_updates(folder, updates)
@@ -146,6 +147,7 @@ def saved(
             used["data"],
             seed,
             crop=used["crop"],
+            allow_outside=used.get("allow_outside", False),
             offset=tuple(int(pixels) for pixels in used["offset"]),
         )
         total, window = used["updates"], used["window"]
@@ -175,7 +177,7 @@ def saved(
 
 
 def _saved_updates(folder: Path, updates: tuple[int, ...] | None) -> Sequence[int]:
-    """The updates asked for, all of which were saved; None: all saved ones."""
+    """Checks that these updates were saved; None: all saved updates."""
     found = checkpoints.updates(folder)
     if not found:
         raise UserError(
@@ -208,7 +210,7 @@ def _stop(
     adam: Adam,
     dtype: Any = None,
 ) -> curvature.Stop:
-    """Copies what is needed: the training reuses the buffers of its state."""
+    """Copies the state, since the training overwrites its buffers."""
     copy = functools.partial(jax.tree.map, lambda x: jnp.array(x, dtype, copy=True))
     moments: Any = state.optimizer_state
     update = int(state.update)

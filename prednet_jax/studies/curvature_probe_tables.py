@@ -1,4 +1,4 @@
-"""The table and the figure of curvature probes along training (`curvature_probe`)."""
+"""The table and the figure of curvature along a training (`curvature_probe`)."""
 
 from typing import Any
 
@@ -31,20 +31,20 @@ _COLUMNS = (
 )
 HEADER = " ".join(name.rjust(width) for name, width in _COLUMNS)
 _LEGEND = """\
-raw: eigenvalues of H; Adam: of P^-1/2 H P^-1/2; resid: an eigenvalue is this near; a
-star: the value still moved by 5 % when the steps were doubled for the last time.
-steps: Lanczos steps of the last round (Adam). negative: curvature proved to be so, or
-'-': not found, which proves nothing. diff: finite differences of the loss along the
-lowest direction agree, disagree, or are too noisy. reach: how far along it they go on
-agreeing, in lengths of Adam's last step; below 1 the quadratic ends (at the kinks of
-ReLUs) before the next update does, and growth and saving are those of its centre alone.
-cos step: of Adam's last step and that direction. growth: factor an update along it.
+raw: eigenvalues of H. Adam: eigenvalues of P^-1/2 H P^-1/2. resid: an eigenvalue lies
+this close to the value. *: the value still moved by 5 % when the steps were last
+doubled. steps: Lanczos steps of the last round (Adam). negative: whether negative
+curvature is proved; '-': none was found, which proves nothing. diff: whether finite
+differences of the loss along the lowest direction agree. reach: how far along it they
+agree, in lengths of Adam's last step. Below 1 the loss stops being quadratic (at kinks
+of ReLUs) within one step, and growth and saved hold near the weights only. cos step:
+cosine between Adam's last step and that direction. growth: factor per update along it.
 saved: updates that relative noise {noise:g} saves. needed: relative noise that would
 save one update."""
 
 
 def legend(noise: float) -> str:
-    """What the columns mean; `noise` is the relative noise that was asked about."""
+    """What the columns mean; `noise` is the relative noise of the column `saved`."""
     return _LEGEND.format(noise=noise)
 
 
@@ -76,7 +76,7 @@ def line(row: Row) -> str:
 
 
 def findings(rows: list[Row], noise: float) -> list[str]:
-    """What the probes say, a sentence a model, computed from the rows."""
+    """The findings, one sentence per model, computed from the rows."""
     found = []
     for model in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == model]

@@ -1,18 +1,19 @@
-r"""More of the same noise: gradients with their own rounding noise, amplified.
+r"""More of the same noise: gradients whose own rounding noise is amplified.
 
-With g the plain gradient and a, b two gradients under a noise spec with independent
-keys, xi = (a - b) / sqrt(2) has mean zero, whatever the mean of a is, and the
-covariance of the noise. That matters: a noisy program and a plain one round
-differently, and a - g has a fixed part larger than the random one, which amplified
-would be a drift.
+Let g be the gradient without noise, and a and b two gradients under a noise spec with
+independent keys. Then xi = (a - b) / sqrt(2) has mean zero and the covariance of the
+noise. a - g would not do: a program with noise and one without round differently, so
+that a - g has a fixed part, larger than the random part. Amplified, it would be a
+drift.
 
     order         g + k xi                           the noise itself, k times
     coordinates   g + k xi * n                       n ~ N(0, 1) in each coordinate
     isotropic     g + k |xi| n / |n|                 its norm, in a random direction
 
-The first and the last have the norm k |xi|, the second has it in the mean square. What
-all three do is decided by the norm, what only the first two do by where the noise lies,
-what only the first does by its structure.
+The norm is k |xi| for the first and the last; for the second, that is the root mean
+square. An effect that all three have is due to the norm of the noise, one that the
+first two have to the coordinates in which it lies, and one that only the first has to
+its structure.
 """
 
 from collections.abc import Callable
@@ -30,14 +31,14 @@ def amplified(spec: noise.NoiseSpec, factor: float, kind: str) -> Callable:
     """A transform of a gradient function that amplifies the noise of `spec`.
 
     Args:
-        spec: noise that acts on a computation.
-        factor: k above, above 0.
-        kind: of `KINDS`.
+        spec: a noise that acts on a computation.
+        factor: k in the formulas above, > 0.
+        kind: one of `KINDS`.
 
     Returns:
-        `transform(gradient)(key, *inputs) -> (grads, result)` for
-        `gradient(*inputs) -> (grads, result)`; the result is that of the plain call.
-        Four gradients' work, less what the calls share.
+        `transform`. For `gradient(*inputs) -> (grads, result)`, the function
+        `transform(gradient)(key, *inputs)` returns noisy grads and the result of the
+        call without noise. It evaluates the gradient three times.
 
     Raises:
         UserError: the factor or the kind is outside what is accepted.

@@ -1,15 +1,16 @@
-"""What is read off a training of the study (docs/study/plan.md).
+"""The endpoints of a training of the study (docs/study/plan.md).
 
-last_frame_loss   mean over the last fifth of the updates of the loss of the
-                  window's last frame, as the article's script logs it (primary)
-window_loss       the same of the mean over the window
-over_copy         window_loss over that of copying the last frame, same frames
+last_frame_loss   loss of the last frame of the window, as the article's script logs
+                  it; mean over the last fifth of the updates (the primary endpoint)
+window_loss       mean loss over the window; mean over the same updates
+over_copy         window_loss over the loss of copying the last frame, on the same
+                  frames
 held_out_loss     mean squared error on 100 frames of a walk that no seed trains on
-plateau_left      first update at which the mean loss of 20 updates is below the
-                  geometric mean of the control's start (its first 20 updates) and
-                  end (its last fifth); null where that never comes
-parity            first update from which the mean loss of 250 updates stays below
-                  that of copying the last frame; null where that never comes
+plateau_left      first update at which the mean loss of the last 20 updates is below
+                  the geometric mean of the control's loss at its start (first 20
+                  updates) and at its end (last fifth); null: never
+parity            first update from which on the mean loss of the last 250 updates
+                  stays below that of copying the last frame; null: never
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 PLATEAU_WIDTH, PARITY_WIDTH = 20, 250
-#: What is kept of each update.
+#: The metrics that are kept of each update.
 CURVES = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 
 
@@ -27,10 +28,11 @@ class Trajectory:
     """One training.
 
     Attributes:
-        curves: by name of `CURVES`, `[updates]`; shorter where it diverged.
-        weights: weights after each of the part's snapshots, flat, float64 `[n]`.
-        held_out_loss: of the final weights.
-        sha256: of the final weights.
+        curves: `[updates]` by name of `CURVES`; shorter if the training diverged.
+        weights: the weights after each of the part's snapshots, one vector `[n]`
+            each, float64.
+        held_out_loss: the endpoint, for the final weights.
+        sha256: SHA-256 of the final weights.
         seconds: wall time.
     """
 
@@ -49,18 +51,18 @@ class Trajectory:
 def endpoints(
     run: Trajectory, control: Trajectory, updates: int
 ) -> dict[str, float | int | bool | None]:
-    """The endpoints of the module's docstring; a diverged run has none.
+    """The endpoints of a training; one that diverged has only `diverged_at`.
 
     Args:
         run: the training.
         control: its control.
-        updates: of a whole training.
+        updates: number of updates of a complete training.
     """
     loss, copy = run.curves["loss"], run.curves["copy_last_frame_loss"]
     if not run.ended(updates):
         return {"diverged_at": len(loss)}
     last = -(updates // 5)
-    # Without a control to its end there is no level to compare with.
+    # The level of `plateau_left` needs a control that reached its end.
     halfway = None
     if control.ended(updates):
         reference = control.curves["loss"]
@@ -82,7 +84,7 @@ def endpoints(
 
 
 def distances(run: Trajectory, control: Trajectory) -> dict[str, float]:
-    """Distance from the control over that travelled by the control, by update."""
+    """Distance from the control, relative to the control's way, by update."""
     return {
         str(update): apart(run, control, control, update)
         for update in run.weights
@@ -91,27 +93,27 @@ def distances(run: Trajectory, control: Trajectory) -> dict[str, float]:
 
 
 def apart(a: Trajectory, b: Trajectory, control: Trajectory, update: int) -> float:
-    """Distance of two trainings over that travelled by the control."""
+    """Distance of two trainings, relative to the control's way from its start."""
     travelled = np.linalg.norm(control.weights[update] - control.weights[0])
     return float(np.linalg.norm(a.weights[update] - b.weights[update]) / travelled)
 
 
 def trailing(curve: np.ndarray, width: int) -> np.ndarray:
-    """Mean of the last `width` values at each place from the first full one on."""
+    """Mean of the last `width` values at each place, from place `width` - 1 on."""
     sums = np.cumsum(np.concatenate([[0.0], curve]))
     return (sums[width:] - sums[:-width]) / width
 
 
 def first_below_for_good(curve: np.ndarray, width: int, level: Any) -> int | None:
-    """First update from which the trailing mean stays below a level.
+    """First update from which on the trailing mean stays below a level.
 
     Args:
         curve: loss of each update, `[updates]`.
-        width: updates that are averaged.
-        level: a number, or one per trailing mean.
+        width: number of updates in a mean.
+        level: a number, or one number per trailing mean.
 
     Returns:
-        The last update of the first such mean; None where the last mean is not below.
+        The last update of the first such mean; None: the last mean is not below.
     """
     above = ~(trailing(curve, width) < level)
     if above[-1]:

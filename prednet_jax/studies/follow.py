@@ -1,12 +1,12 @@
-"""One seed of a part: all its arms trained, measured and written as one record.
+"""Trains all arms of one seed of a part, and writes their record.
 
-    results/<part>/seed_<n>.csv    curves: a row per arm, draw and 25 updates
+    results/<part>/seed_<n>.csv    curves: one row per arm, draw and 25 updates
     results/<part>/seed_<n>.json   endpoints, distances, fingerprints, versions
 
-A record appears when the last arm of its seed has ended, whole or not at all, so that
-an interrupted study goes on with the seeds that have none. The seeds of a part have to
-be of one arithmetic: each record holds what decides the bits of its trainings, the
-compiled programs among it, and a seed under another is refused.
+The record is written when the last arm of the seed has ended. An interrupted study
+continues with the seeds that have no record. All seeds of a part need the same
+arithmetic. Each record therefore holds what determines the bits of its trainings,
+including hashes of the programs, and a seed that differs in one of these is refused.
 """
 
 import dataclasses
@@ -37,9 +37,9 @@ from prednet_jax.studies.parts import Part, Treatment
 from prednet_jax.training import loop, truncated
 from prednet_jax.training.trainer import Trainer
 
-# Seed, first frame and number of the held-out frames; a warm-up comes before them.
+# Seed, first frame and number of the held-out frames, and of warm-up frames before.
 HELD_OUT_SEED, HELD_OUT_START, HELD_OUT_FRAMES, WARM_UP = 999_999, 400, 100, 10
-# Momentum's rate and factor (plain Adam is Chainer's).
+# Learning rate and momentum of gradient descent with momentum.
 MOMENTUM = (0.1, 0.9)
 
 
@@ -50,37 +50,12 @@ def optimizer(name: str) -> optax.GradientTransformation:
     return optax.sgd(MOMENTUM[0], momentum=MOMENTUM[1])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Trainer(Trainer):
-    """Runs the program whose digest the records hold: a window out of a chunk."""
-
-    @functools.cached_property
-    def chunked(self) -> Any:
-        """`update(state, chunk, k, first, key)`, compiled."""
-        step = truncated.make_step(
-            self.task,
-            self.descent,
-            self.method,
-            noise=self.noise,
-            amplify=self.amplify,
-        )
-
-        def update(state, chunk, k, first, key):
-            return step(state, chunk[k][:, None], first, key)
-
-        return truncated.jit_update(update)
-
-    def step(self, state, frames, first, key=None):
-        """One update, by a chunk of one window."""
-        return self.chunked(state, frames[None, :, 0], np.int32(0), first, key)
-
-
 @functools.lru_cache(maxsize=64)
-def _trainer(part: Part, kind: Treatment) -> _Trainer:
-    """What makes the updates of all draws and seeds of a treatment."""
+def _trainer(part: Part, kind: Treatment) -> Trainer:
+    """Makes the updates of all draws and seeds of a treatment."""
     spec = noise.parse(kind.noise)
     plain = kind.dose is not None or spec == noise.Identity()
-    return _Trainer(
+    return Trainer(
         dataclasses.replace(part.network, convolution=kind.convolution),
         optimizer(kind.optimizer),
         Method(targets=kind.targets, truncation_leak=part.truncation_leak),
@@ -90,13 +65,13 @@ def _trainer(part: Part, kind: Treatment) -> _Trainer:
 
 
 def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
-    """Trains one arm of one seed to its end, or until its loss is not finite."""
+    """Trains one arm of one seed to the end, or until its loss is not finite."""
     started = time.perf_counter()
     with jax.enable_x64(treatment.precision == "float64"):
         source, schedule = _frames(part, seed)
         state = _initial_state(part, treatment, seed)
         curves: dict[str, list[float]] = {name: [] for name in CURVES}
-        weights = {0: _flat(state.params)}
+        weights = {0: records.vector(state.params)}
         steps = loop.train(
             _trainer(part, _kind(treatment)),
             state,
@@ -109,7 +84,7 @@ def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
             for name in CURVES:
                 curves[name].append(getattr(record, name))
             if record.update in part.snapshots:
-                weights[record.update] = _flat(state.params)
+                weights[record.update] = records.vector(state.params)
             if not np.isfinite(record.loss):
                 break
         return Trajectory(
@@ -124,8 +99,8 @@ def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
 def programs(part: Part, seed: int) -> dict[str, str]:
     """SHA-256 of the program of each arm that a seed is trained with.
 
-    Equal programs give equal bits under one version of jaxlib, one set of XLA flags,
-    one number of threads and one kind of processor.
+    Equal programs give equal bits if the version of jaxlib, the XLA flags, the number
+    of threads and the kind of processor are the same too.
     """
     return {t.arm: _program(part, _kind(t)) for t in part.of_seed(seed)}
 
@@ -137,14 +112,14 @@ def _program(part: Part, kind: Treatment) -> str:
         frames, first = next(iter(data.chunks(source, schedule, 1)))
         key = jax.random.key(0)
         state = _initial_state(part, kind, part.seeds[0])
-        lowered = _trainer(part, kind).chunked.lower(
-            state, frames, np.int32(0), np.bool_(first[0]), key
+        lowered = _trainer(part, kind).program.lower(
+            state, frames[0][:, None], np.bool_(first[0]), key
         )
         return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
 
 def _kind(treatment: Treatment) -> Treatment:
-    """What is the same in all draws and seeds of an arm."""
+    """The treatment without what differs between draws and seeds of an arm."""
     return dataclasses.replace(treatment, draw=0, seeds=None)
 
 
@@ -179,11 +154,6 @@ def _source(part: Part, seed: int) -> data.FrameSource:
     )
 
 
-def _flat(params: Any) -> np.ndarray:
-    leaves = [np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(params)]
-    return np.concatenate(leaves)
-
-
 def _held_out(part: Part, params: Any) -> float:
     source = _source(part, HELD_OUT_SEED)
     frames = source.read(HELD_OUT_START - WARM_UP, HELD_OUT_START + HELD_OUT_FRAMES)
@@ -205,11 +175,11 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
     Args:
         part: the part of the study.
         seed: one of its seeds.
-        folder: where the records of the part lie.
-        manifest: what is known of the process: versions, commit, device, flags.
+        folder: directory of the part's records.
+        manifest: facts about the process: versions, commit, device, flags.
 
     Raises:
-        UserError: a record in the folder is of another arithmetic.
+        UserError: a record in the folder was made with another arithmetic.
     """
     about = manifest | _design(part, seed)
     seed_records.check(part, folder, about)
@@ -255,7 +225,7 @@ def _final_distances(
     done: list[tuple[Treatment, Trajectory]],
     controls: dict[str, Trajectory],
 ) -> dict[str, float]:
-    """Distance at the end from every noisy run of the seed, over the control's way."""
+    """Final distance from every noisy run of the seed so far (see `apart`)."""
     if treatment.noise == "none" or treatment.dose is not None:
         return {}
     control = controls[treatment.control]
@@ -269,7 +239,7 @@ def _final_distances(
 
 
 def _design(part: Part, seed: int) -> dict[str, Any]:
-    """What has to be the same in all seeds of a part."""
+    """What all seeds of a part must have in common."""
     return {
         "part": part.name,
         "network": dataclasses.asdict(part.network),

@@ -1,8 +1,9 @@
-"""From the records of the long trainings to contrasts and the verdict (part C).
+"""Judges the long trainings: contrasts of every part, and the verdict of part C.
 
-The way of the data: seed_<n>.json -> losses by arm, seed and draw -> contrasts ->
-`statistics.decide`. Part C asks, part B gives the Gaussian ladder, part A the control
-in the hypothesis' direction. Until the last seed of part C is there it has no verdict.
+The data flow is: seed_<n>.json -> losses by arm, seed and draw -> contrasts ->
+`statistics.decide`. Part C answers the question of the study. Part B contributes the
+Gaussian ladder, and part A the control in which noise can help. There is no verdict
+before the last seed of part C is recorded.
 """
 
 import dataclasses
@@ -18,15 +19,15 @@ from prednet_jax.studies.parts import CONTROL, Part
 
 MODEL = "prednet"
 PRIMARY = "last_frame_loss"
-#: Reported with intervals and no verdict. The last two are updates: a seed counts where
-#: both arms have got there.
+#: The endpoints. Only the primary one has a verdict. `MOMENTS` are numbers of updates;
+#: a seed counts if both arms reached that point.
 ENDPOINTS = (PRIMARY, "window_loss", "over_copy", "held_out_loss")
 MOMENTS = ("plateau_left", "parity")
 RANDOM, FIXED = "reduction_order", "reduction_order_run"
 #: The contrasts in question.
 QUESTIONS = ((RANDOM, CONTROL), (FIXED, CONTROL), (RANDOM, FIXED))
 NULL, STALE = "convolution_im2col", "stale_targets"
-#: Shown beside them, with a correction of their own.
+#: Further contrasts, with a Holm correction of their own.
 BESIDE = tuple((arm, CONTROL) for arm in (NULL, STALE, "float64"))
 
 
@@ -34,7 +35,8 @@ def read(part: Part, folder: Path) -> list[dict[str, Any]]:
     """The records of a part's finished seeds, in the order of the seeds.
 
     Raises:
-        UserError: a record lacks a run of the part, or two are of other arithmetic.
+        UserError: a record has other runs than the part, or two records were made with
+            different arithmetic.
     """
     found = []
     for seed in seed_records.finished(part, folder):
@@ -49,11 +51,11 @@ def read(part: Part, folder: Path) -> list[dict[str, Any]]:
 
 
 def losses(found: Sequence[Mapping[str, Any]], endpoint: str) -> statistics.Losses:
-    """An endpoint by arm, seed and draw; None where a run diverged or never got there.
+    """An endpoint by arm, seed and draw; None: the run diverged or never reached it.
 
     Args:
         found: records of seeds.
-        endpoint: of `ENDPOINTS` or `MOMENTS`.
+        endpoint: one of `ENDPOINTS` or `MOMENTS`.
     """
     by_arm: dict[str, dict[str, list[float | None]]] = {}
     for record in found:
@@ -66,20 +68,23 @@ def losses(found: Sequence[Mapping[str, Any]], endpoint: str) -> statistics.Loss
 def manipulation(
     found: Sequence[Mapping[str, Any]], treatment: str, control: str
 ) -> statistics.Manipulation | None:
-    """Whether the runs of two arms came apart; draws are averaged within a seed.
+    """Whether the runs of two arms separated; draws are averaged within a seed.
 
     Args:
-        found: records of seeds; those that lack one of the two, or in which a run of
-            them diverged, are left out.
+        found: records of seeds. A seed is left out if it lacks one of the two arms or
+            if one of their runs diverged.
         treatment: the noisy arm.
         control: another noisy arm, or the arm without noise.
+
+    Returns:
+        None: no seed is left.
     """
     differ, distances = [], []
     for record in found:
         mine = [run for run in record["runs"] if run["arm"] == treatment]
         other = [run for run in record["runs"] if run["arm"] == control]
         runs = mine + other
-        # An arm may be trained on the first seeds alone.
+        # Some arms are trained on the first seeds of the part only.
         if not (mine and other) or any(run["diverged_at"] is not None for run in runs):
             continue
         prints = {run["final_params_sha256"] for run in other}
@@ -89,10 +94,10 @@ def manipulation(
 
 
 def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
-    """Distance of two runs at their end over that travelled by the control."""
+    """Final distance of two runs over the control's distance from its start."""
     if b["arm"] == b["control"]:
         return list(a["distance_over_travelled"].values())[-1]
-    # A run holds its distances from itself and from those that were made before it.
+    # A run holds its distances from itself and from the runs made before it.
     for one, other in ((a, b), (b, a)):
         name = f"{other['arm']}.{other['draw']}"
         if name in one["final_distance_from"]:
@@ -105,13 +110,14 @@ def contrasts(
     endpoint: str,
     pairs: Sequence[tuple[str, str]],
 ) -> list[statistics.PairedResult]:
-    """Contrasts of an endpoint, Holm over all of them, margin from the control.
+    """Contrasts of one endpoint, corrected by Holm over all of them.
 
-    A pair without a seed that has the endpoint in both arms is left out.
+    The margin comes from the control. A pair is left out if no seed has the endpoint in
+    both arms.
 
     Args:
         found: records of seeds.
-        endpoint: of `ENDPOINTS` or `MOMENTS`.
+        endpoint: one of `ENDPOINTS` or `MOMENTS`.
         pairs: (treatment, control).
     """
     measured = losses(found, endpoint)
@@ -126,7 +132,7 @@ def contrasts(
 def _comparable(
     arms: Mapping[str, Mapping[str, statistics.Draws]], treatment: str, control: str
 ) -> bool:
-    """Whether a seed has a finite endpoint in both arms."""
+    """Whether at least one seed has a finite endpoint in both arms."""
 
     def finite(arm: str) -> set[str]:
         return {s for s, draws in arms.get(arm, {}).items() if None not in draws}
@@ -135,12 +141,12 @@ def _comparable(
 
 
 class AgainstControl(NamedTuple):
-    """An arm of a part beside its control.
+    """An arm of a part compared with its control.
 
     Attributes:
         result: arm minus control, not corrected for the number of arms.
-        manipulation: how far the two came apart.
-        diverged: runs of the arm whose loss was not finite.
+        manipulation: how far the two separated.
+        diverged: number of runs of the arm whose loss was not finite.
     """
 
     result: statistics.PairedResult
@@ -149,7 +155,7 @@ class AgainstControl(NamedTuple):
 
 
 def against_control(found: Sequence[Mapping[str, Any]]) -> list[AgainstControl]:
-    """Every arm of a part against its control, where a seed has both."""
+    """Every arm of a part against its control, where at least one seed has both."""
     controls = {run["arm"]: run["control"] for run in found[0]["runs"]}
     made = []
     for arm, control in controls.items():
@@ -190,11 +196,11 @@ def evidence(
     doses: Sequence[Mapping[str, Any]],
     controls: Mapping[str, Any],
 ) -> statistics.Evidence:
-    """What the rule looks at.
+    """The evidence for the rule of the verdict.
 
     Args:
         found: records of part C.
-        made: of `all_contrasts`, of the primary endpoint.
+        made: the result of `all_contrasts` for the primary endpoint.
         doses: records of part B.
         controls: `theory_matched`, `units_separated` (bool or None) and
             `noise_can_help` (`statistics.Check` or None).
@@ -258,14 +264,14 @@ def judge(
 
 
 def describe(found: Sequence[Mapping[str, Any]], endpoint: str) -> dict[str, Any]:
-    """verdict_<endpoint>.json: contrasts and losses of an endpoint, and no verdict."""
+    """verdict_<endpoint>.json: contrasts and losses of an endpoint, no verdict."""
     return _record(found, endpoint, all_contrasts(found, endpoint))
 
 
 def all_contrasts(
     found: Sequence[Mapping[str, Any]], endpoint: str
 ) -> list[statistics.PairedResult]:
-    """Those in question, Holm over them, then those beside, Holm over these."""
+    """The contrasts in `QUESTIONS`, then those in `BESIDE`; Holm within each group."""
     return contrasts(found, endpoint, QUESTIONS) + contrasts(found, endpoint, BESIDE)
 
 

@@ -1,4 +1,4 @@
-"""The long trainings of the study: which networks, treatments, seeds and lengths.
+"""The parts of the study: networks, treatments, seeds and lengths of the trainings.
 
 docs/study/plan.md gives the reasons. All arms of a seed start from the same weights and
 see the same frames in the same order.
@@ -16,18 +16,19 @@ OPTIMIZERS = ("adam", "momentum")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Treatment:
-    """What one training differs in.
+    """One way to train the network of a part.
 
     Attributes:
         arm: name of the arm.
-        draw: number of the noise draw; the draws of an arm share everything but keys.
+        draw: number of the noise draw; the draws of an arm differ in their keys only.
         noise: noise spec as text.
-        dose: (factor, kind) of `studies.dose.amplified`; None: the noise as it is.
+        dose: (factor, kind) of `studies.dose.amplified`; None: not amplified.
         targets: `true` or `stale`.
         precision: `float32` or `float64`.
-        optimizer: of `OPTIMIZERS`.
-        convolution: algorithm of the convolutions, of `config.CONVOLUTIONS`.
-        seeds: how many seeds of the part are trained so, the first ones; None: all.
+        optimizer: one of `OPTIMIZERS`.
+        convolution: algorithm of the convolutions, one of `config.CONVOLUTIONS`.
+        seeds: number of seeds, the first of the part, that get this treatment; None:
+            all.
     """
 
     arm: str
@@ -51,15 +52,15 @@ class Part:
     """A part of the study.
 
     Attributes:
-        name: letter of the part, and what distinguishes it from others of the letter.
-        network: what is trained.
-        data: frames, as `train.py --data`.
+        name: name of the part, a letter and in some cases a suffix.
+        network: the network.
+        data: frames, as `train.py --data` takes them.
         window: transitions per update.
-        updates: updates of each training.
+        updates: number of updates of each training.
         truncation_leak: whether Chainer's leak is reproduced.
         seeds: root seeds, in the order in which they are run.
-        treatments: the control of each optimiser stands before its treatments.
-        threads: processors of a training; part of what decides its bits.
+        treatments: the treatments; the control of each optimiser precedes its others.
+        threads: number of processors of a training; the bits depend on it.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Part:
         """The treatments that a seed gets.
 
         Raises:
-            UserError: the seed is none of the part.
+            UserError: the part does not have this seed.
         """
         errors.one_of("seed", seed, tuple(self.seeds))
         place = list(self.seeds).index(seed)
@@ -106,7 +107,7 @@ _RUN = [
 # Another fixed order of the same sums: the A/A null.
 _NULL = Treatment(arm="convolution_im2col", convolution="im2col")
 _STALE = Treatment(arm="stale_targets", targets="stale")
-# Factors of the amplified noise, and those that momentum is tried with.
+# Factors of the amplified noise under Adam; under momentum there are fewer.
 DOSES = (1.0, 1e2, 1e4, 1e6, 1e7, 1e8)
 _MOMENTUM_DOSES = (1e4, 1e6, 1e8)
 

@@ -1,10 +1,10 @@
-"""Escape from known saddles: runs, predictions, tests, and what they say together.
+"""Escape from known saddles: runs, predictions and tests.
 
-A case is a function, an optimiser, a form and a precision; its group is all the runs
-(one a seed) under one noise, and its twin the same runs without noise. All runs start
-where exact arithmetic would never leave.
+A case is a function, an optimiser, a form and a precision. A group is all runs of a
+case, one per seed, under one noise. The twin of a group is the group of the same case
+without noise. All runs start where exact arithmetic would never leave the saddle.
 
-The way of the data: `measure` (a program a function, precision and noise) -> `compare`
+The data flow is: `measure` (one program per function, precision and noise) -> `compare`
 (medians and log-rank tests against the twin, Holm over all tests) -> `findings`.
 """
 
@@ -22,9 +22,10 @@ from prednet_jax.saddles import SaddleFunction
 
 OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam", "perturbed")
 QUIET = "none"
-#: Event -> field that says whether it happened: out of the first saddle, past all.
+#: The two events, leaving the first saddle and passing all, with the fields that say
+#: whether they happened.
 EVENTS = {"escape": "escaped", "arrival": "arrived"}
-#: Steps after which the projection that predicts the escape is read.
+#: Step at which the projection is read that predicts the escape time.
 SETTLE = 10
 _ALPHA = 0.05
 CASE = ("function", "optimizer", "form", "precision")
@@ -33,15 +34,15 @@ Group = dict[str, Any]
 
 
 def optimizer(name: str, function: SaddleFunction, *, adam_rate: float) -> saddles.Rule:
-    """An optimiser of `OPTIMIZERS` with its rate for a function.
+    """An optimiser with its learning rate for a function.
 
     Args:
-        name: which.
-        function: gives the smoothness L; all but Adam step by 1 / (2 L).
-        adam_rate: step of Adam, above 0.
+        name: one of `OPTIMIZERS`.
+        function: its smoothness L gives the learning rate 1 / (2 L) of all but Adam.
+        adam_rate: learning rate of Adam, above 0.
 
     Raises:
-        UserError: another name.
+        UserError: the name is unknown.
     """
     rate = 1 / (2 * function.smoothness)
     if name == "gradient_descent":
@@ -73,19 +74,19 @@ def measure(
     """Runs every optimiser, form and seed under one noise, as one compiled program.
 
     Args:
-        function: aligned form.
-        text: name of the noise; `QUIET` for none.
-        spec: the noise; not one that acts on weights.
-        optimizers: of `OPTIMIZERS`.
-        forms: of "aligned" and "rotated".
-        seeds: runs per group; a seed fixes start, rotation and noise.
-        first_seed: the first of them.
-        steps: budget of a run, above `SETTLE`.
+        function: the function, in its aligned form.
+        text: name of the noise; `QUIET`: no noise.
+        spec: the noise; it may not act on weights.
+        optimizers: some of `OPTIMIZERS`.
+        forms: "aligned", "rotated", or both.
+        seeds: number of runs per group; a seed fixes start, rotation and noise.
+        first_seed: the first seed.
+        steps: steps of each run, above `SETTLE`.
         precision: "float32" or "float64".
-        adam_rate: step of Adam.
+        adam_rate: learning rate of Adam.
 
     Returns:
-        One group an optimiser and form, ready for JSON.
+        One group per optimiser and form, as JSON objects.
     """
     gradient = _noisy_gradient(function, spec)
     rules = [optimizer(name, function, adam_rate=adam_rate) for name in optimizers]
@@ -149,19 +150,19 @@ def _predict(
     before: float,
     now: float,
 ) -> float | None:
-    """Escape time that theory expects; inf: never; None: theory cannot say."""
+    """Escape time by theory; inf: never; None: the theory does not apply."""
     if not function.strict or group["optimizer"] == "perturbed":
         return None
     quiet = group["noise"] == QUIET
     if group["form"] == "aligned":
-        # The start is exact here, so a projection within the rounding of its own
-        # measurement is none. Noise may still make one later; without noise nothing.
+        # The start is exact here, so a projection as small as the rounding error of its
+        # own measurement counts as 0. Without noise it stays 0.
         eps = np.finfo(group["precision"]).eps
         if now <= 8 * eps * np.linalg.norm(function.saddle):
             return math.inf if quiet else None
     if group["optimizer"] == "adam":
-        # Steps of a fresh Adam have one size while its gradient keeps its sign, which
-        # noise that is larger than the gradient does not let it do.
+        # The steps of a fresh Adam have size eta while the gradient keeps its sign.
+        # Noise that is larger than the gradient changes the sign.
         if not quiet:
             return None
         return escape.fresh_adam_time(
@@ -173,17 +174,17 @@ def _predict(
         momentum=float(rule.momentum),
     )
     left = escape.escape_time(now, function.radius, growth, step=now - before)
-    # A projection that is zero by chance will not stay so where rounding reaches it.
+    # A projection that is zero by chance does not stay zero under rounding errors.
     return SETTLE + left if math.isfinite(left) else None
 
 
 def case(group: Group) -> tuple[str, ...]:
-    """What a group shares with its twin."""
+    """The case of a group, which it shares with its twin."""
     return tuple(group[name] for name in CASE)
 
 
 def cases(groups: list[Group]) -> dict[tuple[str, ...], dict[str, Group]]:
-    """Groups by case and noise, in their order."""
+    """Groups by case and noise, in the given order."""
     found: dict[tuple[str, ...], dict[str, Group]] = {}
     for group in groups:
         found.setdefault(case(group), {})[group["noise"]] = group
@@ -194,12 +195,12 @@ def compare(groups: list[Group]) -> list[Group]:
     """Adds to each group its medians and the log-rank tests against its twin.
 
     Args:
-        groups: from `measure`, the quiet ones among them.
+        groups: the results of `measure`, including those without noise.
 
     Returns:
-        New groups with `predicted_median`, and for each event `<event>_median` (a run
-        to which it did not happen counts as never), `<event>_p`, `<event>_p_holm`
-        (corrected over all tests here) and a `reading` in words.
+        New groups with `predicted_median` and a `reading` in words; and for each event
+        with `<event>_median` (infinite for a run in which it did not happen),
+        `<event>_p` and `<event>_p_holm` (corrected over all tests of this call).
     """
     twins = {case(group): group for group in groups if group["noise"] == QUIET}
     found, tested = [], []
@@ -238,7 +239,7 @@ def differs(group: Group, event: str) -> bool:
 
 
 def _reading(group: Group, twin: Group) -> str:
-    """What a group says, in words."""
+    """What a group shows, in words."""
     if group is twin:
         if not any(group["escaped"]):
             return "determinism never leaves"

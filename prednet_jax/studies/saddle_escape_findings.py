@@ -1,4 +1,4 @@
-"""What an escape study says in plain language, computed from its groups."""
+"""What the runs of `saddle_escape` show, in sentences computed from its groups."""
 
 import math
 
@@ -9,13 +9,13 @@ from prednet_jax.studies.saddle_escape import CASE, QUIET, Group, cases, differs
 
 
 def findings(groups: list[Group]) -> list[str]:
-    """The answers in plain language, each computed from the groups.
+    """The findings, each computed from the groups.
 
     Args:
-        groups: from `saddle_escape.compare`.
+        groups: the result of `saddle_escape.compare`.
 
     Returns:
-        One sentence or two an entry; an entry whose runs were not made is left out.
+        One or two sentences per entry; an entry without runs is left out.
     """
     noises = list(dict.fromkeys(g["noise"] for g in groups if g["noise"] != QUIET))
     found = [*_without_noise(groups)]
@@ -57,7 +57,7 @@ def _without_noise(groups: list[Group]) -> list[str]:
 
 
 def _with_noise(groups: list[Group], name: str) -> str:
-    """Where one noise changes when, or whether, the first saddle is left."""
+    """In which cases a noise changes when, or whether, runs leave the first saddle."""
     by_case = cases(groups)
     parts = []
     for form in dict.fromkeys(g["form"] for g in groups):

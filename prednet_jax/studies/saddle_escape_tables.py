@@ -1,4 +1,4 @@
-"""The table, the CSV file and the figures of an escape study (`saddle_escape`)."""
+"""The table, the CSV file and the figures of `saddle_escape`."""
 
 import csv
 import io
@@ -25,13 +25,13 @@ _WIDTH = 100
 
 
 def text_table(groups: list[Group]) -> str:
-    """One row a case: when the runs leave, and how many pass every saddle.
+    """One row per case: when the runs leave, and how many pass every saddle.
 
     Args:
-        groups: from `escape.compare`.
+        groups: the result of `saddle_escape.compare`.
 
     Returns:
-        Text with a legend above.
+        The table as text, under a legend.
     """
     names = list(dict.fromkeys(g["noise"] for g in groups))
     tests = sum(g[f"{event}_p"] is not None for g in groups for event in EVENTS)
@@ -72,7 +72,7 @@ def _steps(value: float) -> str:
 
 
 def csv_table(groups: list[Group]) -> str:
-    """A row a group; a time that never came, or is not known, is an empty field."""
+    """One row per group; a time that is infinite or unknown is an empty field."""
     text = io.StringIO()
     names = [k for k, v in groups[0].items() if not isinstance(v, list)]
     counts = [*EVENTS.values(), "runs"]
@@ -86,10 +86,10 @@ def csv_table(groups: list[Group]) -> str:
 
 
 def survival_figure(groups: list[Group], budget: int) -> bytes:
-    """PNG: fraction not past every saddle, against steps; a row a function.
+    """PNG: fraction of runs not past every saddle against steps; one row per function.
 
     Args:
-        groups: of one optimiser.
+        groups: groups of one optimiser.
         budget: steps of a run.
     """
     functions = list(dict.fromkeys(g["function"] for g in groups))
@@ -131,7 +131,7 @@ def survival_figure(groups: list[Group], budget: int) -> bytes:
 
 
 def predicted_figure(groups: list[Group], budget: int) -> bytes:
-    """PNG: measured against predicted escape times, a point a run."""
+    """PNG: measured against predicted escape times, one point per run."""
     figure = Figure(figsize=(5.5, 5), layout="constrained")
     ax = figure.subplots()
     names = dict.fromkeys(g["optimizer"] for g in groups)

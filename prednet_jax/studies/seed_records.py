@@ -1,6 +1,6 @@
-"""The records of the long trainings: which are there, and whether they belong together.
+"""The records of the long trainings: which exist, and whether they belong together.
 
-<folder>/seed_<n>.csv    curves: a row per arm, draw and 25 updates
+<folder>/seed_<n>.csv    curves: one row per arm, draw and 25 updates
 <folder>/seed_<n>.json   endpoints, distances, fingerprints, versions
 """
 
@@ -18,7 +18,7 @@ from prednet_jax.studies.parts import Part
 
 # Updates per row of a curve.
 BIN = 25
-#: Fields of a record that decide the bits of its trainings, beside the programs.
+#: Fields of a record that determine the bits of its trainings, beside the programs.
 DECIDES = (
     "part",
     "network",
@@ -33,18 +33,18 @@ DECIDES = (
 
 
 def check(part: Part, folder: Path, about: dict[str, Any]) -> None:
-    """Refuses to add a seed to records of another arithmetic.
+    """Refuses a seed whose arithmetic differs from that of the records.
 
     Args:
         part: the part of the study.
-        folder: where its records lie.
-        about: the new seed's `_design`, with versions and environment.
+        folder: directory of its records.
+        about: fields of the new record: `DECIDES` and `programs`.
 
     Raises:
-        UserError: a record differs in a field that decides bits, or in the program of
-            an arm that both have.
+        UserError: a record differs in a field of `DECIDES`, or in the program of an arm
+            that both have.
     """
-    mine = json.loads(json.dumps(about))  # As the file has it: lists, not tuples.
+    mine = json.loads(json.dumps(about))  # Lists instead of tuples, as in the files.
     for seed in finished(part, folder):
         path = folder / f"seed_{seed}.json"
         theirs = records.read_json(path)
@@ -62,12 +62,12 @@ def check(part: Part, folder: Path, about: dict[str, Any]) -> None:
 
 
 def finished(part: Part, folder: Path) -> list[int]:
-    """Seeds of a part whose records are there."""
+    """Seeds of a part that have a record."""
     return [s for s in part.seeds if (folder / f"seed_{s}.json").exists()]
 
 
 def curve_rows(arm: str, draw: int, curves: dict[str, np.ndarray]) -> list[dict]:
-    """Rows of the table of curves, from one training."""
+    """The rows of one training in the table of curves."""
     length = min(map(len, curves.values()))
     rows = []
     for start in range(0, length, BIN):

@@ -1,4 +1,4 @@
-"""Figures of the study's paper (docs/study): every seed as a dot, from records.
+"""Figures of docs/study, from records: one dot per seed.
 
 A part that is not complete has no figure.
 """
@@ -23,11 +23,11 @@ _ARMS = {"float32": GREY, "float64": GREEN, "shared": SKY, "tile": BLUE, "run": 
 def figures(
     folder: Path, verdicts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, bytes]:
-    """All figures of the paper by the name of their file.
+    """All figures of docs/study, by the name of their file.
 
     Args:
-        folder: results/study.
-        verdicts: of `study_tables.verdict_files`.
+        folder: the directory results/study.
+        verdicts: the result of `study_tables.verdict_files`.
     """
     made = {}
     rows = symmetric_findings.read(folder / study_tables.SADDLE / "runs.csv")
@@ -45,7 +45,7 @@ def figures(
 
 
 def saddle(found: Sequence[Effect], program: str, updates: int) -> bytes:
-    """Part A: when twins separated and what loss they ended at, for every seed."""
+    """Part A: the update of separation and the final loss of every seed."""
     shown = [effect for effect in found if effect.program == program]
     losses = [loss for effect in shown for loss in effect.over_control]
     low, high = min(losses), max(losses)
@@ -108,7 +108,7 @@ def _difference(
     colour: str,
     interval: tuple[float | None, float | None],
 ) -> Row:
-    """Seeds and interval in per cent of the control's mean."""
+    """A row with seeds and interval in per cent of the control's mean."""
     matched = match(arms, *pair)
     scale = 100 / matched.control.mean()
     low, high = interval
@@ -122,12 +122,12 @@ def _difference(
 
 
 def _differences(alt: str, rows: Sequence[Row]) -> bytes:
-    """One panel, wide enough for all but the arms that are far away."""
+    """One panel, wide enough for all arms but those that are far away."""
     margin = 100 * MARGIN_FRACTION
-    reach = 2 * margin
-    spreads = sorted(max(map(abs, row.values[0])) for row in rows)
-    # Twice the middle arm's largest: stale targets would press the others to a line.
-    reach = float(np.ceil(max(reach, 2 * spreads[len(spreads) // 2])))
+    largest = sorted(max(map(abs, row.values[0])) for row in rows)
+    # Twice the largest difference of the middle arm. Stale targets are far away; with
+    # them in the panel the other arms would look like lines.
+    reach = float(np.ceil(2 * max(margin, largest[len(largest) // 2])))
     panel = Panel(
         "difference, % of the control's mean loss",
         -reach,

@@ -1,6 +1,6 @@
-"""Tables and verdict files of the study's paper (docs/study), from committed records.
+"""Tables and verdict files of docs/study, from committed records.
 
-A part that is not complete has no result: its tables say how far it is.
+A part that is not complete has no result; its tables say how much is recorded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ from prednet_jax.studies.parts import PARTS
 from prednet_jax.studies.symmetric_findings import Effect, summary
 
 SADDLE = "A"
-# Programs x (three arms at six deltas, two more at delta 0) x seeds.
+# Two programs x (three arms at six deltas, two more at delta 0) x five seeds.
 SADDLE_RUNS = 2 * (3 * 6 + 2) * 5
 
 
 def blocks(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """All tables of the paper, by the name that documents mark them with.
+    """All tables of docs/study, by the name in their mark `<!-- table: NAME -->`.
 
     Args:
-        folder: results/study.
-        verdicts: of `verdict_files`.
+        folder: the directory results/study.
+        verdicts: the result of `verdict_files`.
     """
     rows = symmetric_findings.read(folder / SADDLE / "runs.csv")
     parts = {name: judgement.read(part, folder / name) for name, part in PARTS.items()}
@@ -71,8 +71,9 @@ def verdict_files(folder: Path, small: Mapping[str, Any]) -> dict[str, dict[str,
     """The study's verdict files by name; none before part C is complete.
 
     Args:
-        folder: results/study.
-        small: verdict.json of the small comparison, for its controls of the theory.
+        folder: the directory results/study.
+        small: verdict.json of the small comparison, which has the controls
+            `theory_matched` and `units_separated`.
     """
     part = PARTS["C"]
     found = judgement.read(part, folder / part.name)
@@ -98,7 +99,7 @@ def verdict_files(folder: Path, small: Mapping[str, Any]) -> dict[str, dict[str,
 
 
 def noise_can_help(found: Mapping[str, Check]) -> Check:
-    """Part A as one control of the rule: all of its checks together."""
+    """All checks of part A together, as one control of the rule."""
     return Check(
         passed=all(check.passed for check in found.values()),
         figure="; ".join(check.figure for check in found.values()),
@@ -106,12 +107,12 @@ def noise_can_help(found: Mapping[str, Check]) -> Check:
 
 
 def waiting(part: str, done: int, planned: int) -> str:
-    """What stands where a part's table will be."""
+    """The text that stands in for the table of an incomplete part."""
     return f"Part {part}: {done} of {planned} recorded. No result before the last."
 
 
 def verdict(record: Mapping[str, Any]) -> str:
-    """The verdict in words, with what each firm answer lacked.
+    """The verdict in words, with what `supported` and `refuted` lacked.
 
     Args:
         record: the study's verdict.json.
@@ -124,7 +125,7 @@ def saddle(found: Sequence[Effect]) -> str:
     """Part A: every arm at every delta of both programs.
 
     Args:
-        found: of `symmetric_findings.effects`.
+        found: the result of `symmetric_findings.effects`.
     """
     head = (
         "program",
@@ -156,7 +157,7 @@ def checks(found: Mapping[str, Check]) -> str:
     """Part A: its checks.
 
     Args:
-        found: of `symmetric_findings.checks`.
+        found: the result of `symmetric_findings.checks`.
     """
     rows = [
         (name, "passed" if check.passed else "**failed**", check.figure)
@@ -166,11 +167,11 @@ def checks(found: Mapping[str, Check]) -> str:
 
 
 def theory(record: Mapping[str, Any], found: Sequence[Effect]) -> str:
-    """Part A: up to which split noise can matter, by theory and as measured.
+    """Part A: the largest split at which noise matters, by theory and as measured.
 
     Args:
         record: theory.json.
-        found: of `symmetric_findings.effects`.
+        found: the result of `symmetric_findings.effects`.
     """
     rows = [
         (
@@ -243,7 +244,7 @@ def contrasts(record: Mapping[str, Any]) -> str:
 
 
 def against_control(found: Sequence[Mapping[str, Any]]) -> str:
-    """Every arm of a part against its control, with no verdict.
+    """Every arm of a part against its control, without a verdict.
 
     Args:
         found: records of the part's seeds.

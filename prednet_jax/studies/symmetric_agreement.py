@@ -1,6 +1,6 @@
-"""Whether trainings from a symmetric start that were made again agree.
+"""Compares trainings from a symmetric start, made again, with the published ones.
 
-Compared with the published ones, within what another rounding does to them.
+They may differ as much as trainings with another rounding differ.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,15 +11,16 @@ from prednet_jax.studies.symmetric_findings import CONTROL, NULL, Row, runs
 
 
 class Agreement(NamedTuple):
-    """A run that was made again, beside the published one.
+    """A run that was made again, and the published one.
 
     Attributes:
         again: the new run.
-        published: the one that it repeats.
-        error: by which factor its loss may differ, at least 1: what another rounding
-            did at most to the loss of any published seed (shared order over float32, in
-            either direction).
-        holds: same bits; or the same separation, yes or no, and a loss within `error`.
+        published: the published run that it repeats.
+        error: factor, at least 1, by which the loss may differ: the largest ratio, in
+            either direction, between the losses under a shared order and under float32
+            of any published seed. These two differ in rounding only.
+        holds: whether the bits are the same; or else, whether both runs separated or
+            neither did, and the losses agree within `error`.
     """
 
     again: Row
@@ -29,14 +30,14 @@ class Agreement(NamedTuple):
 
 
 def agreement(again: Iterable[Row], published: Sequence[Row]) -> list[Agreement]:
-    """Runs made again beside the published ones.
+    """Compares each run with the published one.
 
-    The same bits are to be expected on the same kind of processor alone. Elsewhere sums
-    are rounded in other ways, and trajectories separate.
+    Equal bits can be expected on the same kind of processor only. On another one sums
+    are rounded differently, and trajectories separate.
 
     Raises:
-        UserError: a run that was never published, or one without published runs of
-            float32 and shared order, from which the error is taken.
+        UserError: a run was not published, or there are no published runs of float32
+            and shared order from which to take the error.
     """
     found = []
     for row in again:
@@ -55,7 +56,7 @@ def agreement(again: Iterable[Row], published: Sequence[Row]) -> list[Agreement]
 
 
 def _rounding(rows: Sequence[Row], program: str, delta: float) -> float | None:
-    """Largest factor between the losses of two arms that differ in rounding alone."""
+    """Largest factor between the losses of two arms that differ in rounding only."""
     ratios = [
         a.loss / b.loss
         for a, b in zip(

@@ -1,22 +1,23 @@
 r"""How small a split has to be for noise to matter, by the linear theory of escape.
 
-Near the symmetric start the difference D = W - s W grows by a factor r per update,
-along one direction u. Noise kicks it at each update, and amounts to a split of
+Near the symmetric start the difference D = W - s W (see `symmetric_start`) grows by a
+factor r per update along one direction u. Noise adds to it at each update. All of it
+together acts like a split of
 
     c_sigma = 0.674 kick / ((r - b1) sqrt(1 - r^-2)),
 
 with kick the standard deviation of what one noisy update adds along u, and b1 Adam's
-first decay (`prednet_jax.escape`). Noise saves an update or more only where the split
-is below c_sigma / sqrt(r^2 - 1). All three are measured here, not assumed:
+first decay (`prednet_jax.escape`). Noise saves at least one update only if the split is
+below c_sigma / sqrt(r^2 - 1). All three quantities are measured:
 
-    r      the growth of the asymmetry without noise, from a small split
-    u      D of that run: whatever it started as, growth has turned it
+    r      growth of the asymmetry without noise, from a small split
+    u      D of that run, whose largest part grows along u
     kick   one update under noise, drawn several times, from weights that are twins
 
-Results are in units of the asymmetry, |D| over the norm of the weights, of a random
-split: of its n independent directions u is one, so that its projection on u is smaller
-by sqrt(n). The network learns meanwhile, r and u change, and the result is an order of
-magnitude.
+Results are expressed as the asymmetry (|D| over the norm of the weights) of a random
+split. u is one of the n independent directions of such a split, so the projection on u
+is smaller by sqrt(n). Since r and u change while the network learns, the results are
+orders of magnitude.
 """
 
 import itertools
@@ -24,10 +25,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
-from prednet_jax import errors, escape
+from prednet_jax import errors, escape, records
 from prednet_jax.studies import symmetric_runs, symmetric_start
 from prednet_jax.studies.symmetric_runs import Design, Run
 from prednet_jax.training import loop, truncated
@@ -36,16 +36,16 @@ _FIRST_DECAY = 0.9  # of chainer_adam
 
 
 class Usefulness(NamedTuple):
-    """Up to which random split noise matters, in units of the asymmetry.
+    """The largest random split at which noise matters; splits are asymmetries.
 
     Attributes:
         seed: root seed of the run.
         rate: ln r, growth of the asymmetry per update.
-        kick: what one noisy update adds along u, as a random split (see the module).
-        c_sigma: the split that the noise amounts to.
-        useful: the split below which noise saves an update or more.
+        kick: what one noisy update adds along u, as a random split.
+        c_sigma: the split that acts like the noise of all updates.
+        useful: the split below which noise saves at least one update.
         initial: asymmetry of the ordinary random weights of this seed.
-        orders: log10 of initial over useful.
+        orders: log10 of `initial` over `useful`.
     """
 
     seed: int
@@ -72,11 +72,11 @@ def usefulness(
     Args:
         design: the network and its training.
         seed: root seed.
-        arm: whose noise.
-        delta: split of the run that shows r and u.
-        at: update after which the noisy one is made, and from which r is taken.
-        until: update up to which r is taken.
-        draws: noisy updates, at least 2.
+        arm: the arm with the noise.
+        delta: split of the run from which r and u are measured.
+        at: update after which the noisy update is made; r is measured from here on.
+        until: update up to which r is measured.
+        draws: number of noisy updates, at least 2.
 
     Raises:
         UserError: a number is outside what is accepted, the split does not grow, or
@@ -97,12 +97,12 @@ def usefulness(
     u = _difference(begin.params, design)
     (twins,) = _states(design, Run("symmetric", "float32", 0.0, seed), (at,))
     kicks = _kicks(design, twins, seed, arm, draws) @ u / np.linalg.norm(u)
-    # Twins have opposite differences: half of those that are not zero are independent.
+    # Two twins have opposite differences, so half of the nonzero ones are independent.
     directions = np.count_nonzero(u) / 2
     kick = float(
         np.std(kicks, ddof=1)
         * math.sqrt(directions)
-        / np.linalg.norm(_vector(twins.params))
+        / np.linalg.norm(records.vector(twins.params))
     )
     growth = _growth(rate)
     c_sigma = escape.noise_projection(kick, growth)
@@ -113,13 +113,13 @@ def usefulness(
 
 
 def _growth(rate: float) -> escape.Growth:
-    """Adam's growth at a measured rate; kicks are measured too, hence of unit size."""
+    """Adam's growth at a measured rate; `kick` is 1, since kicks are measured too."""
     r, decay = math.exp(rate), _FIRST_DECAY
     return escape.Growth(math.expm1(rate), r - decay / r, decay, kick=1.0)
 
 
 def _compare(design: Design) -> Callable[[dict], float]:
-    """The asymmetry as a number."""
+    """The function that measures the asymmetry of weights."""
     _, compare = symmetric_runs.compiled(design, "float32")
     return lambda params: float(compare(params)[0])
 
@@ -127,7 +127,7 @@ def _compare(design: Design) -> Callable[[dict], float]:
 def _states(
     design: Design, run: Run, stops: tuple[int, ...]
 ) -> list[truncated.TrainState]:
-    """The states of a run after the updates named, in their order."""
+    """The states of a run after the updates `stops`, in order."""
     trainer, _ = symmetric_runs.compiled(design, run.arm)
     state = trainer.init(symmetric_runs.start(run, design))
     source, schedule = symmetric_runs.frames(run.seed, design)
@@ -147,7 +147,7 @@ def _kicks(
     source, schedule = symmetric_runs.frames(seed, design)
     kicks = []
     for draw in range(draws):
-        # The seed is that of the noise here; frames and weights are those of the run.
+        # This seed is for the noise only; frames and weights are those of the run.
         after, _ = next(loop.train(trainer, twins, source, schedule, seed=draw))
         kicks.append(_difference(after.params, design))
     return np.stack(kicks)
@@ -156,9 +156,4 @@ def _kicks(
 def _difference(params: dict, design: Design) -> np.ndarray:
     """W - s W as one vector, in double precision."""
     other = symmetric_start.exchange(params, design.config, design.pairs)
-    return _vector(params) - _vector(other)
-
-
-def _vector(params: dict) -> np.ndarray:
-    leaves = jax.tree.leaves(params)
-    return np.concatenate([np.asarray(x, np.float64).ravel() for x in leaves])
+    return records.vector(params) - records.vector(other)

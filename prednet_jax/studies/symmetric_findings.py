@@ -1,10 +1,10 @@
 """What the trainings from a symmetric start show, from their table.
 
-The decisions are those of docs/study/plan.md, part A: an arm helps at a delta of a
-program if it separates earlier than float32 by more than a twentieth of float32's
-update in every seed, and it helps the loss if it lowers it by more than the margin in
-every seed; it hurts if the same holds with the sign changed. A run that never separates
-counts as separating one update after the last.
+The criteria are those of docs/study/plan.md, part A. An arm, at one delta of one
+program, separates earlier than float32 if in every seed it needs less than 95 % of
+float32's updates. It lowers the loss if in every seed its loss is lower by more than
+the margin. "Later" and "higher" are the same with the sign changed. A run that never
+separates counts as separating one update after the last.
 """
 
 import csv
@@ -17,15 +17,14 @@ import numpy as np
 from prednet_jax import errors
 from prednet_jax.statistics import MARGIN_FRACTION, Check
 
-#: How much earlier, as a fraction of the control's update, separation has to be.
+#: How much earlier separation has to be, as a fraction of the control's update.
 EARLIER = 0.05
-#: By how much the symmetric solution's loss has to exceed that of the free network.
+#: How much higher the loss of the symmetric network has to be than that of the free
+#: one, as a fraction.
 WORSE = 0.2
 CONTROL, TREATMENT, NULL = "float32", "tile", "shared"
-#: Split at which twins have separated before the first update.
+#: Split at which twins are separate before the first update.
 FREE = 0.1
-#: Deltas from which on help by noise would change our mind (the plan's).
-SURPRISING = 1e-4
 
 
 class Row(NamedTuple):
@@ -36,11 +35,11 @@ class Row(NamedTuple):
         arm: float32, float64, shared, tile or run.
         delta: relative split of the twins at the start.
         seed: root seed.
-        separated_at: update of separation; updates + 1 if it never came.
-        equal: no weight ever differed from its twin's in any bit.
-        loss: mean of the last fifth of the updates.
-        updates: of the run.
-        sha256: of the final weights.
+        separated_at: update of separation; updates + 1: never.
+        equal: whether every weight always had the same bits as its twin.
+        loss: mean loss over the last fifth of the updates.
+        updates: number of updates.
+        sha256: SHA-256 of the final weights.
     """
 
     program: str
@@ -55,15 +54,15 @@ class Row(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """An arm against float32 at one delta of one program.
+    """An arm compared with float32 at one delta of one program.
 
     Attributes:
         program: as in `Row`.
         arm: as in `Row`.
         delta: as in `Row`.
-        separated_at: update of separation per seed.
-        losses: final loss per seed.
-        over_control: loss over float32's, per seed.
+        separated_at: update of separation, one per seed.
+        losses: final loss, one per seed.
+        over_control: final loss over that of float32, one per seed.
         separation: "earlier", "later", "no effect", or "control".
         loss: "lower", "higher", "no effect", or "control".
     """
@@ -82,8 +81,8 @@ def read(path: Path) -> list[Row]:
     """The rows of runs.csv.
 
     Raises:
-        UserError: there is no such file, a run is there twice, or its loss is not
-            finite: it diverged, and says nothing about separation.
+        UserError: there is no such file, a run occurs twice, or a run diverged (its
+            loss is not finite), so that it says nothing about separation.
     """
     if not path.is_file():
         raise errors.UserError(f"{path}: no such file; expected a table of runs")
@@ -114,10 +113,10 @@ def _row(entry: dict[str, str]) -> Row:
 
 
 def effects(rows: Sequence[Row]) -> list[Effect]:
-    """Every arm against float32, by program, delta and arm, where all seeds are there.
+    """Every arm against float32, by program, delta and arm, if all seeds were run.
 
     Args:
-        rows: of `read`.
+        rows: the result of `read`.
     """
     seeds = {row.seed for row in rows}
     keys = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
@@ -132,7 +131,7 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
 
 
 def runs(rows: Iterable[Row], program: str, arm: str, delta: float) -> list[Row]:
-    """The runs of one arm at one delta of one program, by seed."""
+    """The runs of one arm at one delta of one program, in the order of the seeds."""
     mine = [r for r in rows if (r.program, r.arm, r.delta) == (program, arm, delta)]
     return sorted(mine, key=lambda row: row.seed)
 
@@ -158,14 +157,14 @@ def _effect(mine: list[Row], control: list[Row]) -> Effect:
 
 
 def _word(ratios: np.ndarray, margin: float, less: str, more: str) -> str:
-    """The decision from one ratio per seed."""
+    """The finding from one ratio per seed."""
     if (ratios < 1 - margin).all():
         return less
     return more if (ratios > 1 + margin).all() else "no effect"
 
 
 def checks(rows: Sequence[Row]) -> dict[str, Check]:
-    """The checks of the plan; if one of the first two fails, the part says nothing."""
+    """The checks of the plan; if one of the first two fails, part A has no result."""
     return {
         "stays symmetric without noise": _stays(rows),
         "the symmetric solution is worse": _worse(rows),
@@ -207,27 +206,13 @@ def _helps(rows: Sequence[Row]) -> Check:
 
 
 def largest_delta(found: Iterable[Effect], program: str) -> float | None:
-    """The largest delta of a program at which tile order helps the loss; None: none."""
+    """The largest delta of a program at which tile order lowers the loss, or None."""
     helped = [
         effect.delta
         for effect in found
         if (effect.program, effect.arm, effect.loss) == (program, TREATMENT, "lower")
     ]
     return max(helped, default=None)
-
-
-def surprises(found: Iterable[Effect]) -> list[Effect]:
-    """Effects that the plan said would change our mind."""
-    return [
-        effect
-        for effect in found
-        if effect.arm == TREATMENT
-        and effect.loss == "lower"
-        and (
-            effect.delta >= SURPRISING
-            or (effect.program == "ordinary" and effect.delta == 0)
-        )
-    ]
 
 
 def summary(

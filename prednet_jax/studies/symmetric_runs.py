@@ -1,8 +1,8 @@
-"""Trainings from a symmetric start: one function from a run's name to its table row.
+"""Trainings from a symmetric start; `measure` makes one run and returns its table row.
 
-The way of a run: initial weights of its seed -> twins (`symmetric_start.symmetrise`) ->
-split by delta -> the precision of its arm -> training, with the twins compared after
-each update.
+A run takes the initial weights of its seed, makes their channels twins
+(`symmetric_start.symmetrise`), splits these by delta, and trains in the precision of
+its arm. The twins are compared after each update.
 """
 
 import functools
@@ -20,7 +20,7 @@ from prednet_jax.studies import symmetric_start
 from prednet_jax.training import loop
 from prednet_jax.training.trainer import Trainer
 
-# The arithmetic of a program is that of the blocks its twins start with.
+# The blocks (`symmetric_start.BLOCKS`) that the twins of each program start with.
 PROGRAMS = {"ordinary": "mirrored", "symmetric": "equal"}
 ARMS = {
     "float32": None,
@@ -29,16 +29,16 @@ ARMS = {
     "tile": "reduction_order:tile={tile}",
     "run": "reduction_order:tile={tile},schedule=run",
 }
-# Arms that are run at delta 0 alone.
+# Arms that are run at delta 0 only.
 AT_ZERO = ("float64", "run")
-# Twins have separated where the asymmetry first exceeds this. Fixed beforehand.
+# Twins have separated when the asymmetry first exceeds this; fixed before the study.
 SEPARATED = 1e-2
-# Parts of a run for which its row holds the mean loss.
+# Number of equal parts of a run whose mean losses are recorded.
 BINS = 20
 
 
 class Run(NamedTuple):
-    """What tells one run from another.
+    """What identifies a run (not its records on disk: `records.Run`).
 
     Attributes:
         program: one of `PROGRAMS`.
@@ -60,9 +60,9 @@ class Design:
     Attributes:
         config: the network; every even width is paired.
         window: transitions per update, >= 2.
-        updates: of a run, a multiple of `BINS`.
-        tile: edge of a tile, at most half of the smallest paired width: twins in one
-            tile would share an order.
+        updates: number of updates of a run, a multiple of `BINS`.
+        tile: edge of a tile of the noise. At most half of the smallest paired width,
+            since twins in one tile would share an order of sums.
 
     Raises:
         UserError: a value is outside what is accepted.
@@ -89,14 +89,14 @@ class Design:
         return symmetric_start.all_pairs(self.config)
 
     def noise(self, arm: str) -> str:
-        """The arm's noise spec; empty for none."""
+        """The arm's noise spec as text; empty: no noise."""
         return (ARMS[arm] or "").format(tile=self.tile)
 
 
 def runs(
     programs: list[str], arms: list[str], deltas: list[float], seeds: list[int]
 ) -> list[Run]:
-    """All combinations, seed by seed, without arms that belong to delta 0 alone.
+    """All combinations, seed by seed; arms in `AT_ZERO` have delta 0 only.
 
     Raises:
         UserError: a program or an arm is unknown.
@@ -119,10 +119,11 @@ def measure(run: Run, design: Design) -> dict[str, Any]:
     """Makes one run.
 
     Returns:
-        Its row: what it is; `separated_at` and `unequal_at`, the first updates with an
-        asymmetry above `SEPARATED` and with any bit of difference, None for never;
-        `final_loss`, the mean of the last fifth; mean losses of each twentieth and the
-        asymmetry at its end; fingerprints of the weights; seconds.
+        Its row: the fields of `Run`; `separated_at` and `unequal_at`, the first updates
+        with an asymmetry above `SEPARATED` and with any difference in bits (None:
+        never); `final_loss`, the mean over the last fifth of the updates; for each of
+        the `BINS` parts the mean loss and the asymmetry at its end; fingerprints of the
+        weights; seconds.
     """
     started = time.perf_counter()
     params = start(run, design)
@@ -147,17 +148,17 @@ def measure(run: Run, design: Design) -> dict[str, Any]:
 
 
 def noise_can_help(design: Design, seed: int, margin: float) -> tuple[bool, str]:
-    """A control in the hypothesis' direction: noise helps where only noise can.
+    """A positive control: does noise help where only noise can?
 
-    From twins that add the same terms in the same order nothing but noise separates.
+    Twins that add the same terms in the same order can be separated by noise only.
 
     Args:
-        design: the network, and updates enough to separate.
+        design: the network, with enough updates to separate.
         seed: root seed.
-        margin: fraction of the loss by which separation has to lower it.
+        margin: by which fraction separation has to lower the loss.
 
     Returns:
-        Whether float32 kept every bit of the twins equal while tile order separated
+        Whether float32 kept every bit of the twins equal, and tile order separated
         them and lowered the loss; and what was measured, in words.
     """
     clean, noisy = (
@@ -182,12 +183,12 @@ def noise_can_help(design: Design, seed: int, margin: float) -> tuple[bool, str]
 
 
 def first(happened: np.ndarray) -> int | None:
-    """Number, from 1, of the first update at which it happened; None for never."""
+    """Number, from 1, of the first update at which it happened; None: never."""
     return int(np.argmax(happened)) + 1 if happened.any() else None
 
 
 def start(run: Run, design: Design) -> dict:
-    """The split twins of a run; sets up the precision of its arm."""
+    """The initial weights of a run; also sets JAX to the precision of its arm."""
     config, pairs = design.config, design.pairs
     process.set_precision("float32")
     params = loop.initial_params(config, run.seed)
@@ -205,8 +206,8 @@ def train(
     """Trains from `params`.
 
     Returns:
-        The last weights; and after each update, `[updates]`: loss, asymmetry, and the
-        number of weights that are not those of their twin.
+        The final weights; and per update, `[updates]`: the loss, the asymmetry, and the
+        number of weights that differ from their twins.
     """
     source, schedule = frames(run.seed, design)
     trainer, compare = compiled(design, run.arm)
@@ -221,7 +222,7 @@ def train(
 
 
 def frames(seed: int, design: Design) -> tuple[data.FrameSource, data.Schedule]:
-    """The embedded walk of a seed, and which frames each update sees."""
+    """The embedded walk of a seed, and the schedule of its updates."""
     config = design.config
     source = data.open_source(
         "walk",
@@ -237,7 +238,7 @@ def frames(seed: int, design: Design) -> tuple[data.FrameSource, data.Schedule]:
 
 @functools.cache
 def compiled(design: Design, arm: str) -> tuple[Trainer, Callable]:
-    """What makes the updates, and the comparison of the twins, for every seed."""
+    """The trainer and the compiled comparison of twins, for all seeds."""
     config, pairs = design.config, design.pairs
     text = design.noise(arm)
     trainer = Trainer(

@@ -1,26 +1,26 @@
 r"""PredNet started on a saddle that comes from a symmetry: every channel has a twin.
 
-A network whose hidden units come in pairs of equal units computes what a network of
-half the width computes. Such weights are critical for everything that tells the two
-apart: equal units have equal gradients, so that in exact arithmetic gradient descent,
-momentum and Adam keep them equal for ever (Fukumizu and Amari 2000). Only what treats
-the two differently can leave: a difference at the start, rounding, or noise.
+A network whose hidden units come in pairs of equal units (twins) computes what a
+network of half the width computes. Equal units have equal gradients, so in exact
+arithmetic gradient descent, momentum and Adam keep them equal for ever (Fukumizu and
+Amari 2000). They separate only through something that treats them differently: a
+difference at the start, rounding, or noise.
 
-Let s exchange the twins, channel i with i + n/2, in all paired layers at once. With W
-the weights, s W the exchanged ones and f the network,
+Let s exchange the twins, channel i with channel i + n/2, in all paired layers at once.
+With W the weights, s W the exchanged weights and f the loss,
 
     f(s W) = f(W),   s s W = W,   grad f (s W) = s grad f (W).
 
 W = s W is the symmetric start. A kernel from paired channels to paired channels then
-has four blocks [[P, Q], [Q, P]], and since twins send out equal values, f depends on
-P + Q alone. The two kinds of blocks are one function with two arithmetics:
+has four blocks [[P, Q], [Q, P]]. Since twins have equal outputs, f depends on P + Q
+only. Two kinds of blocks give the same function but different arithmetic:
 
-    equal     P = Q: a unit adds the very terms that its twin adds, in the same order.
-              Where a program rounds all columns alike, twins stay equal bit for bit.
-    mirrored  P != Q: the terms are the same and come in another order, as they would
-              in any pair of units that are not copies: rounding separates the twins.
+    equal     P = Q: a unit adds the same terms as its twin, in the same order. If a
+              program rounds all columns alike, twins stay equal bit for bit.
+    mirrored  P != Q: a unit adds the same terms as its twin in another order, so
+              rounding separates the twins.
 
-In `equal` P stays Q, since the gradients of all four blocks are equal.
+P = Q is preserved by training, since the gradients of all four blocks are equal.
 
 References:
     Fukumizu and Amari, Neural Networks 13(3), 2000: critical points that a network
@@ -47,8 +47,8 @@ class Pairs:
     """Which layers have twins: channels i and i + n/2 of n, n even.
 
     Attributes:
-        features: layers whose features A (with prediction and error) are paired; not
-            the bottom one, whose features are the frame's colours.
+        features: layers whose features A (with prediction and error) are paired. The
+            bottom layer cannot be among them: its features are the frame's channels.
         recurrent: layers whose recurrent state R is paired.
     """
 
@@ -57,7 +57,7 @@ class Pairs:
 
 
 def all_pairs(config: PredNetConfig) -> Pairs:
-    """Twins wherever they are possible: every even width, but not the frame's colours.
+    """Twins wherever possible: in every even width except the frame's channels.
 
     Raises:
         UserError: no width is even.
@@ -68,13 +68,13 @@ def all_pairs(config: PredNetConfig) -> Pairs:
     if not features and not recurrent:
         raise errors.UserError(
             f"channels={config.channels}, r_channels={config.recurrent}: expected an "
-            "even width above the frame's colours"
+            "even width above the frame's channels"
         )
     return Pairs(features=features, recurrent=recurrent)
 
 
 def exchange(params: Params, config: PredNetConfig, pairs: Pairs) -> dict:
-    """The weights with every twin in the other's place: another name, one network.
+    """The weights with all twins exchanged; the network computes the same.
 
     Args:
         params: the network's parameters.
@@ -101,16 +101,17 @@ def symmetrise(
 ) -> dict:
     """Makes the channels of every pair twins, bit for bit.
 
-    Incoming weights become those of the first twin, outgoing ones the mean of both,
-    which keeps the variance of what a unit receives from independent weights. Weights
-    of this kind are returned with the same bits.
+    Both twins get the incoming weights of the first twin. Their outgoing weights become
+    the mean of both, so that the inputs of the next layer keep their variance. Weights
+    that already are twins are returned with the same bits.
 
     Args:
         params: the network's parameters.
         config: the network.
         pairs: which layers are paired.
-        blocks: `equal`; or `mirrored`, which adds +-D to the blocks of kernels between
-            paired channels, with D the alternating part of `params`.
+        blocks: `equal`; or `mirrored`, which adds D to the blocks P and -D to the
+            blocks Q of kernels between paired channels, with D the part of `params`
+            that has these signs.
 
     Returns:
         A tree like `params`, equal to its `exchange`.
@@ -139,17 +140,18 @@ def symmetrise(
 def split(
     params: Params, config: PredNetConfig, pairs: Pairs, delta: float, key: jax.Array
 ) -> dict:
-    """Moves twins apart: w becomes w (1 + delta u), with u opposite in the two.
+    """Moves twins apart: w becomes w (1 + delta u), with opposite u for the two twins.
 
-    u is standard normal up to that, and zero where the exchange leaves a weight in its
-    place. The asymmetry becomes about 2 delta. A delta of 1e-8 is below the resolution
-    of float32, and moves but the few weights whose u is above 3, to the next number.
+    u is standard normal apart from that, and zero for weights that the exchange does
+    not move. The asymmetry becomes about 2 delta. A delta of 1e-8 is below the
+    resolution of float32: it changes only the few weights with |u| above 3, to the next
+    number.
 
     Args:
         params: the network's parameters.
         config: the network.
         pairs: which layers are paired.
-        delta: relative size, from 0 (the same bits) to below 1.
+        delta: relative size, from 0 (no change) to below 1.
         key: consumed for u.
 
     Returns:
@@ -175,7 +177,7 @@ def split(
 def asymmetry(params: Params, config: PredNetConfig, pairs: Pairs) -> jax.Array:
     """Norm of (weights - exchanged weights) over the norm of the weights, a scalar.
 
-    0 for twins; about sqrt(2) for independent weights, all of them paired.
+    It is 0 for twins, and about sqrt(2) for independent weights that are all paired.
     """
     other = exchange(params, config, pairs)
     away = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), dict(params), other)
@@ -184,9 +186,9 @@ def asymmetry(params: Params, config: PredNetConfig, pairs: Pairs) -> jax.Array:
 
 
 def unequal(params: Params, config: PredNetConfig, pairs: Pairs) -> jax.Array:
-    """How many weights are not, bit for bit, what the exchange puts in their place.
+    """How many weights differ from their exchanged weights in any bit.
 
-    Unlike `asymmetry` it cannot underflow to 0.
+    Unlike `asymmetry` this cannot underflow to 0.
     """
     other = exchange(params, config, pairs)
     counts = jax.tree.map(
@@ -210,10 +212,9 @@ def _mapped(
 def _orders(
     config: PredNetConfig, pairs: Pairs, group: str, leaf: str
 ) -> dict[int, np.ndarray]:
-    """The axes of a parameter that hold channels, and the exchange along each.
+    """The axes of a parameter that hold channels, with the permutation along each.
 
-    The input channels of a kernel `[k, k, in, out]` come first; the output channels,
-    the last axis of every leaf, come last.
+    The output channels, the last axis of every leaf, come last.
     """
     kind, number = group.rsplit("_", 1)
     layer = int(number)
@@ -252,6 +253,6 @@ def _orders(
 
 
 def _side_by_side(orders: list[np.ndarray]) -> np.ndarray:
-    """One order for several blocks of channels after each other."""
+    """One permutation for several concatenated blocks of channels."""
     starts = np.cumsum([0, *map(len, orders[:-1])])
     return np.concatenate([o + start for o, start in zip(orders, starts, strict=True)])

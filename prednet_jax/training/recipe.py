@@ -23,7 +23,7 @@ from prednet_jax.training.observe import TRACE_AFTER
 from prednet_jax.training.trainer import Trainer
 from prednet_jax.training.truncated import TrainState
 
-_FROM_ZERO = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples", "draw")
+_FROM_ZERO = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,6 +85,7 @@ class Recipe:
         whole("batch", self.batch, 1)
         for name in _FROM_ZERO:
             whole(name, getattr(self, name), 0)
+        whole("draw", self.draw, 0, 2**31 - 1)
         if self.learning_rate is not None:
             positive("learning_rate", self.learning_rate)
         if self.clip_gradient is not None:
@@ -153,6 +154,7 @@ class Recipe:
             batch=self.batch,
             seeds=seeds,
             together=together,
+            examples=self.examples,
         )
 
     def check_disk(self, folders: Sequence[Path], state: TrainState) -> None:

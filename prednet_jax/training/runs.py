@@ -236,4 +236,10 @@ def saved_weights(folder: Path) -> tuple[Task, dict]:
             f"{folder / records.WEIGHTS}: damaged; its SHA-256 is not the one in "
             f"{records.MANIFEST}"
         )
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    if task.weights not in (0, count):
+        raise UserError(
+            f"{folder / records.WEIGHTS}: {count} weights; expected {task.weights}, as "
+            f"the network in {records.MANIFEST} has"
+        )
     return task, params

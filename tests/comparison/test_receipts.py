@@ -91,12 +91,15 @@ ALTERED = {
     "doubled": (lines(lambda x: x + x), "line 6: update 1; expected 6"),
     "out of order": (lines(lambda x: x[::-1]), "line 1: update 5; expected 1"),
     "one line twice": (lines(lambda x: x[:1] + x[:1] + x[2:]), "line 2: update 1"),
-    "NaN": (lines(lambda x: [y.replace("0.5", "NaN") for y in x]), "NaN; what is not"),
+    "NaN": (
+        lines(lambda x: [y.replace("0.5", "NaN") for y in x]),
+        "NaN; expected null",
+    ),
     "text": (lines(lambda x: [y.replace("0.5", '"a"') for y in x]), "loss 'a'"),
     "no object": (lines(lambda x: ["3", *x[1:]]), "line 1: update 3"),
     "no loss": (lines(lambda x: [y.replace("loss", "lost") for y in x]), "loss"),
     "another loss": (lines(lambda x: [y.replace("0.5", "0.4") for y in x]), "SHA-256"),
-    "not ended": (manifest(final_params_sha256=None), "no final_params_sha256"),
+    "not ended": (manifest(final_params_sha256=None), "final_params_sha256 is missing"),
     "no flags": (manifest(flags=None), "flags are missing"),
     "another seed": (manifest(seed=7), "seed 7; expected"),
     "another model": (manifest(model="autoencoder"), "model 'autoencoder'; expected"),
@@ -114,8 +117,13 @@ ALTERED = {
 }
 
 
+@pytest.mark.fault(
+    "records of a comparison are altered",
+    "metrics, manifest, weights or receipt truncated, doubled, edited or lost",
+)
 @pytest.mark.parametrize("name", ALTERED)
 def test_the_judge_refuses_what_is_not_whole(job, name):
+    """Refused in one line that names what; made again alone."""
     alter, message = ALTERED[name]
     place = job.run_folder(job.seeds[1])
     receipts.verified(job, job.seeds[1])
@@ -131,7 +139,11 @@ def test_the_judge_refuses_what_is_not_whole(job, name):
     assert reasons["kept"] == 1
 
 
+@pytest.mark.fault(
+    "records of another job", "flags that are not those of the comparison"
+)
 def test_a_run_of_another_job_is_refused(job):
+    """Refused in one line with the flag and both values."""
     other = dataclasses.replace(job, flags=(*job.flags, "--window=4"))
     with pytest.raises(records.RecordError, match="--window=10; expected --window=4"):
         receipts.verified(other, job.seeds[0])

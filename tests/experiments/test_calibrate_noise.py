@@ -66,19 +66,19 @@ def test_nothing_is_measured_that_could_not_be_written(refused, flag, message):
     assert done.stdout == ""
 
 
-def test_spread_by_hand():
+def test_variation_by_hand():
     first = np.ones(4, np.float32)
     other = np.nextafter(first, np.float32(2)) * np.float32([1, 1, 1, 2])
     other[0] = 1
-    found = calibration.spread([first, first, other])
+    found = calibration.variation([first, first, other])
     assert found.outputs == 2
     assert found.varies
     assert found.v_c == 0.375
     assert found.ulps["0"] == 5
     assert found.ulps["1"] == 2
-    assert not calibration.spread([first, first]).varies
+    assert not calibration.variation([first, first]).varies
     with pytest.raises(ValueError, match="1 outputs"):
-        calibration.spread([first])
+        calibration.variation([first])
 
 
 def test_each_holds_the_reduction_it_names():

@@ -125,6 +125,8 @@ def test_text_json_and_page(folder, capsys, command):
         (["coverage", "{}"], "expected MODULE:FUNCTION"),
         (["coverage", "no_such_module:f"], "no module 'no_such_module'"),
         (["coverage", "{}:loss", "--args=one.npz"], "missing a required argument: 'w'"),
+        (["coverage", "{}:loss"], "without --args: missing a required argument"),
+        (["digits", "{}:named", "--args=one.npz", "--draws=0"], "draws=0: expected"),
         (
             ["coverage", "{}:loss", "--args=odd.npz"],
             "unexpected keyword argument 'other'",

@@ -188,6 +188,12 @@ def test_printed_from_a_dark_screen_it_is_dark_on_light(page, built):
         ".every(p => p.checkVisibility({contentVisibilityAuto: true}))"
     )
     assert not page.value("document.querySelector('.cursor').checkVisibility()")
+    # Nor is a table cut off, on A4 paper.
+    page.resize(718)
+    assert page.value(
+        "[...document.querySelectorAll('.wide')]"
+        ".every(box => box.scrollWidth <= box.clientWidth + 1)"
+    )
 
 
 def test_a_figure_that_cannot_be_drawn_keeps_its_picture(page, built, tmp_path):

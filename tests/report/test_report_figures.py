@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import report
-from prednet_jax.report import differences
+from prednet_jax.report import differences, lines
 
 MODELS = ("prednet", "autoencoder")
 
@@ -89,3 +89,15 @@ def test_differences_show_every_contrast(comparison, verdict):
     assert drawn.count('class="dot') == 7
     assert drawn.count("identical bits") == 1  # threads_1
     assert "higher loss" in drawn
+
+
+def test_copying_the_last_frame_is_a_line_where_it_does_not_hide_the_others(comparison):
+    found = report.load(comparison)
+    found.copied["prednet"] = {seed: np.full(60, 0.5) for seed in range(6)}
+    loss, relative = lines.losses(found, "prednet"), lines.finding(found, "prednet")
+    assert loss.series[-1].name == relative.series[-1].name == lines.COPY
+    assert loss.series[-1].shown
+    assert not relative.series[-1].shown
+    assert loss.csv().splitlines()[0].endswith(f"{lines.COPY} 5")
+    shown = [one.name for one in loss.series if one.shown]
+    assert shown == ["float32", "stale_targets", "reduction_order", lines.COPY]

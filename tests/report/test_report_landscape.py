@@ -7,7 +7,7 @@ import pytest
 
 from prednet_jax import report
 from prednet_jax.records import RecordError
-from prednet_jax.report import chart, landscape, theme
+from prednet_jax.report import chart, document_tables, landscape, theme
 
 
 def group(noise: str, arrivals: list[int | None], budget: int = 100) -> dict:
@@ -98,3 +98,21 @@ def test_a_record_that_is_broken_is_named(records_of):
     with pytest.raises(RecordError, match="expected an object with rows"):
         landscape.load([records_of])
     assert landscape.load([]) == {}
+
+
+def test_tables_of_the_documents_show_the_records(records_of):
+    found = landscape.load([records_of])
+    table = document_tables.saddles(found[landscape.SADDLES])
+    assert "| gradient descent | float32 | aligned | none | 4 of 4 |" in table
+    assert "| aligned | `ulp` | 2 of 4 |" in table
+    assert table.endswith("```\npython experiments/saddle_escape.py\n```")
+
+    record = found[landscape.CURVATURE]
+    for row in record["rows"]:
+        row |= {"loss": 0.5, "raw": {"lowest": -1.0, "highest": 2.0}, "escape": None}
+    record["rows"][0]["escape"] = {"noise_for_one_update": 0.24}
+    table = document_tables.curvature(record)
+    assert (
+        "| prednet | 1 | 0.500 | -1.00 | 2.00 | -20.0 | 300 | proved | 0.24 |" in table
+    )
+    assert "| 5.00 | 300 | not found | - |" in table

@@ -53,6 +53,13 @@ def test_table_names_every_case_and_what_was_not_measured(measured):
     assert "&lt;map&gt;" in speed.html_table(measured)
 
 
+def test_a_document_gets_the_same_rows(measured):
+    text = speed.markdown_table(measured | {"command": "python measure.py"})
+    assert "| training | 2 | 4 | from host | 40.0 | 200 |" in text
+    assert "- 10 replica(s), map" in text
+    assert text.endswith("```\npython measure.py\n```")
+
+
 def test_figure_is_a_picture_in_both_themes(measured):
     for one in theme.THEMES:
         with Image.open(io.BytesIO(speed.figure(measured, one))) as image:

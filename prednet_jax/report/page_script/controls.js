@@ -70,7 +70,9 @@ function live(figure) {
   });
   figure.classList.add("live");
   draw(chart);
-  new ResizeObserver(() => draw(chart)).observe(plot);
+  new ResizeObserver(() => {
+    if (plot.clientWidth !== chart.width) draw(chart);
+  }).observe(plot);
 }
 
 /** Predicted frames, one at a time. */

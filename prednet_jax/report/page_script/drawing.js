@@ -70,6 +70,7 @@ function draw(chart) {
   const { svg, says, rows } = chart;
   const width = svg.parentNode.clientWidth;
   if (!width) return; // Not on the screen yet.
+  chart.width = width;
   const height = width < SMALL ? 240 : 290;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.replaceChildren();
