@@ -23,7 +23,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "lotter_kitti": _PUBLISHED
     | {"variant": "lotter", "height": 128, "window": 10, "updates": 18_750},
     "quick": {"variant": "watanabe", "channels": ["3", "12", "24"]}
-    | {"height": 24, "width": 32, "window": 10, "updates": 8000},
+    | {"height": 24, "width": 32, "window": 10, "updates": 5000},
 }
 
 

@@ -28,11 +28,7 @@ from prednet_jax.data.video import VIDEO_SUFFIXES, open_video
 Pictures = Iterator[tuple[int, Image.Image]]  # Number of the sequence, and the frame.
 
 
-# Not its type, which does not know the keyword of its subclasses.
-Builder: Any = tfds.core.GeneratorBasedBuilder
-
-
-class Frames(Builder, skip_registration=True):
+class Frames(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """Frames in order, in sequences; subclasses say which files each split has."""
 
     VERSION = tfds.core.Version("1.0.0")

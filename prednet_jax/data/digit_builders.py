@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from prednet_jax import files
-from prednet_jax.data.builders import Builder, Frames, Pictures, missing
+from prednet_jax.data.builders import Frames, Pictures, missing
 from prednet_jax.data.source import DataError
 
 
@@ -54,7 +54,7 @@ class MovingMnist(Frames, skip_registration=True):
         return {"test": pictures}
 
 
-class Mnist(Builder, skip_registration=True):
+class Mnist(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """MNIST (LeCun, Cortes & Burges), what TFDS's own builder makes with TensorFlow.
 
     Name, version and features are those of TFDS, whose `data_source("mnist")` reads it.
