@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import re
+import shutil
 from urllib.parse import unquote
 
 import numpy as np
@@ -101,3 +102,13 @@ def test_copying_the_last_frame_is_a_line_where_it_does_not_hide_the_others(comp
     assert loss.csv().splitlines()[0].endswith(f"{lines.COPY} 5")
     shown = [one.name for one in loss.series if one.shown]
     assert shown == ["float32", "stale_targets", "reduction_order", lines.COPY]
+
+
+def test_a_control_alone_has_a_picture_and_no_chart(broken):
+    for model in MODELS:
+        for run in (broken / "runs" / model).iterdir():
+            if run.name != "float32":
+                shutil.rmtree(run)
+    page = report.build(broken).read_text()
+    assert "<figure data-chart" not in page
+    assert 'href="#loss_' not in page
