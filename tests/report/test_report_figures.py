@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import report
-from prednet_jax.report import differences, lines
+from prednet_jax.report import differences, figures, lines
 
 MODELS = ("prednet", "autoencoder")
 
@@ -112,3 +112,20 @@ def test_a_control_alone_has_a_picture_and_no_chart(broken):
     page = report.build(broken).read_text()
     assert "<figure data-chart" not in page
     assert 'href="#loss_' not in page
+
+
+def test_frame_rows_carry_their_error(comparison):
+    found = report.load(comparison)
+    rows = figures.frame_rows(found, "prednet")
+    titles = [title for title, _ in rows]
+    assert [title.split(" · ")[0] for title in titles] == [
+        "true frames",
+        "float32",
+        "stale targets",
+        "copy of the frame before",
+    ]
+    one = found.examples["prednet"]["float32"]
+    expected = np.mean((one.predictions - one.frames) ** 2)
+    # Three digits are shown.
+    assert float(titles[1].split()[-1]) == pytest.approx(expected, rel=5e-3)
+    assert len(figures.frame_rows(found, "autoencoder")) == 3
