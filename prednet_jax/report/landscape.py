@@ -30,7 +30,7 @@ def load(places: Sequence[Path]) -> dict[str, Record]:
     Raises:
         RecordError: one is broken; the message names it.
     """
-    found = {}
+    found: dict[str, Record] = {}
     for name, listed in ((SADDLES, "groups"), (CURVATURE, "rows")):
         record = find(places, name, listed)
         if record is not None:

@@ -32,8 +32,8 @@ def losses(results: Results, model: str) -> Chart | None:
         return None
     # The arms that carry the finding lead and are on at first.
     carry = drawn_arms(results, model).values()
-    names = dict.fromkeys([CONTROL, *carry, *shown_arms(results, model)])
-    names = [name for name in names if name in arms]
+    order = dict.fromkeys([CONTROL, *carry, *shown_arms(results, model)])
+    names = [name for name in order if name in arms]
     # The figures' running means: the window is the shortest curve's.
     length = min(len(curve) for name in names for curve in arms[name].values())
     width = smoothing_width(length)

@@ -45,13 +45,15 @@ def finding(results: Results, images: Images) -> str:
     """The losses of the arms that carry the finding, relative to the control's."""
 
     def draw(model: str) -> str:
+        # Its numbers lie in the figure of all losses, which a control alone has not.
+        there = f"loss_{model}" in images
         return figure(
             images,
             f"finding_{model}",
             alt=f"{display_name(model)}, {subtitle(results, model)}.",
             caption=f"{display_name(model)}: {subtitle(results, model)}.",
-            chart=lines.finding(results, model),
-            data=_same_numbers(model),
+            chart=lines.finding(results, model) if there else None,
+            data=_same_numbers(model) if there else "",
             made_by=_command(results),
         )
 

@@ -4,13 +4,14 @@ import csv
 import html
 import io
 import re
+import shutil
 from urllib.parse import unquote
 
 import numpy as np
 import pytest
 
 from prednet_jax import report
-from prednet_jax.report import differences, lines
+from prednet_jax.report import differences, figures, lines
 
 MODELS = ("prednet", "autoencoder")
 
@@ -101,3 +102,30 @@ def test_copying_the_last_frame_is_a_line_where_it_does_not_hide_the_others(comp
     assert loss.csv().splitlines()[0].endswith(f"{lines.COPY} 5")
     shown = [one.name for one in loss.series if one.shown]
     assert shown == ["float32", "stale_targets", "reduction_order", lines.COPY]
+
+
+def test_a_control_alone_has_a_picture_and_no_chart(broken):
+    for model in MODELS:
+        for run in (broken / "runs" / model).iterdir():
+            if run.name != "float32":
+                shutil.rmtree(run)
+    page = report.build(broken).read_text()
+    assert "<figure data-chart" not in page
+    assert 'href="#loss_' not in page
+
+
+def test_frame_rows_carry_their_error(comparison):
+    found = report.load(comparison)
+    rows = figures.frame_rows(found, "prednet")
+    titles = [title for title, _ in rows]
+    assert [title.split(" · ")[0] for title in titles] == [
+        "true frames",
+        "float32",
+        "stale targets",
+        "copy of the frame before",
+    ]
+    one = found.examples["prednet"]["float32"]
+    expected = np.mean((one.predictions - one.frames) ** 2)
+    # Three digits are shown.
+    assert float(titles[1].split()[-1]) == pytest.approx(expected, rel=5e-3)
+    assert len(figures.frame_rows(found, "autoencoder")) == 3

@@ -217,23 +217,6 @@ def test_frames_of_two_arms_must_be_the_same(broken):
         figures.frames(found, theme.LIGHT, "prednet")
 
 
-def test_frame_rows_carry_their_error(comparison):
-    found = report.load(comparison)
-    rows = figures.frame_rows(found, "prednet")
-    titles = [title for title, _ in rows]
-    assert [title.split(" · ")[0] for title in titles] == [
-        "true frames",
-        "float32",
-        "stale targets",
-        "copy of the frame before",
-    ]
-    one = found.examples["prednet"]["float32"]
-    expected = np.mean((one.predictions - one.frames) ** 2)
-    # Three digits are shown.
-    assert float(titles[1].split()[-1]) == pytest.approx(expected, rel=5e-3)
-    assert len(figures.frame_rows(found, "autoencoder")) == 3
-
-
 def test_band_is_the_middle_half_of_the_seeds(comparison):
     found = report.load(comparison)
     band = curves.band(found, "prednet", "float32")
