@@ -1,6 +1,6 @@
-"""The suite `backends`: the cases and the replicas, process by process.
+"""The suite `backends`: `cases` and `replicas`, each in processes of its own.
 
-Threads are per process, so each count is a process of its own.
+XLA fixes its number of threads per process, so each number has a process.
 """
 
 import json
@@ -29,15 +29,16 @@ def run(
     """Measures, prints a table, writes backends.json and backends.png.
 
     Args:
-        config: the network that `command` describes, for the record.
-        command: interpreter, benchmark.py and every flag but suite, threads, profile.
+        config: the network of `command`, for the record.
+        command: interpreter, benchmark.py, and all flags except suite, threads and
+            profile.
         workdir: where to write.
-        window: as in `command`, for the record, and so `precision`.
-        precision: float32 or float64.
-        profile: directory for a folder of traces per process, or None.
+        window: the window of `command`, for the record.
+        precision: the precision of `command`, for the record.
+        profile: directory for one folder of traces per process; None: no traces.
 
     Raises:
-        RuntimeError: a process failed; the message holds its command.
+        RuntimeError: a process failed; the message has its command.
     """
 
     def child(suite: str, threads: int) -> dict[str, Any]:

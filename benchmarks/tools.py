@@ -1,7 +1,7 @@
-"""The suite `tools` of benchmark.py: what digits, tolerance and explain cost.
+"""The suite `tools`: the cost of `noise.digits`, `tolerance` and `explain`.
 
-On the training steps of the suite `foreign`: a small transformer, a residual CNN and an
-MLP.
+They are applied to the training steps of the suite `foreign`: a small transformer, a
+residual CNN and an MLP.
 """
 
 import os
@@ -23,16 +23,17 @@ def run(config: object, *, networks: list[str], repeats: int) -> dict[str, Any]:
     """Times the tools against the plain training step of each network.
 
     Args:
-        config: of PredNet, which is none of them.
-        networks: of `foreign.NAMES`.
-        repeats: runs of the compiled plain step, of which the median counts.
+        config: a PredNet, as all suites get it; not used.
+        networks: some of `foreign.NAMES`.
+        repeats: runs of the compiled plain step, of which the median is taken.
 
     Returns:
-        `rows`, one per network and tool. `first` is the wall time of a tool's first
-        call over that of tracing, compiling and running the plain step once; `again`
-        that of a second call over one run of the compiled step (None for explain,
-        which compiles at every call). `first_processor` and
-        `again_processor` compare processor time, which a busy machine disturbs less.
+        A JSON object; `rows` has one entry per network and tool. `first` is the wall
+        time of a tool's first call over the time to trace, compile and run the plain
+        step once. `again` is that of a second call over one run of the compiled step
+        (None for explain, which compiles at every call). `first_processor` and
+        `again_processor` are the same ratios of processor time, on which other load of
+        the machine has less effect.
 
     Raises:
         UserError: a network is unknown.
@@ -54,7 +55,8 @@ def run(config: object, *, networks: list[str], repeats: int) -> dict[str, Any]:
 def _network(name: str, repeats: int) -> list[dict[str, Any]]:
     """The rows of one network."""
     step, (key, *arguments) = foreign.training_step(name)
-    jax.block_until_ready(jax.jit(lambda *a: step(*a))(*arguments))  # shared costs
+    # The first compilation has extra costs.
+    jax.block_until_ready(jax.jit(lambda *a: step(*a))(*arguments))
     plain = jax.jit(lambda *a: step(*a))
     compiling = _timed(lambda: jax.block_until_ready(plain(*arguments)))
     running = np.median(
@@ -74,7 +76,7 @@ def _network(name: str, repeats: int) -> list[dict[str, Any]]:
     rows = []
     for tool, measure in tools.items():
         first = _timed(lambda m=measure: m(key, *arguments)) / compiling
-        # explain compiles at every call: again is as first.
+        # explain compiles at every call, so a second call takes as long as the first.
         once = tool == "explain"
         again = None if once else _timed(lambda m=measure: m(key, *arguments)) / running
         row = {

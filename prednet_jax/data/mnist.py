@@ -1,8 +1,7 @@
-"""MNIST through tensorflow-datasets' random-access `data_source`.
+"""MNIST through the random-access `data_source` of tensorflow-datasets.
 
-Reading prepared files needs no TensorFlow; preparing them does, because the stock
-builder parses the originals with it. So nothing is downloaded or prepared here: where
-the files are missing, the error says what to run.
+Prepared files can be read without TensorFlow, but preparing them needs it. So nothing
+is downloaded or prepared here; if the files are missing, the error says what to run.
 """
 
 import hashlib
@@ -14,7 +13,8 @@ import numpy as np
 from prednet_jax.data.source import DataError
 from prednet_jax.data.stills import Stills
 
-# Fingerprinting all 60000 pictures would decode each of them; these are spread evenly.
+# How many of the 60000 pictures are fingerprinted, evenly distributed; all of them
+# would have to be decoded.
 _PROBES = 256
 
 _PREPARE = (
@@ -28,7 +28,7 @@ def mnist(split: str = "train", data_dir: str | None = None) -> Stills:
 
     Args:
         split: A split of the data set, such as `train` or `test`.
-        data_dir: Folder of prepared data sets; None is the environment variable
+        data_dir: Folder of prepared data sets; None: that of the environment variable
             TFDS_DATA_DIR, else ~/tensorflow_datasets.
 
     Returns:
@@ -51,12 +51,12 @@ def mnist(split: str = "train", data_dir: str | None = None) -> Stills:
         count = len(source)
         first = picture_of(source[0])
     except (
-        ImportError,  # The reader of a file format.
+        ImportError,  # The library that reads the file format is missing.
         LookupError,
-        NotImplementedError,  # Nothing prepared, or as TFRecord.
+        NotImplementedError,  # Nothing is prepared, or only as TFRecord.
         AssertionError,
         OSError,
-        ValueError,  # No such split or data set.
+        ValueError,  # There is no such split or data set.
     ) as error:
         raise DataError(_missing(folder, split, error)) from error
     if first.shape != (28, 28):
@@ -81,7 +81,7 @@ def picture_of(example: dict) -> np.ndarray:
 
 
 def _missing(folder: str, split: str, error: Exception) -> str:
-    """One line that says what is missing, what to run, and where it can run."""
+    """One line that says what is missing, what to run, and where."""
     reason = " ".join(str(error).split())[:160] or type(error).__name__
     if importlib.util.find_spec("tensorflow") is None:
         where = (
