@@ -1,6 +1,6 @@
-"""Everything that measures speed; `experiments/benchmark.py` runs it by suite.
+"""Measurements of speed; `experiments/benchmark.py` runs them by suite.
 
-One module per suite (`step`, `conv`, `noise`, `replicas`, `cases`, `backends`), each
-with `run(...) -> dict` for JSON. `torch_prednet` is the competitor in PyTorch, and
-`compare` (a script) lets the two take turns.
+There is one module per suite (`step`, `conv`, `noise`, `replicas`, `cases`, `backends`,
+`foreign`, `tools`), each with `run(...) -> dict` for JSON. `torch_prednet` is the same
+network in PyTorch; the script `compare` runs the two in turns.
 """

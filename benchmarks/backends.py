@@ -1,6 +1,6 @@
-"""The suite `backends`: the cases and the replicas, process by process.
+"""The suite `backends`: `cases` and `replicas`, each in processes of its own.
 
-Threads are per process, so each count is a process of its own.
+XLA fixes its number of threads per process, so each number has a process.
 """
 
 import json
@@ -30,8 +30,9 @@ def run(
     """Measures, prints a table, writes backends.json and backends.png.
 
     Args:
-        config: the network that `command` describes, for the record.
-        command: interpreter, benchmark.py and every flag but suite, threads, profile.
+        config: the network of `command`, for the record.
+        command: interpreter, benchmark.py, and all flags except suite, threads and
+            profile.
         workdir: where to write.
         provenance: command, flags, versions and commit, for the record.
         window: as in `command`, for the record, and so `precision`.
@@ -39,7 +40,7 @@ def run(
         profile: directory for a folder of traces per process, or None.
 
     Raises:
-        RuntimeError: a process failed; the message holds its command.
+        RuntimeError: a process failed; the message has its command.
     """
 
     def child(suite: str, threads: int) -> dict[str, Any]:

@@ -22,18 +22,19 @@ def run(
     precision: str = "float32",
     profile: str | None = None,
 ) -> dict[str, Any]:
-    """Training and inference, by batch size, with frames kept here or fed each step.
+    """Training and inference by batch size, with frames on the device or fed to it.
 
-    Inference sees one frame of each sequence a call and carries the state, so that its
-    seconds are the latency of one frame; training makes one update of a window.
+    A call of inference sees one frame per sequence and carries the state, so that its
+    seconds are the latency of one frame. A call of training is one update.
 
     Args:
         config: the PredNet.
-        batches: sequences together.
-        window: frames of a training window.
-        repeats: timed calls; medians count. Inference makes `window` times as many.
+        batches: batch sizes.
+        window: frames per training window.
+        repeats: timed calls, of which the median is taken. Inference makes `window`
+            times as many.
         precision: float32 or float64.
-        profile: directory for a trace of a few calls of each case, or None.
+        profile: directory for a trace of a few calls of each case; None: no trace.
 
     Returns:
         One row per case with `seconds` per call and `frames_per_second`.
@@ -63,7 +64,7 @@ def run(
 
 
 def _training(config: PredNetConfig, dtype: Any, batch: int) -> tuple[Callable, Any]:
-    """`step(state, frames) -> state` of one update, and its first state."""
+    """`step(state, frames) -> state`, one update; and its first state."""
     subject = workload.training(config, dtype, batch=batch)
     update = subject.update()
 
@@ -74,7 +75,7 @@ def _training(config: PredNetConfig, dtype: Any, batch: int) -> tuple[Callable, 
 
 
 def _inference(config: PredNetConfig, dtype: Any, batch: int) -> tuple[Callable, Any]:
-    """`step(state, frames) -> state` of one frame, and its first state."""
+    """`step(state, frames) -> state`, one frame; and its first state."""
     params = workload.training(config, dtype).state.params
     carry = prednet.initial_state(config, batch, dtype)
 
@@ -90,7 +91,7 @@ def _inference(config: PredNetConfig, dtype: Any, batch: int) -> tuple[Callable,
 def _measure(
     step: Callable, state: Any, frames: np.ndarray, feed: str, calls: int
 ) -> tuple[Any, float]:
-    """The state after, and the median seconds per call."""
+    """The state after the calls, and the median seconds per call."""
     resident = jax.device_put(frames)
 
     def advance(state: Any) -> Any:

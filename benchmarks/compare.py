@@ -1,14 +1,14 @@
-"""Compares this package's training window with the PyTorch version, taking turns.
+"""Compares the training window of this package with that of the PyTorch version.
 
-Both programs run as processes of their own, one after the other, on the same processors
-and on the same work, so that a busy machine slows both. What is compared are medians
-over all rounds.
+Each program runs in a process of its own. The two take turns on the same processors and
+do the same work, so that other load on the machine slows both. The medians over all
+rounds are compared.
 
     python benchmarks/compare.py --torch_python /path/to/python-with-torch
 
 The last line is one JSON object: `throughput_ratio` (ours over PyTorch's; above 1 is
-faster), `peak_memory_ratio` (ours over PyTorch's; below 1 is leaner), the seconds of
-every round, and our compile time.
+faster), `peak_memory_ratio` (ours over PyTorch's; below 1 needs less memory), the
+seconds of every round, and our compile time.
 """
 
 import argparse
@@ -31,13 +31,13 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=160)
     parser.add_argument("--channels", default="3,48,96,192")
     parser.add_argument("--window", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=5, help="windows a process")
-    parser.add_argument("--rounds", type=int, default=3, help="processes of each side")
+    parser.add_argument("--repeats", type=int, default=5, help="windows per process")
+    parser.add_argument("--rounds", type=int, default=3, help="processes per library")
     parser.add_argument(
-        "--cpus", type=int, default=2, help="processors both sides are confined to"
+        "--cpus", type=int, default=2, help="number of processors for both libraries"
     )
     args = parser.parse_args()
-    # Children inherit the confinement, and both libraries count what they may use.
+    # Children inherit the mask, and both libraries size their thread pools by it.
     cpus = sorted(os.sched_getaffinity(0))[: args.cpus]
     os.sched_setaffinity(0, cpus)
     work = [
@@ -58,7 +58,9 @@ def main() -> None:
         for name, command in commands.items():
             result = last_line(command)
             results[name].append(result)
-            print(f"{name}: {result['seconds_per_window']:.3f} s a window", flush=True)
+            print(
+                f"{name}: {result['seconds_per_window']:.3f} s per window", flush=True
+            )
     parameters = {r["parameters"] for rs in results.values() for r in rs}
     if len(parameters) != 1:
         raise SystemExit(f"parameters {sorted(parameters)}: expected the same network")
@@ -82,8 +84,8 @@ def main() -> None:
 
 
 def last_line(command: list[str]) -> dict:
-    """The JSON object that a program ends with."""
-    # Both programs take their memory in large pages.
+    """Runs a program; returns the JSON object in its last line."""
+    # Both programs get large memory pages.
     environment = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment

@@ -1,4 +1,4 @@
-"""The suite `conv`: each algorithm on each convolution, and which one `auto` is."""
+"""The suite `conv`: each algorithm on each convolution, and the choice of `auto`."""
 
 import dataclasses
 from typing import Any
@@ -12,15 +12,15 @@ from prednet_jax.models import convolution, shapes
 
 
 def run(config: PredNetConfig, *, repeats: int) -> dict[str, Any]:
-    """Effective GFLOP/s of direct convolution, beside the machine's GEMM rate.
+    """Effective GFLOP/s of each algorithm, compared with the machine's GEMM rate.
 
-    Forward, input gradient and filter gradient together, as `conv2d` computes them;
-    "effective" counts the operations of a direct convolution whatever the algorithm.
-    The algorithms of one convolution take turns.
+    The output, input gradient and filter gradient of `conv2d` are timed together.
+    "Effective" means that the operations of a direct convolution are counted for every
+    algorithm. The algorithms of one convolution take turns.
 
     Args:
         config: the PredNet whose convolutions are measured, batch 1.
-        repeats: timed calls; the median counts.
+        repeats: timed calls, of which the median is taken.
     """
     a = jax.random.normal(jax.random.key(0), (1024, 1024))
     product = jax.jit(lambda a: a @ a)
@@ -50,7 +50,7 @@ def run(config: PredNetConfig, *, repeats: int) -> dict[str, Any]:
 
 
 def _programs(shape: shapes.Convolution) -> dict[str, workload.Program]:
-    """Output and both gradients, by each algorithm that can do the convolution."""
+    """Output and both gradients, by each algorithm that fits the convolution."""
     scale = 2 if shape.upsampled else 1
     size = shape.filter_size
     x = jax.random.normal(
@@ -77,6 +77,6 @@ def _programs(shape: shapes.Convolution) -> dict[str, workload.Program]:
         try:
             convolution.resolve(dataclasses.replace(shape, algorithm=algorithm))
         except UserError:
-            continue  # not for this filter size or input
+            continue  # It does not fit this filter size or input.
         programs[algorithm] = gradients(algorithm)
     return programs

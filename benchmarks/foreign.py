@@ -1,8 +1,8 @@
-"""The suite `foreign` of benchmark.py: noise on networks that are not PredNet.
+"""The suite `foreign`: noise on networks other than PredNet.
 
-Training steps (forward, backward, Adam) of three public kinds of network, written with
-Flax Linen: a transformer of two blocks (width 128, 8 x 64 tokens), a residual CNN with
-GroupNorm (8 maps of 32 x 32 x 32) and an MLP (512 wide, batch 256).
+It measures training steps (forward, backward, Adam) of three common networks, written
+with Flax Linen: a transformer of two blocks (width 128, 8 x 64 tokens), a residual CNN
+with GroupNorm (8 maps of 32 x 32 x 32) and an MLP (512 wide, batch 256).
 """
 
 import os
@@ -26,21 +26,22 @@ NAMES = ("transformer", "cnn", "mlp")
 
 
 def run(config: object, *, networks: list[str], noise: str, repeats: int) -> dict:
-    """Times noisy steps against the clean one of each network.
+    """Times noisy training steps against the clean step of each network.
 
-    Within one process the programs take turns. A time ratio is the median over the
-    rounds of noisy over clean seconds of the same round; processor time likewise. A
-    compile ratio compares tracing and compiling the noisy program with the same for the
-    clean one just before, twice each, the smaller of the two.
+    All programs run in one process and take turns. The time ratio of a noise is the
+    median, over the rounds, of the noisy seconds over the clean seconds of the same
+    round; the ratio of processor times is defined likewise. The compile ratio compares
+    the processor time to trace and compile the two programs. Each is compiled twice,
+    one directly after the other, and the smaller time is taken.
 
     Args:
-        config: of PredNet, which is none of them.
-        networks: of `NAMES`.
+        config: a PredNet, as all suites get it; not used.
+        networks: some of `NAMES`.
         noise: a noise spec as text; "none": each of `SPECS`.
-        repeats: rounds.
+        repeats: number of rounds.
 
     Returns:
-        `rows`, one per network and noise.
+        A JSON object; `rows` has one entry per network and noise.
 
     Raises:
         UserError: a network or a noise is unknown.
@@ -59,7 +60,7 @@ def run(config: object, *, networks: list[str], noise: str, repeats: int) -> dic
 def _network(name: str, specs: tuple[str, ...], repeats: int) -> list[dict]:
     """The rows of one network."""
     step, arguments = training_step(name)
-    _compiled(step, "none", arguments)  # pays for what all programs share
+    _compiled(step, "none", arguments)  # The first compilation has extra costs.
     programs, compile_ratios, equations = {}, {}, {}
     for spec in specs:
         clean, noisy = [], []
@@ -95,14 +96,14 @@ def _network(name: str, specs: tuple[str, ...], repeats: int) -> list[dict]:
 
 
 def _compiled(step: Callable, spec: str, arguments: tuple) -> tuple:
-    """A program made anew, processor seconds to trace and compile, and equations."""
+    """Compiles a step: program, processor seconds, and number of equations."""
 
-    def anew(*args):  # Not the step itself, which JAX has compiled already.
+    def fresh(*args):  # A new function, so that JAX compiles it again.
         return step(*args)
 
-    fn, given = anew, arguments[1:]
+    fn, given = fresh, arguments[1:]
     if spec != "none":
-        fn, given = noise_lib.inject(anew, noise_lib.parse(spec)), arguments
+        fn, given = noise_lib.inject(fresh, noise_lib.parse(spec)), arguments
     start = time.process_time()
     traced = jax.jit(fn).trace(*given)
     program = traced.lower().compile()
@@ -111,7 +112,7 @@ def _compiled(step: Callable, spec: str, arguments: tuple) -> tuple:
 
 
 def _equations(jaxpr) -> int:
-    """Equations of a jaxpr and of all jaxprs inside it."""
+    """Number of equations of a jaxpr and of all jaxprs inside it."""
     inner = [sub for eqn in jaxpr.eqns for sub in jax.core.jaxprs_in_params(eqn.params)]
     return len(jaxpr.eqns) + sum(map(_equations, inner))
 
@@ -124,7 +125,7 @@ def _take_turns(programs: dict, repeats: int) -> tuple[dict, dict]:
         for name, (program, given) in programs.items():
             start, used = time.perf_counter(), time.process_time()
             jax.block_until_ready(program(*given))
-            if turn:  # the first round warms up
+            if turn:  # The first round is warm-up.
                 wall[name].append(time.perf_counter() - start)
                 processor[name].append(time.process_time() - used)
     return (
@@ -134,14 +135,15 @@ def _take_turns(programs: dict, repeats: int) -> tuple[dict, dict]:
 
 
 def training_step(name: str) -> tuple[Callable, tuple]:
-    """`step(params, moments, inputs, targets)`, and a noise key with its arguments.
+    """A training step and its arguments.
 
     Args:
         name: one of `NAMES`.
 
     Returns:
-        The step, which gives new parameters, new moments and the loss; and
-        (key, params, moments, inputs, targets).
+        `step(params, moments, inputs, targets)`, which returns new parameters, new
+        moments and the loss; and the tuple (noise key, params, moments, inputs,
+        targets).
     """
     network, inputs, targets = _networks()[name]()
     params = network.init(jax.random.key(0), inputs)
@@ -167,7 +169,7 @@ def training_step(name: str) -> tuple[Callable, tuple]:
 
 
 def _networks() -> dict[str, Callable]:
-    """How to make each network, with inputs and integer targets."""
+    """Constructors by name, which return a network, inputs and integer targets."""
 
     class Block(nn.Module):
         @nn.compact

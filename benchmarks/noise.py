@@ -16,7 +16,7 @@ SPECS = (
     "ulp",
     "stochastic_rounding",
 )
-# Slowdowns published for other tools, measured elsewhere on other programs.
+# Published slowdowns of other tools, measured on other machines and programs.
 PUBLISHED = {
     "Fuzzy PyTorch (PRISM), rounding": "3.6 to 64",
     "Verrou, rounding": "200 to 420",
@@ -24,15 +24,16 @@ PUBLISHED = {
 
 
 def run(config: PredNetConfig, *, window: int, repeats: int) -> dict[str, Any]:
-    """Time and compile-time ratios, all programs taking turns in one run.
+    """Time and compile-time ratios of noisy steps to the clean step.
 
-    Each noisy program is compiled right after a clean one, and compared with that: on a
-    shared machine minutes apart are not comparable.
+    All programs take turns in one process. Each noisy program is compiled directly
+    after a clean one and compared with it, since the load of a machine changes within
+    minutes.
 
     Args:
         config: the PredNet.
-        window: frames a window, batch 1.
-        repeats: rounds; each times every program once. Medians are compared.
+        window: frames per window, batch 1.
+        repeats: rounds, each of which times every program once. Medians are compared.
 
     Returns:
         One row per spec with `time_ratio` and `compile_ratio` against the clean step.
@@ -42,14 +43,14 @@ def run(config: PredNetConfig, *, window: int, repeats: int) -> dict[str, Any]:
     arguments = clean.state, frames, jax.numpy.asarray(False), clean.key
 
     def compiled(name: str) -> tuple[workload.Program, float]:
-        """A program, made anew, and the seconds that took."""
+        """A newly compiled program, and the seconds to trace and compile it."""
         update = clean._replace(noise=workload.parse(name)).update()
         start = time.perf_counter()
         program = jax.jit(update).lower(*arguments).compile()
         seconds = time.perf_counter() - start
         return ((lambda _: program(*arguments)), None), seconds
 
-    compiled("none")  # the first program pays for what all of them share
+    compiled("none")  # The first compilation has extra costs.
     programs, compile_seconds, clean_seconds = {}, {}, {}
     for name in SPECS:
         programs["none"], clean_seconds[name] = compiled("none")

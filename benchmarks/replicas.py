@@ -30,19 +30,20 @@ def run(
     precision: str = "float32",
     profile: str | None = None,
 ) -> dict[str, Any]:
-    """Seconds per seed and update: one after the other in a device, or at once.
+    """Seconds per seed and update, with replicas in sequence (map) or at once (vmap).
 
-    All programs take turns in one run. The single run (the program of `train.py`
-    without --replicas) is the base of every ratio.
+    All programs take turns in one process. Ratios are to a run without replicas, the
+    program of `train.py` without --replicas.
 
     Args:
         config: the PredNet.
         counts: numbers of replicas, each at least 1.
-        window: frames a window, one stream a replica.
+        window: frames per window; one stream per replica.
         repeats: rounds; medians are compared.
         noise: a noise spec.
         precision: float32 or float64.
-        profile: directory for a trace of a few updates of the last program, or None.
+        profile: directory for a trace of a few updates of the last program; None: no
+            trace.
     """
     dtype = process.set_precision(precision)
     base = (1, 1, "single")

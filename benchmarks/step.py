@@ -1,4 +1,4 @@
-"""The suite `step`: one training window, or its prediction, resident on the device."""
+"""The suite `step`: one training window, or its prediction, frames on the device."""
 
 import resource
 import time
@@ -25,17 +25,17 @@ def run(
     inference: bool,
     profile: str | None,
 ) -> dict[str, Any]:
-    """Median seconds per window after two that are not counted.
+    """Median seconds per window, after two warm-up windows.
 
     Args:
         config: the network.
-        window: frames of a window.
-        batch: sequences together.
-        repeats: timed windows.
+        window: frames per window.
+        batch: number of sequences trained together.
+        repeats: number of timed windows.
         noise: a noise spec.
         precision: float32 or float64.
-        inference: predict only.
-        profile: directory for a trace of three windows, or None.
+        inference: whether to predict only, without training.
+        profile: directory for a trace of three windows; None: no trace.
     """
     dtype = process.set_precision(precision)
     subject = workload.training(config, dtype, noise=noise, batch=batch)
@@ -57,7 +57,7 @@ def run(
     start = time.perf_counter()
     compiled = truncated.jit_update(body).lower(state, frames).compile()
     compile_seconds = time.perf_counter() - start
-    # What is carried is (state, output), so that both are waited for.
+    # The program's state is (state, output), so that `medians` waits for both.
     programs = {"step": ((lambda carried: compiled(carried[0], frames)), (state, None))}
     seconds = workload.medians(programs, repeats, warm_up=2)["step"]
     workload.trace(profile, programs["step"])

@@ -1,7 +1,7 @@
 """The suite `tools` of benchmark.py: what the tools of `noise` cost.
 
-On the training steps of the suite `foreign`: a small transformer, a residual CNN and an
-MLP.
+They are applied to the training steps of the suite `foreign`: a small transformer, a
+residual CNN and an MLP.
 """
 
 import os
@@ -26,8 +26,8 @@ def run(
     """Times the tools against the plain training step of each network.
 
     Args:
-        config: of PredNet, which is none of them.
-        networks: of `foreign.NAMES`.
+        config: a PredNet, as all suites get it; not used.
+        networks: some of `foreign.NAMES`.
         repeats: runs of the compiled plain step, of which the median counts.
         searches: measure those that switch single equations on and off (localize,
             effects, worst_case, decisions), under `SEARCHED`, instead of digits,
@@ -60,7 +60,8 @@ def run(
 def _network(name: str, repeats: int, searches: bool) -> list[dict[str, Any]]:
     """The rows of one network."""
     step, (key, *arguments) = foreign.training_step(name)
-    jax.block_until_ready(jax.jit(lambda *a: step(*a))(*arguments))  # shared costs
+    # The first compilation has extra costs.
+    jax.block_until_ready(jax.jit(lambda *a: step(*a))(*arguments))
     plain = jax.jit(lambda *a: step(*a))
     compiling = _timed(lambda: jax.block_until_ready(plain(*arguments)))
     running = np.median(

@@ -1,10 +1,10 @@
 """Times one training window of a `watanabe` PredNet in PyTorch, written to be fast.
 
-The competitor of `experiments/benchmark.py --suite=step`. It is no part of the package
-and needs an interpreter with PyTorch; nothing in `prednet_jax` imports it. The model is
-the published one, with the freedoms a PyTorch user would take for speed: one
-convolution a layer gives all four gates of [E, up(h_above), h], peepholes are
-elementwise, Adam is the fused one. It runs eagerly.
+`benchmarks/compare.py` compares it with `experiments/benchmark.py --suite=step`. It is
+not part of the package and needs an interpreter with PyTorch. The model is the
+published one, optimised as a PyTorch user would do it: one convolution per layer
+computes all four gates of [E, up(h_above), h], peepholes are elementwise, and Adam is
+the fused one. It runs eagerly.
 
     python benchmarks/torch_prednet.py --height 120 --width 160 --channels 3,48,96,192
 

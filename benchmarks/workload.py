@@ -1,4 +1,4 @@
-"""What the suites time, and how: one training on random frames, in turns, medians."""
+"""What the suites share: a training on random frames, and timing in turns."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from prednet_jax import noise as noise_lib
 from prednet_jax.config import PredNetConfig
 from prednet_jax.training import loop, truncated
 
-# `advance(state) -> state`, and a state to begin with.
+# `advance(state) -> state`, and its first state.
 Program = tuple[Callable[[Any], Any], Any]
 
 
@@ -22,9 +22,9 @@ class Training(NamedTuple):
     Attributes:
         config: the network.
         optimizer: an optax transformation.
-        noise: a noise spec; None: the clean program.
-        state: `truncated.TrainState`.
-        key: root of the noise.
+        noise: a noise spec; None: no noise.
+        state: the first state.
+        key: the root key of the noise.
     """
 
     config: PredNetConfig
@@ -49,9 +49,9 @@ def training(
 
     Args:
         config: the network.
-        dtype: of weights and frames.
+        dtype: dtype of weights and frames.
         noise: a noise spec as text.
-        batch: sequences trained together.
+        batch: number of sequences trained together.
     """
     spec = parse(noise)
     optimizer = loop.default_optimizer(config, 100)
@@ -61,7 +61,7 @@ def training(
 
 
 def parse(noise: str) -> noise_lib.NoiseSpec | None:
-    """A noise spec; None where it is no noise."""
+    """A noise spec from its text; None: no noise."""
     spec = noise_lib.parse(noise)
     return None if spec == noise_lib.Identity() else spec
 
@@ -75,13 +75,14 @@ def random_frames(config: PredNetConfig, *leading: int) -> np.ndarray:
 def medians(
     programs: dict[Any, Program], repeats: int, *, warm_up: int = 1
 ) -> dict[Any, float]:
-    """Median seconds per call of each program, all taking turns.
+    """Median seconds per call of each program.
+
+    The programs take turns, so that other load on the machine slows all of them alike.
 
     Args:
-        programs: by name; a busy machine slows all of them alike. Their states are
-            replaced by those reached.
-        repeats: rounds that count.
-        warm_up: rounds before those.
+        programs: programs by name; their states are replaced by the last ones.
+        repeats: number of timed rounds.
+        warm_up: number of rounds before those.
     """
     seconds: dict[Any, list[float]] = {name: [] for name in programs}
     for turn in range(warm_up + repeats):
@@ -95,7 +96,7 @@ def medians(
 
 
 def trace(folder: str | None, program: Program) -> None:
-    """Three calls under JAX's profiler, where a folder is named."""
+    """Writes a profiler trace of three calls to a folder; None: does nothing."""
     if folder is None:
         return
     advance, state = program

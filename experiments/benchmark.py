@@ -2,19 +2,20 @@
 
     python experiments/benchmark.py --suite=step --height=120 --width=160
 
-step      one training window: seconds (median), frames a second, compile time
+step      one training window: seconds (median), frames per second, compile time
 conv      each algorithm on each convolution of the network, against the machine's GEMM
-noise     the noisy step against the clean one, paired in one run
-replicas  seconds per seed and update against the number of replicas
-backends  latency and throughput against batch size, training and inference, threads,
-          frames on the device or fed from the host, replicas; a process each
+noise     the noisy step against the clean step, in one run
+replicas  seconds per seed and update, by the number of replicas
+backends  latency and throughput of training and inference by batch size and threads,
+          with frames on the device or fed from the host; and replicas. One process
+          per number of threads
 cases     what one process of `backends` measures
 foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
 tools     what the tools of noise cost on the same three, likewise
 accuracy  how often these tools are right: no times; a quarter of an hour
 all       step, conv and noise at sizes that take a few minutes
 
-Ratios within one run carry over between machines; seconds do not.
+Ratios within one run are similar on other machines; seconds are not.
 """
 
 import importlib
@@ -34,23 +35,30 @@ SUITES = (
     "step", "conv", "noise", "replicas", "backends", "cases", "foreign", "tools",
     "accuracy", "all",
 )  # fmt: skip
-# Small enough that every suite ends in minutes; the published size is a flag away.
+# By default every suite takes minutes; flags select the published size.
 _flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
 flags.adopt_module_key_flags(_flags)
 flags.DEFINE_enum("suite", "all", SUITES, "What to measure.")
-flags.DEFINE_integer("window", 10, "Frames a window.")
-flags.DEFINE_integer("batch", 1, "Sequences trained together.")
-flags.DEFINE_integer("repeats", 5, "Timed windows after two that are not counted.")
-flags.DEFINE_string("noise", "none", "Noise spec of the suite `step`.")
-flags.DEFINE_enum("precision", "float32", ["float32", "float64"], "Of everything.")
-flags.DEFINE_integer("threads", 0, "Processors to use, enforced; 0: all.")
+flags.DEFINE_integer("window", 10, "Frames per window.")
+flags.DEFINE_integer("batch", 1, "Number of sequences trained together.")
+flags.DEFINE_integer("repeats", 5, "Timed windows, after two warm-up windows.")
+flags.DEFINE_string(
+    "noise", "none", "Noise spec of the suites `step`, `replicas` and `foreign`."
+)
+flags.DEFINE_enum(
+    "precision", "float32", ["float32", "float64"], "Precision of weights and frames."
+)
+flags.DEFINE_integer("threads", 0, "Number of processors to use, enforced; 0: all.")
 flags.DEFINE_list(
-    "networks", ["transformer", "cnn", "mlp"], "Of the suites `foreign` and `tools`."
+    "networks",
+    ["transformer", "cnn", "mlp"],
+    "Networks of the suites `foreign` and `tools`.",
 )
 flags.DEFINE_bool(
     "tuned",
     False,
-    "Suites `foreign` and `tools`: under the XLA flags that PredNet's scripts set.",
+    "Run the suites `foreign` and `tools` under the XLA flags that all other scripts "
+    "set.",
 )
 flags.DEFINE_bool(
     "searches",
@@ -69,8 +77,8 @@ flags.DEFINE_list("replica_counts", ["1", "2", "8"], "Numbers of replicas.")
 flags.DEFINE_string(
     "workdir",
     "results/compare",
-    "Where `backends` writes backends.json and backends.png; report.py shows those "
-    "beside a verdict.",
+    "Where `backends` writes backends.json and backends.png; report.py shows them on "
+    "the page of a comparison in the same directory.",
 )
 
 
@@ -99,7 +107,7 @@ def main(argv: list[str]) -> None:
 
 
 def _measure(suite: str) -> dict:
-    """Hands a suite of `benchmarks/`, which is not installed, what it takes."""
+    """Runs a suite of `benchmarks/`, which is not an installed package."""
     config = _flags.task().config
     positional: dict[str, tuple] = {
         "replicas": (_counts("replica_counts"),),
@@ -129,10 +137,10 @@ def _measure(suite: str) -> dict:
 
 
 def _counts(name: str) -> tuple[int, ...]:
-    """A flag of whole numbers, each at least 1.
+    """The value of a flag that lists whole numbers of at least 1.
 
     Raises:
-        UserError: it holds none, or another.
+        UserError: the list is empty or has another value.
     """
     found = _flags.integers(name)
     if not found or min(found) < 1:
@@ -144,7 +152,7 @@ def _counts(name: str) -> tuple[int, ...]:
 
 
 def _command(config) -> list[str]:
-    """What starts this script again with the same network and repeats."""
+    """The command that starts this script again with the same network and repeats."""
     return [
         sys.executable,
         str(Path(__file__)),

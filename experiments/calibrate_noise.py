@@ -3,14 +3,15 @@
     python experiments/calibrate_noise.py
     python experiments/calibrate_noise.py --shapes=prednet --repeats=20 --processes=5
 
-A CPU's figures are in results/published/calibration_cpu.json, with their command.
+results/published/calibration_cpu.json has the figures of a CPU, with their command.
 
-Each reduction of a training step is executed again (per call: atomics, scheduling),
-compiled again, and compiled in other processes (per run: autotuning may choose another
-kernel). V_c is the fraction of elements that differ from the first output, V_ermv their
-mean relative difference. Beside them stands what each profile of the noise
-`reduction_order` emulates between keys, and whether the profile and the device agree on
-which reductions vary. On a CPU nothing varies, and every profile overstates.
+Each reduction of a training step is executed repeatedly (per call: atomics,
+scheduling), compiled repeatedly, and compiled in other processes (per run: autotuning
+may choose another kernel). V_c is the fraction of elements that differ from the first
+output, V_ermv their mean relative difference. The table also has the variation that the
+noise `reduction_order` emulates, and says where each of its profiles and the device
+disagree on which reductions vary. On a CPU nothing varies, so every profile has more
+variation than the device.
 
 Writes calibration.json and calibration.png to --workdir.
 """
@@ -46,9 +47,12 @@ flags.DEFINE_list(
     "Profiles of reduction_order to compare with.",
 )
 flags.DEFINE_enum(
-    "granularity", "tile", ["tile", "element", "shared"], "Of the emulated orders."
+    "granularity",
+    "tile",
+    ["tile", "element", "shared"],
+    "Granularity of the emulated orders.",
 )
-flags.DEFINE_integer("partials", 8, "Pieces of each emulated reduction, from 3.")
+flags.DEFINE_integer("partials", 8, "Partial sums of each emulated reduction, from 3.")
 flags.DEFINE_bool("figure", True, "Whether to draw calibration.png.")
 flags.DEFINE_string("workdir", "results/calibration", "Where to write.")
 flags.DEFINE_string("outputs", None, "Internal: write first outputs here and end.")
@@ -60,7 +64,7 @@ def main(argv: list[str]) -> None:
     process.prepare()
     for name, low in (("repeats", 2), ("compilations", 1), ("processes", 0)):
         _flags.check_numbers(low, name)
-    # A program read from a cache on disk was not compiled again.
+    # Without the cache on disk, so that every program is really compiled.
     jax.config.update("jax_enable_compilation_cache", False)
     specs = orders()
     process.set_precision("float32")
@@ -100,7 +104,7 @@ def main(argv: list[str]) -> None:
 
 
 def chosen(reductions) -> list:
-    """The reductions named by --primitives, in their own order."""
+    """The reductions named by --primitives; the order is that of the table."""
     if FLAGS.primitives is None:
         return list(reductions)
     names = [reduction.name for reduction in reductions]
@@ -114,7 +118,7 @@ def chosen(reductions) -> list:
 
 
 def orders() -> dict:
-    """The reduction order of each profile asked for."""
+    """The reduction order of each profile in --profile."""
     if not FLAGS.profile:
         raise UserError("--profile=: expected at least one profile")
     return {
@@ -149,7 +153,7 @@ def measure(reduction, specs: dict, others: list) -> dict:
 
 
 def varies(row: dict) -> bool:
-    """Whether the reduction varied at any of the three distances."""
+    """Whether the reduction varied between calls, compilations or processes."""
     return any(row[k] and row[k]["v_c"] > 0 for k in ("call", "compilation", "process"))
 
 
@@ -160,7 +164,7 @@ HEADER = (
 
 
 def line(row: dict) -> str:
-    """One line of the table; the emulated figures are the widest profile's."""
+    """One line of the table; it shows the profile with the largest emulated V_c."""
     found = [row[k] for k in ("call", "compilation", "process")]
     shares = [f"{s['v_c']:9.3g}" if s else f"{'-':>9}" for s in found]
     relative = max(s["v_ermv"] for s in found if s)
@@ -175,15 +179,15 @@ def line(row: dict) -> str:
 
 
 def judgement(profile: str, rows: list[dict]) -> str:
-    """Where a profile and the device disagree."""
+    """In which reductions a profile and the device disagree, in words."""
     perturbed = {r["primitive"] for r in rows if r["emulated"][profile]}
     measured = {r["primitive"] for r in rows if varies(r)}
     order = [r["primitive"] for r in rows]
     only_noise = [name for name in order if name in perturbed - measured]
     only_device = [name for name in order if name in measured - perturbed]
     return (
-        f"{profile}: perturbs, but quiet here: {', '.join(only_noise) or 'none'}; "
-        f"leaves alone, but varies here: {', '.join(only_device) or 'none'}"
+        f"{profile}: perturbed, but constant here: {', '.join(only_noise) or 'none'}; "
+        f"not perturbed, but varies here: {', '.join(only_device) or 'none'}"
     )
 
 
@@ -195,7 +199,7 @@ def write_outputs(reductions, path: str) -> None:
 def outputs_of_processes(count: int) -> list:
     """First outputs of all reductions in `count` processes, one after another.
 
-    They run before this process starts its backend, which may take the whole device.
+    Call it before this process starts its backend, which may use the whole device.
 
     Raises:
         UserError: a process failed; its last line on stderr is quoted.

@@ -1,13 +1,13 @@
-"""How long the JAX replica keeps step with Chainer, weight for weight.
+"""How closely a training in JAX follows the same training in Chainer.
 
     .venv/bin/python experiments/chainer_agreement.py
 
 Chainer and JAX train the same network from the same weights on the same frames (64x48,
 channels 3,12,24,48, window 20), with true targets (in Chainer: copied) and with stale
-ones (as published). The two round differently, so the distance of their weights grows;
-it is given in units of the distance that training has travelled, and stands beside the
-distance between Chainer's two kinds of training, which has to be much larger for the
-replica to speak for Chainer.
+targets (as published). The two libraries round differently, so the distance between
+their weights grows. It is divided by the distance that training has travelled, and
+compared with the distance between Chainer's trainings with true and stale targets. That
+has to be much larger if results in JAX are to hold for Chainer.
 """
 
 import sys
@@ -24,7 +24,7 @@ from chainer_runs import FULL, execute
 
 from prednet_jax import optimizers, train_windows, weights
 
-# What each kind of target is called here and there.
+# Names of the two kinds of target: those of train.py, and those of `chainer_plans`.
 ARMS = {"true": "target copied", "stale": "published"}
 FIELDS = ("targets", "update", "distance", "worst_tensor", "gap", "travelled", "loss")
 Arrays = dict[str, np.ndarray]
@@ -45,7 +45,7 @@ def main() -> int:
     except environments.EnvironmentsError as error:
         print(error, file=sys.stderr)
         return 2
-    # The runs of the full study serve where they are as long.
+    # If the length is that of the full study, its runs are used.
     name = "long" if args.frames == plans.LONG else f"agreement_{args.frames}"
     folder = args.workdir / name
     kept = [u for u in plans.SNAPSHOTS if u <= args.frames // FULL.window]
@@ -107,11 +107,12 @@ def replica(
 
 
 def watched(optimizer: optax.GradientTransformation, keep) -> Any:
-    """The optimiser, which shows the host the weights before each update.
+    """An optimiser that calls a function on the host before each update.
 
     Args:
-        optimizer: an optax transformation whose state has `step`, updates made.
-        keep: called with the number of updates made and the weights.
+        optimizer: an optax transformation whose state has `step`, the number of updates
+            made.
+        keep: called with that number and the weights.
     """
 
     def update(gradients, state, params=None):
@@ -130,16 +131,16 @@ def compare(
     our_losses: np.ndarray,
     their_losses: list[float],
 ) -> list[dict]:
-    """One row per update that was kept.
+    """One row per update in `updates`.
 
     Args:
         targets: `true` or `stale`.
-        updates: after which the weights were kept.
-        ours: weights of the replica, by update.
-        theirs: Chainer's, of the same targets; 0 is the start.
-        other: Chainer's, of the other targets.
-        our_losses: the replica's, one a frame.
-        their_losses: Chainer's.
+        updates: the updates after which the weights were kept.
+        ours: weights in JAX, by update.
+        theirs: weights in Chainer with the same targets; update 0 is the start.
+        other: weights in Chainer with the other targets.
+        our_losses: losses in JAX, one per frame.
+        their_losses: losses in Chainer, one per frame.
     """
     rows = []
     for update in updates:
@@ -163,12 +164,12 @@ def compare(
 
 
 def difference(one: Arrays, other: Arrays) -> Arrays:
-    """Array by array, in double precision."""
+    """The differences of arrays of equal names, in double precision."""
     return {k: one[k].astype(np.float64) - other[k] for k in one}
 
 
 def norm(arrays: Arrays) -> float:
-    """L2 norm of all of them together."""
+    """L2 norm of all arrays together."""
     return float(np.sqrt(sum(np.sum(x**2) for x in arrays.values())))
 
 

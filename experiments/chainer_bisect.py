@@ -2,9 +2,9 @@
 
     make chainer-bisect
 
-The change: commit 0cb47d99f1 of Chainer ("Do not hold diff in forward_xxx", 28 August
-2017), first released in 3.0.0rc1. Each release has an environment of its own, all on
-Python 3.8 and one NumPy; where no such Python is found the releases are skipped, with
+The change is commit 0cb47d99f1 of Chainer ("Do not hold diff in forward_xxx", 28 August
+2017), first released in 3.0.0rc1. Each release gets an environment of its own, with
+Python 3.8 and the same NumPy. If there is no Python 3.8, the releases are skipped, with
 the reason. Ends with status 1 if a prediction fails.
 """
 
@@ -67,10 +67,10 @@ def one_release(release: str, python: Path, workdir: Path, jobs: int) -> list[di
 
 
 def check(rows: Iterable[dict]) -> list[tuple[str, bool]]:
-    """Each prediction that the rows can bear out, and whether they do.
+    """Each prediction that the rows can test, and whether it came true.
 
     Args:
-        rows: of the table, in the order of the releases.
+        rows: rows of the table, in the order of the releases.
     """
     finals = _rows.by(rows, "release", "arm", value="final_sha256")
     releases = list(environments.RELEASES)
@@ -81,7 +81,7 @@ def check(rows: Iterable[dict]) -> list[tuple[str, bool]]:
         expected = releases.index(release) >= changed
         words = "a gap" if expected else "no gap"
         found.append((f"Chainer {release}: {words}", gap == expected))
-    # Within these releases this one file is the whole difference.
+    # What these releases differ in here is this one file of Chainer.
     alike = [r for r in finals if releases.index(r) <= releases.index("5.0.0")]
     if len(alike) > 1:
         ends = {finals[r]["target copied"] for r in alike}

@@ -1,8 +1,8 @@
-"""The figure of docs/chainer.md: which changes end in which weights, as an SVG.
+"""The figure of docs/chainer.md: which changes lead to which weights, as an SVG.
 
-One row per change of the published loop or release of Chainer, one dot per seed, left
-where training ends in the weights of the run with copied targets, right where it does
-not. Plain text, the same bytes on every machine.
+There is one row per change of the published loop or release of Chainer, and one dot per
+seed. The dot is left if training ends in the weights of the run with copied targets,
+and right if it does not. The bytes of the file are the same on every machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import _rows
 
 WIDTH, ROW, TOP, LABEL = 760, 24, 62, 400
 SAME, OTHER = "#1b6ca8", "#c0392b"
-# The run that each arm is compared with, where that is not "target copied".
+# The run that an arm is compared with, if it is not "target copied".
 COMPARED = {
     "static": "static, target copied",
     "window 1": "window 1, target copied",
@@ -30,7 +30,12 @@ WORDS = {
 
 
 class Line(NamedTuple):
-    """A row: what was run, and for each seed whether the weights agree."""
+    """A row of the figure.
+
+    Attributes:
+        words: what was run.
+        agrees: for each seed, whether the weights agree.
+    """
 
     words: str
     agrees: list[bool]
@@ -70,7 +75,7 @@ def draw(runs: Sequence[Mapping[str, str]], releases: Sequence[Mapping]) -> byte
 
 
 def of_arms(runs: Sequence[Mapping[str, str]]) -> list[Line]:
-    """A row per change, in the order of `WORDS`."""
+    """One row per change, in the order of `WORDS`."""
     finals = _rows.by(runs, "arm", "seed", value="final_sha256")
     lines = []
     for arm, words in WORDS.items():
@@ -84,7 +89,7 @@ def of_arms(runs: Sequence[Mapping[str, str]]) -> list[Line]:
 
 
 def of_releases(rows: Sequence[Mapping[str, str]]) -> list[Line]:
-    """A row per release, as published."""
+    """One row per release, with the loop as published."""
     finals = _rows.by(rows, "release", "arm", value="final_sha256")
     return [
         Line(f"Chainer {release}: as published", [len(set(ends.values())) == 1])

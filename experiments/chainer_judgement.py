@@ -1,4 +1,4 @@
-"""What the records of the stale-target studies say: pure functions of their rows."""
+"""Evaluates the records of the stale-target studies: pure functions of their rows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,11 @@ from scipy import stats
 Rows = Sequence[Mapping[str, str]]
 Condition = tuple[str, str, str]
 NOT_MEASURED = ("not measured", 0, "open")
-# The condition that the others vary, as it stands in the tables.
+# (window, speed, rate) of the base condition, as text like in the tables. The other
+# conditions vary one of the three.
 BASE: Condition = ("10", "1", "0.001")
-# Window and rate of the models that the fingerprint's limit is taken from: those of the
-# published script.
+# Window and rate of the models from which the limit of the fingerprint is taken: those
+# of the published script.
 REFERENCES = (("20", "0.001"),)
 
 
@@ -34,7 +35,7 @@ def groups(finals: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def gaps(runs: Rows) -> dict[Condition, dict[str, float]]:
-    """log(loss stale / loss true) by condition and seed, where both were run."""
+    """log(loss stale / loss true) by condition and seed, if both were run."""
     loss: dict[tuple, dict[str, float]] = {}
     for row in runs:
         place = (row["window"], row["speed"], row["rate"], row["seed"])
@@ -100,7 +101,7 @@ def exact(runs: Rows, condition: Condition) -> tuple[str, int, str]:
 
 
 def above(values: Sequence[float]) -> tuple[str, int, str]:
-    """Judges a quantity that is predicted to be above 0 (predictions.json, rule)."""
+    """Judges a quantity predicted to be above 0, by the rule in predictions.json."""
     if not values:
         return NOT_MEASURED
     low, middle, high = interval(values)
@@ -109,7 +110,7 @@ def above(values: Sequence[float]) -> tuple[str, int, str]:
 
 
 def position_contrast(positions: Rows, window: int = 10) -> list[float]:
-    """Mean log ratio over the first half of the positions minus over the second."""
+    """Mean log ratio over the first half of the positions minus the second half."""
     loss: dict[str, dict[tuple[str, int], float]] = {}
     for row in positions:
         if int(row["window"]) == window:
@@ -127,7 +128,7 @@ def position_contrast(positions: Rows, window: int = 10) -> list[float]:
 
 
 def log_ratios(horizons: Rows) -> list[dict[int, float]]:
-    """log(MSE stale / MSE true) by horizon, one dictionary a seed, at `BASE`."""
+    """log(MSE stale / MSE true) by horizon, one dictionary per seed, at `BASE`."""
     models = by_model(horizons)
     out = []
     for (seed, targets, window, rate), mse in models.items():
@@ -147,18 +148,17 @@ def by_model(horizons: Rows) -> dict[tuple, dict[int, float]]:
 
 
 def slope(mse: Mapping[int, float]) -> float:
-    """log(MSE against the frame five ahead / against the next), the fingerprint.
+    """The fingerprint: log(MSE against the frame five ahead / against the next frame).
 
-    A prediction that is pulled towards later frames is nearly as near to them as to the
-    next one.
+    It is small for a prediction that is pulled towards later frames.
     """
     return math.log(mse[5] / mse[1])
 
 
 def false_alarms(horizons: Rows) -> list[bool]:
-    """For each reference model trained on true targets, whether it is called stale.
+    """For each reference model with true targets, whether it is called stale.
 
-    Each is judged by the limit of the other seeds.
+    Each is judged by the limit from the other seeds.
     """
     return [
         slope(mse) < threshold(horizons, leave_out=seed)
@@ -168,7 +168,7 @@ def false_alarms(horizons: Rows) -> list[bool]:
 
 
 def threshold(horizons: Rows, leave_out: str | None = None) -> float:
-    """Half way between the mean slopes of the two kinds of model.
+    """The limit: half way between the mean slopes of true and stale models.
 
     Args:
         horizons: rows of the reference models.
@@ -182,7 +182,7 @@ def threshold(horizons: Rows, leave_out: str | None = None) -> float:
 
 
 def fingerprint_table(horizons: Rows) -> list[tuple]:
-    """How many models of each kind are called stale, each by the other seeds' limit."""
+    """How many models of each kind are called stale, by the limit from other seeds."""
     calls: dict[str, list[bool]] = {}
     for (seed, targets, window, rate), mse in by_model(horizons).items():
         name = f"{targets} targets, window {window}, rate {float(rate):g}"

@@ -1,15 +1,15 @@
-"""Other explanations of a gap between CPU and GPU, tried in Chainer one by one.
+"""Tests other explanations of a gap between CPU and GPU in Chainer, one by one.
 
     .venv/bin/python experiments/chainer_others.py
 
-Each trains with the target buffer shared and copied, at 24x32, 400 frames:
+Each study trains with the target buffer shared and copied, at 24x32, on 400 frames:
 
-    threads  the BLAS on 1, 4 and 6 threads, as on the article's CPUs
-    ideep    Chainer's iDeep back end (Python 3.7; off unless asked for)
+    threads  the BLAS with 1, 4 and 6 threads, as on the article's CPUs
+    ideep    Chainer's iDeep back end (Python 3.7), off and on; Chainer's default is off
     order    other frames, same initial weights
     seeds    other initial weights, same frames
 
-Runs are kept in --workdir; a study that was stopped goes on where it was.
+Runs are kept in --workdir, and a study that was interrupted continues from there.
 """
 
 import sys
@@ -25,7 +25,7 @@ FIELDS = (
     *("study", "arm", "seed", "data_seed", "threads", "processors", "ideep", "frames"),
     *("final_sha256", "mean_loss", "chainer", "numpy", "python"),
 )
-# What each study varies. None of these seeds was looked at before.
+# What each study varies. These seeds had not been used before.
 STUDIES: dict[str, dict[object, dict]] = {
     "threads": {count: {"threads": count} for count in (1, 4, 6)},
     "ideep": {use: {"flags": (f"--ideep={use}",)} for use in ("never", "always")},
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def runs(study: str, folder: Path) -> list[Run]:
-    """The published loop and the one with copied targets, for all that is varied."""
+    """The published loop and that with copied targets, for each value of a study."""
     found = []
     for value, options in STUDIES[study].items():
         flags = options.get("flags", ())

@@ -1,8 +1,9 @@
-"""The interventions on the Chainer training, and what each is predicted to do.
+"""The interventions on the Chainer training, and the predicted effect of each.
 
-The explanation says: Chainer began to read its inputs again in the backward pass, and
-the script overwrites the target. So only what protects the target, or what makes its
-overwriting harmless, changes the weights; and all that does so ends in the same bits.
+The explanation under test: since some release Chainer's loss reads its inputs again in
+the backward pass, and the published script overwrites the target before that. So an
+intervention changes the weights only if it protects the target or makes overwriting it
+harmless, and all such interventions lead to the same bits.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "window 1": ("--window=1",),
     "window 1, target copied": ("--window=1", "--target=copied"),
 }
-# The two that every other study sets beside each other.
+# The two arms that all other studies compare.
 PAIR = {arm: ARMS[arm] for arm in ("published", "target copied")}
 MEANING = {
     "published": "one buffer for the input, one for the target",
@@ -44,7 +45,13 @@ MEANING = {
 
 
 class Prediction(NamedTuple):
-    """That two arms end in the same weights, or do not."""
+    """A prediction about the final weights of two arms.
+
+    Attributes:
+        one: an arm.
+        other: another arm.
+        same: whether their final weights are predicted to be equal.
+    """
 
     one: str
     other: str
@@ -90,11 +97,9 @@ def full(folder: Path) -> list[Run]:
     return interventions(FULL, 200, range(5), folder, "full")
 
 
-# Updates after which the weights of the first seed's long runs are kept, to be compared
-# with those of the JAX replica.
+# Updates after which the long runs of the first seed keep their weights, to be compared
+# with those in JAX.
 SNAPSHOTS = (1, 2, 3, 5, 8, 12, 20, 30, 40, 50)
-
-
 # Transitions of the long runs: 50 updates.
 LONG = 1000
 
@@ -105,10 +110,10 @@ def long(
     """Published and copied at 64x48 for many frames.
 
     Args:
-        folder: of the frames.
-        weights: folder for the weights that the first seed leaves at `SNAPSHOTS`.
-        frames: transitions.
-        seeds: of the initial weights.
+        folder: folder of the frames.
+        weights: folder for the weights of the first seed at `SNAPSHOTS`.
+        frames: number of transitions.
+        seeds: seeds of the initial weights.
     """
     found = []
     for seed in seeds:
@@ -124,15 +129,15 @@ def long(
 
 
 def weights_file(arm: str) -> str:
-    """Name of the file of an arm's final weights; its snapshots stand beside it."""
+    """Name of the file of an arm's final weights."""
     return f"{arm.replace(' ', '_')}.npz"
 
 
 def check(finals: Mapping[str, str]) -> list[tuple[Prediction, bool]]:
-    """Each prediction, and whether the final weights of the arms bear it out.
+    """Each prediction that can be tested, and whether it came true.
 
     Args:
-        finals: SHA-256 of the final weights of each arm, one seed.
+        finals: SHA-256 of the final weights by arm, for one seed.
     """
     return [
         (p, (finals[p.one] == finals[p.other]) == p.same)

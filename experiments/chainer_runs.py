@@ -1,7 +1,7 @@
-"""Runs of the Chainer training, each a process of its own, and their records.
+"""Makes runs of the Chainer training, each in a process of its own, and their records.
 
-A run is kept as `DIR/NAME.json`; one whose record is there already is not repeated, so
-that a study that was stopped goes on where it was.
+The record of a run is `DIR/NAME.json`. A run that has a record is not repeated, so that
+an interrupted study continues where it was.
 """
 
 import json
@@ -20,7 +20,7 @@ from prednet_jax.data import open_source
 
 @dataclass(frozen=True)
 class Size:
-    """A size of network and of training."""
+    """Network and window of a run."""
 
     channels: tuple[int, ...]
     height: int
@@ -37,15 +37,15 @@ class Run:
     """One training run.
 
     Attributes:
-        name: of its record.
-        arm: what is changed, one of `chainer_plans.ARMS`, or a name of its own.
-        seed: of the initial weights.
-        data: npz of the frames.
-        frames: number of frames, the first of which is only seen.
+        name: name of its record.
+        arm: name of what is changed, such as one of `chainer_plans.ARMS`.
+        seed: seed of the initial weights.
+        data: npz file of the frames.
+        frames: number of frames; the first of them is not predicted.
         size: network and window.
         flags: further flags of in_chainer/run.py.
-        threads: threads of the BLAS.
-        data_seed: of the frames.
+        threads: number of threads of the BLAS.
+        data_seed: seed of the frames.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Run:
 
 
 def frames_file(folder: Path, size: Size, length: int, seed: int = 0) -> Path:
-    """The walk's first frames as an npz, which Chainer's environment can read."""
+    """An npz file of the walk's first frames, which Chainer's environment can read."""
     path = folder / f"walk_{size.width}x{size.height}_{seed}_{length}.npz"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,17 +82,17 @@ def runs_of(
     data_seed: int = 0,
     threads: int = 1,
 ) -> list[Run]:
-    """A run per arm, named after it.
+    """One run per arm, named after it.
 
     Args:
         arms: further flags of in_chainer/run.py, by arm.
-        folder: of the frames.
-        prefix: of the names.
+        folder: folder of the frames.
+        prefix: prefix of the names.
         size: network and window.
-        frames: transitions; one frame more is read.
-        seed: of the initial weights.
-        data_seed: of the frames.
-        threads: of the BLAS.
+        frames: number of transitions; one frame more is read.
+        seed: seed of the initial weights.
+        data_seed: seed of the frames.
+        threads: number of threads of the BLAS.
     """
     data = frames_file(folder, size, frames + 1, data_seed)
     return [
@@ -112,7 +112,7 @@ def runs_of(
 
 
 def execute(run: Run, python: Path, folder: Path) -> dict:
-    """The record of a run, made now unless it is in the folder.
+    """The record of a run; the run is made if the folder has no record of it.
 
     Raises:
         subprocess.CalledProcessError: the run failed; its output is printed.
@@ -131,7 +131,7 @@ def execute(run: Run, python: Path, folder: Path) -> dict:
         ]
         if not any(flag.startswith("--window=") for flag in run.flags):
             command.append(f"--window={run.size.window}")
-        # The caller's PYTHONPATH is not for this interpreter.
+        # PYTHONPATH of this process is for another interpreter.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
             environment[name] = str(run.threads)
@@ -151,7 +151,7 @@ def execute(run: Run, python: Path, folder: Path) -> dict:
 def execute_all(
     runs: Iterable[Run], python: Path, folder: Path, jobs: int
 ) -> list[dict]:
-    """The records of all runs, in order, some at a time."""
+    """The records of all runs, in order; `jobs` runs are made at a time."""
 
     def one(run: Run) -> dict:
         record = execute(run, python, folder)

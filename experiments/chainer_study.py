@@ -1,12 +1,12 @@
-"""Shows in Chainer itself where stale targets come from; nothing numerical is involved.
+"""Shows in Chainer itself where stale targets come from.
 
     make chainer                 24x32, 200 frames, one seed: minutes
     make chainer ARGS=--full     64x48, five seeds; then 1000 frames: about an hour
 
-Builds an environment with Chainer 7.8.1, checks this project's Chainer PredNet against
-a recorded training of the published one, trains with one thing changed at a time, and
-compares the final weights by SHA-256. Ends with status 1 if a prediction fails. Runs
-are kept in --workdir; a study that was stopped goes on where it was.
+Builds an environment with Chainer 7.8.1 and checks this project's Chainer PredNet
+against a recorded training of the published one. Then trains with one thing changed at
+a time, and compares the final weights by SHA-256. Ends with status 1 if a prediction
+fails. Runs are kept in --workdir, and an interrupted study continues from there.
 """
 
 import json
@@ -21,7 +21,8 @@ import numpy as np
 from chainer_runs import QUICK, Run, execute_all, mean_loss
 
 GOLDEN = environments.ROOT / "tests" / "golden" / "chainer_tiny"
-# Of the size of the update; between other processors and BLAS bits may differ.
+# Accepted difference as a fraction of the size of the update. On another processor or
+# with another BLAS the bits may differ.
 TOLERANCE = 1e-5
 RUN_FIELDS = (
     *("arm", "seed", "height", "width", "window", "frames", "updates", "threads"),
@@ -71,19 +72,19 @@ def main() -> int:
 
 
 def chosen(runs: list[Run], folder: Path, collect: bool) -> list[Run]:
-    """The runs to make, or those that are there."""
+    """All runs; if `collect`, only those that have a record."""
     if not collect:
         return runs
     return [run for run in runs if (folder / f"{run.name}.json").is_file()]
 
 
 def compare_with_recording(python: Path, workdir: Path) -> list[dict]:
-    """How our network trains beside the recorded training of the published one.
+    """Compares our training in Chainer with the recorded one of the published code.
 
     Returns:
-        For each kind of target, how many weight arrays and losses are equal bit for
-        bit (all, where BLAS and processor allow), and the worst array's distance over
-        the size of its update.
+        For each kind of target, how many weight arrays and losses are bitwise equal
+        (all of them, with the same BLAS and processor), and the largest distance of an
+        array over the size of its update.
     """
     rows = []
     for mode, target in (("copied", "copied"), ("aliased", "shared")):
@@ -132,7 +133,7 @@ def compare_with_recording(python: Path, workdir: Path) -> list[dict]:
 
 
 def table(records: list[dict]) -> str:
-    """One line per run: what is changed, final weights, loss."""
+    """One line per run: seed, arm, final weights, loss, and what is changed."""
     lines = [f"{'seed':>4}  {'arm':<24}{'final weights':<15}{'mean loss':>10}  change"]
     lines += [
         f"{r['seed']:>4}  {r['arm']:<24}{r['final_sha256'][:12]:<15}"
@@ -191,7 +192,7 @@ def losses_of(records: list[dict]) -> list[dict]:
 
 
 def updates(frames: int, window: int) -> int:
-    """Updates that a stream of so many frames gives."""
+    """Number of updates in a training on `frames` frames."""
     return frames - 1 if window == 1 else frames // window
 
 

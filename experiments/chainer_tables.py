@@ -1,8 +1,7 @@
 """The tables and the figure of docs/chainer.md and docs/claims.md, from the records.
 
-`blocks()` returns Markdown by the name that stands in the documents' markers
-(`<!-- table: NAME -->` .. `<!-- end -->`), `figures()` the files by path. Both are pure
-functions of results/chainer/; nothing is run.
+`blocks()` returns Markdown by the name in the documents' marks (`<!-- table: NAME -->`
+.. `<!-- end -->`), `figures()` the files by path. Both only read results/chainer/.
 """
 
 import json
@@ -21,13 +20,13 @@ from prednet_jax.report import documents
 
 RESULTS = Path(__file__).parents[1] / "results" / "chainer"
 NOT_MEASURED = "Not measured yet."
-# Draws of the resampled 4-against-8 design.
+# The article compares 4 runs with 8; how often such a comparison is resampled.
 DRAWS = 20_000
 ARTICLE = (4, 8)
 
 
 def read(name: str) -> list[dict]:
-    """Rows of results/chainer/NAME.csv; none where it was not recorded."""
+    """Rows of results/chainer/NAME.csv; none if there is no such record."""
     return _rows.read(RESULTS / f"{name}.csv")
 
 
@@ -56,14 +55,14 @@ def figures() -> dict[str, bytes]:
 
 
 def table(header: Sequence[str], rows: Sequence[Iterable[object]]) -> str:
-    """A Markdown table; empty where there is no row."""
+    """A Markdown table; empty text if there is no row."""
     if not rows:
         return ""
     return documents.markdown(header, [list(map(str, row)) for row in rows])
 
 
 def recording() -> str:
-    """Our Chainer network beside the recorded one."""
+    """Our training in Chainer compared with the recorded one."""
     words = {"copied": "copied", "aliased": "shared (as published, on a CPU)"}
     lines = [
         (
@@ -98,7 +97,7 @@ def interventions() -> str:
 
 
 def bisection() -> str:
-    """Release by release."""
+    """Final weights of both loops by release of Chainer."""
     finals = _rows.by(read("bisection"), "release", "arm", value="final_sha256")
     lines = []
     for release, ends in finals.items():
@@ -121,7 +120,7 @@ def long_runs() -> str:
 
 
 def agreement() -> str:
-    """How far the JAX replica is from Chainer, update by update."""
+    """Distances between trainings in JAX and in Chainer, by update."""
     lines = []
     for update, both in _rows.by(read("agreement"), "update", "targets").items():
         true, stale = both["true"], both["stale"]
@@ -185,14 +184,14 @@ def gaps() -> str:
 
 
 def fingerprint() -> str:
-    """How well the fingerprint tells models apart that it was not calibrated on."""
+    """How often models are called stale, by a limit from other seeds."""
     rows = judgement.fingerprint_table(read("fingerprint"))
     head = ("trained with", "models", "called stale", "95 % interval of the rate")
     return table(head, rows)
 
 
 def threads() -> str:
-    """Threads of the BLAS, the article's CPUs."""
+    """Final weights and losses by the number of threads of the BLAS."""
     rows = [row for row in read("others") if row["study"] == "threads"]
     by = _rows.by(rows, "threads", "arm")
     processors = {row["processors"] for row in rows}
@@ -212,7 +211,7 @@ def threads() -> str:
 
 
 def others() -> str:
-    """Spread of copied runs under every other explanation, beside the gap."""
+    """By other explanation: how much copied runs vary, compared with the gap."""
     by: dict[str, dict[str, list[float]]] = {}
     for row in read("others"):
         study = by.setdefault(row["study"], {})
@@ -222,9 +221,9 @@ def others() -> str:
         if len(arms) < 2:
             continue
         copied, published = np.array(arms["target copied"]), np.array(arms["published"])
-        spread = copied.max() / copied.min()
+        varies = copied.max() / copied.min()
         gap = published.mean() / copied.mean()
-        lines.append((study, len(copied), f"{spread:.6f}", f"{gap:.6f}"))
+        lines.append((study, len(copied), f"{varies:.6f}", f"{gap:.6f}"))
     head = (
         "explanation",
         "runs",
@@ -236,13 +235,13 @@ def others() -> str:
 
 
 def chance(arms: dict[str, list[float]]) -> str:
-    """How often a 4-against-8 design shows a gap as large with no bug at all."""
+    """How often 4 runs against 8 show as large a gap without any bug."""
     copied = np.array(arms["target copied"])
     gap = np.mean(arms["published"]) / copied.mean()
     few, many = ARTICLE
     if len(copied) < few + many:
         return f"{len(copied)} seeds are too few to resample {few} against {many}."
-    # RandomState: its stream is frozen.
+    # RandomState draws the same numbers in every version of NumPy.
     draw = np.random.RandomState(0)
     ratios = np.empty(DRAWS)
     for i in range(DRAWS):

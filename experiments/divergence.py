@@ -2,14 +2,16 @@
 
     python experiments/divergence.py
 
-trains twice on the same embedded frames in the same order, the second time from weights
-moved to a neighbouring number (one ulp), or with --noise from the same weights under a
-noise spec. Prints the L2 distance of the weights, both losses, and the finite-time
-Lyapunov exponent: the growth of ln distance an update, up to where the distance reaches
-a tenth of the way the weights have gone.
+trains twice on the same embedded frames in the same order. The second training starts
+from weights that were each moved to a neighbouring number (one ulp); with --noise, it
+starts from the same weights and has this noise. Prints the L2 distance of the weights,
+both losses, and the finite-time Lyapunov exponent: the growth of ln distance per
+update, until the distance reaches a tenth of the distance that the weights have
+travelled.
 
-Writes divergence.json and divergence.png to --workdir. A positive exponent says that
-rounding errors are amplified, not that they matter: compare the losses.
+Writes divergence.json and divergence.png to --workdir. A positive exponent means that
+rounding errors are amplified. It does not mean that they matter; for that, compare the
+losses.
 """
 
 import math
@@ -31,14 +33,15 @@ _flags.define_model_flags(channels="3,6,12", height=24, width=32)
 _flags.define_data_flags()
 _flags.define_precision_flag()
 flags.adopt_module_key_flags(_flags)
-flags.DEFINE_integer("window", 10, "Transitions an update, >= 2.")
-flags.DEFINE_integer("updates", 250, "Updates to make, at least 5.")
+flags.DEFINE_integer("window", 10, "Transitions per update, >= 2.")
+flags.DEFINE_integer("updates", 250, "Number of updates, at least 5.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
 flags.DEFINE_string(
     "noise",
     None,
-    "Noise spec for the second training, such as reduction_order or "
-    "gradient_gaussian:scale=1e-6. Default: none, but weights that differ by one ulp.",
+    "Noise spec of the second training, such as reduction_order or "
+    "gradient_gaussian:scale=1e-6. Default: no noise, but weights that differ by one "
+    "ulp.",
 )
 flags.DEFINE_string("workdir", "results/divergence", "Where to write.")
 
@@ -81,7 +84,7 @@ def measure() -> dict:
     away = jax.jit(curvature.weight_distance)
 
     def recorded(update, into: list):
-        """The update as a step of `log_distances`, which notes the loss."""
+        """The update as a step of `log_distances` that also records the loss."""
 
         def step(state, batch):
             state, metrics = update(state, *batch, key)
@@ -110,7 +113,7 @@ def measure() -> dict:
 
 def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> dict:
     """The record of a measurement, with the exponent and a sentence."""
-    # The noisy copy starts from equal weights: the growth begins after update 1.
+    # With noise both start from equal weights, so the growth begins after update 1.
     first = 1
     last = curvature.saturation(log_distance, travelled)
     exponent = None
@@ -131,9 +134,9 @@ def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> di
         exponent = curvature.fit_exponent(log_distance, first=first, last=last)
         factor = math.exp(log_distance[last] - log_distance[first])
         statement = (
-            f"exponent {exponent.rate:.4f} an update (95 % interval {exponent.low:.4f} "
-            f"to {exponent.high:.4f}) over updates {first} to {last}: "
-            f"the distance grew {factor:.3g} times"
+            f"exponent {exponent.rate:.4f} per update (95 % interval "
+            f"{exponent.low:.4f} to {exponent.high:.4f}) over updates {first} to "
+            f"{last}: the distance grew by a factor of {factor:.3g}"
         )
         exponent = exponent._asdict()
     tail = max(1, len(losses[0]) // 5)
@@ -166,7 +169,7 @@ def figure(result: dict) -> bytes:
         ends = np.array([found["first"], found["last"]])
         line = np.log(result["distance"][found["first"]])
         fit = np.exp(line + found["rate"] * (ends - ends[0]))
-        left.plot(ends, fit, "k--", label=f"{found['rate']:.3f} an update")
+        left.plot(ends, fit, "k--", label=f"{found['rate']:.3f} per update")
     left.set(xlabel="update", ylabel="L2 distance of weights", yscale="log")
     left.legend()
     right.plot(t[1:], result["losses"][0], label="first")

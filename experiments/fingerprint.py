@@ -1,26 +1,26 @@
-"""Whether a saved PredNet looks trained on true or on stale targets.
+"""Tells whether a saved PredNet was probably trained on true or on stale targets.
 
     .venv/bin/python experiments/fingerprint.py WEIGHTS
 
 Stale targets are later frames of the window, so a network trained on them predicts
-something between the next frame and later ones. Shown a walk, its predictions of frame
-t are compared with frame t and with the one four later:
+something between the next frame and later ones. The network is shown a walk, and its
+predictions of frame t are compared with frame t and with frame t + 4:
 
     slope = log(MSE against frame t + 4 / MSE against frame t)
 
-A model is called stale below the limit half way between the means of models trained
-on true and on stale targets with the published window and learning rate
-(results/chainer/fingerprint.csv, or --reference). The
-rate of false alarms is that of the reference models trained on true targets, each
-judged by the limit of the other seeds.
+A model is called stale if its slope is below a limit. The limit is half way between the
+mean slopes of reference models trained on true and on stale targets, with the published
+window and learning rate (results/chainer/fingerprint.csv, or --reference). The rate of
+false alarms is that of the reference models with true targets, each judged by the limit
+from the other seeds.
 
-A network that has hardly learned predicts blur, which is as far from every frame: it
-looks stale. So judge only models that were trained about as well as the references.
-They are of one size and length of training; for models far from it, train
-references of their own (experiments/stale_predictions.py), show them the same walks
-(--calibrate=FOLDER --reference=NEW.csv) and give them.
+A network that has hardly learned predicts blur, which is equally far from every frame,
+so it looks stale. So judge only models that were trained about as well as the
+references, which have one size and length of training. For very different models, train
+references of their own (experiments/stale_predictions.py), make a table of them
+(--calibrate=FOLDER --reference=NEW.csv) and use that (--reference=NEW.csv).
 
-WEIGHTS: a Chainer model file (npz) of the `watanabe` form.
+WEIGHTS is a Chainer model file (npz) of the variant `watanabe`.
 """
 
 import json
@@ -35,7 +35,7 @@ from stale_predictions import HORIZONS, UNSEEN, horizon_errors
 from prednet_jax import PredNetConfig, weights
 
 REFERENCE = Path(__file__).parents[1] / "results" / "chainer" / "fingerprint.csv"
-# Shown to every model, also to the references, so that the walks make no difference.
+# Number of walks; every model and every reference is shown the same ones.
 WALKS = 4
 FIELDS = ("seed", "targets", "window", "rate", "horizon", "mse")
 
@@ -75,8 +75,8 @@ def calibrate(folder: Path, path: Path) -> None:
     """Writes the reference table from the models of experiments/stale_predictions.py.
 
     Args:
-        folder: of the files SEED_TARGETS_WINDOW_RATE.model.
-        path: the table.
+        folder: folder of the files SEED_TARGETS_WINDOW_RATE.model.
+        path: the table to write.
     """
     rows = []
     for model in sorted(folder.glob("*.model")):
@@ -91,13 +91,13 @@ def judge(mse: dict[int, float], reference: list[dict]) -> dict:
     """The verdict on one model.
 
     Args:
-        mse: of its predictions, by horizon.
+        mse: MSE of its predictions, by horizon.
         reference: rows of results/chainer/fingerprint.csv.
 
     Returns:
-        `looks_like` (`true` or `stale`), the slope, the limit, the MSE of the model and
-        the largest of a reference model, and the rate of false alarms among those
-        trained on true targets as the references are, with its 95 % interval.
+        A JSON object: `looks_like` (`true` or `stale`), the slope, the limit, the MSE
+        of the model, the largest MSE of a reference model, and the rate of false alarms
+        among the reference models, with its 95 % interval.
     """
     limit = judgement.threshold(reference)
     value = judgement.slope(mse)

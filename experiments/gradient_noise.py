@@ -3,16 +3,16 @@
     python experiments/gradient_noise.py
     python experiments/gradient_noise.py --model=autoencoder
 
-trains without noise, and before some of the updates takes the gradient under each noise
-with many keys, at the same weights and frames. Of each noise it prints, in units of the
-norm of the clean gradient,
+trains without noise. Before some of the updates it computes the gradient under each
+noise with many keys, at the same weights and frames. For each noise it prints, in units
+of the norm of the clean gradient,
 
     spread  root mean square distance of the noisy gradients from their expected value
-    shift   distance of their mean from the clean gradient; its square holds that of the
-            spread, divided by the number of keys, which more keys would remove
+    shift   distance of the mean of the noisy gradients from the clean gradient. Its
+            square includes that of the spread divided by the number of keys
 
-and V_c, the fraction of elements that differ from the clean gradient. The spread of
-`reduction_order` is the scale at which `gradient_gaussian` is its like in size.
+and V_c, the fraction of elements that differ from the clean gradient. With the spread
+of `reduction_order` as its scale, `gradient_gaussian` has noise of the same size.
 
 Writes gradient_noise.json to --workdir.
 """
@@ -36,10 +36,12 @@ _flags.define_model_flags(channels="3,6,12", height=24, width=32)
 _flags.define_data_flags()
 _flags.define_precision_flag()
 flags.adopt_module_key_flags(_flags)
-flags.DEFINE_integer("window", 10, "Transitions an update, >= 2.")
-flags.DEFINE_list("updates", ["1", "50", "200"], "Updates whose gradient is taken.")
+flags.DEFINE_integer("window", 10, "Transitions per update, >= 2.")
+flags.DEFINE_list(
+    "updates", ["1", "50", "200"], "Updates at which the gradient is measured."
+)
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
-flags.DEFINE_integer("keys", 16, "Noisy gradients of each kind, at least 2.")
+flags.DEFINE_integer("keys", 16, "Number of noisy gradients per noise, at least 2.")
 flags.DEFINE_multi_string(
     "noise",
     [
@@ -94,7 +96,7 @@ def main(argv: list[str]) -> None:
 
 
 def gradient_noise(text: str):
-    """A spec all of whose parts act on the gradient or on what it is computed by."""
+    """A spec that acts on the gradient or on its computation, not on weights."""
     spec = _flags.parse_noise(text)
     if spec == noise.Identity() or noise.at(spec, "weights") is not None:
         raise UserError(
@@ -105,7 +107,7 @@ def gradient_noise(text: str):
 
 
 def measure(specs: dict, stops: list[int]):
-    """Yields a row for each stop and noise, in that order."""
+    """Yields one row per stop and noise, in that order."""
     key = keys.stream(FLAGS.seed, "noise")
     task, dtype, optimizer, weights, batches = _flags.training(stops[-1])
     params = loop.prepare_params(weights, dtype, None, FLAGS.seed)

@@ -1,20 +1,21 @@
-"""Probes the curvature of the loss along training: are there saddles, would noise help?
+"""Measures the curvature of the loss along a training: would noise help at a saddle?
 
     python experiments/probe_curvature.py
 
 trains a small PredNet and a small autoencoder on embedded data and stops at some
-updates; or, at the checkpoints of a run of train.py,
+updates.
 
     python experiments/probe_curvature.py --run=runs/first
 
-At each stop, on the clean loss of a fixed probe set: the norm of the gradient, the
-lowest and highest eigenvalue of the Hessian H and of P^-1/2 H P^-1/2 (P: the scale by
-which Adam divides) with residuals, the projection of the optimiser's last step on the
-direction of lowest curvature, and how many updates noise would save there.
+uses the checkpoints of a run of train.py instead. At each stop it measures, for the
+loss without noise on a fixed probe set: the norm of the gradient; the lowest and
+highest eigenvalue of the Hessian H and of P^-1/2 H P^-1/2 (P is the scale by which Adam
+divides), with residuals; the projection of the optimiser's last step on the direction
+of lowest curvature; and how many updates noise would save there.
 
-Writes probe_curvature.json and probe_curvature.png to --workdir. Read the table with
-two limits in mind: negative curvature can be proved, its absence cannot; and the saving
-assumes that P and the local quadratic stay as they are during the escape.
+Writes probe_curvature.json and probe_curvature.png to --workdir. The results have two
+limits. Negative curvature can be proved, but its absence cannot. And the saving holds
+only if P and the local quadratic do not change during the escape.
 """
 
 import textwrap
@@ -43,7 +44,10 @@ flags.DEFINE_integer("window", 6, "Transitions an update, without --run.")
 flags.DEFINE_list("hidden", ["32", "8", "32"], "Autoencoder's widths, without --run.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and probes, without --run.")
 flags.DEFINE_enum(
-    "precision", None, ["float32", "float64"], "Default: float32; --run: the run's own."
+    "precision",
+    None,
+    ["float32", "float64"],
+    "Default: float32, or with --run that of the run.",
 )
 flags.DEFINE_integer("windows", 4, "Windows in the probe set of a PredNet.")
 flags.DEFINE_integer("images", 32, "Images in the probe set of an autoencoder.")
@@ -51,20 +55,21 @@ flags.DEFINE_integer("steps", 40, "Lanczos steps of the first round.")
 flags.DEFINE_integer(
     "max_steps",
     None,
-    "Steps double up to this while a value still moves by 5 %. Default: twice --steps.",
+    "The steps are doubled up to this number while a value still moves by 5 %. Default: "
+    "twice --steps.",
 )
-flags.DEFINE_integer("starts", 2, "Random start vectors a round.")
+flags.DEFINE_integer("starts", 2, "Number of random start vectors per round.")
 flags.DEFINE_float(
     "noise",
     2.7e-7,
-    "Relative gradient noise whose saving is predicted. That of random summation order "
-    "in float32 was measured as 5e-8 (PredNet) to 4e-7 (autoencoder).",
+    "Relative gradient noise whose effect is predicted. For random summation order in "
+    "float32 it was measured as 5e-8 (PredNet) to 4e-7 (autoencoder).",
 )
 flags.DEFINE_string("workdir", "results/probe_curvature", "Where to write.")
 
 
 def main(argv: list[str]) -> None:
-    """Checks the flags, probes every subject, writes table, JSON and figure."""
+    """Checks the flags, measures every training, writes table, JSON and figure."""
     del argv
     process.prepare(cache=True)
     updates = check_flags()
@@ -85,7 +90,7 @@ def main(argv: list[str]) -> None:
 
 
 def check_flags() -> tuple[int, ...] | None:
-    """The updates asked for; anything that cannot be is refused before it runs."""
+    """Checks all flags; returns the updates of --updates, or None."""
     _flags.check_numbers(1, "windows", "images", "steps", "starts")
     if FLAGS.max_steps is not None and FLAGS.max_steps < FLAGS.steps:
         raise UserError(
@@ -102,7 +107,7 @@ def check_flags() -> tuple[int, ...] | None:
 
 
 def subjects(updates: tuple[int, ...] | None) -> list:
-    """The trainings to be probed."""
+    """The trainings whose curvature is measured."""
     if FLAGS.run:
         return [
             curvature_probe.saved(
@@ -128,7 +133,7 @@ def subjects(updates: tuple[int, ...] | None) -> list:
 
 
 def write(rows: list[dict], folder: Path) -> None:
-    """Legend, findings, JSON and figure, each file whole or not at all."""
+    """Prints the legend and the findings; writes JSON and figure."""
     findings = curvature_probe_tables.findings(rows, FLAGS.noise)
     print(curvature_probe_tables.legend(FLAGS.noise), "\n\nFindings", sep="")
     for finding in findings:

@@ -2,14 +2,14 @@
 
     python experiments/saddle_escape.py
 
-Runs functions with known saddles x optimisers x noises x precisions x forms over many
-keys, all from starts that exact arithmetic would never leave. A form is "aligned" (the
-escape direction is a coordinate, so rounding never reaches it) or "rotated" (rounding
-reaches every direction).
+Runs every combination of function (with known saddles), optimiser, noise, precision and
+form, with many keys. All runs start where exact arithmetic would never leave the
+saddle. In the form "aligned" the escape direction is a coordinate, so rounding errors
+never reach it; in the form "rotated" they reach every direction.
 
-Prints a table, one row a case: when the runs left the first saddle, without noise and
-with each, beside what theory predicts; how many passed every saddle; log-rank tests
-against no noise. Below it the findings in plain language, computed from the runs.
+Prints a table with one row per case: when the runs left the first saddle, without noise
+and with each noise, and what theory predicts; how many passed every saddle; and
+log-rank tests against no noise. Then prints the findings, computed from the runs.
 Writes saddle_escape.json, saddle_escape.csv (every group with its p-values),
 survival_<optimiser>.png and predicted.png to --workdir.
 """
@@ -34,7 +34,7 @@ FORMS = ("aligned", "rotated")
 flags.DEFINE_list(
     "functions",
     ["octopus", "quadratic_quartic", "identical_units"],
-    "Test functions; `all` for every one.",
+    "Test functions; `all`: every one.",
 )
 flags.DEFINE_list(
     "optimizers",
@@ -46,21 +46,23 @@ flags.DEFINE_string(
     "reduction_order:granularity=element;reduction_order:granularity=shared;"
     "gradient_gaussian:scale=1e-3",
     "Noises in the syntax of train.py, separated by `;`. Runs without noise are always "
-    "made: they are what the others are compared with.",
+    "made, for comparison.",
 )
 flags.DEFINE_integer(
     "keys", 32, "Runs per group; a key fixes start, rotation and noise."
 )
-flags.DEFINE_integer("first_key", 0, "The first of the keys.")
-flags.DEFINE_integer("steps", 2600, "Steps a run may take.")
+flags.DEFINE_integer("first_key", 0, "The first key.")
+flags.DEFINE_integer("steps", 2600, "Steps of each run.")
 flags.DEFINE_list("precision", list(PRECISIONS), "float32, float64 or both.")
 flags.DEFINE_list("form", list(FORMS), "aligned, rotated or both.")
-flags.DEFINE_float("adam_learning_rate", 0.02, "Adam's step; the others have 1/(2 L).")
+flags.DEFINE_float(
+    "adam_learning_rate", 0.02, "Learning rate of Adam; the others have 1/(2 L)."
+)
 flags.DEFINE_string("workdir", "results/saddle_escape", "Where to write.")
 
 
 def main(argv: list[str]) -> None:
-    """Checks, runs, tests, writes."""
+    """Checks the flags, makes the runs, tests, and writes."""
     del argv
     process.prepare(cache=True)
     functions, noises = check_flags()
@@ -88,7 +90,7 @@ def main(argv: list[str]) -> None:
 
 
 def check_flags() -> tuple[list, dict]:
-    """Functions and noise specs, refused before anything is run."""
+    """Checks all flags; returns the functions and the noise specs."""
     names = list(saddles.CATALOGUE)
     wanted = names if FLAGS.functions == ["all"] else FLAGS.functions
     for flag, values, accepted in (
@@ -109,7 +111,10 @@ def check_flags() -> tuple[list, dict]:
     for text in filter(None, (part.strip() for part in FLAGS.noise.split(";"))):
         noises[text] = spec = _flags.parse_noise(text)
         if noise.at(spec, "weights") is not None:
-            raise UserError(f"--noise={text}: acts on weights; runs here have none")
+            raise UserError(
+                f"--noise={text}: acts on weights; expected noise that acts on a "
+                "computation or a gradient"
+            )
     return [saddles.CATALOGUE[name]() for name in wanted], noises
 
 

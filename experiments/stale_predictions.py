@@ -1,10 +1,10 @@
-"""What the explanation by stale targets predicts, measured in JAX.
+"""Measures in JAX what the explanation by stale targets predicts.
 
     .venv/bin/python experiments/stale_predictions.py
 
-The predictions were written before the runs: results/chainer/predictions.json. Each run
-appends its rows to tidy tables in --workdir; what is there already is not repeated, so
-a study that was stopped goes on where it was, seed by seed.
+The predictions, results/chainer/predictions.json, were written before the runs. Each
+run appends its rows to tidy tables in --workdir. Runs that are in the tables are not
+repeated, so that an interrupted study continues where it was.
 """
 
 import csv
@@ -32,15 +32,21 @@ from prednet_jax.data import open_source
 CONFIG = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
 SEEDS = range(7000, 7008)
 UPDATES = 200
-# Frames ahead of the last one seen, 1 being the one that is predicted; 0 and below are
-# frames that were seen.
+# Positions of frames relative to the last one seen: 1 is the frame that is predicted, 0
+# and below are frames that were seen.
 HORIZONS = range(-3, 6)
-# The walk on which horizons are measured: seeds far from those trained on.
+# Added to a seed to get the walk on which horizons are measured; no run trains on it.
 UNSEEN = 100_000
 
 
 class Condition(NamedTuple):
-    """A point of the study; `speed` is the step through the walk's frames."""
+    """A condition of the study.
+
+    Attributes:
+        window: transitions per update.
+        speed: only every `speed`-th frame of the walk is shown; 0: always the first.
+        rate: learning rate of Adam.
+    """
 
     window: int = 10
     speed: int = 1
@@ -94,7 +100,7 @@ def main() -> int:
 def one_run(
     folder: Path, seed: int, condition: Condition, targets: str, updates: int
 ) -> None:
-    """Trains once and appends the run's rows; the row of `runs` comes last."""
+    """Trains once and appends the run's rows; that of the table `runs` comes last."""
     frames = video(seed, condition.speed, transitions(condition.window, updates) + 1)
     params = init_params(CONFIG, jax.random.key(seed))
     params, losses = train_windows(
@@ -129,7 +135,7 @@ def one_run(
 
 
 def transitions(window: int, updates: int) -> int:
-    """Transitions of so many updates: the first window has one less."""
+    """Number of transitions in `updates` updates; the first window has one less."""
     return updates * window - (window > 1)
 
 
@@ -147,14 +153,14 @@ def video(seed: int, speed: int, length: int) -> np.ndarray:
 
 def by_position(losses: np.ndarray, window: int) -> list[dict]:
     """Mean loss at each position of the window, over the last half of the updates."""
-    # The first window lacks its first loss.
+    # The first window has one loss less.
     windows = losses[window - 1 :].reshape(-1, window)
     means = windows[len(windows) // 2 :].mean(axis=0)
     return [{"position": i + 1, "loss": f"{m:.9g}"} for i, m in enumerate(means)]
 
 
 def by_horizon(params: dict, seed: int) -> list[dict]:
-    """MSE of one set of predictions against frames behind and ahead."""
+    """MSE of the predictions against earlier and later frames, one row per horizon."""
     errors = horizon_errors(params, CONFIG, seed + UNSEEN)
     return [
         {"horizon": k, "mse": f"{error:.9g}"}
@@ -165,17 +171,17 @@ def by_horizon(params: dict, seed: int) -> list[dict]:
 def horizon_errors(
     params: dict, config: PredNetConfig, seed: int, length: int = 400, skip: int = 20
 ) -> np.ndarray:
-    """MSE of the prediction made before frame t against frames t - 4, .., t + 4.
+    """MSE of the prediction of frame t against frames t - 4, .., t + 4.
 
     Args:
-        params: weights.
+        params: the weights.
         config: the network.
-        seed: of the walk that is shown.
-        length: frames that are shown.
-        skip: frames at the start that do not count.
+        seed: seed of the walk that is shown.
+        length: number of frames that are shown.
+        skip: number of frames at the start that are not counted.
 
     Returns:
-        `[9]`, for `HORIZONS`.
+        `[9]`, one MSE per entry of `HORIZONS`.
     """
     source = open_source("walk", height=config.height, width=config.width, seed=seed)
     frames = source.read(0, length).astype(np.float32) / 255
@@ -191,17 +197,17 @@ def horizon_errors(
 
 @functools.partial(jax.jit, static_argnums=1)
 def predicted(params: dict, config: PredNetConfig, frames: jax.Array) -> jax.Array:
-    """The predictions of `frames`, one program for all models of a size."""
+    """The predictions of `frames`; all models of a size share one program."""
     return predict(params, config, frames)[0]
 
 
 def key(row: dict) -> tuple[str, ...]:
-    """What names a run."""
+    """The name of a run: its seed, targets and condition."""
     return tuple(row[name] for name in ("seed", "targets", *Condition._fields))
 
 
 def append(folder: Path, table: str, where: dict, rows: list[dict]) -> None:
-    """Adds rows to a table, all of them at once."""
+    """Appends rows to a table in one write."""
     path = folder / f"{table}.csv"
     begun = path.is_file()
     with open(path, "a", newline="") as file:

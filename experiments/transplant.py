@@ -1,11 +1,11 @@
-"""The re-used target buffer in PyTorch: a gap where backward runs late, none else.
+"""The re-used target buffer in PyTorch: it matters only if backward runs later.
 
     make transplant
 
-`torch.from_numpy` shares the buffer's memory as `numpy.asarray` does, so the mistake
-can be made there too; and in an autoencoder, as soon as the loss of more than one
-picture is added up before backward. PyTorch 2.13.0, in an environment of its own. Ends
-with status 1 if a prediction fails.
+`torch.from_numpy` shares the memory of the buffer like `numpy.asarray` does, so the
+same mistake is possible in PyTorch. It is also possible in an autoencoder, if the
+losses of several pictures are added up before backward. Uses PyTorch 2.13.0 in an
+environment of its own. Ends with status 1 if a prediction fails.
 """
 
 import json
@@ -51,10 +51,10 @@ def main() -> int:
 
 
 def check(rows: list[dict]) -> list[tuple[str, bool]]:
-    """Each prediction, and whether every seed bears it out.
+    """Each prediction, and whether it came true for every seed.
 
     Args:
-        rows: of the table; values may be text.
+        rows: rows of the table; values may be text.
     """
     ends: dict[tuple, dict[str, str]] = {}
     for row in rows:

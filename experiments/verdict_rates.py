@@ -2,10 +2,10 @@
 
     python experiments/verdict_rates.py
 
-writes, to --workdir, verdict_rates.csv (how often the decision rule says `supported`,
+writes to --workdir verdict_rates.csv (how often the decision rule says `supported`,
 `refuted` and `inconclusive`), coverage.csv (how often the intervals hold the true mean,
-and how often equivalence is claimed wrongly), and
-manifest.json. Deterministic: the same flags and versions give the same files.
+and how often equivalence is claimed wrongly) and manifest.json. The same flags and
+versions give the same files.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Sources of frames: generated from embedded pictures, or read from disk.
 
 `open_source` opens any of them; `prednet_jax.data.windows` cuts them into the windows
-of truncated back-propagation. Nothing here imports JAX, and the heavy libraries (PyAV,
-Pillow, scikit-learn, tensorflow-datasets) are imported by the source that needs them.
+of truncated back-propagation. Nothing here imports JAX. A large library (PyAV, Pillow,
+scikit-learn, tensorflow-datasets) is imported only by the source that needs it.
 """
 
 import os
@@ -40,7 +40,7 @@ __all__ = [
     "streams",
 ]
 
-# The sources with a name, and height, width, channels where none are asked for.
+# The sources with a name, and their default height, width and channels.
 NAMES = {
     "walk": (120, 160, 3),
     "digits": (28, 28, 1),
@@ -51,7 +51,7 @@ NAMES = {
 
 
 def own_size(data: str) -> tuple[int, int, int]:
-    """Height, width and channels of a source where none are asked for."""
+    """Default height, width and channels of a source."""
     return NAMES.get(data, (120, 160, 3))
 
 
@@ -73,26 +73,27 @@ def open_source(
         data: A name (`walk`, `digits`, `mnist`, `moving_mnist`, `moving_digits`) or a
             path: a folder of images, a text list of images or of such lists, a video
             file, an .npz with `frames` uint8 `[T, H, W, C]`, a folder that `prepare`
-            made (`FOLDER:test` for a split other than `train`). A name wins over a file
-            of that name; write `./walk` for the file.
-        height: Height of a frame, in pixels; None is the source's own (28 for digits,
-            64 for moving digits, else 120).
-        width: Width of a frame, in pixels; None is the source's own (28, 64, else 160).
-        channels: 3 (RGB) or 1 (grey); None is the source's own (1 for digits, else 3).
-        seed: Content and order of the generated sources; sources from disk have an
-            order of their own and leave it alone.
-        length: Number of frames; None is all (generated sources: 1e9; moving digits:
-            200000).
+            made (`FOLDER:test` for a split other than `train`). `walk` is the source of
+            that name even where a file has that name; `./walk` is the file.
+        height: Height of a frame, in pixels; None: the default of the source (28 for
+            digits, 64 for moving digits, else 120).
+        width: Width of a frame, in pixels; None: the default (28, 64, else 160).
+        channels: 3 (RGB) or 1 (grey); None: the default (1 for digits, else 3).
+        seed: Determines the content and order of generated sources. Sources from disk
+            do not use it.
+        length: Number of frames; None: all (1e9 for generated sources, 200000 for
+            moving digits).
         crop: `center` cuts the middle out of larger pictures, `resize` scales without
-            keeping the aspect. Sources from disk only.
-        offset: `(right, down)` in pixels, moves the crop. Sources from disk only.
+            keeping the aspect ratio. Sources from disk only.
+        offset: `(right, down)` in pixels by which the crop is moved. Sources from disk
+            only.
         allow_outside: Whether a text list may name files outside its own folder.
 
     Returns:
         The source.
 
     Raises:
-        DataError: Names the value and what would be accepted.
+        DataError: A value or file is not accepted.
     """
     default = own_size(data)
     size = {

@@ -1,8 +1,8 @@
 """Frames from an .npz archive with an array `frames`, uint8 `[T, H, W, C]`.
 
-An array `boundaries` with the index of the first frame of every sequence may stand
-beside it. The archive is read whole: for data larger than memory use image files or a
-video.
+It may also have an array `boundaries` with the index of the first frame of every
+sequence. The whole archive is read into memory; data that is larger than memory has to
+be image files or a video.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ def open_npz(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
     Args:
         path: The archive.
         fit: How a picture becomes a frame.
-        length: Number of frames to use; None is all.
+        length: Number of frames to use; None: all.
 
     Returns:
         The source.
 
     Raises:
-        DataError: If the archive is unreadable, an array is missing or has another
-            type or shape, or the frames are too small.
+        DataError: If the archive is unreadable, an array is missing or has a wrong type
+            or shape, or the frames are too small.
     """
     frames, boundaries = _load(path)
     name = str(path)
@@ -72,7 +72,7 @@ def open_npz(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
 
 
 def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays `frames` and `boundaries` (one sequence where it is missing)."""
+    """The arrays `frames` and `boundaries`; without boundaries, one sequence."""
     try:
         arrays = files.read_npz(path, names=("frames", "boundaries"))
         if "frames" not in arrays:

@@ -1,8 +1,8 @@
-"""The real handwritten digits that scikit-learn ships: no download.
+"""Handwritten digits that scikit-learn ships, so that no download is needed.
 
-1797 pictures of 8x8 pixels with 17 grey levels, the test set of the UCI "Optical
-Recognition of Handwritten Digits" (Alpaydin and Kaynak 1998), scaled to 28x28 so that
-they take the place of MNIST where that is not at hand.
+They are 1797 pictures of 8x8 pixels with 17 grey levels, the test set of the UCI
+"Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak 1998). They are scaled
+to 28x28 and replace MNIST where that is not available.
 """
 
 import functools
@@ -27,7 +27,7 @@ def digits() -> Stills:
     Raises:
         DataError: If scikit-learn or its file is missing.
     """
-    # Not by `sklearn.datasets`: importing it takes as long as training a small network.
+    # Not with `sklearn.datasets`: its import takes as long as training a small network.
     packed = shipped_bytes(
         "digits",
         "sklearn",

@@ -1,8 +1,8 @@
-"""Bring a decoded picture to the asked size and channels, as the published code does.
+"""Turns a decoded picture into a frame of a given size, as the published code does.
 
 The published trainer crops around the centre, moved by an offset (`read_image` of
-main.py, quadjr/PredNet and eijwat/prednet_in_chainer_py3); the published frame maker
-resizes bilinearly without keeping the aspect (`cv2.resize` in generate_image.py).
+main.py, quadjr/PredNet and eijwat/prednet_in_chainer_py3). The published frame maker
+resizes bilinearly without keeping the aspect ratio (`cv2.resize` in generate_image.py).
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ class Fit:
         width: Width of the frame, in pixels.
         channels: 3 (RGB) or 1 (grey, ITU-R 601 luma).
         crop: `center` cuts the middle out; `resize` scales the whole picture.
-        offset: `(right, down)` in pixels, added to the crop's position: the x,y of
-            the published `--offset`.
+        offset: `(right, down)` in pixels, added to the position of the crop: the x,y
+            of the published `--offset`.
     """
 
     height: int
@@ -48,7 +48,7 @@ class Fit:
         """Check the fields.
 
         Raises:
-            DataError: Naming the value that is not usable.
+            DataError: If a value is not accepted.
         """
         check_frame_size(self.height, self.width, self.channels)
         if self.crop not in CROPS:
@@ -62,7 +62,7 @@ class Fit:
             )
 
     def check(self, height: int, width: int, name: str) -> None:
-        """Check that a picture of this size can be cut.
+        """Check that the crop fits into a picture of this size.
 
         Args:
             height: Height of the picture, in pixels.
@@ -118,14 +118,14 @@ class Fit:
         /,
         **identity: Any,
     ) -> FrameSource:
-        """A source of frames cut or scaled so.
+        """The source of frames that this fit makes of pictures.
 
         Args:
-            name: What was opened.
+            name: The path that was opened.
             length: Number of frames.
             begins: Index of the first frame of every sequence.
             read: See `FrameSource`.
-            identity: What identifies the pictures, for the fingerprint.
+            identity: Values that identify the pictures, for the fingerprint.
         """
         size = self.height, self.width, self.channels
         digest = fingerprint(
@@ -143,7 +143,7 @@ def resize_bilinear(picture: np.ndarray, height: int, width: int) -> np.ndarray:
     """Bilinear interpolation between pixel centres, without smoothing first.
 
     The geometry and the 11-bit weights are those of OpenCV's `cv2.resize`, which the
-    published frame maker calls; shrinking by much aliases there, and so it does here.
+    published frame maker calls. Like there, scaling down by a large factor aliases.
 
     Args:
         picture: uint8 `[h, w, c]`.
@@ -157,8 +157,7 @@ def resize_bilinear(picture: np.ndarray, height: int, width: int) -> np.ndarray:
     col, col_next, col_weight = _taps(picture.shape[1], width)
     one = 1 << _BITS
     weight = row_weight[:, None, None]
-    # Columns first: the intermediate is then [h, width], which is the smaller one for
-    # the wide pictures of video.
+    # Columns first: for the wide pictures of video this has the smaller intermediate.
     source = picture.astype(np.int32)
     across = source[:, col] * (one - col_weight)[:, None]
     across += source[:, col_next] * col_weight[:, None]
@@ -180,7 +179,7 @@ def to_channels(picture: np.ndarray, channels: int) -> np.ndarray:
         return picture
     if channels == 3:
         return np.repeat(picture, 3, axis=-1)
-    # The integer weights of Pillow's convert("L"), so that every source agrees.
+    # The integer weights of Pillow's convert("L"), so that all sources agree.
     weights = np.array([19595, 38470, 7471], np.int64)
     return ((picture @ weights + 0x8000) >> 16).astype(np.uint8)[..., None]
 

@@ -1,12 +1,12 @@
 """Frames from image files: a folder, a text list, or a text list of such lists.
 
 The lists are the published input (`load_list` of main.py in quadjr/PredNet and
-eijwat/prednet_in_chainer_py3): one path a line, of which the first word counts; with
-`--sequences` the lines are lists themselves, and the state is reset at each. One
-picture is in memory at a time.
+eijwat/prednet_in_chainer_py3): one path per line, of which the first word counts. With
+the published `--sequences` each line names a list, and the state is reset at the start
+of each list. Only one picture is in memory at a time.
 
-Whether a line names a picture or a list is told by its suffix; which format a picture
-has, by its content (`pictures`).
+The suffix of a path says whether it is a picture or a list. The content of a picture
+says which format it has (`pictures`).
 """
 
 import hashlib
@@ -34,7 +34,7 @@ IMAGE_SUFFIXES = (
 )
 LIST_SUFFIXES = (".txt", ".lst", ".list")
 
-# Bytes of one image file.
+# Largest image file, in bytes.
 _BYTES = 2**28
 
 
@@ -42,9 +42,9 @@ def open_folder(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource
     """Open the images of a folder as one sequence, in natural order of their names.
 
     Args:
-        path: The folder; files that are no images, and folders in it, are left out.
+        path: The folder; its files that are not images, and its folders, are ignored.
         fit: How a picture becomes a frame.
-        length: Number of frames to use; None is all.
+        length: Number of frames to use; None: all.
 
     Returns:
         The source.
@@ -76,14 +76,14 @@ def open_list(
 ) -> FrameSource:
     """Open a text list of images, or of lists of images (one sequence each).
 
-    A relative path is looked for beside the list that names it, then in the working
-    directory, as the published script does. A line may carry more words after the
-    path.
+    A relative path is searched for in the folder of the list that names it, then in the
+    working directory, as in the published script. A line may have further words after
+    the path.
 
     Args:
         path: The list.
         fit: How a picture becomes a frame.
-        length: Number of frames to use; None is all.
+        length: Number of frames to use; None: all.
         allow_outside: Whether the lists may name files outside the folder of `path`.
 
     Returns:
@@ -122,10 +122,10 @@ def open_list(
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Sort key under which frame_9 comes before frame_10."""
+    """Sort key that puts frame_9 before frame_10."""
     parts = re.split(r"(\d+)", name.lower())
-    # Text and numbers alternate, so equal places always compare alike; the name
-    # itself at the end makes the order total.
+    # Text and numbers alternate, so that numbers are compared with numbers. With the
+    # name itself at the end no two names are equal.
     keys = [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
     return [*keys, (0, 0, name)]
 
@@ -141,10 +141,10 @@ def _open_files(
     fit: Fit,
     length: int | None,
 ) -> FrameSource:
-    """Check and fingerprint every file, then read them one by one on demand."""
+    """Check and fingerprint every file; they are read one by one when needed."""
     total = limited_length(name, len(files), length)
     files = files[:total]
-    # A list may name a file many times.
+    # A list may name the same file many times.
     known = {file: _check_file(file, fit) for file in dict.fromkeys(files)}
     digests = [known[file] for file in files]
 
@@ -162,12 +162,12 @@ def _open_files(
 
 
 def _check_file(path: str, fit: Fit) -> str:
-    """Check an image's header and size; what identifies its pixels."""
+    """Check an image's header and size; returns what identifies its pixels."""
     data = _bytes(path)
     header = pictures.read_header(data, path)
     fit.check(header.height, header.width, path)
     digest = hashlib.sha256(data).hexdigest()
-    # Once rotations were not honoured; the others keep the fingerprint they had.
+    # Earlier versions ignored the orientation; without one, fingerprints stay the same.
     turned = f" orientation {header.orientation}" if header.orientation > 1 else ""
     return digest + turned
 

@@ -3,9 +3,10 @@
 `load_list` of main.py (quadjr/PredNet, eijwat/prednet_in_chainer_py3) takes the first
 word of every line and joins it to `--root`, by default the working directory.
 
-A list may come from somebody else. What it names has to lie below the folder of the
-list that the user named, links followed; and a line is quoted in a message only if the
-list lies there itself, so that no message shows a line of another file.
+A list may come from somebody else. So the files that it names have to lie, after
+following links, below the folder of the list that the user named. And a message quotes
+a line only if the list itself lies there, so that no message shows a line of another
+file.
 """
 
 import os
@@ -14,15 +15,15 @@ import stat
 from prednet_jax import files
 from prednet_jax.data.source import DataError
 
-# Lines of one list, and frames of a list of lists. Ten million paths take 2 GB.
+# Most lines of a list, and most frames of a list of lists. Ten million paths take 2 GB.
 ENTRIES = 10**7
-# Bytes of one list: ten million paths of a hundred characters.
+# Largest list in bytes: ten million paths of a hundred characters.
 _BYTES = 2**30
 _SHOWN = 80
 
 
 class Lists:
-    """Reads a list and the lists that it names, inside one folder."""
+    """Reads a list, and the lists that it names, inside one folder."""
 
     def __init__(self, path: str | os.PathLike, *, allow_outside: bool = False):
         """Remembers the folder.
@@ -40,7 +41,7 @@ class Lists:
         """The files that a text list names, in its order.
 
         Args:
-            path: The list; UTF-8, one path a line, empty lines left out.
+            path: The list; UTF-8, one path per line, empty lines ignored.
 
         Returns:
             The files; each exists and is a regular file.
@@ -54,7 +55,7 @@ class Lists:
             lines = files.read_text(path, _BYTES).splitlines()
         except files.FileError as error:
             raise DataError(
-                f"not a text list: {error}; accepted is one path a line"
+                f"not a text list: {error}; accepted is one path per line"
             ) from None
         if len(lines) > ENTRIES:
             raise DataError(
@@ -67,14 +68,14 @@ class Lists:
             if line.strip()
         ]
         if not entries:
-            raise DataError(f"{path}: the list is empty; accepted is one path a line")
+            raise DataError(f"{path}: the list is empty; accepted is one path per line")
         return entries
 
     def _resolve(self, line: str, number: int, path: str, quoted: bool) -> str:
         """The file of one line: the whole line, or its first word as published."""
         for text in dict.fromkeys((line, line.split()[0])):
             for folder in (os.path.dirname(path), ""):
-                # An absolute path swallows the folder.
+                # join ignores the folder if the path is absolute.
                 found = os.path.join(folder, text)
                 real = self._regular(found)
                 if real is None:
@@ -92,7 +93,7 @@ class Lists:
         )
 
     def _regular(self, path: str) -> str | None:
-        """Where a regular file really lies; None: there is none."""
+        """The path of a regular file after following links; None: there is none."""
         try:
             found = os.lstat(path)
             if stat.S_ISLNK(found.st_mode):

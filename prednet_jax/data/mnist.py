@@ -1,4 +1,4 @@
-"""MNIST through tensorflow-datasets' random-access `data_source`.
+"""MNIST through the random-access `data_source` of tensorflow-datasets.
 
 The files are those of TFDS's own builder or of `data.digit_builders`, which needs no
 TensorFlow. Nothing is downloaded or prepared here: where files are missing, the error
@@ -13,7 +13,8 @@ import numpy as np
 from prednet_jax.data.source import DataError
 from prednet_jax.data.stills import Stills
 
-# Fingerprinting all 60000 pictures would decode each of them; these are spread evenly.
+# How many of the 60000 pictures are fingerprinted, evenly distributed; all of them
+# would have to be decoded.
 _PROBES = 256
 
 _PREPARE = "python experiments/prepare_data.py --dataset=mnist --source=FOLDER"
@@ -24,7 +25,7 @@ def mnist(split: str = "train", data_dir: str | None = None) -> Stills:
 
     Args:
         split: A split of the data set, such as `train` or `test`.
-        data_dir: Folder of prepared data sets; None is the environment variable
+        data_dir: Folder of prepared data sets; None: that of the environment variable
             TFDS_DATA_DIR, else ~/tensorflow_datasets.
 
     Returns:
@@ -46,12 +47,12 @@ def mnist(split: str = "train", data_dir: str | None = None) -> Stills:
         count = len(source)
         first = picture_of(source[0])
     except (
-        ImportError,  # The reader of a file format.
+        ImportError,  # The library that reads the file format is missing.
         LookupError,
-        NotImplementedError,  # Nothing prepared, or as TFRecord.
+        NotImplementedError,  # Nothing is prepared, or only as TFRecord.
         AssertionError,
         OSError,
-        ValueError,  # No such split or data set.
+        ValueError,  # There is no such split or data set.
     ) as error:
         raise DataError(_missing(folder, split, error)) from error
     if first.shape != (28, 28):

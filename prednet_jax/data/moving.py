@@ -1,10 +1,11 @@
 """Two handwritten digits that bounce inside a canvas, generated frame by frame.
 
-After Srivastava, Mansimov & Salakhutdinov 2015 (arXiv 1502.04681): start positions
-uniform over the canvas, directions uniform, a step of a tenth of the free way a frame,
-overlaps by the brighter pixel, sequences of 20 frames. There a digit that would leave
-is put on the edge; here it is reflected exactly, which makes a position a triangle
-wave of the frame number, so any frame can be had without the frames before it:
+They follow Srivastava, Mansimov & Salakhutdinov 2015 (arXiv 1502.04681). Start
+positions and directions are uniform. Per frame a digit moves by a tenth of the free
+way. Where digits overlap, the brighter pixel is shown. Sequences have 20 frames. In the
+paper a digit that would leave the canvas is put on its edge; here it is reflected
+exactly. Its position is then a triangle wave of the frame number, so that any frame can
+be made alone:
 
     x(t) = free * tri(x0 + 0.1 t cos a),   tri(u) = distance of u to the nearest
                                                     even number, in [0, 1]
@@ -22,6 +23,7 @@ from prednet_jax.data.source import (
     check_range,
     check_seed,
     fingerprint,
+    generator,
 )
 from prednet_jax.data.stills import Stills
 
@@ -41,14 +43,14 @@ def open_moving(
     seed: int = 0,
     length: int = LENGTH,
 ) -> FrameSource:
-    """Let digits bounce; every `SEQUENCE` frames two new ones start.
+    """Moving digits; every `SEQUENCE` frames two new digits start.
 
     Args:
         stills: The digits.
         height: Height of the canvas, in pixels; at least that of a digit.
         width: Width of the canvas, in pixels; at least that of a digit.
-        channels: 1 (grey) or 3 (the grey three times).
-        seed: Chooses digits, starts and directions; 0 or more.
+        channels: 1 (grey) or 3 (three equal channels).
+        seed: Determines digits, starts and directions; 0 or more.
         length: Number of frames.
 
     Returns:
@@ -67,16 +69,12 @@ def open_moving(
             "pixels and has to fit"
         )
 
-    def draw(sequence: int) -> np.ndarray:
-        entropy = np.random.SeedSequence([seed, sequence])
-        return np.random.Generator(np.random.PCG64(entropy)).random((DIGITS, 4))
-
     def read(start: int, stop: int) -> np.ndarray:
         check_range(name, length, start, stop)
         canvas = np.zeros((stop - start, height, width), np.uint8)
         for sequence in range(start // SEQUENCE, -(-stop // SEQUENCE)):
             first = sequence * SEQUENCE
-            for which, x, y, turn in draw(sequence):
+            for which, x, y, turn in generator(seed, sequence).random((DIGITS, 4)):
                 digit = stills.picture(int(which * stills.total))
                 for i in range(max(first, start), min(first + SEQUENCE, stop)):
                     way = STEP * (i - first)

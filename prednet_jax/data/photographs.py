@@ -1,4 +1,4 @@
-"""The photographs that scikit-image ships inside its wheel, at any smaller scale."""
+"""The photographs that scikit-image ships inside its wheel, at any scale up to 1."""
 
 import functools
 import io
@@ -8,8 +8,8 @@ import numpy as np
 from prednet_jax.data.frames import to_channels
 from prednet_jax.data.shipped import shipped_bytes
 
-# Photographs of things at a human scale; the scientific pictures of the same folder
-# (retina, cells, galaxies) and its drawings are left out.
+# Photographs of everyday scenes. The folder also has scientific pictures (retina,
+# cells, galaxies) and drawings, which are left out.
 PHOTOGRAPHS = (
     "astronaut.png",
     "brick.png",
@@ -25,7 +25,7 @@ PHOTOGRAPHS = (
 
 @functools.cache
 def photograph_bytes(name: str) -> bytes:
-    """The file as shipped, found without `skimage.data`, which may use the network.
+    """The shipped file. `skimage.data` is not used, since it may use the network.
 
     Args:
         name: One of `PHOTOGRAPHS`.
@@ -52,12 +52,12 @@ def photograph(name: str, channels: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def shrunk(name: str, channels: int, shrink: float) -> np.ndarray:
-    """The photograph at a smaller scale, smoothed against aliasing.
+    """The photograph at a smaller scale, with smoothing against aliasing.
 
     Args:
         name: One of `PHOTOGRAPHS`.
         channels: 1 or 3.
-        shrink: New over old size, in (0, 1].
+        shrink: Ratio of the new size to the old size, in (0, 1].
 
     Returns:
         int32 `[h, w, channels]` in 0..255.

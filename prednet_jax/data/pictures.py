@@ -1,7 +1,7 @@
-"""One image file: its size from its header, its pixels, and what is refused.
+"""Reads an image file: its size from the header, and its pixels.
 
-A file is decoded as the format that its content has, whatever its name, and only if
-that is one of `FORMATS`: a PostScript file would have Pillow start another program.
+The format is that of the content, not that of the name. Only `FORMATS` are accepted:
+for a PostScript file, for example, Pillow would start another program.
 """
 
 import io
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-# Pixels of one picture, for instance 8192x8192: 192 MiB in RGB.
+# Most pixels of a picture, for instance 8192x8192: 192 MiB in RGB.
 PIXELS = 2**26
 
-# Modes of Pillow with more than 8 bits; converting them would clip without a word.
+# Modes of Pillow with more than 8 bits; a conversion would clip them silently.
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 _BITS_PER_SAMPLE = 258  # TIFF 6.0, section 8.
 _ORIENTATION = 0x0112  # Exif 2.32, 4.6.4.
@@ -30,12 +30,12 @@ _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
 class Header(NamedTuple):
-    """What an image file tells before its pixels are decoded.
+    """Facts about an image that are known before its pixels are decoded.
 
     Attributes:
-        height: rows of the picture as it is shown, after its rotation.
-        width: columns likewise.
-        orientation: of EXIF, 1 to 8; 1: the pixels are stored as they are shown.
+        height: rows of the picture as shown, after rotation.
+        width: columns of the picture as shown.
+        orientation: EXIF orientation, 1 to 8; 1: not rotated.
     """
 
     height: int
@@ -51,15 +51,16 @@ def read_header(data: bytes, name: object) -> Header:
         name: What a message calls the file.
 
     Raises:
-        DataError: If it is no image, deeper than 8 bits, or too large.
+        DataError: If it is not an image, has more than 8 bits per channel, or is too
+            large.
     """
     from PIL import Image
 
     if data.startswith(_PNG) and b"eXIf" not in data:
-        # By hand: Pillow takes longer than everything else about a list of small files.
+        # Without Pillow, which would take most of the time for a list of small files.
         return _png_header(data, name)
     with warnings.catch_warnings():
-        # Pillow's own limit only warns; ours follows.
+        # Pillow only warns about large pictures; `check_size` refuses them.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         try:
             with _open(data) as image:
@@ -68,14 +69,14 @@ def read_header(data: bytes, name: object) -> Header:
                 width, height = image.size
         except (DataError, MemoryError):
             raise
-        # Pillow raises SyntaxError, struct.error and others, too, on broken files.
+        # On broken files Pillow also raises SyntaxError, struct.error and others.
         except Exception as error:
             raise _unreadable(name, error) from error
     return _header(height, width, orientation)
 
 
 def decode(data: bytes, name: object) -> np.ndarray:
-    """The pixels of a picture as it is shown, after its rotation.
+    """The pixels of a picture as shown, after rotation.
 
     Args:
         data: The bytes of the file.
@@ -102,10 +103,10 @@ def decode(data: bytes, name: object) -> np.ndarray:
 
 
 def check_size(width: int, height: int, name: object) -> None:
-    """Refuses a picture, or a frame of a video, that takes too much memory.
+    """Refuses a picture, or a frame of a video, that would take too much memory.
 
     Raises:
-        DataError: If it has no pixel, or more than `PIXELS`.
+        DataError: If it has no pixels, or more than `PIXELS`.
     """
     if not 0 < width * height <= PIXELS:
         raise DataError(
@@ -121,7 +122,7 @@ def _open(data: bytes) -> "Image.Image":
 
 
 def _png_header(data: bytes, name: object) -> Header:
-    """The first chunk (PNG specification, 11.2.2)."""
+    """Reads the first chunk (PNG specification, 11.2.2)."""
     if len(data) < 33 or zlib.crc32(data[12:29]) != struct.unpack(">I", data[29:33])[0]:
         raise DataError(f"{name}: not a readable image (its header is broken)")
     width, height, depth = struct.unpack(">IIB", data[16:25])
@@ -132,12 +133,12 @@ def _png_header(data: bytes, name: object) -> Header:
 
 
 def _check(image: Any, data: bytes, name: object) -> None:
-    """Refuses a picture by its header."""
+    """Refuses a picture that is too large or too deep, by its header."""
     width, height = image.size
     check_size(width, height, name)
     if image.mode in _DEEP_MODES:
         raise _deep(name, f"mode {image.mode} of Pillow")
-    # Pillow cuts colours of 16 bits to 8 and calls them RGB.
+    # Pillow reduces 16-bit colours to 8 bits and reports the mode RGB.
     if image.format == "PNG":
         depth = data[24]
     elif image.format == "TIFF":
@@ -151,11 +152,11 @@ def _check(image: Any, data: bytes, name: object) -> None:
 
 
 def _orientation(image: "Image.Image") -> int:
-    """The orientation of EXIF that decoding does not honour by itself."""
+    """The EXIF orientation, unless Pillow applies it itself; then 1."""
     from PIL import Image
 
     if image.format == "TIFF":
-        return 1  # Pillow turns these.
+        return 1  # Pillow applies it.
     if image.format == "PNG":
         image.load()  # The chunk may come after the pixels.
     stored = image.info.get("exif")
@@ -168,7 +169,7 @@ def _orientation(image: "Image.Image") -> int:
 
 
 def _turns() -> dict:
-    """What undoes each orientation."""
+    """The transposition that undoes each orientation."""
     from PIL import Image
 
     turn = Image.Transpose
@@ -184,7 +185,7 @@ def _turns() -> dict:
 
 
 def _header(height: int, width: int, orientation: int) -> Header:
-    if orientation > 4:  # Rows and columns change places.
+    if orientation > 4:  # Rows and columns are exchanged.
         height, width = width, height
     return Header(height, width, orientation)
 

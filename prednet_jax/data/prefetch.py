@@ -1,4 +1,4 @@
-"""Run an iterator in a thread, a few items ahead of its consumer."""
+"""Runs an iterator in a background thread, a few items ahead of its consumer."""
 
 import queue
 import threading
@@ -11,13 +11,13 @@ T = TypeVar("T")
 def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
     """Yield the items of an iterator that a background thread advances.
 
-    The thread starts with the first item asked for. It ends with the iterator, with an
-    exception (which is raised here, in its place among the items), or when this
-    generator is closed, and is joined in each case.
+    The thread starts when the first item is requested. It ends when the iterator ends,
+    when the iterator raises an exception (which is raised here after the items before
+    it), or when this generator is closed. It is joined in each case.
 
     Args:
-        items: The iterator; only the thread touches it from then on.
-        ahead: Items that may wait, beside the one being made.
+        items: The iterator; from then on only the thread may use it.
+        ahead: How many finished items may wait.
 
     Yields:
         The items, in order.
@@ -26,7 +26,7 @@ def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
     closed = threading.Event()
 
     def put(message: tuple) -> bool:
-        # A consumer that is gone takes nothing from a full queue: look up regularly.
+        # A timeout, since a consumer that has gone never empties a full queue.
         while not closed.is_set():
             try:
                 ready.put(message, timeout=0.1)
@@ -40,7 +40,7 @@ def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
             for item in items:
                 if not put((item, None)):
                     return
-        except BaseException as error:  # Whatever it is, it belongs to the consumer.
+        except BaseException as error:  # The consumer raises it.
             put((None, error))
         else:
             put((None, StopIteration))

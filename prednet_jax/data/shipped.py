@@ -1,4 +1,4 @@
-"""Files that other packages ship inside their wheels, read without importing them."""
+"""Reads files that other packages ship, without importing those packages."""
 
 import importlib.util
 import pathlib
@@ -10,10 +10,10 @@ def shipped_bytes(data: str, package: str, file: str, *, requirement: str) -> by
     """A file of an installed package.
 
     Args:
-        data: Name of the data that needs it, for the message.
+        data: Name of the source that needs it, for the message.
         package: Name under which the package is imported.
         file: Path inside the package.
-        requirement: What to install where it is missing, as pip takes it.
+        requirement: The pip requirement to install if it is missing.
 
     Returns:
         The bytes of the file.

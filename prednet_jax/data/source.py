@@ -1,7 +1,7 @@
-"""What every source of frames is: a size, an order, and a way to read.
+"""`FrameSource`, the type of every source of frames, and the checks they share.
 
-A source is read in ranges of frames and never as a whole, so that a day of video and
-an endless synthetic walk look alike to the training loop.
+A source is read in ranges of frames and never as a whole. So the training loop treats a
+day of video and an endless generated walk alike.
 """
 
 import dataclasses
@@ -14,33 +14,34 @@ import numpy as np
 
 from prednet_jax.errors import UserError
 
-# "Endless": far more frames than any run reads, and still exact in int64 arithmetic.
+# The length of an endless source: more frames than any run reads.
 ENDLESS = 10**9
 
 
 class DataError(UserError):
-    """A bad source of frames: the message names the value and what is accepted."""
+    """A source of frames that cannot be used."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FrameSource:
-    """A finite, ordered, randomly accessible stream of frames.
+    """A finite, ordered sequence of frames with random access.
 
     Attributes:
-        name: What was opened, for manifests and messages.
+        name: The name or path that was opened, for manifests and messages.
         height: Height of every frame, in pixels.
         width: Width of every frame, in pixels.
         channels: 1 (grey) or 3 (RGB).
         length: Total number of frames; `ENDLESS` for generated sources by default.
         boundaries: Index of the first frame of every sequence; starts with 0.
         read: `read(start, stop)` returns uint8 `[stop - start, H, W, C]`, the same
-            bytes at every call. It may be called from another thread, by one caller
+            bytes at every call. It may be called from another thread, but by one caller
             at a time.
-        fingerprint: SHA-256 over what identifies the content and its order: generator
+        fingerprint: SHA-256 of what identifies the content and its order: generator
             version, seed, size and embedded files for generated sources, the bytes of
-            every file for sources from disk. Paths do not enter it.
-        new_read: Makes a `read` for another caller, where callers would disturb each
-            other (a decoder stands at a place in its video); None: they do not.
+            every file for sources from disk. Paths are not part of it.
+        new_read: Makes a `read` for a second caller, if two callers of one `read` would
+            slow each other down (a video decoder has a position); None: they would
+            not.
     """
 
     name: str
@@ -65,7 +66,7 @@ class FrameSource:
         check_boundaries(self.name, self.boundaries, self.length)
 
     def reader(self) -> "FrameSource":
-        """The same frames for another caller; nothing is checked or hashed again."""
+        """The same source with a `read` of its own, for a second caller."""
         if self.new_read is None:
             return self
         return dataclasses.replace(self, read=self.new_read())
@@ -88,10 +89,11 @@ def check_frame_size(height: int, width: int, channels: int) -> None:
 
 
 def check_boundaries(name: str, boundaries: tuple[int, ...], length: int) -> None:
-    """Check where the sequences begin.
+    """Check the indices at which the sequences begin.
 
     Raises:
-        DataError: If the first is not 0, or they do not increase below `length`.
+        DataError: If they do not start with 0, or do not increase strictly up to below
+            `length`.
     """
     steps = np.diff(np.asarray((*boundaries, length), np.int64))
     if boundaries[:1] != (0,) or (steps <= 0).any():
@@ -126,10 +128,10 @@ def check_range(name: str, length: int, start: int, stop: int) -> None:
 
 
 def limited_length(name: str, available: int, length: int | None) -> int:
-    """The number of frames to use of a source that holds `available`.
+    """How many of `available` frames to use; `length` None: all.
 
     Raises:
-        DataError: If more frames are asked for than there are, or none.
+        DataError: If `length` is below 1 or above `available`.
     """
     if length is None:
         return available
@@ -149,3 +151,12 @@ def fingerprint(**fields: Any) -> str:
     """SHA-256 of named values that JSON can hold, independent of their order."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def generator(*seeds: int) -> np.random.Generator:
+    """A generator to draw uniform doubles from, which every NumPy draws alike.
+
+    Args:
+        seeds: Root seed, and whatever else tells one generator from another.
+    """
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))

@@ -1,7 +1,7 @@
-"""Sets of single pictures, shown one a frame in an order that a seed decides.
+"""Sets of single pictures, one per frame, in an order that a seed determines.
 
-The autoencoder of the article's control experiment sees one picture an update, so a
-"frame" here is a picture of its own and neighbours have nothing in common.
+The autoencoder of the article's control experiment sees one picture per update. So each
+frame is a separate picture, unrelated to its neighbours.
 """
 
 import functools
@@ -18,17 +18,25 @@ from prednet_jax.data.source import (
     check_range,
     check_seed,
     fingerprint,
+    generator,
 )
 
 VERSION = 1
 
 
 class Stills(NamedTuple):
-    """A finite set of grey pictures of one size."""
+    """A finite set of grey pictures of one size.
+
+    Attributes:
+        name: Name of the set.
+        total: Number of pictures.
+        picture: Maps an index to uint8 [h, w].
+        fingerprint: SHA-256 of the pictures.
+    """
 
     name: str
     total: int
-    picture: Callable[[int], np.ndarray]  # index -> uint8 [h, w]
+    picture: Callable[[int], np.ndarray]
     fingerprint: str
 
 
@@ -41,18 +49,18 @@ def open_stills(
     seed: int = 0,
     length: int = ENDLESS,
 ) -> FrameSource:
-    """Show the pictures in laps: each once a lap, every lap in an order of its own.
+    """Shows the pictures in laps; each lap has every picture once, in a new order.
 
     Args:
         stills: The pictures.
         height: Height of a frame, in pixels; the pictures are scaled to it.
         width: Width of a frame, in pixels; the pictures are scaled to it.
-        channels: 1 (grey) or 3 (the grey three times).
-        seed: Decides the order; 0 or more.
-        length: Number of frames, over as many laps as that takes.
+        channels: 1 (grey) or 3 (three equal channels).
+        seed: Determines the order; 0 or more.
+        length: Number of frames, over as many laps as needed.
 
     Returns:
-        The source; frame i is a closed form of (seed, i).
+        The source; frame i depends on seed and i only.
 
     Raises:
         DataError: If a value is not usable.
@@ -62,9 +70,7 @@ def open_stills(
 
     @functools.lru_cache(maxsize=4)
     def order(lap: int) -> np.ndarray:
-        entropy = np.random.SeedSequence([seed, lap])
-        draws = np.random.Generator(np.random.PCG64(entropy)).random(stills.total)
-        return np.argsort(draws, kind="stable")
+        return np.argsort(generator(seed, lap).random(stills.total), kind="stable")
 
     def read(start: int, stop: int) -> np.ndarray:
         check_range(stills.name, length, start, stop)
@@ -94,7 +100,7 @@ def open_stills(
 
 
 def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Scale a grey picture bilinearly; smoothed first where it shrinks.
+    """Scale a grey picture bilinearly, with smoothing where it becomes smaller.
 
     Args:
         picture: uint8 `[h, w]`.

@@ -1,10 +1,11 @@
-"""One source as several streams, for training on a batch of sequences at once.
+"""Splits a source into several streams, for training on a batch of sequences.
 
-A source of at least B sequences is dealt out: stream b gets the sequences b, b + B and
-so on, those of one round cut to the shortest of them; a last, unfilled round is left
-out. A source of fewer sequences is cut: every sequence into B equal parts, stream b
-getting the b-th of each; a remainder of less than B frames is left out. Either way all
-streams have the same boundaries, so that their windows open sequences together.
+If the source has at least B sequences, stream b gets the sequences b, b + B, b + 2B and
+so on. Sequences at the same place of the B streams are cut to the shortest of them, and
+a last round of fewer than B sequences is left out. If the source has fewer sequences,
+every sequence is cut into B equal parts, of which stream b gets the b-th; a remainder
+of less than B frames is left out. In both cases all streams have the same boundaries,
+so their windows open sequences at the same updates.
 """
 
 import numpy as np
@@ -17,10 +18,11 @@ def streams(source: FrameSource, count: int) -> list[FrameSource]:
 
     Args:
         source: the source.
-        count: B, the streams; 1 gives the source itself.
+        count: B, the number of streams; 1: the source itself is returned.
 
     Returns:
-        B sources. They share the source's `read`: one caller at a time for all.
+        B sources. They share the `read` of the source, so that only one of them may be
+        read at a time.
 
     Raises:
         DataError: count is below 1, or above what the source's sequences allow.
@@ -51,7 +53,7 @@ def streams(source: FrameSource, count: int) -> list[FrameSource]:
 def _stream(
     source: FrameSource, begins: np.ndarray, lengths: np.ndarray, number: int, of: int
 ) -> FrameSource:
-    """Pieces of a source one after the other, `begins` and `lengths` `[pieces]`."""
+    """A source made of pieces of another; `begins` and `lengths` `[pieces]`."""
     ends = np.cumsum(lengths)
     starts = ends - lengths
 

@@ -1,10 +1,10 @@
-"""Frames from a video file, decoded as they are read (PyAV, that is FFmpeg).
+"""Frames from a video file, decoded when they are read (with PyAV, that is FFmpeg).
 
-Opening reads the packets without decoding them, which counts the frames whatever the
-header says. Reading goes on from where the last read ended; a jump uses the key frames
-where the file's time stamps can be trusted, and decodes from the start where not. The
+To open a video its packets are read without decoding; this counts the frames, whatever
+the header says. A read continues where the last one ended. A jump uses the key frames
+if the time stamps of the file can be trusted, and otherwise decodes from the start. The
 published frame maker (generate_image.py, eijwat/prednet_in_chainer_py3) drops the first
-frame and the last tenth of a video; nothing is dropped here.
+frame and the last tenth of a video; here nothing is dropped.
 """
 
 import bisect
@@ -33,37 +33,43 @@ VIDEO_SUFFIXES = (
     *(".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv"),
 )
 
-# What FFmpeg may take a file for, and read: its own guess could be a playlist, which
-# opens other files and addresses.
+# The formats and protocols that FFmpeg may use. Without a limit it could take a file
+# for a playlist, which opens other files and addresses.
 _OPTIONS = {
     "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,"
     "mpegvideo,ogg,asf,h264,hevc,m4v",
     "protocol_whitelist": "file",
 }
 
-# Decoded frames whose time stamps are compared with the index before it is trusted.
+# How many decoded frames must have the time stamps of the index for it to be trusted.
 _CHECKED = 32
 
 
 class Index(NamedTuple):
-    """What the packets of a video tell without decoding."""
+    """What is known from the packets of a video without decoding them.
 
-    length: int  # Number of frames.
-    stamps: list[int]  # Presentation time of every frame, in order; empty: not usable.
-    keys: list[int]  # Numbers of the frames that decoding can start at.
+    Attributes:
+        length: Number of frames.
+        stamps: Presentation time of every frame, in order; empty: not usable.
+        keys: Numbers of the frames at which decoding can start.
+    """
+
+    length: int
+    stamps: list[int]
+    keys: list[int]
 
 
 def open_video(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
     """Open a video file.
 
     Args:
-        path: The file; its first video stream is used. A rotation that the file asks
-            players for is not applied.
+        path: The file; its first video track is used. A rotation for players that the
+            file asks for is not applied.
         fit: How a picture becomes a frame.
-        length: Number of frames to use; None is all.
+        length: Number of frames to use; None: all.
 
     Returns:
-        The source. The fingerprint reads the file once.
+        The source. The whole file is read once, for the fingerprint.
 
     Raises:
         DataError: If the file holds no readable video or its frames are too small.
@@ -73,7 +79,7 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     first = Video(path, fit)
     total = limited_length(name, first.index.length, length)
-    first.read(0, 1)  # So that a frame size that does not fit is told at once.
+    first.read(0, 1)  # Refuses at once a frame size that does not fit.
 
     def new_read(video: Video | None = None) -> Callable[[int, int], np.ndarray]:
         video = Video(path, fit, first.index) if video is None else video
@@ -89,10 +95,10 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
 
 
 class Video:
-    """A decoder that stands at a place in a video; reading moves it on."""
+    """A decoder with a position in a video, which reading moves forwards."""
 
     def __init__(self, path: pathlib.Path, fit: Fit, index: Index | None = None):
-        """Index the file, unless that is done, and stand before frame 0."""
+        """Index the file unless `index` is given; the position is before frame 0."""
         import av
 
         self._path = path
@@ -138,7 +144,7 @@ class Video:
         raise self._undecodable(wanted, "the decoder leaves it out")
 
     def _undecodable(self, number: int, reason: str) -> DataError:
-        # A generator that raised is spent: the next read has to jump.
+        # A generator that has raised cannot continue, so the next read has to jump.
         self._next = self.index.length + 1
         return DataError(
             f"data={self._path}: frame {number} of {self.index.length} cannot be "
@@ -151,7 +157,7 @@ class Video:
         return keys[bisect.bisect_right(keys, start) - 1]
 
     def _jump(self, start: int) -> None:
-        """Stand at the last key frame that is not after `start`."""
+        """Move to the last key frame that is not after `start`."""
         key = self._key_before(start)
         self._next = key
         self._frames = _numbered(self._path, self.index, key)
@@ -187,7 +193,7 @@ def _decoded_stamps(path: pathlib.Path, count: int) -> list[int | None]:
     import av
 
     stamps: list[int | None] = []
-    # What is broken is told when it is read; here it only ends the comparison.
+    # A broken frame is reported when it is read; here it only ends the comparison.
     with (
         av.open(str(path), options=_OPTIONS) as container,
         contextlib.suppress(av.FFmpegError),
@@ -214,7 +220,7 @@ def _numbered(path: pathlib.Path, index: Index, key: int) -> Iterator[tuple[int,
         landed = False
         for frame in container.decode(stream):
             number = numbers.get(frame.pts, -1)
-            # Frames before the key may lean on frames that were never decoded.
+            # Frames before the key frame may need frames that were not decoded.
             if number < key:
                 continue
             if number > key and not landed:
@@ -222,18 +228,18 @@ def _numbered(path: pathlib.Path, index: Index, key: int) -> Iterator[tuple[int,
             landed = True
             yield number, frame
     if key and not landed:
-        # The container sought past the key frame: decode from the start instead.
+        # FFmpeg went past the key frame, so decode from the start.
         yield from _numbered(path, index, 0)
 
 
 def _stream(container: Any, path: pathlib.Path) -> Any:
-    """The first video stream, decoded by one thread."""
+    """The first video track, to be decoded by one thread."""
     if not container.streams.video:
         raise DataError(f"data={path}: the file holds no video stream")
     stream = container.streams.video[0]
     width, height = stream.codec_context.width, stream.codec_context.height
-    # 0: only the frames will tell.
+    # Some headers have the size 0; then only the frames have it.
     check_size(max(1, width), max(1, height), path)
-    # The number of threads is what some experiments compare; the data takes no part.
+    # Some experiments compare numbers of threads; the data should not depend on them.
     stream.codec_context.thread_count = 1
     return stream

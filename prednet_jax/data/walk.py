@@ -1,20 +1,20 @@
-"""A first-person walk through real photographs, with no download and no end.
+"""A first-person walk through real photographs, without a download and without an end.
 
-The photographs are those that scikit-image ships inside its wheel. A camera pans
-across one of them, comes nearer and steps back, sways with the steps, and after some
-hundred frames cuts to another photograph. Every quantity is a closed form of the frame
-index, so frame i needs none of the frames before it. Per scene, with t the frame inside
-the scene and u = 2 pi t / period + phase:
+The photographs are those that scikit-image ships inside its wheel. A camera pans across
+a photograph, zooms in and out, and moves up and down with the steps. After 80 to 400
+frames it cuts to another photograph. Every quantity has a closed form in the frame
+index, so that any frame can be rendered alone. With t the frame inside a scene and
+u = 2 pi t / period + phase, a scene has
 
     view height   v(t) = middle * exp(0.25 sin u_zoom)
     centre        c(t) = margin + room(t) * (1 + 0.7 sin u_slow + 0.3 sin u_fast) / 2
     head bob      y += 0.02 v sin(2 u_step),  x += 0.015 v sin(u_step)
     roll          1.5 degrees * sin(u_step + phase)
 
-One step takes about 17 frames, which is a walk of 1.8 steps a second at the 30 frames
-a second of a head camera. The photograph is shrunk once a scene, with smoothing, so
-that one pixel of it is about one pixel of the view; the view is then sampled
-bilinearly, in integers.
+One step takes about 17 frames, that is 1.8 steps per second at the 30 frames per second
+of a head camera. Once per scene the photograph is scaled down, with smoothing, so that
+one of its pixels is about one pixel of the view. The view is then sampled bilinearly,
+in integer arithmetic.
 """
 
 import functools
@@ -37,11 +37,12 @@ from prednet_jax.data.source import (
     check_range,
     check_seed,
     fingerprint,
+    generator,
 )
 
 VERSION = 1
 
-# A scene begins within JITTER / 2 of a multiple of PERIOD: 80 to 400 frames a scene.
+# A scene begins within JITTER / 2 of a multiple of PERIOD, so it has 80 to 400 frames.
 PERIOD = 240
 JITTER = 160
 
@@ -51,22 +52,37 @@ _BITS = 8
 
 
 class Scene(NamedTuple):
-    """What is drawn at random once a scene."""
+    """The random parameters of a scene.
 
-    start: int  # Index of its first frame.
-    photograph: int  # Index into PHOTOGRAPHS.
-    middle: float  # Height of the view over the largest that fits, at middle zoom.
-    periods: np.ndarray  # [6] Frames: x slow, x fast, y slow, y fast, zoom, two steps.
-    phases: np.ndarray  # [7] Radians: the same six, then the roll.
+    Attributes:
+        start: Index of its first frame.
+        photograph: Index into `PHOTOGRAPHS`.
+        middle: Height of the view at middle zoom, over the largest height that fits.
+        periods: [6] periods in frames: x slow, x fast, y slow, y fast, zoom, two steps.
+        phases: [7] phases in radians: the same six, then the roll.
+    """
+
+    start: int
+    photograph: int
+    middle: float
+    periods: np.ndarray
+    phases: np.ndarray
 
 
 class Pose(NamedTuple):
-    """Where the camera is, in pixels of the unscaled photograph; all `[T]`."""
+    """Where the camera is, in pixels of the unscaled photograph; all `[T]`.
 
-    x: np.ndarray  # Centre of the view.
+    Attributes:
+        x: Horizontal centre of the view.
+        y: Vertical centre of the view.
+        height: Height of the view.
+        roll: Rotation of the view, in radians.
+    """
+
+    x: np.ndarray
     y: np.ndarray
-    height: np.ndarray  # Height of the view.
-    roll: np.ndarray  # Radians.
+    height: np.ndarray
+    roll: np.ndarray
 
 
 def open_walk(
@@ -74,8 +90,8 @@ def open_walk(
 ) -> FrameSource:
     """Open the walk.
 
-    The cuts lie inside one sequence (`boundaries` is `(0,)`): a head camera does not
-    announce a new room either, and the published training resets nothing there.
+    All scenes are one sequence (`boundaries` is `(0,)`), as in a recording of a head
+    camera; the published training does not reset its state within one.
 
     Args:
         height: Height of a frame, in pixels.
@@ -98,8 +114,8 @@ def open_walk(
         check_range("walk", length, start, stop)
         return render(seed, start, stop, height=height, width=width, channels=channels)
 
-    # The first frame is part of the fingerprint because it depends on more than the
-    # files: on the smoothing of the installed Pillow.
+    # The first frame is part of the fingerprint, because frames also depend on the
+    # smoothing of the installed Pillow.
     first = render(seed, 0, 1, height=height, width=width, channels=channels)
     return FrameSource(
         name="walk",
@@ -161,8 +177,8 @@ def scene_index(seed: int, index: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def scene(seed: int, k: int) -> Scene:
-    """Draw scene k; only uniform doubles are drawn, whose stream NumPy keeps stable."""
-    draw = _generator(seed, 0, k).random(15)
+    """Draw the parameters of scene k."""
+    draw = generator(seed, 0, k).random(15)
     jitter = round(JITTER * (draw[0] - 0.5)) if k else 0
     shortest = np.array([175.0, 65.0, 200.0, 75.0, 250.0, 30.0])
     longest = np.array([325.0, 115.0, 375.0, 140.0, 500.0, 38.0])
@@ -185,7 +201,7 @@ def pose(scene: Scene, t: np.ndarray, photo: tuple[int, int], aspect: float) -> 
         aspect: Width of the view over its height.
 
     Returns:
-        The poses; the turned view never leaves the photograph.
+        The poses; the rotated view never leaves the photograph.
     """
     angle = 2 * math.pi * t[:, None] / scene.periods + scene.phases[:6]
     x_slow, x_fast, y_slow, y_fast, zoom, _ = np.sin(angle).T
@@ -218,7 +234,7 @@ def _render_scene(out: np.ndarray, scene: Scene, index: np.ndarray) -> None:
     photo = shrunk(name, channels, shrink)
     rows, cols = photo.shape[:2]
     where = pose(scene, index - scene.start, (full[0], full[1]), width / height)
-    # Pixel centres of the view, in units of its height, from its middle.
+    # Coordinates of the pixel centres from the middle of the view, in view heights.
     v = ((np.arange(height) + 0.5 - height / 2) / height)[:, None]
     u = ((np.arange(width) + 0.5 - width / 2) / height)[None, :]
     for frame, x, y, view, roll in zip(out, *where, strict=True):
@@ -238,7 +254,7 @@ def _sample(photo: np.ndarray, down: np.ndarray, along: np.ndarray) -> np.ndarra
     fy, fx = (y - (top << _BITS))[..., None], (x - (left << _BITS))[..., None]
     flat = photo.reshape(-1, channels)
     corner = (top * cols + left).astype(np.intp)
-    # Every index is valid; mode "clip" only spares take() a second look at them.
+    # Every index is valid; with mode "clip" take() does not check them again.
     upper = flat.take(corner, axis=0, mode="clip") * (one - fx)
     upper += flat.take(corner + 1, axis=0, mode="clip") * fx
     lower = flat.take(corner + cols, axis=0, mode="clip") * (one - fx)
@@ -251,7 +267,7 @@ def _sample(photo: np.ndarray, down: np.ndarray, along: np.ndarray) -> np.ndarra
 
 
 def _photograph_of(seed: int, k: int) -> int:
-    """Photograph of scene k: all of them once, in a new order, before any returns."""
+    """Photograph of scene k; each lap shows every photograph once, in a new order."""
     count = len(PHOTOGRAPHS)
     lap, place = divmod(k, count)
     return int(_lap_order(seed, lap)[place])
@@ -259,17 +275,12 @@ def _photograph_of(seed: int, k: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _lap_order(seed: int, lap: int) -> np.ndarray:
-    """Order of the photographs in a lap; it never starts with the one just seen."""
-    order = np.argsort(_generator(seed, 1, lap).random(len(PHOTOGRAPHS)))
+    """Order of the photographs in a lap; it never starts with the one shown last."""
+    order = np.argsort(generator(seed, 1, lap).random(len(PHOTOGRAPHS)))
     if lap:
-        # The swap below leaves the last place alone, so the unswapped lap tells it.
-        before = np.argsort(_generator(seed, 1, lap - 1).random(len(PHOTOGRAPHS)))
+        # The swap below never changes the last place, so that of the lap before is
+        # known without its swap.
+        before = np.argsort(generator(seed, 1, lap - 1).random(len(PHOTOGRAPHS)))
         if order[0] == before[-1]:
             order[[0, 1]] = order[[1, 0]]
     return order
-
-
-def _generator(seed: int, stream: int, k: int) -> np.random.Generator:
-    return np.random.Generator(
-        np.random.PCG64(np.random.SeedSequence([seed, stream, k]))
-    )

@@ -1,16 +1,16 @@
-"""Windows of truncated back-propagation, as published, and their way to the trainer.
+"""Windows of truncated back-propagation, in the published order.
 
 In the published loop (main.py of quadjr/PredNet and eijwat/prednet_in_chainer_py3),
 step i of a sequence of n frames sees frame i - 1 and is scored on frame i, for
-i = 1 .. n - 1; an update follows step i when (i + 1) % T == 0. So window k = 1, 2, ..
-of a sequence is made of the steps (k - 1) T <= i < k T, of which i = 0 does not exist:
-the first window has T - 1 losses, and the steps after the last update are dropped. At
-the end of a sequence the next one begins anew; after the last comes the first again.
+i = 1 .. n - 1. An update follows step i if (i + 1) % T == 0. So window k = 1, 2, .. of
+a sequence consists of the steps (k - 1) T <= i < k T. Step 0 does not exist: the first
+window has T - 1 losses. The steps after the last update of a sequence are dropped. The
+next sequence starts with a new state; after the last sequence the first comes again.
 
-Every window is held as T steps over T + 1 frames from `start = s + (k - 1) T - 1`, with
-s the first frame of the sequence. In a first window frame s - 1 is a dummy (a copy of
-frame s): its step has loss weight 0, and the state is reset after it. All windows then
-have one shape, which is one compilation.
+Here every window has T steps and the T + 1 frames from `start = s + (k - 1) T - 1` on,
+with s the first frame of the sequence. In a first window frame s - 1 is a stand-in (a
+copy of frame s). Its step has loss weight 0, and the state is reset after it. So all
+windows have the same shape and share one compiled program.
 """
 
 import hashlib
@@ -24,14 +24,20 @@ from prednet_jax.data.source import DataError, FrameSource
 
 
 class Schedule(NamedTuple):
-    """The order in which a run sees the frames: one entry an update."""
+    """The order in which a run sees the frames: one entry per update.
 
-    start: np.ndarray  # int64 [U] Index of frame 0 of the window; -1 is possible.
-    first: np.ndarray  # bool [U] Whether the window opens its sequence.
-    window: int  # Steps a window; 0 for single pictures, which have no next frame.
+    Attributes:
+        start: int64 [U] index of frame 0 of the window; -1 is possible.
+        first: bool [U] whether the window opens its sequence.
+        window: Steps per window; 0 for single pictures, which have no next frame.
+    """
+
+    start: np.ndarray
+    first: np.ndarray
+    window: int
 
     def after(self, updates: int) -> "Schedule":
-        """What remains after a number of updates, to resume a run."""
+        """The schedule that remains after a number of updates."""
         return self._replace(start=self.start[updates:], first=self.first[updates:])
 
 
@@ -44,16 +50,16 @@ def schedule(
         length: Number of frames of the source.
         boundaries: Index of the first frame of every sequence; starts with 0.
         window: Frames between updates, T in the formulas; at least 2.
-        updates: Number of updates; more than one pass holds goes round again.
+        updates: Number of updates; after the last sequence the first comes again.
 
     Returns:
         The schedule.
 
     Raises:
-        DataError: If the window is shorter than 2, no sequence reaches one window,
+        DataError: If the window is shorter than 2, no sequence is as long as a window,
             or the number of updates is negative.
     """
-    # With T = 1 the published loop has no short first window, and the dummy no place.
+    # With T = 1 the published loop has no shorter first window.
     if window < 2:
         raise DataError(f"window={window}: need at least 2 frames between updates")
     _check_updates(updates)
@@ -74,7 +80,7 @@ def schedule(
 
 
 def single_schedule(length: int, updates: int) -> Schedule:
-    """One picture an update, in the order of the source, cycling.
+    """The schedule of one picture per update, cycling over the source.
 
     Args:
         length: Number of frames of the source.
@@ -94,20 +100,20 @@ def single_schedule(length: int, updates: int) -> Schedule:
 def chunks(
     source: FrameSource, schedule: Schedule, windows_per_chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Read the windows in the background, some at a time.
+    """Read the windows in a background thread, in chunks.
 
     Args:
         source: The source that the schedule was made for.
         schedule: The windows.
-        windows_per_chunk: K, the windows that go to the device together.
+        windows_per_chunk: K, the number of windows that go to the device together.
 
     Yields:
-        `(frames, first)` with frames uint8 `[K, T + 1, H, W, C]` and first bool `[K]`;
-        the last chunk is shorter where K does not divide the number of windows.
+        `(frames, first)` with frames uint8 `[K, T + 1, H, W, C]` and first bool `[K]`.
+        The last chunk may be shorter.
 
     Raises:
-        DataError: If K is not positive, or whatever reading raises, at the chunk
-            where it happened.
+        DataError: If K is not positive. An error in reading a chunk is raised in place
+            of that chunk.
     """
     if windows_per_chunk < 1:
         raise DataError(f"windows_per_chunk={windows_per_chunk}: need at least 1")
@@ -117,15 +123,15 @@ def chunks(
 def single_images(
     source: FrameSource, schedule: Schedule, images_per_chunk: int
 ) -> Iterator[np.ndarray]:
-    """Read single pictures in the background, some at a time.
+    """Read single pictures in a background thread, in chunks.
 
     Args:
         source: The source that the schedule was made for.
-        schedule: From `single_schedule`.
-        images_per_chunk: K, the pictures that go to the device together.
+        schedule: The result of `single_schedule`.
+        images_per_chunk: K, the number of pictures that go to the device together.
 
     Yields:
-        uint8 `[K, H, W, C]`; the last chunk is shorter where K does not divide.
+        uint8 `[K, H, W, C]`; the last chunk may be shorter.
 
     Raises:
         DataError: If the schedule is one of windows, or as `chunks`.
@@ -145,7 +151,7 @@ def order_fingerprint(source: FrameSource, schedule: Schedule) -> str:
         schedule: The windows.
 
     Returns:
-        The digest in hexadecimal; equal digests mean equal frames at every update.
+        Hexadecimal digits. If they are equal, so are the frames of every update.
     """
     digest = hashlib.sha256(f"order 1 {source.fingerprint} {schedule.window} ".encode())
     digest.update(schedule.start.astype("<i8").tobytes())
@@ -159,7 +165,7 @@ def read_chunks(
     """The work of `chunks` (and of `single_images`), without the thread."""
     size = schedule.window + 1
     shape = (source.height, source.width, source.channels)
-    # Neighbouring windows share a frame; decoding it twice would make a video seek.
+    # Neighbouring windows share a frame; to decode it twice, a video would seek.
     last_index, last_frame = -1, np.empty(shape, np.uint8)
     for i in range(0, len(schedule.start), windows_per_chunk):
         first = schedule.first[i : i + windows_per_chunk]

@@ -195,7 +195,7 @@ def bad_files(root):
         ("empty", {}, r"empty: the folder holds no images.*\.png"),
         ("deep", {}, "more than 8 bits"),
         ("broken", {}, r"0\.png: not a readable image"),
-        ("empty.txt", {}, "the list is empty.*one path a line"),
+        ("empty.txt", {}, "the list is empty.*one path per line"),
         ("binary.txt", {}, "not a text list"),
         ("missing.txt", {}, r"line 2: no file 'images/f_7\.png'"),
         ("mixed.txt", {}, r"both images and other files.*inner\.txt"),

@@ -30,7 +30,10 @@ def test_a_cpu_repeats_bitwise_and_every_profile_overstates(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "vary from run to run: none" in done.stdout
-    assert "quiet here: scatter-add; leaves alone, but varies here: none" in done.stdout
+    assert (
+        "constant here: scatter-add; not perturbed, but varies here: none"
+        in done.stdout
+    )
     result = json.loads((tmp_path / "calibration.json").read_text())
     assert result["device"]["platform"] == "cpu"
     assert result["varying"] == []
