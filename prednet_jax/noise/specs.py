@@ -289,7 +289,9 @@ def compose(*specs: NoiseSpec) -> NoiseSpec:
 def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
     """The simple specs of which `spec` consists; none for Identity."""
     if not isinstance(spec, NoiseSpec):
-        raise NoiseError(f"spec={spec!r}: expected a noise spec, such as Identity()")
+        raise NoiseError(
+            f"spec={spec!r}: expected a noise spec, such as noise.parse('ulp') gives"
+        )
     if isinstance(spec, Composition):
         return spec.specs
     return () if isinstance(spec, Identity) else (spec,)

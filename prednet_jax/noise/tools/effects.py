@@ -15,11 +15,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 from jax import Array
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.arithmetic import random_bits
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import traced
 from prednet_jax.noise.localize import effect_of
@@ -85,7 +85,7 @@ def effects(
                     "of a path that coverage lists, or a named scope"
                 )
 
-        keys = jax.random.split(key, samples)
+        keys = random_bits.split(key, samples)
         paths = [step.path for step in steps]
         effect = effect_of(fn, acting, paths, (args, kwargs), keys, distance)
         return tuple(
