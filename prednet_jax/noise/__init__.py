@@ -18,10 +18,8 @@ from prednet_jax.noise.inject import inject
 from prednet_jax.noise.localize import Culprit, Findings, localize
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_rule
 from prednet_jax.noise.specs import (
-    BitFlip,
     Composition,
     Gaussian,
-    GradientGaussian,
     Identity,
     MonteCarlo,
     NoiseSpec,
@@ -40,7 +38,7 @@ from prednet_jax.noise.tools.effects import Effect, effects
 from prednet_jax.noise.tools.explain import explain
 from prednet_jax.noise.tools.tolerance import Tolerance, tolerance, tolerance_table
 from prednet_jax.noise.tools.worst_case import WorstCase, replay, worst_case
-from prednet_jax.noise.trees import perturb_tree
+from prednet_jax.noise.trees import BitFlip, GradientGaussian, perturb_tree
 
 __all__ = [
     "BitFlip",

@@ -36,6 +36,7 @@ from jax import Array
 from prednet_jax.noise import compat
 from prednet_jax.noise.action import named
 from prednet_jax.noise.arguments import Outcome, Static, split
+from prednet_jax.noise.arithmetic import random_bits
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.plan import Plan, plan
 from prednet_jax.noise.rules import known
@@ -89,6 +90,7 @@ def inject(
     program = _compiled(fn, spec, chosen)
 
     def noisy(key: Array, /, *args: Any, **kwargs: Any) -> Any:
+        random_bits.check(key)
         static, arrays, objects = split((args, kwargs))
         outcome = program(static.checked(), key, run_key, *arrays)
         outcome.put(objects)

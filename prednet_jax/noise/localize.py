@@ -36,6 +36,7 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.arithmetic import random_bits
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import evaluate, traced
@@ -133,7 +134,7 @@ def localize(
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:
         entries = coverage(fn, acting)(*args, **kwargs).perturbed
-        keys = jax.random.split(key, samples)
+        keys = random_bits.split(key, samples)
         paths = [entry.path for entry in entries]
         effect = functools.cache(
             effect_of(fn, acting, paths, (args, kwargs), keys, distance)

@@ -1,8 +1,9 @@
 """What noise: frozen, validated descriptions, and the site at which each acts.
 
 A spec is plain data. `inject.inject` reads the specs of the site
-`"computation"`, which act on the primitives of a traced function; `trees.perturb_tree`
-reads those of the sites `"gradient"` and `"weights"`, which act once on a pytree.
+`"computation"`, which act on the primitives of a traced function. Those of the sites
+`"gradient"` and `"weights"`, which act once on a pytree, stand in `trees`, beside
+`perturb_tree`, which reads them.
 Specs compose with `+`, and `at` picks the part that acts at one site.
 
 Every spec is hashable, so it may be a static argument of a compiled function.
@@ -210,47 +211,6 @@ class ReducedPrecision(NoiseSpec):
 
 
 @dataclass(frozen=True)
-class GradientGaussian(NoiseSpec):
-    """Add normal noise to the gradient.
-
-    The noise has norm `scale` x the norm of the gradient, in expectation of its
-    square: each component has standard deviation `scale` x RMS of the whole gradient.
-    """
-
-    site: ClassVar[Site] = "gradient"
-    scale: float
-
-    def __post_init__(self) -> None:
-        errors.positive("scale", self.scale)
-
-
-@dataclass(frozen=True)
-class BitFlip(NoiseSpec):
-    """Flip one bit of one initial weight (Summers & Dinneen, ICML 2021).
-
-    Attributes:
-        bit: which bit, 0 (the lowest of the mantissa) to 63.
-        leaf: the weight's leaf: a part of its path as `jax.tree_util.keystr` writes
-            it, matching exactly one leaf; None: drawn, each weight equally likely.
-        index: flat index of the weight in that leaf; None: drawn.
-    """
-
-    site: ClassVar[Site] = "weights"
-    bit: int = 0
-    leaf: str | None = None
-    index: int | None = None
-
-    def __post_init__(self) -> None:
-        errors.integer("bit", self.bit, 0, 63)
-        if self.leaf is not None and (not isinstance(self.leaf, str) or not self.leaf):
-            raise NoiseError(f"leaf={self.leaf!r}: expected None or part of a path")
-        if self.index is not None:
-            errors.integer("index", self.index, 0, (1 << 63) - 1)
-            if self.leaf is None:
-                raise NoiseError(f"index={self.index}, leaf=None: expected a leaf too")
-
-
-@dataclass(frozen=True)
 class Composition(NoiseSpec):
     """Several noises at once, applied in the order of `specs`.
 
@@ -289,7 +249,9 @@ def compose(*specs: NoiseSpec) -> NoiseSpec:
 def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
     """The simple specs of which `spec` consists; none for Identity."""
     if not isinstance(spec, NoiseSpec):
-        raise NoiseError(f"spec={spec!r}: expected a noise spec, such as Identity()")
+        raise NoiseError(
+            f"spec={spec!r}: expected a noise spec, such as noise.parse('ulp') gives"
+        )
     if isinstance(spec, Composition):
         return spec.specs
     return () if isinstance(spec, Identity) else (spec,)

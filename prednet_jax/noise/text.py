@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from prednet_jax.noise import rules, specs
+from prednet_jax.noise import rules, specs, trees
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.specs import NoiseSpec
 
@@ -34,8 +34,8 @@ KINDS: Mapping[str, type[NoiseSpec]] = MappingProxyType(
         "ulp": specs.UlpPerturbation,
         "gaussian": specs.Gaussian,
         "reduced_precision": specs.ReducedPrecision,
-        "gradient_gaussian": specs.GradientGaussian,
-        "bit_flip": specs.BitFlip,
+        "gradient_gaussian": trees.GradientGaussian,
+        "bit_flip": trees.BitFlip,
     }
 )
 

@@ -15,7 +15,6 @@ from jax import Array, lax
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arithmetic import random_bits
-from prednet_jax.noise.errors import NoiseError
 
 
 class Words(NamedTuple):
@@ -52,13 +51,9 @@ def first_words(key: Array, run_key: Array | None = None) -> Words:
     Raises:
         NoiseError: when one is no PRNG key.
     """
-    return Words(_words(key), _words(key if run_key is None else run_key))
-
-
-def _words(key: Array) -> Array:
-    if not hasattr(key, "dtype"):
-        raise NoiseError(f"key={key!r}: expected a PRNG key, such as jax.random.key(0)")
-    return random_bits.words(key)
+    return Words(
+        random_bits.words(key), random_bits.words(key if run_key is None else run_key)
+    )
 
 
 def path_salt(path: str) -> tuple[int, int]:

@@ -301,8 +301,13 @@ def test_every_noise_acts_on_sums_whose_operands_have_other_shapes(spec):
 
 
 def test_bad_keys_are_refused():
-    with pytest.raises(ValueError, match=r"int32 and shape \(\): expected one PRNG"):
+    with pytest.raises(ValueError, match="key of type int: expected one PRNG"):
         noise.inject(layer, ORDER)(7, X)
+    # The key forgotten: its place is taken by the first argument.
+    with pytest.raises(ValueError, match="the arguments of the function come after"):
+        noise.inject(layer, ORDER)(X)
+    with pytest.raises(ValueError, match="key of type dict"):
+        noise.digits(layer, ORDER)({"x": X})
     with pytest.raises(ValueError, match=r"uint32 \[n\]"):
         noise.inject(layer, ORDER)(KEYS, X)
 

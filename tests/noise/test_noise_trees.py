@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from prednet_jax.noise import trees
-from prednet_jax.noise.specs import BitFlip, Composition, GradientGaussian, Identity
+from prednet_jax.noise.specs import Composition, Identity
+from prednet_jax.noise.trees import BitFlip, GradientGaussian
 
 KEY = jax.random.key(4)
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -59,15 +60,41 @@ def words(key: Array) -> Array:
     Raises:
         NoiseError: when `key` is neither.
     """
+    check(key)
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.key_data(key)
-    if key.dtype != jnp.uint32 or key.ndim != 1 or key.size < 1:
-        raise NoiseError(
-            f"key of type {key.dtype} and shape {key.shape}: expected one PRNG key or "
-            "its data, uint32 [n]"
-        )
     start = jnp.array([_GOLDEN, _B], jnp.uint32)
     return fold(start, *(key[i] for i in range(key.size)))
+
+
+def check(key: Any) -> None:
+    """Refuses what is no PRNG key, such as an argument in its place.
+
+    Raises:
+        NoiseError: it is neither one typed key nor raw key data.
+    """
+    kind = getattr(key, "dtype", None)
+    if kind is None:
+        found = f"key of type {type(key).__name__}"
+    else:
+        typed = jnp.issubdtype(kind, jax.dtypes.prng_key) and key.ndim == 0
+        if typed or (kind == jnp.uint32 and key.ndim == 1 and key.size):
+            return
+        found = f"key of type {kind} and shape {key.shape}"
+    raise NoiseError(
+        f"{found}: expected one PRNG key, such as jax.random.key(0), or its data, "
+        "uint32 [n]; the arguments of the function come after it"
+    )
+
+
+def split(key: Array, count: int) -> Array:
+    """`count` keys of one, typed or raw, which is consumed.
+
+    Raises:
+        NoiseError: it is no key.
+    """
+    check(key)
+    return jax.random.split(key, count)
 
 
 def fold(state: Array, *data: int | Array) -> Array:

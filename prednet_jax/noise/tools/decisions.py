@@ -36,6 +36,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.arithmetic import random_bits
 from prednet_jax.noise.coverage import entries
 from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import evaluate, traced
@@ -142,7 +143,7 @@ def decisions(
             return dict(seen)
 
         count = _Count()
-        for one in jax.random.split(key, draws):
+        for one in random_bits.split(key, draws):
             count.add(watched(one, False), watched(one, True))
         return _report(count, steps.values(), draws)
 

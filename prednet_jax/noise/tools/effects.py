@@ -15,11 +15,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 from jax import Array
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.arithmetic import random_bits
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import traced
 from prednet_jax.noise.localize import effect_of
@@ -43,6 +43,18 @@ class Effect(NamedTuple):
     effect: float
 
 
+class Effects(tuple[Effect, ...]):
+    """Effects of several parts, in the order in which they were named."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{one.effect:.3g}  {one.part or 'all'}  (equations: {one.equations})"
+            for one in self
+        )
+
+
 def effects(
     fn: Callable,
     spec: NoiseSpec,
@@ -50,7 +62,7 @@ def effects(
     *,
     samples: int = 3,
     distance: Callable[[Any, Any], float] = l2_distance,
-) -> Callable[..., tuple[Effect, ...]]:
+) -> Callable[..., Effects]:
     """The effect of the noise of each part alone.
 
     Args:
@@ -73,7 +85,7 @@ def effects(
         raise NoiseError(f"parts={parts!r}: expected a sequence of texts")
     acting = runs.acting(spec)
 
-    def measure(key: Array, /, *args: Any, **kwargs: Any) -> tuple[Effect, ...]:
+    def measure(key: Array, /, *args: Any, **kwargs: Any) -> Effects:
         static, arrays = split_static((args, kwargs))
         closed = traced(static.call(fn), arrays).jaxpr
         steps = [s for s in plan(closed, acting).walk() if s.action.any]
@@ -85,10 +97,10 @@ def effects(
                     "of a path that coverage lists, or a named scope"
                 )
 
-        keys = jax.random.split(key, samples)
+        keys = random_bits.split(key, samples)
         paths = [step.path for step in steps]
         effect = effect_of(fn, acting, paths, (args, kwargs), keys, distance)
-        return tuple(
+        return Effects(
             Effect(part, sum(chosen), effect([i for i, c in enumerate(chosen) if c]))
             for part, chosen in members.items()
         )

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
+from prednet_jax.noise.arithmetic import random_bits
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.specs import NoiseSpec, at
@@ -106,7 +107,7 @@ def draw(
         args: of the function; each draw gets copies of its arrays.
         kwargs: of the function.
     """
-    for one in jax.random.split(key, draws):
+    for one in random_bits.split(key, draws):
         mine, named = copies(args, kwargs)
         yield jax.device_get(noisy(one, *mine, **named))
 
