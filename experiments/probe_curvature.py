@@ -55,8 +55,8 @@ flags.DEFINE_integer("steps", 40, "Lanczos steps of the first round.")
 flags.DEFINE_integer(
     "max_steps",
     None,
-    "The steps are doubled up to this number while a value still moves by 5 %. Default: "
-    "twice --steps.",
+    "The steps are doubled up to this number while a value still moves by 5 %. "
+    "Default: twice --steps.",
 )
 flags.DEFINE_integer("starts", 2, "Number of random start vectors per round.")
 flags.DEFINE_float(
