@@ -1,4 +1,4 @@
-"""What the tests of several scripts share."""
+"""Fixtures that the tests of several scripts share."""
 
 import json
 import subprocess

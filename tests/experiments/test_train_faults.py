@@ -1,4 +1,4 @@
-"""What may happen to a training: kills, signals, full disks, numbers that run away."""
+"""Faults during a training: kills, signals, full disks, divergence."""
 
 import json
 import shutil

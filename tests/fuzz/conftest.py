@@ -1,4 +1,4 @@
-"""`forked` of the scripts' tests: a command in a fork of a process that has imports."""
+"""The fixture `forked`: runs a command in a fork of a process with all imports done."""
 
 import importlib.util
 from pathlib import Path

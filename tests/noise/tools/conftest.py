@@ -1,4 +1,4 @@
-"""The small programs lie beside the tests."""
+"""Puts this folder on the path, for `small_programs`."""
 
 import sys
 from pathlib import Path
