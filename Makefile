@@ -4,16 +4,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+EXTRAS ?=
 # Tests and lint share the machine: two workers on two cores.
 WORKERS ?= 2
 # Memory in pages of 2 MiB, which the C library reads when a process starts: XLA takes
 # fresh memory for a program's temporaries at every call.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup compare chainer chainer-bisect transplant test test-default-flags soak \
-  fuzz bench docs study-again tables lint lock clean
+.PHONY: setup compare chainer chainer-bisect transplant test test-default-flags \
+  test-versions soak fuzz fuzz-coverage bench docs study-again tables lint lock clean
 
-setup: $(STAMP)
+# EXTRAS=cuda adds what JAX needs on an NVIDIA GPU, at the pinned version of JAX.
+setup: $(STAMP) $(if $(EXTRAS),$(VENV)/.extras-$(EXTRAS))
+
+$(VENV)/.extras-%: $(STAMP)
+	sed -n '/^[a-z]/s/ \\$$//p' requirements.lock > $(VENV)/constraints.txt
+	$(BIN)/python -m pip install --quiet --no-build-isolation \
+	  --constraint $(VENV)/constraints.txt --editable ".[$*]"
+	@touch $@
 
 $(STAMP): requirements.lock setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "Python %d.%d found; 3.11 or newer is needed (set PYTHON=...)" % v)'
@@ -48,12 +56,15 @@ else
 	@echo "beside PyTorch: make bench TORCH_PYTHON=/path/to/python-with-torch"
 endif
 
-# A part of the study again, beside what is published: six trainings, minutes. Fails if
-# one disagrees by more than another rounding makes.
+# A part of the study again, beside what is published: six trainings of part A and one
+# seed of part C, a quarter of an hour. Fails if one disagrees by more than another
+# rounding makes.
 study-again: setup
-	$(BIN)/python experiments/symmetric_start.py --workdir=runs/study-again \
+	$(BIN)/python experiments/symmetric_start.py --workdir=runs/study-again/A \
 	  --arms=float32,shared,tile --deltas=0 --seeds=8100 \
-	  --compare_with=results/study/A/runs.csv $(ARGS)
+	  --compare_with=results/study/A/runs.csv
+	$(BIN)/python experiments/study.py --part=C --seeds=8300 \
+	  --workdir=runs/study-again --compare_with=results/study
 
 # The site, docs/_build/html/index.html; warnings are errors.
 docs: setup $(VENV)/.docs
@@ -87,12 +98,29 @@ test-default-flags: setup
 soak: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
 
+# Wheel and source distribution under Python 3.11 to 3.13, where found, without extras and
+# with each; then the numerical tests on the newest. Environments of its own, .venv-*.
+test-versions: setup
+	$(BIN)/python tools/versions.py --tests $(ARGS)
+
 # Broken files, texts and flags by the hundred thousand in one process, then whole
 # commands. FUZZ: thousands of inputs; COMMANDS: commands.
 FUZZ ?= 100
 COMMANDS ?= 200
 fuzz: setup
 	FUZZ=$(FUZZ) FUZZ_COMMANDS=$(COMMANDS) $(BIN)/python -m pytest tests/fuzz $(ARGS)
+
+# The same properties led by the coverage they reach, with atheris beside .venv. For a
+# machine that is free at night. SECONDS: for each property.
+SECONDS ?= 300
+fuzz-coverage: setup .venv-fuzz/.installed
+	PYTHONPATH=$(CURDIR)/.venv-fuzz $(BIN)/python tests/fuzz/coverage_guided.py \
+	  --seconds=$(SECONDS) $(ARGS)
+
+.venv-fuzz/.installed: tests/fuzz/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .venv-fuzz \
+	  --requirement $<
+	@touch $@
 
 # Renews the pinned versions (needs `uv` on the path).
 lock:

@@ -6,7 +6,7 @@ XLA fixes its number of threads per process, so each number has a process.
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ def run(
     config: PredNetConfig,
     command: Sequence[str],
     workdir: Path,
+    provenance: Mapping[str, Any],
     *,
     window: int,
     precision: str,
@@ -33,9 +34,10 @@ def run(
         command: interpreter, benchmark.py, and all flags except suite, threads and
             profile.
         workdir: where to write.
-        window: the window of `command`, for the record.
-        precision: the precision of `command`, for the record.
-        profile: directory for one folder of traces per process; None: no traces.
+        provenance: command, flags, versions and commit, for the record.
+        window: as in `command`, for the record, and so `precision`.
+        precision: float32 or float64.
+        profile: directory for a folder of traces per process, or None.
 
     Raises:
         RuntimeError: a process failed; the message has its command.
@@ -59,6 +61,7 @@ def run(
         rows += [{"threads": threads} | row for row in found["rows"]]
     result = {
         "suite": "backends",
+        **provenance,
         "rows": rows,
         "replicas": child("replicas", available)["rows"],
         "device": found["device"],

@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks import workload
 from prednet_jax import device, process
 from prednet_jax.config import PredNetConfig
-from prednet_jax.training import loop, replicas
+from prednet_jax.training import replicas
 from prednet_jax.training.layout import (
     BY_REPLICA,
     BY_STREAM,
@@ -16,6 +16,7 @@ from prednet_jax.training.layout import (
     most_devices,
     place_tree,
 )
+from prednet_jax.training.trainer import Trainer
 from prednet_jax.training.truncated import Method
 
 
@@ -86,14 +87,12 @@ def run(
 
 def _single(subject: workload.Training, window: int) -> workload.Program:
     """A run without replicas, after its first update."""
-    update = loop.compile_update(
-        subject.config, subject.optimizer, Method(), subject.noise
-    )
-    chunk = jax.device_put(workload.random_frames(subject.config, 1, window + 1))
+    trainer = Trainer(subject.config, subject.optimizer, noise=subject.noise)
+    frames = jax.device_put(workload.random_frames(subject.config, window + 1, 1))
     state = jax.tree.map(lambda x: jax.numpy.array(x, copy=True), subject.state)
 
     def advance(state: Any) -> Any:
-        return update(state, chunk, np.int32(0), np.bool_(False), subject.key)[0]
+        return trainer.step(state, frames, False, subject.key)[0]
 
     return advance, jax.block_until_ready(advance(state))
 

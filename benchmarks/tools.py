@@ -1,4 +1,4 @@
-"""The suite `tools`: the cost of `noise.digits`, `tolerance` and `explain`.
+"""The suite `tools` of benchmark.py: what the tools of `noise` cost.
 
 They are applied to the training steps of the suite `foreign`: a small transformer, a
 residual CNN and an MLP.
@@ -17,23 +17,28 @@ from prednet_jax import noise
 from prednet_jax.errors import one_of
 
 SPEC = "reduction_order+stochastic_rounding"
+SEARCHED = "reduction_order"
 
 
-def run(config: object, *, networks: list[str], repeats: int) -> dict[str, Any]:
+def run(
+    config: object, *, networks: list[str], repeats: int, searches: bool
+) -> dict[str, Any]:
     """Times the tools against the plain training step of each network.
 
     Args:
         config: a PredNet, as all suites get it; not used.
         networks: some of `foreign.NAMES`.
-        repeats: runs of the compiled plain step, of which the median is taken.
+        repeats: runs of the compiled plain step, of which the median counts.
+        searches: measure those that switch single equations on and off (localize,
+            effects, worst_case, decisions), under `SEARCHED`, instead of digits,
+            tolerance and explain under `SPEC`.
 
     Returns:
-        A JSON object; `rows` has one entry per network and tool. `first` is the wall
-        time of a tool's first call over the time to trace, compile and run the plain
-        step once. `again` is that of a second call over one run of the compiled step
-        (None for explain, which compiles at every call). `first_processor` and
-        `again_processor` are the same ratios of processor time, on which other load of
-        the machine has less effect.
+        `rows`, one per network and tool. `first` is the wall time of a tool's first
+        call over that of tracing, compiling and running the plain step once; `again`
+        that of a second call over one run of the compiled step (None for those
+        that compile at every call). `first_processor` and
+        `again_processor` compare processor time, which a busy machine disturbs less.
 
     Raises:
         UserError: a network is unknown.
@@ -42,17 +47,17 @@ def run(config: object, *, networks: list[str], repeats: int) -> dict[str, Any]:
     for name in networks:
         one_of("networks", name, foreign.NAMES)
     jax.config.update("jax_enable_compilation_cache", False)
-    rows = [row for name in networks for row in _network(name, repeats)]
+    rows = [row for name in networks for row in _network(name, repeats, searches)]
     return {
         "suite": "tools",
-        "noise": SPEC,
+        "noise": SEARCHED if searches else SPEC,
         "xla_flags": os.environ.get("XLA_FLAGS"),
         "load": os.getloadavg()[0] / (os.cpu_count() or 1),
         "rows": rows,
     }
 
 
-def _network(name: str, repeats: int) -> list[dict[str, Any]]:
+def _network(name: str, repeats: int, searches: bool) -> list[dict[str, Any]]:
     """The rows of one network."""
     step, (key, *arguments) = foreign.training_step(name)
     # The first compilation has extra costs.
@@ -67,17 +72,10 @@ def _network(name: str, repeats: int) -> list[dict[str, Any]]:
         axis=0,
     )
     result = plain(*arguments)
-    spec = noise.parse(SPEC)
-    tools: dict[str, Callable] = {
-        "digits": noise.digits(step, spec),
-        "tolerance": noise.tolerance(step, spec),
-        "explain": noise.explain(step, result, result),
-    }
     rows = []
-    for tool, measure in tools.items():
+    for tool, measure in (_searches if searches else _measures)(step, result).items():
         first = _timed(lambda m=measure: m(key, *arguments)) / compiling
-        # explain compiles at every call, so a second call takes as long as the first.
-        once = tool == "explain"
+        once = tool in COMPILE_AGAIN
         again = None if once else _timed(lambda m=measure: m(key, *arguments)) / running
         row = {
             "network": name,
@@ -95,6 +93,35 @@ def _network(name: str, repeats: int) -> list[dict[str, Any]]:
         )
         rows.append(row)
     return rows
+
+
+COMPILE_AGAIN = ("explain", "localize", "effects", "worst_case", "decisions")
+
+
+def _measures(step: Callable, result: Any) -> dict[str, Callable]:
+    """The tools that ask how large noise is."""
+    spec = noise.parse(SPEC)
+    return {
+        "digits": noise.digits(step, spec),
+        "tolerance": noise.tolerance(step, spec),
+        "explain": noise.explain(step, result, result),
+    }
+
+
+def _searches(step: Callable, result: Any) -> dict[str, Callable]:
+    """The tools that ask where it comes from, and what it decides."""
+    del result
+    spec = noise.parse(SEARCHED)
+
+    def loss(*arguments: Any) -> jax.Array:
+        return step(*arguments)[2]
+
+    return {
+        "localize": noise.localize(step, spec),
+        "effects": noise.effects(step, spec, [""]),
+        "worst_case": noise.worst_case(loss, spec),
+        "decisions": noise.decisions(step, spec),
+    }
 
 
 def _timed(call: Callable[[], Any]) -> np.ndarray:

@@ -16,12 +16,20 @@ extensions = [
 exclude_patterns = ["_build"]
 html_theme = "sphinx_book_theme"
 html_title = "prednet_jax"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+# A block without a language is a command or its output.
+highlight_language = "none"
 html_theme_options = {"show_toc_level": 2, "use_download_button": False}
-# Links to headings; tables and figures are made by `make tables`, not by notebooks.
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath", "colon_fence"]
-nb_execution_mode = "off"
+# Notebooks run anew, in a folder of their own; an error in one is an error of the site.
+# Tables and figures are made by `make tables`, not by notebooks.
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_type_aliases = {"NoiseSpec": "NoiseSpec"}

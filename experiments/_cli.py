@@ -16,6 +16,8 @@ from typing import Any
 
 from absl import app, flags, logging
 
+from prednet_jax.errors import missing_extra
+
 FLAGS = flags.FLAGS
 
 
@@ -23,6 +25,21 @@ def run(main: Callable[[list[str]], None]) -> None:
     """Runs a script's main."""
     logging.set_verbosity(logging.WARNING)
     app.run(_guarded(main), flags_parser=_parse)
+
+
+def _import_failed(kind: type, error: BaseException, trace: Any) -> None:
+    """Ends a script whose own imports lack a package of an extra."""
+    said = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+    if said is None:
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(f"{_program()}: {said}", file=sys.stderr, flush=True)
+    # Python would end with status 1 after this hook.
+    os._exit(2)
+
+
+# Scripts import this module first.
+sys.excepthook = _import_failed
 
 
 def _guarded(main: Callable) -> Callable:
@@ -33,13 +50,19 @@ def _guarded(main: Callable) -> Callable:
         # The noise library stands alone and has an error of its own.
         mendable = (UserError, getattr(noise, "NoiseError", UserError))
         try:
-            if "workdir" in FLAGS and FLAGS.workdir:
-                _check_workdir(FLAGS.workdir)
+            for name in ("workdir", "profile"):
+                if name in FLAGS and FLAGS[name].value:
+                    _check_folder(name, FLAGS[name].value)
             main(argv)
         except mendable as error:
             fail(error)
         except RunError as error:
             fail(error, status=1)
+        except ModuleNotFoundError as error:
+            said = missing_extra(error)
+            if said is None:
+                raise
+            fail(said)
         except (MemoryError, OSError, RuntimeError) as error:
             used_up = _used_up(error)
             if used_up is None:
@@ -109,13 +132,13 @@ def _used_up(error: Exception) -> str | None:
     return None
 
 
-def _check_workdir(path: str) -> None:
-    """Refuses a --workdir that cannot be written, before anything is measured."""
+def _check_folder(name: str, path: str) -> None:
+    """Refuses a directory that cannot be written, before anything is measured."""
     folder = Path(path).absolute()
     nearest = next(p for p in (folder, *folder.parents) if p.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         fail(
-            f"--workdir={path}: {nearest} is no directory that can be written; "
+            f"--{name}={path}: {nearest} is no directory that can be written; "
             "expected one, or a path below one"
         )
 

@@ -62,7 +62,8 @@ def define_data_flags() -> None:
         None,
         "walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a folder of "
         "images, a text list of images or of such lists, a video, an .npz with "
-        "`frames` uint8 [T, H, W, C]. "
+        "`frames` uint8 [T, H, W, C], or what prepare_data.py made (FOLDER:test for "
+        "another split than train). "
         "Default: walk, or digits for the autoencoder.",
     )
     flags.DEFINE_enum("crop", "center", data.CROPS, "How frames are brought to size.")
@@ -71,10 +72,13 @@ def define_data_flags() -> None:
         ["0", "0"],
         "Columns right, rows down, from the centre of the crop.",
     )
+    define_outside_flag()
+
+
+def define_outside_flag() -> None:
+    """Declares --allow_outside."""
     flags.DEFINE_bool(
-        "allow_outside",
-        False,
-        "Let a text list name files outside its own folder.",
+        "allow_outside", False, "Let a text list name files outside its own folder."
     )
 
 

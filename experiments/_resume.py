@@ -40,8 +40,10 @@ def read_flags(workdir: Path, names: list[str]) -> None:
         recorded = dict(manifests[0]["flags"])
         # A seed may be ahead of another, where one was interrupted.
         recorded["updates"] = max(int(found["updates"]) for found in manifests)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise UserError(f"{paths[0]}: not the manifest of a run of train.py") from None
+    if not FLAGS["model"].present:
+        tasks.check_recorded(recorded.get("model", "prednet"))
     # What other flags mean depends on the model.
     for name in sorted(names, key=lambda name: name != "model"):
         if name in recorded and name not in _OF_COMMAND:
@@ -51,7 +53,7 @@ def read_flags(workdir: Path, names: list[str]) -> None:
 def _set(name: str, value: Any, path: Path) -> None:
     flag = FLAGS[name]
     if not flag.present:
-        flag.value = _parsed(flag, value, path)
+        flag.value = parsed(flag, value, path)
     elif not _agrees(name, flag.value, value):
         more = ", or more" if name == "updates" else ""
         raise UserError(
@@ -87,12 +89,17 @@ def _meaning(name: str, value: Any) -> Any:
     return value
 
 
-def _parsed(flag: flags.Flag, value: Any, path: Path) -> Any:
-    """A value of a manifest as the flag would have it."""
-    if value is None or isinstance(value, list):
+def parsed(flag: flags.Flag, value: Any, path: Path) -> Any:
+    """A value of a manifest as the flag would have it.
+
+    Raises:
+        UserError: it is none that the flag takes.
+    """
+    if value is None:
         return value
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     try:
-        return flag.parser.parse(value if isinstance(value, str) else str(value))
+        return flag.parser.parse(text)
     except (TypeError, ValueError) as error:
         raise UserError(f"{path}: flag {flag.name}: {error}") from None
 

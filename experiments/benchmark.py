@@ -11,7 +11,8 @@ backends  latency and throughput of training and inference by batch size and thr
           per number of threads
 cases     what one process of `backends` measures
 foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
-tools     noise.digits, tolerance and explain on the same three networks, likewise
+tools     what the tools of noise cost on the same three, likewise
+accuracy  how often these tools are right: no times; a quarter of an hour
 all       step, conv and noise at sizes that take a few minutes
 
 Ratios within one run are similar on other machines; seconds are not.
@@ -31,7 +32,8 @@ from prednet_jax.errors import UserError, whole
 
 FLAGS = flags.FLAGS
 SUITES = (
-    "step", "conv", "noise", "replicas", "backends", "cases", "foreign", "tools", "all"
+    "step", "conv", "noise", "replicas", "backends", "cases", "foreign", "tools",
+    "accuracy", "all",
 )  # fmt: skip
 # By default every suite takes minutes; flags select the published size.
 _flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
@@ -58,6 +60,11 @@ flags.DEFINE_bool(
     "Run the suites `foreign` and `tools` under the XLA flags that all other scripts "
     "set.",
 )
+flags.DEFINE_bool(
+    "searches",
+    False,
+    "Suite `tools`: localize, effects, worst_case and decisions instead.",
+)
 flags.DEFINE_bool("inference", False, "Suite `step`: predict only, no training.")
 flags.DEFINE_bool("cache", False, "Use the persistent compilation cache.")
 flags.DEFINE_string(
@@ -78,8 +85,8 @@ flags.DEFINE_string(
 def main(argv: list[str]) -> None:
     """Checks, measures, prints."""
     del argv
-    # Users of these suites' tools run under XLA's default flags, so the suites do too.
-    if FLAGS.suite not in ("foreign", "tools") or FLAGS.tuned:
+    # These measure what all other programs see: XLA's default flags.
+    if FLAGS.suite not in ("foreign", "tools", "accuracy") or FLAGS.tuned:
         process.prepare(threads=FLAGS.threads, cache=FLAGS.cache)
     elif FLAGS.threads:
         process.limit_threads(FLAGS.threads)
@@ -105,7 +112,7 @@ def _measure(suite: str) -> dict:
     positional: dict[str, tuple] = {
         "replicas": (_counts("replica_counts"),),
         "cases": (_counts("batches"),),
-        "backends": (_command(config), Path(FLAGS.workdir)),
+        "backends": (_command(config), Path(FLAGS.workdir), _cli.provenance()),
     }
     named = {
         "step": "window batch repeats noise precision inference profile",
@@ -115,7 +122,8 @@ def _measure(suite: str) -> dict:
         "cases": "window repeats precision profile",
         "backends": "window precision profile",
         "foreign": "networks noise repeats",
-        "tools": "networks repeats",
+        "tools": "networks repeats searches",
+        "accuracy": "",
     }
     root = str(Path(__file__).resolve().parent.parent)
     if root not in sys.path:

@@ -34,6 +34,8 @@ from prednet_jax.config import PredNetConfig
 from prednet_jax.studies import symmetric_runs
 
 FLAGS = flags.FLAGS
+# Records of speed, saddles and curvature that the page shows too.
+PUBLISHED = Path(__file__).resolve().parent.parent / "results" / "published"
 flags.DEFINE_list(
     "models",
     list(tasks.NAMED),
@@ -72,6 +74,8 @@ flags.DEFINE_string(
     "Images of networks that are trained on one per update; default: each one's own, "
     "digits for the autoencoder.",
 )
+_flags.define_outside_flag()
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_integer("window", 10, "Transitions per update.")
 flags.DEFINE_integer("updates", 400, "Updates of networks that see windows.")
 flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
@@ -132,6 +136,7 @@ def make_design() -> comparison.Design:
                 "first_seed",
                 "data",
                 "images",
+                "allow_outside",
                 "window",
                 "updates",
                 "image_updates",
@@ -203,7 +208,7 @@ def positive_controls() -> dict:
 def publish(root: Path, verdict: dict) -> None:
     """Writes the verdict and the report, prints the table."""
     records.write_json(root / "verdict.json", verdict)
-    page = report.build(root)
+    page = report.build(root, PUBLISHED)
     print()
     print(report.text_table(verdict))
     print(

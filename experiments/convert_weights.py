@@ -45,7 +45,12 @@ def main(argv: list[str]) -> None:
         )
     process.prepare(threads=1)
     config, params = read(Path(FLAGS.input))
-    save(output, config, params)
+    try:
+        save(output, config, params)
+    except UserError as error:
+        raise UserError(
+            f"--output={output}: {error}, which such a file holds"
+        ) from None
     print(f"{output}: {config.variant}, channels {config.channels}")
 
 

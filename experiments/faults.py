@@ -1,11 +1,14 @@
 """Tries what may happen to a training, as the tests do, and records what did happen.
 
-    python experiments/faults.py              (minutes)
-    python experiments/faults.py --slow       (with kills at random moments: longer)
+    python experiments/faults.py --of=training            (minutes)
+    python experiments/faults.py --of=training --slow     (as published; longer)
+    python experiments/faults.py --of=sweeps --slow
 
-Each fault is a test; what was asked of the program is its first line. Writes one JSON
-record, of which `report.reliability` makes a table. Ends with status 1 if a fault was
-not met as it should be.
+A fault is a test with the mark `fault`: what happened, and what was done. What must
+hold is its docstring. Writes a JSON record with each case of each test, of which
+`experiments/tables.py` makes the tables of docs/reliability.md. With --tests or --only
+the cases that are run again take the place of what the record has of them, so that a
+long run can be made in pieces. Ends with status 1 if something did not hold.
 """
 
 import inspect
@@ -20,14 +23,28 @@ from prednet_jax import device, records
 
 FLAGS = flags.FLAGS
 ROOT = Path(__file__).resolve().parent.parent
-FILES = (
-    "tests/experiments/test_train_resume.py",
-    "tests/experiments/test_train_faults.py",
-    "tests/training/test_checkpoints.py",
-    "tests/training/test_guards.py",
-    "tests/test_locks.py",
-)
-flags.DEFINE_list("tests", FILES, "Files of tests, one table after the other.")
+# In the order of the tables.
+FILES = {
+    "training": (
+        "tests/experiments/test_train_kills.py",
+        "tests/experiments/test_train_resume.py",
+        "tests/experiments/test_train_faults.py",
+        "tests/training/test_checkpoints.py",
+        "tests/training/test_guards.py",
+        "tests/test_locks.py",
+        "tests/files/test_big_inputs.py",
+    ),
+    "sweeps": (
+        "tests/comparison/test_execution.py",
+        "tests/comparison/test_receipts.py",
+        "tests/experiments/test_compare_backends.py",
+        "tests/comparison/test_on_ray.py",
+        "tests/experiments/test_sweep.py",
+    ),
+}
+flags.DEFINE_enum("of", "training", list(FILES), "What happens to what.")
+flags.DEFINE_list("tests", None, "Files of tests; default: those of --of.")
+flags.DEFINE_string("only", None, "Cases whose name fits, as `pytest -k` reads it.")
 flags.DEFINE_bool("slow", False, "Also those that `make soak` runs.")
 flags.DEFINE_string(
     "output", str(ROOT / "results" / "published" / "reliability.json"), "The record."
@@ -35,7 +52,7 @@ flags.DEFINE_string(
 
 
 class Collector:
-    """A pytest plugin: what each test says of itself, and how its cases ended."""
+    """A pytest plugin: each fault, what must hold, and how its cases ended."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, Any]] = {}
@@ -43,27 +60,36 @@ class Collector:
     def pytest_collection_modifyitems(self, items: list) -> None:
         """Makes a row for each test function."""
         for item in items:
-            said = inspect.getdoc(item.function) or ""
-            self.rows.setdefault(
-                _function(item.nodeid),
-                {
-                    "test": _function(item.nodeid),
-                    "asked": " ".join(said.split("\n\n")[0].split()),
-                    "slow": item.get_closest_marker("slow") is not None,
-                    "passed": 0,
-                    "failed": 0,
-                    "skipped": 0,
-                },
-            )
+            mark = item.get_closest_marker("fault")
+            if mark is not None:
+                fault, done = mark.args
+                said = inspect.getdoc(item.function) or ""
+                holds = " ".join(said.split("\n\n")[0].split())
+                row = {"fault": fault, "done": done, "holds": holds, "cases": {}}
+                self.rows.setdefault(_function(item.nodeid), row)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Counts a case: as called, or where its set-up ended it."""
+        """Writes down a case: as called, or where its set-up or clean-up ended it."""
+        cases = self.rows[_function(report.nodeid)]["cases"]
+        case = cases.setdefault(report.nodeid, {"seconds": 0.0})
+        case["seconds"] = round(case["seconds"] + report.duration, 1)
         if report.when == "call" or not report.passed:
-            self.rows[_function(report.nodeid)][report.outcome] += 1
+            case["outcome"] = report.outcome
+        if report.when == "call" and report.user_properties:
+            case["seen"] = dict(report.user_properties)
 
 
 def _function(node: str) -> str:
     return node.split("[")[0]
+
+
+def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Rows by test: those of before, with the cases that have been run since."""
+    found = dict(before)
+    for test, row in now.items():
+        old = before.get(test, {}).get("cases", {})
+        found[test] = row | {"cases": old | row["cases"]}
+    return found
 
 
 def main(argv: list[str]) -> None:
@@ -72,19 +98,40 @@ def main(argv: list[str]) -> None:
     import pytest
 
     collector = Collector()
-    chosen = [] if FLAGS.slow else ["-m", "not slow"]
     # The tests import each other's helpers from the root.
     sys.path.insert(0, str(ROOT))
-    places = [str(ROOT / name) for name in FLAGS.tests]
-    pytest.main([*places, *chosen, "-q", f"--rootdir={ROOT}"], plugins=[collector])
-    ran = [
-        r for r in collector.rows.values() if r["passed"] + r["failed"] + r["skipped"]
+    places = [str(ROOT / name) for name in FLAGS.tests or FILES[FLAGS.of]]
+    # The package is imported already, by this script.
+    quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+    chosen = "fault" if FLAGS.slow else "fault and not slow"
+    options = ["-q", f"--rootdir={ROOT}", "-W", quiet, "-m", chosen]
+    options += ["-k", FLAGS.only] if FLAGS.only else []
+    status = pytest.main([*places, *options], plugins=[collector])
+    from_here = {"commit": records.git_commit(ROOT), "device": device.description()}
+    now = {}
+    for test, row in collector.rows.items():
+        cases = {name: case | from_here for name, case in row["cases"].items()}
+        if cases:
+            now[test] = row | {"cases": cases}
+    write(now)
+    outcomes = [
+        case["outcome"] for row in now.values() for case in row["cases"].values()
     ]
-    record = _cli.provenance() | {"device": device.description(), "rows": ran}
-    records.write_json(FLAGS.output, record)
-    failed = [row["test"] for row in ran if row["failed"]]
-    print(f"{FLAGS.output}: {len(ran)} faults, {len(failed)} not met as they should be")
-    raise SystemExit(1 if failed or not ran else 0)
+    failed = outcomes.count("failed")
+    print(f"{FLAGS.output}: {len(outcomes)} cases, {failed} not met as they should be")
+    raise SystemExit(1 if status else 0)
+
+
+def write(now: dict[str, Any]) -> None:
+    """Writes what was tried, in the order of the files, beside what is not of it."""
+    path = Path(FLAGS.output)
+    record = records.read_json(path) if path.exists() else {}
+    before = record.get(FLAGS.of, {}) if FLAGS.tests or FLAGS.only else {}
+    rows = merged(before, now)
+    order = [*(FLAGS.tests or ()), *FILES[FLAGS.of]]
+    names = sorted(rows, key=lambda test: order.index(test.split("::")[0]))
+    record[FLAGS.of] = {test: rows[test] for test in names}
+    records.write_json(path, {of: record[of] for of in FILES if of in record})
 
 
 if __name__ == "__main__":

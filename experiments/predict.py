@@ -11,7 +11,9 @@ Protocol: one sequence from the zero state; frame 0, which nothing could predict
 scored; from --extrapolate_from on the network sees its own predictions. Prints MSE,
 MAE, PSNR and SSIM of each frame beside copying the last frame seen, and writes into
 --workdir: scores.csv (a row per frame), scores.json (means over observed and over
-extrapolated frames), predictions.npz, predictions.png and predictions.gif.
+extrapolated frames), predictions.npz, and pictures: predictions.png, .gif and .mp4.
+--layers=E0,R1 adds layers.npz, those inner maps at each frame, and layers.png, the mean
+over their channels.
 """
 
 import csv
@@ -21,16 +23,17 @@ from typing import Any
 
 import _cli
 import _flags
-import jax
+import _resume
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from prednet_jax import data, evaluation, predict, process, records, weights
+from prednet_jax import data, evaluation, process, records, weights
 from prednet_jax.errors import UserError
-from prednet_jax.objectives import Method
+from prednet_jax.models import prednet, sequences
 from prednet_jax.report import strips
-from prednet_jax.training import loop, runs, truncated
+from prednet_jax.training import loop, truncated
+from prednet_jax.training.trainer import Trainer
 
 FLAGS = flags.FLAGS
 _flags.define_model_flags(channels="3,12,24", height=48, width=64)
@@ -41,6 +44,11 @@ flags.DEFINE_integer("start", 0, "First frame of the sequence.")
 flags.DEFINE_integer("frames", 20, "Frames to show, >= 2.")
 flags.DEFINE_integer(
     "extrapolate_from", None, "From this frame on the network sees its own predictions."
+)
+flags.DEFINE_list(
+    "layers",
+    [],
+    "Inner maps to keep: R, A, Ahat or E and the number of a layer, such as E0,R1.",
 )
 flags.DEFINE_integer("seed", 0, "Seed of generated frames.")
 flags.DEFINE_integer("updates", 60, "Updates of the small network without --weights.")
@@ -61,6 +69,11 @@ def main(argv: list[str]) -> None:
             f"to {FLAGS.frames - 1}"
         )
     task, params = network()
+    for name in FLAGS.layers:
+        try:
+            prednet.place_of_map(task.config, name)
+        except UserError as error:
+            raise UserError(f"--layers={','.join(FLAGS.layers)}: {error}") from None
     source = _flags.open_source(task, FLAGS.seed)
     if FLAGS.start + FLAGS.frames > source.length:
         raise UserError(
@@ -69,10 +82,10 @@ def main(argv: list[str]) -> None:
         )
     shown = source.read(FLAGS.start, FLAGS.start + FLAGS.frames)
     frames = truncated.to_pixels(jnp.asarray(shown), jnp.float32)
-    run = jax.jit(
-        lambda p, x: predict(p, task.config, x[:, None], extrapolate_from=k)[0][:, 0]
+    truth = np.asarray(frames)
+    predictions, maps = sequences.predict_sequence(
+        params, task.config, truth, extrapolate_from=k, maps=FLAGS.layers
     )
-    predictions, truth = np.asarray(run(params, frames)), np.asarray(frames)
     copied = evaluation.last_seen(truth, k)
     rows = evaluation.table(
         evaluation.score(truth, predictions), evaluation.score(truth, copied), k
@@ -80,24 +93,24 @@ def main(argv: list[str]) -> None:
     folder = Path(FLAGS.workdir)
     folder.mkdir(parents=True, exist_ok=True)
     save(folder, {"true": truth, "prediction": predictions, "last frame": copied}, rows)
+    save_layers(folder, maps)
     say(rows)
-    print(f"{folder}: scores.csv, scores.json, predictions.npz, .png, .gif")
+    kept = "scores.csv, scores.json, predictions.npz, .png, .gif, .mp4"
+    print(f"{folder}: {kept}{', layers.npz, .png' if maps else ''}")
 
 
 def network() -> tuple:
     """The network and its weights: loaded, or trained here.
 
     Raises:
-        UserError: the weights are of another network than PredNet.
+        UserError: the weights are of another network than PredNet, or of another one
+            than the flags say.
     """
     if FLAGS.weights:
         folder = Path(FLAGS.weights)
-        found: tuple[Any, Any]
+        found = _flags.initial_weights(FLAGS.weights)
         if folder.is_dir() and not weights.is_orbax(folder):
-            found = runs.saved_weights(folder)
-            inherit(records.read_json(folder / records.MANIFEST)["flags"])
-        else:
-            found = _flags.load_weights(FLAGS.weights)
+            inherit(folder / records.MANIFEST)
         if found[0].name != "prednet":
             raise UserError(f"--weights={folder}: of {found[0].name}; expected prednet")
         return found
@@ -109,23 +122,28 @@ def network() -> tuple:
         "walk", height=task.frame[0], width=task.frame[1], seed=FLAGS.seed + 1
     )
     schedule = loop.frame_schedule(task, source, window=10, updates=FLAGS.updates)
-    optimizer = task.optimizer(FLAGS.updates)
-    update = loop.compile_update(task, optimizer, Method(), None)
-    params = loop.initial_params(task, FLAGS.seed)
-    state = truncated.initial_train_state(task, params, optimizer)
+    trainer = Trainer(task, task.optimizer(FLAGS.updates))
+    state = trainer.init(loop.initial_params(task, FLAGS.seed))
     print(f"no --weights: training a small one, {FLAGS.updates} updates", flush=True)
     end = state
-    steps = loop.train(update, state, source, schedule, seed=FLAGS.seed)
+    steps = loop.train(trainer, state, source, schedule, seed=FLAGS.seed)
     for end, _ in steps:  # noqa: B007 (the last state is used)
         pass
     return task, end.params
 
 
-def inherit(of_run: dict[str, Any]) -> None:
-    """Takes the frames of a run, and how they are cut, where no flag says otherwise."""
+def inherit(manifest: Path) -> None:
+    """Takes the frames of a run, and how they are cut, where no flag says otherwise.
+
+    Raises:
+        UserError: the manifest has no flags, or other values than they take.
+    """
+    of_run = records.read_json(manifest).get("flags")
+    if not isinstance(of_run, dict):
+        raise UserError(f"{manifest}: not the manifest of a run of train.py")
     for name in _OF_THE_DATA:
         if not FLAGS[name].present and of_run.get(name) is not None:
-            setattr(FLAGS, name, of_run[name])
+            setattr(FLAGS, name, _resume.parsed(FLAGS[name], of_run[name], manifest))
 
 
 def say(rows: list[dict[str, Any]]) -> None:
@@ -164,7 +182,25 @@ def save(
     records.write_json(folder / "scores.json", about)
     records.write_bytes(folder / "predictions.npz", arrays.getvalue())
     records.write_bytes(folder / "predictions.png", strips.strip(pictures, k))
-    records.write_bytes(folder / "predictions.gif", strips.film(pictures, k))
+    film = strips.film(pictures, k)
+    records.write_bytes(folder / "predictions.gif", strips.gif(film))
+    records.write_bytes(folder / "predictions.mp4", strips.mp4(film))
+
+
+def save_layers(folder: Path, maps: dict[str, np.ndarray]) -> None:
+    """Writes inner maps, and a strip of their mean over channels, each in its range."""
+    if not maps:
+        return
+    arrays = io.BytesIO()
+    np.savez_compressed(arrays, **maps)  # type: ignore[arg-type]
+    records.write_bytes(folder / "layers.npz", arrays.getvalue())
+    means = {name: map_.mean(axis=-1, keepdims=True) for name, map_ in maps.items()}
+    shown = {
+        name: (mean - mean.min()) / max(np.ptp(mean), 1e-12)
+        for name, mean in means.items()
+    }
+    picture = strips.strip(shown, FLAGS.extrapolate_from)
+    records.write_bytes(folder / "layers.png", picture)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@
   .venv/bin/python experiments/report.py --directory=results/published
 
 Reads verdict.json and the runs beside it; trains nothing. Without --directory it takes
-results/compare, or results/published where nothing was compared yet.
+results/compare, or results/published where nothing was compared yet. Speed, saddles and
+curvature are shown from backends.json, saddle_escape.json and probe_curvature.json, in
+the directory itself or else in results/published.
 """
 
 from pathlib import Path
@@ -30,7 +32,7 @@ def main(argv: list[str]) -> None:
     """Finds the records, writes the report, prints the table and the page's path."""
     del argv
     directory = _directory(FLAGS.directory)
-    path = report.build(directory)
+    path = report.build(directory, PLACES[1])
     print(report.text_table(records.read_json(directory / report.VERDICT)))
     print(f"\n{path}")
 

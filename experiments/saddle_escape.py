@@ -14,7 +14,6 @@ Writes saddle_escape.json, saddle_escape.csv (every group with its p-values),
 survival_<optimiser>.png and predicted.png to --workdir.
 """
 
-import sys
 import textwrap
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from prednet_jax.errors import UserError
 from prednet_jax.studies import saddle_escape as escape
 from prednet_jax.studies import saddle_escape_tables as escape_tables
 from prednet_jax.studies.saddle_escape_findings import findings
-from prednet_jax.training.observe import progress
+from prednet_jax.training.observe import Progress
 
 FLAGS = flags.FLAGS
 OPTIMIZERS, PRECISIONS = escape.OPTIMIZERS, process.PRECISIONS
@@ -68,13 +67,8 @@ def main(argv: list[str]) -> None:
     process.prepare(cache=True)
     functions, noises = check_flags()
     groups = []
-    bar = progress(
-        "programs",
-        len(functions) * len(FLAGS.precision) * len(noises),
-        0,
-        sys.stderr.isatty(),
-        unit="program",
-    )
+    total = len(functions) * len(FLAGS.precision) * len(noises)
+    bar = Progress("programs", total, unit="program")
     for function in functions:
         for precision in FLAGS.precision:
             for text, spec in noises.items():

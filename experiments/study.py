@@ -6,6 +6,11 @@ writes results/study/C/seed_N.csv (curves) and seed_N.json (endpoints, distances
 fingerprints) for each seed of the part. Seeds whose records are there are not run
 again: after an interruption the same command goes on. Several processes share the work
 by --shard=0/2 and --shard=1/2. docs/study/plan.md says what is run and why.
+
+    python experiments/study.py --part=C --seeds=8300 --workdir=runs/again \
+      --compare_with=results/study
+
+makes one seed again and says whether it agrees with the published one; status 1 if not.
 """
 
 import re
@@ -17,13 +22,24 @@ import _flags
 from absl import flags
 
 from prednet_jax import device, errors, process, provenance
-from prednet_jax.studies import follow, parts, seed_records
+from prednet_jax.studies import (
+    follow,
+    judgement,
+    parts,
+    seed_agreement,
+    seed_records,
+)
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("part", None, "B, C, C-digits, D or E.", required=True)
 flags.DEFINE_string("workdir", "results/study", "Where to write.")
 flags.DEFINE_string("shard", "0/1", "I/N: every Nth seed, from the Ith.")
 flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
+flags.DEFINE_string(
+    "compare_with",
+    None,
+    "Published records. After the runs: whether each agrees with them.",
+)
 flags.DEFINE_bool("list", False, "Say which seeds are left, and end.")
 
 
@@ -55,6 +71,23 @@ def main(argv: list[str]) -> None:
         follow.follow_seed(part, seed, folder, manifest)
         minutes = (time.perf_counter() - started) / 60
         print(f"{folder}/seed_{seed}.json: {minutes:.1f} minutes", flush=True)
+    if FLAGS.compare_with:
+        compare(part, folder, Path(FLAGS.compare_with) / part.name, set(mine))
+
+
+def compare(part: parts.Part, folder: Path, published: Path, seeds: set[int]) -> None:
+    """Says whether seeds made again agree with published ones; status 1 if not."""
+    again = [r for r in judgement.read(part, folder) if r["seed"] in seeds]
+    found = seed_agreement.agreement(again, judgement.read(part, published))
+    print("seed, arm, draw: loss again, published, factor allowed")
+    for one in found:
+        how = "same bits" if one.bits else "agrees" if one.holds else "DIFFERS"
+        print(
+            f"{one.seed}, {one.arm}, {one.draw}: {one.again}, {one.published}, "
+            f"{one.error:.3f}: {how}"
+        )
+    if not all(one.holds for one in found):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,8 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "images", None, "Images of networks that see one per update. Default: digits."
 )
+_flags.define_outside_flag()
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_integer("window", 10, "Transitions per update.")
 flags.DEFINE_integer("updates", 100, "Updates of networks that see windows.")
 flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
@@ -124,6 +126,7 @@ def make_sweep() -> sweeps.Sweep:
         threads=FLAGS.threads if hasattr(os, "sched_setaffinity") else None,
         data=frames,
         images=images,
+        allow_outside=FLAGS.allow_outside,
         window=FLAGS.window,
         updates=FLAGS.updates,
         image_updates=FLAGS.image_updates,

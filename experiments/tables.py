@@ -15,8 +15,14 @@ import chainer_tables
 
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
-from prednet_jax.report import documents
-from prednet_jax.studies import study_figures, study_tables
+from prednet_jax.report import (
+    documents,
+    headline,
+    noise_tables,
+    reliability,
+    speed,
+)
+from prednet_jax.studies import along_tables, study_figures, study_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"
@@ -29,18 +35,43 @@ def tables() -> dict[str, str]:
         # What Chainer showed is made beside the scripts that recorded it.
         **chainer_tables.blocks(),
         **study_tables.blocks(STUDY, _study_verdicts()),
+        **along_tables.blocks(STUDY / "F"),
         "verdict-rates": make.verdict_rates(_statistics("verdict_rates")),
         "interval-coverage": make.interval_coverage(_statistics("coverage")),
+        "preset-quick": make.learning_curves(
+            _rows.read(PUBLISHED / "preset_quick.csv")
+        ),
         "comparison": make.comparison(_published("verdict.json")),
+        **{
+            f"faults-{of}": reliability.faults(part)
+            for of, part in _published("reliability.json").items()
+        },
         "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
-        "noise-cost": make.noise_cost(_published("noise_cost.json")),
-        "noise-cost-160x120": make.noise_cost(_published("noise_cost_160x120.json")),
-        "gradient-noise": make.gradient_noise(
+        "headline": headline.headline(
+            chainer_tables.read("interventions_full"),
+            _published("verdict.json"),
+            _gradients(),
+            _published("saddle_escape.json"),
+            _published("noise_cost.json"),
+        ),
+        "backends": _backends(),
+        "saddles": make.saddles(_published("saddle_escape.json")),
+        "curvature": make.curvature(_published("probe_curvature.json")),
+        "noise-cost": noise_tables.noise_cost(_published("noise_cost.json")),
+        "noise-cost-160x120": noise_tables.noise_cost(
+            _published("noise_cost_160x120.json")
+        ),
+        "noise-foreign": noise_tables.foreign_cost(
             {
-                "PredNet": _published("gradient_noise_prednet.json"),
-                "autoencoder": _published("gradient_noise_autoencoder.json"),
+                "default": _published("noise_foreign.json"),
+                "tuned": _published("noise_foreign_tuned.json"),
             }
         ),
+        "noise-tools": noise_tables.tools_cost(
+            _published("noise_tools.json"), _published("noise_searches.json")
+        ),
+        "noise-accuracy": noise_tables.accuracy(_published("noise_accuracy.json")),
+        "gradient-noise": noise_tables.gradient_noise(_gradients()),
     }
 
 
@@ -56,6 +87,20 @@ def figures() -> dict[Path, bytes]:
 @functools.cache
 def _study_verdicts() -> dict[str, dict]:
     return study_tables.verdict_files(STUDY, _published("verdict.json"))
+
+
+def _backends() -> str:
+    """The table of the suite `backends`, or that it was not measured."""
+    found = speed.load(PUBLISHED)
+    return chainer_tables.NOT_MEASURED if found is None else speed.markdown_table(found)
+
+
+def _gradients() -> dict[str, dict]:
+    """What gradient_noise.py recorded, by network."""
+    return {
+        "PredNet": _published("gradient_noise_prednet.json"),
+        "autoencoder": _published("gradient_noise_autoencoder.json"),
+    }
 
 
 def _statistics(name: str) -> list[dict]:

@@ -14,9 +14,14 @@ beyond its end. Where nothing was begun it begins, so that one command can be re
 until it is done:
 
     python experiments/train.py --workdir=runs/long --checkpoint_every=10 --resume
+
+To predict further ahead, a trained network is trained on by its own predictions, as
+Lotter et al. did (five frames after ten):
+
+    python experiments/train.py --workdir=runs/far --mode=finetune_rollout \
+      --init_weights=runs/first --window=15 --extrapolate_from=10
 """
 
-import sys
 from pathlib import Path
 
 import _cli
@@ -33,6 +38,7 @@ from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.layout import most_devices
 
 FLAGS = flags.FLAGS
+MODES = ("train", "finetune_rollout")
 _presets.define()
 _flags.define_model_flags()
 _flags.define_data_flags()
@@ -42,6 +48,20 @@ flags.DEFINE_integer(
 )
 flags.adopt_module_key_flags(_flags)
 flags.adopt_module_key_flags(_presets)
+flags.DEFINE_enum(
+    "mode",
+    "train",
+    MODES,
+    "finetune_rollout: each window is a sequence of its own, whose frames from "
+    "--extrapolate_from on the network does not see; it sees its own predictions of "
+    "them. Starts from --init_weights.",
+)
+flags.DEFINE_integer(
+    "extrapolate_from",
+    None,
+    "First frame, from 0, that --mode=finetune_rollout hides. Default: two thirds of "
+    "--window (Lotter et al. 2017: 10 of 15).",
+)
 flags.DEFINE_integer("window", 20, "Transitions an update (truncation length), >= 2.")
 flags.DEFINE_integer("updates", 250, "Updates to make.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
@@ -132,7 +152,12 @@ flags.DEFINE_string(
     None,
     "Directory for a trace of updates 3 to 5, for TensorBoard, XProf or Perfetto.",
 )
-flags.DEFINE_bool("progress", sys.stderr.isatty(), "Show a progress bar on stderr.")
+flags.DEFINE_bool(
+    "progress",
+    True,
+    "Say on stderr how far the training is: a bar on a terminal, else a line every 15 "
+    "seconds.",
+)
 
 
 def main(argv: list[str]) -> None:
@@ -141,6 +166,7 @@ def main(argv: list[str]) -> None:
     _presets.apply()
     if FLAGS.resume:
         _resume.read_flags(Path(FLAGS.workdir), list(_cli.chosen_flags()))
+    _check_mode()
     with Interruption() as interruption:
         process.prepare(threads=FLAGS.threads, cache=True)
         if FLAGS.replicas or FLAGS.batch != 1:
@@ -178,6 +204,7 @@ def _recipe() -> recipe.Recipe:
             targets=FLAGS.targets,
             truncation_leak=FLAGS.truncation_leak,
             layer_weights=_flags.numbers("layer_weights") or None,
+            extrapolate_from=FLAGS.extrapolate_from,
         ),
         noise=None if spec == noise.Identity() else spec,
         draw=FLAGS.draw,
@@ -196,6 +223,33 @@ def _recipe() -> recipe.Recipe:
         progress=FLAGS.progress,
         flags=_cli.chosen_flags(),
     )
+
+
+def _check_mode() -> None:
+    """Sets --extrapolate_from where --mode needs it and it was not given.
+
+    Raises:
+        UserError: flags contradict each other.
+    """
+    if FLAGS.mode == "train":
+        if FLAGS.extrapolate_from is not None:
+            raise UserError(
+                f"--extrapolate_from={FLAGS.extrapolate_from}: expected "
+                "--mode=finetune_rollout beside it"
+            )
+        return
+    if not FLAGS.init_weights:
+        raise UserError(
+            "--mode=finetune_rollout: expected --init_weights, a run's directory or a "
+            "weight file, to start from"
+        )
+    if FLAGS.extrapolate_from is None:
+        FLAGS.extrapolate_from = max(1, FLAGS.window * 2 // 3)
+    if not 1 <= FLAGS.extrapolate_from <= FLAGS.window:
+        raise UserError(
+            f"--extrapolate_from={FLAGS.extrapolate_from}: expected 1 to "
+            f"{FLAGS.window}, the --window"
+        )
 
 
 def _train_replicas(interruption: Interruption) -> None:

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from prednet_jax.config import AutoencoderConfig, PredNetConfig
     from prednet_jax.models.parameters import init_params
     from prednet_jax.models.prednet import predict
-    from prednet_jax.training.truncated import train_windows
+    from prednet_jax.training.stream import windows
+    from prednet_jax.training.trainer import Trainer, train_windows
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AutoencoderConfig",
     "PredNetConfig",
+    "Trainer",
     "curvature",
     "data",
     "init_params",
@@ -46,6 +48,7 @@ __all__ = [
     "tasks",
     "train_windows",
     "weights",
+    "windows",
 ]
 
 # The module that defines each public name. Names that are not listed are modules.
@@ -54,14 +57,24 @@ _DEFINED_IN = {
     "PredNetConfig": "config",
     "init_params": "models.parameters",
     "predict": "models.prednet",
-    "train_windows": "training.truncated",
+    "Trainer": "training.trainer",
+    "train_windows": "training.trainer",
+    "windows": "training.stream",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'prednet_jax' has no attribute {name!r}")
-    module = importlib.import_module(f"prednet_jax.{_DEFINED_IN.get(name, name)}")
+    try:
+        module = importlib.import_module(f"prednet_jax.{_DEFINED_IN.get(name, name)}")
+    except ModuleNotFoundError as error:
+        from prednet_jax.errors import missing_extra
+
+        said = missing_extra(error)
+        if said is None:
+            raise
+        raise ModuleNotFoundError(said, name=error.name) from error
     found = getattr(module, name) if name in _DEFINED_IN else module
     globals()[name] = found
     return found

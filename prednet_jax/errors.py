@@ -96,3 +96,29 @@ def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
 def _is_real(value: object) -> bool:
     # NumPy's scalars count, booleans do not.
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+# The extra of setup.cfg that brings a module, by the name under which it is imported.
+EXTRAS = {
+    "PIL": "data",
+    "av": "data",
+    "h5py": "data",
+    "importlib_resources": "data",
+    "matfree": "study",
+    "matplotlib": "report",
+    "pyarrow": "sweep",
+    "ray": "sweep",
+    "safetensors": "data",
+    "scipy": "study",
+    "skimage": "data",
+    "sklearn": "data",
+    "tensorflow_datasets": "data",
+}
+
+
+def missing_extra(error: ImportError) -> str | None:
+    """What to install where a module of an extra is missing; None: of another."""
+    name = (error.name or "").split(".")[0]
+    if name not in EXTRAS:
+        return None
+    return f"{name} is not installed; pip install 'prednet-jax[{EXTRAS[name]}]'"

@@ -4,6 +4,11 @@
     loss = mean_b sum_t w_t sum_l lambda_l mean(E_l(t)),  w_0 = 0, w_t = 1/(T - 1)
 `squares` (variant `watanabe`; the trainer of quadjr/PredNet):
     loss = sum_t MSE(prediction of frame t, frame t) over one window
+Extrapolation (kitti_extrap_finetune.py of coxlab/prednet): from frame k of a sequence
+on the network sees its own predictions, through which the gradient goes; the losses are
+the same of what it predicts, for `errors` as
+    loss = sum_t w_t mean |prediction of frame t - frame t| / 2
+which with no frame extrapolated is the loss of E_0 above.
 
 A window `[T + 1, B, H, W, C]` holds T transitions from a frame to the next. Frame 0 is
 the last frame of the window before. The first window of a sequence has none before it:
@@ -22,7 +27,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.errors import UserError, one_of
+from prednet_jax.errors import UserError, one_of, whole
 from prednet_jax.models import autoencoder, prednet, unroll
 
 TARGETS = ("true", "stale")
@@ -46,6 +51,9 @@ class Method:
             cuts the graph at ancestors of the loss only, and these nodes are not among
             them. Their input h is a constant by then.
         layer_weights: lambda of the objective `errors`; None: (1, 0, ...).
+        extrapolate_from: k, from 1 to the window: frame k of each sequence, counted
+            from 0, is the first that the network does not see; None: it sees all.
+            Each sequence is then a window of its own and starts from the zero state.
 
     Raises:
         UserError: a choice is unknown.
@@ -55,11 +63,14 @@ class Method:
     targets: str = "true"
     truncation_leak: bool = False
     layer_weights: tuple[float, ...] | None = None
+    extrapolate_from: int | None = None
 
     def __post_init__(self) -> None:
         if self.objective is not None:
             one_of("objective", self.objective, OBJECTIVES)
         one_of("targets", self.targets, TARGETS)
+        if self.extrapolate_from is not None:
+            whole("extrapolate_from", self.extrapolate_from, 1)
 
 
 class WindowResult(NamedTuple):
@@ -121,29 +132,6 @@ def _layer_weights(
     return tuple(layer_weights)
 
 
-def extrapolation_loss(
-    params: prednet.Params,
-    config: PredNetConfig,
-    frames: Float[Array, "T B H W C"],
-    *,
-    extrapolate_from: int,
-) -> Float[Array, ""]:
-    """The loss for fine-tuning on extrapolation, of kitti_extrap_finetune.py.
-
-    It is half the mean absolute difference between frames[1:] and their predictions.
-
-    Args:
-        params: the network's parameters.
-        config: the network.
-        frames: `[T, B, H, W, C]`, pixels in [0, 1].
-        extrapolate_from: first step whose input is a prediction, >= 1.
-    """
-    predictions, _ = prednet.predict(
-        params, config, frames, extrapolate_from=extrapolate_from
-    )
-    return 0.5 * jnp.abs(frames[1:] - predictions[1:]).mean()
-
-
 def window_loss(
     params: prednet.Params,
     config: PredNetConfig,
@@ -168,17 +156,13 @@ def window_loss(
 
     Raises:
         UserError: stale targets with objective `errors`, which has no target buffer
-            (its target is the network's own input), or the number of layer weights is
-            not the number of layers.
+            (its target is the network's own input); the number of layer weights is
+            not the number of layers; or an upper layer has a weight where frames are
+            extrapolated: its errors there are not those of true frames.
     """
     method = method or Method()
     objective = method.objective or "squares"
-    if objective == "errors" and method.targets == "stale":
-        raise UserError(
-            "targets='stale': expected 'true' with objective 'errors', which compares "
-            "with the frame the network is shown, not with a target buffer"
-        )
-    weights = _layer_weights(config, method.layer_weights)
+    weights = _check_errors(config, method, objective)
     state = cut(state, first)
     if method.truncation_leak and config.variant == "watanabe":
         state = _leak(params, config, state)
@@ -190,8 +174,19 @@ def window_loss(
             return out.prediction[0], sum(errors)
         return out.prediction[0], jnp.zeros((), frames.dtype)
 
-    state, kept = prednet.scan_frames(params, config, state, seen, pick, reset=reset)
+    state, kept = prednet.scan_frames(
+        params,
+        config,
+        state,
+        seen,
+        pick,
+        reset=reset,
+        extrapolate_from=_first_unseen_step(config, method),
+    )
     predictions, errors = kept
+    if method.extrapolate_from is not None:
+        apart = jnp.abs(predictions - frames[1:]).mean(axis=(1, 2, 3, 4))
+        errors = weights[0] * apart / 2
     frame_losses = jnp.square(predictions - frames[1:]).mean(axis=(1, 2, 3, 4))
     result = WindowResult(state, jax.lax.stop_gradient(frame_losses), scored)
     if objective == "errors":
@@ -200,6 +195,32 @@ def window_loss(
         pulled = jnp.square(predictions - frames[-1]).mean(axis=(1, 2, 3, 4))
         return (pulled * scored).sum(), result
     return (frame_losses * scored).sum(), result
+
+
+def _check_errors(
+    config: PredNetConfig, method: Method, objective: str
+) -> tuple[float, ...]:
+    """Layer weights, where the options of a method agree."""
+    weights = _layer_weights(config, method.layer_weights)
+    if objective == "errors" and method.targets == "stale":
+        raise UserError(
+            "targets='stale': expected 'true' with objective 'errors', which compares "
+            "with the frame the network is shown, not with a target buffer"
+        )
+    if method.extrapolate_from is not None and any(weights[1:]):
+        raise UserError(
+            f"layer_weights={weights!r}: expected 0 but for the first with "
+            "extrapolate_from; errors of upper layers are not of true frames there"
+        )
+    return weights
+
+
+def _first_unseen_step(config: PredNetConfig, method: Method) -> int | None:
+    """The step of a window that is the first to see a prediction for a frame."""
+    if method.extrapolate_from is None:
+        return None
+    # Step 0 of `watanabe` sees the stand-in, that of `lotter` frame 0.
+    return method.extrapolate_from + (config.variant == "watanabe")
 
 
 def _transitions(

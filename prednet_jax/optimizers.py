@@ -10,6 +10,7 @@ section 2 of the same paper.
 Sources: chainer/optimizers/adam.py (7.8.1), keras/optimizers.py (2.2.4).
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -49,15 +50,26 @@ def chainer_adam(
         b2: decay of the second moment, in [0, 1).
         eps: added to sqrt(v), >= 0; Chainer has 1e-8, Keras 1e-7.
 
+    Returns:
+        The transformation, the same object for the same values: what was compiled with
+        it is found again.
+
     Raises:
         UserError: a value is outside what is accepted.
     """
     if not callable(learning_rate):
         positive("learning_rate", learning_rate)
+        learning_rate = float(learning_rate)
     decay("b1", b1)
     decay("b2", b2)
     not_negative("eps", eps)
+    return _chainer_adam(learning_rate, b1, b2, eps)
 
+
+@functools.lru_cache(maxsize=64)
+def _chainer_adam(
+    learning_rate: float | optax.Schedule, b1: float, b2: float, eps: float
+) -> optax.GradientTransformation:
     def init(params: optax.Params) -> AdamState:
         return AdamState(
             step=jnp.zeros((), jnp.int32),
@@ -191,6 +203,11 @@ def lotter_schedule(updates: int) -> optax.Schedule:
         UserError: updates is below 1.
     """
     whole("updates", updates, 1)
+    return _lotter_schedule(updates // 2)
+
+
+@functools.lru_cache(maxsize=64)
+def _lotter_schedule(half: int) -> optax.Schedule:
     # Not optax.piecewise_constant_schedule: it mixes dtypes, which strict promotion
     # refuses.
-    return lambda step: jnp.where(step < updates // 2, 1e-3, 1e-4)
+    return lambda step: jnp.where(step < half, 1e-3, 1e-4)

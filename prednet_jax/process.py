@@ -21,6 +21,7 @@ import threading
 import jax
 import jax.numpy as jnp
 
+from prednet_jax import messages
 from prednet_jax.device import available_threads
 from prednet_jax.errors import UserError, one_of, whole
 
@@ -208,18 +209,16 @@ def _announce_long_compile(folder: str) -> None:
     waiting: list[threading.Timer] = []
     said = threading.Event()
 
-    def say() -> None:
+    def announce() -> None:
         if not said.is_set():
             said.set()
-            print(
-                f"compiling: seconds to minutes the first time, then kept in {folder}",
-                file=sys.stderr,
-                flush=True,
+            messages.say(
+                f"compiling: seconds to minutes the first time, then kept in {folder}"
             )
 
     def begin(event: str, **_: object) -> None:
         if event == "/jax/compilation_cache/compile_requests_use_cache":
-            timer = threading.Timer(LONG_COMPILE_SECONDS, say)
+            timer = threading.Timer(LONG_COMPILE_SECONDS, announce)
             timer.daemon = True
             waiting.append(timer)
             timer.start()

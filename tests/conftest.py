@@ -13,6 +13,8 @@ import jax
 
 from prednet_jax import process
 
+pytest_plugins = ["tests.processes"]
+
 if not os.environ.get("PREDNET_DEFAULT_XLA_FLAGS"):
     process.prepare()
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "prednet_jax"
 
 # Layer of each module: a module imports from lower layers and from its own folder.
 LAYERS = [
-    {"errors"},
+    {"errors", "messages"},
     {"files"},
     {"config", "device", "escape", "keys", "locks", "provenance", "records"},
     {"process"},

@@ -31,8 +31,9 @@ def holder(tmp_path):
         other.kill()
 
 
+@pytest.mark.fault("the process that holds a directory ends", "killed by SIGKILL")
 def test_a_lock_refuses_the_second_process_and_dies_with_the_first(tmp_path, holder):
-    """A real process, ended by SIGKILL."""
+    """A second one is refused while it lives, and free to enter afterwards."""
     folder = tmp_path / "run"
     for refused in (lambda: locks.check(folder), locks.hold(folder).__enter__):
         with pytest.raises(

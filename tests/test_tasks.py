@@ -1,6 +1,7 @@
 """Tasks: what they say about themselves, and how a manifest finds them again."""
 
 import json
+import sys
 
 import jax
 import numpy as np
@@ -93,12 +94,36 @@ def test_a_task_from_elsewhere(tmp_path, monkeypatch):
         ("of_mine:NUMBER", "found 3"),
         ("of_mine:YOURS", "found None"),
         ("not_there:MINE", "no module not_there"),
+        (".of_mine:MINE", "expected prednet, autoencoder or module:object"),
+        ("of_mine.:MINE", "expected prednet, autoencoder or module:object"),
     ):
         with pytest.raises(UserError, match=message):
             tasks.load(name)
     # What is wrong inside the module is its author's to see.
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
         tasks.load("broken_of_mine:MINE")
+
+
+def test_a_record_names_no_module_that_was_not_written_for_this_package(
+    tmp_path, monkeypatch
+):
+    """A manifest may be somebody else's: a module is read before it is imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "folder").mkdir()
+    for name in ("stranger.py", "folder/__init__.py", "folder/inner.py"):
+        (tmp_path / name).write_text("raise SystemExit('imported')")
+    (tmp_path / "not_python.py").write_text("import prednet_jax (")
+    for name in (
+        *("stranger:X", "folder:X", "folder.inner:X", "folder.missing:X"),
+        *("antigravity:fly", "os:system", "sys:exit", "not_there:X", "not_python:X"),
+    ):
+        with pytest.raises(UserError, match=f"model='{name}': expected prednet"):
+            tasks.recorded(name, {})
+    assert "antigravity" not in sys.modules
+    for bad in ([], "a", 3):
+        with pytest.raises(UserError, match="expected the settings of prednet"):
+            tasks.recorded("prednet", bad)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Finds what the runs of a comparison would refuse, before the first run starts."""
 
+import numpy as np
+
 from prednet_jax import data, process
 from prednet_jax.comparison.design import Design, Setup
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
-from prednet_jax.training import loop
+from prednet_jax.training import loop, sizes
 
 
 def check(design: Design) -> None:
@@ -17,7 +19,8 @@ def check(design: Design) -> None:
 
     Raises:
         UserError: the root is not a directory, an arm needs more processors than there
-            are, or the frames of a network cannot be opened or do not fill one window.
+            are, a size cannot fit into memory, or the frames of a network cannot be
+            opened or do not fill one window.
     """
     for arm in design.chosen:
         check_threads(arm.name, arm.threads)
@@ -57,9 +60,19 @@ def check_sources(setup: Setup) -> None:
 def _check_source(setup: Setup, task: Task) -> None:
     """Opens a network's frames and makes the schedule of updates, as `train.py`."""
     height, width, channels = task.frame
+    sizes.check(
+        task,
+        updates=setup.updates_of(task),
+        window=setup.window,
+        dtype=np.float32,
+    )
     try:
         source = data.open_source(
-            setup.data_of(task), height=height, width=width, channels=channels
+            setup.data_of(task),
+            height=height,
+            width=width,
+            channels=channels,
+            allow_outside=setup.allow_outside,
         )
         loop.frame_schedule(
             task, source, window=setup.window, updates=setup.updates_of(task)

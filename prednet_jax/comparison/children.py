@@ -40,23 +40,25 @@ class Launch:
 
 @contextlib.contextmanager
 def started(
-    launch: Launch, log: Path, *, folder: str | os.PathLike | None = None
+    launch: Launch, log: Path, *, temporary: str | os.PathLike | None = None
 ) -> Iterator[subprocess.Popen]:
     """A running child; it is killed when the block ends.
 
     Args:
         launch: what to start.
         log: file to which the child's output is appended.
-        folder: working directory of the child; None: that of this process.
+        temporary: working directory of the child, which the child removes if this
+            process is killed; None: that of this process, which stays.
     """
+    words = launch.script, *launch.arguments
     with processors(launch.threads) as own, open(log, "ab") as output:
         child = subprocess.Popen(
-            [sys.executable, str(_LEASH), own, launch.script, *launch.arguments],
+            [sys.executable, str(_LEASH), own, str(temporary or ""), *words],
             env=environment(launch.environment),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            cwd=folder,
+            cwd=temporary,
         )
         try:
             yield child

@@ -29,6 +29,7 @@ class Setup:
         data: frames for networks that see windows; None: each network's default.
         images: images for networks that see one per update; None: each network's
             default.
+        allow_outside: whether text lists may name files outside their own folders.
         window: transitions per update.
         updates: number of updates of networks that see windows.
         image_updates: number of updates of networks that see images.
@@ -43,6 +44,7 @@ class Setup:
     tasks: tuple[Task, ...]
     data: str | None = None
     images: str | None = None
+    allow_outside: bool = False
     window: int = 10
     updates: int = 400
     image_updates: int = 500
@@ -69,6 +71,8 @@ class Setup:
         ]
         if task.windowed:
             found.append(f"--window={self.window}")
+        if self.allow_outside:
+            found.append("--allow_outside=true")
         if draw:
             found.append(f"--draw={draw}")
         return tuple(found)
@@ -103,8 +107,8 @@ class Design(Setup):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("first_seed", self.first_seed, 0)
         whole("seeds", self.seeds, 2)
+        whole("first_seed", self.first_seed, 0, 2**32 - self.seeds)
         open_unit("margin", self.margin)
         _ = self.chosen
 

@@ -204,9 +204,9 @@ def run_here(start: children.Launch, script: str, source: str) -> dict[str, Any]
         environment=own,
         threads=start.threads,
     )
-    with tempfile.TemporaryDirectory(prefix="prednet_jax_") as folder:
+    with tempfile.TemporaryDirectory(prefix="prednet_jax_run_") as folder:
         root = Path(folder)
-        with children.started(mine, root / LOG, folder=root) as child:
+        with children.started(mine, root / LOG, temporary=root) as child:
             status = child.wait()
         if children.killed(status):
             raise KilledError(f"status {status} on {host}")

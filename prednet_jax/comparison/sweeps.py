@@ -85,6 +85,8 @@ class Sweep(Setup):
                     f"{name}={','.join(map(str, values))}: expected at least one, each "
                     "once"
                 )
+        for seed in self.seeds:
+            whole("seeds", seed, 0, 2**32 - 1)
         for name in self.hardware:
             _check_hardware(name)
         for text in self.settings:

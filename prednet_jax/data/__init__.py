@@ -11,6 +11,7 @@ from typing import Any
 
 from prednet_jax import files
 from prednet_jax.data.frames import CROPS, Fit
+from prednet_jax.data.preparation import prepare
 from prednet_jax.data.source import DataError, FrameSource, check_seed
 from prednet_jax.data.streams import streams
 from prednet_jax.data.windows import (
@@ -32,6 +33,7 @@ __all__ = [
     "open_source",
     "order_fingerprint",
     "own_size",
+    "prepare",
     "schedule",
     "single_images",
     "single_schedule",
@@ -70,7 +72,8 @@ def open_source(
     Args:
         data: A name (`walk`, `digits`, `mnist`, `moving_mnist`, `moving_digits`) or a
             path: a folder of images, a text list of images or of such lists, a video
-            file, an .npz with `frames` uint8 `[T, H, W, C]`. `walk` is the source of
+            file, an .npz with `frames` uint8 `[T, H, W, C]`, a folder that `prepare`
+            made (`FOLDER:test` for a split other than `train`). `walk` is the source of
             that name even where a file has that name; `./walk` is the file.
         height: Height of a frame, in pixels; None: the default of the source (28 for
             digits, 64 for moving digits, else 120).
@@ -134,9 +137,9 @@ def _open_name(data: str, options: dict[str, Any]) -> FrameSource:
 def _open_path(
     data: str, fit: Fit, length: int | None, allow_outside: bool
 ) -> FrameSource:
-    from prednet_jax.data import arrays, images, video
+    from prednet_jax.data import arrays, images, prepared, video
 
-    path = pathlib.Path(os.path.expanduser(data))
+    path, split = prepared.split_of(pathlib.Path(os.path.expanduser(data)))
     accepted = (
         f"accepted are {', '.join(NAMES)}, or the path of a folder of images, a text "
         f"list ({' '.join(images.LIST_SUFFIXES)}), a video "
@@ -146,6 +149,8 @@ def _open_path(
     try:
         if not data or not os.path.lexists(path):
             raise DataError(f"data={data!r}: no such source or file; {accepted}")
+        if path.is_dir() and (split or (path / prepared.INFO).is_file()):
+            return prepared.open_prepared(path, split, fit, length)
         if path.is_dir():
             return images.open_folder(path, fit, length)
         head = files.read_head(path)

@@ -1,11 +1,11 @@
 """MNIST through the random-access `data_source` of tensorflow-datasets.
 
-Prepared files can be read without TensorFlow, but preparing them needs it. So nothing
-is downloaded or prepared here; if the files are missing, the error says what to run.
+The files are those of TFDS's own builder or of `data.digit_builders`, which needs no
+TensorFlow. Nothing is downloaded or prepared here: where files are missing, the error
+says what to run.
 """
 
 import hashlib
-import importlib.util
 import os
 
 import numpy as np
@@ -17,10 +17,7 @@ from prednet_jax.data.stills import Stills
 # would have to be decoded.
 _PROBES = 256
 
-_PREPARE = (
-    'python -c "import tensorflow_datasets as tfds; '
-    "tfds.data_source('mnist', split='train')\""
-)
+_PREPARE = "python experiments/prepare_data.py --dataset=mnist --source=FOLDER"
 
 
 def mnist(split: str = "train", data_dir: str | None = None) -> Stills:
@@ -36,14 +33,13 @@ def mnist(split: str = "train", data_dir: str | None = None) -> Stills:
 
     Raises:
         DataError: If tensorflow-datasets or the prepared files are missing; the
-            message says how to prepare them and whether TensorFlow is there to do it.
+            message says how to prepare them.
     """
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
         raise DataError(
-            "data=mnist: needs tensorflow-datasets; pip install tensorflow-datasets "
-            "(data=digits needs nothing)"
+            f"data=mnist: needs {error.name}; pip install 'prednet-jax[data]'"
         ) from error
     folder = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     try:
@@ -81,18 +77,10 @@ def picture_of(example: dict) -> np.ndarray:
 
 
 def _missing(folder: str, split: str, error: Exception) -> str:
-    """One line that says what is missing, what to run, and where."""
+    """One line that says what is missing, and what to run."""
     reason = " ".join(str(error).split())[:160] or type(error).__name__
-    if importlib.util.find_spec("tensorflow") is None:
-        where = (
-            "TensorFlow, which preparing needs (reading does not), is not installed "
-            f"here: where it is, with a network, run {_PREPARE} and copy the folder "
-            "mnist that it makes under ~/tensorflow_datasets to here"
-        )
-    else:
-        where = f"with a network, run {_PREPARE}"
     return (
         f"data=mnist: no split {split!r} prepared for random access in {folder} "
-        f"(set TFDS_DATA_DIR to use another folder); {where}; data=digits needs "
-        f"nothing [{reason}]"
+        f"(set TFDS_DATA_DIR to use another folder); bring its four files and run "
+        f"{_PREPARE}; data=digits needs none [{reason}]"
     )

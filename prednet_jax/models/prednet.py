@@ -70,7 +70,7 @@ def scan_frames(
     outputs: Callable[[StepOutputs], Any],
     *,
     reset: jax.Array | None = None,
-    extrapolate_from: int | None = None,
+    extrapolate_from: int | jax.Array | None = None,
 ) -> tuple[PredNetState, Any]:
     """Shows frames to the network one after the other, in one `lax.scan`.
 
@@ -178,15 +178,8 @@ def outputs(
         UserError: the mode is unknown, or frames do not fit the network.
     """
     _check(config, frames, extrapolate_from)
-    fields = {"R": "hidden", "A": "target", "Ahat": "prediction", "E": "error"}
-    kind = mode.rstrip("0123456789")
-    layer = mode[len(kind) :]
-    maps = kind in fields and layer != "" and int(layer) < config.layers
-    if not maps and mode not in ("prediction", "error", "all"):
-        raise UserError(
-            f"mode={mode!r}: expected prediction, error, all, or R, A, Ahat, E and a "
-            f"layer from 0 to {config.layers - 1}, such as R0"
-        )
+    whole_modes = ("prediction", "error", "all")
+    field, layer = ("", 0) if mode in whole_modes else place_of_map(config, mode)
     if mode == "prediction":
         return predict(
             params, config, frames, state, extrapolate_from=extrapolate_from
@@ -204,12 +197,29 @@ def outputs(
     def pick(out: StepOutputs) -> jax.Array:
         if mode == "error":
             return jnp.stack([e.mean(axis=(1, 2, 3)) for e in out.error], axis=-1)
-        return getattr(out, fields[kind])[int(layer)]
+        return getattr(out, field)[layer]
 
     _, result = scan_frames(
         params, config, state, frames, pick, extrapolate_from=extrapolate_from
     )
     return result
+
+
+def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
+    """Field of `StepOutputs` and layer of a map such as `R0`.
+
+    Raises:
+        UserError: there is no such map.
+    """
+    fields = {"R": "hidden", "A": "target", "Ahat": "prediction", "E": "error"}
+    kind = name.rstrip("0123456789")
+    layer = name[len(kind) :]
+    if kind not in fields or layer == "" or int(layer) >= config.layers:
+        raise UserError(
+            f"mode={name!r}: expected prediction, error, all, or R, A, Ahat, E and a "
+            f"layer from 0 to {config.layers - 1}, such as R0"
+        )
+    return fields[kind], int(layer)
 
 
 def _check(

@@ -7,7 +7,8 @@
 
 MODULE is imported as `python -m` would, the current directory first. FILE.npz is what
 `numpy.savez` writes: its arrays arr_0, arr_1, ... are the positional arguments of the
-function, all others keyword arguments by their names. Each becomes an array that JAX
+function, all others keyword arguments by their names. Names with / make dictionaries:
+params/Dense_0/kernel is params["Dense_0"]["kernel"]. Each becomes an array that JAX
 traces; what a function wants as a Python number or a text has to be bound in MODULE.
 """
 
@@ -21,13 +22,11 @@ import inspect
 import json
 import os
 import sys
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import jax
-import numpy as np
 
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import coverage
@@ -36,6 +35,7 @@ from prednet_jax.noise.inject import traced
 from prednet_jax.noise.localize import localize
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import parse
+from prednet_jax.noise.tools import array_files
 from prednet_jax.noise.tools.decisions import decisions
 from prednet_jax.noise.tools.page import html_page, plain_data
 
@@ -62,6 +62,10 @@ class Asked(NamedTuple):
         """The PRNG key of `--seed`."""
         return jax.random.key(self.options.seed)
 
+    def draws(self, default: int) -> int:
+        """The number of noisy runs."""
+        return default if self.options.draws is None else self.options.draws
+
 
 class Answer(NamedTuple):
     """What a command found: as text, and what becomes JSON."""
@@ -76,13 +80,13 @@ def _coverage(asked: Asked) -> Answer:
 
 
 def _localize(asked: Asked) -> Answer:
-    search = localize(asked.fn, asked.spec, samples=asked.options.draws or 3)
+    search = localize(asked.fn, asked.spec, samples=asked.draws(3))
     report = search(asked.key, *asked.args, **asked.kwargs)
     return Answer(str(report), report)
 
 
 def _decisions(asked: Asked) -> Answer:
-    search = decisions(asked.fn, asked.spec, draws=asked.options.draws or 16)
+    search = decisions(asked.fn, asked.spec, draws=asked.draws(16))
     report = search(asked.key, *asked.args, **asked.kwargs)
     return Answer(str(report), {"decisions": list(report)})
 
@@ -90,7 +94,7 @@ def _decisions(asked: Asked) -> Answer:
 def _digits(asked: Asked) -> Answer:
     from prednet_jax.noise.tools.digits import digits_table
 
-    measure = digits_table(asked.fn, asked.spec, draws=asked.options.draws or 16)
+    measure = digits_table(asked.fn, asked.spec, draws=asked.draws(16))
     table = measure(asked.key, *asked.args, **asked.kwargs)
     return Answer(str(table), table)
 
@@ -100,7 +104,7 @@ def _tolerance(asked: Asked) -> Answer:
 
     options = asked.options
     measure = tolerance(
-        asked.fn, asked.spec, draws=options.draws or 16, failure=options.failure
+        asked.fn, asked.spec, draws=asked.draws(16), failure=options.failure
     )
     found = measure(asked.key, *asked.args, **asked.kwargs)
     leaves, _ = jax.tree_util.tree_flatten_with_path(found)
@@ -115,25 +119,16 @@ def _explain(asked: Asked) -> Answer:
     a, b = (_result(asked, name, getattr(options, name)) for name in ("a", "b"))
     from prednet_jax.noise.tools.explain import explain
 
-    report = explain(asked.fn, a, b)(asked.key, *asked.args, **asked.kwargs)
+    place = explain(asked.fn, a, b, draws=asked.draws(8))
+    report = place(asked.key, *asked.args, **asked.kwargs)
     return Answer(str(report), report)
 
 
 def _result(asked: Asked, flag: str, file: str) -> Any:
-    """A result of the function, read from a file: its leaves in order, or by name."""
-    positional, named = _arrays(flag, file)
+    """A result of the function, read from a file."""
     static, arrays = split_static((asked.args, asked.kwargs))
     shapes = traced(static.call(asked.fn), arrays).shapes.result()
-    if isinstance(shapes, dict) and not positional and set(named) == set(shapes):
-        return named
-    leaves, structure = jax.tree.flatten(shapes)
-    if named or len(positional) != len(leaves):
-        raise NoiseError(
-            f"--{flag}={file}: {len(positional)} arrays arr_0, arr_1, ... and "
-            f"{len(named)} with names: expected the {len(leaves)} leaves of the result "
-            "in order, or of a dict by name"
-        )
-    return jax.tree.unflatten(structure, positional)
+    return array_files.result(flag, file, shapes)
 
 
 COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
@@ -180,7 +175,9 @@ def _parser() -> argparse.ArgumentParser:
         help="the noise, such as reduction_order:granularity=element or ulp; default: "
         "reduction_order, for digits reduction_order+stochastic_rounding",
     )
-    parser.add_argument("--draws", type=int, help="noisy runs; default 16, localize 3")
+    parser.add_argument(
+        "--draws", type=int, help="noisy runs; default 16, explain 8, localize 3"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
     parser.add_argument(
         "--failure", type=float, default=1e-6, help="tolerance: probability to fail"
@@ -202,7 +199,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         spec = parse(text)
         if options.html and not Path(options.html).absolute().parent.is_dir():
             raise NoiseError(f"--html={options.html}: expected a file in a directory")
-        args, kwargs = _arrays("args", options.args) if options.args else ((), {})
+        args, kwargs = (
+            array_files.read("args", options.args) if options.args else ((), {})
+        )
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
             fn = _function(options.function)
@@ -256,28 +255,6 @@ def _function(name: str) -> Callable:
     return value
 
 
-def _arrays(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and the keyword arguments that a file holds."""
-    try:
-        with np.load(file, allow_pickle=False) as held:
-            arrays = {name: held[name] for name in held.files}
-    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
-        raise NoiseError(
-            f"--{flag}={file}: expected a file of arrays as numpy.savez writes it"
-        ) from None
-    for name, array in arrays.items():
-        if array.dtype.kind not in "biufc":
-            raise NoiseError(
-                f"--{flag}={file}: {name} is of type {array.dtype}: expected numbers; "
-                "save bfloat16 as float32 and convert it in the function"
-            )
-    count = 0
-    while f"arr_{count}" in arrays:
-        count += 1
-    positional = tuple(arrays.pop(f"arr_{i}") for i in range(count))
-    return positional, arrays
-
-
 def _check_call(
     fn: Callable, options: argparse.Namespace, args: tuple, kwargs: dict[str, Any]
 ) -> None:
@@ -289,10 +266,13 @@ def _check_call(
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise NoiseError(
-            f"{options.function}{signature} with --args={options.args}, which holds "
-            f"{len(args)} positional arguments and the names {sorted(kwargs)}: {error}"
-        ) from None
+        given = "without --args"
+        if options.args:
+            given = (
+                f"with --args={options.args}, which holds {len(args)} positional "
+                f"arguments and the names {sorted(kwargs)}"
+            )
+        raise NoiseError(f"{options.function}{signature} {given}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -161,13 +161,11 @@ def _fewer(order: ReductionOrder, cut: Cut) -> str:
     """Why a sum has not as many pieces as were asked for."""
     asked = f"partials={order.partials} became {cut.pieces}"
     if 0 < cut.terms < order.partials:
-        return f"{asked}, since there are {cut.terms} terms"
+        return f"{asked}: there are {cut.terms} terms"
     if 0 < cut.terms < order.partials * order.shortest:
-        return (
-            f"{asked}, since {order.partials} pieces of {cut.terms} terms would be "
-            f"shorter than shortest={order.shortest}"
-        )
-    return f"{asked}, since no axis of the sum is cut into as many"
+        few = f"{cut.terms} terms are fewer than {order.partials} x"
+        return f"{asked}: {few} shortest={order.shortest}"
+    return f"{asked}: no axis of the sum is cut into as many"
 
 
 def _rounded_to(step: Step, readers: Mapping[Any, list[Any]]) -> Any:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -81,6 +82,77 @@ def inject(
         UnsupportedPrimitiveError: on a call, when `fn` holds a higher-order primitive
             without a rule.
     """
+    _refuse_elsewhere(spec)
+    chosen = paths_of(only)
+    if isinstance(spec, Identity):
+        return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
+    program = _compiled(fn, spec, chosen)
+
+    def noisy(key: Array, /, *args: Any, **kwargs: Any) -> Any:
+        static, arrays, objects = split((args, kwargs))
+        outcome = program(static.checked(), key, run_key, *arrays)
+        outcome.put(objects)
+        return outcome.result(objects)
+
+    return _named(noisy, fn, spec)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=[], meta_fields=["places"]
+)
+@dataclass(frozen=True)
+class _Donated:
+    """Which arrays a traced function donates; known by its trace alone."""
+
+    places: tuple[int, ...]
+
+
+def _compiled(
+    fn: Callable, spec: NoiseSpec, chosen: frozenset[str] | None
+) -> Callable[..., Outcome]:
+    """`fn` under noise, compiled once for each kind of arguments.
+
+    Returns:
+        `program(static, key, run_key, *arrays)`, which donates the arrays that `fn`
+        donates when it is called with such arrays.
+    """
+    # What is donated may depend on shapes and types, as anything in a trace may.
+    donated: dict[Any, tuple[int, ...]] = {}
+
+    def of_arrays(
+        static: Static, key: Array, run_key: Array | None, *arrays: Array
+    ) -> tuple[Outcome, _Donated]:
+        program = traced(static.call(fn), arrays)
+        places = _Donated(compat.donated(program.jaxpr))
+        return (
+            evaluate(spec, key, program, arrays, only=chosen, run_key=run_key),
+            places,
+        )
+
+    @functools.cache
+    def compiled(places: tuple[int, ...] = ()) -> Any:
+        # Before the arrays come three other arguments.
+        after = tuple(3 + i for i in places)
+        return jax.jit(of_arrays, static_argnums=0, donate_argnums=after)
+
+    def program(static: Static, *given: Any) -> Outcome:
+        key, _, *arrays = given
+        places: tuple[int, ...] = ()
+        if not any(isinstance(x, jax.core.Tracer) for x in (key, *arrays)):
+            kinds = static, *map(jax.typeof, arrays)
+            if kinds not in donated:
+                # The compiled function finds this trace.
+                _, found = compiled().trace(static, *given).out_info
+                donated[kinds] = found.places
+            places = donated[kinds]
+        outcome, _ = compiled(places)(static, *given)
+        return outcome
+
+    return program
+
+
+def _refuse_elsewhere(spec: NoiseSpec) -> None:
+    """Refuses a spec with a part that acts on a tree."""
     for part in parts(spec):
         if part.site != "computation":
             raise NoiseError(
@@ -88,38 +160,6 @@ def inject(
                 ", by noise.perturb_tree; expected parts that act on a computation, "
                 "such as noise.at(spec, 'computation') gives"
             )
-    chosen = paths_of(only)
-    if isinstance(spec, Identity):
-        return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
-
-    donated: dict[Static, tuple[int, ...]] = {}
-
-    def of_arrays(
-        static: Static, key: Array, of_run: Array | None, *arrays: Array
-    ) -> Outcome:
-        program = traced(static.call(fn), arrays)
-        donated[static] = compat.donated(program.jaxpr)
-        return evaluate(spec, key, program, arrays, only=chosen, run_key=of_run)
-
-    @functools.cache
-    def compiled(donations: tuple[int, ...] = ()) -> Any:
-        # Before the arrays come three other arguments.
-        places = tuple(3 + i for i in donations)
-        return jax.jit(of_arrays, static_argnums=0, donate_argnums=places)
-
-    def noisy(key: Array, /, *args: Any, **kwargs: Any) -> Any:
-        static, arrays, objects = split((args, kwargs))
-        given = (static.checked(), key, run_key, *arrays)
-        donations: tuple[int, ...] = ()
-        if not any(isinstance(x, jax.core.Tracer) for x in (key, *arrays)):
-            if static not in donated:
-                compiled().trace(*given)  # the compiled function finds this trace
-            donations = donated[static]
-        outcome = compiled(donations)(*given)
-        outcome.put(objects)
-        return outcome.result(objects)
-
-    return _named(noisy, fn, spec)
 
 
 _ELSEWHERE = {"gradient": "a gradient", "weights": "initial weights"}

@@ -26,8 +26,9 @@ everything; 1/2 asks for what makes a quarter of the variance.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -132,52 +133,78 @@ def localize(
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:
         entries = coverage(fn, acting)(*args, **kwargs).perturbed
-        static, arrays = split_static((args, kwargs))
-
-        @jax.jit
-        def run(key: Array, active: Array, *arrays: Array) -> Any:
-            switches = {e.path: active[i] for i, e in enumerate(entries)}
-            program = traced(static.call(fn), arrays)
-            return evaluate(acting, key, program, arrays, hooks=Hooks(switches))
-
         keys = jax.random.split(key, samples)
-        nothing = np.zeros(len(entries), bool)
-        clean = jax.device_get(run(keys[0], nothing, *arrays)).result()
-        known: dict[frozenset[int], float] = {}
+        paths = [entry.path for entry in entries]
+        effect = functools.cache(
+            effect_of(fn, acting, paths, (args, kwargs), keys, distance)
+        )
 
-        def effect(chosen: Sequence[int]) -> float:
-            members = frozenset(chosen)
-            if members not in known:
-                active = nothing.copy()
-                active[list(members)] = True
-                noisy = (run(k, active, *arrays).result() for k in keys)
-                far = [distance(result, clean) for result in noisy]
-                known[members] = float(np.sqrt(np.mean(np.square(far))))
-            return known[members]
+        def explains(chosen: Sequence[int]) -> bool:
+            return effect(frozenset(chosen)) >= share * total
 
-        everything = list(range(len(entries)))
-        total = effect(everything)
-        left = everything
+        left = list(range(len(entries)))
+        total = effect(frozenset(left))
         found: list[list[int]] = []
-        while total > 0 and len(found) < sets and effect(left) >= share * total:
-            culprits = minimise(left, lambda s: effect(s) >= share * total)
+        while total > 0 and len(found) < sets and explains(left):
+            culprits = minimise(left, explains)
             found.append(culprits)
             left = [i for i in left if i not in set(culprits)]
-        reports = [
-            sorted(
-                (
-                    Culprit(e.path, e.primitive, effect([i]), e.source)
-                    for i, e in ((i, entries[i]) for i in s)
-                ),
-                key=lambda c: -c.effect,
-            )
-            for s in found
-        ]
-        rest = effect(left)
-        count = 1 + samples * len(known)
-        return Findings(tuple(map(tuple, reports)), total, rest, len(entries), count)
+
+        def culprit(i: int) -> Culprit:
+            entry, alone = entries[i], effect(frozenset([i]))
+            return Culprit(entry.path, entry.primitive, alone, entry.source)
+
+        reports = tuple(
+            tuple(sorted(map(culprit, members), key=lambda c: -c.effect))
+            for members in found
+        )
+        rest = effect(frozenset(left))
+        count = 1 + samples * effect.cache_info().misses
+        return Findings(reports, total, rest, len(entries), count)
 
     return search
+
+
+def effect_of(
+    fn: Callable,
+    spec: NoiseSpec,
+    paths: Sequence[str],
+    call: tuple[Any, Any],
+    keys: Array,
+    distance: Callable[[Any, Any], float],
+) -> Callable[[Collection[int]], float]:
+    """The effect of sets of equations, as the module defines it, by one compilation.
+
+    Args:
+        fn: as for `inject`.
+        spec: a noise that acts on a computation.
+        paths: of the equations on which it acts.
+        call: positional and keyword arguments of `fn`.
+        keys: over which effects are averaged, typed PRNG keys `[n]`.
+        distance: of two results of `fn`.
+
+    Returns:
+        `effect(members)` of positions in `paths`.
+    """
+    static, arrays = split_static(call)
+
+    @jax.jit
+    def run(key: Array, active: Array, *arrays: Array) -> Any:
+        switches = {path: active[i] for i, path in enumerate(paths)}
+        program = traced(static.call(fn), arrays)
+        return evaluate(spec, key, program, arrays, hooks=Hooks(switches))
+
+    nothing = np.zeros(len(paths), bool)
+    clean = jax.device_get(run(keys[0], nothing, *arrays)).result()
+
+    def effect(members: Collection[int]) -> float:
+        active = nothing.copy()
+        active[list(members)] = True
+        noisy = (run(key, active, *arrays).result() for key in keys)
+        far = [distance(result, clean) for result in noisy]
+        return float(np.sqrt(np.mean(np.square(far))))
+
+    return effect
 
 
 def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> list[int]:

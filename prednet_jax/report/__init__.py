@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from prednet_jax import records
-from prednet_jax.report import curves, figures, finding, speed
+from prednet_jax.report import chart, curves, figures, finding, landscape, speed
 from prednet_jax.report.page import page
 from prednet_jax.report.results import VERDICT, Results, load
 from prednet_jax.report.tables import text_table
@@ -14,7 +14,7 @@ PAGE = "report.html"
 __all__ = ["PAGE", "VERDICT", "build", "load", "text_table"]
 
 
-def build(directory: str | Path) -> Path:
+def build(directory: str | Path, *others: Path) -> Path:
     """Writes the figures and the page of a comparison into its directory.
 
     Everything is drawn before the first file is written, and each file appears whole.
@@ -22,6 +22,8 @@ def build(directory: str | Path) -> Path:
 
     Args:
       directory: what `compare_backends` wrote: verdict.json and runs/.
+      others: where records of speed, saddles and curvature are looked for that do not
+        lie in `directory`.
 
     Returns:
       The path of the page.
@@ -31,13 +33,16 @@ def build(directory: str | Path) -> Path:
     """
     results = load(directory)
     images = _draw(results)
-    measured = speed.load(results.directory)
-    if measured is not None:
-        images["backends"] = {t.name: speed.figure(measured, t) for t in THEMES}
     both = finding.finding(results, LIGHT, results.models)
-    text = page(results, images, measured)
+    own = set(images)
+    places = (results.directory, *others)
+    measured, records_of = speed.load(*places), landscape.load(places)
+    drawn = [one for one, _, _ in landscape.charts(records_of)]
+    for one in drawn + (speed.charts(measured) if measured else []):
+        images[one.name] = {t.name: chart.picture(one, t) for t in THEMES}
+    text = page(results, images, measured, records_of)
     for name, themes in images.items():
-        if not name.startswith("finding_"):
+        if name in own and not name.startswith("finding_"):
             path = results.directory / f"{name}.png"
             records.write_bytes(path, themes[LIGHT.name])
     if both is not None:
@@ -54,7 +59,6 @@ def _draw(results: Results) -> dict[str, dict[str, bytes]]:
         for kind, draw in (
             ("finding", lambda r, theme, m: finding.finding(r, theme, [m])),
             ("loss", curves.loss_curves),
-            ("differences", figures.differences),
             ("frames", figures.frames),
         ):
             drawn = {theme.name: draw(results, theme, model) for theme in THEMES}

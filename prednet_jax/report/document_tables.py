@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prednet_jax.report.documents import markdown
+from prednet_jax.report.numbers import MISSING, significant
 from prednet_jax.report.results import contrasts
 from prednet_jax.report.tables import text_row
 
@@ -34,43 +35,23 @@ def comparison(verdict: Mapping[str, Any]) -> str:
     return markdown(head, rows)
 
 
-def noise_cost(record: Mapping[str, Any]) -> str:
-    """Time and compile time of noisy steps over the clean step's.
+def learning_curves(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Loss over that of copying the last frame, a row per number of updates.
 
     Args:
-        record: what `experiments/benchmark.py --suite=noise` prints.
+        rows: of the file that `experiments/learning_curve.py` wrote.
     """
-    head = ("noise", "time, of the clean step", "time to compile, of the clean step's")
-    rows = [
-        (f"`{row['noise']}`", f"{row['time_ratio']:.2f}", f"{row['compile_ratio']:.2f}")
-        for row in record["rows"]
-        if row["noise"] != "none"
+    seeds = sorted({int(row["seed"]) for row in rows})
+    cells: dict[int, dict[int, str]] = {}
+    for row in rows:
+        ratio = float(row["loss"]) / float(row["copy_last_frame_loss"])
+        cells.setdefault(int(row["update"]), {})[int(row["seed"])] = f"{ratio:.2f}"
+    head = ["updates", *(f"seed {seed}" for seed in seeds)]
+    lines = [
+        [f"{update}", *(of.get(seed, "") for seed in seeds)]
+        for update, of in sorted(cells.items())
     ]
-    return markdown(head, rows)
-
-
-def gradient_noise(by_network: Mapping[str, Mapping[str, Any]]) -> str:
-    """Spread and shift of the gradient under each noise, smallest to largest stage.
-
-    Args:
-        by_network: what `experiments/gradient_noise.py` wrote, by name of network.
-    """
-    head = ["noise"]
-    for network in by_network:
-        head += [f"{network}, spread", "shift"]
-    texts = dict.fromkeys(
-        row["noise"] for record in by_network.values() for row in record["rows"]
-    )
-    rows = []
-    for text in texts:
-        cells = [f"`{text}`"]
-        for record in by_network.values():
-            mine = [row for row in record["rows"] if row["noise"] == text]
-            cells += [
-                _range([row[name] for row in mine]) for name in ("spread", "shift")
-            ]
-        rows.append(cells)
-    return markdown(head, rows)
+    return markdown(head, lines, numbers=len(head))
 
 
 def verdict_rates(records: Sequence[Mapping[str, Any]]) -> str:
@@ -131,5 +112,58 @@ def hostile_inputs(record: Mapping[str, Any]) -> str:
     return markdown(("input", "status", "what it says", "as it should"), rows)
 
 
-def _range(values: Sequence[float]) -> str:
-    return f"{min(values):.1e} to {max(values):.1e}"
+def saddles(record: Mapping[str, Any]) -> str:
+    """Runs that have not passed every saddle, a row per group of runs.
+
+    Args:
+        record: what `experiments/saddle_escape.py` wrote.
+    """
+    head = ("function", "optimizer", "precision", "form", "noise", "not past all")
+    rows = [
+        (
+            *(group[name].replace("_", " ") for name in head[:4]),
+            "none" if group["noise"] == "none" else f"`{group['noise']}`",
+            f"{group['arrived'].count(False)} of {len(group['arrived'])}",
+        )
+        for group in record["groups"]
+    ]
+    return _with_command(markdown(head, rows), record)
+
+
+def curvature(record: Mapping[str, Any]) -> str:
+    """Extreme eigenvalues along training and what noise could save, a row per stop.
+
+    Args:
+        record: what `experiments/probe_curvature.py` wrote.
+    """
+    head = (
+        "network",
+        "update",
+        "loss",
+        "lowest, raw",
+        "highest, raw",
+        "lowest, Adam",
+        "highest, Adam",
+        "negative",
+        "noise for one update",
+    )
+    rows = []
+    for row in record["rows"]:
+        raw, scaled = row["raw"], row["preconditioned"]
+        values = (raw["lowest"], raw["highest"], scaled["lowest"], scaled["highest"])
+        escape = row["escape"]
+        rows.append(
+            (
+                row["model"],
+                str(row["update"]),
+                significant(row["loss"]),
+                *(significant(value) for value in values),
+                "proved" if scaled["negative_curvature_proved"] else "not found",
+                significant(escape["noise_for_one_update"], 2) if escape else MISSING,
+            )
+        )
+    return _with_command(markdown(head, rows), record)
+
+
+def _with_command(table: str, record: Mapping[str, Any]) -> str:
+    return f"{table}\n\n```\n{record['command']}\n```"

@@ -102,7 +102,7 @@ def _limits(results: Results) -> tuple[float, float]:
     """Ends of the axis, in percent: all bands and margins."""
     high, low = 1e-3, -1e-3
     for model in results.models:
-        margin = 130 * (_margin(results, model) or 0)
+        margin = 130 * (margin_of(results, model) or 0)
         high, low = max(high, margin), min(low, -margin)
         for arm in drawn_arms(results, model).values():
             curve = relative_band(results, model, arm)
@@ -112,7 +112,7 @@ def _limits(results: Results) -> tuple[float, float]:
     return min(low, -0.15 * high), max(high, -0.15 * low)
 
 
-def _margin(results: Results, model: str) -> float | None:
+def margin_of(results: Results, model: str) -> float | None:
     """The margin as a fraction of the control's loss, where both are known."""
     chosen = results.contrasts(model)
     return relative(chosen[0], "margin") if chosen else None
@@ -125,7 +125,7 @@ def _panel(
     model: str,
     limits: tuple[float, float],
 ) -> None:
-    margin = 100 * (_margin(results, model) or 0)
+    margin = 100 * (margin_of(results, model) or 0)
     axes.axhspan(-margin, margin, color=theme.faint, lw=0, zorder=0)
     ends: list[tuple[str, str, float]] = []
     last = 1.0

@@ -8,34 +8,83 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from prednet_jax import records
 from prednet_jax.report import theme as look
-from prednet_jax.report.documents import columns
+from prednet_jax.report.chart import Chart, Series
+from prednet_jax.report.documents import columns, markdown
 from prednet_jax.report.numbers import significant
+from prednet_jax.report.records_beside import find
 from prednet_jax.report.tables import table
 from prednet_jax.report.theme import LIGHT, Theme
 
 FILE = "backends.json"
 __all__ = ["FILE", "LIGHT", "figure", "html_table", "load", "text_table"]
-_HEADS = ("work", "threads", "batch", "frames", "ms a call", "frames/s")
+_HEADS = ("work", "threads", "batch", "frames", "ms per call", "frames/s")
 _SHADES = ("descriptive", "treatment", "gpu", "stale", "gaussian")
 
 
-def load(directory: str | Path) -> dict[str, Any] | None:
-    """The measurements in a directory, or None.
+def load(*places: Path) -> dict[str, Any] | None:
+    """The measurements in the first directory that has some, or None.
 
     Raises:
         RecordError: the file is broken.
     """
-    path = Path(directory) / FILE
-    if not path.exists():
-        return None
-    found = records.read_json(path)
-    if not isinstance(found, dict) or not found.get("rows"):
-        raise records.RecordError(f"{path}: expected an object with rows")
+    return find(places, FILE, "rows")
+
+
+def charts(result: Mapping[str, Any]) -> list[Chart]:
+    """Frames per second against batch size: a chart per work, a line per case."""
+    batches = np.array(sorted({row["batch"] for row in result["rows"]}))
+    found = []
+    for work in dict.fromkeys(row["work"] for row in result["rows"]):
+        cases: dict[tuple[int, str], dict[int, float]] = {}
+        for row in result["rows"]:
+            if row["work"] == work:
+                case = cases.setdefault((row["threads"], row["feed"]), {})
+                case[row["batch"]] = row["frames_per_second"]
+        threads = list(dict.fromkeys(count for count, _ in cases))
+        series = tuple(
+            Series(
+                name=f"{_threads(count)}, {_feed(feed)}",
+                colour=_SHADES[threads.index(count) % len(_SHADES)],
+                curves={"": np.array([case.get(b, np.nan) for b in batches])},
+                shown=feed == "device",
+            )
+            for (count, feed), case in cases.items()
+        )
+        found.append(
+            Chart(
+                name=f"speed_{work}",
+                x=batches,
+                x_name="batch",
+                y_name=f"{work}: frames per second",
+                series=series,
+                x_log=True,
+                y_log=True,
+            )
+        )
     return found
+
+
+def best(result: Mapping[str, Any], name: str) -> str:
+    """The fastest case of the chart of this name, in words."""
+    rows = [row for row in result["rows"] if name == f"speed_{row['work']}"]
+    one = max(rows, key=lambda row: row["frames_per_second"])
+    return (
+        f"{one['work'].capitalize()}: at most {significant(one['frames_per_second'])} "
+        f"frames per second, with batch {one['batch']} on {_threads(one['threads'])}, "
+        f"frames {_feed(one['feed'])}."
+    )
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count > 1)}"
+
+
+def _feed(feed: str) -> str:
+    return "on device" if feed == "device" else "from host"
 
 
 def cells(result: Mapping[str, Any]) -> list[list[str]]:
@@ -45,7 +94,7 @@ def cells(result: Mapping[str, Any]) -> list[list[str]]:
             row["work"],
             str(row["threads"]),
             str(row["batch"]),
-            f"on {row['feed']}" if row["feed"] == "device" else "from host",
+            _feed(row["feed"]),
             significant(1e3 * row["seconds"], 3),
             significant(row["frames_per_second"], 3),
         ]
@@ -76,6 +125,22 @@ def text_table(result: Mapping[str, Any]) -> str:
     """The table for a terminal."""
     shown = columns([_HEADS, *cells(result)], right=(1, 2, 4, 5))
     return "\n".join([shown, *_replica_lines(result), *_notes(result)])
+
+
+def markdown_table(result: Mapping[str, Any]) -> str:
+    """The table, the replicas, the notes and where they come from, for a document."""
+    height, width, *channels = result["shape"]
+    lines = [
+        f"PredNet at {width}x{height}, channels {','.join(map(str, channels))}, "
+        f"training windows of {result['window']} frames, {result['precision']}, "
+        f"{result['device']['processor']}.",
+        markdown(_HEADS, cells(result)),
+        "\n".join(f"- {line}" for line in _replica_lines(result)),
+        *_notes(result),
+    ]
+    if result.get("command"):
+        lines.append(f"```\n{result['command']}\n```")
+    return "\n\n".join(lines)
 
 
 def html_table(result: Mapping[str, Any]) -> str:
@@ -117,7 +182,7 @@ def figure(result: Mapping[str, Any], theme: Theme) -> bytes:
                         marker="o",
                         ms=4.5,
                         mfc=shade if held else theme.ground,
-                        label=f"{count} thread{'s' * (count > 1)}" if held else None,
+                        label=_threads(count) if held else None,
                     )
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_locator(FixedLocator(batches))

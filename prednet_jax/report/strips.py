@@ -1,6 +1,7 @@
-"""Pictures of predicted frames: a strip as PNG, a film as GIF."""
+"""Pictures of predicted frames: a strip as PNG, a film as GIF and as MP4."""
 
 import io
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -48,12 +49,15 @@ def strip(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
     return plain_png(figure, dpi=120, bbox_inches="tight")
 
 
-def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
-    """All frames, the rows side by side, with their numbers, as a GIF.
+def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> list[Image.Image]:
+    """All frames, the rows side by side, with their numbers.
 
     Args:
         rows: frames `[T, H, W, C]` in [0, 1] by what they are.
         extrapolate_from: from here on the number is coloured; None: nowhere.
+
+    Returns:
+        Pictures of one size, whose sides are even, as video encoders want them.
     """
     stacked = np.concatenate(list(rows.values()), axis=2)
     height = stacked.shape[1]
@@ -65,12 +69,18 @@ def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
         image = Image.fromarray(np.ascontiguousarray(pixels)).resize(
             (factor * pixels.shape[1], factor * height), Image.Resampling.NEAREST
         )
-        canvas = Image.new("RGB", (image.width, image.height + 16), "white")
+        size = (image.width + image.width % 2, image.height + image.height % 2 + 16)
+        canvas = Image.new("RGB", size, "white")
         canvas.paste(image, (0, 16))
         own = extrapolate_from is not None and t >= extrapolate_from
         text = f"{t}: {', '.join(rows)}"
         ImageDraw.Draw(canvas).text((2, 2), text, fill=_MARK if own else "black")
         pictures.append(canvas)
+    return pictures
+
+
+def gif(pictures: list[Image.Image]) -> bytes:
+    """The pictures of a film as a GIF."""
     buffer = io.BytesIO()
     pictures[0].save(
         buffer,
@@ -80,4 +90,20 @@ def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
         duration=_MILLISECONDS,
         loop=0,
     )
+    return buffer.getvalue()
+
+
+def mp4(pictures: list[Image.Image]) -> bytes:
+    """The pictures of a film as an MP4, in H.264, or MPEG-4 where that is missing."""
+    import av
+
+    buffer = io.BytesIO()
+    codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
+    with av.open(buffer, "w", format="mp4") as container:
+        stream: Any = container.add_stream(codec, rate=1000 // _MILLISECONDS)
+        stream.width, stream.height = pictures[0].size
+        stream.pix_fmt = "yuv420p"
+        for picture in pictures:
+            container.mux(stream.encode(av.VideoFrame.from_image(picture)))
+        container.mux(stream.encode())
     return buffer.getvalue()

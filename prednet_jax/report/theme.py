@@ -91,11 +91,21 @@ _WORDS = {
 }
 
 
+def key(role: str | None) -> str:
+    """The name of an arm's colour by its role; "muted" where none was recorded."""
+    if role == "control":
+        return "ink"
+    return role if role in LIGHT.colours else "muted"
+
+
+def shade(name: str, theme: Theme) -> str:
+    """A colour by its name: "ink", "muted" or a role."""
+    return {"ink": theme.ink, "muted": theme.muted}.get(name) or theme.colours[name]
+
+
 def colour(role: str | None, theme: Theme) -> str:
     """The colour of an arm by its role; grey where none was recorded."""
-    if role == "control":
-        return theme.ink
-    return theme.colours.get(role or "", theme.muted)
+    return shade(key(role), theme)
 
 
 def plain_name(arm: str, role: str | None) -> str:

@@ -36,6 +36,8 @@ class Escape(NamedTuple):
       arrived: whether it was.
       early: [2] the projections after `settle` - 1 and after `settle` steps.
       x: [dim] final variables; they do not change after the arrival.
+      still: whether the last step, made before the arrival, changed no bit of x: the
+        run has stopped for good, unless its gradient is noisy.
     """
 
     steps: Int[Array, ""]
@@ -44,6 +46,7 @@ class Escape(NamedTuple):
     arrived: Bool[Array, ""]
     early: Float[Array, "2"]
     x: Float[Array, "dim"]
+    still: Bool[Array, ""]
 
 
 def rotated_gradient(
@@ -154,6 +157,7 @@ def _run(
         moved, new_state = update(
             rule, x, gradient(noise_key, x, rotation), state, ball_key
         )
+        still = jnp.all(moved == x) & ~record.arrived
         # Nothing changes after the arrival, as some functions are unbounded below.
         x, state = jax.tree.map(
             lambda new, old: jnp.where(record.arrived, old, new),
@@ -171,6 +175,7 @@ def _run(
                 t + 1 == options["settle"], jnp.stack([last, projection]), record.early
             ),
             x,
+            still,
         )
         return (x, state, record, projection), None
 
@@ -182,6 +187,7 @@ def _run(
         jnp.array(False),
         jnp.zeros(2, x.dtype),
         x,
+        jnp.array(False),
     )
     carry = (x, initial(rule, x), record, observe(x)[0])
     (_, _, record, _), _ = jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))

@@ -151,6 +151,15 @@ def paired(
     Raises:
         UserError: the shapes do not match, a value is not finite, or the margin or
             level is out of range.
+
+    Example:
+        Six seeds, all of which a treatment makes worse by more than the margin:
+
+        >>> from prednet_jax import statistics
+        >>> treated, control = [1.2, 1.3, 1.1, 1.2, 1.25, 1.15], [1.0] * 6
+        >>> found = statistics.paired(treated, control, margin=0.05)
+        >>> found.verdict, found.p_value
+        ('higher loss', 0.03125)
     """
     errors.positive("margin", margin)
     errors.open_unit("alpha", alpha)

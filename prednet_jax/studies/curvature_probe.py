@@ -23,6 +23,7 @@ from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Adam, Network, Task
 from prednet_jax.training import checkpoints, loop, truncated
+from prednet_jax.training.trainer import Trainer
 
 # Second derivatives take long to compile; this is the fastest for small networks.
 _CONVOLUTION = "xla"
@@ -97,8 +98,8 @@ def fresh(
     def stops() -> Iterator[curvature.Stop]:
         params = loop.prepare_params(loop.initial_params(task, seed), dtype, None, seed)
         state = truncated.initial_train_state(task, params, optimizer)
-        update = loop.compile_update(task, optimizer, method, None)
-        run = loop.train(update, state, source, schedule, seed=seed)
+        trainer = Trainer(task, optimizer, method)
+        run = loop.train(trainer, state, source, schedule, seed=seed)
         for state, record in run:
             if record.update in updates:
                 yield _stop(state, task.adam(last))
@@ -138,6 +139,7 @@ def saved(
             objective=used["objective"],
             targets="true",
             layer_weights=weights or None,
+            extrapolate_from=used.get("extrapolate_from"),
         )
         dtype = process.set_precision(precision or used["precision"])
         source = _open(
@@ -145,6 +147,7 @@ def saved(
             used["data"],
             seed,
             crop=used["crop"],
+            allow_outside=used.get("allow_outside", False),
             offset=tuple(int(pixels) for pixels in used["offset"]),
         )
         total, window = used["updates"], used["window"]
@@ -156,7 +159,9 @@ def saved(
         raise UserError(
             f"--run={folder}: {records.MANIFEST} is not that of train.py ({error!r})"
         ) from None
-    schedule = loop.frame_schedule(task, source, window=window, updates=total)
+    schedule = loop.frame_schedule(
+        task, source, window=window, updates=total, method=method
+    )
 
     def stops() -> Iterator[curvature.Stop]:
         params = loop.prepare_params(

@@ -35,6 +35,7 @@ from prednet_jax.studies.endpoints import (
 )
 from prednet_jax.studies.parts import Part, Treatment
 from prednet_jax.training import loop, truncated
+from prednet_jax.training.trainer import Trainer
 
 # Seed, first frame and number of the held-out frames, and of warm-up frames before.
 HELD_OUT_SEED, HELD_OUT_START, HELD_OUT_FRAMES, WARM_UP = 999_999, 400, 100, 10
@@ -50,22 +51,17 @@ def optimizer(name: str) -> optax.GradientTransformation:
 
 
 @functools.lru_cache(maxsize=64)
-def _update(part: Part, kind: Treatment) -> Any:
-    """The compiled update, shared by all draws and seeds of a treatment."""
+def _trainer(part: Part, kind: Treatment) -> Trainer:
+    """Makes the updates of all draws and seeds of a treatment."""
     spec = noise.parse(kind.noise)
     plain = kind.dose is not None or spec == noise.Identity()
-    step = truncated.make_step(
+    return Trainer(
         dataclasses.replace(part.network, convolution=kind.convolution),
         optimizer(kind.optimizer),
         Method(targets=kind.targets, truncation_leak=part.truncation_leak),
         noise=None if plain else spec,
         amplify=dose.amplified(spec, *kind.dose) if kind.dose is not None else None,
     )
-
-    def update(state, chunk, k, first, key):
-        return step(state, chunk[k][:, None], first, key)
-
-    return truncated.jit_update(update)
 
 
 def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
@@ -77,7 +73,7 @@ def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
         curves: dict[str, list[float]] = {name: [] for name in CURVES}
         weights = {0: records.vector(state.params)}
         steps = loop.train(
-            _update(part, _kind(treatment)),
+            _trainer(part, _kind(treatment)),
             state,
             source,
             schedule,
@@ -116,8 +112,8 @@ def _program(part: Part, kind: Treatment) -> str:
         frames, first = next(iter(data.chunks(source, schedule, 1)))
         key = jax.random.key(0)
         state = _initial_state(part, kind, part.seeds[0])
-        lowered = _update(part, kind).lower(
-            state, frames, np.int32(0), np.bool_(first[0]), key
+        lowered = _trainer(part, kind).program.lower(
+            state, frames[0][:, None], np.bool_(first[0]), key
         )
         return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 

@@ -117,6 +117,7 @@ def measure(
             "escaped": runs.escaped[i, j].tolist(),
             "arrival_steps": runs.arrival[i, j].tolist(),
             "arrived": runs.arrived[i, j].tolist(),
+            "still": runs.still[i, j].tolist(),
         }
         group["predicted_steps"] = [
             _predict(function, group, rules[i], *pair)

@@ -93,7 +93,7 @@ def against_control(name: str, found: Sequence[Mapping[str, Any]]) -> bytes:
     rows = [
         _difference(
             arms,
-            (one.result.treatment, one.result.control),
+            (str(one.result.treatment), str(one.result.control)),
             BLUE,
             (one.result.ci_low, one.result.ci_high),
         )
@@ -117,7 +117,7 @@ def _difference(
         " - ".join(pair),
         colour,
         [(scale * (matched.treatment - matched.control)).tolist()],
-        [(scale * low, scale * high) if known else None],  # type: ignore[operator]
+        [(scale * low, scale * high) if known else None],
     )
 
 

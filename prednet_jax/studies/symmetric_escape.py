@@ -128,13 +128,10 @@ def _states(
     design: Design, run: Run, stops: tuple[int, ...]
 ) -> list[truncated.TrainState]:
     """The states of a run after the updates `stops`, in order."""
-    update, _ = symmetric_runs.compiled(design, run.arm)
-    optimizer = loop.default_optimizer(design.config, design.updates)
-    state = truncated.initial_train_state(
-        design.config, symmetric_runs.start(run, design), optimizer
-    )
+    trainer, _ = symmetric_runs.compiled(design, run.arm)
+    state = trainer.init(symmetric_runs.start(run, design))
     source, schedule = symmetric_runs.frames(run.seed, design)
-    steps = loop.train(update, state, source, schedule, seed=run.seed)
+    steps = loop.train(trainer, state, source, schedule, seed=run.seed)
     return [
         after
         for after, record in itertools.islice(steps, max(stops))
@@ -146,12 +143,12 @@ def _kicks(
     design: Design, twins: truncated.TrainState, seed: int, arm: str, draws: int
 ) -> np.ndarray:
     """W - s W after one noisy update of twins, `[draws, weights]`."""
-    update, _ = symmetric_runs.compiled(design, arm)
+    trainer, _ = symmetric_runs.compiled(design, arm)
     source, schedule = symmetric_runs.frames(seed, design)
     kicks = []
     for draw in range(draws):
         # This seed is for the noise only; frames and weights are those of the run.
-        after, _ = next(loop.train(update, twins, source, schedule, seed=draw))
+        after, _ = next(loop.train(trainer, twins, source, schedule, seed=draw))
         kicks.append(_difference(after.params, design))
     return np.stack(kicks)
 

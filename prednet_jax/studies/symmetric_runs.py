@@ -16,9 +16,9 @@ import numpy as np
 
 from prednet_jax import data, errors, keys, noise, process, records
 from prednet_jax.config import PredNetConfig
-from prednet_jax.objectives import Method
 from prednet_jax.studies import symmetric_start
-from prednet_jax.training import loop, truncated
+from prednet_jax.training import loop
+from prednet_jax.training.trainer import Trainer
 
 # The blocks (`symmetric_start.BLOCKS`) that the twins of each program start with.
 PROGRAMS = {"ordinary": "mirrored", "symmetric": "equal"}
@@ -210,11 +210,10 @@ def train(
         number of weights that differ from their twins.
     """
     source, schedule = frames(run.seed, design)
-    update, compare = compiled(design, run.arm)
-    optimizer = loop.default_optimizer(design.config, design.updates)
-    state = truncated.initial_train_state(design.config, params, optimizer)
+    trainer, compare = compiled(design, run.arm)
+    state = trainer.init(params)
     values = []
-    for after, record in loop.train(update, state, source, schedule, seed=run.seed):
+    for after, record in loop.train(trainer, state, source, schedule, seed=run.seed):
         params = after.params
         away, count = compare(params)
         values.append((record.loss, float(away), int(count)))
@@ -238,15 +237,14 @@ def frames(seed: int, design: Design) -> tuple[data.FrameSource, data.Schedule]:
 
 
 @functools.cache
-def compiled(design: Design, arm: str) -> tuple[Callable, Callable]:
-    """The compiled update and the compiled comparison of twins, for all seeds."""
+def compiled(design: Design, arm: str) -> tuple[Trainer, Callable]:
+    """The trainer and the compiled comparison of twins, for all seeds."""
     config, pairs = design.config, design.pairs
     text = design.noise(arm)
-    update = loop.compile_update(
+    trainer = Trainer(
         config,
         loop.default_optimizer(config, design.updates),
-        Method(),
-        noise.parse(text) if text else None,
+        noise=noise.parse(text) if text else None,
     )
 
     @jax.jit
@@ -256,4 +254,4 @@ def compiled(design: Design, arm: str) -> tuple[Callable, Callable]:
             symmetric_start.unequal(params, config, pairs),
         )
 
-    return update, compare
+    return trainer, compare

@@ -6,7 +6,9 @@ everything else has a default. The file may lie outside this package: `train.py 
 and `compare_backends.py --models` take an instance as `module:object`.
 """
 
+import ast
 import importlib
+import importlib.machinery
 import os
 import sys
 from collections.abc import Mapping
@@ -48,13 +50,59 @@ def recorded(model: str, network: Mapping[str, Any]) -> Task:
         network: the settings, as `Task.network` returned them.
 
     Raises:
-        UserError: there is no such task.
+        UserError: there is no such task, a record may not name it
+            (`check_recorded`), or the settings are not those of the network.
     """
+    check_recorded(model)
     if model not in NAMED:
         return load(model)
+    if not isinstance(network, Mapping):
+        raise UserError(f"network={network!r}: expected the settings of {model}")
     task, config = NAMED[model]
     lists = {k: tuple(v) for k, v in network.items() if isinstance(v, list)}
     return task(config(**{**network, **lists}))
+
+
+def check_recorded(model: str) -> None:
+    """Refuses a name of a manifest whose module does not import this package.
+
+    A manifest may be somebody else's, and whatever else is installed is not for it to
+    run. The module's source is read, and nothing is imported.
+
+    Raises:
+        UserError: the module does not, or is not there.
+    """
+    if model in NAMED:
+        return
+    module, _ = _parts(model)
+    parts, place, spec = module.split("."), None, None
+    for end in range(1, len(parts) + 1):
+        # importlib.util.find_spec would import the packages above it.
+        find = importlib.machinery.PathFinder.find_spec
+        spec = find(".".join(parts[:end]), place)
+        place = (spec and spec.submodule_search_locations) or []
+    package = __name__.partition(".")[0]
+    if package not in _imports(module, spec and spec.loader):
+        raise UserError(
+            f"model={model!r}: expected {', '.join(NAMED)} or an object of a module "
+            f"that imports {package}; a record cannot have another one imported"
+        )
+
+
+def _imports(module: str, loader: Any) -> set[str]:
+    """Packages that a module imports, wherever in its text; none if it has no text."""
+    try:
+        source = getattr(loader, "get_source", lambda _: None)(module)
+        tree = ast.parse(source or "")
+    except (SyntaxError, ValueError, ImportError):
+        return set()
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
+    return {name.partition(".")[0] for name in names}
 
 
 def load(name: str) -> Task:
@@ -68,19 +116,27 @@ def load(name: str) -> Task:
         UserError: there is no such module or object, or the object is not a `Task`. An
             error inside the module is raised unchanged.
     """
-    module, _, attribute = name.partition(":")
-    accepted = f"expected {', '.join(NAMED)} or module:object, a prednet_jax.tasks.Task"
-    if not (module and attribute):
-        raise UserError(f"model={name!r}: {accepted}")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    module, attribute = _parts(name)
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise UserError(f"model={name!r}: no module {module}; {accepted}") from None
+        raise UserError(f"model={name!r}: no module {module}; {_ACCEPTED}") from None
     if not isinstance(found, Task):
-        raise UserError(f"model={name!r}: found {found!r}; {accepted}")
+        raise UserError(f"model={name!r}: found {found!r}; {_ACCEPTED}")
     found.name = name
     return found
+
+
+_ACCEPTED = f"expected {', '.join(NAMED)} or module:object, a prednet_jax.tasks.Task"
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Module and object of a name; the working directory is looked at from now on."""
+    module, _, attribute = str(name).partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        raise UserError(f"model={name!r}: {_ACCEPTED}")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return module, attribute

@@ -126,7 +126,12 @@ class Task(abc.ABC):
         Raises:
             UserError: an option applies to PredNet only.
         """
-        for name in ("objective", "layer_weights", "truncation_leak"):
+        for name in (
+            "objective",
+            "layer_weights",
+            "truncation_leak",
+            "extrapolate_from",
+        ):
             if getattr(method, name):
                 raise UserError(
                     f"{name}={getattr(method, name)!r}: expected none with "

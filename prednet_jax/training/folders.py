@@ -69,7 +69,7 @@ def begun(folder: Path, *, updates: int, resume: bool, overwrite: bool) -> Begun
     manifest = records.read_json(folder / records.MANIFEST)
     try:
         old, finished = int(manifest["updates"]), "final_params_sha256" in manifest
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise UserError(
             f"{folder / records.MANIFEST}: not that of a run (--overwrite begins anew)"
         ) from None

@@ -5,13 +5,13 @@ gradient are on the host already.
 """
 
 import math
-import sys
 from collections.abc import Callable
 
 import jax
 import numpy as np
 
 from prednet_jax.errors import RunError
+from prednet_jax.messages import say
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.truncated import TrainState
 
@@ -62,7 +62,7 @@ class Guard:
                 f"the gradient was exactly zero in {self._limit} updates up to "
                 f"{record.update}: the network no longer learns"
             )
-            print(f"{self._name}: {self.warnings[-1]}; {ADVICE}", file=sys.stderr)
+            say(f"{self._name}: {self.warnings[-1]}; {ADVICE}")
 
     def end(self, state: TrainState) -> None:
         """Looks at the state after the last update, which no loss has seen.

@@ -10,6 +10,8 @@ import sys
 import threading
 from types import TracebackType
 
+from prednet_jax.messages import say
+
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -72,11 +74,11 @@ class Interruption:
             if not self._deferred or self.noted is not None:
                 _leave(number, "left at once")
             self.noted = number
-            print(f"{number.name}: saving after this update", file=sys.stderr)
+            say(f"{number.name}: saving after this update")
 
 
 def _leave(number: signal.Signals, message: str) -> None:
-    print(f"interrupted by {number.name}: {message}", file=sys.stderr, flush=True)
+    say(f"interrupted by {number.name}: {message}")
     sys.stdout.flush()
     # Not sys.exit: threads of the data, of XLA and of orbax would be waited for.
     os._exit(128 + number)

@@ -1,26 +1,28 @@
 """The training loop: frames in, one record an update out.
 
-Frames travel to the device once, as uint8, a chunk of windows at a time; each update is
-one dispatch of one compiled program (see `truncated.jit_update` for its memory).
+Frames are read a chunk of windows at a time, in the background, and go to the device
+as uint8, a window an update. Each update is one dispatch of one compiled program, that
+of a `Trainer` (see `truncated.jit_update` for its memory).
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 import optax
 
-from prednet_jax import data, keys, tasks
+from prednet_jax import data, evaluation, keys, tasks
 from prednet_jax import noise as noise_lib
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network
 from prednet_jax.training import truncated
+from prednet_jax.training.trainer import Trainer
 from prednet_jax.training.truncated import TrainState
 
-# uint8 bytes of frames that are sent to the device at a time.
+# uint8 bytes of frames that are read at a time.
 CHUNK_BYTES = 32 * 2**20
 
 
@@ -71,14 +73,24 @@ def prepare_params(
 
 
 def frame_schedule(
-    network: Network, source: data.FrameSource, *, window: int, updates: int
+    network: Network,
+    source: data.FrameSource,
+    *,
+    window: int,
+    updates: int,
+    method: Method | None = None,
 ) -> data.Schedule:
-    """Which frames each update sees; without windows one image, whatever `window`."""
+    """Which frames each update sees; without windows one image, whatever `window`.
+
+    A window that is extrapolated is a sequence of its own: what the network made up is
+    not carried on.
+    """
     task = tasks.of(network)
+    made_up = method is not None and method.extrapolate_from is not None
     if not task.windowed:
         return data.single_schedule(source.length, updates)
     boundaries: Sequence[int] = source.boundaries
-    if task.fresh_windows:
+    if task.fresh_windows or made_up:
         boundaries = _cut(source, window, updates)
     return data.schedule(source.length, boundaries, window, updates)
 
@@ -100,35 +112,8 @@ def default_optimizer(network: Network, updates: int) -> optax.GradientTransform
     return tasks.of(network).optimizer(updates)
 
 
-def compile_update(
-    network: Network,
-    optimizer: optax.GradientTransformation,
-    method: Method,
-    noise: NoiseSpec | None,
-) -> Callable:
-    """One update as one compiled program (`truncated.jit_update`).
-
-    Returns:
-        `update(state, chunk, k, first, key) -> (state, StepMetrics)` with `chunk`
-        `[K, T + 1, H, W, C]` uint8 and k the window to train on. The program is made
-        at the first call and serves every seed.
-    """
-    step = truncated.make_step(network, optimizer, method, noise=noise)
-
-    def update(
-        state: TrainState,
-        chunk: jax.Array,
-        k: jax.Array,
-        first: jax.Array,
-        key: jax.Array,
-    ) -> tuple[TrainState, truncated.StepMetrics]:
-        return step(state, chunk[k][:, None], first, key)
-
-    return truncated.jit_update(update)
-
-
 def train(
-    update: Callable,
+    trainer: Trainer,
     state: TrainState,
     source: data.FrameSource,
     schedule: data.Schedule,
@@ -139,7 +124,7 @@ def train(
     """Trains from `state` to the end of the schedule.
 
     Args:
-        update: what `compile_update` returned.
+        trainer: makes the updates.
         state: where to start; `state.update` updates of the schedule are skipped.
         source: where the frames come from.
         schedule: which frames each update sees.
@@ -156,19 +141,15 @@ def train(
     done = int(state.update)
     seen = frames_seen(schedule, done)
     state = _copied(state)  # The caller keeps the arrays it passed in.
-    for frames, first in _chunks(source, schedule.after(done)):
-        on_device = jax.device_put(frames)
-        for k in range(len(first)):
-            start = time.perf_counter()
-            state, metrics = update(
-                state, on_device, np.int32(k), np.bool_(first[k]), key
-            )
-            fetched = truncated.StepMetrics(*jax.device_get(tuple(metrics)))
-            seconds = time.perf_counter() - start
-            done += 1
-            seen += int(fetched.scored.sum())
-            copied = copy_last_frame_loss(frames[k], bool(first[k]))
-            yield state, update_record(done, seen, fetched, copied, seconds)
+    for frames, first in batches(source, schedule.after(done)):
+        start = time.perf_counter()
+        state, metrics = trainer.step(state, frames, first, key)
+        fetched = truncated.StepMetrics(*jax.device_get(tuple(metrics)))
+        seconds = time.perf_counter() - start
+        done += 1
+        seen += int(fetched.scored.sum())
+        copied = copy_last_frame_loss(frames, bool(first), trainer.method)
+        yield state, update_record(done, seen, fetched, copied, seconds)
 
 
 @jax.jit
@@ -177,12 +158,15 @@ def _copied(state: TrainState) -> TrainState:
     return jax.tree.map(jax.numpy.copy, state)
 
 
-def copy_last_frame_loss(window: np.ndarray, first: bool) -> float | None:
-    """Loss of predicting each frame by the one before it.
+def copy_last_frame_loss(
+    window: np.ndarray, first: bool, method: Method | None = None
+) -> float | None:
+    """Loss of predicting each frame by the last one before it that is seen.
 
     Args:
-        window: `[T + 1, ..., H, W, C]` uint8; `[1, H, W, C]` of a single image.
+        window: `[T + 1, ..., H, W, C]` uint8; `[1, ..., H, W, C]` of a single image.
         first: whether the first frame is a stand-in, whose transition does not count.
+        method: how the window is trained on; None: every frame of it is seen.
 
     Returns:
         Mean over transitions and pixels of the squared difference, pixels in [0, 1];
@@ -191,7 +175,9 @@ def copy_last_frame_loss(window: np.ndarray, first: bool) -> float | None:
     frames = window[1:] if first else window
     if len(frames) < 2:
         return None
-    steps = np.diff(frames.astype(np.float32), axis=0)
+    shown = frames.astype(np.float32)
+    unseen_from = method.extrapolate_from if method is not None else None
+    steps = shown[1:] - evaluation.last_seen(shown, unseen_from)[1:]
     return float(np.mean(np.square(steps / 255)))
 
 

@@ -1,14 +1,24 @@
-"""What watches a training loop: a progress bar, and a trace of a few updates."""
+"""What watches a training loop: its progress, and a trace of a few updates."""
 
+import sys
+import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import jax
 
+from prednet_jax.messages import say
+from prednet_jax.training.loop import UpdateRecord
+
 T = TypeVar("T")
 # Updates before a trace begins: they compile and warm up.
 TRACE_AFTER = 2
 _TRACED = 3
+# Updates whose mean loss is shown.
+_RECENT = 100
+# Between two lines, where there is no terminal.
+_SECONDS = 15.0
 
 
 def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
@@ -33,17 +43,83 @@ def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
         jax.profiler.stop_trace()
 
 
-def progress(
-    name: str, total: int, done: int, shown: bool, *, unit: str = "update"
-) -> Any:
-    """A progress bar on stderr with rate and remaining time."""
-    from tqdm import tqdm
+class Progress:
+    """How far a loop is, on stderr: a bar on a terminal, else a line every so often.
 
-    return tqdm(
-        desc=name,
-        total=total,
-        initial=done,
-        disable=not shown,
-        unit=unit,
-        dynamic_ncols=True,
-    )
+    Of a training it shows the mean loss of the last updates, and what it is of that of
+    copying the last frame.
+
+    Args:
+        name: of the loop.
+        total: steps of the whole.
+        done: steps made before.
+        shown: whether anything is.
+        unit: what a step is called.
+        seconds: between two lines.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        done: int = 0,
+        *,
+        shown: bool = True,
+        unit: str = "update",
+        seconds: float = _SECONDS,
+    ):
+        self._name, self._unit, self._seconds = name, unit, seconds
+        self._total, self._done = total, done
+        self._recent: deque[tuple[float, float | None]] = deque(maxlen=_RECENT)
+        self._began = self._said = time.monotonic()
+        self._since: int | None = None
+        self._lines = shown and not sys.stderr.isatty()
+        self._bar: Any = None
+        if shown and not self._lines:
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                desc=name, total=total, initial=done, unit=unit, dynamic_ncols=True
+            )
+
+    def update(self, *records: UpdateRecord) -> None:
+        """One step further.
+
+        Args:
+            *records: of the update, one a run; none where the loop is no training.
+        """
+        self._done += 1
+        self._recent += [(r.loss, r.copy_last_frame_loss) for r in records]
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._reached(), refresh=False)
+            self._bar.update()
+        now = time.monotonic()
+        if self._since is None:  # The first step compiles, and is no measure.
+            self._since, self._began, self._said = self._done, now, now
+        elif self._lines and now - self._said >= self._seconds:
+            self._said = now
+            rate = (self._done - self._since) / (now - self._began)
+            left = (self._total - self._done) / rate
+            parts = [
+                f"{self._name}: {self._unit} {self._done} of {self._total}",
+                f"{rate:.3g} a second",
+                f"{left:.0f} s left",
+                self._reached(),
+            ]
+            say(", ".join(part for part in parts if part))
+
+    def _reached(self) -> str:
+        """The recent loss, and what it is of that of copying."""
+        if not self._recent:
+            return ""
+        losses, copied = zip(*self._recent, strict=True)
+        text = f"loss {sum(losses) / len(losses):.5f}"
+        found = [copy for copy in copied if copy is not None]
+        if not found or not sum(found):
+            return text
+        return f"{text} ({sum(losses) / sum(found):.2f} of copying)"
+
+    def close(self) -> None:
+        """Leaves the bar as it is."""
+        if self._bar is not None:
+            self._bar.close()

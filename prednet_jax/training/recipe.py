@@ -20,9 +20,10 @@ from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
 from prednet_jax.training import loop, sizes, truncated
 from prednet_jax.training.observe import TRACE_AFTER
+from prednet_jax.training.trainer import Trainer
 from prednet_jax.training.truncated import TrainState
 
-_FROM_ZERO = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples", "draw")
+_FROM_ZERO = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,6 +85,7 @@ class Recipe:
         whole("batch", self.batch, 1)
         for name in _FROM_ZERO:
             whole(name, getattr(self, name), 0)
+        whole("draw", self.draw, 0, 2**31 - 1)
         if self.learning_rate is not None:
             positive("learning_rate", self.learning_rate)
         if self.clip_gradient is not None:
@@ -96,6 +98,12 @@ class Recipe:
                 "profile, whose trace begins then"
             )
         self.task.check(self.method)
+        unseen_from = self.method.extrapolate_from
+        if unseen_from is not None and unseen_from > self.window:
+            raise UserError(
+                f"extrapolate_from={unseen_from}: expected 1 to {self.window}, the "
+                "window"
+            )
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
@@ -109,6 +117,11 @@ class Recipe:
             return chosen
         return optimizers.clipped(chosen, self.clip_gradient)
 
+    @cached_property
+    def trainer(self) -> Trainer:
+        """Makes the updates of every run."""
+        return Trainer(self.task, self.optimizer, self.method, self.noise)
+
     def schedule(
         self, source: data.FrameSource, updates: int | None = None
     ) -> data.Schedule:
@@ -119,7 +132,9 @@ class Recipe:
             updates: of another length of training; None: of this one.
         """
         total = self.updates if updates is None else updates
-        return loop.frame_schedule(self.task, source, window=self.window, updates=total)
+        return loop.frame_schedule(
+            self.task, source, window=self.window, updates=total, method=self.method
+        )
 
     def check_sizes(self, seeds: int, *, together: bool = False) -> None:
         """Refuses what cannot fit into memory, before anything is allocated.
@@ -139,6 +154,7 @@ class Recipe:
             batch=self.batch,
             seeds=seeds,
             together=together,
+            examples=self.examples,
         )
 
     def check_disk(self, folders: Sequence[Path], state: TrainState) -> None:

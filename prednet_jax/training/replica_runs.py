@@ -17,7 +17,7 @@ from prednet_jax.training.folders import Begun
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.keeping import Keeper
 from prednet_jax.training.layout import Layout, layout
-from prednet_jax.training.observe import progress, traced
+from prednet_jax.training.observe import Progress, traced
 from prednet_jax.training.recipe import Prepared, Recipe, prepare
 from prednet_jax.training.runs import check_same, check_unchanged, look, saved
 from prednet_jax.training.truncated import TrainState
@@ -97,7 +97,7 @@ def train(
             )
             for n, one in held.items()
         }
-        steps = replicas.train(update, place, runs)
+        steps = replicas.train(update, place, runs, recipe.method)
         clock = manifests.Clock()
         ends = _train_all(recipe, keepers, steps, runs, interruption or Interruption())
         measured = clock.stop()
@@ -146,7 +146,6 @@ def _check_program(recipe: Recipe, update: Any, place: Layout, one: _Replica) ->
     schedule = one.found.schedule
     streams = place.replicas * place.batch
     count = loop.windows_per_chunk(one.source, schedule.window, streams)
-    count = min(count, recipe.updates)
 
     def shaped(*shape: int, dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((place.replicas, *shape), dtype)
@@ -172,7 +171,7 @@ def _train_all(
     """Trains to the end, each run's records written; the weights at the end."""
     done = int(next(iter(runs.values())).state.update)
     name = f"{recipe.task.name} x {len(keepers)}"
-    bar = progress(name, recipe.updates, done, recipe.progress)
+    bar = Progress(name, recipe.updates, done, shown=recipe.progress)
     # Where all updates were made before, as a killed process leaves them.
     params = {n: run.state.params for n, run in runs.items()}
     try:
@@ -191,7 +190,7 @@ def _train_all(
                 interruption.obey(saved(next(iter(keepers.values())).folder, update))
             if update == recipe.updates:
                 params = {n: replicas.replica_params(after, n) for n in keepers}
-            bar.update()
+            bar.update(*lines.values())
     finally:
         bar.close()
         for keeper in keepers.values():

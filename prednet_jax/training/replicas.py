@@ -153,7 +153,10 @@ def _state_specs() -> TrainState:
 
 
 def train(
-    update: Callable, layout: Layout, runs: Mapping[int, Replica]
+    update: Callable,
+    layout: Layout,
+    runs: Mapping[int, Replica],
+    method: Method | None = None,
 ) -> Iterator[tuple[TrainState, dict[int, UpdateRecord]]]:
     """Trains the replicas of this process to the end of their schedules.
 
@@ -163,6 +166,7 @@ def train(
         update: what `compile_update` returned.
         layout: the same layout.
         runs: by replica, those of `layout.local`; all at the same update.
+        method: by which they are trained, for the loss of copying.
 
     Yields:
         The states after each update (`replica_state` takes one out), valid until the
@@ -196,8 +200,8 @@ def train(
     }
     # One thread reads for all: a source has one reader at a time.
     for chunk, first in prefetch(_chunks(layout, runs, done)):
-        frames, opens = _place_chunk(layout, chunk, first)
-        for k in range(opens.shape[1]):
+        frames, opens = _place_chunk(layout, chunk, first, _per_chunk(layout, runs))
+        for k in range(len(next(iter(first.values())))):
             start = time.perf_counter()
             states, metrics = update(states, frames, np.int32(k), opens, key_data)
             fetched = [rows(leaf) for leaf in metrics]
@@ -208,7 +212,7 @@ def train(
                 mine = StepMetrics(*(field[n] for field in fetched))  # type: ignore[arg-type]
                 seen[n] += layout.batch * int(mine.scored.sum())
                 copied = [
-                    loop.copy_last_frame_loss(streams[k], bool(first[n][k]))
+                    loop.copy_last_frame_loss(streams[k], bool(first[n][k]), method)
                     for (replica, _), streams in chunk.items()
                     if replica == n
                 ]
@@ -246,12 +250,7 @@ def _chunks(
 
     Every process takes the same K, whatever it holds.
     """
-    any_run = next(iter(runs.values()))
-    count = loop.windows_per_chunk(
-        any_run.sources[0],
-        any_run.schedule.window,
-        layout.replicas * layout.batch,
-    )
+    count = _per_chunk(layout, runs)
     places = layout.local_streams
     readers = [
         read_chunks(runs[n].sources[b], runs[n].schedule.after(done), count)
@@ -268,10 +267,29 @@ def _chunks(
         yield frames, first
 
 
+def _per_chunk(layout: Layout, runs: Mapping[int, Replica]) -> int:
+    """Windows of a chunk, K."""
+    any_run = next(iter(runs.values()))
+    return loop.windows_per_chunk(
+        any_run.sources[0],
+        any_run.schedule.window,
+        layout.replicas * layout.batch,
+    )
+
+
 def _place_chunk(
-    layout: Layout, frames: dict, first: dict
+    layout: Layout, frames: dict, first: dict, count: int
 ) -> tuple[jax.Array, jax.Array]:
-    """The chunk on the devices, `[N, B, K, T + 1, H, W, C]` and `[N, K]`."""
+    """The chunk on the devices, `[N, B, K, T + 1, H, W, C]` and `[N, K]`.
+
+    The last one is filled up, so that no number of updates is a program of its own.
+    """
+
+    def whole(x: np.ndarray) -> np.ndarray:
+        return np.pad(x, [(0, count - len(x))] + [(0, 0)] * (x.ndim - 1))
+
+    frames = {place: whole(x) for place, x in frames.items()}
+    first = {n: whole(x) for n, x in first.items()}
 
     def read(index: tuple) -> np.ndarray:
         chosen = range(*index[0].indices(layout.replicas))

@@ -5,7 +5,7 @@ directories, the data, and last the program itself, by tracing it.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -19,7 +19,7 @@ from prednet_jax.training import loop, manifests
 from prednet_jax.training.folders import Begun
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.keeping import Keeper
-from prednet_jax.training.observe import progress, traced
+from prednet_jax.training.observe import Progress, traced
 from prednet_jax.training.recipe import Prepared, Recipe, prepare
 from prednet_jax.training.truncated import TrainState
 
@@ -47,10 +47,7 @@ def train(
     prepared = {seed: prepare(recipe, seed) for seed in left}
     if not prepared:
         return
-    update = loop.compile_update(
-        recipe.task, recipe.optimizer, recipe.method, recipe.noise
-    )
-    recipe.check_disk(list(left.values()), _check_program(recipe, update, prepared))
+    recipe.check_disk(list(left.values()), _check_program(recipe, prepared))
     opened = {}
     for seed, found in prepared.items():
         manifest = manifests.make(recipe, seed, [found.source], found)
@@ -61,7 +58,6 @@ def train(
         for seed, folder in left.items():
             _train_one(
                 recipe,
-                update,
                 seed,
                 prepared[seed],
                 (folder, begun[seed], opened[seed]),
@@ -150,9 +146,7 @@ def _same_rates(recipe: Recipe, updates: int) -> bool:
     return bool(np.array_equal(values[0], values[1]))
 
 
-def _check_program(
-    recipe: Recipe, update: Callable, prepared: Mapping[int, Prepared]
-) -> TrainState:
+def _check_program(recipe: Recipe, prepared: Mapping[int, Prepared]) -> TrainState:
     """Traces an update, without running it: what it would refuse, it refuses here.
 
     The trace is kept by JAX and used when the update is first called.
@@ -162,18 +156,18 @@ def _check_program(
     """
     seed, found = next(iter(prepared.items()))
     state = jax.eval_shape(lambda: recipe.initial_state(seed, found.weights))
-    window = found.schedule.window
-    count = min(loop.windows_per_chunk(found.source, window), recipe.updates)
-    chunk = jax.ShapeDtypeStruct((count, window + 1, *recipe.task.frame), np.uint8)
-    update.eval_shape(  # type: ignore[attr-defined]
-        state, chunk, np.int32(0), np.bool_(True), keys.stream(seed, "noise")
+    shape = (found.schedule.window + 1, 1, *recipe.task.frame)
+    recipe.trainer.program.eval_shape(
+        state,
+        jax.ShapeDtypeStruct(shape, np.uint8),
+        np.bool_(True),
+        keys.stream(seed, "noise"),
     )
     return state
 
 
 def _train_one(
     recipe: Recipe,
-    update: Callable,
     seed: int,
     found: Prepared,
     place: tuple[Path, Begun, dict],
@@ -186,11 +180,16 @@ def _train_one(
     state: TrainState = states[seed]
     keeper = Keeper(recipe, place[0], manifest[seed], done)
     name = f"{recipe.task.name} seed {seed}"
-    bar = progress(name, recipe.updates, done, recipe.progress)
+    bar = Progress(name, recipe.updates, done, shown=recipe.progress)
     clock = manifests.Clock()
     try:
         steps = loop.train(
-            update, state, found.source, found.schedule, seed=seed, draw=recipe.draw
+            recipe.trainer,
+            state,
+            found.source,
+            found.schedule,
+            seed=seed,
+            draw=recipe.draw,
         )
         for state, record in traced(steps, recipe.profile):
             if recipe.checkpoint_every:
@@ -199,8 +198,7 @@ def _train_one(
             keeper.see(record, functools.partial(_given, state), now=stop)
             if stop:
                 interruption.obey(saved(place[0], record.update))
-            bar.set_postfix(loss=f"{record.loss:.5f}", refresh=False)
-            bar.update()
+            bar.update(record)
     finally:
         bar.close()
         keeper.close()
@@ -237,5 +235,11 @@ def saved_weights(folder: Path) -> tuple[Task, dict]:
         raise UserError(
             f"{folder / records.WEIGHTS}: damaged; its SHA-256 is not the one in "
             f"{records.MANIFEST}"
+        )
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    if task.weights not in (0, count):
+        raise UserError(
+            f"{folder / records.WEIGHTS}: {count} weights; expected {task.weights}, as "
+            f"the network in {records.MANIFEST} has"
         )
     return task, params

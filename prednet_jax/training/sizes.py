@@ -37,6 +37,7 @@ def check(
     batch: int = 1,
     seeds: int = 1,
     together: bool = False,
+    examples: int = 0,
 ) -> None:
     """Refuses a training that cannot fit into this machine's memory.
 
@@ -48,6 +49,7 @@ def check(
         batch: streams of a run.
         seeds: number of runs.
         together: whether they are replicas of one program.
+        examples: frames predicted together after training.
 
     Raises:
         UserError: a size is too large; the one is named that decides.
@@ -65,6 +67,9 @@ def check(
     height, width, _ = task.frame
     shape = f"height={height}, width={width}, window={window}, batch={batch}"
     _compare(shape, one, f"one update of {task.name}")
+    # As bytes, as pixels of this precision, and predicted.
+    kept = examples * math.prod(task.frame) * (1 + 2 * size)
+    _compare(f"examples={examples}", kept, "their prediction")
     if together:
         kept = 3 * task.weights * size + carry + frames
         _compare(

@@ -1,4 +1,4 @@
-"""One update of truncated back-propagation, and a whole stream of them.
+"""One update of truncated back-propagation.
 
 As the published trainer of quadjr/PredNet does it: the state is carried from window to
 window and cut from the graph between them, one update a window, the first window of a
@@ -12,12 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
 
-from prednet_jax import keys, optimizers, tasks
 from prednet_jax import noise as noise_lib
-from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError, whole
+from prednet_jax import tasks
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
@@ -199,76 +196,3 @@ def to_pixels(frames: jax.Array, dtype: jnp.dtype) -> jax.Array:
     if frames.dtype == jnp.uint8:
         return frames.astype(dtype) / jnp.asarray(255, dtype)
     return frames.astype(dtype)
-
-
-def train_windows(
-    params: dict,
-    config: PredNetConfig,
-    frames: Float[Array, "T H W C"],
-    *,
-    window: int,
-    targets: str = "true",
-    truncation_leak: bool = False,
-    optimizer: optax.GradientTransformation | None = None,
-    noise: NoiseSpec | None = None,
-    key: jax.Array | None = None,
-    objective: str | None = None,
-) -> tuple[dict, Float[Array, " losses"]]:
-    """Trains on one stream in order, one update a window.
-
-    Args:
-        params: the parameters to start from (left as they are).
-        config: the network.
-        frames: `[T, H, W, C]`, one stream, floating point in [0, 1] or uint8.
-        window: transitions per window, >= 1 (`lotter`: >= 2). The first window has one
-            less, but for window 1, where every transition is a window; an unfinished
-            tail is dropped.
-        targets: `true` or `stale`.
-        truncation_leak: whether Chainer's leak at the window boundaries is reproduced.
-        optimizer: an optax transformation; None: `chainer_adam()`.
-        noise: a noise spec, or None.
-        key: noise key; None: the `noise` stream of seed 0.
-        objective: `squares`, `errors`, or None: as the variant was published.
-
-    Returns:
-        The trained parameters and `losses`: losses[i] is the MSE of the prediction of
-        frame i + 1 against its true target.
-
-    Raises:
-        UserError: a value is outside what is accepted, or the stream is too short for
-            one window.
-    """
-    # The first frame of a `lotter` stream is only seen, by a transition of its own.
-    whole("window", window, 1 if config.variant == "watanabe" else 2)
-    if frames.ndim != 4:
-        raise UserError(f"frames of shape {tuple(frames.shape)}: expected [T, H, W, C]")
-    stand_in = 1 if window > 1 else 0
-    updates = (frames.shape[0] - 1 + stand_in) // window
-    if updates < 1:
-        raise UserError(
-            f"frames of {frames.shape[0]} time steps: expected at least "
-            f"{max(window, 2)} with window={window}"
-        )
-    method = Method(
-        objective=objective, targets=targets, truncation_leak=truncation_leak
-    )
-    optimizer = optimizers.chainer_adam() if optimizer is None else optimizer
-    key = keys.stream(0, "noise") if key is None else key
-    step = make_step(config, optimizer, method, noise=noise)
-
-    @jax.jit
-    def update(
-        state: TrainState, frames: jax.Array, index: jax.Array
-    ) -> tuple[TrainState, StepMetrics]:
-        # Window k starts at frame k window - 1; the first has a stand-in in front.
-        begin = index * window - stand_in
-        places = jnp.maximum(begin + jnp.arange(window + 1), 0)
-        return step(state, frames[places][:, None], index == 0, key)
-
-    stream = jnp.asarray(frames)
-    state = initial_train_state(config, params, optimizer)
-    losses = []
-    for index in range(updates):
-        state, metrics = update(state, stream, jnp.asarray(index))
-        losses.append(metrics.frame_losses)
-    return state.params, jnp.concatenate(losses)[stand_in:]

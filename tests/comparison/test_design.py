@@ -1,12 +1,10 @@
 """The design of a comparison: arms, commands, and what is refused before a run."""
 
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from prednet_jax import comparison, device, noise, records, tasks
 from prednet_jax.comparison import Role
@@ -18,17 +16,6 @@ BOTH = (PREDNET, tasks.of(AutoencoderConfig()))
 
 def design(root, tasks=BOTH, **options):
     return comparison.Design(root=root, script="train.py", tasks=tasks, **options)
-
-
-def compare(*arguments):
-    """The script, in a process of its own."""
-    script = Path(__file__).parents[2] / "experiments" / "compare_backends.py"
-    return subprocess.run(
-        [sys.executable, str(script), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
@@ -100,6 +87,30 @@ def test_a_source_has_to_fill_one_window(tmp_path):
     assert not few["root"].exists()
 
 
+def test_lists_may_name_files_outside_where_that_is_allowed(tmp_path):
+    """The runs are told, too; without the flag their commands are what they were."""
+    Image.fromarray(np.zeros((24, 32, 3), np.uint8)).save(tmp_path / "0.png")
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "a.txt").write_text("../0.png\n" * 12)
+    plan = {"tasks": (PREDNET,), "data": str(tmp_path / "lists" / "a.txt")}
+    inside = design(tmp_path / "out", **plan)
+    with pytest.raises(ValueError, match=r"names a file outside .* --allow_outside"):
+        comparison.check(inside)
+    outside = design(tmp_path / "out", allow_outside=True, **plan)
+    comparison.check(outside)
+    flag = "--allow_outside=true"
+    assert all(flag in job.flags for job in outside.runs())
+    assert not any(flag in job.flags for job in inside.runs())
+
+
+@pytest.mark.parametrize("script", ["compare_backends.py", "sweep.py"])
+def test_the_script_takes_the_flag(script, forked, tmp_path):
+    done = forked(script, f"--workdir={tmp_path}/out", "--allow_outside", "--dry_run")
+    commands = [line for line in done.stdout.splitlines() if "train.py" in line]
+    assert commands, done.stderr
+    assert all("--allow_outside=true" in line for line in commands)
+
+
 def test_the_root_is_a_directory(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="file: a file; expected a directory"):
@@ -115,18 +126,18 @@ def test_the_root_is_a_directory(tmp_path):
         (["--data=/no/such/place", "--dry_run"], "/no/such/place"),
         (["--models=resnet"], "model='resnet'"),
         (["--height=25"], "height=25"),
+        (["--updates=99999999999"], "updates=99999999999: the plan of the updates"),
+        (["--channels=3,99999999"], "one update of prednet takes at least"),
+        (["--first_seed=4294967290"], "first_seed=4294967290: expected a whole number"),
     ],
 )
-def test_a_refused_comparison_leaves_the_earlier_one(tmp_path, flags, named):
+def test_a_refused_comparison_leaves_the_earlier_one(refused, tmp_path, flags, named):
     (tmp_path / "runs").mkdir()
     for kept in ("verdict.json", "report.html", "runs/kept"):
         (tmp_path / kept).write_text("earlier")
     before = sorted(tmp_path.rglob("*"))
-    done = compare(f"--workdir={tmp_path}", *flags)
-    assert done.returncode == 2, done.stdout
+    done = refused(named, "compare_backends.py", f"--workdir={tmp_path}", *flags)
     assert done.stdout == ""
-    assert named in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -167,9 +178,10 @@ def test_arms_by_pattern():
 
 
 @pytest.mark.slow
-def test_whole_comparison_of_the_autoencoder(tmp_path):
+def test_whole_comparison_of_the_autoencoder(forked, tmp_path):
     """The script itself: every process, the verdict, the report."""
-    done = compare(
+    done = forked(
+        "compare_backends.py",
         "--models=autoencoder",
         "--arms=stale_targets,gpu",
         "--seeds=2",

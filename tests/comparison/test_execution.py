@@ -68,8 +68,12 @@ def alive(pid):
     return False
 
 
+@pytest.mark.fault(
+    "a comparison is ended", "SIGTERM, SIGHUP, SIGINT and SIGKILL to the parent"
+)
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_children_end_with_their_parent_however_it_ends(tmp_path):
+    """Its children end too."""
     places = [tmp_path / number.name for number in SIGNALS]
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, str(SCRIPT.parent), *map(str, places)],
@@ -99,7 +103,11 @@ def test_closing_the_iterator_ends_the_children(tmp_path):
         os.kill(child, 0)
 
 
+@pytest.mark.fault(
+    "a run of a comparison is killed", "SIGKILL in the second of two seeds"
+)
 def test_a_killed_job_is_tried_again_for_what_it_had_not_finished(tmp_path):
+    """Tried again for what it had not finished; what had ended is made once."""
     lost = job(tmp_path, "dies_at_1")
     (ended,) = filter(None, comparison.execute([lost], processes=1, retries=2))
     assert isinstance(ended.error, comparison.ProcessError)
@@ -111,7 +119,11 @@ def test_a_killed_job_is_tried_again_for_what_it_had_not_finished(tmp_path):
     assert receipts.kept([lost]) == ([lost.of(1)], {"kept": 1, "unfinished": 1})
 
 
+@pytest.mark.fault(
+    "a run of a comparison diverges", "status 1 in the first of two seeds"
+)
 def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
+    """It has ended, the other seeds go on; nothing else ends early."""
     diverging = job(tmp_path, "diverges_at_0")
     (ended,) = filter(None, comparison.execute([diverging], processes=1))
     assert ended == comparison.Ended(diverging)
@@ -128,7 +140,11 @@ def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
         receipts.verified(diverging, 0)
 
 
+@pytest.mark.fault(
+    "a comparison is interrupted", "after one of two runs; the same command again"
+)
 def test_an_interrupted_comparison_goes_on(tmp_path):
+    """What had ended is kept, the rest is made."""
     both = job(tmp_path)
     (ended,) = filter(None, comparison.execute([both.of(0)], processes=1))
     assert ended.error is None
@@ -140,7 +156,9 @@ def test_an_interrupted_comparison_goes_on(tmp_path):
     assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
 
 
+@pytest.mark.fault("a run ends too early with status 0", "3 updates of 5")
 def test_a_run_that_is_not_whole_is_no_success(tmp_path):
+    """Not taken for a run."""
     short = job(tmp_path, seeds=(0,))
     script = tmp_path / "forgets.py"
     script.write_text(SCRIPT.read_text().replace('int(flags["updates"])', "3"))

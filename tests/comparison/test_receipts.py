@@ -117,8 +117,13 @@ ALTERED = {
 }
 
 
+@pytest.mark.fault(
+    "records of a comparison are altered",
+    "metrics, manifest, weights or receipt truncated, doubled, edited or lost",
+)
 @pytest.mark.parametrize("name", ALTERED)
 def test_the_judge_refuses_what_is_not_whole(job, name):
+    """Refused in one line that names what; made again alone."""
     alter, message = ALTERED[name]
     place = job.run_folder(job.seeds[1])
     receipts.verified(job, job.seeds[1])
@@ -134,7 +139,11 @@ def test_the_judge_refuses_what_is_not_whole(job, name):
     assert reasons["kept"] == 1
 
 
+@pytest.mark.fault(
+    "records of another job", "flags that are not those of the comparison"
+)
 def test_a_run_of_another_job_is_refused(job):
+    """Refused in one line with the flag and both values."""
     other = dataclasses.replace(job, flags=(*job.flags, "--window=4"))
     with pytest.raises(records.RecordError, match="--window=10; expected --window=4"):
         receipts.verified(other, job.seeds[0])

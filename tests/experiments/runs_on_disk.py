@@ -1,20 +1,8 @@
-"""Tiny trainings as processes, and what they leave on disk."""
+"""Tiny trainings, and what they leave on disk."""
 
-import contextlib
 import json
 import os
-import subprocess
-import sys
-import time
-from pathlib import Path
 
-TRAIN = Path(__file__).parents[2] / "experiments" / "train.py"
-# In the background of a shell SIGINT is ignored, and stays so in children.
-_DEFAULT_SIGNALS = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
 TINY = (
     "--channels=3,4",
     "--height=8",
@@ -23,33 +11,6 @@ TINY = (
     "--updates=6",
     "--convolution=shifted",
 )
-
-
-@contextlib.contextmanager
-def started(*arguments):
-    """A training in a process of its own, going on; killed at the end of the block."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _DEFAULT_SIGNALS, str(TRAIN), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def wait_for_update(process, folder, update, seconds=600):
-    """Waits until a run's metrics tell of an update."""
-    path = folder / "metrics.jsonl"
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if path.exists() and path.read_bytes().count(b"\n") >= update:
-            return
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    raise AssertionError(f"{folder}: no update {update} within {seconds} s")
 
 
 def snapshot(folder):
@@ -90,4 +51,7 @@ def assert_one_line(done, status, message):
     """A process that ended with a status and one line that says why."""
     assert done.returncode == status, done.stdout + done.stderr
     assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    # Of a slow machine: that a program is being compiled.
+    lines = done.stderr.strip().splitlines()
+    told = [line for line in lines if not line.startswith("compiling: ")]
+    assert len(told) == 1, done.stderr

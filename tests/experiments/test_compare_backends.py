@@ -53,9 +53,13 @@ def ended(folder):
     }
 
 
+@pytest.mark.fault(
+    "`compare_backends.py` is interrupted", "SIGTERM in mid-run; the same command again"
+)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_an_interrupted_comparison_leaves_no_children_and_goes_on(tmp_path):
+    """No child is left; finished runs are kept; the end is a verdict."""
     folder = tmp_path / "cut"
     with started(folder) as cut:
         lines = [cut.stdout.readline()]

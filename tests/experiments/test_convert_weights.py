@@ -37,7 +37,12 @@ def test_what_cannot_be_written_is_refused_and_nothing_is_touched(
     source = f"--input={model}"
     refused("exists; expected a new path", SCRIPT, source, f"--output={model}")
     refused("suffix '.pt'", SCRIPT, source, f"--output={tmp_path / 'w.pt'}")
-    refused("expected 'lotter'", SCRIPT, source, f"--output={tmp_path / 'w.hdf5'}")
+    refused(
+        "w.hdf5: variant='watanabe': expected 'lotter'",
+        SCRIPT,
+        source,
+        f"--output={tmp_path / 'w.hdf5'}",
+    )
     missing = tmp_path / "missing.npz"
     refused("missing.npz", SCRIPT, f"--input={missing}", f"--output={tmp_path / 'w'}")
     assert model.read_bytes() == before

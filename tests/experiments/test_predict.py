@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import av
 import jax
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from PIL import Image
 import prednet_jax
 from prednet_jax import records, weights
 from prednet_jax.config import PredNetConfig
+from prednet_jax.models import sequences
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "predict.py"
+KERAS = Path(__file__).parents[1] / "golden" / "keras_tiny"
 CONFIG = PredNetConfig(channels=(3, 4), height=8, width=12)
 
 
@@ -66,6 +69,8 @@ def test_a_run_is_predicted_on_its_own_frames(inputs):
     assert scores["means"]["observed"]["mse"] == pytest.approx(error[1:].mean())
     assert set(scores["means"]) == {"observed"}
     assert "observed, mean" in said
+    with av.open(str(out / "predictions.mp4")) as container:
+        assert len(list(container.decode(video=0))) == 9
     film = Image.open(io.BytesIO((out / "predictions.gif").read_bytes()))
     assert film.n_frames == 9
     with Image.open(out / "predictions.png") as strip:
@@ -86,6 +91,51 @@ def test_extrapolation_is_scored_apart_and_flags_win_over_the_run(inputs):
     assert set(scores["means"]) == {"observed", "extrapolated"}
 
 
+def test_imported_weights_of_keras_predict_what_keras_recorded(tmp_path):
+    """Frames go in as uint8: the recorded ones, rounded, move a prediction by .004."""
+    gold = np.load(KERAS / "gold_A.npz")
+    shown, k = gold["frames"][0], int(gold["extrap_start_time"])
+    np.savez(tmp_path / "frames.npz", frames=np.rint(255 * shown).astype(np.uint8))
+    said = predict(
+        tmp_path,
+        f"--weights={KERAS / 'A_save_weights.hdf5'}",
+        "--height=24",
+        "--width=32",
+        f"--data={tmp_path / 'frames.npz'}",
+        f"--frames={len(shown)}",
+        f"--extrapolate_from={k}",
+        "--layers=R0,E1",
+    )
+    assert "layers.npz" in said
+    found = np.load(tmp_path / "out" / "predictions.npz")
+    recorded = gold["extrap/prediction"][0]
+    np.testing.assert_allclose(found["predictions"], recorded, rtol=0, atol=0.01)
+    # From the frames as they went in, to the last digits.
+    config, params = weights.load(KERAS / "A_save_weights.hdf5", height=24, width=32)
+    again, maps = sequences.predict_sequence(
+        params, config, found["frames"], extrapolate_from=k, maps=("R0", "E1")
+    )
+    np.testing.assert_allclose(found["predictions"], again, rtol=0, atol=1e-6)
+    layers = np.load(tmp_path / "out" / "layers.npz")
+    assert layers["R0"].shape == (7, 24, 32, config.recurrent[0])
+    np.testing.assert_allclose(layers["E1"], maps["E1"], rtol=0, atol=1e-6)
+    with Image.open(tmp_path / "out" / "layers.png") as strip:
+        assert strip.format == "PNG"
+
+
+def test_a_layer_that_is_not_there_is_refused(tmp_path, refused):
+    refused(
+        "--layers=R9: mode='R9': expected",
+        "predict.py",
+        f"--weights={KERAS / 'A_save_weights.hdf5'}",
+        "--height=24",
+        "--width=32",
+        "--layers=R9",
+        f"--workdir={tmp_path / 'out'}",
+    )
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("k", ["0", "10", "99"])
 def test_an_impossible_extrapolation_is_refused(tmp_path, refused, k):
     refused(
@@ -96,3 +146,21 @@ def test_an_impossible_extrapolation_is_refused(tmp_path, refused, k):
         f"--workdir={tmp_path / 'out'}",
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_a_flag_that_contradicts_the_run_is_refused(inputs, refused):
+    """Before it was passed over; and flags of a manifest are checked as given ones."""
+    run = inputs / "run"
+    words = ("predict.py", f"--weights={run}", f"--workdir={inputs}/never")
+    refused("--height=16: expected 8, as in", *words, "--height=16")
+    manifest = records.read_json(run / records.MANIFEST)
+    for flags, message in (
+        (3, "not the manifest of a run of train.py"),
+        ({"crop": [1]}, "flag crop: value should be one of"),
+    ):
+        records.write_json(run / records.MANIFEST, manifest | {"flags": flags})
+        refused(message, *words)
+    other = manifest["network"] | {"height": 80}
+    records.write_json(run / records.MANIFEST, manifest | {"network": other})
+    refused("weights; expected", *words)
+    assert not (inputs / "never").exists()

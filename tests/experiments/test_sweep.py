@@ -117,8 +117,10 @@ def undisturbed(tmp_path_factory):
     return table(folder)
 
 
+@pytest.mark.fault("a Ray worker of a sweep is killed", "SIGKILL in mid-sweep")
 @pytest.mark.slow
 def test_a_worker_is_killed(tmp_path, undisturbed):
+    """Every run exactly once; the merged table is an undisturbed one, bit for bit."""
     sweep = started(tmp_path / "out", SEEDS)
     assert at_work(sweep, range(1, 7))
     lines = children_of(sweep.pid).items()
@@ -127,10 +129,15 @@ def test_a_worker_is_killed(tmp_path, undisturbed):
     check(tmp_path / "out", undisturbed)
 
 
+@pytest.mark.fault(
+    "a node of a three-node cluster is killed",
+    "in mid-sweep; then the sweep itself, and the same command again",
+)
 @pytest.mark.slow
 def test_a_node_of_three_is_killed_and_an_interrupted_sweep_goes_on(
     tmp_path, undisturbed
 ):
+    """Every run exactly once; the merged table is an undisturbed one, bit for bit."""
     with subprocess.Popen(
         [sys.executable, str(HERE / "three_nodes.py")],
         stdin=subprocess.PIPE,

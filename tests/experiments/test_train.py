@@ -246,3 +246,36 @@ def test_help_is_no_mistake(forked):
     assert done.returncode == 0
     for flag in ("--channels", "--targets", "--noise", "--workdir"):
         assert flag in done.stdout
+
+
+def test_a_run_is_tuned_to_predict_further_from_its_weights(runs, tmp_path):
+    start, far = runs / "many/seed_0", tmp_path / "far"
+    flags = ("--mode=finetune_rollout", f"--init_weights={start}", "--window=6")
+    trained(*flags, "--updates=3", f"--workdir={far}")
+    told = manifest(far)
+    assert told["initial_params_sha256"] == manifest(start)["final_params_sha256"]
+    # Two thirds of the window, written down; windows are sequences of their own.
+    assert told["flags"]["extrapolate_from"] == 4
+    assert [row["frames_seen"] for row in metrics(far)] == [5, 10, 15]
+    again = trained("--resume", f"--workdir={far}", "--updates=4")
+    assert "going on after update 3" in again.stdout
+    assert metrics(far)[3]["frames_seen"] == 20
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--mode=finetune_rollout"], "expected --init_weights"),
+        (["--extrapolate_from=3"], "expected --mode=finetune_rollout"),
+        (
+            ["--mode=finetune_rollout", "--init_weights=x", "--extrapolate_from=21"],
+            "expected 1 to 20",
+        ),
+        (["--mode=dream"], "train|finetune_rollout"),
+    ],
+)
+def test_flags_of_the_mode_that_contradict_each_other(
+    tmp_path, refused, flags, message
+):
+    refused(message, "train.py", *flags, f"--workdir={tmp_path}/run")
+    assert not (tmp_path / "run").exists()

@@ -15,18 +15,6 @@ from runs_on_disk import (
 
 
 @pytest.fixture(scope="module")
-def train(forked):
-    """`train(*flags)`: a training that ends well."""
-
-    def run(*flags):
-        done = forked("train.py", "--noprogress", *flags)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    return run
-
-
-@pytest.fixture(scope="module")
 def whole(train, tmp_path_factory):
     """A run of six updates, with checkpoints at 2, 4 and 6."""
     folder = tmp_path_factory.mktemp("whole") / "run"
@@ -62,8 +50,9 @@ def stopped(whole, folder, *, at, lines):
     return folder
 
 
+@pytest.mark.fault("killed between two checkpoints", "`--resume` and no other flag")
 def test_resume_needs_no_other_flag(train, whole, tmp_path):
-    """A run killed between two checkpoints ends in the bits of one that was not."""
+    """The end is that of an undisturbed run, bit for bit."""
     folder = stopped(whole, tmp_path / "r", at=2, lines=3)
     done = train(f"--workdir={folder}", "--resume")
     assert "going on after update 2" in done.stdout
@@ -72,17 +61,21 @@ def test_resume_needs_no_other_flag(train, whole, tmp_path):
     assert manifest(folder)["resumed"] == [{"after_update": 2}]
 
 
+@pytest.mark.fault("killed before the first checkpoint", "`--resume`")
 @pytest.mark.slow
 def test_a_run_without_checkpoints_begins_again(train, whole, tmp_path):
-    """Killed before its first checkpoint: the same command makes the same run."""
+    """It begins at update 1 and ends in the same bits."""
     folder = stopped(whole, tmp_path / "r", at=0, lines=1)
     train(f"--workdir={folder}", "--resume")
     assert_equal_runs(folder, whole)
 
 
+@pytest.mark.fault(
+    "killed before anything was written", "the same command with `--resume`"
+)
 @pytest.mark.slow
 def test_where_nothing_was_begun_resume_begins(train, whole, tmp_path):
-    """One command can be repeated until it is done."""
+    """It begins, and ends in the same bits with its final state kept."""
     folder = tmp_path / "new"
     train(*TINY, f"--workdir={folder}", "--resume")
     assert_equal_runs(folder, whole)
@@ -90,16 +83,18 @@ def test_where_nothing_was_begun_resume_begins(train, whole, tmp_path):
     assert saved(folder) == [6]
 
 
+@pytest.mark.fault("nothing is left to do", "`--resume` of a finished run")
 def test_resuming_a_finished_run_changes_nothing(train, whole):
-    """Not a byte, not a time stamp; and it says so."""
+    """A line says so; not a byte or a time stamp changes."""
     before = snapshot(whole)
     done = train(f"--workdir={whole}", "--resume")
     assert "finished, 6 updates; nothing to do" in done.stdout
     assert snapshot(whole) == before
 
 
+@pytest.mark.fault("a run was too short", "`--resume --updates=9` of a run of 6")
 def test_more_updates_go_on_beyond_the_end(train, whole, tmp_path):
-    """6 updates and then 9 are the 9 of one go: data order is a prefix."""
+    """The end is that of 9 updates in one go, bit for bit."""
     folder = tmp_path / "r"
     shutil.copytree(whole, folder)
     train(f"--workdir={folder}", "--resume", "--updates=9", "--checkpoint_every=5")
@@ -109,9 +104,12 @@ def test_more_updates_go_on_beyond_the_end(train, whole, tmp_path):
     assert len(metrics(folder)) == 9
 
 
+@pytest.mark.fault(
+    "longer would be another run", "`--resume --updates=12` of 6 updates of `lotter`"
+)
 @pytest.mark.slow
 def test_rates_that_depend_on_the_length_refuse_more_updates(train, forked, tmp_path):
-    """`lotter` lowers its rate halfway: 6 updates are no half of 12."""
+    """Refused in one line: its rate depends on the length; nothing changes."""
     folder = tmp_path / "r"
     train(*TINY, "--variant=lotter", f"--workdir={folder}")
     before = snapshot(folder)
@@ -120,6 +118,10 @@ def test_rates_that_depend_on_the_length_refuse_more_updates(train, forked, tmp_
     assert snapshot(folder) == before
 
 
+@pytest.mark.fault(
+    "`--resume` with another flag",
+    "another seed, rate, precision, noise, number of replicas, ...",
+)
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
@@ -137,23 +139,27 @@ def test_rates_that_depend_on_the_length_refuse_more_updates(train, forked, tmp_
     ],
 )
 def test_resume_with_another_flag_is_refused(forked, whole, flag, message):
-    """The refusal names the flag and both values, and touches nothing."""
+    """One line with the flag and both values, status 2; nothing changes."""
     before = snapshot(whole)
     done = forked("train.py", f"--workdir={whole}", "--resume", flag)
     assert_one_line(done, 2, message)
     assert snapshot(whole) == before
 
 
+@pytest.mark.fault(
+    "`--resume` with flags that agree", "1.0 for 1, defaults written out"
+)
 def test_flags_that_agree_may_be_repeated(train, whole):
-    """1.0 is 1, and a default is its own value."""
+    """Taken; nothing changes."""
     before = snapshot(whole)
     repeated = (*TINY, "--noise=none", "--data=walk", "--pixel_max=1")
     train(f"--workdir={whole}", "--resume", *repeated)
     assert snapshot(whole) == before
 
 
+@pytest.mark.fault("killed between the saves of two replicas", "`--resume`")
 def test_replicas_go_on_together(train, pair, tmp_path):
-    """Killed between the saves of two replicas: both go on from the one they share."""
+    """Both go on from the update they share, to the same bits."""
     folder = stopped(pair, tmp_path / "r", at=6, lines=6)
     shutil.rmtree(folder / "seed_1/checkpoints/6")
     done = train(f"--workdir={folder}", "--resume")
@@ -162,6 +168,10 @@ def test_replicas_go_on_together(train, pair, tmp_path):
         assert_equal_runs(folder / seed, pair / seed)
 
 
+@pytest.mark.fault(
+    "replicas that cannot go on",
+    "another number, another seed, a folder or a manifest lost",
+)
 @pytest.mark.parametrize(
     ("flags", "lost", "message"),
     [
@@ -172,7 +182,7 @@ def test_replicas_go_on_together(train, pair, tmp_path):
     ],
 )
 def test_a_refusal_deletes_no_replica(forked, pair, tmp_path, flags, lost, message):
-    """Another number, another seed, a lost folder: every checkpoint stays."""
+    """Refused in one line; every checkpoint stays."""
     folder = stopped(pair, tmp_path / "r", at=6, lines=6)
     if lost is not None:
         path = folder / lost
@@ -183,9 +193,10 @@ def test_a_refusal_deletes_no_replica(forked, pair, tmp_path, flags, lost, messa
     assert snapshot(folder) == before
 
 
+@pytest.mark.fault("killed in the second of three `--seeds`", "`--resume`")
 @pytest.mark.slow
 def test_seeds_go_on_where_each_stopped(train, whole, tmp_path):
-    """One finished, one stopped, one never begun."""
+    """One finished, one stopped, one never begun: all end in the same bits."""
     folder = tmp_path / "r"
     flags = ("--checkpoint_every=2",)
     train(*TINY, "--seeds=0,1,2", f"--workdir={tmp_path}/all", *flags)
@@ -214,6 +225,10 @@ def largest(folder):
     return max(files, key=lambda path: path.stat().st_size)
 
 
+@pytest.mark.fault(
+    "the newest checkpoint is damaged",
+    "a bit flipped; a folder, a file or the digest lost",
+)
 @pytest.mark.parametrize(
     "damage",
     [
@@ -224,7 +239,7 @@ def largest(folder):
     ],
 )
 def test_a_damaged_checkpoint_is_not_used(train, whole, tmp_path, damage):
-    """The newest good one is, and a line says so; the end is the same bits."""
+    """A line says so; the run goes on from the one before, to the same bits."""
     folder = stopped(whole, tmp_path / "r", at=4, lines=5)
     damage(folder / "checkpoints/4")
     done = train(f"--workdir={folder}", "--resume")

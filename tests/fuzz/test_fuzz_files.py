@@ -3,9 +3,12 @@
 Any other exception fails the test. FUZZ=N tries N thousand inputs (`make fuzz`).
 """
 
+import atexit
+import functools
 import io
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from PIL import Image
 from prednet_jax import data, records, weights
 from prednet_jax.data import pictures
 from prednet_jax.errors import UserError
+from prednet_jax.training import folders, runs
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fuzzing import amount, edited, refused_on_one_line
@@ -27,9 +31,12 @@ RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (8, 8, 3), dtype=np.uint8)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    root = tmp_path_factory.mktemp("fuzz")
+@functools.cache
+def made():
+    """A folder with some pictures and a list, as long as the process lives."""
+    place = tempfile.TemporaryDirectory(prefix="fuzz_")
+    atexit.register(place.cleanup)
+    root = Path(place.name)
     for i in range(3):
         Image.fromarray(PIXELS).save(root / f"{i}.png")
     (root / "inner.txt").write_text("0.png\n1.png\n")
@@ -68,8 +75,8 @@ LINES = st.one_of(
     end=st.sampled_from(["\n", "\r\n", "\r", "\0"]),
     code=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"]),
 )
-def test_lists(folder, lines, end, code):
-    path = folder / "list.txt"
+def test_lists(lines, end, code):
+    path = made() / "list.txt"
     path.write_bytes(end.join(lines).encode(code, "replace"))
     with refused_on_one_line():
         opened(path)
@@ -79,8 +86,8 @@ def test_lists(folder, lines, end, code):
 @given(
     content=edited(saved(frames=np.stack([PIXELS] * 3), boundaries=np.array([0, 2])))
 )
-def test_bytes_of_an_npz(folder, content):
-    path = folder / "frames.npz"
+def test_bytes_of_an_npz(content):
+    path = made() / "frames.npz"
     path.write_bytes(content)
     with refused_on_one_line():
         opened(path)
@@ -101,10 +108,10 @@ HEADERS = st.builds(
 
 @amount(100)
 @given(header=HEADERS, body=st.binary(max_size=200), extra=st.text(max_size=3))
-def test_headers_of_an_npz(folder, header, body, extra):
+def test_headers_of_an_npz(header, body, extra):
     text = (header + extra + "\n").encode()
     content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body
-    path = folder / "header.npz"
+    path = made() / "header.npz"
     import zipfile
 
     with zipfile.ZipFile(path, "w") as archive:
@@ -165,10 +172,10 @@ ARRAYS = st.one_of(
         max_size=3,
     )
 )
-def test_arrays_of_chainer_weights(folder, changes):
+def test_arrays_of_chainer_weights(changes):
     arrays = {**CHAINER, **changes}
     kept = {name: array for name, array in arrays.items() if array is not None and name}
-    path = folder / "arrays.model"
+    path = made() / "arrays.model"
     with open(path, "wb") as file:
         np.savez(file, **kept)
     with refused_on_one_line():
@@ -177,8 +184,8 @@ def test_arrays_of_chainer_weights(folder, changes):
 
 @amount(40)
 @given(content=edited((GOLDEN / "chainer_tiny" / "initial.model.npz").read_bytes()))
-def test_bytes_of_chainer_weights(folder, content):
-    path = folder / "bytes.model"
+def test_bytes_of_chainer_weights(content):
+    path = made() / "bytes.model"
     path.write_bytes(content)
     with refused_on_one_line():
         weights.load(path, height=24, width=32)
@@ -204,14 +211,41 @@ VALUES = st.recursive(
         ["", "[" * 3000, "1" * 5000, '{"a": NaN}', "\0", "{", "\ud800"]
     ),
 )
-def test_records(folder, rows, manifest, junk):
+def test_records(rows, manifest, junk):
     lines = [json.dumps(row) for row in rows] + [junk] * bool(junk)
     text = "\n".join(lines).encode(errors="surrogatepass")
-    (folder / records.METRICS).write_bytes(text)
+    (made() / records.METRICS).write_bytes(text)
+    (made() / records.MANIFEST).write_text(json.dumps(manifest))
+    with refused_on_one_line():
+        run = records.read_run(made())
+        assert all(column.dtype == np.float64 for column in run.metrics.values())
+
+
+MANIFESTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "model": VALUES | st.sampled_from(["prednet", "autoencoder", "os:system", ":"]),
+        "network": VALUES
+        | st.dictionaries(
+            st.sampled_from(["channels", "height", "hidden", "x"]), VALUES
+        ),
+        "flags": VALUES,
+        "updates": VALUES,
+        "final_params_sha256": VALUES,
+    },
+)
+
+
+@amount(60)
+@given(manifest=VALUES | MANIFESTS, resume=st.booleans())
+def test_manifests_of_runs(manifest, resume):
+    folder = made() / "run"
+    folder.mkdir(exist_ok=True)
     (folder / records.MANIFEST).write_text(json.dumps(manifest))
     with refused_on_one_line():
-        run = records.read_run(folder)
-        assert all(column.dtype == np.float64 for column in run.metrics.values())
+        runs.saved_weights(folder)
+    with refused_on_one_line():
+        folders.begun(folder, updates=3, resume=resume, overwrite=False)
 
 
 @amount(40)
@@ -220,8 +254,8 @@ def test_records(folder, rows, manifest, junk):
         st.text("ab/", min_size=1, max_size=4), unique=True, min_size=1, max_size=4
     )
 )
-def test_trees_of_records(folder, names):
-    path = folder / "tree.npz"
+def test_trees_of_records(names):
+    path = made() / "tree.npz"
     path.write_bytes(saved(**dict.fromkeys(names, PIXELS)))
     with refused_on_one_line():
         records.read_tree(path)

@@ -16,6 +16,7 @@ from prednet_jax.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
+import _flags
 from fuzzing import amount, refused_on_one_line
 
 WORDS = [
@@ -68,17 +69,20 @@ VALUES = {
 }
 
 
-@pytest.fixture(scope="module")
-def described():
-    """The shared flags, declared here unless another test has them already."""
-    import _flags
-
-    known = set(flags.FLAGS)
-    if "channels" not in known:
+def declare():
+    """Declares the shared flags, unless they are."""
+    if "channels" not in flags.FLAGS:
         _flags.define_model_flags()
         _flags.define_data_flags()
         _flags.define_precision_flag()
-    yield _flags
+
+
+@pytest.fixture(scope="module", autouse=True)
+def declared():
+    """The shared flags, declared here unless another test has them already."""
+    known = set(flags.FLAGS)
+    declare()
+    yield
     flags.FLAGS.unparse_flags()
     for name in set(flags.FLAGS) - known:
         delattr(flags.FLAGS, name)
@@ -90,7 +94,7 @@ def described():
         st.sampled_from(sorted(VALUES)), min_size=1, max_size=4, unique=True
     ).flatmap(lambda names: st.fixed_dictionaries({n: VALUES[n] for n in names}))
 )
-def test_flags(described, values):
+def test_flags(values):
     flags.FLAGS.unparse_flags()
     for name in flags.FLAGS:
         flags.FLAGS[name].unparse()
@@ -100,19 +104,19 @@ def test_flags(described, values):
     except flags.Error:
         return  # `_cli` prints these as it prints a UserError.
     with refused_on_one_line():
-        task = described.task()
+        task = _flags.task()
         assert min(task.frame) > 0
-        assert len(described.integers("offset")) < 9
+        assert len(_flags.integers("offset")) < 9
         if "data" in values or "crop" in values:
-            described.open_source(task, 0)
+            _flags.open_source(task, 0)
 
 
-def test_the_flags_of_a_good_command_are_taken(described):
+def test_the_flags_of_a_good_command_are_taken():
     flags.FLAGS.unparse_flags()
     for name in flags.FLAGS:
         flags.FLAGS[name].unparse()
     flags.FLAGS(["train.py", "--channels=3,4", "--height=8", "--width=8"])
-    assert described.task().frame == (8, 8, 3)
+    assert _flags.task().frame == (8, 8, 3)
     flags.FLAGS(["train.py", "--channels=3,x"])
     with pytest.raises(UserError, match=r"--channels=3,x"):
-        described.task()
+        _flags.task()

@@ -27,6 +27,10 @@ def loss(x, w, scale=1.0):
 
 def named(x):
     return {"y": jnp.sum(x, axis=1)}
+
+
+def model(params, x):
+    return {"out": {"y": x @ params["Dense_0"]["kernel"]}}
 """
 
 
@@ -43,6 +47,9 @@ def folder(tmp_path, monkeypatch):
     np.savez("mixed.npz", x, w=w, scale=np.float32(2))
     np.savez("one.npz", x)
     np.savez("odd.npz", x, w, other=w)
+    np.savez("model.npz", **{"params/Dense_0/kernel": w, "x": x})
+    np.savez("folders.npz", **{"params/Dense_0": w, "params/Dense_0/kernel": w})
+    np.savez("out.npz", **{"out/y": x @ w})
     np.savez("texts.npz", np.array(["a"]))
     np.savez("a.npz", np.float32(0.1), np.zeros(4, np.int32))
     (tmp_path / "broken.npz").write_text("no archive")
@@ -118,6 +125,8 @@ def test_text_json_and_page(folder, capsys, command):
         (["coverage", "{}"], "expected MODULE:FUNCTION"),
         (["coverage", "no_such_module:f"], "no module 'no_such_module'"),
         (["coverage", "{}:loss", "--args=one.npz"], "missing a required argument: 'w'"),
+        (["coverage", "{}:loss"], "without --args: missing a required argument"),
+        (["digits", "{}:named", "--args=one.npz", "--draws=0"], "draws=0: expected"),
         (
             ["coverage", "{}:loss", "--args=odd.npz"],
             "unexpected keyword argument 'other'",
@@ -133,6 +142,7 @@ def test_text_json_and_page(folder, capsys, command):
             ["decisions", "{}:named", "--args=one.npz", "--noise=none"],
             "acts on a comput",
         ),
+        (["coverage", "{}:model", "--args=folders.npz"], "inside of another array"),
         (["explain", "{}:named", "--args=one.npz"], "--a=FILE.npz --b=FILE.npz"),
         (
             ["explain", "{}:named", "--args=one.npz", "--a=a.npz", "--b=a.npz"],
@@ -160,6 +170,13 @@ def test_flags_are_checked_in_one_line(capsys):
     (line,) = capsys.readouterr().err.splitlines()
     for name in COMMANDS:
         assert name in line
+
+
+def test_names_with_slashes_are_the_places_of_nested_dictionaries(folder, capsys):
+    argv = ("explain", f"{folder}:model", "--args=model.npz", "--a=out.npz")
+    status, text, _ = asked(capsys, *argv, "--b=out.npz", "--draws=2")
+    assert status == 0
+    assert "['out']['y']  identical" in text
 
 
 def test_an_error_inside_the_function_keeps_its_traceback(folder):

@@ -322,9 +322,9 @@ def test_noise_that_is_lost_in_rounding_is_said_to_be():
 @pytest.mark.parametrize(
     ("shape", "pieces", "reason"),
     [
-        ((40, 400), 3, "8 pieces of 400 terms would be shorter than shortest=256"),
+        ((40, 400), 3, "became 3: 400 terms are fewer than 8 x shortest=256"),
         ((40, 2048), 8, "8 pieces in random order, tile"),
-        ((4, 5), 5, "partials=8 became 5, since there are 5 terms"),
+        ((4, 5), 5, "partials=8 became 5: there are 5 terms"),
     ],
 )
 def test_coverage_says_what_became_of_partials(shape, pieces, reason):

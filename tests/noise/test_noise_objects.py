@@ -202,6 +202,17 @@ def test_a_donated_argument_is_donated():
     )
 
 
+def test_what_is_donated_may_depend_on_the_shapes():
+    donating = jax.jit(lambda x: x * jnp.sum(x), donate_argnums=0)
+    noisy = noise.inject(lambda x: donating(x) if len(x) > 8 else x * 2.0, ORDER)
+    for size, expected in ((16, True), (4, False), (16, True)):
+        x = jnp.ones(size)
+        noisy(KEY, x)
+        assert x.is_deleted() == expected
+    x = np.ones(16)  # float64, which JAX reads as the same float32
+    noisy(KEY, x)
+
+
 def test_a_function_is_traced_once():
     traces = []
 

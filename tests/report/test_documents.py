@@ -3,7 +3,7 @@
 import pytest
 
 from prednet_jax.errors import UserError
-from prednet_jax.report import document_tables, documents
+from prednet_jax.report import documents, noise_tables
 
 TEXT = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter\n"
 MADE = {"costs": "| new |"}
@@ -54,5 +54,42 @@ def test_the_range_of_gradient_noise_is_over_the_stages():
         {"noise": "ulp", "spread": 2e-8, "shift": 1e-7},
         {"noise": "ulp", "spread": 1e-8, "shift": 3e-7},
     ]
-    made = document_tables.gradient_noise({"net": {"rows": rows}})
+    made = noise_tables.gradient_noise({"net": {"rows": rows}})
     assert "| `ulp` | 1.0e-08 to 2.0e-08 | 1.0e-07 to 3.0e-07 |" in made
+
+
+def test_costs_above_what_is_wanted_are_bold():
+    rows = [
+        {"network": "net", "noise": "ulp", "time_ratio": 1.504, "compile_ratio": 4.2}
+    ]
+    made = noise_tables.foreign_cost({"default": {"rows": rows}})
+    assert made.endswith("| net | `ulp` | 1.50 | 1.5 | **4.20** | 4 |")
+
+
+def test_a_wrong_kernel_that_passes_is_shown():
+    record = {
+        "digits": {"a": [0.1, 0.2]},
+        "tolerance": [{"failure": 0.01, "worst": 0.002, "excess": 2.0}],
+        "kernels": {"a dropped term": False, "another order": False},
+        "explain": {"cases": 10, "wrong": [["a", "order", "beyond"]]},
+        "localize": {"cases": 3, "wrong": []},
+    }
+    made = noise_tables.accuracy(record)
+    assert "0.10 to 0.20 digits" in made
+    assert "with a dropped term | caught | passes |" in made
+    assert "with another order | passes | passes |" in made
+    assert "| 95% | 9 of 10 |" in made
+
+
+def test_a_learning_curve_is_the_loss_over_that_of_copying():
+    rows = [
+        {"seed": s, "update": u, "loss": loss, "copy_last_frame_loss": "0.002"}
+        for s, u, loss in (
+            ("1", "500", ".004"),
+            ("0", "500", ".003"),
+            ("0", "1000", ".001"),
+        )
+    ]
+    made = document_tables.learning_curves(rows).splitlines()
+    assert made[0] == "| updates | seed 0 | seed 1 |"
+    assert made[2:] == ["| 500 | 1.50 | 2.00 |", "| 1000 | 0.50 |  |"]

@@ -2,13 +2,20 @@ from prednet_jax.report import reliability
 
 
 def test_each_fault_is_a_row_and_a_failure_shows():
-    row = {"test": "tests/a.py::test_a_kill_changes_nothing", "asked": "SIGKILL."}
-    record = {
-        "rows": [
-            row | {"passed": 2, "failed": 1, "skipped": 0},
-            row | {"passed": 0, "failed": 0, "skipped": 1},
-        ]
+    row = {"fault": "SIGKILL", "done": "at once", "holds": "Nothing changes."}
+
+    def test(*outcomes, **case):
+        cases = {str(i): {"outcome": x} | case for i, x in enumerate(outcomes)}
+        return row | {"cases": cases}
+
+    tests = {
+        "a": test("passed", "failed", "passed"),
+        "b": test("skipped"),
+        "c": test("passed", "passed", seen={"killed early": 9}),
     }
-    lines = reliability.faults(record).splitlines()
-    assert lines[2] == "| a kill changes nothing | SIGKILL. | 2 of 3 | `a.py` |"
-    assert "not tried here" in lines[3]
+    start = "| SIGKILL | at once | Nothing changes. | "
+    assert reliability.faults(tests).splitlines()[2:] == [
+        f"{start}**2 of 3** |",
+        f"{start}1 not tried here |",
+        f"{start}2 of 2, 18 killed early |",
+    ]

@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from prednet_jax.records import RecordError
-from prednet_jax.report import speed, theme
-from prednet_jax.report.page import _speed
+from prednet_jax.report import sections, speed, theme
 
 
 @pytest.fixture
@@ -54,6 +53,13 @@ def test_table_names_every_case_and_what_was_not_measured(measured):
     assert "&lt;map&gt;" in speed.html_table(measured)
 
 
+def test_a_document_gets_the_same_rows(measured):
+    text = speed.markdown_table(measured | {"command": "python measure.py"})
+    assert "| training | 2 | 4 | from host | 40.0 | 200 |" in text
+    assert "- 10 replica(s), map" in text
+    assert text.endswith("```\npython measure.py\n```")
+
+
 def test_figure_is_a_picture_in_both_themes(measured):
     for one in theme.THEMES:
         with Image.open(io.BytesIO(speed.figure(measured, one))) as image:
@@ -61,9 +67,22 @@ def test_figure_is_a_picture_in_both_themes(measured):
 
 
 def test_section_escapes_and_names_the_size(measured):
-    text = _speed(measured, {})
+    text = sections.speeds(measured, {})
     assert "32 x 24, channels 3, 6" in text
     assert "<1>" not in text
+
+
+def test_a_line_per_threads_and_feed(measured):
+    inference, training = speed.charts(measured)
+    assert [one.name for one in inference.series] == [
+        "1 thread, on device",
+        "1 thread, from host",
+        "2 threads, on device",
+        "2 threads, from host",
+    ]
+    assert training.x.tolist() == [1, 4]
+    assert training.series[2].curves[""].tolist() == [200, 200]
+    assert "at most 200 frames per second" in speed.best(measured, "speed_training")
 
 
 def test_missing_is_none_and_broken_is_named(tmp_path):

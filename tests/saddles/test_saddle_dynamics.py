@@ -1,5 +1,7 @@
 """Runs from saddles: rules, escape times, and the decisive observations."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,6 +101,27 @@ def test_seeds_are_the_same_however_many_run(octopus_runs):
     expected = octopus_runs["order"].x[:, :, 10:]
     np.testing.assert_allclose(runs.x, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(runs.steps, octopus_runs["order"].steps[:, :, 10:])
+
+
+def test_a_run_stands_still_when_no_bit_changes():
+    # From the origin of a quadratic no step leads away; from beside it each one does.
+    function = dataclasses.replace(OCTOPUS, start=lambda rng: np.zeros(OCTOPUS.dim))
+    runs = saddles.escape_runs(
+        lambda key, x, rotation: 0 * x,
+        function,
+        [saddles.gradient_descent(RATE)],
+        seeds=2,
+        steps=20,
+    )
+    assert runs.still.all()
+    moving = saddles.escape_runs(
+        lambda key, x, rotation: 0 * x - 1e-3,
+        function,
+        [saddles.gradient_descent(RATE)],
+        seeds=2,
+        steps=20,
+    )
+    assert not moving.still.any()
 
 
 def test_aligned_never_leaves_without_a_jolt(octopus_runs):

@@ -137,7 +137,7 @@ def test_a_seed_is_followed_and_recorded(tmp_path):
 def test_the_same_seed_gives_the_same_bits():
     quick = dataclasses.replace(TINY, treatments=TINY.treatments[:2])
     first = [follow.train(quick, t, 11).sha256 for t in quick.treatments]
-    follow._update.cache_clear()
+    follow._trainer.cache_clear()
     assert [follow.train(quick, t, 11).sha256 for t in quick.treatments] == first
 
 
@@ -163,7 +163,7 @@ def test_a_program_has_one_fingerprint():
     quick = dataclasses.replace(TINY, treatments=tuple(three))
     before = follow.programs(quick, 11)
     follow._program.cache_clear()
-    follow._update.cache_clear()
+    follow._trainer.cache_clear()
     assert follow.programs(quick, 11) == before
     # A dose and stale targets are other programs.
     assert len(set(before.values())) == len(before)

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from prednet_jax import errors, records, statistics
-from prednet_jax.studies import judgement, parts, seed_records, study_tables
+from prednet_jax.studies import (
+    judgement,
+    parts,
+    seed_agreement,
+    seed_records,
+    study_tables,
+)
 from prednet_jax.studies.parts import PARTS
 
 PART = PARTS["C"]
@@ -159,3 +165,33 @@ def test_the_contrasts_in_question_are_arms_of_the_part():
     assert {arm for pair in judgement.QUESTIONS for arm in pair} <= arms
     assert {arm for pair in judgement.BESIDE for arm in pair} <= arms
     assert parts.CONTROL == "float32"
+
+
+def test_seeds_made_again_agree_or_differ():
+    published = study(spread=1e-2)
+    error = max(
+        max(a / b, b / a)
+        for a, b in (
+            (runs["convolution_im2col"], runs["float32"])
+            for one in published
+            for runs in [{r["arm"]: r["last_frame_loss"] for r in one["runs"]}]
+        )
+    )
+
+    def judged(**changes):
+        again = {**published[0], "runs": [dict(r) for r in published[0]["runs"]]}
+        again["runs"][1].update(changes)
+        return seed_agreement.agreement([again], published)[1]
+
+    loss = published[0]["runs"][1]["last_frame_loss"]
+    assert judged().bits
+    assert judged().error == pytest.approx(error)
+    assert judged(final_params_sha256="new", last_frame_loss=loss * error * 0.999).holds
+    assert not judged(final_params_sha256="new", last_frame_loss=loss * error * 1.01)[
+        -1
+    ]
+    assert not judged(final_params_sha256="new", last_frame_loss=None).holds
+    with pytest.raises(errors.UserError, match="expected part C"):
+        seed_agreement.agreement(DOSES, DOSES)
+    with pytest.raises(errors.UserError, match="seed"):
+        seed_agreement.agreement([{**published[0], "seed": 1}], published)

@@ -11,7 +11,8 @@ from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 from prednet_jax.models.parameters import init_params
 from prednet_jax.studies import symmetric_start as twins
-from prednet_jax.training import loop, truncated
+from prednet_jax.training import loop
+from prednet_jax.training.trainer import Trainer
 
 SMALL = PredNetConfig(channels=(3, 4, 6), r_channels=(2, 4, 6), height=8, width=12)
 VARIANTS = ("watanabe", "lotter")
@@ -211,10 +212,10 @@ def train(blocks, spec, updates):
     source = data.open_source("walk", height=8, width=12, channels=3, seed=1)
     schedule = loop.frame_schedule(config, source, window=4, updates=updates)
     optimizer = optimizers.chainer_adam()
-    update = loop.compile_update(config, optimizer, truncated.Method(), spec)
-    state = truncated.initial_train_state(config, params, optimizer)
+    trainer = Trainer(config, optimizer, noise=spec)
+    state = trainer.init(params)
     counts = []
-    for after, record in loop.train(update, state, source, schedule, seed=1):
+    for after, record in loop.train(trainer, state, source, schedule, seed=1):
         assert np.isfinite(record.loss)
         counts.append(int(twins.unequal(after.params, config, pairs)))
     return counts

@@ -8,6 +8,7 @@ import numpy as np
 from prednet_jax import PredNetConfig, data
 from prednet_jax.training import loop, replicas, truncated
 from prednet_jax.training.layout import layout
+from prednet_jax.training.trainer import Trainer
 
 # One layer: what is compared is where the work lies, and six programs are compiled.
 CONFIG = PredNetConfig(channels=(3,), height=8, width=8)
@@ -44,11 +45,11 @@ def together(count, batch, devices, mode="map"):
 
 def alone():
     """The same seeds through the usual loop, one after the other."""
-    update = loop.compile_update(CONFIG, OPTIMIZER, METHOD, None)
+    trainer = Trainer(CONFIG, OPTIMIZER, METHOD)
     losses, params = [], []
     for seed in range(SEEDS):
         schedule = loop.frame_schedule(CONFIG, source(seed), window=3, updates=UPDATES)
-        steps = loop.train(update, start(seed, 1), source(seed), schedule, seed=seed)
+        steps = loop.train(trainer, start(seed, 1), source(seed), schedule, seed=seed)
         trained = [(line.loss, jax.tree.map(np.array, s.params)) for s, line in steps]
         losses.append([loss for loss, _ in trained])
         params.append(trained[-1][1])

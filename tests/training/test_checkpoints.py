@@ -40,8 +40,9 @@ def test_a_state_comes_back_bit_for_bit(tmp_path):
         checkpoints.restore(tmp_path, 3, state(size=5))
 
 
+@pytest.mark.fault("a flipped bit in a checkpoint", "eight places of every file")
 def test_a_flipped_bit_in_any_file_is_found_or_changes_nothing(tmp_path):
-    """Every file of a checkpoint, eight places of each; orbax finds half of them."""
+    """Never another state: refused, or what the bit stood for means nothing."""
     folder = checkpoints.save(tmp_path, state())
     rng = np.random.default_rng(0)
     found = flipped = 0
@@ -105,8 +106,11 @@ def test_the_last_and_the_best_are_kept(tmp_path):
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
 
 
+@pytest.mark.fault(
+    "the disk fills while a checkpoint is written", "ENOSPC from `fsync`"
+)
 def test_a_full_disk_leaves_the_older_checkpoint_alone(tmp_path, monkeypatch):
-    """ENOSPC while a checkpoint is written (made up)."""
+    """The older checkpoint is whole, and nothing else is left."""
     checkpoints.save(tmp_path, state())
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr("os.fsync", lambda fd: (_ for _ in ()).throw(full))
@@ -117,8 +121,9 @@ def test_a_full_disk_leaves_the_older_checkpoint_alone(tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["3"]
 
 
+@pytest.mark.fault("killed while a checkpoint is written", "what orbax leaves then")
 def test_what_an_interrupted_save_left_is_swept(tmp_path):
-    """A half-written checkpoint is never taken for one."""
+    """Never taken for a checkpoint, and removed by the next process."""
     checkpoints.save(tmp_path, state())
     (tmp_path / "checkpoints/.4.99.ab.tmp.orbax-checkpoint-tmp-0").mkdir()
     assert checkpoints.updates(tmp_path) == [3]

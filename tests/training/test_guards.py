@@ -83,6 +83,10 @@ def test_clipping_is_optax_own_before_the_optimiser():
 BIG = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
 
 
+@pytest.mark.fault(
+    "sizes that cannot fit",
+    "99999999999 updates, 200000x200000, 5000 replicas, 100000 streams, 10^8 examples",
+)
 @pytest.mark.parametrize(
     ("config", "fields", "message"),
     [
@@ -90,10 +94,11 @@ BIG = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
         (BIG, {"updates": 99999999999}, "updates=99999999999: the plan of"),
         (BIG, {"seeds": 5000, "together": True}, "replicas=5000: "),
         (BIG, {"batch": 10**5}, "batch=100000"),
+        (BIG, {"examples": 10**8}, "examples=100000000: their prediction takes"),
     ],
 )
 def test_sizes_that_cannot_fit_are_refused_from_their_shapes(config, fields, message):
-    """Frames, updates, replicas, streams: no array is made."""
+    """Refused with the flag named; no array is made."""
     with pytest.raises(UserError, match=message):
         check(config, **fields)
 
@@ -111,8 +116,9 @@ def test_sizes_that_fit_pass(tmp_path):
     sizes.check_disk(tmp_path / "new", leaf, updates=100, every=1, kept=0)
 
 
+@pytest.mark.fault("checkpoints that cannot fit", "ten million of 4 MB")
 def test_checkpoints_that_cannot_fit_on_the_disk_are_refused(tmp_path):
-    """Ten million of 4 MB; the last three of them fit."""
+    """Refused beforehand; the last three of them fit."""
     leaf = np.zeros(2**20, np.float32)
     disk = {"updates": 10**7, "every": 1}
     with pytest.raises(UserError, match="checkpoints need at least 41"):

@@ -17,6 +17,7 @@ from prednet_jax import objectives, weights
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 from prednet_jax.training import truncated
+from prednet_jax.training.trainer import train_windows
 from prednet_jax.weights import chainer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "chainer_tiny"
@@ -33,7 +34,7 @@ def frames():
 def test_training_reproduces_chainer(mode, targets):
     config, params = chainer.load_chainer(GOLDEN / "initial.model.npz")
     trace = np.load(GOLDEN / f"trace.{mode}.npz")
-    trained, losses = truncated.train_windows(
+    trained, losses = train_windows(
         params,
         config,
         frames(),

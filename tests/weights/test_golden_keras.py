@@ -102,9 +102,13 @@ def test_gradients(tag):
     def loss(params):
         if tag == "extrap":
             start = int(grad["extrap/extrap_start_time"])
-            return objectives.extrapolation_loss(
-                params, config, frames, extrapolate_from=start
-            )
+            method = objectives.Method(objective="errors", extrapolate_from=start)
+            window = jnp.concatenate([frames[:1], frames])
+            state = prednet.initial_state(config, frames.shape[1])
+            first = jnp.asarray(True)
+            return objectives.window_loss(params, config, state, window, first, method)[
+                0
+            ]
         weights = tuple(float(w) for w in grad[f"{tag}/layer_loss_weights"])
         return objectives.error_loss(params, config, frames, layer_weights=weights)
 

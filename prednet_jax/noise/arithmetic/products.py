@@ -90,13 +90,11 @@ def cut_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | s
 
 def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
     """conv_general_dilated: pieces of the kernel, each with its own padding."""
-    numbers = params["dimension_numbers"]
-    _, in_feature, *spatial = numbers.rhs_spec
-    axes = [in_feature, *spatial]
-    terms = math.prod(rhs.shape[d] for d in axes)
+    axes = _summed_axes(params)
+    sizes = [rhs.shape[d] for d in axes]
+    terms = math.prod(sizes)
     if terms < 3:
         return too_few(terms)
-    feature = numbers.lhs_spec[1]
     shape = _conv_shape(params, lhs, rhs)
     n = _product_pieces(spec, terms, math.prod(shape))
     # Features first, or a longer axis of the window (a filter gradient's is the map):
@@ -105,78 +103,104 @@ def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | 
     # and two pieces commute.
     long = [
         1 + k
-        for k in range(len(spatial))
+        for k in range(len(axes) - 1)
         if _is_everywhere(params, lhs, rhs, shape, k, n)
     ]
-    pieces = cut_axes([rhs.shape[d] for d in axes], n, first=[0, *long])
-    groups = params["feature_group_count"]
-    preferred = params["preferred_element_type"] or jnp.result_type(lhs, rhs)
-
-    def one(a: Array, b: Array, piece: Sequence[tuple[int, int]]) -> Array:
-        padding = list(params["padding"])
-        for d, (start, stop) in zip(axes, piece, strict=True):
-            size = b.shape[d]
-            b = lax.slice_in_dim(b, start, stop, axis=d)
-            if d == in_feature:
-                a = _slice_groups(a, feature, groups, start, stop)
-            else:
-                k = spatial.index(d)
-                low, high = padding[k]
-                step = params["rhs_dilation"][k]
-                padding[k] = (low - start * step, high - (size - stop) * step)
-        return lax.conv_general_dilated(
-            a,
-            b,
-            params["window_strides"],
-            padding,
-            lhs_dilation=params["lhs_dilation"],
-            rhs_dilation=params["rhs_dilation"],
-            dimension_numbers=numbers,
-            feature_group_count=groups,
-            batch_group_count=params["batch_group_count"],
-            precision=params["precision"],
-            preferred_element_type=widened(preferred),
-        )
-
-    def apart(a: Array, b: Array) -> tuple[None, list[Array]]:
-        return None, [one(a, b, piece) for piece in pieces]
-
-    def together(a: Array, b: Array) -> tuple[None, list[Array]]:
-        """The kernel once for each piece, zero elsewhere, as further outputs."""
-        kernels = []
-        for piece in pieces:
-            edges = dict(zip(axes, piece, strict=True))
-            inside = [edges.get(d, (0, size)) for d, size in enumerate(b.shape)]
-            part = lax.slice(b, [e[0] for e in inside], [e[1] for e in inside])
-            around = [
-                (start, size - stop, 0)
-                for (start, stop), size in zip(inside, b.shape, strict=True)
-            ]
-            kernels.append(lax.pad(part, np.zeros((), b.dtype), around))
-        out = lax.conv_general_dilated(
-            a,
-            lax.concatenate(kernels, numbers.rhs_spec[0]),
-            params["window_strides"],
-            params["padding"],
-            lhs_dilation=params["lhs_dilation"],
-            rhs_dilation=params["rhs_dilation"],
-            dimension_numbers=numbers,
-            precision=params["precision"],
-            preferred_element_type=widened(preferred),
-        )
-        axis = numbers.out_spec[1]
-        width = out.shape[axis] // len(pieces)
-        return None, [
-            lax.slice_in_dim(out, i * width, (i + 1) * width, axis=axis)
-            for i in range(len(pieces))
-        ]
-
-    grouped = groups > 1 or params["batch_group_count"] > 1
+    pieces = cut_axes(sizes, n, first=[0, *long])
+    grouped = params["feature_group_count"] > 1 or params["batch_group_count"] > 1
     width = min(stop - start for (start, stop), *_ in pieces)
-    narrow = width < min(NARROW_PIECE, rhs.shape[in_feature])
+    narrow = width < min(NARROW_PIECE, sizes[0])
     small = math.prod(shape) * terms * len(pieces) <= SMALL_CONVOLUTION
     at_once = narrow and small and not grouped
-    return Cut(len(pieces), together if at_once else apart, terms)
+    split = _conv_together if at_once else _conv_apart
+    return Cut(len(pieces), functools.partial(split, params, pieces), terms)
+
+
+# Of each summed axis of a kernel, from where to where a piece of it goes.
+_Piece = Sequence[tuple[int, int]]
+
+
+def _summed_axes(params: Params) -> list[int]:
+    """Axes of the kernel that a convolution sums over: input features, window."""
+    _, in_feature, *spatial = params["dimension_numbers"].rhs_spec
+    return [in_feature, *spatial]
+
+
+def _conv_apart(
+    params: Params, pieces: Sequence[_Piece], a: Array, b: Array
+) -> tuple[None, list[Array]]:
+    """One convolution for each piece of the kernel."""
+    return None, [_conv_piece(params, piece, a, b) for piece in pieces]
+
+
+def _conv_piece(params: Params, piece: _Piece, a: Array, b: Array) -> Array:
+    """The convolution with one piece of the kernel."""
+    numbers, groups = params["dimension_numbers"], params["feature_group_count"]
+    kept = _conv_type(params, a, b)
+    in_feature, *spatial = _summed_axes(params)
+    padding = list(params["padding"])
+    for d, (start, stop) in zip([in_feature, *spatial], piece, strict=True):
+        size = b.shape[d]
+        b = lax.slice_in_dim(b, start, stop, axis=d)
+        if d == in_feature:
+            a = _slice_groups(a, numbers.lhs_spec[1], groups, start, stop)
+        else:
+            k = spatial.index(d)
+            low, high = padding[k]
+            step = params["rhs_dilation"][k]
+            padding[k] = (low - start * step, high - (size - stop) * step)
+    return lax.conv_general_dilated(
+        a,
+        b,
+        params["window_strides"],
+        padding,
+        lhs_dilation=params["lhs_dilation"],
+        rhs_dilation=params["rhs_dilation"],
+        dimension_numbers=numbers,
+        feature_group_count=groups,
+        batch_group_count=params["batch_group_count"],
+        precision=params["precision"],
+        preferred_element_type=kept,
+    )
+
+
+def _conv_together(
+    params: Params, pieces: Sequence[_Piece], a: Array, b: Array
+) -> tuple[None, list[Array]]:
+    """The kernel once for each piece, zero elsewhere, as further outputs."""
+    numbers, axes = params["dimension_numbers"], _summed_axes(params)
+    kernels = []
+    for piece in pieces:
+        edges = dict(zip(axes, piece, strict=True))
+        inside = [edges.get(d, (0, size)) for d, size in enumerate(b.shape)]
+        part = lax.slice(b, [e[0] for e in inside], [e[1] for e in inside])
+        around = [
+            (start, size - stop, 0)
+            for (start, stop), size in zip(inside, b.shape, strict=True)
+        ]
+        kernels.append(lax.pad(part, np.zeros((), b.dtype), around))
+    out = lax.conv_general_dilated(
+        a,
+        lax.concatenate(kernels, numbers.rhs_spec[0]),
+        params["window_strides"],
+        params["padding"],
+        lhs_dilation=params["lhs_dilation"],
+        rhs_dilation=params["rhs_dilation"],
+        dimension_numbers=numbers,
+        precision=params["precision"],
+        preferred_element_type=_conv_type(params, a, b),
+    )
+    axis = numbers.out_spec[1]
+    width = out.shape[axis] // len(pieces)
+    return None, [
+        lax.slice_in_dim(out, i * width, (i + 1) * width, axis=axis)
+        for i in range(len(pieces))
+    ]
+
+
+def _conv_type(params: Params, a: Any, b: Any) -> np.dtype:
+    """The type in which the pieces of a convolution are kept."""
+    return widened(params["preferred_element_type"] or jnp.result_type(a, b))
 
 
 def _conv_shape(params: Params, lhs: Any, rhs: Any) -> tuple[int, ...]:

@@ -37,11 +37,12 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import entries
-from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.run import Hooks
-from prednet_jax.noise.specs import NoiseSpec, at
+from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.tools import runs
 from prednet_jax.noise.words import Words, on_device
 
 
@@ -105,9 +106,7 @@ def decisions(
             computation; on a call, as for `inject`.
     """
     integer("draws", draws, 1)
-    acting = at(spec, "computation")
-    if acting is None:
-        raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
+    acting = runs.acting(spec)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Decisions:
         static, arrays = split_static((args, kwargs))

@@ -16,16 +16,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax import Array
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.errors import NoiseError, integer
-from prednet_jax.noise.inject import evaluate, traced
+from prednet_jax.noise.inject import traced
+from prednet_jax.noise.localize import effect_of
 from prednet_jax.noise.plan import Step, plan
-from prednet_jax.noise.run import Hooks
-from prednet_jax.noise.specs import NoiseSpec, at
+from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.tools import runs
 from prednet_jax.noise.variability import l2_distance
 
 
@@ -71,9 +71,7 @@ def effects(
     integer("samples", samples, 1)
     if isinstance(parts, str) or not all(isinstance(part, str) for part in parts):
         raise NoiseError(f"parts={parts!r}: expected a sequence of texts")
-    acting = at(spec, "computation")
-    if acting is None:
-        raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
+    acting = runs.acting(spec)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> tuple[Effect, ...]:
         static, arrays = split_static((args, kwargs))
@@ -87,22 +85,13 @@ def effects(
                     "of a path that coverage lists, or a named scope"
                 )
 
-        @jax.jit
-        def run(key: Array, active: Array, *arrays: Array) -> Any:
-            program = traced(static.call(fn), arrays)
-            hooks = Hooks({s.path: active[i] for i, s in enumerate(steps)})
-            return evaluate(acting, key, program, arrays, hooks=hooks)
-
         keys = jax.random.split(key, samples)
-        nothing = np.zeros(len(steps), bool)
-        clean = jax.device_get(run(keys[0], nothing, *arrays)).result()
-        found = []
-        for part, chosen in members.items():
-            noisy = (run(k, np.asarray(chosen), *arrays).result() for k in keys)
-            far = [distance(result, clean) for result in noisy]
-            effect = float(np.sqrt(np.mean(np.square(far))))
-            found.append(Effect(part, sum(chosen), effect))
-        return tuple(found)
+        paths = [step.path for step in steps]
+        effect = effect_of(fn, acting, paths, (args, kwargs), keys, distance)
+        return tuple(
+            Effect(part, sum(chosen), effect([i for i, c in enumerate(chosen) if c]))
+            for part, chosen in members.items()
+        )
 
     return measure
 

@@ -16,7 +16,7 @@ import numpy as np
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem;
        padding: 0 1rem; color: #222; background: #fff; }
-pre { background: #f6f6f4; padding: .8rem; overflow-x: auto; }
+pre { background: #f6f6f4; padding: .8rem; white-space: pre-wrap; }
 table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem .8rem;
        border-bottom: 1px solid #ddd; vertical-align: top; }
 td.line { font-family: ui-monospace, monospace; white-space: pre; }
@@ -101,6 +101,8 @@ def _note(entry: Any) -> str:
         return f"flipped in {entry.flipped:.0%} of draws"
     if hasattr(entry, "effect"):
         return f"effect {entry.effect:.3g}"
+    if getattr(entry, "partials", None):
+        return f"{entry.partials} pieces"
     return str(getattr(entry, "reason", ""))
 
 

@@ -30,7 +30,8 @@ from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.run import Hooks
-from prednet_jax.noise.specs import NoiseSpec, at
+from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.tools import runs
 
 
 class WorstCase(NamedTuple):
@@ -139,9 +140,7 @@ def _runs(
     fn: Callable, spec: NoiseSpec, args: Any, kwargs: Any
 ) -> tuple[list[str], Callable[[Array, bool, np.ndarray], float]]:
     """The perturbed equations, and the value of `fn` at chosen draws of each."""
-    acting = at(spec, "computation")
-    if acting is None:
-        raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
+    acting = runs.acting(spec)
     paths = [e.path for e in coverage(fn, acting)(*args, **kwargs).perturbed]
     static, arrays = split_static((args, kwargs))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from flax import linen as nn
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted((ROOT / "docs" / "noise").glob("*.md"))
@@ -36,7 +37,7 @@ def test_each_page_is_linked_and_links_to_files_that_exist():
             assert (page.parent / link).is_file(), (page.name, link)
 
 
-def test_the_readme_shows_the_five_lines_of_the_page():
+def test_the_five_lines_of_the_readme_run_for_an_own_flax_model(capsys):
     (shown,) = re.findall(
         r"```\n(import jax\nfrom prednet_jax import noise\n.*?)```",
         (ROOT / "docs" / "noise" / "digits.md").read_text(),
@@ -44,3 +45,8 @@ def test_the_readme_shows_the_five_lines_of_the_page():
     )
     assert len([line for line in shown.splitlines() if line]) <= 5
     assert shown in (ROOT / "README.md").read_text()
+    model = nn.Dense(3)
+    x = jax.numpy.linspace(0, 1, 8).reshape(2, 4)
+    own = {"model": model, "x": x, "params": model.init(jax.random.key(1), x)}
+    exec(shown, own)
+    assert "float32[2, 3]" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Small programs for the tests of digits, tolerance and explanation.
+"""Small programs on which digits, tolerance and explanation are tried.
 
 Each makes a function and its arguments, floats in float32.
 """
@@ -16,11 +16,14 @@ def normal(seed, *shape, scale=1.0, mean=0.0):
 
 
 def layer_norm(x):
+    """Each row, to mean 0 and variance 1."""
     centred = x - jnp.mean(x, -1, keepdims=True)
     return centred * lax.rsqrt(jnp.mean(centred**2, -1, keepdims=True) + 1e-5)
 
 
 def mlp():
+    """Two layers."""
+
     def fn(x, w, v):
         return jnp.tanh(x @ w) @ v
 
@@ -28,6 +31,8 @@ def mlp():
 
 
 def attention():
+    """One head."""
+
     def fn(q, k, v):
         return jax.nn.softmax(q @ k.T / np.float32(6.0)) @ v
 
@@ -35,18 +40,23 @@ def attention():
 
 
 def norm():
+    """Layer normalisation."""
     return layer_norm, (normal(3, 8, 128, mean=2.0),)
 
 
 def softmax():
+    """Softmax of rows."""
     return jax.nn.softmax, (normal(4, 8, 128, scale=2.0),)
 
 
 def total():
+    """A plain sum."""
     return jnp.sum, (normal(5, 4096, mean=0.5),)
 
 
 def cancelling():
+    """Sums that are zero but for rounding."""
+
     def fn(x):
         return jnp.sum(x - jnp.mean(x, -1, keepdims=True), -1)
 
@@ -54,6 +64,8 @@ def cancelling():
 
 
 def convolution():
+    """A convolution and its ReLU."""
+
     def fn(x, w):
         y = lax.conv_general_dilated(
             x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -64,6 +76,8 @@ def convolution():
 
 
 def gradient():
+    """Gradient of two layers' squared error."""
+
     def loss(weights, x, y):
         w, v = weights
         return jnp.mean((jax.nn.gelu(x @ w) @ v - y) ** 2)
@@ -73,6 +87,8 @@ def gradient():
 
 
 def recurrent():
+    """A scan."""
+
     def fn(x, w, u):
         def step(h, now):
             h = jnp.tanh(now @ w + h @ u)
@@ -88,6 +104,8 @@ def recurrent():
 
 
 def cross_entropy():
+    """A classifier's loss."""
+
     def fn(w, x, y):
         logits = jax.nn.log_softmax(x @ w)
         return -jnp.mean(jnp.take_along_axis(logits, y[:, None], 1))
@@ -97,6 +115,8 @@ def cross_entropy():
 
 
 def block():
+    """A residual block."""
+
     def fn(x, w, v):
         y = x * lax.rsqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-6)
         return x + jax.nn.gelu(y @ w) @ v
@@ -105,6 +125,8 @@ def block():
 
 
 def power_iteration():
+    """An eigenvector by iteration."""
+
     def fn(a, x):
         def step(x, _):
             x = a @ x
@@ -117,6 +139,8 @@ def power_iteration():
 
 
 def likelihood():
+    """Of a normal distribution."""
+
     def fn(x, mean, log_scale):
         z = (x - mean) * jnp.exp(-log_scale)
         return -jnp.sum(np.float32(0.5) * z**2 + log_scale, -1)
@@ -125,6 +149,8 @@ def likelihood():
 
 
 def strided():
+    """A convolution with strides."""
+
     def fn(x, w):
         y = lax.conv_general_dilated(
             x, w, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -135,6 +161,8 @@ def strided():
 
 
 def logistic_gradient():
+    """Gradient of logistic regression."""
+
     def loss(w, x, y):
         return jnp.mean(jnp.log1p(jnp.exp(-y * (x @ w))))
 
@@ -146,12 +174,15 @@ def logistic_gradient():
 
 
 def variance():
+    """As a difference of squares."""
     return lambda x: jnp.mean(x**2, 0) - jnp.mean(x, 0) ** 2, (
         normal(38, 300, 16, mean=4.0),
     )
 
 
 def gated():
+    """Gradient of a gated recurrence."""
+
     def loss(weights, x):
         def step(h, now):
             z = jax.nn.sigmoid(now @ weights[0] + h @ weights[1])
@@ -166,6 +197,8 @@ def gated():
 
 
 def similarity():
+    """Cosines between rows."""
+
     def fn(x, y):
         inner = x @ y.T
         lengths = jnp.sqrt(jnp.sum(x**2, -1)[:, None] * jnp.sum(y**2, -1)[None])
@@ -175,6 +208,8 @@ def similarity():
 
 
 def density():
+    """Kernel density."""
+
     def fn(points, centres):
         far = jnp.sum((points[:, None] - centres[None]) ** 2, -1)
         return jax.nn.logsumexp(-far / np.float32(2.0), axis=-1)
@@ -183,6 +218,8 @@ def density():
 
 
 def horner():
+    """A polynomial."""
+
     def fn(x, coefficients):
         return lax.scan(lambda y, c: (y * x + c, None), jnp.zeros_like(x), coefficients)
 
@@ -190,6 +227,8 @@ def horner():
 
 
 def pooled():
+    """Convolution, layer norm, mean."""
+
     def fn(x, w, v):
         y = lax.conv_general_dilated(
             x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -201,6 +240,8 @@ def pooled():
 
 
 def segments():
+    """Sums of segments."""
+
     def fn(table, places, scale):
         return jax.ops.segment_sum(table * scale, places, num_segments=7)
 
@@ -209,6 +250,8 @@ def segments():
 
 
 def covariance():
+    """Of columns."""
+
     def fn(x):
         centred = x - jnp.mean(x, 0)
         return centred.T @ centred / np.float32(len(x) - 1)
@@ -217,6 +260,8 @@ def covariance():
 
 
 def mixture():
+    """Mixture of experts."""
+
     def fn(x, gates, experts):
         weights = jax.nn.softmax(x @ gates)
         return jnp.einsum("bg,gio,bi->bo", weights, experts, x)
@@ -251,3 +296,9 @@ HELD_OUT = {
     f.__name__: f
     for f in (gated, similarity, density, horner, pooled, segments, covariance, mixture)
 }
+# Programs of both, with products of matrices and with other sums.
+PRODUCTS = (
+    "mlp", "attention", "convolution", "recurrent", "block",
+    "similarity", "gated", "pooled", "covariance", "mixture",
+)  # fmt: skip
+SUMS = ("norm", "softmax", "total", "density", "segments")

@@ -1,0 +1,36 @@
+"""Records that lie beside a comparison, or among the published ones."""
+
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prednet_jax import records
+
+
+def find(places: Sequence[Path], name: str, listed: str) -> dict[str, Any] | None:
+    """The first record of a name, or None.
+
+    Args:
+        places: directories, the first that has it wins.
+        name: of the file.
+        listed: a key whose list must hold something.
+
+    Raises:
+        RecordError: the file is broken.
+    """
+    path = next((p / name for p in places if (p / name).exists()), None)
+    if path is None:
+        return None
+    found = records.read_json(path)
+    if not isinstance(found, dict) or not found.get(listed):
+        raise records.RecordError(f"{path}: expected an object with {listed}")
+    return found
+
+
+def origin(record: Mapping[str, Any]) -> str:
+    """From which code a record is, as HTML, or nothing where it does not say."""
+    commit = record.get("git_commit")
+    if not commit:
+        return ""
+    return f'<p class="note">Recorded at commit {html.escape(str(commit)[:12])}.</p>'

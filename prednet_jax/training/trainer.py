@@ -1,0 +1,265 @@
+"""Training for a loop of one's own: `init`, `step`, `evaluate`, each compiled once.
+
+    trainer = Trainer(config)
+    state = trainer.init(jax.random.key(0))
+    for frames, first in windows(video, 10):
+        state, metrics = trainer.step(state, frames, first)
+    print(trainer.evaluate(state.params, another_video, window=10).ratio)
+
+What an update changes is in `TrainState`: parameters, optimiser state, carried state,
+number of updates. The scripts train by the same class. Trainers of equal settings share
+their programs, and a program is made for each shape of a window, not for each length of
+a stream or number of updates.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from prednet_jax import keys, optimizers, tasks
+from prednet_jax.errors import UserError, whole
+from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.objectives import Method
+from prednet_jax.tasks import Network, Task
+from prednet_jax.training import truncated
+from prednet_jax.training.stream import as_stream, windows
+from prednet_jax.training.truncated import StepMetrics, TrainState
+
+
+class Evaluation(NamedTuple):
+    """How well a stream is predicted.
+
+    Attributes:
+        loss: mean over all predicted frames of the MSE.
+        copy_last_frame_loss: the same of copying the frame before; None for images.
+        frame_losses: `[T - 1]`, MSE of the prediction of frame i + 1 (`[T]` of a
+            network of single images).
+    """
+
+    loss: float
+    copy_last_frame_loss: float | None
+    frame_losses: np.ndarray
+
+    @property
+    def ratio(self) -> float | None:
+        """Loss over that of copying: below 1, copying is beaten; None for images."""
+        return (
+            self.loss / self.copy_last_frame_loss if self.copy_last_frame_loss else None
+        )
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A network and how it is trained, as pure functions of the state.
+
+    Attributes:
+        network: a configuration of this package, or a `tasks.Task`.
+        optimizer: an optax transformation; keep it, since another object is another
+            program. None: `chainer_adam()`.
+        method: objective, targets, leak, extrapolation.
+        noise: a noise spec, or None.
+        amplify: as in `truncated.make_step`, or None.
+
+    Raises:
+        UserError: the network cannot be trained by this method.
+    """
+
+    network: Network
+    optimizer: optax.GradientTransformation | None = None
+    method: Method = field(default_factory=Method)
+    noise: NoiseSpec | None = None
+    amplify: Callable[[Callable], Callable] | None = None
+
+    def __post_init__(self) -> None:
+        self.task.check(self.method)
+
+    @functools.cached_property
+    def task(self) -> Task:
+        """The network as a task."""
+        return tasks.of(self.network)
+
+    @functools.cached_property
+    def descent(self) -> optax.GradientTransformation:
+        """The optimiser that is used."""
+        return self.optimizer or optimizers.chainer_adam()
+
+    @functools.cached_property
+    def program(self) -> Any:
+        """The compiled update that `step` calls, `(state, frames, first, key)`."""
+        return _program(self.task, self.descent, self.method, self.noise, self.amplify)
+
+    def init(self, start: Any, *, batch: int = 1) -> TrainState:
+        """The state before the first update.
+
+        Args:
+            start: parameters (left as they are), or a PRNG key to draw them from.
+            batch: sequences trained together, B.
+        """
+        params = start if isinstance(start, dict) else self.task.init_params(start)
+        return truncated.initial_train_state(
+            self.task, params, self.descent, batch=batch
+        )
+
+    def step(
+        self,
+        state: TrainState,
+        frames: Any,
+        first: Any,
+        key: jax.Array | None = None,
+    ) -> tuple[TrainState, StepMetrics]:
+        """One update.
+
+        Args:
+            state: the state before it. Not to be used again where there is a GPU,
+                whose memory is given to the new one.
+            frames: a window `[T + 1, B, H, W, C]` as `windows` makes it; uint8 in
+                [0, 255], or floating point in [0, 1].
+            first: whether it opens a sequence.
+            key: noise key of the run, the same at each update; None: the `noise` stream
+                of seed 0.
+
+        Returns:
+            The state after it, and the losses of the window's frames.
+        """
+        if key is None:
+            key = _default_key()
+        return self.program(_arrays(state), frames, np.bool_(first), key)
+
+    def evaluate(self, params: Any, frames: Any, *, window: int = 20) -> Evaluation:
+        """Predicts a stream from the zero state, without training on it.
+
+        Args:
+            params: the parameters.
+            frames: `[T, H, W, C]`, T >= 2, as in `step`.
+            window: frames that the program sees at a time; the losses do not depend
+                on it.
+
+        Raises:
+            UserError: the frames are no stream, or the window is too short.
+        """
+        whole("window", window, 2)
+        frames = as_stream(frames)
+        run = _evaluation(self.task)
+        if not self.task.windowed:
+            losses = [run(params, None, x[None, None], True)[1] for x in frames]
+            found = np.concatenate(jax.device_get(losses))
+            return Evaluation(float(found.mean()), None, found)
+        total = len(frames)
+        if total < 2:
+            raise UserError(f"frames of {total} time steps: expected at least 2")
+        filled = frames[np.minimum(np.arange(-(-total // window) * window), total - 1)]
+        carry = self.task.initial_carry(1, jax.tree.leaves(params)[0].dtype)
+        losses = []
+        for shown, first in windows(filled, window):
+            carry, kept = run(params, carry, shown, first)
+            losses.append(kept)
+        found = np.concatenate(jax.device_get(losses))[1:total]
+        scale = 255 if frames.dtype == np.uint8 else 1
+        steps = np.diff(np.asarray(frames, np.float32), axis=0) / scale
+        return Evaluation(float(found.mean()), float(np.square(steps).mean()), found)
+
+
+@functools.lru_cache(maxsize=64)
+def _program(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    method: Method,
+    noise: NoiseSpec | None,
+    amplify: Callable[[Callable], Callable] | None,
+) -> Any:
+    """One update as a compiled program, shared by equal trainers."""
+    step = truncated.make_step(task, optimizer, method, noise=noise, amplify=amplify)
+    return truncated.jit_update(step)
+
+
+@functools.lru_cache(maxsize=64)
+def _evaluation(task: Task) -> Callable:
+    """`(params, carry, frames, first) -> (carry, frame_losses)`, compiled."""
+    loss = truncated.make_loss(task, Method())
+
+    @jax.jit
+    def run(params: dict, carry: Any, frames: jax.Array, first: jax.Array):
+        frames = truncated.to_pixels(frames, jax.tree.leaves(params)[0].dtype)
+        _, result = loss(params, carry, frames, first)
+        return result.state, result.frame_losses
+
+    return run
+
+
+@functools.cache
+def _default_key() -> jax.Array:
+    with jax.ensure_compile_time_eval():  # not a part of a caller's trace
+        return keys.stream(0, "noise")
+
+
+def _arrays(tree: Any) -> Any:
+    """Python numbers as arrays: by themselves they would be another program."""
+
+    def array(leaf: Any) -> Any:
+        if not isinstance(leaf, (bool, int, float)):
+            return leaf
+        return np.asarray(leaf, jnp.result_type(type(leaf)))
+
+    return jax.tree.map(array, tree)
+
+
+def train_windows(
+    params: dict,
+    config: Network,
+    frames: Float[Array, "T H W C"],
+    *,
+    window: int,
+    targets: str = "true",
+    truncation_leak: bool = False,
+    optimizer: optax.GradientTransformation | None = None,
+    noise: NoiseSpec | None = None,
+    key: jax.Array | None = None,
+    objective: str | None = None,
+) -> tuple[dict, Float[Array, " losses"]]:
+    """Trains on one stream in order, one update a window.
+
+    Args:
+        params: the parameters to start from (left as they are).
+        config: the network.
+        frames: `[T, H, W, C]`, one stream, floating point in [0, 1] or uint8.
+        window: transitions per window, >= 1 (`lotter`: >= 2), as in `windows`.
+        targets: `true` or `stale`.
+        truncation_leak: whether Chainer's leak at the window boundaries is reproduced.
+        optimizer: an optax transformation, as in `Trainer`; None: `chainer_adam()`.
+        noise: a noise spec, or None.
+        key: noise key; None: the `noise` stream of seed 0.
+        objective: `squares`, `errors`, or None: as the variant was published.
+
+    Returns:
+        The trained parameters and `losses`: losses[i] is the MSE of the prediction of
+        frame i + 1 against its true target.
+
+    Raises:
+        UserError: a value is outside what is accepted, or the stream is too short for
+            one window.
+    """
+    # The first frame of a `lotter` stream is only seen, by a transition of its own.
+    shortest = 1 if getattr(config, "variant", None) == "watanabe" else 2
+    whole("window", window, shortest)
+    method = Method(
+        objective=objective, targets=targets, truncation_leak=truncation_leak
+    )
+    trainer = Trainer(config, optimizer, method, noise)
+    state = trainer.init(params)
+    losses = []
+    for shown, first in windows(frames, window):
+        state, metrics = trainer.step(state, shown, first, key)
+        losses.append(metrics.frame_losses)
+    # The stand-in of the first window has no loss.
+    unscored = 1 if window > 1 else 0
+    if isinstance(losses[0], jax.core.Tracer):
+        return state.params, jnp.concatenate(losses)[unscored:]
+    found = np.concatenate(jax.device_get(losses))[unscored:]
+    return state.params, jax.device_put(found)

@@ -1,0 +1,45 @@
+"""prepare_data.py as a user runs it, and a training on what it made."""
+
+import re
+
+import numpy as np
+import pytest
+
+from prednet_jax import data
+
+SCRIPT = "prepare_data.py"
+
+
+def test_its_last_line_names_data_that_can_be_trained_on(tmp_path, forked):
+    video = np.random.default_rng(0).integers(0, 256, (9, 8, 12, 3), np.uint8)
+    np.savez(tmp_path / "own.npz", frames=video)
+    done = forked(
+        SCRIPT,
+        "--dataset=image_sequence",
+        f"--source={tmp_path / 'own.npz'}",
+        f"--data_dir={tmp_path / 'kept'}",
+        "--height=8",
+        "--width=12",
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert done.stderr == ""
+    folder = re.search(r"--data=(\S+)", line)[1]
+    found = data.open_source(folder, height=8, width=12)
+    np.testing.assert_array_equal(found.read(0, 9), video)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--dataset=mnist"], "--dataset=mnist: expected --source"),
+        (["--dataset=mnist", "--source=nowhere"], "--source=nowhere: no such folder"),
+        (["--dataset=kitti"], "kitti_raw"),
+        (["--dataset=kitti_raw", "--source=EMPTY"], "cvlibs.net"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(tmp_path, refused, flags, message):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    flags = [flag.replace("EMPTY", str(empty)) for flag in flags]
+    refused(message, SCRIPT, *flags, f"--data_dir={tmp_path / 'kept'}")

@@ -1,0 +1,199 @@
+"""Kills and signals: what goes on ends in the bits of an undisturbed run."""
+
+import collections
+import signal
+import time
+
+import numpy as np
+import pytest
+from runs_on_disk import (
+    TINY,
+    assert_equal_runs,
+    assert_one_line,
+    manifest,
+    metrics,
+    saved,
+)
+
+# Goes on for a second or more; one program for all that uses it.
+LONG = (*TINY, "--updates=400", "--noprogress")
+#: Random moments of each slow case.
+MOMENTS = 20
+EVERY = ("--checkpoint_every=2", "--noprogress")
+NETWORKS = {
+    "prednet": (*TINY, "--noise=reduction_order:granularity=element"),
+    "autoencoder": ("--model=autoencoder", "--hidden=8,4,8", "--noise=ulp"),
+    "replicas": (*TINY, "--noise=ulp", "--replicas=2", "--devices=1"),
+}
+
+
+def runs_in(folder):
+    return sorted(path.parent for path in folder.rglob("manifest.json"))
+
+
+def check_equal(killed, whole):
+    for one, other in zip(runs_in(killed), runs_in(whole), strict=True):
+        assert_equal_runs(one, other)
+
+
+@pytest.fixture(scope="module")
+def long(train, tmp_path_factory):
+    """A run of `LONG` that nothing happens to."""
+    folder = tmp_path_factory.mktemp("long") / "run"
+    train(*LONG, f"--workdir={folder}")
+    return folder
+
+
+@pytest.mark.fault(
+    "SIGKILL", "in the first update after one was written; then `--resume`"
+)
+def test_a_killed_run_ends_in_the_same_bits(train, started, long, tmp_path):
+    """Every metric, fingerprint and final weight is that of an undisturbed run."""
+    folder = tmp_path / "killed"
+    flags = (*LONG, f"--workdir={folder}", "--checkpoint_every=2")
+    with started("train.py", *flags) as process:
+        process.wait_for_update(folder, 1)
+        process.kill()
+    assert "final_params_sha256" not in manifest(folder)
+    train(f"--workdir={folder}", "--resume", "--checkpoint_every=100")
+    assert_equal_runs(folder, long)
+
+
+@pytest.mark.fault(
+    "SIGTERM, SIGHUP or Ctrl-C",
+    "sent after update 2 of a run with `--checkpoint_every`",
+)
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_saves_where_checkpoints_are_asked_for(
+    train, started, long, tmp_path, name
+):
+    """Status 128 + its number, the state of that moment saved; no bit is lost by it."""
+    number = signal.Signals[name]
+    folder = tmp_path / "r"
+    flags = (*LONG, f"--workdir={folder}", "--checkpoint_every=400")
+    with started("train.py", *flags) as process:
+        process.wait_for_update(folder, 2)
+        process.send_signal(number)
+        done = process.wait()
+    assert done.returncode == 128 + number
+    last = len(metrics(folder))
+    assert saved(folder) == [last]
+    said = f"interrupted by {name}: {folder} is saved after update {last}"
+    assert said in done.stderr
+    if name == "SIGTERM":
+        train(f"--workdir={folder}", "--resume")
+        assert manifest(folder)["resumed"] == [{"after_update": last}]
+        assert_equal_runs(folder, long)
+
+
+@pytest.mark.fault("SIGTERM", "sent to a run without `--checkpoint_every`")
+def test_a_signal_ends_a_run_without_checkpoints_at_once(started, tmp_path):
+    """Status 143 at once, with a line that says so."""
+    folder = tmp_path / "r"
+    with started("train.py", *LONG, f"--workdir={folder}") as process:
+        process.wait_for_update(folder, 1)
+        process.send_signal(signal.SIGTERM)
+        done = process.wait()
+    assert done.returncode == 128 + signal.SIGTERM
+    assert "interrupted by SIGTERM: left at once" in done.stderr
+    assert saved(folder) == []
+
+
+@pytest.mark.fault(
+    "two processes in one directory",
+    "a second one started, with `--resume`, with `--overwrite`, and plainly",
+)
+def test_the_second_process_in_a_workdir_refuses(started, forked, tmp_path):
+    """Refused in one line; after a SIGKILL of the first the directory is free."""
+    folder = tmp_path / "r"
+    with started("train.py", *LONG, f"--workdir={folder}") as first:
+        first.wait_for_update(folder, 2)
+        first.send_signal(signal.SIGSTOP)
+        for flags in (["--resume"], [*TINY, "--overwrite"], TINY):
+            done = forked("train.py", f"--workdir={folder}", *flags)
+            assert_one_line(done, 2, f"in use by process {first.pid}")
+        first.kill()
+    done = forked(
+        "train.py", "--noprogress", *TINY, f"--workdir={folder}", "--overwrite"
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (folder / ".lock").exists()
+
+
+def lines(folder):
+    """Updates that the metrics tell of, of the run that is behind."""
+    found = [p.read_bytes().count(b"\n") for p in folder.rglob("metrics.jsonl")]
+    return min(found, default=0)
+
+
+def moment(rng, process, folder):
+    """Waits for a random moment: of a start, or some updates and a bit later."""
+    if rng.random() < 0.25:
+        time.sleep(rng.uniform(0, 3))
+        return
+    # A run that goes on cuts its metrics back to its checkpoint.
+    newest = max((u for run in runs_in(folder) for u in saved(run)), default=0)
+    target, end = newest + int(rng.integers(1, 5)), time.monotonic() + 300
+    while lines(folder) < target and not process.ended():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    # As long as an update or two with their checkpoint take.
+    time.sleep(rng.uniform(0, 0.2))
+
+
+def where(folder, begun):
+    """In what a SIGKILL found a run, from what lies on disk."""
+    if list(folder.rglob("checkpoints/.*.tmp*")):
+        return "a checkpoint"
+    written = [path.stat().st_mtime for path in folder.rglob("metrics.jsonl")]
+    return "updates" if written and max(written) > begun else "the start"
+
+
+def spoil(folder):
+    """Flips a bit in the newest checkpoint of every run."""
+    for run in runs_in(folder):
+        if not saved(run):
+            continue
+        files = (run / "checkpoints" / str(saved(run)[-1])).rglob("*")
+        path = max((p for p in files if p.is_file()), key=lambda p: p.stat().st_size)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 3] ^= 1
+        path.write_bytes(content)
+
+
+@pytest.mark.fault(
+    "SIGKILL at 20 random moments, one after the other",
+    "in starts, updates and checkpoints, with noise, of both networks and of replicas; "
+    "in half of the cases every fourth time the newest checkpoint damaged",
+)
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [False, True], ids=["killed", "and damaged"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_kills_at_random_moments_change_no_bit(
+    train, started, tmp_path, network, damage, record_property
+):
+    """Every metric, fingerprint and final weight is that of an undisturbed run."""
+    rng = np.random.default_rng([len(network), damage])
+    flags = (*NETWORKS[network], *EVERY, "--updates=60")
+    train(*flags, f"--workdir={tmp_path}/whole")
+    found, rounds = collections.Counter(), 0
+    while found.total() < MOMENTS:
+        folder, rounds = tmp_path / f"killed_{rounds}", rounds + 1
+        finished = False
+        while not finished and found.total() < MOMENTS:
+            command = (*flags, f"--workdir={folder}", "--resume")
+            begun = time.time()
+            with started("train.py", *command) as process:
+                moment(rng, process, folder)
+                done = process.kill()
+            finished = done.returncode == 0
+            if not finished:
+                assert done.returncode == -9, done
+                found[where(folder, begun)] += 1
+                if damage and found.total() % 4 == 0:
+                    spoil(folder)
+        if not finished:
+            train(*flags, f"--workdir={folder}", "--resume")
+        check_equal(folder, tmp_path / "whole")
+    for place, count in found.items():
+        record_property(f"killed in {place}", count)

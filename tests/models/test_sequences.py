@@ -1,0 +1,36 @@
+"""Sequences of any length by one program: the numbers of `predict`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prednet_jax import PredNetConfig, init_params
+from prednet_jax.models import prednet, sequences
+
+FRAMES = np.random.default_rng(0).random((23, 4, 4, 1)).astype(np.float32)
+
+
+@pytest.mark.parametrize("variant", ["watanabe", "lotter"])
+def test_predictions_and_maps_are_those_of_one_scan(variant):
+    config = PredNetConfig(
+        channels=(1, 2), height=4, width=4, variant=variant, convolution="shifted"
+    )
+    params = init_params(config, jax.random.key(0))
+    whole = jnp.asarray(FRAMES)[:, None]
+    traced = []
+    pick = sequences._program(config, ("E1",))
+    for k in (None, 1, 12):
+        found, maps = sequences.predict_sequence(
+            params, config, FRAMES, extrapolate_from=k, maps=("E1",)
+        )
+        traced.append(pick._cache_size())
+        expected, _ = prednet.predict(params, config, whole, extrapolate_from=k)
+        np.testing.assert_allclose(found, expected[:, 0], rtol=0, atol=1e-6)
+        error = prednet.outputs(params, config, whole, "E1", extrapolate_from=k)
+        np.testing.assert_allclose(maps["E1"], error[:, 0], rtol=0, atol=1e-6)
+    short, _ = sequences.predict_sequence(params, config, FRAMES[:7], maps=("E1",))
+    plain, _ = prednet.predict(params, config, whole[:7])
+    np.testing.assert_allclose(short, plain[:, 0], rtol=0, atol=1e-6)
+    # One program for every length and every place of extrapolation.
+    assert {*traced, pick._cache_size()} == {1}

@@ -1,0 +1,166 @@
+"""A pytest plugin: scripts in forks of one process, for the tests of every room."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "experiments"
+
+# Imports once what every script needs, then runs each command line in a fork of itself,
+# which no backend has been started in. A request is one line of JSON, and so is each
+# answer: ["start", argv, folder] -> process id; ["ended", id] -> whether it has;
+# ["wait", id] -> [status, output, errors].
+SERVER = """
+import io, json, os, runpy, signal, sys, tempfile, warnings
+import optax, flax, absl.app
+import prednet_jax.training.runs, prednet_jax.comparison, prednet_jax.studies
+warnings.filterwarnings("ignore", message=".*fork.*")
+sys.path.insert(0, sys.argv[1])
+outputs = {}
+
+def start(argv, folder):
+    out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        # In the background of a shell they may be ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        os.dup2(out.fileno(), 1); os.dup2(err.fileno(), 2)
+        if folder:
+            os.chdir(folder)
+        sys.argv = argv
+        runpy.run_path(argv[0], run_name="__main__")
+        sys.exit(0)
+    outputs[child] = out, err
+    return child
+
+def ended(child):
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+def wait(child):
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    texts = []
+    for file in outputs.pop(child):
+        file.seek(0)
+        texts.append(file.read())
+        file.close()
+    return [status, *texts]
+
+for line in sys.stdin:
+    name, *arguments = json.loads(line)
+    print(json.dumps(globals()[name](*arguments)), flush=True)
+"""
+
+
+class Process:
+    """A command in a fork of the server, going on."""
+
+    def __init__(self, ask, pid):
+        self.pid, self._ask, self._done = pid, ask, None
+
+    def ended(self):
+        return self._done is not None or self._ask("ended", self.pid)
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def wait(self):
+        """Waits for its end; status and output as `subprocess.run` gives them."""
+        if self._done is None:
+            status, out, err = self._ask("wait", self.pid)
+            self._done = types.SimpleNamespace(
+                returncode=status, stdout=out, stderr=err
+            )
+        return self._done
+
+    def kill(self):
+        """SIGKILL, and waits for its end."""
+        if self._done is None:
+            self.send_signal(signal.SIGKILL)
+        return self.wait()
+
+    def wait_for_update(self, folder, update, seconds=600):
+        """Waits until a run's metrics tell of an update."""
+        path = folder / "metrics.jsonl"
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if path.exists() and path.read_bytes().count(b"\n") >= update:
+                return
+            assert not self.ended(), self.wait()
+            time.sleep(0.02)
+        raise AssertionError(f"{folder}: no update {update} within {seconds} s")
+
+
+@pytest.fixture(scope="session")
+def started():
+    """A context: a script in a process of its own, killed at the end of the block."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(SCRIPTS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def ask(*request):
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        return json.loads(server.stdout.readline())
+
+    @contextlib.contextmanager
+    def start(script, *arguments, folder=None):
+        argv = [str(SCRIPTS / script), *map(str, arguments)]
+        process = Process(ask, ask("start", argv, folder and str(folder)))
+        try:
+            yield process
+        finally:
+            process.kill()
+
+    with server:
+        yield start
+        server.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def forked(started):
+    """`forked(script, *arguments)`: a script run to its end."""
+
+    def run(script, *arguments, folder=None):
+        with started(script, *arguments, folder=folder) as process:
+            return process.wait()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def train(forked):
+    """`train(*flags)`: a training that ends well."""
+
+    def run(*flags):
+        done = forked("train.py", "--noprogress", *flags)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def refused(forked):
+    """`refused(message, script, *flags)`: it ends with status 2 and one line."""
+
+    def check(message, script, *flags):
+        done = forked(script, *flags)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert message in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+        return done
+
+    return check

@@ -1,0 +1,45 @@
+"""Tables of part F, from the records that its scripts write."""
+
+from prednet_jax import records
+from prednet_jax.studies import along_tables
+
+
+def pair(rate):
+    return {
+        "exponent": {"rate": rate} if rate else None,
+        "distance": [0.0] + [2e-6] * 60,
+        "travelled": [0.0] + [1.0] * 59 + [2.0],
+        "mean_losses": [0.1, 0.101],
+    }
+
+
+def group(noise, passed, p):
+    return {
+        "noise": noise,
+        "escaped": [True] * 4,
+        "still": [False] * 3 + [passed < 4],
+        "arrived": [True] * passed + [False] * (4 - passed),
+        "arrival_p_holm": p,
+    }
+
+
+def test_divergence_shows_median_and_range():
+    text = along_tables.divergence({"16x12": [pair(0.01), pair(0.02), pair(None)]})
+    assert "| 16x12 | 0.015 (0.010 to 0.020) | 2.0e-06 | 1.0e-06 | +1.000 % |" in text
+
+
+def test_octopus_counts_those_that_passed():
+    text = along_tables.escape([group("none", 1, None), group("order", 3, 0.04)])
+    assert "| `none` | 4 | 4 | 1 | 1 | - |" in text
+    assert "| `order` | 4 | 4 | 3 | 1 | " in text
+
+
+def test_a_table_waits_for_all_of_its_records(tmp_path):
+    groups = [group("none", 1, None)]
+    records.write_json(tmp_path / "octopus.json", {"groups": groups})
+    for seed in along_tables.SEEDS_FOLLOWED[:-1]:
+        records.write_json(tmp_path / f"divergence_16x12_{seed}.json", pair(0.1))
+    found = along_tables.blocks(tmp_path)
+    assert found["study-F-octopus"] == along_tables.escape(groups)
+    assert found["study-F-divergence"] == "Not measured yet."
+    assert found["study-F-curvature"] == "Not measured yet."

@@ -1,0 +1,59 @@
+"""The examples of README.md, of the site's pages and of docstrings run as they stand.
+
+Pages of the noise tools have tests of their own in tests/noise.
+"""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import prednet_jax
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", *(f"docs/{n}.md" for n in ("models", "data", "own_network")))
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_of_a_page_run(page, capsys):
+    blocks = _BLOCK.findall((ROOT / page).read_text())
+    assert blocks
+    for number, block in enumerate(blocks, 1):
+        # Each block stands alone: a reader copies one.
+        exec(compile(block, f"{page}, block {number}", "exec"), {})
+
+
+def test_examples_of_docstrings_run():
+    tried = 0
+    for module in pkgutil.walk_packages(prednet_jax.__path__, "prednet_jax."):
+        source = importlib.util.find_spec(module.name).origin
+        if ">>> " in Path(source).read_text():
+            failed, count = doctest.testmod(importlib.import_module(module.name))
+            assert not failed, module.name
+            tried += count
+    assert tried
+
+
+def test_every_page_is_in_the_table_of_contents():
+    pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
+    trees = [
+        tree
+        for page in (ROOT / "docs" / "index.md", ROOT / "docs" / "api.md")
+        for tree in re.findall(r"{toctree}.*?```", page.read_text(), re.DOTALL)
+    ]
+    listed = set(re.findall(r"^[\w/]+$", "".join(trees), re.MULTILINE))
+    names = {str(p.relative_to(ROOT / "docs").with_suffix("")) for p in pages}
+    assert names - {"index"} == listed
+
+
+def test_commands_of_the_documents_name_scripts_that_are_there():
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        named = re.findall(
+            r"(?<!/)(?:experiments|tools|benchmarks)/\w+\.py", page.read_text()
+        )
+        missing = {name for name in named if not (ROOT / name).exists()}
+        assert not missing, page

@@ -1,0 +1,87 @@
+"""Packages of extras that are not installed: one line that names the extra."""
+
+import configparser
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prednet_jax.errors import EXTRAS, missing_extra
+
+ROOT = Path(__file__).parents[1]
+# Name of the distribution, where it is not that of the module.
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "tensorflow_datasets": "tensorflow-datasets",
+}
+HIDE = "import sys; sys.modules[{name!r}] = None; "
+
+
+def run(code):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+
+
+def test_the_table_is_that_of_the_package():
+    declared = configparser.ConfigParser()
+    declared.read(ROOT / "setup.cfg")
+    extras = declared["options.extras_require"]
+    for module, extra in EXTRAS.items():
+        assert DISTRIBUTIONS.get(module, module) in extras[extra], module
+
+
+def test_other_modules_are_left_alone():
+    assert missing_extra(ImportError("no", name="jaxx")) is None
+    assert missing_extra(ImportError("no")) is None
+    assert "prednet-jax[study]" in missing_extra(ImportError("", name="scipy.stats"))
+
+
+def test_the_library_says_it():
+    done = run(HIDE.format(name="scipy") + "import prednet_jax; prednet_jax.statistics")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError")
+    assert last.endswith("scipy is not installed; pip install 'prednet-jax[study]'")
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "command"),
+    [
+        # At the import of the script, and when it opens its data.
+        ("matplotlib", "report", ["experiments/predict.py", "--frames=3"]),
+        ("PIL", "data", ["experiments/train.py", "--updates=1"]),
+    ],
+)
+def test_scripts_say_it_in_one_line(tmp_path, module, extra, command):
+    folder = tmp_path / "out"
+    argv = [*command, f"--workdir={folder}"]
+    done = run(
+        HIDE.format(name=module)
+        + f"import runpy; sys.argv = {argv!r}; sys.path.insert(0, 'experiments'); "
+        f"runpy.run_path({command[0]!r}, run_name='__main__')"
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith(Path(command[0]).name)
+    assert f"pip install 'prednet-jax[{extra}]'" in line
+    assert not folder.exists()
+
+
+def test_make_installs_extras_at_the_pinned_versions():
+    done = subprocess.run(
+        ["make", "--dry-run", "setup", "EXTRAS=cuda"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert '".[cuda]"' in done.stdout
+    assert "--constraint" in done.stdout
