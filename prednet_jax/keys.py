@@ -4,6 +4,9 @@ The key of a purpose is the root key folded with a hash of the purpose's name. S
 purpose never changes the key of another. Neither the backend nor the arm nor the
 process matters: every arm of an experiment draws the same initial weights and the same
 data order from the same seed.
+
+A stream here is a stream of random numbers. Streams of frames, of which a batch
+consists, are in `data.streams`.
 """
 
 import zlib
@@ -17,7 +20,7 @@ IMPLEMENTATION = "threefry2x32"
 
 
 def stream(seed: int, name: str) -> jax.Array:
-    """The key of one purpose.
+    """The PRNG key of one purpose.
 
     Args:
         seed: the root seed of the run, 0 <= seed < 2^32.

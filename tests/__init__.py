@@ -1,1 +1,1 @@
-"""A package, so that no library's own `tests` is found in its place."""
+"""A package, so that Python does not find the `tests` of a library instead."""

@@ -1,7 +1,8 @@
 """Test session settings: CPU, strict dtype promotion, two threads at most.
 
-XLA's flags are those of the scripts, or with PREDNET_DEFAULT_XLA_FLAGS=1 XLA's own, as
-whoever uses the library without `process.prepare` has them (`make test-default-flags`).
+XLA's flags are those of the scripts. With PREDNET_DEFAULT_XLA_FLAGS=1 they are XLA's
+defaults, as in a program that does not call `process.prepare` (`make
+test-default-flags`).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What is set before JAX computes, and that importing sets nothing."""
+"""What `process` sets before JAX computes, and that imports set nothing."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A network as one object: what it says of itself, and how it is found again."""
+"""Tasks: what they say about themselves, and how a manifest finds them again."""
 
 import json
 import sys

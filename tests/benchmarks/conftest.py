@@ -1,4 +1,4 @@
-"""`benchmarks/` is no part of the installed package."""
+"""Puts the root on the path, since `benchmarks/` is not an installed package."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Each suite at a tiny size: what it returns is complete and finite."""
+"""Each suite at a tiny size: its result is complete and finite."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The scripts and the detector are files: their folders go on the path."""
+"""Puts the folders of the scripts and of the detector on the path."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The Chainer side, run in its own environment where that was made."""
+"""The training in Chainer, run in its own environment if that exists."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The detector: its core with NumPy alone, then under Chainer and PyTorch."""
+"""The detector of overwritten inputs, with NumPy only and with Chainer and PyTorch."""
 
 import os
 import subprocess

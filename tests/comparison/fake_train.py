@@ -1,6 +1,6 @@
-"""Stands for `train.py` where the subject is who starts it and what it leaves.
+"""A stand-in for `train.py`, to test how it is started and what it leaves.
 
-Writes the records of a run at once, or says its process id and goes on for ever.
+Writes the records of a run at once, or prints its process id and runs for ever.
 """
 
 import hashlib

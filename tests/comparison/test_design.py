@@ -1,4 +1,4 @@
-"""The design of a comparison: arms, commands, and what is refused beforehand."""
+"""The design of a comparison: arms, commands, and what is refused before a run."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""Children have what is theirs, and end with whoever started them."""
+"""Children have their own environment and end with their parent."""
 
 import contextlib
 import os

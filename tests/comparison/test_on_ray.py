@@ -1,4 +1,4 @@
-"""Jobs on Ray: what is asked of machines, what is sent, what comes back."""
+"""Jobs on Ray: the resources they request, what is sent, what comes back."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""Only whole records of the very run that was asked for are read."""
+"""Only complete records of the run that a job asks for are read."""
 
 import dataclasses
 import json

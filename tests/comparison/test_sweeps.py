@@ -1,4 +1,4 @@
-"""A sweep: which runs it asks for, where they lie, and its merged result."""
+"""A sweep: its runs, their folders, and the merged result."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""The package opens fast: a source imports what it needs when it is opened."""
+"""The package imports fast: a source imports its libraries when it is opened."""
 
 import subprocess
 import sys

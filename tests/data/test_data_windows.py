@@ -1,4 +1,4 @@
-"""The schedule against a transcription of the published loop, and the reading."""
+"""The schedule compared with a transcription of the published loop; reading windows."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The comparison, interrupted: its children end with it, and it goes on."""
+"""An interrupted comparison: its children end with it, and it can be continued."""
 
 import signal
 import subprocess

@@ -42,7 +42,7 @@ def test_the_distance_grows_from_a_tiny_difference(tmp_path, noise):
     span = found["last"] - found["first"]
     slope = np.log(distance[found["last"]] / distance[found["first"]]) / span
     assert found["rate"] == pytest.approx(slope)
-    assert result["statement"].startswith(f"exponent {slope:.4f} an update")
+    assert result["statement"].startswith(f"exponent {slope:.4f} per update")
     assert result["statement"] in done.stdout
     assert (tmp_path / "divergence.png").read_bytes()[:4] == b"\x89PNG"
 

@@ -1,4 +1,4 @@
-"""Inputs of train.py: weights against flags, names in messages, one look per run."""
+"""Inputs of train.py: weights and flags agree, messages have names, files open once."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The script: what it refuses, and whole sweeps through Ray with losses on the way."""
+"""sweep.py: what it refuses, and whole sweeps through Ray that lose machines."""
 
 import contextlib
 import os

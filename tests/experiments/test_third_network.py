@@ -1,4 +1,4 @@
-"""A network from outside the package is trained, compared and judged as the others."""
+"""A network from outside the package is trained, compared and judged like others."""
 
 import json
 import subprocess

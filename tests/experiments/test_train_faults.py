@@ -1,6 +1,6 @@
-"""What may happen to a training: mistakes, full disks, numbers that run away.
+"""Faults during a training: mistakes, full disks, divergence.
 
-A fault is what happened and what was done; the test says what must hold
+The mark of a test says what happened and what was done, its docstring what must hold
 (`experiments/faults.py` makes the table).
 """
 

@@ -1,4 +1,4 @@
-"""Going on with a run: nothing is lost, and no number changes."""
+"""A resumed run: nothing is lost, and no number changes."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""The files of experiments/hostile_files.py, made once."""
+"""The files of experiments/hostile_files.py, made once per session."""
 
 import importlib.util
 import sys

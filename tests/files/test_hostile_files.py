@@ -1,4 +1,4 @@
-"""Files not to be trusted are refused on one line, at once, without their text."""
+"""Hostile files are refused at once, in one line that does not show their content."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""What the fuzz tests share: how much is tried, broken files, what may be raised."""
+"""What the fuzz tests share: number of inputs, broken files, accepted errors."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Texts that users write, noise specs and flags: a mistake is named, no other error.
+"""Texts that users write (noise specs, flags): a mistake is named, nothing else fails.
 
 FUZZ=N tries N thousand inputs (`make fuzz`).
 """

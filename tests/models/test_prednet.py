@@ -1,4 +1,4 @@
-"""Properties of the two forms that need no recorded data."""
+"""Properties of the two variants that need no recorded data."""
 
 import chex
 import jax

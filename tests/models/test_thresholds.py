@@ -1,4 +1,4 @@
-"""What `auto` means: the choice for each shape, platform and type."""
+"""The choice of `auto` for each shape, platform and type."""
 
 import itertools
 

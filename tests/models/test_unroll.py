@@ -1,4 +1,4 @@
-"""The scan with late kernel gradients against a scan that knows nothing of it."""
+"""The scan with late kernel gradients compared with an ordinary scan."""
 
 import jax
 import jax.numpy as jnp

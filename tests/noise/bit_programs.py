@@ -1,7 +1,7 @@
 """The programs whose bits under noise are recorded; see `record_bits`.
 
-Small on purpose, and written with public JAX alone: what they compute changes when JAX
-or `prednet_jax.noise` does, not when the networks of this package do. Operands are
+They are small and use only public JAX, so that their results change with JAX or
+`prednet_jax.noise`, but not with the networks of this package. Operands are
 dyadic fractions from NumPy's integers, the same on every machine.
 """
 

@@ -1,4 +1,4 @@
-"""The barrier behind results that are read twice: where it stands, and under vmap."""
+"""The barrier after results that are read twice: where it is put, and under vmap."""
 
 import jax
 import jax.numpy as jnp

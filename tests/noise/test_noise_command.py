@@ -1,4 +1,4 @@
-"""`python -m prednet_jax.noise`, as a process where a process is the subject."""
+"""`python -m prednet_jax.noise`, as a process only where that matters."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The report: what is perturbed, what is left alone, and why."""
+"""The coverage report: what is perturbed, what is not, and why."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What is no array, what is mutable and what is donated, under `inject`."""
+"""Values that are not arrays, mutable objects and donated arguments under `inject`."""
 
 import jax
 import jax.numpy as jnp

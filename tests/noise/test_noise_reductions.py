@@ -1,4 +1,4 @@
-"""Every reduction, at every granularity, against what decides (facts of summation).
+"""Every reduction, at every granularity, tested by facts about summation.
 
 All cases are bilinear in two operands and stand in one program for each granularity,
 which is compiled three times: called, jitted, and mapped over keys. Integers below 2^24

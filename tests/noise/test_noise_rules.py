@@ -1,4 +1,4 @@
-"""Rules of a user's own, linear solvers, and what a plan says of its equations."""
+"""Rules registered by a user, linear solvers, and what a plan says of its equations."""
 
 import doctest
 import linecache

@@ -1,4 +1,4 @@
-"""What a spec accepts, how it is written, and what it does where several meet."""
+"""What a spec accepts, how it is written as text, and how several combine."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Measures of the distance between runs, against numbers worked out by hand."""
+"""Measures of the distance between runs, compared with numbers computed by hand."""
 
 import jax.numpy as jnp
 import numpy as np

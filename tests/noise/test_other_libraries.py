@@ -1,6 +1,6 @@
-"""Programs of other libraries under noise: none of them is known to this package.
+"""Programs of other libraries, which this package does not know, under noise.
 
-Of each: Identity gives the bits of the plain function, an order of sums changes the
+For each: Identity gives the bits of the plain function, an order of sums changes the
 result and stays close, and coverage lists what it acts on.
 """
 

@@ -1,4 +1,4 @@
-"""How numbers read."""
+"""How numbers are written."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The speed section: a table, a figure, and nothing where nothing was measured."""
+"""The speed section: table, figure, and no section if nothing was measured."""
 
 import io
 import json

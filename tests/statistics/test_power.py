@@ -1,4 +1,4 @@
-"""Power and seed counts against a published-style table and simulation."""
+"""Power and numbers of seeds, compared with a table and with simulation."""
 
 import numpy as np
 import pytest

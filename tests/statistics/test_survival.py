@@ -1,4 +1,4 @@
-"""Capped escape times: the log-rank test and survival curves by hand."""
+"""Censored escape times: the log-rank test and survival curves, by hand."""
 
 import numpy as np
 import pytest

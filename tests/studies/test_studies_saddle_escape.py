@@ -1,4 +1,4 @@
-"""An escape study on fabricated runs: tests, readings and findings follow from them."""
+"""`saddle_escape` on constructed runs: tests, readings and findings."""
 
 import math
 

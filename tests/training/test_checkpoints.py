@@ -1,4 +1,4 @@
-"""Checkpoints: what was saved comes back, or is not used."""
+"""Checkpoints: a saved state is restored exactly, or not used."""
 
 import errno
 import shutil

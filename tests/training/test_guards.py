@@ -1,4 +1,4 @@
-"""What ends a run, and what is said of one that no longer learns."""
+"""What ends a run, and the warning about one that no longer learns."""
 
 import dataclasses
 

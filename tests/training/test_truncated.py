@@ -1,4 +1,4 @@
-"""Windows, targets, leak, and what noise must not touch."""
+"""Windows, targets, truncation leak, and what noise must not change."""
 
 import jax
 import jax.numpy as jnp

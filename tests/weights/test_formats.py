@@ -1,4 +1,4 @@
-"""Weights out and in again, in every format; what does not fit is refused."""
+"""Weights written and read again in every format; what does not fit is refused."""
 
 import dataclasses
 import json

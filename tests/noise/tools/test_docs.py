@@ -1,4 +1,4 @@
-"""What the pages of docs/noise/ show runs and is true."""
+"""The examples in docs/noise/ run, and their results are those shown."""
 
 import re
 from pathlib import Path

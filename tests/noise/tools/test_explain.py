@@ -1,4 +1,4 @@
-"""Explanations: constructed differences are placed on the rung that made them."""
+"""Explanations: a constructed difference gets the rung that made it."""
 
 import json
 
