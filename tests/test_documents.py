@@ -39,7 +39,9 @@ def test_examples_of_docstrings_run():
 
 
 def test_every_page_is_in_the_table_of_contents():
-    pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
+    found = (ROOT / "docs").rglob("*")
+    pages = [p for p in found if p.suffix in (".md", ".ipynb")]
+    pages = [p for p in pages if "_build" not in p.parts]
     trees = [
         tree
         for page in (ROOT / "docs" / "index.md", ROOT / "docs" / "api.md")

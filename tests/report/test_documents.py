@@ -3,7 +3,7 @@
 import pytest
 
 from prednet_jax.errors import UserError
-from prednet_jax.report import documents, noise_tables
+from prednet_jax.report import document_tables, documents, noise_tables
 
 TEXT = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter\n"
 MADE = {"costs": "| new |"}
