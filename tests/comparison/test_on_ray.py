@@ -104,7 +104,8 @@ def test_a_killed_worker_is_replaced_and_its_child_dies(tmp_path):
         assert driver.poll() is None, driver.stdout.read()
         child, worker = map(int, first.read_text().split())
         assert alive(child)
-        (lost,) = temporary.glob("prednet_jax_run_*/run/..")
+        lost = Path(f"/proc/{child}/cwd").resolve()
+        assert lost.parent == temporary
         os.kill(worker, 9)
         assert wait_until(lambda: not alive(child))
         assert wait_until(lambda: not lost.exists())
