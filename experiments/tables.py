@@ -67,9 +67,7 @@ def tables() -> dict[str, str]:
                 "tuned": _published("noise_foreign_tuned.json"),
             }
         ),
-        "noise-tools": noise_tables.tools_cost(
-            _published("noise_tools.json"), _published("noise_searches.json")
-        ),
+        "noise-tools": noise_tables.tools_cost(_published("noise_tools.json")),
         "noise-accuracy": noise_tables.accuracy(_published("noise_accuracy.json")),
         "gradient-noise": noise_tables.gradient_noise(_gradients()),
     }

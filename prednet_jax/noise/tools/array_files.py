@@ -74,7 +74,8 @@ def result(flag: str, file: str, shapes: Any) -> Any:
     """
     positional, named = read(flag, file)
     leaves, structure = jax.tree.flatten(shapes)
-    if not positional and jax.tree.structure(named) == structure:
+    found: Any = jax.tree.structure(named)
+    if not positional and found == structure:
         return named
     if named or len(positional) != len(leaves):
         raise NoiseError(

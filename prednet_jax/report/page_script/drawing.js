@@ -35,7 +35,11 @@ function axes(chart) {
     const text = write(value, Boolean(says.base), 3);
     shape(svg, "text", { x: box.left - 6, y: y(value) + 4, "text-anchor": "end" }, text);
   }
-  for (const value of ticks(...chart.xEnds, says.xLog, box.right > SMALL ? 7 : 4)) {
+  const few = chart.rows.length <= FEW;
+  const marks = few
+    ? chart.rows.map((row) => row[0])
+    : ticks(...chart.xEnds, says.xLog, box.right > SMALL ? 7 : 4);
+  for (const value of marks) {
     const place = { x: x(value), y: box.bottom + 17, "text-anchor": "middle" };
     shape(svg, "text", place, write(value));
   }
