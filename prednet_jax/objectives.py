@@ -209,7 +209,7 @@ def _check_errors(
         )
     if method.extrapolate_from is not None and any(weights[1:]):
         raise UserError(
-            f"layer_weights={weights!r}: expected 0 but for the first with "
+            f"layer_weights={weights!r}: expected 0 for all layers but the first with "
             "extrapolate_from; errors of upper layers are not of true frames there"
         )
     return weights
