@@ -2,23 +2,22 @@
 
     python experiments/symmetric_start.py --workdir=results/study/A
 
-Units are made twins, channels i and i + n/2 of each even width, which exact arithmetic
-keeps equal for ever (prednet_jax/studies/symmetric_start.py). The twins are then split
-by a relative delta, and the network is trained. The two programs:
+Channels i and i + n/2 of each even width n are made twins, which exact arithmetic keeps
+equal for ever (prednet_jax/studies/symmetric_start.py). The twins are then split by a
+relative delta, and the network is trained. There are two programs:
 
-    ordinary   twins that add the same terms in different orders, as units do that are
-               no copies: rounding separates them
-    symmetric  twins that add the same terms in the same order: without noise they stay
+    ordinary   twins add the same terms in different orders, so rounding separates them
+    symmetric  twins add the same terms in the same order, so without noise they stay
                equal bit for bit
 
-The arms: float32 without noise; shared and tile, a fresh random order of reduction at
-every call, one for all outputs or one for each tile of them; and at delta 0 also
-float64, and run, orders by tile that the key fixes for the whole run.
+The arms are float32 without noise; shared and tile, with a new random order of
+reduction at every call, one order for all outputs or one per tile; and at delta 0 also
+float64, and run, with orders per tile that the key fixes for the whole run.
 
-One row for each finished run is added to runs.csv in --workdir, and manifest.json says
-what was run. Finished runs are never run again: repeat the command until it ends. One
-thread for each process; several processes may share a --workdir when their programs,
-arms or seeds differ.
+Each finished run adds one row to runs.csv in --workdir; manifest.json says what was
+run. Finished runs are not run again: repeat the command until it ends. Each process
+uses one thread. Several processes may share a --workdir if their programs, arms or
+seeds differ.
 """
 
 import contextlib

@@ -26,9 +26,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError, one_of, whole
-from prednet_jax.models import autoencoder, prednet, unroll
+from prednet_jax.models import prednet
 
 TARGETS = ("true", "stale")
 OBJECTIVES = ("squares", "errors")
@@ -165,7 +165,7 @@ def window_loss(
     weights = _check_errors(config, method, objective)
     state = cut(state, first)
     if method.truncation_leak and config.variant == "watanabe":
-        state = _leak(params, config, state)
+        state = prednet.attach_predictions(params, config, state)
     seen, scored, reset = _transitions(config, frames, first)
 
     def pick(out: prednet.StepOutputs) -> tuple:
@@ -209,7 +209,7 @@ def _check_errors(
         )
     if method.extrapolate_from is not None and any(weights[1:]):
         raise UserError(
-            f"layer_weights={weights!r}: expected 0 but for the first with "
+            f"layer_weights={weights!r}: expected 0 for all layers but the first with "
             "extrapolate_from; errors of upper layers are not of true frames there"
         )
     return weights
@@ -280,52 +280,3 @@ def squares(
     pulled = jnp.square(predictions - goal).mean(axis=(1, 2, 3, 4))
     result = WindowResult(state, jax.lax.stop_gradient(frame_losses), scored)
     return (pulled * scored).sum(), result
-
-
-def _leak(
-    params: prednet.Params, config: PredNetConfig, state: prednet.PredNetState
-) -> prednet.PredNetState:
-    """Lets the carried P_l, l >= 1, depend on ConvP_l without changing its value.
-
-    The gradient of P_l = relu(conv(h_l) + b) needs only h_l and the mask P_l > 0. So
-    P_l + z - stop_gradient(z) has the value of P_l and the gradient of z, even though
-    the weights have changed since P_l was computed.
-    """
-    table = prednet.convolutions(config)
-    attached = [state.prediction[0]]
-    for layer in range(1, config.layers):
-        name = f"prediction_{layer}"
-        z = unroll.convolve(params[name]["kernel"], table[name], state.hidden[layer])
-        z = jnp.where(state.prediction[layer] > 0, z + params[name]["bias"], 0)
-        attached.append(state.prediction[layer] + (z - jax.lax.stop_gradient(z)))
-    return state._replace(prediction=tuple(attached))
-
-
-def reconstruction_loss(
-    params: autoencoder.Params,
-    config: AutoencoderConfig,
-    images: Float[Array, "T B H W C"],
-    *,
-    targets: str = "true",
-) -> tuple[Float[Array, ""], WindowResult]:
-    """Loss of the autoencoder over a window of images, T = 1 in the article.
-
-    Args:
-        params: the network's parameters.
-        config: the network.
-        images: `[T, B, H, W, C]`, pixels in [0, 1].
-        targets: as in `Method`. With T = 1 `stale` and `true` are the same: the
-            backward pass follows directly, before the buffer can change.
-
-    Raises:
-        UserError: the choice of targets is unknown, or images do not fit the network.
-    """
-    one_of("targets", targets, TARGETS)
-    steps, batch = images.shape[:2]
-    flat = images.reshape(steps * batch, *images.shape[2:])
-    outputs = autoencoder.reconstruct(params, config, flat).reshape(images.shape)
-    frame_losses = jnp.square(outputs - images).mean(axis=(1, 2, 3, 4))
-    scored = jnp.ones(steps, images.dtype)
-    result = WindowResult(None, jax.lax.stop_gradient(frame_losses), scored)
-    goal = images[-1] if targets == "stale" else images
-    return jnp.square(outputs - goal).mean(axis=(1, 2, 3, 4)).sum(), result

@@ -48,10 +48,7 @@ def fingerprint(tree: Mapping[str, Any]) -> str:
 
 
 def vector(tree: Mapping[str, Any]) -> np.ndarray:
-    """All numbers of a nested dictionary of arrays, `[n]`, float64.
-
-    The order is that of `jax.tree.leaves`.
-    """
+    """All numbers of a nested dictionary, in `jax.tree.leaves` order, float64."""
     return np.concatenate([np.asarray(x, np.float64).ravel() for _, x in _leaves(tree)])
 
 
@@ -143,13 +140,9 @@ def _finite(value: Any) -> Any:
         return {str(k): _finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(v) for v in value]
-    if isinstance(value, (np.floating, float)):
-        return float(value) if np.isfinite(value) else None
-    if isinstance(value, np.integer):
-        return int(value)
-    if isinstance(value, np.bool_):
-        return bool(value)
-    return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def read_json(path: str | os.PathLike) -> Any:
@@ -290,8 +283,8 @@ def check_comparable(runs: list[Run]) -> None:
     """Refuses runs of one seed that did not start alike.
 
     Raises:
-        RecordError: two runs of one model and seed have different initial weights or
-            data order, or one of them does not record these.
+        RecordError: two runs of one model and seed differ in initial weights or data
+            order, or do not record them.
     """
     seen: dict[tuple, Run] = {}
     for run in runs:

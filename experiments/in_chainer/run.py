@@ -43,7 +43,7 @@ def arguments():
 
 
 def main():
-    """Trains and writes the record; it appears whole or not at all."""
+    """Trains and writes the record."""
     warnings.simplefilter("ignore")
     args = arguments()
     import chainer

@@ -157,6 +157,6 @@ def generator(*seeds: int) -> np.random.Generator:
     """A generator to draw uniform doubles from, which every NumPy draws alike.
 
     Args:
-        seeds: Root seed, and whatever else tells one generator from another.
+        seeds: Root seed, and further numbers that distinguish the generator.
     """
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))

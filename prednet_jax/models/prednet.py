@@ -23,13 +23,14 @@ from prednet_jax.models.step import (
     initial_state,
     step,
 )
-from prednet_jax.models.unroll import unroll
+from prednet_jax.models.unroll import convolve, unroll
 
 __all__ = [
     "Params",
     "PredNetState",
     "StepOutputs",
     "algorithms",
+    "attach_predictions",
     "convolutions",
     "initial_state",
     "outputs",
@@ -220,6 +221,26 @@ def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
             f"layer from 0 to {config.layers - 1}, such as R0"
         )
     return fields[kind], int(layer)
+
+
+def attach_predictions(
+    params: Params, config: PredNetConfig, state: PredNetState
+) -> PredNetState:
+    """Lets the carried P_l, l >= 1, depend on ConvP_l without changing its value.
+
+    This is Chainer's truncation leak (see `objectives.Method`). The gradient of
+    P_l = relu(conv(h_l) + b) needs only h_l and the mask P_l > 0. So
+    P_l + z - stop_gradient(z) has the value of P_l and the gradient of z, even though
+    the weights have changed since P_l was computed.
+    """
+    table = convolutions(config)
+    attached = [state.prediction[0]]
+    for layer in range(1, config.layers):
+        name = f"prediction_{layer}"
+        z = convolve(params[name]["kernel"], table[name], state.hidden[layer])
+        z = jnp.where(state.prediction[layer] > 0, z + params[name]["bias"], 0)
+        attached.append(state.prediction[layer] + (z - jax.lax.stop_gradient(z)))
+    return state._replace(prediction=tuple(attached))
 
 
 def _check(

@@ -1,9 +1,9 @@
 """Predictions of sequences of any length by one program of a fixed length.
 
-`prednet.predict` is a pure function to be compiled by its caller, for each number of
-frames anew. Here a program of `CHUNK` frames is called again and again, with the state
-handed on, so that neither the length of a sequence nor where it is extrapolated from
-compiles again.
+`prednet.predict` is a pure function that its caller compiles, once per number of
+frames. Here one program of `CHUNK` frames is called repeatedly and passes its state on.
+So neither another length of a sequence nor another start of extrapolation compiles
+again.
 """
 
 import functools

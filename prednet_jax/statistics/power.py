@@ -25,7 +25,8 @@ from scipy import special
 
 from prednet_jax import errors
 
-# Up to so many seeds the power is simulated; the random seed and number of studies.
+# Largest number of seeds for which the power is simulated; random seed and number of
+# studies of the simulation.
 _ENUMERATED, _SEED, _STUDIES = 7, 19870301, 20_000
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 # Probability mass of s that the integral leaves out at each end.

@@ -64,13 +64,13 @@ def recorded(model: str, network: Mapping[str, Any]) -> Task:
 
 
 def check_recorded(model: str) -> None:
-    """Refuses a name of a manifest whose module does not import this package.
+    """Refuses the name of a task, from a manifest, if its module may not be imported.
 
-    A manifest may be somebody else's, and whatever else is installed is not for it to
-    run. The module's source is read, and nothing is imported.
+    A manifest may come from somebody else, and must not have any installed module run.
+    So the module has to import this package. Its source is read; nothing is imported.
 
     Raises:
-        UserError: the module does not, or is not there.
+        UserError: the module does not import this package, or does not exist.
     """
     if model in NAMED:
         return

@@ -3,10 +3,13 @@
 import math
 from itertools import pairwise
 
-from prednet_jax import objectives
+import jax
+import jax.numpy as jnp
+
 from prednet_jax.config import AutoencoderConfig
 from prednet_jax.models import autoencoder
 from prednet_jax.models.parameters import init_params
+from prednet_jax.objectives import WindowResult
 from prednet_jax.tasks.base import Configured
 
 
@@ -31,10 +34,19 @@ class AutoencoderTask(Configured):
         return init_params(self.config, key)
 
     def loss(self, params, carry, frames, first, method):
-        """`objectives.reconstruction_loss`."""
-        return objectives.reconstruction_loss(
-            params, self.config, frames, targets=method.targets
-        )
+        """The squared errors of images `[T, B, H, W, C]`; T = 1 in the article.
+
+        With T = 1 stale targets are true: the backward pass follows directly, before
+        the target buffer can change.
+        """
+        steps, batch = frames.shape[:2]
+        flat = frames.reshape(steps * batch, *frames.shape[2:])
+        outputs = self.predict(params, flat).reshape(frames.shape)
+        frame_losses = jnp.square(outputs - frames).mean(axis=(1, 2, 3, 4))
+        scored = jnp.ones(steps, frames.dtype)
+        result = WindowResult(None, jax.lax.stop_gradient(frame_losses), scored)
+        goal = frames[-1] if method.targets == "stale" else frames
+        return jnp.square(outputs - goal).mean(axis=(1, 2, 3, 4)).sum(), result
 
     def predict(self, params, frames):
         """Reconstructions."""

@@ -108,7 +108,7 @@ def test_windows_are_sequences_of_their_own_and_copying_sees_no_more():
         ({"extrapolate_from": 0}, "extrapolate_from=0"),
         (
             {"extrapolate_from": 2, "layer_weights": (1.0, 0.1)},
-            "expected 0 but for the first",
+            "expected 0 for all layers but the first",
         ),
     ],
 )

@@ -13,6 +13,7 @@ from prednet_jax import (
     objectives,
     optimizers,
     predict,
+    tasks,
     train_windows,
 )
 from prednet_jax.config import AutoencoderConfig
@@ -182,11 +183,11 @@ def test_autoencoder_is_unmoved_by_stale_targets():
 
 def test_stale_targets_would_move_an_autoencoder_with_longer_windows():
     """The switch is wired: it is the window of one image that makes it harmless."""
-    config = AutoencoderConfig(height=4, width=4, hidden=(3,))
-    params = init_params(config, jax.random.key(0))
+    task = tasks.of(AutoencoderConfig(height=4, width=4, hidden=(3,)))
+    params = task.init_params(jax.random.key(0))
     grads = [
-        jax.grad(objectives.reconstruction_loss, has_aux=True)(
-            params, config, FRAMES[:3, None], targets=targets
+        jax.grad(task.loss, has_aux=True)(
+            params, None, FRAMES[:3, None], True, truncated.Method(targets=targets)
         )[0]
         for targets in objectives.TARGETS
     ]
