@@ -59,6 +59,9 @@ def started(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=temporary,
+            # Ray kills the process group of a worker that is lost, and the child would
+            # have no time to clean up.
+            start_new_session=temporary is not None,
         )
         try:
             yield child
