@@ -51,8 +51,10 @@ def _guarded(main: Callable) -> Callable:
         mendable = (UserError, getattr(noise, "NoiseError", UserError))
         try:
             for name in ("workdir", "profile"):
-                if name in FLAGS and FLAGS[name].value:
-                    _check_folder(name, FLAGS[name].value)
+                folder = FLAGS[name].value if name in FLAGS else None
+                # --profile of calibrate_noise.py is a list of noise profiles.
+                if folder and isinstance(folder, str):
+                    _check_folder(name, folder)
             main(argv)
         except mendable as error:
             fail(error)
