@@ -167,7 +167,8 @@ def provenance() -> dict[str, Any]:
 
     return {
         "command": command(),
-        "flags": chosen_flags(),
+        # Where a record was first written says nothing to who reads it.
+        "flags": {k: v for k, v in chosen_flags().items() if k != "workdir"},
         "versions": provenance.versions(),
         "git_commit": provenance.git_commit(Path(__file__).parent),
     }

@@ -19,7 +19,7 @@ from typing import Any
 import _cli
 from absl import flags
 
-from prednet_jax import device, records
+from prednet_jax import device, provenance, records
 
 FLAGS = flags.FLAGS
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,7 +107,7 @@ def main(argv: list[str]) -> None:
     options = ["-q", f"--rootdir={ROOT}", "-W", quiet, "-m", chosen]
     options += ["-k", FLAGS.only] if FLAGS.only else []
     status = pytest.main([*places, *options], plugins=[collector])
-    from_here = {"commit": records.git_commit(ROOT), "device": device.description()}
+    from_here = {"commit": provenance.git_commit(ROOT), "device": device.description()}
     now = {}
     for test, row in collector.rows.items():
         cases = {name: case | from_here for name, case in row["cases"].items()}

@@ -62,6 +62,10 @@ def main(argv: list[str]) -> None:
     print(f"part {part.name}: {len(left)} of {len(mine)} seeds to run: {left}")
     if FLAGS.list:
         return
+    published = []
+    if FLAGS.compare_with:
+        published = judgement.read(part, Path(FLAGS.compare_with) / part.name)
+        seed_agreement.check(published, mine)
     manifest = _cli.provenance() | {
         "device": device.description(),
         "environment": provenance.environment(),
@@ -72,13 +76,13 @@ def main(argv: list[str]) -> None:
         minutes = (time.perf_counter() - started) / 60
         print(f"{folder}/seed_{seed}.json: {minutes:.1f} minutes", flush=True)
     if FLAGS.compare_with:
-        compare(part, folder, Path(FLAGS.compare_with) / part.name, set(mine))
+        made = [r for r in judgement.read(part, folder) if r["seed"] in mine]
+        compare(made, published)
 
 
-def compare(part: parts.Part, folder: Path, published: Path, seeds: set[int]) -> None:
+def compare(again: list[dict], published: list[dict]) -> None:
     """Says whether seeds made again agree with published ones; status 1 if not."""
-    again = [r for r in judgement.read(part, folder) if r["seed"] in seeds]
-    found = seed_agreement.agreement(again, judgement.read(part, published))
+    found = seed_agreement.agreement(again, published)
     print("seed, arm, draw: loss again, published, factor allowed")
     for one in found:
         how = "same bits" if one.bits else "agrees" if one.holds else "DIFFERS"

@@ -5,6 +5,7 @@ The folder of one version, such as ~/tensorflow_datasets/kitti_raw/1.0.0, as
 """
 
 import io
+import os
 import pathlib
 from typing import Any
 
@@ -24,7 +25,7 @@ INFO = "dataset_info.json"
 
 def split_of(path: pathlib.Path) -> tuple[pathlib.Path, str | None]:
     """A folder and the split behind a colon, as in `kitti_raw/1.0.0:test`."""
-    if path.exists() or ":" not in path.name:
+    if os.path.lexists(path) or ":" not in path.name:
         return path, None
     name, _, split = path.name.rpartition(":")
     return path.with_name(name), split

@@ -184,10 +184,9 @@ def ladder(found: Sequence[Mapping[str, Any]]) -> tuple:
         for run in found[0]["runs"]
         if run["dose"] and run["dose"][1] == "isotropic" and run["control"] == CONTROL
     }
+    # A rung that diverged in every seed has no contrast.
     made = contrasts(found, PRIMARY, [(arm, CONTROL) for arm in rungs])
-    return tuple(
-        (scale, result) for scale, result in zip(rungs.values(), made, strict=True)
-    )
+    return tuple((rungs[str(one.treatment)], one) for one in made)
 
 
 def evidence(
@@ -227,9 +226,9 @@ def evidence(
     return statistics.Evidence(
         model=MODEL,
         questions=questions,
-        nulls=(by_pair[NULL, CONTROL],),
+        nulls=tuple(one for pair, one in by_pair.items() if pair == (NULL, CONTROL)),
         gaussian_ladder=ladder(doses),
-        stale=by_pair[STALE, CONTROL],
+        stale=by_pair.get((STALE, CONTROL)),
         diverged=len(set(diverged)),
         **controls,
     )

@@ -49,11 +49,10 @@ def agreement(
     Raises:
         UserError: a seed that was never published, or a part without A/A null.
     """
-    error = _rounding(published)
+    error = check(published, [record["seed"] for record in again])
     by_seed = {record["seed"]: record for record in published}
     found = []
     for record in again:
-        errors.one_of("seed", record["seed"], tuple(by_seed))
         pairs = zip(record["runs"], by_seed[record["seed"]]["runs"], strict=True)
         for new, old in pairs:
             bits = new["final_params_sha256"] == old["final_params_sha256"]
@@ -64,8 +63,16 @@ def agreement(
     return found
 
 
-def _rounding(published: Sequence[Mapping[str, Any]]) -> float:
-    """Largest factor between the losses of the A/A null and the control."""
+def check(published: Sequence[Mapping[str, Any]], seeds: Iterable[int]) -> float:
+    """By which factor a loss may differ: the largest of the A/A null and the control.
+
+    Args:
+        published: the part's published records.
+        seeds: those that are to be made again.
+
+    Raises:
+        UserError: a seed that was never published, or a part without A/A null.
+    """
     factors = []
     for record in published:
         losses = {run["arm"]: run.get(PRIMARY) for run in record["runs"]}
@@ -76,6 +83,8 @@ def _rounding(published: Sequence[Mapping[str, Any]]) -> float:
             f"no published seed has the arm {NULL}, from which the error is taken; "
             "expected part C"
         )
+    for seed in seeds:
+        errors.one_of("seed", seed, tuple(record["seed"] for record in published))
     return max(factors)
 
 

@@ -7,12 +7,8 @@ import pytest
 
 from prednet_jax.noise import inject
 from prednet_jax.noise.localize import localize, minimise
-from prednet_jax.noise.specs import (
-    GradientGaussian,
-    Identity,
-    ReductionOrder,
-    UlpPerturbation,
-)
+from prednet_jax.noise.specs import Identity, ReductionOrder, UlpPerturbation
+from prednet_jax.noise.trees import GradientGaussian
 from prednet_jax.noise.variability import l2_distance
 
 KEY = jax.random.key(2)
