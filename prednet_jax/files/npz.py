@@ -96,8 +96,9 @@ def map_npy(path: str | os.PathLike) -> np.ndarray:
             held = os.fstat(file.fileno()).st_size - start
             if dtype.hasobject or size != held:
                 raise ValueError(f"claims {size} bytes of {dtype} and holds {held}")
-            order = "F" if fortran else "C"
-            return np.memmap(file, dtype, "r", start, shape, order)
+            return np.memmap(
+                file, dtype, "r", start, shape, order="F" if fortran else "C"
+            )
         except _BROKEN as error:
             raise FileError(f"{path}: not a whole .npy ({reason(error)})") from None
 

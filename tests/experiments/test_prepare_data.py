@@ -12,15 +12,15 @@ SCRIPT = "prepare_data.py"
 
 
 def test_its_last_line_is_a_command_that_trains(tmp_path, forked, train):
-    video = np.random.default_rng(0).integers(0, 256, (9, 8, 12, 3), np.uint8)
+    video = np.random.default_rng(0).integers(0, 256, (9, 9, 11, 3), np.uint8)
     np.savez(tmp_path / "own.npz", frames=video)
     done = forked(
         SCRIPT,
         "--dataset=image_sequence",
         f"--source={tmp_path / 'own.npz'}",
         f"--data_dir={tmp_path / 'kept'}",
-        "--height=8",
-        "--width=12",
+        "--height=9",
+        "--width=11",
     )
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
@@ -29,7 +29,7 @@ def test_its_last_line_is_a_command_that_trains(tmp_path, forked, train):
     flags = shlex.split(command.replace("DIR", str(tmp_path / "run")))
     train(*flags, "--updates=1")
     folder = flags[0].removeprefix("--data=")
-    found = data.open_source(folder, height=8, width=12)
+    found = data.open_source(folder, height=9, width=11)
     np.testing.assert_array_equal(found.read(0, 9), video)
 
 
