@@ -29,7 +29,7 @@ flags.DEFINE_string("output", None, "File or directory to write.", required=True
 flags.DEFINE_integer("height", 120, "Rows of a frame, which a Keras file leaves open.")
 flags.DEFINE_integer("width", 160, "Columns of a frame, likewise.")
 flags.DEFINE_float("pixel_max", 1.0, "Upper clip of the bottom prediction, likewise.")
-flags.DEFINE_bool("overwrite", False, "Replace a file that is there.")
+flags.DEFINE_bool("overwrite", False, "Replace what is there, of files.")
 
 
 def main(argv: list[str]) -> None:
@@ -39,10 +39,12 @@ def main(argv: list[str]) -> None:
     whole("--width", FLAGS.width, 1)
     output = Path(FLAGS.output)
     save = weights.writer(output)
-    if output.exists() and not (FLAGS.overwrite and output.is_file()):
-        raise UserError(
-            f"--output={output}: exists; expected a new path, or --overwrite for a file"
-        )
+    for place in weights.written(output):
+        if place.exists() and not (FLAGS.overwrite and place.is_file()):
+            raise UserError(
+                f"--output={output}: {place} exists; expected a new path, or "
+                "--overwrite for a file"
+            )
     process.prepare(threads=1)
     config, params = read(Path(FLAGS.input))
     try:

@@ -18,6 +18,7 @@ over their channels.
 
 import csv
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from prednet_jax import data, evaluation, process, records, weights
+from prednet_jax import data, errors, evaluation, files, process, records, weights
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet, sequences
 from prednet_jax.report import strips
@@ -54,6 +55,7 @@ flags.DEFINE_integer("seed", 0, "Seed of generated frames.")
 flags.DEFINE_integer("updates", 60, "Updates of the small network without --weights.")
 flags.DEFINE_string("workdir", "runs/predict", "Where to write.")
 _OF_THE_DATA = ("data", "crop", "offset")
+_LAYERS = ("layers.npz", "layers.png")
 
 
 def main(argv: list[str]) -> None:
@@ -74,6 +76,9 @@ def main(argv: list[str]) -> None:
             prednet.place_of_map(task.config, name)
         except UserError as error:
             raise UserError(f"--layers={','.join(FLAGS.layers)}: {error}") from None
+    # predictions.npz holds frames and predictions in float32, and has to be readable.
+    most = files.LIMIT // (2 * 4 * math.prod(task.frame))
+    errors.whole("--frames", FLAGS.frames, 2, most)
     source = _flags.open_source(task, FLAGS.seed)
     if FLAGS.start + FLAGS.frames > source.length:
         raise UserError(
@@ -92,6 +97,8 @@ def main(argv: list[str]) -> None:
     )
     folder = Path(FLAGS.workdir)
     folder.mkdir(parents=True, exist_ok=True)
+    for name in _LAYERS:  # Of an earlier call, with --layers.
+        (folder / name).unlink(missing_ok=True)
     save(folder, {"true": truth, "prediction": predictions, "last frame": copied}, rows)
     save_layers(folder, maps)
     say(rows)

@@ -47,6 +47,18 @@ class Frames(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             disable_shuffling=True,
         )
 
+    def originals(self, folder: Path) -> dict[str, str]:
+        """SHA-256 of the files that were brought, by name.
+
+        Args:
+            folder: of these files.
+
+        Raises:
+            DataError: they are not there.
+        """
+        del folder
+        return {}
+
     def splits(self, folder: Path) -> dict[str, Callable[[], Pictures]]:
         """By split, what gives its frames.
 
@@ -60,7 +72,9 @@ class Frames(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
         brought = self.MANUAL_DOWNLOAD_INSTRUCTIONS is not None
-        found = self.splits(Path(dl_manager.manual_dir) if brought else Path())
+        folder = Path(dl_manager.manual_dir) if brought else Path()
+        found = self.splits(folder)
+        self.info.metadata["sha256"].update(self.originals(folder))
         return {
             name: self._generate_examples(name, pictures)
             for name, pictures in found.items()
@@ -79,13 +93,6 @@ class Frames(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             yield number, {"image": picture, "sequence": sequence}
         self.info.metadata["boundaries"][split] = begins
         self.info.metadata["frames_sha256"][split] = digest.hexdigest()
-
-    def note(self, path: Path) -> Path:
-        """Keeps the SHA-256 of a file that was brought."""
-        with files.open_binary(path) as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        self.info.metadata["sha256"][path.name] = found
-        return path
 
 
 class FromSource(Frames, skip_registration=True):
@@ -134,16 +141,25 @@ class Fpsi(Frames, skip_registration=True):
     )
     FIT = Fit(height=120, width=160, crop="resize")
 
-    def splits(self, folder: Path) -> dict[str, Callable[[], Pictures]]:
-        """Every video of the folder."""
+    def originals(self, folder: Path) -> dict[str, str]:
+        """Of each video."""
+        videos = self._videos(folder)
+        return {str(path.relative_to(folder)): sha256(path) for path in videos}
+
+    def _videos(self, folder: Path) -> list[Path]:
         found = sorted(folder.glob("**/*"))
         videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
         if not videos:
             raise missing(self, folder, f"video ({' '.join(VIDEO_SUFFIXES)})")
+        return videos
+
+    def splits(self, folder: Path) -> dict[str, Callable[[], Pictures]]:
+        """Every video of the folder."""
+        videos = self._videos(folder)
 
         def pictures() -> Pictures:
             for sequence, path in enumerate(videos):
-                source = open_video(self.note(path), self.FIT, None)
+                source = open_video(path, self.FIT, None)
                 for _, picture in read(source):
                     yield sequence, picture
 
@@ -173,11 +189,25 @@ class KittiRaw(Frames, skip_registration=True):
         "2011_09_26_drive_0070_sync": "test",
     }
 
-    def splits(self, folder: Path) -> dict[str, Callable[[], Pictures]]:
-        """By recording."""
+    def originals(self, folder: Path) -> dict[str, str]:
+        """Of the pictures of each recording, one after the other."""
+        found = {}
+        for drive in self._drives(folder):
+            digest = hashlib.sha256()
+            for path in sorted(drive.glob("*.png")):
+                digest.update(files.read_bytes(path))
+            found[drive.parts[-3]] = digest.hexdigest()
+        return found
+
+    def _drives(self, folder: Path) -> list[Path]:
         drives = sorted(folder.glob("**/*_sync/image_03/data"))
         if not drives:
             raise missing(self, folder, "*_sync/image_03/data/*.png")
+        return drives
+
+    def splits(self, folder: Path) -> dict[str, Callable[[], Pictures]]:
+        """By recording."""
+        drives = self._drives(folder)
         found: dict[str, list[Path]] = {}
         for drive in drives:
             split = self.HELD_OUT.get(drive.parts[-3], "train")
@@ -189,13 +219,16 @@ class KittiRaw(Frames, skip_registration=True):
 
     def _pictures(self, drives: list[Path]) -> Pictures:
         for sequence, drive in enumerate(drives):
-            digest = hashlib.sha256()
             for path in sorted(drive.glob("*.png")):
                 with Image.open(path) as image:
                     picture = kitti_frame(image.convert("RGB"), *self.SIZE)
-                digest.update(path.read_bytes())
                 yield sequence, picture
-            self.info.metadata["sha256"][drive.parts[-3]] = digest.hexdigest()
+
+
+def sha256(path: Path) -> str:
+    """Of a file that was brought."""
+    with files.open_binary(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def missing(builder: Any, folder: Path, name: str) -> DataError:

@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from prednet_jax import files
-from prednet_jax.data.builders import Frames, Pictures, missing
+from prednet_jax.data.builders import Frames, Pictures, missing, sha256
 from prednet_jax.data.source import DataError
 
 
@@ -33,12 +33,23 @@ class MovingMnist(Frames, skip_registration=True):
         "cebb773b13f8b3)."
     )
 
-    def splits(self, folder: Path) -> dict[str, Callable[[], Pictures]]:
+    def originals(self, folder: Path) -> dict[str, str]:
         """The one file."""
+        return {"mnist_test_seq.npy": sha256(self._file(folder))}
+
+    def _file(self, folder: Path) -> Path:
         path = folder / "mnist_test_seq.npy"
         if not path.is_file():
             raise missing(self, folder, path.name)
-        frames = np.load(path, mmap_mode="r", allow_pickle=False)
+        return path
+
+    def splits(self, folder: Path) -> dict[str, Callable[[], Pictures]]:
+        """The one file."""
+        path = self._file(folder)
+        try:
+            frames = files.map_npy(path)
+        except files.FileError as error:
+            raise DataError(f"{error}; expected a whole file") from None
         if frames.ndim != 4 or frames.dtype != np.uint8:
             raise DataError(
                 f"{path}: {frames.dtype} of shape {list(frames.shape)}; expected uint8 "
@@ -46,7 +57,6 @@ class MovingMnist(Frames, skip_registration=True):
             )
 
         def pictures() -> Pictures:
-            self.note(path)
             for sequence in range(frames.shape[1]):
                 for frame in frames[:, sequence]:
                     yield sequence, Image.fromarray(np.ascontiguousarray(frame))

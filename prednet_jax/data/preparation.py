@@ -20,7 +20,7 @@ def prepare(
     frames: int = 5000,
     seed: int = 0,
 ) -> str:
-    """Prepares a data set; does nothing where that is done.
+    """Prepares a data set; does nothing where that is done from the same files.
 
     Args:
         name: `walk`, `image_sequence`, `fpsi`, `kitti_raw`, `mnist` or
@@ -38,7 +38,9 @@ def prepare(
         The folder of the data set's version.
 
     Raises:
-        DataError: If a file or a package is missing, or is not what it should be.
+        DataError: If a file or a package is missing, or is not what it should be, or
+            the data set is there already, made from other files (not told of `mnist`,
+            which keeps no SHA-256, as in TFDS).
     """
     try:
         import tensorflow_datasets as tfds
@@ -71,6 +73,15 @@ def prepare(
     brought = builder.MANUAL_DOWNLOAD_INSTRUCTIONS is not None
     if brought and not (folder.is_dir() and any(folder.iterdir())):
         raise builders.missing(builder, folder, "files")
+    if (
+        isinstance(builder, builders.Frames)
+        and builder.is_prepared()
+        and builder.info.metadata["sha256"] != builder.originals(folder)
+    ):
+        raise DataError(
+            f"{builder.data_dir}: is there already, made from other files than those "
+            f"of {folder}; expected another data_dir, or no such folder"
+        )
     settings = tfds.download.DownloadConfig(manual_dir=folder)
     tfds.disable_progress_bar()
     try:

@@ -7,7 +7,7 @@ a file holds but the names of its arrays.
 """
 
 from prednet_jax.files.hdf5 import read_hdf5
-from prednet_jax.files.npz import npz_names, read_npz
+from prednet_jax.files.npz import map_npy, npz_names, read_npz
 from prednet_jax.files.opening import (
     LIMIT,
     FileError,
@@ -23,6 +23,7 @@ __all__ = [
     "LIMIT",
     "FileError",
     "kind",
+    "map_npy",
     "npz_names",
     "open_binary",
     "read_bytes",

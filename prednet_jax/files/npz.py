@@ -1,4 +1,4 @@
-"""Arrays of an .npz, whose sizes are read and added up before anything is loaded.
+"""Arrays of .npz and .npy, whose sizes are read before anything is loaded.
 
 An .npz is a zip archive of .npy files. `numpy.load` believes the shape that the header
 of each states, and takes the memory first; here a header has to agree with the length
@@ -12,7 +12,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Container
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -81,6 +81,28 @@ def npz_names(path: str | os.PathLike) -> list[str]:
             raise _unreadable(path, error) from None
 
 
+def map_npy(path: str | os.PathLike) -> np.ndarray:
+    """Maps the array of an .npy into memory, read-only; nothing is loaded.
+
+    Raises:
+        FileError: the file is missing, no .npy, not a whole one, or holds Python
+            objects.
+    """
+    with open_binary(path) as file:
+        try:
+            shape, fortran, dtype = _npy_header(file)
+            start = file.tell()
+            size = math.prod(shape) * dtype.itemsize
+            held = os.fstat(file.fileno()).st_size - start
+            if dtype.hasobject or size != held:
+                raise ValueError(f"claims {size} bytes of {dtype} and holds {held}")
+            return np.memmap(
+                file, dtype, "r", start, shape, order="F" if fortran else "C"
+            )
+        except _BROKEN as error:
+            raise FileError(f"{path}: not a whole .npy ({reason(error)})") from None
+
+
 def _unreadable(path: str | os.PathLike, error: BaseException) -> FileError:
     return FileError(f"{path}: not a readable .npz archive ({reason(error)})")
 
@@ -124,15 +146,21 @@ def _members(
 def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[_Member, int]:
     """Shape and type that an .npy header states, and its length."""
     with archive.open(info) as stream:
-        version = np.lib.format.read_magic(stream)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        shape, _, dtype = read(stream)
-        if any(type(side) is not int or side < 0 for side in shape):
-            raise ValueError("a side of its shape is no whole number")
+        shape, _, dtype = _npy_header(stream)
         return _Member(info, shape, dtype), stream.tell()
+
+
+def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether in Fortran's order, and type; the stream is then at the values."""
+    version = np.lib.format.read_magic(stream)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
+    shape, fortran, dtype = read(stream)
+    if any(type(side) is not int or side < 0 for side in shape):
+        raise ValueError("a side of its shape is no whole number")
+    return shape, fortran, dtype
 
 
 def _array(archive: zipfile.ZipFile, member: _Member) -> np.ndarray:

@@ -111,10 +111,13 @@ class Keeper:
         records.write_json(
             self.folder / records.MANIFEST, self._manifest | measured | end
         )
+        after = f"its weights are {self.folder / records.WEIGHTS}"
+        if self._recipe.task.name == "prednet":
+            script = "python experiments/predict.py"
+            after = f"{script} --weights={self.folder} shows what it predicts"
         print(
             f"{self.folder}: {self._recipe.updates} updates in "
-            f"{measured['wall_seconds']:.1f} s{self._reached()}; python "
-            f"experiments/predict.py --weights={self.folder} shows what it predicts"
+            f"{measured['wall_seconds']:.1f} s{self._reached()}; {after}"
         )
 
     def _reached(self) -> str:

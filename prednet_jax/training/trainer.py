@@ -119,15 +119,24 @@ class Trainer:
         Args:
             state: the state before it. Not to be used again where there is a GPU,
                 whose memory is given to the new one.
-            frames: a window `[T + 1, B, H, W, C]` as `windows` makes it; uint8 in
-                [0, 255], or floating point in [0, 1].
+            frames: a window `[T + 1, B, H, W, C]` as `windows` makes it, or
+                `[1, B, H, W, C]` for a network of single images; uint8 in [0, 255], or
+                floating point in [0, 1].
             first: whether it opens a sequence.
             key: noise key of the run, the same at each update; None: the `noise` stream
                 of seed 0.
 
         Returns:
             The state after it, and the losses of the window's frames.
+
+        Raises:
+            UserError: several frames for a network of single images.
         """
+        if not self.task.windowed and np.shape(frames)[0] != 1:
+            raise UserError(
+                f"frames of shape {np.shape(frames)}: expected [1, B, H, W, C] with "
+                f"model={self.task.name}, which has no windows"
+            )
         if key is None:
             key = _default_key()
         return self.program(_arrays(state), frames, np.bool_(first), key)
@@ -227,7 +236,7 @@ def train_windows(
 
     Args:
         params: the parameters to start from (left as they are).
-        config: the network.
+        config: the network, which predicts a next frame: no autoencoder.
         frames: `[T, H, W, C]`, one stream, floating point in [0, 1] or uint8.
         window: transitions per window, >= 1 (`lotter`: >= 2), as in `windows`.
         targets: `true` or `stale`.

@@ -6,7 +6,7 @@ from prednet_jax import files
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.weights.chainer import load_chainer, save_chainer
-from prednet_jax.weights.formats import is_orbax, is_safetensors, writer
+from prednet_jax.weights.formats import is_orbax, is_safetensors, writer, written
 from prednet_jax.weights.keras import load_keras, save_keras
 from prednet_jax.weights.tensors import (
     load_orbax,
@@ -28,6 +28,7 @@ __all__ = [
     "save_orbax",
     "save_safetensors",
     "writer",
+    "written",
 ]
 
 _ACCEPTED = (

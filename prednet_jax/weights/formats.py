@@ -37,6 +37,13 @@ def writer(path: str | os.PathLike) -> Writer:
     return WRITERS[suffix]
 
 
+def written(path: str | os.PathLike) -> list[Path]:
+    """Every file or directory that the writer of a path makes."""
+    path = Path(path)
+    keras = WRITERS.get(path.suffix) is save_keras
+    return [path, path.with_suffix(".json")] if keras else [path]
+
+
 def is_orbax(path: str | os.PathLike) -> bool:
     """Whether a directory holds a network that `save_orbax` wrote."""
     return (Path(path) / NETWORK).is_file()

@@ -7,6 +7,7 @@ directory in `network.json`.
 """
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -78,7 +79,6 @@ def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
             f"{path}: no network in its metadata; expected a file that "
             "save_safetensors wrote"
         )
-    check_arrays(path, arrays)
     params: dict = {}
     for name, value in arrays.items():
         module, _, leaf = name.rpartition("/")
@@ -159,7 +159,14 @@ def _network(path: str | os.PathLike, text: str) -> PredNetConfig:
 def _checked(
     path: str | os.PathLike, text: str, params: dict
 ) -> tuple[PredNetConfig, dict]:
-    """The network and its float32 parameters, if they belong together."""
+    """The network and its float32 parameters, if they belong together.
+
+    Raises:
+        UserError: an array is no weight, or not of this network.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    check_arrays(path, {name(place): np.asarray(leaf) for place, leaf in leaves})
     config = _network(path, text)
     try:
         check_shapes(config, params)

@@ -137,6 +137,30 @@ def test_moving_mnist(tmp_path):
     np.testing.assert_array_equal(found.read(20, 40)[..., 0], frames[:, 1])
 
 
+def test_a_broken_file_of_moving_mnist_is_named(tmp_path):
+    path = tmp_path / "in" / "mnist_test_seq.npy"
+    path.parent.mkdir()
+    np.save(path, pixels(20, 3, 64, 64))
+    whole = path.read_bytes()
+    for broken in (whole[:-40], whole[:40], b"", b"no .npy"):
+        path.write_bytes(broken)
+        with pytest.raises(DataError, match=r"mnist_test_seq\.npy: not a whole \.npy"):
+            prepare("moving_mnist_test", str(path.parent), str(tmp_path / "out"))
+
+
+def test_other_files_are_not_taken_for_those_of_before(tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "mnist_test_seq.npy", pixels(2, 1, 64, 64))
+    out = str(tmp_path / "out")
+    made = prepare("moving_mnist_test", str(tmp_path / "one"), out)
+    before = metadata(made)
+    assert prepare("moving_mnist_test", str(tmp_path / "one"), out) == made
+    with pytest.raises(DataError, match=r"made from other files than those of .*other"):
+        prepare("moving_mnist_test", str(tmp_path / "other"), out)
+    assert metadata(made) == before
+
+
 @pytest.fixture
 def mnist_files(tmp_path):
     originals = tmp_path / "in"

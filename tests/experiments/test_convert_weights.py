@@ -35,7 +35,7 @@ def test_what_cannot_be_written_is_refused_and_nothing_is_touched(
 ):
     before = model.read_bytes()
     source = f"--input={model}"
-    refused("exists; expected a new path", SCRIPT, source, f"--output={model}")
+    refused("start.npz exists; expected a new", SCRIPT, source, f"--output={model}")
     refused("suffix '.pt'", SCRIPT, source, f"--output={tmp_path / 'w.pt'}")
     refused(
         "w.hdf5: variant='watanabe': expected 'lotter'",
@@ -43,6 +43,11 @@ def test_what_cannot_be_written_is_refused_and_nothing_is_touched(
         source,
         f"--output={tmp_path / 'w.hdf5'}",
     )
+    beside = tmp_path / "w.json"
+    beside.write_text("mine")
+    refused("w.json exists;", SCRIPT, source, f"--output={tmp_path / 'w.hdf5'}")
+    assert beside.read_text() == "mine"
+    beside.unlink()
     missing = tmp_path / "missing.npz"
     refused("missing.npz", SCRIPT, f"--input={missing}", f"--output={tmp_path / 'w'}")
     assert model.read_bytes() == before

@@ -54,8 +54,12 @@ def predict(folder, *arguments):
 
 
 def test_a_run_is_predicted_on_its_own_frames(inputs):
-    said = predict(inputs, f"--weights={inputs / 'run'}", "--frames=9")
     out = inputs / "out"
+    out.mkdir()
+    for name in ("layers.npz", "layers.png"):
+        (out / name).write_bytes(b"of an earlier call")
+    said = predict(inputs, f"--weights={inputs / 'run'}", "--frames=9")
+    assert not list(out.glob("layers.*"))
     with open(out / "scores.csv") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["frame"]) for row in rows] == list(range(1, 9))
@@ -134,6 +138,17 @@ def test_a_layer_that_is_not_there_is_refused(tmp_path, refused):
         f"--workdir={tmp_path / 'out'}",
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_more_frames_than_a_file_may_hold_are_refused(inputs, refused):
+    refused(
+        "--frames=900000000: expected a whole number, from 2 to 1864135",
+        "predict.py",
+        f"--weights={inputs / 'w.safetensors'}",
+        "--frames=900000000",
+        f"--workdir={inputs / 'out'}",
+    )
+    assert not (inputs / "out").exists()
 
 
 @pytest.mark.parametrize("k", ["0", "10", "99"])

@@ -1,6 +1,7 @@
 """prepare_data.py as a user runs it, and a training on what it made."""
 
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -10,22 +11,25 @@ from prednet_jax import data
 SCRIPT = "prepare_data.py"
 
 
-def test_its_last_line_names_data_that_can_be_trained_on(tmp_path, forked):
-    video = np.random.default_rng(0).integers(0, 256, (9, 8, 12, 3), np.uint8)
+def test_its_last_line_is_a_command_that_trains(tmp_path, forked, train):
+    video = np.random.default_rng(0).integers(0, 256, (9, 9, 11, 3), np.uint8)
     np.savez(tmp_path / "own.npz", frames=video)
     done = forked(
         SCRIPT,
         "--dataset=image_sequence",
         f"--source={tmp_path / 'own.npz'}",
         f"--data_dir={tmp_path / 'kept'}",
-        "--height=8",
-        "--width=12",
+        "--height=9",
+        "--width=11",
     )
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert done.stderr == ""
-    folder = re.search(r"--data=(\S+)", line)[1]
-    found = data.open_source(folder, height=8, width=12)
+    command = re.search(r"; python experiments/train\.py (.*) trains on it$", line)[1]
+    flags = shlex.split(command.replace("DIR", str(tmp_path / "run")))
+    train(*flags, "--updates=1")
+    folder = flags[0].removeprefix("--data=")
+    found = data.open_source(folder, height=9, width=11)
     np.testing.assert_array_equal(found.read(0, 9), video)
 
 
@@ -36,6 +40,7 @@ def test_its_last_line_names_data_that_can_be_trained_on(tmp_path, forked):
         (["--dataset=mnist", "--source=nowhere"], "--source=nowhere: no such folder"),
         (["--dataset=kitti"], "kitti_raw"),
         (["--dataset=kitti_raw", "--source=EMPTY"], "cvlibs.net"),
+        (["--dataset=fpsi", "--source=EMPTY", "--width=64"], "--width: expected none"),
     ],
 )
 def test_what_is_missing_is_said_in_one_line(tmp_path, refused, flags, message):

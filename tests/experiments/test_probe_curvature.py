@@ -81,6 +81,9 @@ def test_checkpoints_of_a_run_are_probed(tmp_path):
         *arguments, "--checkpoint_every=2", f"--workdir={run_folder}", script="train.py"
     )
     assert trained.returncode == 0, trained.stderr
+    # predict.py takes the weights of a PredNet alone.
+    assert f"its weights are {run_folder / 'weights.npz'}" in trained.stdout
+    assert "predict.py" not in trained.stdout
     done = run(f"--run={run_folder}", f"--workdir={workdir}", *TINY)
     assert done.returncode == 0, done.stdout + done.stderr
     from_run = rows_of(workdir)

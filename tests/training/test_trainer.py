@@ -148,6 +148,13 @@ def test_a_method_that_does_not_fit_is_refused_at_once():
         Trainer(AutoencoderConfig(), method=Method(objective="errors"))
 
 
+def test_windows_are_refused_by_a_network_of_single_images():
+    config = AutoencoderConfig(height=8, width=8, channels=3, hidden=(4,))
+    params = init_params(config, jax.random.key(0))
+    with pytest.raises(ValueError, match="model=autoencoder, which has no windows"):
+        train_windows(params, config, VIDEO, window=5)
+
+
 def test_the_example_of_the_documents_runs(capsys):
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], {})

@@ -113,13 +113,22 @@ def test_broken_safetensors_are_refused(tmp_path):
 
 def test_broken_orbax_directories_are_refused(tmp_path):
     config, params = network("lotter")
-    folder = tmp_path / "orbax"
+    folder, leaves = tmp_path / "orbax", params["features_0"]
     weights.save_orbax(folder, config, params)
     with pytest.raises(UserError, match="exists; expected a new directory"):
         weights.save_orbax(folder, config, params)
     assert not weights.is_orbax(tmp_path)
     with pytest.raises(UserError, match=r"network\.json"):
         weights.load_orbax(tmp_path)
+    wrongs = (np.float32(np.nan), "not finite"), (np.complex64(1), "complex64")
+    for wrong, message in wrongs:
+        other = tmp_path / message[:6].strip()
+        bad = params | {
+            "features_0": {n: np.asarray(x) + wrong for n, x in leaves.items()}
+        }
+        weights.save_orbax(other, config, bad)
+        with pytest.raises(UserError, match=rf"features_0/\w+ .*{message}"):
+            weights.load_orbax(other)
     (folder / "network.json").write_text('{"channels": 3}')
     with pytest.raises(UserError, match="fields of PredNetConfig"):
         weights.load_orbax(folder)
