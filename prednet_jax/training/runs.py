@@ -195,7 +195,8 @@ def _train_one(
             if recipe.checkpoint_every:
                 interruption.defer()
             stop = interruption.noted is not None
-            keeper.see(record, functools.partial(_given, state), now=stop)
+            if keeper.see(record, functools.partial(_given, state), now=stop):
+                keeper.prune()
             if stop:
                 interruption.obey(saved(place[0], record.update))
             bar.update(record)
