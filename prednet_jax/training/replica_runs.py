@@ -90,6 +90,8 @@ def train(
             for n, path in written.items()
         }
         done, states, begin = places.enter(opened, overwrite=recipe.overwrite)
+        for path in written.values():
+            places.keep_initial(path, recipe.weights)
         keepers = {n: Keeper(recipe, paths[n], begin[n], done) for n in written}
         runs = {
             n: replicas.Replica(

@@ -177,6 +177,7 @@ def _train_one(
     done, states, manifest = places.enter(
         {seed: (*place, initial)}, overwrite=recipe.overwrite
     )
+    places.keep_initial(place[0], recipe.weights)
     state: TrainState = states[seed]
     keeper = Keeper(recipe, place[0], manifest[seed], done)
     name = f"{recipe.task.name} seed {seed}"
