@@ -220,19 +220,29 @@ _NETWORK = (
 )  # fmt: skip
 
 
-def initial_weights(path: str) -> tuple[Task, dict]:
+def initial_weights(
+    path: str, kept: tuple[Task, dict] | None = None
+) -> tuple[Task, dict]:
     """Network and weights to start from: of a weight file, or of a run's directory.
 
     They supply model, variant and sizes; flags that are given must agree. The algorithm
     of the convolutions is free, since it is none of the weights.
+
+    Args:
+        path: the file or directory.
+        kept: what a run that goes on has of it; it is not read again.
 
     Raises:
         UserError: there are no weights, or a flag that was given contradicts them.
     """
     from prednet_jax.training import runs
 
-    folder = os.path.isdir(path) and not weights.is_orbax(path)
-    found, params = runs.saved_weights(Path(path)) if folder else load_weights(path)
+    if kept is not None:
+        found, params = kept
+    elif os.path.isdir(path) and not weights.is_orbax(path):
+        found, params = runs.saved_weights(Path(path))
+    else:
+        found, params = load_weights(path)
     if FLAGS["model"].present and FLAGS.model != found.name:
         raise UserError(
             f"--model={FLAGS.model}: expected {found.name}, the network of {path}"

@@ -8,6 +8,7 @@ from absl import flags
 
 from prednet_jax import noise, records, tasks
 from prednet_jax.errors import UserError
+from prednet_jax.training import folders
 
 FLAGS = flags.FLAGS
 # Of the command, not of the run.
@@ -48,6 +49,20 @@ def read_flags(workdir: Path, names: list[str]) -> None:
     for name in sorted(names, key=lambda name: name != "model"):
         if name in recorded and name not in _OF_COMMAND:
             _set(name, recorded[name], paths[0])
+
+
+def initial_weights(workdir: Path) -> tuple[tasks.Task, dict] | None:
+    """Network and initial weights that a run in a directory keeps; None: it has none.
+
+    Raises:
+        UserError: they are damaged.
+    """
+    for folder in (workdir, *sorted(workdir.glob("seed_*"))):
+        if (folder / folders.INITIAL).exists():
+            manifest = records.read_json(folder / records.MANIFEST)
+            network = tasks.recorded(manifest["model"], manifest["network"])
+            return network, records.read_tree(folder / folders.INITIAL)
+    return None
 
 
 def _set(name: str, value: Any, path: Path) -> None:

@@ -111,7 +111,9 @@ def main(argv: list[str]) -> None:
 
 def make_sweep() -> sweeps.Sweep:
     """What the flags describe."""
-    frames, images = map(_absolute, (FLAGS.data, FLAGS.images))
+    frames, images = (
+        given and sweeps.absolute(given) for given in (FLAGS.data, FLAGS.images)
+    )
     channels = data.own_size(images or "digits")[2]
     return sweeps.Sweep(
         root=Path(FLAGS.workdir),
@@ -132,11 +134,6 @@ def make_sweep() -> sweeps.Sweep:
         image_updates=FLAGS.image_updates,
         last=FLAGS.last,
     )
-
-
-def _absolute(name: str | None) -> str | None:
-    """A source; a file by its whole path, since runs start in other directories."""
-    return os.path.abspath(name) if name and os.path.exists(name) else name
 
 
 def check(sweep: sweeps.Sweep) -> None:

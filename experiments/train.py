@@ -190,7 +190,8 @@ def _train_seeds(interruption: Interruption) -> None:
 def _recipe() -> recipe.Recipe:
     """What the flags describe, but for the seed."""
     if FLAGS.init_weights:
-        network, weights = _flags.initial_weights(FLAGS.init_weights)
+        kept = _resume.initial_weights(Path(FLAGS.workdir)) if FLAGS.resume else None
+        network, weights = _flags.initial_weights(FLAGS.init_weights, kept)
     else:
         network, weights = _flags.task(), None
     spec = _flags.parse_noise(FLAGS.noise)

@@ -1,14 +1,20 @@
 """The losses that training minimises, and those that it reports.
 
-`errors` (variant `lotter`, arXiv 1605.08104 eq. 5; kitti_train.py of coxlab/prednet):
+`errors` (variant `lotter`, arXiv 1605.08104 eq. 5; kitti_train.py of coxlab/prednet)::
+
     loss = mean_b sum_t w_t sum_l lambda_l mean(E_l(t)),  w_0 = 0, w_t = 1/(T - 1)
-`squares` (variant `watanabe`; the trainer of quadjr/PredNet):
+
+`squares` (variant `watanabe`; the trainer of quadjr/PredNet)::
+
     loss = sum_t MSE(prediction of frame t, frame t) over one window
+
 Extrapolation (kitti_extrap_finetune.py of coxlab/prednet): from frame k of a sequence
-on the network sees its own predictions, through which the gradient goes; the losses are
-the same of what it predicts, for `errors` as
+on, the network sees its own predictions, and the gradient goes through them. The losses
+are those of its predictions. For `errors`::
+
     loss = sum_t w_t mean |prediction of frame t - frame t| / 2
-which with no frame extrapolated is the loss of E_0 above.
+
+With no frame extrapolated this is the loss of E_0 above.
 
 A window `[T + 1, B, H, W, C]` holds T transitions from a frame to the next. Frame 0 is
 the last frame of the window before. The first window of a sequence has none before it:

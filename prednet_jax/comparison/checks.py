@@ -51,8 +51,9 @@ def check_sources(setup: Setup) -> None:
     Raises:
         UserError: as `check`.
     """
-    if setup.root.exists() and not setup.root.is_dir():
-        raise UserError(f"workdir={setup.root}: a file; expected a directory")
+    for folder in (setup.root, setup.root / "runs"):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"workdir={folder}: a file; expected a directory")
     for task in setup.tasks:
         _check_source(setup, task)
 

@@ -29,14 +29,12 @@ class Contrast:
         control: the arm that it is compared with.
         result: the paired test over the seeds that are kept.
         beside: further fields of verdict.json.
-        excluded: one record per seed that `EXCLUSION_RULE` left out.
     """
 
     treatment: Arm
     control: Arm
     result: statistics.PairedResult
     beside: dict[str, Any]
-    excluded: tuple[dict[str, Any], ...]
 
     def as_dict(self) -> dict[str, Any]:
         """The contrast as in verdict.json."""
@@ -70,7 +68,8 @@ def contrasts(
 ) -> list[Contrast]:
     """Every arm minus the control, with Holm's correction.
 
-    The deterministic GPU is compared with the default GPU where both were run.
+    The deterministic GPU is compared with the default GPU where both were run. A pair
+    of which `EXCLUSION_RULE` leaves no seed has no contrast.
 
     Args:
         design: the comparison.
@@ -78,30 +77,46 @@ def contrasts(
         found: the network's runs, the control first.
         measured: the result of `losses`.
         margin: margin of equivalence, in units of the loss.
-
-    Raises:
-        UserError: no seed of a contrast is left.
     """
-    control, *treatments = (of for of in found if of.job.draw == 0)
-    gpu = next((of for of in treatments if of.arm.role is Role.GPU), control)
-    pairs = [
-        (of, gpu if of.arm.role is Role.GPU_DETERMINISTIC else control)
-        for of in treatments
-    ]
+    pairs = {(of.arm.name, other.arm.name): (of, other) for of, other in _pairs(found)}
     results = statistics.contrasts_from_losses(
         {task.name: measured},
-        [(of.arm.name, other.arm.name) for of, other in pairs],
+        list(pairs),
         {task.name: margin},
         metric=design.metric_name(task),
     )
+    by_pair = {(result.treatment, result.control): result for result in results}
     return [
-        _contrast(task, treatment, other, measured, result)
-        for (treatment, other), result in zip(pairs, results, strict=True)
+        _contrast(*both, measured, by_pair[names])
+        for names, both in pairs.items()
+        if names in by_pair
+    ]
+
+
+def excluded(
+    task: Task, found: list[ArmRuns], measured: Measured
+) -> list[dict[str, Any]]:
+    """One record for each seed that `EXCLUSION_RULE` leaves out of a contrast."""
+    return [
+        {"model": task.name, "treatment": of.arm.name, "control": other.arm.name}
+        | {"seed": seed, "reason": f"loss not finite in {' and '.join(broken)}"}
+        for of, other in _pairs(found)
+        for seed in other.job.seeds
+        if (broken := _not_finite(measured, (of.arm.name, other.arm.name), str(seed)))
+    ]
+
+
+def _pairs(found: list[ArmRuns]) -> list[tuple[ArmRuns, ArmRuns]]:
+    """(treatment, control) of every contrast."""
+    control, *treatments = (of for of in found if of.job.draw == 0)
+    gpu = next((of for of in treatments if of.arm.role is Role.GPU), control)
+    return [
+        (of, gpu if of.arm.role is Role.GPU_DETERMINISTIC else control)
+        for of in treatments
     ]
 
 
 def _contrast(
-    task: Task,
     treatment: ArmRuns,
     control: ArmRuns,
     measured: Measured,
@@ -116,15 +131,9 @@ def _contrast(
         "n_excluded": len(matched.excluded),
         "variability": distances(treatment, control, kept),
     }
-    excluded = tuple(
-        {"model": task.name, "treatment": names[0], "control": names[1]}
-        | {"seed": int(seed), "reason": _not_finite(measured, names, seed)}
-        for seed in matched.excluded
-    )
-    return Contrast(treatment.arm, control.arm, result, beside, excluded)
+    return Contrast(treatment.arm, control.arm, result, beside)
 
 
-def _not_finite(measured: Measured, names: tuple[str, str], seed: str) -> str:
-    """Why `EXCLUSION_RULE` leaves out a seed."""
-    broken = [name for name in names if not np.isfinite(measured[name][seed]).all()]
-    return f"loss not finite in {' and '.join(broken)}"
+def _not_finite(measured: Measured, names: tuple[str, str], seed: str) -> list[str]:
+    """The arms for which `EXCLUSION_RULE` leaves out a seed."""
+    return [name for name in names if not np.isfinite(measured[name][seed]).all()]

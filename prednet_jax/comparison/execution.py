@@ -175,6 +175,8 @@ def ending(job: Job, status: int) -> Exception | None:
 def clear(root: Path, jobs: Iterable[Job]) -> None:
     """Removes the results of an earlier comparison, except the runs of these jobs.
 
+    Runs without a receipt, and those of a sweep, which lie elsewhere, are not ours.
+
     Args:
         root: directory of the comparison.
         jobs: all jobs of the new comparison.
@@ -182,9 +184,8 @@ def clear(root: Path, jobs: Iterable[Job]) -> None:
     for name in ("verdict.json", "report.html"):
         (root / name).unlink(missing_ok=True)
     ours = {job.run_folder(seed) for job in jobs for seed in job.seeds}
-    runs = root / "runs"
-    if runs.is_file():
-        runs.unlink()
-    for folder in sorted(runs.rglob("seed_*")):
-        if folder.is_dir() and folder not in ours:
-            shutil.rmtree(folder)
+    # Where `Design` puts them.
+    for place in ("*/*", "*/*/draw_*"):
+        for receipt in root.glob(f"runs/{place}/seed_*/{receipts.RECEIPT}"):
+            if receipt.parent not in ours:
+                shutil.rmtree(receipt.parent)

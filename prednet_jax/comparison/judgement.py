@@ -12,6 +12,7 @@ from prednet_jax.comparison.contrasts import (
     Contrast,
     Measured,
     contrasts,
+    excluded,
     losses,
 )
 from prednet_jax.comparison.design import Design
@@ -45,6 +46,10 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
         )
         for task in design.tasks
     }
+    left_out = {
+        task.name: excluded(task, found[task.name], measured[task.name])
+        for task in design.tasks
+    }
     checks = {
         task.name: manipulation(
             found[task.name], measured[task.name], arms.TREATMENT, arms.CONTROL
@@ -59,6 +64,7 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
                 measured,
                 checks[task.name],
                 controls,
+                left_out[task.name],
                 _of_the_gpu(found[task.name], measured[task.name]),
             )
         ).as_dict()
@@ -74,7 +80,7 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
         "margins": {name: margin.as_dict() for name, margin in margins.items()},
         "controls": {name: _plain(value) for name, value in controls.items()},
         "arms": [row for arm_runs in found.values() for row in _arms(design, arm_runs)],
-        "excluded": [row for one in every for row in one.excluded],
+        "excluded": [row for of_task in left_out.values() for row in of_task],
         "fingerprints": {
             name: arm_runs[0].fingerprints() for name, arm_runs in found.items()
         },
@@ -108,10 +114,12 @@ def manipulation(
 def _of_the_gpu(
     found: list[ArmRuns], measured: Measured
 ) -> statistics.Manipulation | None:
-    """`manipulation` by the GPU's noise; None unless both GPU arms were run."""
+    """`manipulation` by the GPU's noise; None unless both GPU arms have a seed."""
     by_role = {of.arm.role: of.arm for of in found}
     both = [by_role.get(role) for role in (Role.GPU, Role.GPU_DETERMINISTIC)]
     if both[0] is None or both[1] is None:
+        return None
+    if not statistics.comparable(measured, both[0].name, both[1].name):
         return None
     return manipulation(found, measured, both[0], both[1])
 
@@ -122,6 +130,7 @@ def evidence(
     measured: statistics.Losses,
     check: statistics.Manipulation,
     controls: Mapping[str, Any],
+    left_out: list[dict[str, Any]],
     gpu_check: statistics.Manipulation | None = None,
 ) -> statistics.Evidence:
     """Collects what the decision rule needs for one network.
@@ -132,14 +141,14 @@ def evidence(
         measured: the losses of all networks.
         check: the result of `manipulation` for the emulated noise.
         controls: as in `judge`.
+        left_out: the result of `excluded`.
         gpu_check: the result of `manipulation` for the GPU's noise.
     """
 
     def of_role(role: Role) -> list[Contrast]:
         return [one for one in made if one.treatment.role is role]
 
-    asked = of_role(Role.TREATMENT)
-    emulated = asked[0]
+    (emulated,) = of_role(Role.TREATMENT)
     pair = emulated.treatment.name, emulated.control.name
     draws = statistics.contrasts_of_draws(
         measured, task.name, pair, emulated.result.margin
@@ -149,7 +158,6 @@ def evidence(
     ]
     gpu = _gpu(made)
     if gpu is not None:
-        asked.append(gpu)
         pair = gpu.control.name, gpu.treatment.name
         questions.append(
             statistics.Question(
@@ -181,13 +189,19 @@ def evidence(
         theory_matched=controls["theory_matched"],
         units_separated=controls["units_separated"],
         noise_can_help=controls.get("noise_can_help"),
-        diverged=len({row["seed"] for one in asked for row in one.excluded}),
+        diverged=len({row["seed"] for row in left_out if _asked(row)}),
     )
 
 
 def _plain(value: Any) -> Any:
     """A control's outcome in types that JSON has."""
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+
+
+def _asked(row: Mapping[str, Any]) -> bool:
+    """Whether a seed was left out of a contrast in question."""
+    roles = arms.arm(row["treatment"]).role, arms.arm(row["control"]).role
+    return roles[0] is Role.TREATMENT or roles == (Role.GPU_DETERMINISTIC, Role.GPU)
 
 
 def _gpu(made: list[Contrast]) -> Contrast | None:

@@ -6,6 +6,7 @@ other versions give another fingerprint, so a finished run is never overwritten.
 
 import io
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax import records
+from prednet_jax import data, records
 from prednet_jax.comparison import arms, fingerprints, receipts
 from prednet_jax.comparison.arms import Arm
 from prednet_jax.comparison.design import Setup
@@ -44,6 +45,9 @@ _OWN = frozenset(
         "workdir",
     }
 )
+
+# Flags of `train.py` that a setting may have and that name a path.
+_PATHS = ("data", "init_weights", "profile")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +156,16 @@ def _meets(arm: Arm, hardware: str) -> bool:
     return (kind == "gpu") == arm.gpu and (kind != "threads" or arm.threads is None)
 
 
+def absolute(path: str) -> str:
+    """A path from the root, since runs start in other directories; names stay."""
+    if path in data.NAMES:
+        return path
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def _setting(text: str) -> tuple[str, ...]:
     """The flags of a setting."""
+    found = []
     for word in text.split():
         match = re.fullmatch(r"([a-z]\w*)=\S+", word)
         if match is None or match[1] in _OWN:
@@ -161,7 +173,9 @@ def _setting(text: str) -> tuple[str, ...]:
                 f"setting={text!r}: {word}; expected name=value of train.py, none of "
                 f"{', '.join(sorted(_OWN))}"
             )
-    return tuple(f"--{word}" for word in text.split())
+        name, _, value = word.partition("=")
+        found.append(f"--{name}={absolute(value) if name in _PATHS else value}")
+    return tuple(found)
 
 
 def row(job: Job, last: float) -> dict[str, Any]:

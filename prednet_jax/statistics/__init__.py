@@ -17,6 +17,7 @@ from prednet_jax.statistics.evidence import (
 from prednet_jax.statistics.losses import (
     Draws,
     Losses,
+    comparable,
     contrasts_from_losses,
     contrasts_of_draws,
     margins_from_losses,
@@ -57,6 +58,7 @@ __all__ = [
     "Rule",
     "SurvivalCurve",
     "Verdict",
+    "comparable",
     "contrasts_from_losses",
     "contrasts_of_draws",
     "decide",

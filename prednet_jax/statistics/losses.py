@@ -48,7 +48,8 @@ def contrasts_from_losses(
 
     Args:
         losses: see the module's docstring.
-        pairs: (treatment, control); a model that lacks one of the two skips the pair.
+        pairs: (treatment, control); a model in which they are not `comparable` skips
+            the pair.
         margins: the margin of each model, in units of the loss.
         metric: name of the metric, for the record.
 
@@ -56,7 +57,7 @@ def contrasts_from_losses(
         Models in the order of `losses`, pairs in the order given.
 
     Raises:
-        UserError: a model has no margin, or no seed of a pair is finite in both arms.
+        UserError: a model has no margin.
     """
     found = []
     for model, arms in losses.items():
@@ -64,7 +65,7 @@ def contrasts_from_losses(
         labels = {"model": model} | ({} if metric is None else {"metric": metric})
         results = []
         for treatment, control in pairs:
-            if treatment not in arms or control not in arms:
+            if not comparable(arms, treatment, control):
                 continue
             matched = match(arms, treatment, control)
             result = paired(matched.treatment, matched.control, margin=margins[model])
@@ -124,6 +125,18 @@ def margins_from_losses(
         errors.one_of("control", control, tuple(arms))
         found[model] = margin(match(arms, control, control).control, fraction)
     return found
+
+
+def comparable(
+    arms: Mapping[str, Mapping[str, Draws]], treatment: str, control: str
+) -> bool:
+    """Whether at least one seed has a finite loss in both arms."""
+
+    def finite(arm: str) -> set[str]:
+        draws_of = arms.get(arm, {}).items()
+        return {seed for seed, draws in draws_of if np.isfinite(_mean(draws))}
+
+    return bool(finite(treatment) & finite(control))
 
 
 def match(

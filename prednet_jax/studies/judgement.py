@@ -122,22 +122,9 @@ def contrasts(
     """
     measured = losses(found, endpoint)
     margin = statistics.margins_from_losses(measured, CONTROL)[MODEL].value
-    arms = measured[MODEL]
-    pairs = [pair for pair in pairs if _comparable(arms, *pair)]
     return statistics.contrasts_from_losses(
         measured, pairs, {MODEL: margin}, metric=endpoint
     )
-
-
-def _comparable(
-    arms: Mapping[str, Mapping[str, statistics.Draws]], treatment: str, control: str
-) -> bool:
-    """Whether at least one seed has a finite endpoint in both arms."""
-
-    def finite(arm: str) -> set[str]:
-        return {s for s, draws in arms.get(arm, {}).items() if None not in draws}
-
-    return bool(finite(treatment) & finite(control))
 
 
 class AgainstControl(NamedTuple):

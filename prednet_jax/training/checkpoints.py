@@ -151,17 +151,21 @@ def newest(
     return 0, like
 
 
-def prune(directory: str | os.PathLike, keep: int, best: int = 0) -> None:
+def prune(directory: str | os.PathLike, update: int, keep: int, best: int = 0) -> None:
     """Removes all checkpoints but the last and the best ones.
+
+    Later ones than that of the current update stay and do not count: a run that goes on
+    has passed over them, so they are damaged, or lack their like in another replica.
 
     Args:
         directory: the run's directory.
+        update: the current one, just saved; its checkpoint stays.
         keep: how many of the last stay; 0: all of them.
         best: how many more stay, those of the lowest loss.
     """
     if not keep:
         return
-    older = updates(directory)[:-keep]
+    older = [saved for saved in updates(directory) if saved <= update][:-keep]
     folder = Path(directory) / FOLDER
     by_loss = sorted(older, key=lambda update: _loss(folder / str(update)))
     for update in by_loss[best:]:

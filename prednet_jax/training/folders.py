@@ -24,6 +24,8 @@ PARTS = (
     examples.FILE,
     checkpoints.FOLDER,
 )
+#: Weights that a run started from, where they came from a file or another run.
+INITIAL = "initial_weights.npz"
 # Of the machine: where one differs, the last bits may.
 _MACHINE = ("versions", "device", "environment", "convolutions")
 
@@ -165,10 +167,16 @@ def enter(
     return done, states, manifests
 
 
+def keep_initial(folder: Path, weights: Mapping | None) -> None:
+    """Keeps the given weights, so that a run goes on when their file has moved."""
+    if weights is not None and not (folder / INITIAL).exists():
+        records.write_tree(folder / INITIAL, weights)
+
+
 def clear(folder: Path) -> None:
     """Removes a run from its directory, and nothing else."""
     checkpoints.clear(folder)
-    for name in PARTS:
+    for name in (*PARTS, INITIAL):
         if name != checkpoints.FOLDER:
             (folder / name).unlink(missing_ok=True)
     for events in folder.glob("events.out.tfevents.*"):

@@ -44,13 +44,16 @@ class Keeper:
 
     def see(
         self, record: UpdateRecord, state: Callable[[], TrainState], *, now: bool
-    ) -> None:
+    ) -> bool:
         """Writes an update.
 
         Args:
             record: of the update.
             state: gives the state after it.
             now: whether a checkpoint is wanted whatever its number.
+
+        Returns:
+            Whether a checkpoint was saved. Older ones stay until `prune`.
 
         Raises:
             RunError: the loss, the gradient or the final state is not finite.
@@ -74,16 +77,23 @@ class Keeper:
             failed = self._manifest | {"failure": f"{error}{kept}"}
             records.write_json(self.folder / records.MANIFEST, failed)
             raise RunError(f"{error}{kept}") from None
+        return self._saved == record.update
 
     def _save(self, update: int, state: TrainState) -> None:
         # A checkpoint promises the lines of its updates.
         self._writer.sync()
         checkpoints.save(self.folder, state, loss=float(np.mean(self._losses)))
-        checkpoints.prune(
-            self.folder, self._recipe.keep_checkpoints, self._recipe.keep_best
-        )
         self._saved = update
         self._losses.clear()
+
+    def prune(self) -> None:
+        """Removes the checkpoints that the recipe does not keep.
+
+        Called when every run that goes on together with this one has saved the same
+        update, so that at any moment they have one in common.
+        """
+        kept = self._recipe.keep_checkpoints, self._recipe.keep_best
+        checkpoints.prune(self.folder, self._saved, *kept)
 
     def close(self) -> None:
         """Closes the metrics."""

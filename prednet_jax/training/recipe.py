@@ -18,7 +18,7 @@ from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError, positive, whole
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
-from prednet_jax.training import loop, sizes, truncated
+from prednet_jax.training import checkpoints, loop, sizes, truncated
 from prednet_jax.training.observe import TRACE_AFTER
 from prednet_jax.training.trainer import Trainer
 from prednet_jax.training.truncated import TrainState
@@ -174,7 +174,7 @@ class Recipe:
             updates=self.updates,
             every=self.checkpoint_every,
             kept=kept,
-            seeds=len(folders),
+            saved=[len(checkpoints.updates(folder)) for folder in folders],
         )
 
     def initial_state(self, seed: int, weights: dict) -> TrainState:

@@ -90,6 +90,8 @@ def train(
             for n, path in written.items()
         }
         done, states, begin = places.enter(opened, overwrite=recipe.overwrite)
+        for path in written.values():
+            places.keep_initial(path, recipe.weights)
         keepers = {n: Keeper(recipe, paths[n], begin[n], done) for n in written}
         runs = {
             n: replicas.Replica(
@@ -179,12 +181,17 @@ def _train_all(
             if recipe.checkpoint_every:
                 interruption.defer()
             stop = interruption.noted is not None
-            for n, keeper in keepers.items():
-                keeper.see(
+            saving = [
+                keeper
+                for n, keeper in keepers.items()
+                if keeper.see(
                     lines[n],
                     functools.partial(replicas.replica_state, after, n),
                     now=stop,
                 )
+            ]
+            for keeper in saving:
+                keeper.prune()
             update = next(iter(lines.values())).update
             if stop:
                 interruption.obey(saved(next(iter(keepers.values())).folder, update))

@@ -177,6 +177,7 @@ def _train_one(
     done, states, manifest = places.enter(
         {seed: (*place, initial)}, overwrite=recipe.overwrite
     )
+    places.keep_initial(place[0], recipe.weights)
     state: TrainState = states[seed]
     keeper = Keeper(recipe, place[0], manifest[seed], done)
     name = f"{recipe.task.name} seed {seed}"
@@ -195,7 +196,8 @@ def _train_one(
             if recipe.checkpoint_every:
                 interruption.defer()
             stop = interruption.noted is not None
-            keeper.see(record, functools.partial(_given, state), now=stop)
+            if keeper.see(record, functools.partial(_given, state), now=stop):
+                keeper.prune()
             if stop:
                 interruption.obey(saved(place[0], record.update))
             bar.update(record)

@@ -7,6 +7,7 @@ still run out of memory, which ends in one line too (`experiments/_cli.py`).
 import math
 import resource
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,13 @@ def check(
 
 
 def check_disk(
-    folder: Path, state: Any, *, updates: int, every: int, kept: int, seeds: int = 1
+    folder: Path,
+    state: Any,
+    *,
+    updates: int,
+    every: int,
+    kept: int,
+    saved: Sequence[int] = (0,),
 ) -> None:
     """Refuses checkpoints and metrics that cannot fit on the disk.
 
@@ -88,7 +95,7 @@ def check_disk(
         updates: of each run.
         every: updates between checkpoints; 0: only the last state is kept.
         kept: checkpoints that stay; 0: all.
-        seeds: number of runs.
+        saved: of each run, how many checkpoints it has on the disk already.
 
     Raises:
         UserError: there is too little room.
@@ -96,14 +103,15 @@ def check_disk(
     made = updates // every + 1 if every else 1
     # A new one is whole before an old one goes.
     count = min(made, kept + 1) if kept else made
-    needed = seeds * (count * _bytes(state) + updates * _LINE_BYTES)
+    new = sum(max(0, count - there) for there in saved)
+    needed = new * _bytes(state) + len(saved) * updates * _LINE_BYTES
     nearest = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(nearest).free
     if needed > free:
         raise UserError(
-            f"checkpoint_every={every}, updates={updates}: {count} checkpoints need at "
-            f"least {_shown(needed)}, {folder} has {_shown(free)} free; expected fewer "
-            "(--keep_checkpoints=3 keeps the last three)"
+            f"checkpoint_every={every}, updates={updates}: {new} more checkpoints need "
+            f"at least {_shown(needed)}, {folder} has {_shown(free)} free; expected "
+            "fewer (--keep_checkpoints=3 keeps the last three)"
         )
 
 

@@ -157,6 +157,26 @@ def test_an_interrupted_comparison_goes_on(tmp_path):
 
 
 @pytest.mark.fault("a run ends too early with status 0", "3 updates of 5")
+def test_only_the_runs_of_an_earlier_comparison_are_removed(tmp_path):
+    """Other trainings may lie beside them: of a sweep, or by hand."""
+    earlier = ("prednet/float64/seed_0", "prednet/float64/draw_1/seed_0")
+    swept = "prednet/float32/0123456789ab/seed_0"
+    ours = job(tmp_path / "runs/prednet/float32")
+    for name in (*earlier, swept, "prednet/float32/seed_0"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / receipts.RECEIPT).write_text("{}")
+    for name in ("many/seed_0", "prednet/mine/seed_0"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    comparison.clear(tmp_path, [ours])
+    left = {str(p.relative_to(tmp_path / "runs")) for p in tmp_path.rglob("seed_*")}
+    assert left == {
+        swept,
+        "prednet/float32/seed_0",
+        "many/seed_0",
+        "prednet/mine/seed_0",
+    }
+
+
 def test_a_run_that_is_not_whole_is_no_success(tmp_path):
     """Not taken for a run."""
     short = job(tmp_path, seeds=(0,))

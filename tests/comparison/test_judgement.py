@@ -216,6 +216,20 @@ def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
     assert f"left out: seed {job.seeds[3]} of gaussian_1" in text_table(verdict)
 
 
+def test_an_arm_that_diverged_on_every_seed_has_no_contrast(tmp_path):
+    """The other arms are judged all the same."""
+    plan = simulated(tmp_path, seeds=3)
+    job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
+    for seed in job.seeds:
+        diverge(job, seed)
+    verdict = judged(plan)
+    rows = {row["treatment"] for row in verdict["contrasts"]}
+    assert rows == {"reduction_order", "threads_1", "stale_targets"}
+    left_out = [(row["treatment"], row["seed"]) for row in verdict["excluded"]]
+    assert left_out == [("gaussian_1", seed) for seed in job.seeds]
+    assert verdict["verdict"] == {"prednet": "inconclusive"}
+
+
 def test_the_autoencoders_stale_arm_is_a_null(tmp_path):
     """One image per update has no next frame: stale targets cannot move it."""
     plan = simulated(tmp_path, task=AUTOENCODER, stale_targets=0.0)
@@ -263,7 +277,7 @@ def test_the_gpu_is_judged_against_its_own_default_only():
     row = statistics.paired([0.1, 0.2, 0.3], [0.1, 0.2, 0.25], margin=0.1)
     treatment = comparison.arm("gpu_deterministic")
     for name, counts in (("gpu", True), ("float32", False)):
-        one = contrasts.Contrast(treatment, comparison.arm(name), row, {}, ())
+        one = contrasts.Contrast(treatment, comparison.arm(name), row, {})
         assert (judgement._gpu([one]) is not None) == counts
 
 

@@ -78,6 +78,23 @@ def test_every_combination_is_one_run(tmp_path):
     assert changed.chosen["threads"] == "1"
 
 
+def test_paths_are_whole_and_names_win(tmp_path, monkeypatch):
+    """Runs start in other directories."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    (tmp_path / "walk").mkdir()
+    for given, whole in {
+        "walk": "walk",
+        "./walk": f"{tmp_path}/walk",
+        "kitti:test": f"{tmp_path}/kitti:test",
+        "~/film.mp4": "/home/me/film.mp4",
+    }.items():
+        assert sweeps.absolute(given) == whole
+    first, *_ = sweep(tmp_path, settings=("init_weights=runs/first window=5",)).jobs()
+    assert first.chosen["init_weights"] == f"{tmp_path}/runs/first"
+    assert first.chosen["window"] == "5"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -4,6 +4,7 @@ The mark of a test says what happened and what was done, its docstring what must
 (`experiments/faults.py` makes the table).
 """
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -151,8 +152,15 @@ def test_a_run_starts_from_another_runs_weights(train, forked, tmp_path):
         done = forked("train.py", start, flag, f"--workdir={tmp_path}/never")
         assert_one_line(done, 2, message)
     assert not (tmp_path / "never").exists()
-    # And such a run goes on without being told again.
+    # And such a run goes on without being told again, from its own copy.
+    whole = dict(manifest(second))
+    shutil.rmtree(second / "checkpoints")
+    begun = {k: v for k, v in whole.items() if k != "final_params_sha256"}
+    (second / "manifest.json").write_text(json.dumps(begun))
+    first.rename(tmp_path / "moved")
     train(f"--workdir={second}", "--resume")
+    assert manifest(second)["final_params_sha256"] == whole["final_params_sha256"]
+    (tmp_path / "moved").rename(first)
     (first / "weights.npz").write_bytes(b"PK")
     done = forked("train.py", start, f"--workdir={tmp_path}/never")
     assert_one_line(done, 2, "weights.npz")

@@ -97,13 +97,21 @@ def test_the_last_and_the_best_are_kept(tmp_path):
     """The last two, and the one with the lowest loss."""
     for update, loss in enumerate((0.5, 0.1, 0.4, 0.2, 0.3), 1):
         checkpoints.save(tmp_path, state(update), loss=loss)
-    checkpoints.prune(tmp_path, 0)
+    checkpoints.prune(tmp_path, 5, 0)
     assert checkpoints.updates(tmp_path) == [1, 2, 3, 4, 5]
-    checkpoints.prune(tmp_path, 2, best=1)
+    checkpoints.prune(tmp_path, 5, 2, best=1)
     assert checkpoints.updates(tmp_path) == [2, 4, 5]
-    checkpoints.prune(tmp_path, 1)
+    checkpoints.prune(tmp_path, 5, 1)
     assert checkpoints.updates(tmp_path) == [5]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
+
+
+def test_what_was_just_saved_is_kept_beside_later_ones(tmp_path):
+    """A run that went on before a damaged checkpoint has no other good one."""
+    for update in (1, 2, 9):
+        checkpoints.save(tmp_path, state(update))
+    checkpoints.prune(tmp_path, 2, 1)
+    assert checkpoints.updates(tmp_path) == [2, 9]
 
 
 @pytest.mark.fault(

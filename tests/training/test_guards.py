@@ -124,3 +124,10 @@ def test_checkpoints_that_cannot_fit_on_the_disk_are_refused(tmp_path):
     with pytest.raises(UserError, match="checkpoints need at least 41"):
         sizes.check_disk(tmp_path, leaf, **disk | {"updates": 10**7}, kept=0)
     sizes.check_disk(tmp_path, leaf, **disk, kept=3)
+
+
+def test_a_run_that_goes_on_has_room_for_the_checkpoints_it_made(tmp_path):
+    leaf = np.zeros(2**20, np.float32)
+    sizes.check_disk(
+        tmp_path, leaf, updates=10**7, every=10, kept=0, saved=(10**6 + 1,)
+    )
