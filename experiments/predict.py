@@ -25,6 +25,7 @@ from typing import Any
 import _cli
 import _flags
 import _resume
+import _weights
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
@@ -115,7 +116,7 @@ def network() -> tuple:
     """
     if FLAGS.weights:
         folder = Path(FLAGS.weights)
-        found = _flags.initial_weights(FLAGS.weights)
+        found = _weights.initial_weights(FLAGS.weights)
         if folder.is_dir() and not weights.is_orbax(folder):
             inherit(folder / records.MANIFEST)
         if found[0].name != "prednet":

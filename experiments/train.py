@@ -28,6 +28,7 @@ import _cli
 import _flags
 import _presets
 import _resume
+import _weights
 from absl import flags
 
 from prednet_jax import device, noise, process
@@ -191,7 +192,7 @@ def _recipe() -> recipe.Recipe:
     """What the flags describe, but for the seed."""
     if FLAGS.init_weights:
         kept = _resume.initial_weights(Path(FLAGS.workdir)) if FLAGS.resume else None
-        network, weights = _flags.initial_weights(FLAGS.init_weights, kept)
+        network, weights = _weights.initial_weights(FLAGS.init_weights, kept)
     else:
         network, weights = _flags.task(), None
     spec = _flags.parse_noise(FLAGS.noise)

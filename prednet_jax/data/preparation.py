@@ -45,7 +45,8 @@ def prepare(
     try:
         import tensorflow_datasets as tfds
 
-        from prednet_jax.data import builders, digit_builders
+        # Imported here to see whether the packages that it needs are there.
+        import prednet_jax.data.digit_builders  # noqa: F401
     except ImportError as error:
         raise DataError(
             f"dataset={name}: needs {error.name}; pip install 'prednet-jax[data]'"
@@ -53,35 +54,11 @@ def prepare(
     options: dict[str, Any] = {"data_dir": data_dir, "file_format": "array_record"}
     if name in ("walk", "image_sequence"):
         found = _open(name, source, height, width, crop, frames, seed)
-        cls = builders.Walk if name == "walk" else builders.ImageSequence
-        config = tfds.core.BuilderConfig(
-            name=f"{height}x{width}_{found.fingerprint[:12]}", description=found.name
-        )
-        builder: Any = cls(found, config=config, **options)
+        builder = _of_frames(name, found, options)
     else:
-        by_name = {
-            b.name: b
-            for b in (
-                builders.Fpsi,
-                builders.KittiRaw,
-                digit_builders.Mnist,
-                digit_builders.MovingMnist,
-            )
-        }
-        builder = by_name[name](**options)
+        builder = _of_originals(name, options)
     folder = pathlib.Path(source or ".").absolute()
-    brought = builder.MANUAL_DOWNLOAD_INSTRUCTIONS is not None
-    if brought and not (folder.is_dir() and any(folder.iterdir())):
-        raise builders.missing(builder, folder, "files")
-    if (
-        isinstance(builder, builders.Frames)
-        and builder.is_prepared()
-        and builder.info.metadata["sha256"] != builder.originals(folder)
-    ):
-        raise DataError(
-            f"{builder.data_dir}: is there already, made from other files than those "
-            f"of {folder}; expected another data_dir, or no such folder"
-        )
+    _check_originals(builder, folder)
     settings = tfds.download.DownloadConfig(manual_dir=folder)
     tfds.disable_progress_bar()
     try:
@@ -98,6 +75,51 @@ def prepare(
             f"dataset={name}: {' '.join(str(error).split())[:300]}"
         ) from error
     return str(builder.data_dir)
+
+
+def _of_frames(name: str, found: FrameSource, options: dict[str, Any]) -> Any:
+    """The builder of a source of this package; the configuration names its frames."""
+    import tensorflow_datasets as tfds
+
+    from prednet_jax.data import builders
+
+    cls = builders.Walk if name == "walk" else builders.ImageSequence
+    config = tfds.core.BuilderConfig(
+        name=f"{found.height}x{found.width}_{found.fingerprint[:12]}",
+        description=found.name,
+    )
+    return cls(found, config=config, **options)
+
+
+def _of_originals(name: str, options: dict[str, Any]) -> Any:
+    """The builder of a data set whose files are brought."""
+    from prednet_jax.data import builders, digit_builders
+
+    known = (
+        builders.Fpsi,
+        builders.KittiRaw,
+        digit_builders.Mnist,
+        digit_builders.MovingMnist,
+    )
+    return {builder.name: builder for builder in known}[name](**options)
+
+
+def _check_originals(builder: Any, folder: pathlib.Path) -> None:
+    """Refuses a folder without files, or other files than were prepared before."""
+    from prednet_jax.data import builders
+
+    brought = builder.MANUAL_DOWNLOAD_INSTRUCTIONS is not None
+    if brought and not (folder.is_dir() and any(folder.iterdir())):
+        raise builders.missing(builder, folder, "files")
+    if (
+        isinstance(builder, builders.Frames)
+        and builder.is_prepared()
+        and builder.info.metadata["sha256"] != builder.originals(folder)
+    ):
+        raise DataError(
+            f"{builder.data_dir}: is there already, made from other files than those "
+            f"of {folder}; expected another data_dir, or no such folder"
+        )
 
 
 def _open(

@@ -1,23 +1,15 @@
 """train.py as a user runs it: in a process of its own, tiny."""
 
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from runs_on_disk import TINY, manifest, metrics
 from tensorboardX.proto import event_pb2
 
 SCRIPTS = Path(__file__).parents[2] / "experiments"
-TINY = (
-    "--channels=3,4",
-    "--height=8",
-    "--width=8",
-    "--window=4",
-    "--updates=6",
-    "--convolution=shifted",
-)
 
 
 def run(*arguments, script="train.py"):
@@ -33,17 +25,6 @@ def trained(*arguments):
     done = run(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
-
-
-def metrics(folder):
-    """The metrics without the wall time, which is no result."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
-
-
-def manifest(folder):
-    return json.loads((folder / "manifest.json").read_text())
 
 
 @pytest.fixture(scope="module")
