@@ -9,7 +9,13 @@ from prednet_jax.statistics.multiplicity import holm
 from prednet_jax.statistics.paired import PairedResult
 from prednet_jax.statistics.power import sign_flip_floor, tost_seeds
 from prednet_jax.statistics.proportions import excess_seeds
-from prednet_jax.statistics.verdict import gain_excess, power_of, separated, unmet
+from prednet_jax.statistics.verdict import (
+    gain_excess,
+    power_of,
+    separated,
+    supporting,
+    unmet,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,6 +28,9 @@ class Verdict:
         sentence: the answer and its limits in plain language.
         unmet_for_supported: the conditions of `supported` that are not met, in words.
         unmet_for_refuted: the conditions of `refuted` that are not met.
+        supported_by: names of the contrasts that meet all conditions of `supported`.
+        fresh_noise_helps: whether one of them is of noise that changes from call to
+            call.
         questions: the contrasts in question after Holm's correction, each with its
             manipulation check.
         equivalent_at_this_horizon: whether every contrast in question is equivalent
@@ -36,7 +45,9 @@ class Verdict:
             sign-flip test, and for the bound on gaining seeds if no further seed gains;
             None for one seed.
         seeds_still_needed: how many of these are still to be run.
-        more_noise_helps: relative scales of the Gaussian noise that lowered the loss.
+        more_noise_helps: scales of the Gaussian noise that lowered the loss, in
+            `ladder_unit`.
+        ladder_unit: what these scales multiply.
         noise_can_help: outcome of the control in which noise can help.
         emulated_only: whether no contrast in question is about a GPU.
         rule: the bounds that were applied.
@@ -47,6 +58,8 @@ class Verdict:
     sentence: str
     unmet_for_supported: tuple[str, ...]
     unmet_for_refuted: tuple[str, ...]
+    supported_by: tuple[str, ...]
+    fresh_noise_helps: bool
     questions: tuple[Question, ...]
     equivalent_at_this_horizon: bool
     n: int
@@ -55,6 +68,7 @@ class Verdict:
     seeds_needed: int | None
     seeds_still_needed: int | None
     more_noise_helps: tuple[float, ...]
+    ladder_unit: str
     noise_can_help: Check | None
     emulated_only: bool
     rule: Rule
@@ -81,6 +95,7 @@ def decide(evidence: Evidence) -> Verdict:
     """
     questions = corrected(evidence)
     supported, refuted = unmet(evidence, questions)
+    helping = supporting(evidence, questions) if not supported else ()
     results = [question.result for question in questions]
     n = min(result.n for result in results)
     needed = _seeds_needed(results, evidence.rule)
@@ -90,6 +105,8 @@ def decide(evidence: Evidence) -> Verdict:
         sentence="",
         unmet_for_supported=supported,
         unmet_for_refuted=refuted,
+        supported_by=tuple(question.name for question in helping),
+        fresh_noise_helps=any(question.fresh for question in helping),
         questions=questions,
         equivalent_at_this_horizon=all(r.verdict == "equivalent" for r in results)
         and not any(separated(question, evidence.rule) for question in questions),
@@ -103,6 +120,7 @@ def decide(evidence: Evidence) -> Verdict:
             for scale, rung in sorted(evidence.gaussian_ladder, key=lambda r: r[0])
             if rung.verdict == "lower loss"
         ),
+        ladder_unit=evidence.ladder_unit,
         noise_can_help=evidence.noise_can_help,
         emulated_only=not any(question.gpu for question in questions),
         rule=evidence.rule,
@@ -153,7 +171,14 @@ def sentence(verdict: Verdict) -> str:
     figures = "; ".join(_figures(question) for question in verdict.questions)
     model = verdict.model
     if verdict.verdict == "supported":
-        parts = [f"Supported: noise makes {model} train better ({figures})."]
+        what = "Supported: noise"
+        if not verdict.fresh_noise_helps:
+            what = (
+                "Supported for another fixed order of sums, not for noise that changes "
+                "from call to call: this order"
+            )
+        helping = ", ".join(verdict.supported_by)
+        parts = [f"{what} makes {model} train better, shown by {helping}. {figures}."]
     elif verdict.verdict == "refuted":
         parts = [
             f"Refuted: noise changes the loss of {model} by less than the margin, in a "
@@ -179,8 +204,9 @@ def sentence(verdict: Verdict) -> str:
     if verdict.more_noise_helps:
         scales = ", ".join(f"{scale:g}" for scale in verdict.more_noise_helps)
         parts.append(
-            f"Apart from this, more noise helps: Gaussian noise of {scales} times the "
-            "gradient lowers the loss, which does not support the hypothesis."
+            f"Apart from this, more noise helps: Gaussian noise of {scales} times "
+            f"{verdict.ladder_unit} lowers the loss, which does not support the "
+            "hypothesis."
         )
     return " ".join(parts)
 

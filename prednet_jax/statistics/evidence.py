@@ -104,12 +104,15 @@ class Question:
         draws: the same contrast, separately for each independent draw of the noise
             (`contrasts_of_draws`).
         gpu: whether the noise is that of a GPU; False: it is emulated.
+        fresh: whether the treatment's noise changes from call to call. False: it is
+            another order of sums, fixed for the whole training, as another machine has.
     """
 
     result: PairedResult
     manipulation: Manipulation | None
     draws: tuple[PairedResult, ...] = ()
     gpu: bool = False
+    fresh: bool = True
 
     @property
     def name(self) -> str:
@@ -129,6 +132,7 @@ class Evidence:
         nulls: A/A contrasts: other fixed orders or thread counts minus the control.
         gaussian_ladder: (relative scale, contrast with the control), one pair per scale
             of Gaussian noise ("rung").
+        ladder_unit: what the scales of the ladder multiply.
         stale: `stale_targets` minus the control.
         stale_applies: whether stale targets can have an effect on this model. They
             cannot if each update sees one image.
@@ -146,6 +150,7 @@ class Evidence:
     questions: tuple[Question, ...]
     nulls: tuple[PairedResult, ...] = ()
     gaussian_ladder: tuple[tuple[float, PairedResult], ...] = ()
+    ladder_unit: str = "the gradient"
     stale: PairedResult | None = None
     stale_applies: bool = True
     theory_matched: bool | None = None

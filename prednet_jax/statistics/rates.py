@@ -1,8 +1,10 @@
 """How often the rule gives each verdict, in simulated studies with a known truth.
 
-Losses are in units of the control's mean loss; the margin is 0.02. A study has two
-draws of the noise, one A/A null, stale targets, and Gaussian noise of one scale. Every
-study is judged by the conditions of `decide`, without its sentences.
+Losses are in units of the control's mean loss; the margin is 0.02. A study is built
+like part C of docs/study: arms without noise, with a random order (two draws) and with
+a fixed order (two draws), and the three contrasts between them in question; one A/A
+null, stale targets, and Gaussian noise of one scale. Every study is judged by the
+conditions of `decide`, without its sentences.
 
 Up to 10 seeds all subsets of the seeds are enumerated. Above that, `SUBSETS` random
 subsets stand for all 2^n. That is a valid sign-flip test too, with slightly more random
@@ -84,31 +86,45 @@ def simulate(
 def _studies(
     rng: np.random.Generator, truth: Truth, studies: int, n: int
 ) -> Iterator[Evidence]:
-    # The mean of the two draws then has the standard deviation `truth.spread`.
-    draws = truth.spread * math.sqrt(2) * draw(rng, truth.shape, (2, studies, n))
-    apart = rng.random((studies, n)) >= truth.quiet_share
+    # Every run scatters alike. The difference between the mean of two draws and one run
+    # without noise then has the standard deviation `truth.spread`.
+    runs = truth.spread / math.sqrt(1.5) * draw(rng, truth.shape, (6, studies, n))
+    runs = runs * (rng.random((studies, n)) >= truth.quiet_share)
     affected = rng.random((studies, n)) < truth.affected_share
-    draws = draws * apart + truth.effect + truth.affected_by * affected
+    clean, null, *noisy = runs
+    random_order, fixed_order = np.asarray(noisy[:2]), np.asarray(noisy[2:])
+    random_order = random_order + truth.effect + truth.affected_by * affected
     if truth.one_draw_only:
-        draws += truth.effect * np.asarray([1, -1])[:, None, None]
-    null = truth.null_effect + truth.spread * draw(rng, truth.shape, (studies, n))
+        random_order += truth.effect * np.asarray([1, -1])[:, None, None]
+    fixed_order = fixed_order + truth.null_effect
     stale = truth.stale_effect + draw(rng, "normal", (studies, n))
     rung = 5.0 + draw(rng, "normal", (studies, n))
-    arms = (draws.mean(axis=0), draws[0], draws[1], null, stale, rung)
+
+    def judged(d: Floats) -> list[PairedResult]:
+        return batch(rng, MARGIN * d, margin=MARGIN)
+
+    def asked(treatment: Floats, control: Floats) -> list[Question]:
+        columns = [judged(d - control) for d in (treatment.mean(axis=0), *treatment)]
+        return [
+            Question(result=mean, manipulation=acted, draws=tuple(draws))
+            for mean, *draws in zip(*columns, strict=True)
+        ]
+
     acted = Manipulation(
         bits_differ=truth.distance > 0, distance_over_travelled=truth.distance
     )
-    for mean, first, second, aa, stale_one, rung_one in zip(
-        *(batch(rng, MARGIN * d, margin=MARGIN) for d in arms), strict=True
+    for *questions, aa, stale_one, rung_one in zip(
+        asked(random_order, clean),
+        asked(fixed_order, clean),
+        asked(random_order, fixed_order.mean(axis=0)),
+        judged(null + truth.null_effect - clean),
+        judged(stale),
+        judged(rung),
+        strict=True,
     ):
-        question = Question(
-            result=mean,
-            manipulation=acted,
-            draws=(first, second),
-        )
         yield Evidence(
             model="simulated",
-            questions=(question,),
+            questions=tuple(questions),
             nulls=(aa,),
             gaussian_ladder=((0.1, rung_one),),
             stale=stale_one,

@@ -14,13 +14,15 @@ class Truth:
     Attributes:
         name: description.
         answer: the right verdict. Another one is an error, except "inconclusive".
-        effect: true mean of the differences; negative: noise helps.
-        spread: standard deviation of the differences over the seeds.
-        shape: distribution of the differences (see `draw`).
+        effect: by how much a random order raises the loss; negative: it helps.
+        spread: standard deviation, over the seeds, of the difference between a random
+            order and no noise.
+        shape: distribution of the losses of a seed's runs (see `draw`).
         quiet_share: share of the seeds whose trajectories do not separate.
         affected_share: share of the seeds that have an additional effect.
         affected_by: the additional effect.
-        null_effect: true mean of the A/A null.
+        null_effect: by how much every other fixed order raises the loss: the arm with
+            a fixed order, and the A/A null.
         one_draw_only: whether only the first draw of the noise has the effect.
         stale_effect: true mean of stale targets.
         distance: distance over distance travelled, median over the seeds.
@@ -100,7 +102,7 @@ TRUTHS = (
     Truth(name="no effect, all seeds apart, spread 0.5", answer="refuted", spread=0.5),
     Truth(name="no effect, all seeds apart, spread 1", answer="refuted", spread=1.0),
     Truth(
-        name="any other fixed order helps as much",
+        name="any fixed order helps as much",
         answer=_OPEN,
         effect=-2,
         null_effect=-2,
@@ -116,13 +118,13 @@ TRUTHS = (
 def draw(
     rng: np.random.Generator, shape: str, size: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Draws differences with mean 0 and standard deviation 1.
+    """Draws deviations with mean 0 and standard deviation 1.
 
     Args:
         rng: the generator.
         shape: "normal"; "lognormal s", the difference of two lognormal variables of
             log-sd s, which is symmetric with heavy tails; or "skewed s", minus one such
-            variable, so that most seeds lose a little and a few gain a lot.
+            variable, so that most runs lose a little and a few gain a lot.
         size: shape of the result.
     """
     if shape == "normal":

@@ -35,7 +35,9 @@ refuted: "noise does not matter here, and this study would have detected it".
      help would move more of them down. Gains that are rarer than this number are not
      excluded.
   The study meets all of these:
-  5. The A/A nulls show no difference, and at least one differs in bits.
+  5. No A/A null shows a difference, and at least one differs in bits. A null shows one
+     if its own p-value, without Holm's correction, is below alpha and it is not
+     equivalent at the margin.
   6. Controls with a known direction: stale targets raise the loss (if they can have an
      effect on the network), and so does the largest Gaussian noise. A pipeline in which
      harm looks like help, or like nothing, cannot refute anything.
@@ -44,6 +46,7 @@ refuted: "noise does not matter here, and this study would have detected it".
   8. Escape times match theory, and identical units separate as they should.
 
 inconclusive: anything else, with the unmet conditions and the number of seeds needed.
+  A proven harm is inconclusive too; its contrast says "higher loss".
 
 If a diverged seed was left out, the answer is `inconclusive`, since the noise may
 affect whether a seed diverges. A network whose trajectories cannot separate within the
@@ -83,6 +86,18 @@ def unmet(
         lost = f"{evidence.diverged} seeds diverged and were left out"
         supported, refuted = [*supported, lost], [*refuted, lost]
     return tuple(supported), tuple(refuted)
+
+
+def supporting(
+    evidence: Evidence, questions: tuple[Question, ...]
+) -> tuple[Question, ...]:
+    """The questions that meet all conditions of `supported`.
+
+    Args:
+        evidence: the evidence about one model.
+        questions: `corrected(evidence)`.
+    """
+    return tuple(q for q in questions if not _against_support(q, evidence))
 
 
 def _against_support(question: Question, evidence: Evidence) -> list[str]:
@@ -144,7 +159,7 @@ def _against_study(evidence: Evidence) -> list[str]:
     found = []
     if all(null.bitwise_equal for null in evidence.nulls):
         found.append("no A/A null that differs in bits was run")
-    if any(null.verdict in ("lower loss", "higher loss") for null in evidence.nulls):
+    if any(_differs(null) for null in evidence.nulls):
         found.append("an A/A null shows a difference")
     rungs = sorted(evidence.gaussian_ladder, key=lambda rung: rung[0])
     help_seen = evidence.noise_can_help
@@ -181,6 +196,11 @@ def separated(question: Question, rule: Rule) -> bool:
     """Whether the two trajectories are as far apart as the rule requires."""
     check = question.manipulation
     return check is not None and check.distance_over_travelled >= rule.least_distance
+
+
+def _differs(null: PairedResult) -> bool:
+    # Holm's correction would make it easier for a null to show nothing.
+    return null.p_value < null.alpha and not null.tost_p < null.alpha
 
 
 def _raised(result: PairedResult | None) -> bool | None:

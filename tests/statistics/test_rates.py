@@ -42,7 +42,7 @@ def test_each_firm_verdict_is_reached_under_its_own_truth(shape):
         "one seed in ten gains 5 %",
         "one seed in three gains 10 %",
         "hurts by two margins",
-        "any other fixed order helps as much",
+        "any fixed order helps as much",
         "one draw of two helps",
         "no effect, stale targets lower the loss",
         "no effect, noise helps nowhere",

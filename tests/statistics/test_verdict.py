@@ -150,6 +150,11 @@ def test_refuted_needs_each_condition_of_the_question(change, lack):
         ({"nulls": ()}, "no A/A null that differs in bits"),
         ({"nulls": (EMPTY,)}, "no A/A null that differs in bits"),
         ({"nulls": (SAME, WORSE)}, "an A/A null shows a difference"),
+        (
+            # Holm's correction does not make a null harmless.
+            {"nulls": (dataclasses.replace(WORSE, p_holm=1, verdict="inconclusive"),)},
+            "an A/A null shows a difference",
+        ),
         ({"stale": None}, "not run: stale targets raise the loss"),
         ({"stale": SAME}, "failed: stale targets raise the loss"),
         ({"stale": BETTER}, "failed: stale targets raise the loss"),
