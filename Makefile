@@ -59,6 +59,7 @@ endif
 # A part of the study again, beside what is published: six trainings of part A, minutes.
 # Fails if one disagrees by more than another rounding makes.
 study-again: setup
+	rm -rf runs/study-again
 	$(BIN)/python experiments/symmetric_start.py --workdir=runs/study-again/A \
 	  --arms=float32,shared,tile --deltas=0 --seeds=8100 \
 	  --compare_with=results/study/A/runs.csv $(ARGS)

@@ -12,7 +12,8 @@ relative delta, and the network is trained. There are two programs:
 
 The arms are float32 without noise; shared and tile, with a new random order of
 reduction at every call, one order for all outputs or one per tile; and at delta 0 also
-float64, and run, with orders per tile that the key fixes for the whole run.
+float64; run, with orders per tile that the key fixes for the whole run; and, if asked
+for, blocks, with tiles of 32 outputs as in the long trainings.
 
 Each finished run adds one row to runs.csv in --workdir; manifest.json says what was
 run. Finished runs are not run again: repeat the command until it ends. Each process
@@ -51,7 +52,7 @@ flags.DEFINE_list(
 flags.DEFINE_list(
     "arms",
     ["float32", "float64", "shared", "tile", "run"],
-    "Arms to run: float32, float64, shared, tile, run.",
+    "Arms to run: float32, float64, shared, tile, run, blocks.",
 )
 flags.DEFINE_list(
     "deltas", ["0", "1e-8", "1e-7", "1e-6", "1e-4", "1e-1"], "Relative splits."
@@ -207,6 +208,8 @@ def write_manifest(folder: Path, design: Any) -> None:
         before = records.read_json(path)["design"]
         # As the file has them: lists, not tuples.
         now = json.loads(json.dumps(shared))
+        # An arm that did not exist then changes no run of the table.
+        now["noise"] = {arm: now["noise"].get(arm) for arm in before["noise"]}
         if different := sorted(k for k in now if now[k] != before.get(k)):
             raise errors.UserError(
                 f"{path}: another {', '.join(different)}; expected what its runs were "

@@ -56,8 +56,11 @@ def percent(fraction: float | None, *, sign: bool = True) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """The two ends of an interval, two significant digits, "-" where there is none."""
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
+    """The two ends of an interval, two significant digits; "-": an end is missing.
+
+    An infinite end is missing too: there were too few seeds for an interval.
+    """
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return MISSING
     return f"[{significant(low, 2, sign=True)}, {significant(high, 2, sign=True)}]"
 

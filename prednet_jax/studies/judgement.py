@@ -9,7 +9,7 @@ before the last seed of part C is recorded.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from prednet_jax.studies.parts import CONTROL, Part
 
 MODEL = "prednet"
 PRIMARY = "last_frame_loss"
-#: The endpoints. Only the primary one has a verdict. `MOMENTS` are numbers of updates;
-#: a seed counts if both arms reached that point.
+#: The endpoints. Only the primary one has a verdict. `MOMENTS` are numbers of updates.
 ENDPOINTS = (PRIMARY, "window_loss", "over_copy", "held_out_loss")
 MOMENTS = ("plateau_left", "parity")
 RANDOM, FIXED = "reduction_order", "reduction_order_run"
@@ -51,7 +50,10 @@ def read(part: Part, folder: Path) -> list[dict[str, Any]]:
 
 
 def losses(found: Sequence[Mapping[str, Any]], endpoint: str) -> statistics.Losses:
-    """An endpoint by arm, seed and draw; None: the run diverged or never reached it.
+    """An endpoint by arm, seed and draw; None: the run diverged.
+
+    A run that ended without reaching one of `MOMENTS` counts as reaching it at the
+    update after its last, as in part A.
 
     Args:
         found: records of seeds.
@@ -61,8 +63,15 @@ def losses(found: Sequence[Mapping[str, Any]], endpoint: str) -> statistics.Loss
     for record in found:
         for run in record["runs"]:
             of_arm = by_arm.setdefault(run["arm"], {})
-            of_arm.setdefault(str(record["seed"]), []).append(run.get(endpoint))
+            value = run.get(endpoint)
+            if endpoint in MOMENTS and value is None and _ended(run):
+                value = record["updates"] + 1
+            of_arm.setdefault(str(record["seed"]), []).append(value)
     return {MODEL: by_arm}
+
+
+def _ended(run: Mapping[str, Any]) -> bool:
+    return run["diverged_at"] is None and not run.get("control_diverged")
 
 
 def manipulation(
@@ -127,43 +136,12 @@ def contrasts(
     )
 
 
-class AgainstControl(NamedTuple):
-    """An arm of a part compared with its control.
-
-    Attributes:
-        result: arm minus control, not corrected for the number of arms.
-        manipulation: how far the two separated.
-        diverged: number of runs of the arm whose loss was not finite.
-    """
-
-    result: statistics.PairedResult
-    manipulation: statistics.Manipulation | None
-    diverged: int
-
-
-def against_control(found: Sequence[Mapping[str, Any]]) -> list[AgainstControl]:
-    """Every arm of a part against its control, where at least one seed has both."""
-    controls = {run["arm"]: run["control"] for run in found[0]["runs"]}
-    made = []
-    for arm, control in controls.items():
-        results = contrasts(found, PRIMARY, [(arm, control)]) if arm != control else []
-        made += [
-            AgainstControl(
-                dataclasses.replace(result, p_holm=None, p_holm_family=None),
-                manipulation(found, arm, control),
-                sum(
-                    run["arm"] == arm and run["diverged_at"] is not None
-                    for record in found
-                    for run in record["runs"]
-                ),
-            )
-            for result in results
-        ]
-    return made
-
-
 def ladder(found: Sequence[Mapping[str, Any]]) -> tuple:
-    """(factor, contrast) of each isotropic Gaussian rung of part B under Adam."""
+    """(factor, contrast) of each isotropic Gaussian rung of part B under Adam.
+
+    Empty if the largest diverged in every seed: that one is the control of the rule,
+    and no smaller one stands in for it.
+    """
     if not found:
         return ()
     rungs = {
@@ -171,9 +149,10 @@ def ladder(found: Sequence[Mapping[str, Any]]) -> tuple:
         for run in found[0]["runs"]
         if run["dose"] and run["dose"][1] == "isotropic" and run["control"] == CONTROL
     }
-    # A rung that diverged in every seed has no contrast.
     made = contrasts(found, PRIMARY, [(arm, CONTROL) for arm in rungs])
-    return tuple((rungs[str(one.treatment)], one) for one in made)
+    steps = tuple((rungs[str(one.treatment)], one) for one in made)
+    largest = max(rungs.values(), default=None)
+    return steps if any(factor == largest for factor, _ in steps) else ()
 
 
 def evidence(
@@ -200,21 +179,22 @@ def evidence(
             draws=statistics.contrasts_of_draws(
                 measured, MODEL, pair, by_pair[pair].margin
             ),
+            fresh=pair[0] == RANDOM,
         )
         for pair in QUESTIONS
     )
-    asked = {arm for pair in QUESTIONS for arm in pair}
     diverged = [
         record["seed"]
         for record in found
         for run in record["runs"]
-        if run["arm"] in asked and run["diverged_at"] is not None
+        if run["diverged_at"] is not None
     ]
     return statistics.Evidence(
         model=MODEL,
         questions=questions,
         nulls=tuple(one for pair, one in by_pair.items() if pair == (NULL, CONTROL)),
         gaussian_ladder=ladder(doses),
+        ladder_unit="the order noise",
         stale=by_pair.get((STALE, CONTROL)),
         diverged=len(set(diverged)),
         **controls,
@@ -273,6 +253,7 @@ def _record(
             "seeds": [record["seed"] for record in found],
             "metric": {MODEL: endpoint},
             "git_commits": sorted({record["git_commit"] for record in found}),
+            "processors": sorted({record["device"]["processor"] for record in found}),
             "versions": found[0]["versions"],
         },
     }

@@ -104,9 +104,19 @@ _RUN = [
     Treatment(arm="reduction_order_run", noise="reduction_order:schedule=run", draw=i)
     for i in (0, 1)
 ]
+# Orders that differ between any two channels. Those of `_ORDER` differ between blocks
+# of 32, more channels than most layers of the small network have.
+_FINE = [
+    Treatment(arm="reduction_order_tile_1", noise="reduction_order:tile=1", draw=i)
+    for i in (0, 1)
+]
 # Another fixed order of the same sums: the A/A null.
 _NULL = Treatment(arm="convolution_im2col", convolution="im2col")
 _STALE = Treatment(arm="stale_targets", targets="stale")
+# The largest Gaussian rung of part B, at the length of part C.
+_GAUSSIAN = Treatment(
+    arm="isotropic_1e+08", noise="reduction_order", dose=(1e8, "isotropic")
+)
 # Factors of the amplified noise under Adam; under momentum there are fewer.
 DOSES = (1.0, 1e2, 1e4, 1e6, 1e7, 1e8)
 _MOMENTUM_DOSES = (1e4, 1e6, 1e8)
@@ -164,6 +174,14 @@ PARTS = {
             updates=3000,
             seeds=range(8340, 8348),
             treatments=(_PLAIN, *_ORDER, *_RUN, _STALE),
+        ),
+        Part(
+            name="C-noise",
+            network=_SMALL,
+            window=10,
+            updates=3000,
+            seeds=range(8348, 8356),
+            treatments=(_PLAIN, *_FINE, *_ORDER, _GAUSSIAN),
         ),
         Part(
             name="D",

@@ -12,7 +12,12 @@ import numpy as np
 from prednet_jax.report.dots import Panel, Row, draw
 from prednet_jax.statistics import MARGIN_FRACTION
 from prednet_jax.statistics.losses import match
-from prednet_jax.studies import judgement, study_tables, symmetric_findings
+from prednet_jax.studies import (
+    described_parts,
+    judgement,
+    study_tables,
+    symmetric_findings,
+)
 from prednet_jax.studies.parts import PARTS
 from prednet_jax.studies.symmetric_findings import Effect
 
@@ -36,7 +41,7 @@ def figures(
         for program in ("symmetric", "ordinary"):
             made[f"saddle_{program}.svg"] = saddle(found, program, rows[0].updates)
     if verdicts:
-        made["contrasts.svg"] = contrasts(verdicts["verdict.json"])
+        made["contrasts.svg"] = contrasts(verdicts[f"verdict_{judgement.PRIMARY}.json"])
     for name, part in PARTS.items():
         found_seeds = judgement.read(part, folder / name)
         if name != "C" and len(found_seeds) == len(part.seeds):
@@ -93,11 +98,12 @@ def against_control(name: str, found: Sequence[Mapping[str, Any]]) -> bytes:
     rows = [
         _difference(
             arms,
-            (str(one.result.treatment), str(one.result.control)),
+            (one.treatment, one.control),
             BLUE,
             (one.result.ci_low, one.result.ci_high),
         )
-        for one in judgement.against_control(found)
+        for one in described_parts.against_control(found)
+        if one.result is not None
     ]
     return _differences(f"Part {name}: difference of every seed from its control", rows)
 

@@ -7,13 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from prednet_jax import records
 from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import MISSING, interval, probability, significant
-from prednet_jax.statistics import Check
-from prednet_jax.studies import judgement, symmetric_findings
+from prednet_jax.report.numbers import MISSING, probability, significant
+from prednet_jax.statistics import Check, Rule
+from prednet_jax.studies import (
+    described_tables,
+    judgement,
+    symmetric_findings,
+    symmetric_tables,
+)
+from prednet_jax.studies.described_tables import CONTRAST, contrast_cells
 from prednet_jax.studies.parts import PARTS
-from prednet_jax.studies.symmetric_findings import Effect, summary
 
 SADDLE = "A"
 # Two programs x (three arms at six deltas, two more at delta 0) x five seeds.
@@ -32,25 +39,40 @@ def blocks(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str,
     done = {name: (len(parts[name]), len(part.seeds)) for name, part in PARTS.items()}
     made = {"study-progress": progress({SADDLE: (len(rows), SADDLE_RUNS)} | done)}
     made |= _saddle_blocks(folder, rows)
-    for name in ("B", "C-digits", "D", "E"):
+    made["study-saddle-blocks"] = _saddle_with_part_c_noise(folder)
+    for name, found in parts.items():
         count, planned = done[name]
+        if name == "C":
+            continue
         made[f"study-{name}"] = (
-            against_control(parts[name])
+            described_tables.against_control(found)
             if count == planned
             else waiting(name, count, planned)
         )
+    doses = parts["B"] if done["B"][0] == done["B"][1] else []
+    made["study-dose"] = (
+        described_tables.doses(doses) if doses else waiting("B", *done["B"])
+    )
     if not verdicts:
-        names = ("study-verdict", "study-contrasts", "study-endpoints")
-        return made | dict.fromkeys(names, waiting("C", *done["C"]))
-    first = verdicts["verdict.json"]
-    others = [record for record in verdicts.values() if record is not first]
+        names = ("verdict", "contrasts", "endpoints", "separation")
+        missing = waiting("C", *done["C"])
+        return made | {f"study-{name}": missing for name in names}
+    described = {
+        endpoint: verdicts[f"verdict_{endpoint}.json"]
+        for endpoint in (*judgement.ENDPOINTS, *judgement.MOMENTS)
+    }
+    judged = verdicts.get("verdict.json")
     return made | {
-        "study-verdict": verdict(first),
-        "study-contrasts": contrasts(first),
+        "study-verdict": "No verdict yet. A control of the rule is a rung of part B. "
+        + waiting("B", *done["B"])
+        if judged is None
+        else verdict(judged),
+        "study-contrasts": contrasts(described.pop(judgement.PRIMARY)),
         "study-endpoints": "\n\n".join(
-            f"`{record['design']['metric'][judgement.MODEL]}`\n\n{contrasts(record)}"
-            for record in others
+            f"`{endpoint}`\n\n{other_contrasts(record)}"
+            for endpoint, record in described.items()
         ),
+        "study-separation": separation(parts["C"]),
     }
 
 
@@ -62,13 +84,29 @@ def _saddle_blocks(folder: Path, rows: list[symmetric_findings.Row]) -> dict[str
     path = folder / SADDLE / "theory.json"
     measured = "Not measured yet."
     if path.exists():
-        measured = theory(records.read_json(path), found)
-    made = (saddle(found), checks(symmetric_findings.checks(rows)), measured)
+        measured = symmetric_tables.theory(records.read_json(path), found)
+    made = (
+        symmetric_tables.saddle(found),
+        symmetric_tables.checks(symmetric_findings.checks(rows)),
+        measured,
+    )
     return dict(zip(names, made, strict=True))
+
+
+def _saddle_with_part_c_noise(folder: Path) -> str:
+    path = folder / f"{SADDLE}-blocks" / "runs.csv"
+    if not path.exists():
+        return "Not measured yet."
+    rows = symmetric_findings.read(path)
+    return symmetric_tables.saddle(symmetric_findings.effects(rows))
 
 
 def verdict_files(folder: Path, small: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The study's verdict files by name; none before part C is complete.
+
+    Each endpoint has a file verdict_<endpoint>.json with its contrasts. verdict.json
+    has the verdict; it waits for part B, whose largest Gaussian rung is a control of
+    the rule.
 
     Args:
         folder: the directory results/study.
@@ -79,9 +117,13 @@ def verdict_files(folder: Path, small: Mapping[str, Any]) -> dict[str, dict[str,
     found = judgement.read(part, folder / part.name)
     if len(found) < len(part.seeds):
         return {}
+    made = {
+        f"verdict_{endpoint}.json": judgement.describe(found, endpoint)
+        for endpoint in (*judgement.ENDPOINTS, *judgement.MOMENTS)
+    }
     doses = judgement.read(PARTS["B"], folder / "B")
     if len(doses) < len(PARTS["B"].seeds):
-        doses = []
+        return made
     rows = symmetric_findings.read(folder / SADDLE / "runs.csv")
     helps = None
     if len(rows) == SADDLE_RUNS:
@@ -91,11 +133,7 @@ def verdict_files(folder: Path, small: Mapping[str, Any]) -> dict[str, dict[str,
         "units_separated": small["controls"]["units_separated"],
         "noise_can_help": helps,
     }
-    made = {"verdict.json": judgement.judge(found, doses, controls)}
-    for endpoint in (*judgement.ENDPOINTS, *judgement.MOMENTS):
-        if endpoint != judgement.PRIMARY:
-            made[f"verdict_{endpoint}.json"] = judgement.describe(found, endpoint)
-    return made
+    return {"verdict.json": judgement.judge(found, doses, controls)} | made
 
 
 def noise_can_help(found: Mapping[str, Check]) -> Check:
@@ -121,104 +159,14 @@ def verdict(record: Mapping[str, Any]) -> str:
     return f"**{details['verdict']}**. {details['sentence']}"
 
 
-def saddle(found: Sequence[Effect]) -> str:
-    """Part A: every arm at every delta of both programs.
-
-    Args:
-        found: the result of `symmetric_findings.effects`.
-    """
-    head = (
-        "program",
-        "delta",
-        "arm",
-        "separated at update",
-        "loss of the last fifth",
-        "over float32",
-        "separates",
-        "loss",
-    )
-    rows = [
-        (
-            effect.program,
-            f"{effect.delta:g}",
-            effect.arm,
-            summary(effect.separated_at, "{:.0f}".format),
-            summary(effect.losses),
-            summary(effect.over_control, "{:.2f}".format),
-            effect.separation,
-            effect.loss,
-        )
-        for effect in found
-    ]
-    return markdown(head, rows)
-
-
-def checks(found: Mapping[str, Check]) -> str:
-    """Part A: its checks.
-
-    Args:
-        found: the result of `symmetric_findings.checks`.
-    """
-    rows = [
-        (name, "passed" if check.passed else "**failed**", check.figure)
-        for name, check in found.items()
-    ]
-    return markdown(("check", "outcome", "measured"), rows)
-
-
-def theory(record: Mapping[str, Any], found: Sequence[Effect]) -> str:
-    """Part A: the largest split at which noise matters, by theory and as measured.
-
-    Args:
-        record: theory.json.
-        found: the result of `symmetric_findings.effects`.
-    """
-    rows = [
-        (
-            str(one["seed"]),
-            f"{one['rate']:.4f}",
-            f"{one['c_sigma']:.1e}",
-            f"{one['useful']:.1e}",
-            f"{one['initial']:.2f}",
-            f"{one['orders']:.1f}",
-        )
-        for one in record["seeds"]
-    ]
-    text = markdown(
-        (
-            "seed",
-            "growth per update",
-            "c_sigma",
-            "noise matters below",
-            "asymmetry of random weights",
-            "orders of magnitude between",
-        ),
-        rows,
-    )
-    largest = {
-        program: symmetric_findings.largest_delta(found, program)
-        for program in ("symmetric", "ordinary")
-    }
-    said = "; ".join(
-        f"{program} program: {'none' if delta is None else f'{delta:g}'}"
-        for program, delta in largest.items()
-    )
-    return f"{text}\n\nLargest delta at which tile order lowered the loss: {said}."
-
-
 def contrasts(record: Mapping[str, Any]) -> str:
-    """Contrasts of one endpoint.
+    """Contrasts of the primary endpoint, with the tests that the rule uses.
 
     Args:
         record: verdict.json or verdict_<endpoint>.json.
     """
     head = (
-        "contrast",
-        "n",
-        "mean, control",
-        "difference [95 %]",
-        "of the control",
-        "largest",
+        *CONTRAST,
         "gain / lose more than the margin",
         "p (Holm)",
         "p (equivalence)",
@@ -226,13 +174,7 @@ def contrasts(record: Mapping[str, Any]) -> str:
     )
     rows = [
         (
-            f"{one['treatment']} - {one['control']}",
-            str(one["n"]),
-            significant(one["control_mean"], 4),
-            f"{significant(one['mean_difference'], sign=True)} "
-            f"{interval(one['ci_low'], one['ci_high'])}",
-            f"{100 * one['mean_difference'] / one['control_mean']:+.2f} %",
-            significant(one["max_abs_difference"]),
+            *contrast_cells(one),
             f"{one['seeds_gaining']} / {one['seeds_losing']}",
             probability(one["p_holm"]),
             probability(one["tost_p"]),
@@ -243,39 +185,44 @@ def contrasts(record: Mapping[str, Any]) -> str:
     return markdown(head, rows)
 
 
-def against_control(found: Sequence[Mapping[str, Any]]) -> str:
-    """Every arm of a part against its control, without a verdict.
+def other_contrasts(record: Mapping[str, Any]) -> str:
+    """Contrasts of another endpoint: intervals alone, since it decides nothing."""
+    return markdown(CONTRAST, [contrast_cells(one) for one in record["contrasts"]])
+
+
+def separation(found: Sequence[Mapping[str, Any]]) -> str:
+    """How far each arm is from its control along the training; medians over seeds.
 
     Args:
         found: records of the part's seeds.
     """
-    head = (
-        "arm",
-        "n",
-        "diverged",
-        "loss over the control's",
-        "difference [95 %]",
-        "p",
-        "distance / travelled",
-    )
+    by_arm: dict[str, list[Mapping[str, float]]] = {}
+    for record in found:
+        for run in record["runs"]:
+            if run["arm"] != run["control"]:
+                by_arm.setdefault(run["arm"], []).append(run["distance_over_travelled"])
+    updates = list(max(found[0]["runs"], key=_snapshots)["distance_over_travelled"])
+    last, least = updates[-1], Rule().least_distance
     rows = []
-    for one in judgement.against_control(found):
-        r, distance = one.result, one.manipulation
+    for arm, runs in by_arm.items():
+        ends = [run[last] for run in runs if last in run]
         rows.append(
             (
-                f"{r.treatment} - {r.control}",
-                str(r.n),
-                str(one.diverged),
-                f"{r.treatment_mean / r.control_mean:.3f}",
-                f"{significant(r.mean_difference, sign=True)} "
-                f"{interval(r.ci_low, r.ci_high)}",
-                probability(r.p_value),
-                MISSING
-                if distance is None
-                else f"{distance.distance_over_travelled:.2g}",
+                arm,
+                *(_median([run[u] for run in runs if u in run]) for u in updates),
+                f"{sum(end >= least for end in ends)} of {len(runs)}",
             )
         )
+    head = ("arm", *updates, f"runs at {least:g} or more at the end")
     return markdown(head, rows)
+
+
+def _snapshots(run: Mapping[str, Any]) -> int:
+    return len(run["distance_over_travelled"])
+
+
+def _median(values: Sequence[float]) -> str:
+    return significant(float(np.median(values)), 2) if values else MISSING
 
 
 def progress(parts: Mapping[str, tuple[int, int]]) -> str:

@@ -28,9 +28,11 @@ ARMS = {
     "shared": "reduction_order:granularity=shared",
     "tile": "reduction_order:tile={tile}",
     "run": "reduction_order:tile={tile},schedule=run",
+    # The noise of part C: an order for each block of 32 x 32 outputs.
+    "blocks": "reduction_order",
 }
 # Arms that are run at delta 0 only.
-AT_ZERO = ("float64", "run")
+AT_ZERO = ("float64", "run", "blocks")
 # Twins have separated when the asymmetry first exceeds this; fixed before the study.
 SEPARATED = 1e-2
 # Number of equal parts of a run whose mean losses are recorded.

@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
-from prednet_jax.studies import judgement, study_figures
+from prednet_jax.studies import described_parts, study_figures
 from prednet_jax.studies.symmetric_findings import Effect
 from tests.studies.test_study_judgement import FEW, study, verdict
 
@@ -24,7 +24,7 @@ def test_a_dot_per_seed_of_every_contrast():
 def test_parts_without_a_verdict_show_every_seed_too():
     found = study()
     svg = study_figures.against_control("D", found)
-    expected = sum(one.result.n for one in judgement.against_control(found))
+    expected = sum(one.result.n for one in described_parts.against_control(found))
     assert count(svg, "circle") + count(svg, "polygon") == expected
 
 

@@ -5,6 +5,8 @@ import pytest
 
 from prednet_jax import errors, records, statistics
 from prednet_jax.studies import (
+    described_parts,
+    described_tables,
     judgement,
     parts,
     seed_agreement,
@@ -64,6 +66,7 @@ def record(seed, effects, spread, apart):
             }
         )
     about = {"git_commit": "abc", "versions": {"jax": "0"}, "programs": {}}
+    about |= {"updates": 3000, "device": {"processor": "any"}}
     return about | {"seed": seed, "runs": runs}
 
 
@@ -137,12 +140,130 @@ def test_a_diverged_run_takes_its_seed_out():
     assert sizes == {"reduction_order": 9, "reduction_order_run": 10}
 
 
-def test_endpoints_that_an_arm_never_reaches_are_left_out():
-    found = judgement.describe(study(), "parity")
-    treatments = {row["treatment"] for row in found["contrasts"]}
-    assert "stale_targets" not in treatments
-    assert "reduction_order" in treatments
-    assert "| reduction_order - float32 | 10 |" in study_tables.contrasts(found)
+def test_a_moment_that_is_never_reached_counts_as_after_the_last_update():
+    made = judgement.describe(study(), "parity")
+    rows = {row["treatment"]: row for row in made["contrasts"]}
+    assert rows["stale_targets"]["treatment_mean"] == 3001
+    assert rows["stale_targets"]["n"] == 10
+    assert "| reduction_order - float32 | 10 |" in study_tables.other_contrasts(made)
+
+
+def test_help_by_a_fixed_order_alone_is_not_called_noise():
+    judged = verdict(study({"reduction_order_run": -0.06}))
+    assert judged["verdict"] == {"prednet": "supported"}
+    details = judged["details"]["prednet"]
+    assert details["supported_by"] == ("reduction_order_run - float32",)
+    assert details["sentence"].startswith(
+        "Supported for another fixed order of sums, not for noise that changes"
+    )
+    both = verdict(study({"reduction_order": -0.06, "reduction_order_run": -0.06}))
+    assert both["details"]["prednet"]["sentence"].startswith("Supported: noise makes")
+
+
+def diverge(run):
+    for name in (*judgement.ENDPOINTS, *judgement.MOMENTS):
+        run.pop(name, None)
+    run["diverged_at"] = 17
+
+
+def test_any_diverged_run_keeps_a_firm_answer_away():
+    found = study(seeds=ENOUGH)
+    diverge(next(r for r in found[3]["runs"] if r["arm"] == "stale_targets"))
+    judged = verdict(found)
+    assert judged["verdict"] == {"prednet": "inconclusive"}
+    assert "1 seeds diverged" in judged["details"]["prednet"]["sentence"]
+
+
+def test_an_arm_that_diverges_in_every_seed_keeps_its_row():
+    found = study()
+    for one in found:
+        diverge(next(r for r in one["runs"] if r["arm"] == "stale_targets"))
+    table = described_tables.against_control(found)
+    (row,) = [line for line in table.splitlines() if "stale_targets" in line]
+    assert row.startswith("| stale_targets - float32 | 0 | 10 | - |")
+    assert "| reduction_order - reduction_order_run | 10 |" in table
+
+
+def test_a_diverged_largest_rung_is_not_replaced_by_a_smaller_one():
+    doses = dose_study({"isotropic": {1e4: 0.0, 1e8: None}})
+    assert judgement.ladder(doses) == ()
+    judged = judgement.judge(study(), doses, CONTROLS)
+    lacking = " ".join(judged["details"]["prednet"]["unmet_for_refuted"])
+    assert "not run: largest Gaussian rung" in lacking
+
+
+def dose_study(effects):
+    """Part B: by kind and factor the effect on the loss; None: diverged."""
+    rng = np.random.default_rng(0)
+    found = []
+    for seed in range(10):
+        base = 1.0 + seed / 100
+        run = {"control": "float32", "draw": 0, "diverged_at": None}
+        runs = [run | {"arm": "float32", "dose": None, "last_frame_loss": base}]
+        for kind, by_factor in effects.items():
+            for factor, effect in by_factor.items():
+                one = run | {"arm": f"{kind}_{factor:g}", "dose": [factor, kind]}
+                loss = base + (effect or 0) + 1e-3 * rng.standard_normal()
+                runs.append(one | {"last_frame_loss": loss})
+                if effect is None:
+                    diverge(runs[-1])
+        found.append({"seed": seed, "updates": 500, "runs": runs})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("effects", "factor", "direction"),
+    [
+        ({1.0: 0.0, 1e4: 0.0, 1e8: 0.0}, None, 0),
+        ({1.0: 0.0, 1e4: 0.1, 1e8: 0.2}, 1e4, 1),
+        ({1.0: -0.1, 1e4: 0.1, 1e8: 0.2}, 1e4, 1),
+        ({1.0: -0.1, 1e4: -0.1, 1e8: -0.2}, 1.0, -1),
+        ({1.0: 0.1, 1e4: 0.0, 1e8: None}, 1e8, 1),
+    ],
+)
+def test_the_first_rung_is_where_all_larger_ones_change_the_loss(
+    effects, factor, direction
+):
+    found = dose_study({"order": effects})
+    one = described_parts.first_rung(found, "float32", "order", "last_frame_loss")
+    assert (one.factor, one.direction) == (factor, direction)
+
+
+def test_kinds_are_compared_at_equal_factors():
+    effects = {1e4: 0.0, 1e8: 0.1}
+    found = dose_study({"order": {1e4: 0.0, 1e8: 0.5}, "isotropic": effects})
+    small, large = described_parts.against_isotropic(found, "float32")
+    assert (small.treatment, small.control) == ("order_10000", "isotropic_10000")
+    assert small.p_holm > 0.05
+    assert large.mean_difference == pytest.approx(0.4, abs=1e-2)
+    assert large.p_holm < 0.05
+
+
+def test_separation_has_a_median_for_each_update():
+    found = study()
+    found[0]["runs"][1]["distance_over_travelled"] = {"1": 0.0, "3000": 0.01}
+    lines = study_tables.separation(found).splitlines()
+    assert lines[0].startswith("| arm | 1 | 3000 | runs at 0.1 or more at the end |")
+    (row,) = [line for line in lines if line.startswith("| reduction_order |")]
+    assert row == "| reduction_order | 0 | 0.30 | 19 of 20 |"
+
+
+def test_the_verdict_waits_for_part_b(monkeypatch, tmp_path):
+    parts_of = {"C": study(seeds=PART.seeds), "B": []}
+    monkeypatch.setattr(
+        study_tables.judgement, "read", lambda part, _: parts_of.get(part.name, [])
+    )
+    monkeypatch.setattr(study_tables.symmetric_findings, "read", lambda _: [])
+    monkeypatch.setattr(judgement, "all_contrasts", lambda *_: [])
+    small = {"controls": {"theory_matched": True, "units_separated": True}}
+    files = study_tables.verdict_files(tmp_path, small)
+    assert "verdict.json" not in files
+    assert set(files) == {
+        f"verdict_{name}.json" for name in (*judgement.ENDPOINTS, *judgement.MOMENTS)
+    }
+    made = study_tables.blocks(tmp_path, files)
+    assert made["study-verdict"].startswith("No verdict yet.")
+    assert "Part B: 0 of 10" in made["study-verdict"]
 
 
 def test_records_are_read_whole_or_not_at_all(tmp_path):
@@ -191,6 +312,10 @@ def test_seeds_made_again_agree_or_differ():
         -1
     ]
     assert not judged(final_params_sha256="new", last_frame_loss=None).holds
+    # A null that diverged does not make everything agree.
+    run = next(r for r in published[4]["runs"] if r["arm"] == "convolution_im2col")
+    diverge(run)
+    assert np.isfinite(judged().error)
     with pytest.raises(errors.UserError, match="expected part C"):
         seed_agreement.agreement(DOSES, DOSES)
     with pytest.raises(errors.UserError, match="seed"):

@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from prednet_jax import errors, records
-from prednet_jax.studies import study_tables, symmetric_runs
+from prednet_jax.studies import study_tables, symmetric_runs, symmetric_tables
 from prednet_jax.studies import symmetric_findings as findings
 from prednet_jax.studies.symmetric_agreement import agreement
 from prednet_jax.studies.symmetric_findings import Row
@@ -126,9 +126,17 @@ def test_runs_made_again_agree_or_differ():
         judged(seed=77)
 
 
+def test_another_order_that_separates_twins_sets_the_error_too():
+    rows = table()
+    rows += runs("symmetric", "run", 0.0, 702, 1.05)
+    again = next(row for row in rows if row[:3] == ("symmetric", "tile", 0.0))
+    (found,) = agreement([again], rows)
+    assert found.error == pytest.approx(1.05)
+
+
 def test_the_table_of_the_paper():
     found = findings.effects(table())
-    text = study_tables.saddle(found)
+    text = symmetric_tables.saddle(found)
     assert (
         "| symmetric | 0 | tile | 702 (700 to 704) | 1 | 0.33 | earlier | lower |"
         in text
@@ -139,7 +147,7 @@ def test_the_table_of_the_paper():
             | {"initial": 1.4, "orders": 7.1}
         ]
     }
-    text = study_tables.theory(record, found)
+    text = symmetric_tables.theory(record, found)
     assert "| 1 | 0.0100 | 1.0e-08 | 1.0e-07 | 1.40 | 7.1 |" in text
     assert "symmetric program: 0; ordinary program: none" in text
     control = study_tables.noise_can_help(findings.checks(table()))

@@ -52,10 +52,10 @@ def test_runs_of_a_study():
         [0.0, 1e-6, 1e-3],
         [1, 2],
     )
-    # Three arms at every delta and two at zero.
-    assert len(found) == len(set(found)) == 2 * 2 * (3 * 3 + 2)
-    assert {run.seed for run in found[:22]} == {1}  # a whole seed first
-    assert {run.delta for run in found if run.arm in ("float64", "run")} == {0.0}
+    # Three arms at every delta and three at zero.
+    assert len(found) == len(set(found)) == 2 * 2 * (3 * 3 + 3)
+    assert {run.seed for run in found[:24]} == {1}  # a whole seed first
+    assert {r.delta for r in found if r.arm in symmetric_runs.AT_ZERO} == {0.0}
 
 
 @pytest.mark.parametrize(

@@ -244,3 +244,15 @@ def test_streams_differ_between_weights_and_split():
         jax.random.key_data(keys.stream(1, "init")),
         jax.random.key_data(keys.stream(1, "probe")),
     )
+
+
+@pytest.mark.parametrize("spec", [None, noise.ReductionOrder(tile=1)])
+def test_nothing_leaves_weights_that_are_all_zero(spec):
+    trainer = Trainer(SMALL, optimizers.chainer_adam(), noise=spec)
+    zeros = jax.tree.map(jnp.zeros_like, drawn(SMALL))
+    state = trainer.init(zeros)
+    video = np.asarray(frames(steps=5))
+    for number in range(3):
+        key = None if spec is None else jax.random.key(number)
+        state, _ = trainer.step(state, video, number == 0, key)
+    assert_same_bits(state.params, zeros)

@@ -1,0 +1,113 @@
+"""Tables of the parts that have no verdict: B, C-digits, D and E."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prednet_jax.report.documents import markdown
+from prednet_jax.report.numbers import MISSING, interval, probability, significant
+from prednet_jax.studies import described_parts
+from prednet_jax.studies.dose import KINDS
+from prednet_jax.studies.judgement import PRIMARY
+
+#: Columns that describe a contrast, without a test.
+CONTRAST = (
+    "contrast",
+    "n",
+    "mean, control",
+    "difference [95 %]",
+    "of the control",
+    "largest",
+)
+
+
+def contrast_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    """A contrast, as `PairedResult.as_dict` has it, in the columns `CONTRAST`."""
+    return (
+        f"{one['treatment']} - {one['control']}",
+        str(one["n"]),
+        significant(one["control_mean"], 4),
+        f"{significant(one['mean_difference'], sign=True)} "
+        f"{interval(one['ci_low'], one['ci_high'])}",
+        f"{100 * one['mean_difference'] / one['control_mean']:+.2f} %",
+        significant(one["max_abs_difference"]),
+    )
+
+
+def against_control(found: Sequence[Mapping[str, Any]]) -> str:
+    """Every arm of a part against its control, without a verdict.
+
+    Args:
+        found: records of the part's seeds.
+    """
+    head = (
+        "arm",
+        "n",
+        "diverged",
+        "loss over the control's",
+        "difference [95 %]",
+        "p, uncorrected",
+        "arm's loss over copying",
+        "distance / travelled",
+    )
+    rows = []
+    for one in described_parts.against_control(found):
+        r, distance = one.result, one.manipulation
+        compared = ("0", str(one.diverged), *[MISSING] * 3)
+        if r is not None:
+            compared = (
+                str(r.n),
+                str(one.diverged),
+                f"{r.treatment_mean / r.control_mean:.3f}",
+                f"{significant(r.mean_difference, sign=True)} "
+                f"{interval(r.ci_low, r.ci_high)}",
+                probability(r.p_value),
+            )
+        rows.append(
+            (
+                f"{one.treatment} - {one.control}",
+                *compared,
+                significant(one.over_copy),
+                MISSING
+                if distance is None
+                else f"{distance.distance_over_travelled:.2g}",
+            )
+        )
+    return markdown(head, rows)
+
+
+def doses(found: Sequence[Mapping[str, Any]]) -> str:
+    """Part B: from which factor on noise matters, and whether its structure does.
+
+    Args:
+        found: records of part B.
+    """
+    controls = dict.fromkeys(run["control"] for run in found[0]["runs"])
+    words = {-1: "lower or earlier", 0: MISSING, 1: "higher or later"}
+    firsts = [
+        described_parts.first_rung(found, control, kind, endpoint)
+        for control in controls
+        for kind in KINDS
+        for endpoint in (PRIMARY, "plateau_left")
+    ]
+    margins = [
+        (
+            one.control,
+            one.kind,
+            one.endpoint,
+            "none" if one.factor is None else f"{one.factor:g}",
+            words[one.direction],
+        )
+        for one in firsts
+    ]
+    structure = [
+        (*contrast_cells(one.as_dict()), probability(one.p_holm))
+        for control in controls
+        for one in described_parts.against_isotropic(found, control)
+    ]
+    return (
+        markdown(
+            ("control", "kind", "endpoint", "changes from factor", "direction"), margins
+        )
+        + "\n\nAt equal norm, against isotropic noise:\n\n"
+        + markdown((*CONTRAST, "p (Holm)"), structure)
+    )
