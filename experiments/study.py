@@ -31,7 +31,7 @@ from prednet_jax.studies import (
 )
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("part", None, "B, C, C-digits, D or E.", required=True)
+flags.DEFINE_string("part", None, "B, C, C-noise, C-digits, D or E.", required=True)
 flags.DEFINE_string("workdir", "results/study", "Where to write.")
 flags.DEFINE_string("shard", "0/1", "I/N: every Nth seed, from the Ith.")
 flags.DEFINE_list("seeds", None, "Some seeds of the part only.")

@@ -208,7 +208,9 @@ def write_manifest(folder: Path, design: Any) -> None:
         before = records.read_json(path)["design"]
         # As the file has them: lists, not tuples.
         now = json.loads(json.dumps(shared))
-        # An arm that did not exist then changes no run of the table.
+        # Arms that were added to this script later are no arms of the table.
+        for arm in FLAGS.arms:
+            errors.one_of(f"{path}: arm", arm, tuple(before["noise"]))
         now["noise"] = {arm: now["noise"].get(arm) for arm in before["noise"]}
         if different := sorted(k for k in now if now[k] != before.get(k)):
             raise errors.UserError(

@@ -68,7 +68,12 @@ def verdict_rates(records: Sequence[Mapping[str, Any]]) -> str:
             f"{100 * float(record[name]):.1f}"
             for name in ("supported", "refuted", "inconclusive")
         )
-    head = ["truth", "differences", "right answer", *(f"{n} seeds" for n in seeds)]
+    head = [
+        "truth",
+        "scatter of the losses",
+        "right answer",
+        *(f"{n} seeds" for n in seeds),
+    ]
     lines = [[*key, *(row.get(n, "") for n in seeds)] for key, row in rows.items()]
     return markdown(head, lines, numbers=len(seeds))
 

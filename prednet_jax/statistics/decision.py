@@ -29,7 +29,7 @@ class Verdict:
         unmet_for_supported: the conditions of `supported` that are not met, in words.
         unmet_for_refuted: the conditions of `refuted` that are not met.
         supported_by: names of the contrasts that meet all conditions of `supported`.
-        fresh_noise_helps: whether one of them is of noise that changes from call to
+        fresh_noise_helps: whether one of them is about noise that changes from call to
             call.
         questions: the contrasts in question after Holm's correction, each with its
             manipulation check.
@@ -174,8 +174,8 @@ def sentence(verdict: Verdict) -> str:
         what = "Supported: noise"
         if not verdict.fresh_noise_helps:
             what = (
-                "Supported for another fixed order of sums, not for noise that changes "
-                "from call to call: this order"
+                "Supported for another order of sums, not for noise that changes from "
+                "call to call: this order"
             )
         helping = ", ".join(verdict.supported_by)
         parts = [f"{what} makes {model} train better, shown by {helping}. {figures}."]

@@ -104,8 +104,8 @@ class Question:
         draws: the same contrast, separately for each independent draw of the noise
             (`contrasts_of_draws`).
         gpu: whether the noise is that of a GPU; False: it is emulated.
-        fresh: whether the treatment's noise changes from call to call. False: it is
-            another order of sums, fixed for the whole training, as another machine has.
+        fresh: whether the contrast is about noise that changes from call to call.
+            False: a fixed order of sums, as another machine has, could give it too.
     """
 
     result: PairedResult
@@ -142,7 +142,7 @@ class Evidence:
         noise_can_help: from an exactly symmetric start of the network, noise separates
             what otherwise stays together. It shows that this pipeline can see noise
             help.
-        diverged: number of seeds left out of a question because a loss was not finite.
+        diverged: number of seeds with a run whose loss was not finite.
         rule: the bounds.
     """
 

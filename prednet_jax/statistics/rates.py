@@ -86,9 +86,14 @@ def simulate(
 def _studies(
     rng: np.random.Generator, truth: Truth, studies: int, n: int
 ) -> Iterator[Evidence]:
-    # Every run scatters alike. The difference between the mean of two draws and one run
-    # without noise then has the standard deviation `truth.spread`.
-    runs = truth.spread / math.sqrt(1.5) * draw(rng, truth.shape, (6, studies, n))
+    # The difference between the mean of two draws and the run without noise has the
+    # standard deviation `truth.spread`.
+    runs = truth.spread * draw(rng, truth.shape, (6, studies, n))
+    if truth.shape.startswith("skewed"):
+        runs[0] = 0
+        runs[2:] *= math.sqrt(2)
+    else:
+        runs /= math.sqrt(1.5)
     runs = runs * (rng.random((studies, n)) >= truth.quiet_share)
     affected = rng.random((studies, n)) < truth.affected_share
     clean, null, *noisy = runs
@@ -96,17 +101,22 @@ def _studies(
     random_order = random_order + truth.effect + truth.affected_by * affected
     if truth.one_draw_only:
         random_order += truth.effect * np.asarray([1, -1])[:, None, None]
-    fixed_order = fixed_order + truth.null_effect
+    fixed_order = fixed_order + truth.fixed_effect
     stale = truth.stale_effect + draw(rng, "normal", (studies, n))
     rung = 5.0 + draw(rng, "normal", (studies, n))
 
     def judged(d: Floats) -> list[PairedResult]:
         return batch(rng, MARGIN * d, margin=MARGIN)
 
-    def asked(treatment: Floats, control: Floats) -> list[Question]:
-        columns = [judged(d - control) for d in (treatment.mean(axis=0), *treatment)]
+    def asked(arm: Floats, other: Floats, *names: str) -> list[Question]:
+        treatment, control = names
+        columns = [judged(d - other) for d in (arm.mean(axis=0), *arm)]
         return [
-            Question(result=mean, manipulation=acted, draws=tuple(draws))
+            Question(
+                result=mean.labelled(treatment=treatment, control=control),
+                manipulation=acted,
+                draws=tuple(draws),
+            )
             for mean, *draws in zip(*columns, strict=True)
         ]
 
@@ -114,9 +124,9 @@ def _studies(
         bits_differ=truth.distance > 0, distance_over_travelled=truth.distance
     )
     for *questions, aa, stale_one, rung_one in zip(
-        asked(random_order, clean),
-        asked(fixed_order, clean),
-        asked(random_order, fixed_order.mean(axis=0)),
+        asked(random_order, clean, "random", "none"),
+        asked(fixed_order, clean, "fixed", "none"),
+        asked(random_order, fixed_order.mean(axis=0), "random", "fixed"),
         judged(null + truth.null_effect - clean),
         judged(stale),
         judged(rung),

@@ -15,15 +15,18 @@ class Truth:
         name: description.
         answer: the right verdict. Another one is an error, except "inconclusive".
         effect: by how much a random order raises the loss; negative: it helps.
-        spread: standard deviation, over the seeds, of the difference between a random
-            order and no noise.
-        shape: distribution of the losses of a seed's runs (see `draw`).
+        spread: standard deviation of the difference between a random order and no
+            noise, over the seeds whose trajectories separate.
+        shape: distribution of the losses of a seed's runs (see `draw`). A skewed one is
+            that of the noisy runs; the run without noise does not scatter then, so that
+            the differences are skewed.
         quiet_share: share of the seeds whose trajectories do not separate.
         affected_share: share of the seeds that have an additional effect.
         affected_by: the additional effect.
-        null_effect: by how much every other fixed order raises the loss: the arm with
-            a fixed order, and the A/A null.
-        one_draw_only: whether only the first draw of the noise has the effect.
+        fixed_effect: by how much the arm with a fixed order raises the loss.
+        null_effect: true mean of the A/A null, which is another fixed order.
+        one_draw_only: whether only the first draw of the random order has an effect,
+            twice `effect`.
         stale_effect: true mean of stale targets.
         distance: distance over distance travelled, median over the seeds.
         noise_can_help: outcome of the control in which noise can help.
@@ -37,6 +40,7 @@ class Truth:
     quiet_share: float = 0.0
     affected_share: float = 0.0
     affected_by: float = 0.0
+    fixed_effect: float = 0.0
     null_effect: float = 0.0
     one_draw_only: bool = False
     stale_effect: float = 5.0
@@ -105,7 +109,16 @@ TRUTHS = (
         name="any fixed order helps as much",
         answer=_OPEN,
         effect=-2,
+        fixed_effect=-2,
         null_effect=-2,
+    ),
+    Truth(
+        name="one fixed order alone helps by two margins",
+        answer="supported",
+        fixed_effect=-2,
+    ),
+    Truth(
+        name="one fixed order alone hurts by two margins", answer=_OPEN, fixed_effect=2
     ),
     Truth(name="one draw of two helps", answer=_OPEN, effect=-2, one_draw_only=True),
     Truth(
@@ -124,7 +137,7 @@ def draw(
         rng: the generator.
         shape: "normal"; "lognormal s", the difference of two lognormal variables of
             log-sd s, which is symmetric with heavy tails; or "skewed s", minus one such
-            variable, so that most runs lose a little and a few gain a lot.
+            variable, so that most values are a little high and a few are very low.
         size: shape of the result.
     """
     if shape == "normal":

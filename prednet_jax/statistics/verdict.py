@@ -1,12 +1,15 @@
 """The decision rule: does numerical noise make this model train better?
 
-The rule and its bounds (`Rule`) are fixed before the runs. Each answer has to convince
-those who expect the opposite. Missing evidence never counts as a condition met.
+The bounds (`Rule`) are fixed before the runs; docs/study/plan.md lists what changed in
+the conditions. Each answer has to convince those who expect the opposite. Missing
+evidence never counts as a condition met.
 
 supported: "noise helps". At least one contrast in question meets all of these:
   1. The improvement is beyond the margin: the whole interval is, and the p-value after
      Holm's correction over the contrasts in question is below alpha. An effect too
-     small to matter, or found only because many were tested, is no support.
+     small to matter, or found only because many were tested, is no support. A contrast
+     with another noisy arm counts only if its treatment improves on the arm without
+     noise too: the other noise may do harm.
   2. The noise acted: bits differ on every seed, and the trajectories separated.
      Otherwise the improvement has another cause.
   3. The improvement is beyond the A/A nulls, at least one of which differs in bits: its
@@ -48,8 +51,8 @@ refuted: "noise does not matter here, and this study would have detected it".
 inconclusive: anything else, with the unmet conditions and the number of seeds needed.
   A proven harm is inconclusive too; its contrast says "higher loss".
 
-If a diverged seed was left out, the answer is `inconclusive`, since the noise may
-affect whether a seed diverges. A network whose trajectories cannot separate within the
+If a run diverged, the answer is `inconclusive`, since the noise may affect whether a
+run diverges. A network whose trajectories cannot separate within the
 training (the autoencoder of the small job) is `inconclusive` by condition 1. If its
 contrasts are equivalent, the verdict says "equivalent at this horizon", and no more is
 shown. Gaussian noise that lowers the loss is reported separately and is no support.
@@ -78,12 +81,13 @@ def unmet(
         evidence: the evidence about one model.
         questions: `corrected(evidence)`.
     """
-    supported = min((_against_support(q, evidence) for q in questions), key=len)
+    lacking = [_against_support(q, questions, evidence) for q in questions]
+    supported = min(lacking, key=len)
     refuted = _against_study(evidence)
     for question in questions:
         refuted = _against_refutation(question, evidence.rule) + refuted
     if evidence.diverged:
-        lost = f"{evidence.diverged} seeds diverged and were left out"
+        lost = f"a run diverged on {evidence.diverged} of the seeds"
         supported, refuted = [*supported, lost], [*refuted, lost]
     return tuple(supported), tuple(refuted)
 
@@ -97,14 +101,23 @@ def supporting(
         evidence: the evidence about one model.
         questions: `corrected(evidence)`.
     """
-    return tuple(q for q in questions if not _against_support(q, evidence))
+    return tuple(q for q in questions if not _against_support(q, questions, evidence))
 
 
-def _against_support(question: Question, evidence: Evidence) -> list[str]:
+def _against_support(
+    question: Question, questions: tuple[Question, ...], evidence: Evidence
+) -> list[str]:
     result, name, found = question.result, question.name, []
-    p = result.p_value if result.p_holm is None else result.p_holm
-    if not (p < result.alpha and result.ci_high < -result.margin):
+    if not _improves(result):
         found.append(f"{name} does not improve the loss beyond the margin")
+    # Arms with noise: a contrast between two of them says nothing about no noise.
+    noisy = {q.result.treatment for q in questions} - {None}
+    if result.control in noisy and not any(
+        _improves(q.result)
+        for q in questions
+        if q.result.treatment == result.treatment and q.result.control not in noisy
+    ):
+        found.append(f"{result.treatment} does not improve on the arm without noise")
     found += _not_acted(question, evidence.rule)
     real = [null for null in evidence.nulls if not null.bitwise_equal]
     reach = max((max(abs(r.ci_low), abs(r.ci_high)) for r in real), default=math.inf)
@@ -196,6 +209,11 @@ def separated(question: Question, rule: Rule) -> bool:
     """Whether the two trajectories are as far apart as the rule requires."""
     check = question.manipulation
     return check is not None and check.distance_over_travelled >= rule.least_distance
+
+
+def _improves(result: PairedResult) -> bool:
+    p = result.p_value if result.p_holm is None else result.p_holm
+    return p < result.alpha and result.ci_high < -result.margin
 
 
 def _differs(null: PairedResult) -> bool:

@@ -90,7 +90,7 @@ def first_rung(
 ) -> FirstRung:
     """Looks for the margin of safety of a kind of amplified noise.
 
-    A factor with which every run diverged counts as raising the endpoint.
+    A factor with which a run diverged counts as raising the endpoint.
 
     Args:
         found: records of part B.
@@ -107,11 +107,15 @@ def first_rung(
         one.treatment: one
         for one in contrasts(found, endpoint, [(arm, control) for arm in factors])
     }
+    diverged = {
+        run["arm"]
+        for record in found
+        for run in record["runs"]
+        if run["diverged_at"] is not None
+    }
     first, direction = None, 0
     for arm in sorted(factors, key=factors.__getitem__, reverse=True):
-        changed = 1
-        if arm in made:
-            changed = _changed(made[arm])
+        changed = 1 if arm in diverged else _changed(made[arm])
         if not changed or direction not in (0, changed):
             break
         first, direction = factors[arm], changed

@@ -1,4 +1,4 @@
-"""Tables of the parts that have no verdict: B, C-digits, D and E."""
+"""Tables of the parts that have no verdict: B, C-noise, C-digits, D and E."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -89,7 +89,7 @@ def contrasts(record: Mapping[str, Any]) -> bytes:
         )
         for place, one in enumerate(record["contrasts"])
     ]
-    return _differences("Part C: difference of every seed from the control", rows)
+    return _differences("Part C: difference of every seed between two arms", rows)
 
 
 def against_control(name: str, found: Sequence[Mapping[str, Any]]) -> bytes:
@@ -105,7 +105,7 @@ def against_control(name: str, found: Sequence[Mapping[str, Any]]) -> bytes:
         for one in described_parts.against_control(found)
         if one.result is not None
     ]
-    return _differences(f"Part {name}: difference of every seed from its control", rows)
+    return _differences(f"Part {name}: difference of every seed between two arms", rows)
 
 
 def _difference(

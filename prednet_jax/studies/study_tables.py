@@ -25,6 +25,8 @@ from prednet_jax.studies.parts import PARTS
 SADDLE = "A"
 # Two programs x (three arms at six deltas, two more at delta 0) x five seeds.
 SADDLE_RUNS = 2 * (3 * 6 + 2) * 5
+# Two arms of the symmetric program at delta 0 x five seeds.
+BLOCKS_RUNS = 2 * 5
 
 
 def blocks(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -94,10 +96,11 @@ def _saddle_blocks(folder: Path, rows: list[symmetric_findings.Row]) -> dict[str
 
 
 def _saddle_with_part_c_noise(folder: Path) -> str:
-    path = folder / f"{SADDLE}-blocks" / "runs.csv"
-    if not path.exists():
-        return "Not measured yet."
-    rows = symmetric_findings.read(path)
+    name = f"{SADDLE}-blocks"
+    path = folder / name / "runs.csv"
+    rows = symmetric_findings.read(path) if path.exists() else []
+    if len(rows) < BLOCKS_RUNS:
+        return waiting(name, len(rows), BLOCKS_RUNS)
     return symmetric_tables.saddle(symmetric_findings.effects(rows))
 
 
@@ -117,9 +120,13 @@ def verdict_files(folder: Path, small: Mapping[str, Any]) -> dict[str, dict[str,
     found = judgement.read(part, folder / part.name)
     if len(found) < len(part.seeds):
         return {}
-    made = {
-        f"verdict_{endpoint}.json": judgement.describe(found, endpoint)
+    contrasts_of = {
+        endpoint: judgement.all_contrasts(found, endpoint)
         for endpoint in (*judgement.ENDPOINTS, *judgement.MOMENTS)
+    }
+    made = {
+        f"verdict_{endpoint}.json": judgement.describe(found, endpoint, contrasts)
+        for endpoint, contrasts in contrasts_of.items()
     }
     doses = judgement.read(PARTS["B"], folder / "B")
     if len(doses) < len(PARTS["B"].seeds):
@@ -133,7 +140,8 @@ def verdict_files(folder: Path, small: Mapping[str, Any]) -> dict[str, dict[str,
         "units_separated": small["controls"]["units_separated"],
         "noise_can_help": helps,
     }
-    return {"verdict.json": judgement.judge(found, doses, controls)} | made
+    primary = contrasts_of[judgement.PRIMARY]
+    return {"verdict.json": judgement.judge(found, doses, controls, primary)} | made
 
 
 def noise_can_help(found: Mapping[str, Check]) -> Check:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from prednet_jax import errors
 from prednet_jax.studies.symmetric_findings import CONTROL, NULL, Row, runs
 
-#: Arms that differ in rounding only: an order that does not tell twins apart against
-#: none, and two that do. The second pair has runs at delta 0 alone.
+#: Pairs of arms that differ in rounding only: both keep twins equal, or both separate
+#: them. The second pair has runs at delta 0 alone.
 ROUNDING = ((NULL, CONTROL), ("tile", "run"))
 
 
@@ -40,13 +40,13 @@ def agreement(again: Iterable[Row], published: Sequence[Row]) -> list[Agreement]
     are rounded differently, and trajectories separate.
 
     Raises:
-        UserError: a run was not published, or there are no published runs of float32
-            and shared order from which to take the error.
+        UserError: a run was not published, or there are no published runs from which to
+            take the error.
     """
     found = []
     for row in again:
         old = [one for one in published if one[:4] == row[:4]]
-        error = _rounding(published, row.program, row.delta)
+        error = _rounding(published, row)
         if not old or error is None:
             raise errors.UserError(
                 f"{row.program} {row.arm}, delta {row.delta:g}, seed {row.seed}: not "
@@ -59,15 +59,12 @@ def agreement(again: Iterable[Row], published: Sequence[Row]) -> list[Agreement]
     return found
 
 
-def _rounding(rows: Sequence[Row], program: str, delta: float) -> float | None:
+def _rounding(rows: Sequence[Row], row: Row) -> float | None:
     """Largest factor between the losses of two arms that differ in rounding only."""
-    ratios = [
-        a.loss / b.loss
-        for one, other in ROUNDING
-        for a, b in zip(
-            runs(rows, program, one, delta),
-            runs(rows, program, other, delta),
-            strict=False,
-        )
-    ]
-    return max((max(r, 1 / r) for r in ratios), default=None)
+    # The pair that the arm belongs to, or the first where that pair was not run.
+    for pair in sorted(ROUNDING, key=lambda pair: row.arm not in pair):
+        both = [runs(rows, row.program, arm, row.delta) for arm in pair]
+        ratios = [a.loss / b.loss for a, b in zip(*both, strict=False)]
+        if ratios:
+            return max(max(ratio, 1 / ratio) for ratio in ratios)
+    return None

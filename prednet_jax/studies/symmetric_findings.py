@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
     Attributes:
         program: `ordinary` or `symmetric`.
-        arm: float32, float64, shared, tile or run.
+        arm: float32, float64, shared, tile, run or blocks.
         delta: relative split of the twins at the start.
         seed: root seed.
         separated_at: update of separation; updates + 1: never.

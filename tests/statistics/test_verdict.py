@@ -106,7 +106,7 @@ def test_supported_needs_each_condition_of_the_question(change, lack):
         ({"nulls": (EMPTY,)}, "no A/A null that differs in bits"),
         ({"nulls": (contrast(-1.0),)}, "does not clear the interval of an A/A null"),
         ({"nulls": (contrast(1.5),)}, "does not clear the interval of an A/A null"),
-        ({"diverged": 1}, "1 seeds diverged"),
+        ({"diverged": 1}, "diverged on 1 of the seeds"),
     ],
 )
 def test_supported_needs_each_condition_of_the_study(change, lack):
@@ -169,7 +169,7 @@ def test_refuted_needs_each_condition_of_the_question(change, lack):
             {"noise_can_help": Check(passed=False, figure="0")},
             "failed: noise separates",
         ),
-        ({"diverged": 2}, "2 seeds diverged"),
+        ({"diverged": 2}, "diverged on 2 of the seeds"),
     ],
 )
 def test_refuted_needs_each_condition_of_the_study(change, lack):

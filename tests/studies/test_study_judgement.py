@@ -16,6 +16,7 @@ from prednet_jax.studies import (
 from prednet_jax.studies.parts import PARTS
 
 PART = PARTS["C"]
+BESIDE = [pair for family in judgement.BESIDE for pair in family]
 CONTROLS = {
     "theory_matched": True,
     "units_separated": True,
@@ -87,7 +88,9 @@ def test_no_effect_is_refuted():
     found = verdict(study(seeds=ENOUGH))
     assert found["verdict"] == {"prednet": "refuted"}
     shown = [(row["treatment"], row["control"]) for row in found["contrasts"]]
-    assert shown == [*judgement.QUESTIONS, *judgement.BESIDE]
+    assert shown == [*judgement.QUESTIONS, *BESIDE]
+    null = next(row for row in found["contrasts"] if row["treatment"] == judgement.NULL)
+    assert null["p_holm"] == null["p_value"]
     details = found["details"]["prednet"]
     assert [q["result"]["p_holm_family"] for q in details["questions"]] == [
         "the 3 contrasts in question"
@@ -141,23 +144,48 @@ def test_a_diverged_run_takes_its_seed_out():
 
 
 def test_a_moment_that_is_never_reached_counts_as_after_the_last_update():
-    made = judgement.describe(study(), "parity")
+    found = study()
+    parity = judgement.all_contrasts(found, "parity")
+    made = judgement.describe(found, "parity", parity)
+    assert made["manipulation"]["prednet"]["bits_differ"]
     rows = {row["treatment"]: row for row in made["contrasts"]}
     assert rows["stale_targets"]["treatment_mean"] == 3001
     assert rows["stale_targets"]["n"] == 10
     assert "| reduction_order - float32 | 10 |" in study_tables.other_contrasts(made)
 
 
-def test_help_by_a_fixed_order_alone_is_not_called_noise():
-    judged = verdict(study({"reduction_order_run": -0.06}))
+@pytest.mark.parametrize(
+    ("effects", "by", "begins"),
+    [
+        (
+            {"reduction_order": -0.06},
+            ("reduction_order - float32", "reduction_order - reduction_order_run"),
+            "Supported: noise makes",
+        ),
+        (
+            {"reduction_order_run": -0.06},
+            ("reduction_order_run - float32",),
+            "Supported for another order of sums, not for noise that changes",
+        ),
+        (
+            {"reduction_order": -0.06, "reduction_order_run": -0.06},
+            ("reduction_order - float32", "reduction_order_run - float32"),
+            "Supported for another order of sums, not for noise that changes",
+        ),
+    ],
+)
+def test_help_that_a_fixed_order_gives_too_is_not_called_noise(effects, by, begins):
+    judged = verdict(study(effects))
     assert judged["verdict"] == {"prednet": "supported"}
     details = judged["details"]["prednet"]
-    assert details["supported_by"] == ("reduction_order_run - float32",)
-    assert details["sentence"].startswith(
-        "Supported for another fixed order of sums, not for noise that changes"
-    )
-    both = verdict(study({"reduction_order": -0.06, "reduction_order_run": -0.06}))
-    assert both["details"]["prednet"]["sentence"].startswith("Supported: noise makes")
+    assert details["supported_by"] == by
+    assert details["sentence"].startswith(begins)
+
+
+def test_a_fixed_order_that_does_harm_makes_no_help_of_the_random_one():
+    judged = verdict(study({"reduction_order_run": 0.06}))
+    assert judged["verdict"] == {"prednet": "inconclusive"}
+    assert judged["contrasts"][2]["verdict"] == "lower loss"
 
 
 def diverge(run):
@@ -171,7 +199,9 @@ def test_any_diverged_run_keeps_a_firm_answer_away():
     diverge(next(r for r in found[3]["runs"] if r["arm"] == "stale_targets"))
     judged = verdict(found)
     assert judged["verdict"] == {"prednet": "inconclusive"}
-    assert "1 seeds diverged" in judged["details"]["prednet"]["sentence"]
+    assert (
+        "a run diverged on 1 of the seeds" in judged["details"]["prednet"]["sentence"]
+    )
 
 
 def test_an_arm_that_diverges_in_every_seed_keeps_its_row():
@@ -193,7 +223,7 @@ def test_a_diverged_largest_rung_is_not_replaced_by_a_smaller_one():
 
 
 def dose_study(effects):
-    """Part B: by kind and factor the effect on the loss; None: diverged."""
+    """Part B: the effect on the loss by kind and factor; None: every run diverged."""
     rng = np.random.default_rng(0)
     found = []
     for seed in range(10):
@@ -203,9 +233,10 @@ def dose_study(effects):
         for kind, by_factor in effects.items():
             for factor, effect in by_factor.items():
                 one = run | {"arm": f"{kind}_{factor:g}", "dose": [factor, kind]}
-                loss = base + (effect or 0) + 1e-3 * rng.standard_normal()
+                shift = 0.0 if effect in (None, "half") else effect
+                loss = base + shift + 1e-3 * rng.standard_normal()
                 runs.append(one | {"last_frame_loss": loss})
-                if effect is None:
+                if effect is None or (effect == "half" and seed % 2):
                     diverge(runs[-1])
         found.append({"seed": seed, "updates": 500, "runs": runs})
     return found
@@ -219,6 +250,7 @@ def dose_study(effects):
         ({1.0: -0.1, 1e4: 0.1, 1e8: 0.2}, 1e4, 1),
         ({1.0: -0.1, 1e4: -0.1, 1e8: -0.2}, 1.0, -1),
         ({1.0: 0.1, 1e4: 0.0, 1e8: None}, 1e8, 1),
+        ({1.0: 0.0, 1e4: 0.2, 1e8: "half"}, 1e4, 1),
     ],
 )
 def test_the_first_rung_is_where_all_larger_ones_change_the_loss(
@@ -284,7 +316,7 @@ def test_records_are_read_whole_or_not_at_all(tmp_path):
 def test_the_contrasts_in_question_are_arms_of_the_part():
     arms = {treatment.arm for treatment in PART.treatments}
     assert {arm for pair in judgement.QUESTIONS for arm in pair} <= arms
-    assert {arm for pair in judgement.BESIDE for arm in pair} <= arms
+    assert {arm for pair in BESIDE for arm in pair} <= arms
     assert parts.CONTROL == "float32"
 
 

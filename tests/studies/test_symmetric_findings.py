@@ -129,9 +129,9 @@ def test_runs_made_again_agree_or_differ():
 def test_another_order_that_separates_twins_sets_the_error_too():
     rows = table()
     rows += runs("symmetric", "run", 0.0, 702, 1.05)
-    again = next(row for row in rows if row[:3] == ("symmetric", "tile", 0.0))
-    (found,) = agreement([again], rows)
-    assert found.error == pytest.approx(1.05)
+    at_zero = {row.arm: row for row in rows if row[:3:2] == ("symmetric", 0.0)}
+    found = agreement([at_zero["tile"], at_zero["float32"]], rows)
+    assert [one.error for one in found] == pytest.approx([1.05, 1.0])
 
 
 def test_the_table_of_the_paper():
@@ -155,8 +155,9 @@ def test_the_table_of_the_paper():
 
 
 def test_the_planned_runs_are_those_of_the_script():
+    arms = [arm for arm in symmetric_runs.ARMS if arm != "blocks"]
     planned = symmetric_runs.runs(
-        list(symmetric_runs.PROGRAMS), list(symmetric_runs.ARMS), list(DELTAS), [1] * 5
+        list(symmetric_runs.PROGRAMS), arms, list(DELTAS), [1] * 5
     )
     assert len(planned) == study_tables.SADDLE_RUNS
 
