@@ -6,14 +6,15 @@ compared with its records byte for byte.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
 import numpy as np
 
-# Pixels.
+# Pixels. Long labels and high stacks of dots take more room.
 LABELS, PANEL, GAP, ROW, TOP, BOTTOM, RADIUS = 210, 300, 40, 26, 64, 34, 3.5
+LETTER, STEP = 7.4, 1.3 * RADIUS
 GRID, BAND, INK, MUTED = "#e4e5e3", "#eeeeec", "#1d2125", "#626a73"
 
 
@@ -65,8 +66,17 @@ def draw(alt: str, panels: Sequence[Panel], rows: Sequence[Row]) -> bytes:
     Returns:
         The SVG.
     """
-    width = LABELS + len(panels) * (PANEL + GAP)
-    height = TOP + ROW * len(rows) + BOTTOM
+    labels = max(LABELS, *(round(12 + LETTER * len(row.label)) for row in rows))
+    highest = max(
+        abs(step)
+        for row in rows
+        for panel, values in zip(panels, row.values, strict=True)
+        for value, _, step in [(panel.low, 0, 0), *_stacked(panel, values)]
+        if panel.low <= value <= panel.high
+    )
+    tall = max(ROW, round(2 * (highest * STEP + RADIUS)))
+    width = labels + len(panels) * (PANEL + GAP)
+    height = TOP + tall * len(rows) + BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="13" role="img">',
@@ -74,17 +84,17 @@ def draw(alt: str, panels: Sequence[Panel], rows: Sequence[Row]) -> bytes:
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for i, panel in enumerate(panels):
-        parts += _axis(panel, LABELS + i * (PANEL + GAP), TOP, ROW * len(rows))
+        parts += _axis(panel, labels + i * (PANEL + GAP), TOP, tall * len(rows))
     for j, row in enumerate(rows):
-        y = TOP + ROW * j + ROW / 2
+        y = TOP + tall * j + tall / 2
         parts.append(
             f'<text x="12" y="{y + 4.5:g}" fill="{INK}">{escape(row.label)}</text>'
         )
         for i, (panel, values) in enumerate(zip(panels, row.values, strict=True)):
-            left = LABELS + i * (PANEL + GAP)
+            left = labels + i * (PANEL + GAP)
             if i < len(row.intervals) and (ends := row.intervals[i]) is not None:
                 parts.append(_interval(panel, ends, left, y, row.colour))
-            parts += _dots(panel, values, left, y, row.colour)
+            parts += _dots(panel, values, left, y, row.colour, tall / 2 - RADIUS)
     return "\n".join([*parts, "</svg>\n"]).encode()
 
 
@@ -129,17 +139,17 @@ def _interval(
 
 
 def _dots(
-    panel: Panel, values: Sequence[float], left: float, y: float, colour: str
+    panel: Panel,
+    values: Sequence[float],
+    left: float,
+    y: float,
+    colour: str,
+    reach: float,
 ) -> list[str]:
-    """The dots; those that would cover each other stand above one another."""
-    parts, taken = [], Counter[int]()
-    for value in sorted(value for value in values if np.isfinite(value)):
-        x = _place(panel, value, left)
-        place = round(x / (2 * RADIUS))
-        # 0, 1, -1, 2, -2, ... steps from the middle of the row.
-        step = (taken[place] + 1) // 2 * (1 if taken[place] % 2 else -1)
-        taken[place] += 1
-        dy = y + max(-ROW / 2, min(ROW / 2, step * RADIUS * 1.3))
+    parts = []
+    for value, x, step in _stacked(panel, values):
+        # Triangles may lie above each other: all of them stand at one of two places.
+        x, dy = left + x, y + max(-reach, min(reach, step * STEP))
         if panel.low <= value <= panel.high:
             parts.append(
                 f'<circle cx="{x:.1f}" cy="{dy:.1f}" r="{RADIUS}" fill="{colour}" '
@@ -148,6 +158,22 @@ def _dots(
         else:
             parts.append(_triangle(x, dy, 1 if value > panel.high else -1, colour))
     return parts
+
+
+def _stacked(
+    panel: Panel, values: Sequence[float]
+) -> Iterator[tuple[float, float, int]]:
+    """Value, place from the panel's left end, and steps above the middle of the row.
+
+    Dots that would cover each other stand above one another.
+    """
+    taken = Counter[int]()
+    for value in sorted(value for value in values if np.isfinite(value)):
+        x = _place(panel, value, 0.0)
+        column = round(x / (2 * RADIUS))
+        # 0, 1, -1, 2, -2, ... steps from the middle of the row.
+        yield value, x, (taken[column] + 1) // 2 * (1 if taken[column] % 2 else -1)
+        taken[column] += 1
 
 
 def _triangle(x: float, y: float, way: int, colour: str) -> str:

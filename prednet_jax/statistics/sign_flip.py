@@ -68,7 +68,11 @@ def interval(d: Differences, confidence: float) -> tuple[float, float]:
         no centre can be rejected.
     """
     level = (1 - confidence) / 2
-    return _lower_end(d, level), -_lower_end(-d, level)
+    ends = _lower_end(d, level), -_lower_end(-d, level)
+    # The search ends that close; an end at exactly 0 is common where values are whole.
+    close = 2e-9 * float(np.abs(d).max())
+    low, high = (0.0 if abs(end) <= close else end for end in ends)
+    return low, high
 
 
 def upper_tail(d: Differences, mu: float) -> float:

@@ -131,9 +131,9 @@ def _differences(alt: str, rows: Sequence[Row]) -> bytes:
     """One panel, wide enough for all arms but those that are far away."""
     margin = 100 * MARGIN_FRACTION
     largest = sorted(max(map(abs, row.values[0])) for row in rows)
-    # Twice the largest difference of the middle arm. Stale targets are far away; with
+    # Room for half of the arms and a quarter more. Stale targets are far away; with
     # them in the panel the other arms would look like lines.
-    reach = float(np.ceil(2 * max(margin, largest[len(largest) // 2])))
+    reach = float(np.ceil(1.25 * max(2 * margin, largest[len(largest) // 2])))
     panel = Panel(
         "difference, % of the control's mean loss",
         -reach,

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax import records
+from prednet_jax import records, statistics
 from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, probability, significant
-from prednet_jax.statistics import Check, Rule
+from prednet_jax.statistics import Check
 from prednet_jax.studies import (
     described_tables,
     judgement,
@@ -71,11 +71,20 @@ def blocks(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str,
         else verdict(judged),
         "study-contrasts": contrasts(described.pop(judgement.PRIMARY)),
         "study-endpoints": "\n\n".join(
-            f"`{endpoint}`\n\n{other_contrasts(record)}"
+            f"`{endpoint}`{_reached(endpoint, parts['C'])}\n\n{other_contrasts(record)}"
             for endpoint, record in described.items()
         ),
         "study-separation": separation(parts["C"]),
     }
+
+
+def _reached(endpoint: str, found: Sequence[Mapping[str, Any]]) -> str:
+    if endpoint not in judgement.MOMENTS:
+        return ""
+    runs = [run for record in found for run in record["runs"]]
+    ends = [run[endpoint] for run in runs if run["arm"] == judgement.CONTROL]
+    reached = len(ends) - ends.count(None)
+    return f", reached by {reached} of {len(ends)} runs of {judgement.CONTROL}"
 
 
 def _saddle_blocks(folder: Path, rows: list[symmetric_findings.Row]) -> dict[str, str]:
@@ -176,16 +185,36 @@ def contrasts(record: Mapping[str, Any]) -> str:
     head = (
         *CONTRAST,
         "gain / lose more than the margin",
+        "excess at most",
         "p (Holm)",
         "p (equivalence)",
+        "power (equivalence)",
         "finding",
     )
+    rule = statistics.Rule()
     rows = [
         (
             *contrast_cells(one),
             f"{one['seeds_gaining']} / {one['seeds_losing']}",
+            significant(
+                statistics.excess_upper(
+                    one["seeds_gaining"],
+                    one["seeds_losing"],
+                    one["n"],
+                    alpha=rule.alpha,
+                ),
+                2,
+            ),
             probability(one["p_holm"]),
             probability(one["tost_p"]),
+            probability(
+                statistics.tost_power(
+                    one["n"],
+                    margin=one["margin"],
+                    sd=one["sd_difference"],
+                    alpha=one["alpha"],
+                )
+            ),
             one["verdict"],
         )
         for one in record["contrasts"]
@@ -210,7 +239,7 @@ def separation(found: Sequence[Mapping[str, Any]]) -> str:
             if run["arm"] != run["control"]:
                 by_arm.setdefault(run["arm"], []).append(run["distance_over_travelled"])
     updates = list(max(found[0]["runs"], key=_snapshots)["distance_over_travelled"])
-    last, least = updates[-1], Rule().least_distance
+    last, least = updates[-1], statistics.Rule().least_distance
     rows = []
     for arm, runs in by_arm.items():
         ends = [run[last] for run in runs if last in run]
