@@ -148,7 +148,7 @@ def _dots(
 ) -> list[str]:
     parts = []
     for value, x, step in _stacked(panel, values):
-        # Triangles may lie above each other: all of them stand at one of two places.
+        # Triangles that find no room in the row lie on one another at its edge.
         x, dy = left + x, y + max(-reach, min(reach, step * STEP))
         if panel.low <= value <= panel.high:
             parts.append(

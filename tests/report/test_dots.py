@@ -53,3 +53,17 @@ def test_interval_band_and_texts():
     assert b"tile &lt;order&gt;" in svg
     assert b"<title>What is shown &amp; where</title>" in svg
     assert svg == drawn([1.0], [(-5.0, 5.0)])
+
+
+def test_high_stacks_and_long_labels_take_more_room():
+    def size(label, values):
+        svg = dots.draw("alt", [PANEL], [dots.Row(label, "#0072B2", [values])])
+        _, _, width, height = map(float, ET.fromstring(svg).get("viewBox").split())
+        return width, height
+
+    few, many = size("arm", [0] * 5), size("a" * 60, [0] * 40)
+    assert many[0] > few[0] + 100
+    # 40 dots, one above another, each a step from the next.
+    assert many[1] - few[1] == pytest.approx(40 * dots.STEP + 7 - dots.ROW, abs=5)
+    # What is beyond the end needs no room of its own.
+    assert size("arm", [99] * 40) == few

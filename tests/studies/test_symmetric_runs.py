@@ -156,6 +156,12 @@ def test_script_makes_each_run_once(tmp_path):
     assert done.returncode == 2
     assert "another updates" in done.stderr
     assert len(rows(table)) == 2
+    # Nor has an arm that the table's manifest does not name.
+    del manifest["design"]["noise"]["blocks"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    done = script(*TINY, "--arms=blocks", "--deltas=0", f"--workdir={tmp_path}")
+    assert done.returncode == 2
+    assert "arm='blocks': expected one of" in done.stderr
 
 
 def test_script_refuses_a_delta_that_is_no_number(tmp_path):
