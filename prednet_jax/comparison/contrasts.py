@@ -78,7 +78,10 @@ def contrasts(
         measured: the result of `losses`.
         margin: margin of equivalence, in units of the loss.
     """
-    pairs = {(of.arm.name, other.arm.name): (of, other) for of, other in _pairs(found)}
+    pairs = {
+        (treatment.arm.name, control.arm.name): (treatment, control)
+        for treatment, control in _pairs(found)
+    }
     results = statistics.contrasts_from_losses(
         {task.name: measured},
         list(pairs),
@@ -98,21 +101,22 @@ def excluded(
 ) -> list[dict[str, Any]]:
     """One record for each seed that `EXCLUSION_RULE` leaves out of a contrast."""
     return [
-        {"model": task.name, "treatment": of.arm.name, "control": other.arm.name}
+        {"model": task.name, "treatment": names[0], "control": names[1]}
         | {"seed": seed, "reason": f"loss not finite in {' and '.join(broken)}"}
-        for of, other in _pairs(found)
-        for seed in other.job.seeds
-        if (broken := _not_finite(measured, (of.arm.name, other.arm.name), str(seed)))
+        for treatment, control in _pairs(found)
+        for names in [(treatment.arm.name, control.arm.name)]
+        for seed in control.job.seeds
+        if (broken := _not_finite(measured, names, str(seed)))
     ]
 
 
 def _pairs(found: list[ArmRuns]) -> list[tuple[ArmRuns, ArmRuns]]:
     """(treatment, control) of every contrast."""
-    control, *treatments = (of for of in found if of.job.draw == 0)
-    gpu = next((of for of in treatments if of.arm.role is Role.GPU), control)
+    control, *treatments = (runs for runs in found if runs.job.draw == 0)
+    gpu = next((runs for runs in treatments if runs.arm.role is Role.GPU), control)
     return [
-        (of, gpu if of.arm.role is Role.GPU_DETERMINISTIC else control)
-        for of in treatments
+        (runs, gpu if runs.arm.role is Role.GPU_DETERMINISTIC else control)
+        for runs in treatments
     ]
 
 

@@ -100,7 +100,7 @@ def manipulation(
         quiet: the arm without it.
     """
     treatment, control = (
-        next(of for of in found if of.arm == arm and of.job.draw == 0)
+        next(runs for runs in found if runs.arm == arm and runs.job.draw == 0)
         for arm in (noisy, quiet)
     )
     kept = statistics.match(measured, noisy.name, quiet.name).seeds
@@ -115,7 +115,7 @@ def _of_the_gpu(
     found: list[ArmRuns], measured: Measured
 ) -> statistics.Manipulation | None:
     """`manipulation` by the GPU's noise; None unless both GPU arms have a seed."""
-    by_role = {of.arm.role: of.arm for of in found}
+    by_role = {runs.arm.role: runs.arm for runs in found}
     both = [by_role.get(role) for role in (Role.GPU, Role.GPU_DETERMINISTIC)]
     if both[0] is None or both[1] is None:
         return None
@@ -215,7 +215,7 @@ def _gpu(made: list[Contrast]) -> Contrast | None:
 def _arms(design: Design, found: list[ArmRuns]) -> list[dict[str, Any]]:
     """The table of arms of one network; those that could not run come last."""
     skipped = dict(design.skipped)
-    return [of.as_dict() for of in found if of.job.draw == 0] + [
+    return [runs.as_dict() for runs in found if runs.job.draw == 0] + [
         {"model": found[0].job.model, "name": arm.name}
         | {"status": f"skipped: {skipped[arm.name]}"}
         | arm.as_dict()

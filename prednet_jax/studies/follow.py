@@ -191,18 +191,24 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
             rows += seed_records.curve_rows("copy_last_frame", 0, copied)
         rows += seed_records.curve_rows(treatment.arm, treatment.draw, run.curves)
         done.append((treatment, run))
-    controls = {of.arm: run for of, run in done if of.arm == of.control}
+    controls = {
+        treatment.arm: run
+        for treatment, run in done
+        if treatment.arm == treatment.control
+    }
     runs = [
-        dataclasses.asdict(of)
-        | {"control": of.control}
-        | endpoints(run, controls[of.control], part.updates)
+        dataclasses.asdict(treatment)
+        | {"control": treatment.control}
+        | endpoints(run, controls[treatment.control], part.updates)
         | {
             "final_params_sha256": run.sha256,
-            "distance_over_travelled": distances(run, controls[of.control]),
-            "final_distance_from": _final_distances(part, of, run, done, controls),
+            "distance_over_travelled": distances(run, controls[treatment.control]),
+            "final_distance_from": _final_distances(
+                part, treatment, run, done, controls
+            ),
             "seconds": run.seconds,
         }
-        for of, run in done
+        for treatment, run in done
     ]
     source, schedule = _frames(part, seed)
     record = about | {
@@ -230,11 +236,11 @@ def _final_distances(
         return {}
     control = controls[treatment.control]
     return {
-        f"{of.arm}.{of.draw}": apart(run, other, control, part.updates)
-        for of, other in done
-        if of.noise != "none"
-        and of.dose is None
-        and all(part.updates in one.weights for one in (run, other, control))
+        f"{other.arm}.{other.draw}": apart(run, their_run, control, part.updates)
+        for other, their_run in done
+        if other.noise != "none"
+        and other.dose is None
+        and all(part.updates in one.weights for one in (run, their_run, control))
     }
 
 

@@ -1,0 +1,103 @@
+"""Numbers in the sentences of README.md and docs/study/README.md, against the records.
+
+`make tables` makes the tables. A number in a sentence is written by hand, so this test
+makes the same words from the records and looks for them in the page.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prednet_jax import records
+from prednet_jax.studies import judgement, symmetric_findings
+from prednet_jax.studies.parts import PARTS
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDY = ROOT / "results" / "study"
+RANDOM, FIXED, NULL = "reduction_order", "reduction_order_run", "convolution_im2col"
+
+
+def _words(page):
+    return " ".join((ROOT / page).read_text().split())
+
+
+def _contrast(treatment, control="float32", endpoint=judgement.PRIMARY):
+    found = records.read_json(STUDY / f"verdict_{endpoint}.json")["contrasts"]
+    pair = (treatment, control)
+    return next(c for c in found if (c["treatment"], c["control"]) == pair)
+
+
+def _percent(contrast, name):
+    return 100 * contrast[name] / contrast["control_mean"]
+
+
+def _change(contrast):
+    names = ("mean_difference", "ci_low", "ci_high")
+    mean, low, high = (_percent(contrast, name) for name in names)
+    return f"{mean:+.2f} % [{low:+.2f}, {high:+.2f}]"
+
+
+def _largest():
+    questions = [_contrast(RANDOM), _contrast(FIXED), _contrast(RANDOM, FIXED)]
+    return max(_percent(c, "max_abs_difference") for c in questions)
+
+
+@pytest.fixture(scope="module")
+def part_c():
+    return judgement.read(PARTS["C"], STUDY / "C")
+
+
+def test_readme_says_what_part_c_found():
+    page = _words("README.md")
+    assert f"random order changed the mean loss by {_change(_contrast(RANDOM))}" in page
+    assert f"another fixed order by {_change(_contrast(FIXED))}" in page
+    assert f"Single seeds move by up to {_largest():.0f} %" in page
+
+
+def test_paper_counts_the_seeds_that_gain_and_lose():
+    def counts(contrast):
+        return contrast["seeds_gaining"], contrast["seeds_losing"]
+
+    def pair(contrast):
+        return "{} and {}".format(*counts(contrast))
+
+    page = _words("docs/study/README.md")
+    assert f"({pair(_contrast(RANDOM))}, {pair(_contrast(FIXED))})" in page
+    assert f"under the null ({pair(_contrast(NULL))})" in page
+    gain, lose = counts(_contrast(RANDOM, FIXED))
+    assert f"the random one gains in {gain} and loses in {lose}" in page
+
+
+def test_paper_says_how_part_c_ended(part_c):
+    page = _words("docs/study/README.md")
+    controls = [r for s in part_c for r in s["runs"] if r["arm"] == judgement.CONTROL]
+    over = np.array([run["over_copy"] for run in controls])
+    behind = sum(run["parity"] is None for run in controls)
+    assert f"{behind} of the {len(over)} runs without noise do not beat" in page
+    assert f"their loss stays {100 * (over.mean() - 1):.0f} % above it" in page
+    left = np.mean([run["plateau_left"] for run in controls])
+    assert f"The plateau is left at update {left:.0f} in the mean" in page
+
+
+def test_paper_names_the_largest_of_the_other_differences():
+    page = _words("docs/study/README.md")
+    random, fixed, between = (
+        _percent(_contrast(*pair, endpoint="held_out_loss"), "mean_difference")
+        for pair in ((RANDOM,), (FIXED,), (RANDOM, FIXED))
+    )
+    assert (
+        f"{-random:.0f} % lower under random order, {fixed:.0f} % higher under a fixed "
+        f"one, so {-between:.0f} % between the two" in page
+    )
+
+
+def test_paper_says_when_tile_order_leaves_the_saddle():
+    page = _words("docs/study/README.md")
+    rows = symmetric_findings.read(STUDY / "A" / "runs.csv")
+    updates = [
+        row.separated_at
+        for row in rows
+        if (row.program, row.delta, row.arm) == ("symmetric", 0.0, "tile")
+    ]
+    assert f"between updates {min(updates)} and {max(updates)}" in page
