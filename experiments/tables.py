@@ -50,6 +50,7 @@ def tables() -> dict[str, str]:
         "headline": headline.headline(
             chainer_tables.read("interventions_full"),
             _published("verdict.json"),
+            _study_verdicts().get("verdict.json"),
             _gradients(),
             _published("saddle_escape.json"),
             _published("noise_cost.json"),

@@ -15,6 +15,7 @@ Rows = list[tuple[str, str, str]]
 def headline(
     chainer: Sequence[Record],
     verdict: Record,
+    study: Record | None,
     gradient: Mapping[str, Record],
     saddles: Record,
     cost: Record,
@@ -24,6 +25,7 @@ def headline(
     Args:
         chainer: rows of interventions_full.csv.
         verdict: verdict.json of the small comparison.
+        study: verdict.json of the study; None: it has no verdict yet.
         gradient: what gradient_noise.py wrote, by network.
         saddles: what saddle_escape.py wrote.
         cost: what `benchmark.py --suite=noise` printed.
@@ -31,6 +33,7 @@ def headline(
     rows = [
         *_chainer(chainer),
         *_comparison(verdict),
+        *(_study(study) if study else []),
         *_gradient(gradient),
         *_saddles(saddles),
         *_cost(cost),
@@ -75,6 +78,24 @@ def _comparison(verdict: Record) -> Rows:
             )
         question = f"{display_name(model)}: does noise help, by the rule?"
         rows.append((question, f"**{word}**", "`make compare`"))
+    return rows
+
+
+def _study(verdict: Record) -> Rows:
+    command = "`experiments/study.py --part=C`"
+    made = {(one["treatment"], one["control"]): one for one in verdict["contrasts"]}
+    rows: Rows = []
+    for arm, what in (
+        ("reduction_order", "random order of sums"),
+        ("reduction_order_run", "one fixed random order"),
+        ("stale_targets", "stale targets"),
+    ):
+        if one := made.get((arm, "float32")):
+            trainings = f"PredNet, long trainings, {one['n']} seeds"
+            rows.append((f"{trainings}: loss with {what}", _effect(one), command))
+    for word in verdict["verdict"].values():
+        question = "PredNet, long trainings: does noise help, by the rule?"
+        rows.append((question, f"**{word}**", "`make tables`"))
     return rows
 
 

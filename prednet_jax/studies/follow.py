@@ -182,7 +182,8 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
         UserError: a record in the folder was made with another arithmetic.
     """
     about = manifest | _design(part, seed)
-    seed_records.check(part, folder, about)
+    for path in seed_records.finished(part, folder).values():
+        seed_records.check(about, path)
     rows, done = [], list[tuple[Treatment, Trajectory]]()
     for treatment in part.of_seed(seed):
         run = train(part, treatment, seed)

@@ -7,6 +7,7 @@
 import csv
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,38 +33,36 @@ DECIDES = (
 )
 
 
-def check(part: Part, folder: Path, about: dict[str, Any]) -> None:
-    """Refuses a seed whose arithmetic differs from that of the records.
+def check(about: Mapping[str, Any], path: Path) -> None:
+    """Refuses a seed whose arithmetic differs from that of another seed's record.
 
     Args:
-        part: the part of the study.
-        folder: directory of its records.
-        about: fields of the new record: `DECIDES` and `programs`.
+        about: fields of the seed's record: `DECIDES` and `programs`.
+        path: record of another seed of the part.
 
     Raises:
-        UserError: a record differs in a field of `DECIDES`, or in the program of an arm
+        UserError: the two differ in a field of `DECIDES`, or in the program of an arm
             that both have.
     """
     mine = json.loads(json.dumps(about))  # Lists instead of tuples, as in the files.
-    for seed in finished(part, folder):
-        path = folder / f"seed_{seed}.json"
-        theirs = records.read_json(path)
-        names = [name for name in DECIDES if theirs.get(name) != mine.get(name)]
-        names += [
-            f"program of {arm}"
-            for arm, digest in mine["programs"].items()
-            if theirs.get("programs", {}).get(arm, digest) != digest
-        ]
-        if names:
-            raise errors.UserError(
-                f"{path}: another {', '.join(names)}; expected what the part was begun "
-                "with, or another --workdir"
-            )
+    theirs = records.read_json(path)
+    names = [name for name in DECIDES if theirs.get(name) != mine.get(name)]
+    names += [
+        f"program of {arm}"
+        for arm, digest in mine["programs"].items()
+        if theirs.get("programs", {}).get(arm, digest) != digest
+    ]
+    if names:
+        raise errors.UserError(
+            f"{path}: another {', '.join(names)}; expected what the part was begun "
+            "with, or another --workdir"
+        )
 
 
-def finished(part: Part, folder: Path) -> list[int]:
-    """Seeds of a part that have a record."""
-    return [s for s in part.seeds if (folder / f"seed_{s}.json").exists()]
+def finished(part: Part, folder: Path) -> dict[int, Path]:
+    """The record of each seed of a part that has one."""
+    paths = {seed: folder / f"seed_{seed}.json" for seed in part.seeds}
+    return {seed: path for seed, path in paths.items() if path.exists()}
 
 
 def curve_rows(arm: str, draw: int, curves: dict[str, np.ndarray]) -> list[dict]:

@@ -167,13 +167,19 @@ def waiting(part: str, done: int, planned: int) -> str:
 
 
 def verdict(record: Mapping[str, Any]) -> str:
-    """The verdict in words, with what `supported` and `refuted` lacked.
+    """The verdict; an inconclusive one with what `refuted` and `supported` lack.
 
     Args:
         record: the study's verdict.json.
     """
     details = record["details"][judgement.MODEL]
-    return f"**{details['verdict']}**. {details['sentence']}"
+    if details["verdict"] != "inconclusive":
+        return f"**{details['verdict']}**. {details['sentence']}"
+    lines = ["**inconclusive**"]
+    for wanted in ("refuted", "supported"):
+        lines += ["", f"What `{wanted}` lacks:", ""]
+        lines += [f"- {one}" for one in details[f"unmet_for_{wanted}"]]
+    return "\n".join(lines)
 
 
 def contrasts(record: Mapping[str, Any]) -> str:

@@ -105,11 +105,12 @@ TINY = Part(
 
 
 def test_a_seed_is_followed_and_recorded(tmp_path):
-    assert seed_records.finished(TINY, tmp_path) == []
+    assert not seed_records.finished(TINY, tmp_path)
     about = {"git_commit": "abc", "versions": {"jax": "0"}}
     follow.follow_seed(TINY, 11, tmp_path, about)
-    assert seed_records.finished(TINY, tmp_path) == [11]
-    record = json.loads((tmp_path / "seed_11.json").read_text())
+    path = tmp_path / "seed_11.json"
+    assert seed_records.finished(TINY, tmp_path) == {11: path}
+    record = json.loads(path.read_text())
     runs = {(run["arm"], run["draw"]): run for run in record["runs"]}
     assert len(runs) == len(TINY.treatments)
     prints = [run["final_params_sha256"] for run in runs.values()]
@@ -146,16 +147,15 @@ def test_a_seed_of_another_arithmetic_is_refused(tmp_path):
     about = {"git_commit": "abc", "versions": {"jax": "0"}}
     follow.follow_seed(quick, 11, tmp_path, about)
     # Another commit of the same arithmetic goes on.
-    seed_records.check(
-        quick, tmp_path, about | {"git_commit": "d"} | follow._design(quick, 12)
-    )
+    other_commit = about | {"git_commit": "d"} | follow._design(quick, 12)
+    seed_records.check(other_commit, tmp_path / "seed_11.json")
     with pytest.raises(errors.UserError, match="another versions"):
         follow.follow_seed(quick, 12, tmp_path, about | {"versions": {"jax": "1"}})
     noisier = Treatment(arm="reduction_order", noise="reduction_order:shortest=2")
     other = dataclasses.replace(quick, treatments=(quick.treatments[0], noisier))
     with pytest.raises(errors.UserError, match="program of reduction_order;"):
         follow.follow_seed(other, 12, tmp_path, about)
-    assert seed_records.finished(quick, tmp_path) == [11]
+    assert list(seed_records.finished(quick, tmp_path)) == [11]
 
 
 def test_a_program_has_one_fingerprint():

@@ -182,6 +182,19 @@ def test_help_that_a_fixed_order_gives_too_is_not_called_noise(effects, by, begi
     assert details["sentence"].startswith(begins)
 
 
+def test_an_inconclusive_verdict_lists_what_it_lacks():
+    judged = verdict(study({"reduction_order_run": 0.06}))
+    details = judged["details"]["prednet"]
+    lines = study_tables.verdict(judged).splitlines()
+    assert lines[0] == "**inconclusive**"
+    for wanted in ("refuted", "supported"):
+        start = lines.index(f"What `{wanted}` lacks:") + 2
+        for offset, one in enumerate(details[f"unmet_for_{wanted}"]):
+            assert lines[start + offset] == f"- {one}"
+    helped = study_tables.verdict(verdict(study({"reduction_order": -0.06})))
+    assert helped.startswith("**supported**. Supported: noise makes prednet")
+
+
 def test_a_fixed_order_that_does_harm_makes_no_help_of_the_random_one():
     judged = verdict(study({"reduction_order_run": 0.06}))
     assert judged["verdict"] == {"prednet": "inconclusive"}

@@ -11,7 +11,7 @@ import pytest
 
 from prednet_jax import records
 from prednet_jax.studies import judgement, symmetric_findings
-from prednet_jax.studies.parts import PARTS
+from prednet_jax.studies.parts import DOSES, PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "results" / "study"
@@ -101,3 +101,61 @@ def test_paper_says_when_tile_order_leaves_the_saddle():
         if (row.program, row.delta, row.arm) == ("symmetric", 0.0, "tile")
     ]
     assert f"between updates {min(updates)} and {max(updates)}" in page
+
+
+@pytest.fixture(scope="module")
+def part_b():
+    return judgement.read(PARTS["B"], STUDY / "B")
+
+
+def _of_arm(found, arm, name):
+    return np.array([r[name] for s in found for r in s["runs"] if r["arm"] == arm])
+
+
+def _dose(found, kind, factor):
+    """A factor of a kind of noise under Adam; Holm's correction is over its factors."""
+    pairs = [(f"{kind}_{f:g}", judgement.CONTROL) for f in DOSES]
+    made = judgement.contrasts(found, judgement.PRIMARY, pairs)
+    return next(c for c in made if c.treatment == f"{kind}_{factor:g}")
+
+
+def test_paper_says_from_which_factor_amplified_noise_matters(part_b):
+    page = _words("docs/study/README.md")
+    adam, momentum = (
+        _of_arm(part_b, arm, "over_copy").mean()
+        for arm in ("float32", "float32_momentum")
+    )
+    assert f"{adam:.1f} times that of copying the last frame under Adam" in page
+    assert f"and {momentum:.0f} times under momentum" in page
+    first, below = _dose(part_b, "order", 1e6), _dose(part_b, "order", 1e4)
+    change = 100 * first.mean_difference / first.control_mean
+    assert f"raises the loss, by {change:.0f} % at first" in page
+    ends = (100 * end / below.control_mean for end in (below.ci_low, below.ci_high))
+    assert "from {:+.1f} % to {:+.1f} %".format(*ends) in page
+
+
+def test_paper_names_the_change_that_is_in_the_hypothesis_direction(part_b):
+    page = _words("docs/study/README.md")
+    one = _dose(part_b, "isotropic", 1)
+    share = one.mean_difference / one.control_mean
+    p = f"{one.p_holm:.3f}".lstrip("0")
+    assert (
+        f"lowers the loss by {-100 * share:.2f} % (p {p}, Holm over its "
+        f"{len(DOSES)} factors)" in page.replace("six factors", "6 factors")
+    )
+    distances = [
+        judgement.manipulation(part_b, f"{kind}_100", "float32").distance_over_travelled
+        for kind in ("isotropic", "order")
+    ]
+    assert "by {:.2f} of the way, real noise by {:.3f}".format(*distances) in page
+
+
+def test_paper_says_how_many_seeds_the_verdict_would_need():
+    page = _words("docs/study/README.md")
+    details = records.read_json(STUDY / "verdict.json")["details"]["prednet"]
+    assert f"At least {details['seeds_needed']} seeds would be needed" in page
+    assert f"if none of the {details['seeds_still_needed']} further ones" in page
+    fixed = _contrast(FIXED)
+    gain, lose = fixed["seeds_gaining"], fixed["seeds_losing"]
+    excess = (gain - lose) / fixed["n"]
+    assert f"{gain} seeds gain and {lose} lose; this excess, {excess:.3f}," in page
