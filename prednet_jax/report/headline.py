@@ -5,7 +5,7 @@ from typing import Any
 
 from prednet_jax.report.answers import display_name
 from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import significant
+from prednet_jax.report.numbers import change, significant
 from prednet_jax.report.results import contrasts, identical, relative
 
 Record = Mapping[str, Any]
@@ -107,10 +107,7 @@ def _effect(one: Record) -> str:
         100 * (relative(one, name) or 0)
         for name in ("mean_difference", "ci_low", "ci_high")
     )
-    # The ends get the decimals of the mean's two digits.
-    said = significant(mean, 2, sign=True)
-    places = len(said.partition(".")[2])
-    return f"{said} % [{low:+.{places}f}, {high:+.{places}f}], {one['verdict']}"
+    return f"{change(mean, low, high)}, {one['verdict']}"
 
 
 def _gradient(records: Mapping[str, Record]) -> Rows:

@@ -65,6 +65,21 @@ def interval(low: float | None, high: float | None) -> str:
     return f"[{significant(low, 2, sign=True)}, {significant(high, 2, sign=True)}]"
 
 
+def change(mean: float, low: float | None, high: float | None) -> str:
+    """A change in percent with the ends of its interval, in one number of decimals.
+
+    Args:
+        mean: in percent; two significant digits are shown.
+        low: lower end in percent; None or infinite: too few seeds for an interval.
+        high: upper end.
+    """
+    said = significant(mean, 2, sign=True)
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return f"{said} %"
+    places = len(said.partition(".")[2])
+    return f"{said} % [{low:+.{places}f}, {high:+.{places}f}]"
+
+
 def typeset(text: str) -> str:
     """Escapes text for HTML and sets its numbers with true signs and powers of ten.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prednet_jax import statistics
+from prednet_jax.studies import judgement
 from prednet_jax.studies.judgement import (
     FIXED,
     PRIMARY,
@@ -24,6 +25,8 @@ class AgainstControl(NamedTuple):
         control: name of what it is compared with.
         result: arm minus control, not corrected for the number of arms; None: no seed
             ended in both.
+        ratios: the arm's loss over the control's, of each seed that ended in both. One
+            seed with a high loss decides both means, but only one of these.
         manipulation: how far the two separated.
         over_copy: mean over the arm's runs of the endpoint `over_copy`; None: all
             diverged.
@@ -33,30 +36,42 @@ class AgainstControl(NamedTuple):
     treatment: str
     control: str
     result: statistics.PairedResult | None
+    ratios: tuple[float, ...]
     manipulation: statistics.Manipulation | None
     over_copy: float | None
     diverged: int
 
 
-def against_control(found: Sequence[Mapping[str, Any]]) -> list[AgainstControl]:
-    """Every arm of a part against its control; random against fixed order if run."""
+def pairs(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Every arm of a part and its control; random and fixed order if both were run."""
     controls = {run["arm"]: run["control"] for run in found[0]["runs"]}
-    pairs = [(arm, control) for arm, control in controls.items() if arm != control]
+    made = [(arm, control) for arm, control in controls.items() if arm != control]
     if RANDOM in controls and FIXED in controls:
-        pairs.append((RANDOM, FIXED))
+        made.append((RANDOM, FIXED))
+    return made
+
+
+def against_control(found: Sequence[Mapping[str, Any]]) -> list[AgainstControl]:
+    """The two arms of each of `pairs` compared."""
+    losses = judgement.losses(found, PRIMARY)[judgement.MODEL]
     made = []
-    for arm, control in pairs:
+    for arm, control in pairs(found):
         # One at a time: there is no correction for the number of arms.
         result = next(iter(contrasts(found, PRIMARY, [(arm, control)])), None)
         if result is not None:
             result = dataclasses.replace(result, p_holm=None, p_holm_family=None)
         runs = [run for one in found for run in one["runs"] if run["arm"] == arm]
+        ratios = ()
+        if result is not None:
+            both = statistics.match(losses, arm, control)
+            ratios = tuple((both.treatment / both.control).tolist())
         ended = [run["over_copy"] for run in runs if run["diverged_at"] is None]
         made.append(
             AgainstControl(
                 treatment=arm,
                 control=control,
                 result=result,
+                ratios=ratios,
                 manipulation=manipulation(found, arm, control),
                 over_copy=float(np.mean(ended)) if ended else None,
                 diverged=len(runs) - len(ended),

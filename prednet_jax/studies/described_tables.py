@@ -3,11 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import MISSING, interval, probability, significant
-from prednet_jax.studies import described_parts
+from prednet_jax.report.numbers import (
+    MISSING,
+    change,
+    interval,
+    probability,
+    significant,
+)
+from prednet_jax.statistics import PairedResult
+from prednet_jax.studies import described_parts, judgement
 from prednet_jax.studies.dose import KINDS
-from prednet_jax.studies.judgement import PRIMARY
+from prednet_jax.studies.judgement import ENDPOINTS, MOMENTS, PRIMARY
 
 #: Columns that describe a contrast, without a test.
 CONTRAST = (
@@ -33,17 +42,20 @@ def contrast_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def against_control(found: Sequence[Mapping[str, Any]]) -> str:
+def against_control(found: Sequence[Mapping[str, Any]], dead: Mapping[str, int]) -> str:
     """Every arm of a part against its control, without a verdict.
 
     Args:
         found: records of the part's seeds.
+        dead: the result of `seed_records.without_gradient`.
     """
     head = (
         "arm",
         "n",
         "diverged",
+        "without gradient at the end, arm / control",
         "loss over the control's",
+        "median of the seeds",
         "difference [95 %]",
         "p, uncorrected",
         "arm's loss over copying",
@@ -52,12 +64,17 @@ def against_control(found: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for one in described_parts.against_control(found):
         r, distance = one.result, one.manipulation
-        compared = ("0", str(one.diverged), *[MISSING] * 3)
+        lost = (
+            str(one.diverged),
+            f"{dead.get(one.treatment, 0)} / {dead.get(one.control, 0)}",
+        )
+        compared = ("0", *lost, *[MISSING] * 4)
         if r is not None:
             compared = (
                 str(r.n),
-                str(one.diverged),
+                *lost,
                 f"{r.treatment_mean / r.control_mean:.3f}",
+                f"{np.median(one.ratios):.3f}",
                 f"{significant(r.mean_difference, sign=True)} "
                 f"{interval(r.ci_low, r.ci_high)}",
                 probability(r.p_value),
@@ -73,6 +90,42 @@ def against_control(found: Sequence[Mapping[str, Any]]) -> str:
             )
         )
     return markdown(head, rows)
+
+
+def other_endpoints(found: Sequence[Mapping[str, Any]]) -> str:
+    """The endpoints that do not decide, in percent of the control's mean.
+
+    Args:
+        found: records of the part's seeds.
+    """
+    names = [name for name in (*ENDPOINTS, *MOMENTS) if name != PRIMARY]
+    pairs = described_parts.pairs(found)
+    made = {
+        name: {
+            (one.treatment, one.control): one
+            for one in judgement.contrasts(found, name, pairs)
+        }
+        for name in names
+    }
+    rows = [
+        (
+            " - ".join(pair),
+            *(_change(made[name].get(pair)) for name in names),
+        )
+        for pair in pairs
+    ]
+    return markdown(("arm", *names), rows)
+
+
+def _change(one: PairedResult | None) -> str:
+    if one is None:
+        return MISSING
+    return change(
+        *(
+            100 * value / one.control_mean
+            for value in (one.mean_difference, one.ci_low, one.ci_high)
+        )
+    )
 
 
 def doses(found: Sequence[Mapping[str, Any]]) -> str:

@@ -7,7 +7,8 @@
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,26 @@ def finished(part: Part, folder: Path) -> dict[int, Path]:
     """The record of each seed of a part that has one."""
     paths = {seed: folder / f"seed_{seed}.json" for seed in part.seeds}
     return {seed: path for seed, path in paths.items() if path.exists()}
+
+
+def without_gradient(paths: Iterable[Path]) -> Counter[str]:
+    """Number of runs of each arm whose gradient is exactly 0 in the last row.
+
+    Such a network is dead: no optimiser and no noise in the gradient moves it any more.
+
+    Args:
+        paths: records of seeds; their curves lie beside them.
+    """
+    found: Counter[str] = Counter()
+    for path in paths:
+        with path.with_suffix(".csv").open(newline="") as file:
+            last = {(row["arm"], row["draw"]): row for row in csv.DictReader(file)}
+        found.update(
+            arm
+            for (arm, _), row in last.items()
+            if row["grad_norm"] and float(row["grad_norm"]) == 0
+        )
+    return found
 
 
 def curve_rows(arm: str, draw: int, curves: dict[str, np.ndarray]) -> list[dict]:

@@ -16,6 +16,7 @@ from prednet_jax.statistics import Check
 from prednet_jax.studies import (
     described_tables,
     judgement,
+    seed_records,
     symmetric_findings,
     symmetric_tables,
 )
@@ -46,11 +47,14 @@ def blocks(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str,
         count, planned = done[name]
         if name == "C":
             continue
-        made[f"study-{name}"] = (
-            described_tables.against_control(found)
-            if count == planned
-            else waiting(name, count, planned)
-        )
+        made[f"study-{name}"] = waiting(name, count, planned)
+        made[f"study-{name}-endpoints"] = made[f"study-{name}"]
+        if count == planned:
+            dead = seed_records.without_gradient(
+                seed_records.finished(PARTS[name], folder / name).values()
+            )
+            made[f"study-{name}"] = described_tables.against_control(found, dead)
+            made[f"study-{name}-endpoints"] = described_tables.other_endpoints(found)
     doses = parts["B"] if done["B"][0] == done["B"][1] else []
     made["study-dose"] = (
         described_tables.doses(doses) if doses else waiting("B", *done["B"])

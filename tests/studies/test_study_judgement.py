@@ -221,9 +221,9 @@ def test_an_arm_that_diverges_in_every_seed_keeps_its_row():
     found = study()
     for one in found:
         diverge(next(r for r in one["runs"] if r["arm"] == "stale_targets"))
-    table = described_tables.against_control(found)
+    table = described_tables.against_control(found, {})
     (row,) = [line for line in table.splitlines() if "stale_targets" in line]
-    assert row.startswith("| stale_targets - float32 | 0 | 10 | - |")
+    assert row.startswith("| stale_targets - float32 | 0 | 10 | 0 / 0 | - |")
     assert "| reduction_order - reduction_order_run | 10 |" in table
 
 

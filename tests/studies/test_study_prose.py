@@ -159,3 +159,13 @@ def test_paper_says_how_many_seeds_the_verdict_would_need():
     gain, lose = fixed["seeds_gaining"], fixed["seeds_losing"]
     excess = (gain - lose) / fixed["n"]
     assert f"{gain} seeds gain and {lose} lose; this excess, {excess:.3f}," in page
+
+
+def test_paper_says_what_moving_digits_show():
+    page = _words("docs/study/README.md")
+    found = judgement.read(PARTS["C-digits"], STUDY / "C-digits")
+    (one,) = judgement.contrasts(found, judgement.PRIMARY, [(RANDOM, "float32")])
+    values = one.mean_difference, one.ci_low, one.ci_high
+    shares = tuple(100 * value / one.control_mean for value in values)
+    said = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*shares)
+    assert f"Random order changes the loss by {said}, and stale targets triple" in page
