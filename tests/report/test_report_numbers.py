@@ -56,3 +56,17 @@ def test_typeset_escapes_and_sets_numbers():
     )
     assert numbers.typeset("[-2, +3.5e+04]") == "[−2, +3.5×10<sup>4</sup>]"
     assert numbers.typeset("threads_1 1e 0.10.2") == "threads_1 1e 0.10.2"
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((-0.167, -0.82, 0.486), "-0.17 % [-0.82, +0.49]"),
+        ((31.2, 14.4, 69.0), "+31 % [+14, +69]"),
+        ((0.0, 0.0, 0.0), "0 % [+0, +0]"),
+        ((1.234, -math.inf, math.inf), "+1.2 %"),
+        ((1.234, None, None), "+1.2 %"),
+    ],
+)
+def test_a_change_has_one_number_of_decimals(values, text):
+    assert numbers.change(*values) == text

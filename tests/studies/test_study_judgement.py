@@ -1,5 +1,7 @@
 """From records of the long trainings to the verdict; the tests write the records."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -225,6 +227,42 @@ def test_an_arm_that_diverges_in_every_seed_keeps_its_row():
     (row,) = [line for line in table.splitlines() if "stale_targets" in line]
     assert row.startswith("| stale_targets - float32 | 0 | 10 | 0 / 0 | - |")
     assert "| reduction_order - reduction_order_run | 10 |" in table
+
+
+def test_one_seed_that_decides_the_mean_does_not_decide_the_median():
+    found = study()
+    for run in found[0]["runs"]:
+        run["last_frame_loss"] *= 1000
+        if run["arm"] == "reduction_order":
+            run["last_frame_loss"] *= 3
+    (one,) = [
+        one
+        for one in described_parts.against_control(found)
+        if (one.treatment, one.control) == ("reduction_order", "float32")
+    ]
+    assert one.result.treatment_mean > 2 * one.result.control_mean
+    assert np.median(one.ratios) == pytest.approx(1, abs=0.02)
+    table = described_tables.against_control(found, {"reduction_order": 2})
+    (row,) = [t for t in table.splitlines() if "| reduction_order - float32 |" in t]
+    assert row.startswith("| reduction_order - float32 | 10 | 0 | 2 / 0 | 2.")
+
+
+def test_runs_without_gradient_are_counted_by_arm(tmp_path):
+    rows = ["arm,draw,update,grad_norm", "copy_last_frame,0,50,"]
+    rows += [f"a,{draw},25,0\na,{draw},50,{end}" for draw, end in enumerate("010")]
+    rows += ["b,0,25,0", "b,0,50,1e-9"]
+    paths = [tmp_path / f"seed_{seed}.json" for seed in (1, 2)]
+    for path in paths:
+        path.with_suffix(".csv").write_text("\n".join(rows) + "\n")
+    assert seed_records.without_gradient(paths) == {"a": 4}
+
+
+def test_the_other_endpoints_are_in_percent_of_the_control():
+    lines = described_tables.other_endpoints(study()).splitlines()
+    assert lines[0].startswith("| arm | window_loss | over_copy | held_out_loss |")
+    (row,) = [line for line in lines if line.startswith("| stale_targets -")]
+    for cell in row.split(" | ")[1:4]:
+        assert re.fullmatch(r"\+\d+ % \[\+\d+, \+\d+\]", cell), cell
 
 
 def test_a_diverged_largest_rung_is_not_replaced_by_a_smaller_one():
