@@ -68,6 +68,9 @@ def curvature(probes: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
         "lowest, highest of H",
         "the same under Adam's scale",
         "negative curvature",
+        "differences of the loss",
+        "holds for (last steps)",
+        "growth per update",
         "cosine of the last step with it",
         "updates that the noise saves",
     )
@@ -76,6 +79,7 @@ def curvature(probes: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
         for row in stops:
             raw, scaled, found = row["raw"], row["preconditioned"], row["escape"]
             proved = scaled["negative_curvature_proved"]
+            differences = scaled["finite_difference"]
             rows.append(
                 (
                     str(seed),
@@ -85,6 +89,11 @@ def curvature(probes: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
                     f"{raw['lowest']:.2g}, {raw['highest']:.2g}",
                     f"{scaled['lowest']:.2g}, {scaled['highest']:.2g}",
                     "proved" if proved else "not found",
+                    differences["verdict"] if found else MISSING,
+                    f"{differences['reach'] / found['step_length']:.1f}"
+                    if found
+                    else MISSING,
+                    f"{found['growth_per_update']:.2f}" if found else MISSING,
                     f"{found['step_cosine']:.3f}" if found else MISSING,
                     f"{found['updates_saved']:.0e}" if found else MISSING,
                 )

@@ -28,6 +28,35 @@ def test_divergence_shows_median_and_range():
     assert "| 16x12 | 0.015 (0.010 to 0.020) | 2.0e-06 | 1.0e-06 | +1.000 % |" in text
 
 
+def test_curvature_has_a_row_for_each_stop():
+    stop = {
+        "update": 250,
+        "loss": 0.1,
+        "grad_norm": 0.5,
+        "raw": {"lowest": -1.5, "highest": 20.0},
+        "preconditioned": {
+            "lowest": -200.0,
+            "highest": 600.0,
+            "negative_curvature_proved": True,
+            "finite_difference": {"verdict": "agrees", "reach": 0.3},
+        },
+        "escape": {
+            "step_length": 0.1,
+            "step_cosine": -0.0123,
+            "growth_per_update": 1.234,
+            "updates_saved": 4e-13,
+        },
+    }
+    none = stop | {"update": 500, "escape": None}
+    none["preconditioned"] = stop["preconditioned"] | {
+        "negative_curvature_proved": False
+    }
+    lines = along_tables.curvature({8550: [stop, none]}).splitlines()
+    begins = "| 8550 | 250 | 0.1 | 0.5 | -1.5, 20 | -2e+02, 6e+02 | proved "
+    assert lines[2] == begins + "| agrees | 3.0 | 1.23 | -0.012 | 4e-13 |"
+    assert lines[3].endswith("| not found | - | - | - | - | - |")
+
+
 def test_octopus_counts_those_that_passed():
     text = along_tables.escape([group("none", 1, None), group("order", 3, 0.04)])
     assert "| `none` | 4 | 4 | 1 | 1 | - |" in text
