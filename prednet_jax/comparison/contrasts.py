@@ -101,12 +101,14 @@ def excluded(
 ) -> list[dict[str, Any]]:
     """One record for each seed that `EXCLUSION_RULE` leaves out of a contrast."""
     return [
-        {"model": task.name, "treatment": names[0], "control": names[1]}
+        {"model": task.name, "treatment": treatment, "control": control}
         | {"seed": seed, "reason": f"loss not finite in {' and '.join(broken)}"}
-        for treatment, control in _pairs(found)
-        for names in [(treatment.arm.name, control.arm.name)]
-        for seed in control.job.seeds
-        if (broken := _not_finite(measured, names, str(seed)))
+        for treatment, control, seeds in (
+            (one.arm.name, other.arm.name, other.job.seeds)
+            for one, other in _pairs(found)
+        )
+        for seed in seeds
+        if (broken := _not_finite(measured, (treatment, control), str(seed)))
     ]
 
 

@@ -66,18 +66,28 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def change(mean: float, low: float | None, high: float | None) -> str:
-    """A change in percent with the ends of its interval, in one number of decimals.
+    """A change in percent with the ends of its interval.
+
+    The ends have as many decimals as the mean. An end that they would round to 0 has
+    two significant digits, so that 0 is always 0 itself.
 
     Args:
         mean: in percent; two significant digits are shown.
         low: lower end in percent; None or infinite: too few seeds for an interval.
         high: upper end.
     """
+
+    def end(value: float) -> str:
+        rounded = f"{value:+.{places}f}"
+        if "e" in said or float(rounded) == 0:
+            return significant(value, 2, sign=True)
+        return rounded
+
     said = significant(mean, 2, sign=True)
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return f"{said} %"
     places = len(said.partition(".")[2])
-    return f"{said} % [{low:+.{places}f}, {high:+.{places}f}]"
+    return f"{said} % [{end(low)}, {end(high)}]"
 
 
 def typeset(text: str) -> str:

@@ -89,7 +89,7 @@ def curvature(probes: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
                     f"{raw['lowest']:.2g}, {raw['highest']:.2g}",
                     f"{scaled['lowest']:.2g}, {scaled['highest']:.2g}",
                     "proved" if proved else "not found",
-                    differences["verdict"] if found else MISSING,
+                    differences["verdict"],
                     f"{differences['reach'] / found['step_length']:.1f}"
                     if found
                     else MISSING,

@@ -130,14 +130,16 @@ def first_rung(
     }
     first, direction = None, 0
     for arm in sorted(factors, key=factors.__getitem__, reverse=True):
-        changed = 1 if arm in diverged else _changed(made[arm])
+        changed = 1 if arm in diverged else _changed(made.get(arm))
         if not changed or direction not in (0, changed):
             break
         first, direction = factors[arm], changed
     return FirstRung(control, kind, endpoint, first, direction)
 
 
-def _changed(result: statistics.PairedResult) -> int:
+def _changed(result: statistics.PairedResult | None) -> int:
+    if result is None:  # The control diverged in every seed.
+        return 0
     p = result.p_value if result.p_holm is None else result.p_holm
     return int(np.sign(result.mean_difference)) if p < result.alpha else 0
 

@@ -53,7 +53,7 @@ def against_control(found: Sequence[Mapping[str, Any]], dead: Mapping[str, int])
         "arm",
         "n",
         "diverged",
-        "without gradient at the end, arm / control",
+        "runs without gradient at the end: arm, control",
         "loss over the control's",
         "median of the seeds",
         "difference [95 %]",
@@ -66,7 +66,7 @@ def against_control(found: Sequence[Mapping[str, Any]], dead: Mapping[str, int])
         r, distance = one.result, one.manipulation
         lost = (
             str(one.diverged),
-            f"{dead.get(one.treatment, 0)} / {dead.get(one.control, 0)}",
+            f"{dead.get(one.treatment, 0)}, {dead.get(one.control, 0)}",
         )
         compared = ("0", *lost, *[MISSING] * 4)
         if r is not None:

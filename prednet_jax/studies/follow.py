@@ -183,7 +183,7 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
     """
     about = manifest | _design(part, seed)
     for path in seed_records.finished(part, folder).values():
-        seed_records.check(about, path)
+        seed_records.check(f"seed {seed}", about, path)
     rows, done = [], list[tuple[Treatment, Trajectory]]()
     for treatment in part.of_seed(seed):
         run = train(part, treatment, seed)

@@ -38,17 +38,18 @@ def read(part: Part, folder: Path) -> list[dict[str, Any]]:
         UserError: a record has other runs than the part, or two records were made with
             different arithmetic.
     """
-    found = []
     paths = seed_records.finished(part, folder)
+    found = {path: records.read_json(path) for path in paths.values()}
     for seed, path in paths.items():
-        record = records.read_json(path)
         wanted = [(t.arm, t.draw) for t in part.of_seed(seed)]
-        if [(run["arm"], run["draw"]) for run in record["runs"]] != wanted:
+        if [(run["arm"], run["draw"]) for run in found[path]["runs"]] != wanted:
             raise errors.UserError(f"{path}: other runs than {wanted}")
-        # The first seeds have all arms of the part.
-        seed_records.check(record, next(iter(paths.values())))
-        found.append(record)
-    return found
+    if found:
+        # Some arms are trained on the first seeds of a part only.
+        most = max(found, key=lambda path: len(found[path]["programs"]))
+        for path, record in found.items():
+            seed_records.check(str(path), record, most)
+    return list(found.values())
 
 
 def losses(found: Sequence[Mapping[str, Any]], endpoint: str) -> statistics.Losses:

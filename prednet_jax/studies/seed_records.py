@@ -34,11 +34,12 @@ DECIDES = (
 )
 
 
-def check(about: Mapping[str, Any], path: Path) -> None:
+def check(name: str, about: Mapping[str, Any], path: Path) -> None:
     """Refuses a seed whose arithmetic differs from that of another seed's record.
 
     Args:
-        about: fields of the seed's record: `DECIDES` and `programs`.
+        name: what to call the seed in the error.
+        about: fields of its record: `DECIDES` and `programs`.
         path: record of another seed of the part.
 
     Raises:
@@ -47,16 +48,16 @@ def check(about: Mapping[str, Any], path: Path) -> None:
     """
     mine = json.loads(json.dumps(about))  # Lists instead of tuples, as in the files.
     theirs = records.read_json(path)
-    names = [name for name in DECIDES if theirs.get(name) != mine.get(name)]
-    names += [
+    differ = [field for field in DECIDES if theirs.get(field) != mine.get(field)]
+    differ += [
         f"program of {arm}"
         for arm, digest in mine["programs"].items()
         if theirs.get("programs", {}).get(arm, digest) != digest
     ]
-    if names:
+    if differ:
         raise errors.UserError(
-            f"{path}: another {', '.join(names)}; expected what the part was begun "
-            "with, or another --workdir"
+            f"{name}: another {', '.join(differ)}; expected the same as in {path}, or "
+            "another --workdir"
         )
 
 
@@ -69,7 +70,7 @@ def finished(part: Part, folder: Path) -> dict[int, Path]:
 def without_gradient(paths: Iterable[Path]) -> Counter[str]:
     """Number of runs of each arm whose gradient is exactly 0 in the last row.
 
-    Such a network is dead: no optimiser and no noise in the gradient moves it any more.
+    Such a network is dead. Noise of the order of sums is 0 there too.
 
     Args:
         paths: records of seeds; their curves lie beside them.

@@ -45,7 +45,9 @@ def figures(
     for name, part in PARTS.items():
         found_seeds = judgement.read(part, folder / name)
         if name != "C" and len(found_seeds) == len(part.seeds):
-            made[f"part_{name}.svg"] = against_control(name, found_seeds)
+            compared = described_parts.against_control(found_seeds)
+            if any(one.ratios for one in compared):
+                made[f"part_{name}.svg"] = against_control(name, compared)
     return made
 
 
@@ -93,10 +95,13 @@ def contrasts(record: Mapping[str, Any]) -> bytes:
         "Part C: difference of every seed between two arms",
         rows,
         "difference, % of the control's mean loss",
+        "counts as none",
     )
 
 
-def against_control(name: str, found: Sequence[Mapping[str, Any]]) -> bytes:
+def against_control(
+    name: str, compared: Sequence[described_parts.AgainstControl]
+) -> bytes:
     """Another part: how much every seed's loss differs from its own control's.
 
     In part B one control has most of the mean of all; in per cent of the mean the
@@ -108,13 +113,14 @@ def against_control(name: str, found: Sequence[Mapping[str, Any]]) -> bytes:
             BLUE,
             [[100 * (ratio - 1) for ratio in one.ratios]],
         )
-        for one in described_parts.against_control(found)
+        for one in compared
         if one.ratios
     ]
     return _differences(
         f"Part {name}: difference of every seed between two arms",
         rows,
         "difference, % of the same seed's control",
+        "2 % on either side",
     )
 
 
@@ -137,7 +143,7 @@ def _difference(
     )
 
 
-def _differences(alt: str, rows: Sequence[Row], title: str) -> bytes:
+def _differences(alt: str, rows: Sequence[Row], title: str, grey: str) -> bytes:
     """One panel, wide enough for all arms but those that are far away."""
     margin = 100 * MARGIN_FRACTION
     largest = sorted(max(map(abs, row.values[0])) for row in rows)
@@ -151,7 +157,7 @@ def _differences(alt: str, rows: Sequence[Row], title: str) -> bytes:
         tuple(_ticks(reach)),
         band=(-margin, margin),
     )
-    said = f"{alt}. Grey zone: counts as none. Triangles: beyond the ends."
+    said = f"{alt}. Grey zone: {grey}. Triangles: beyond the ends."
     return draw(said, [panel], rows)
 
 

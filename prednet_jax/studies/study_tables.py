@@ -180,10 +180,16 @@ def verdict(record: Mapping[str, Any]) -> str:
     if details["verdict"] != "inconclusive":
         return f"**{details['verdict']}**. {details['sentence']}"
     lines = ["**inconclusive**"]
-    for wanted in ("refuted", "supported"):
-        lines += ["", f"What `{wanted}` lacks:", ""]
+    for wanted, which in (
+        ("refuted", ""),
+        ("supported", ", in the contrast that lacks least"),
+    ):
+        lines += ["", f"What `{wanted}` lacks{which}:", ""]
         lines += [f"- {one}" for one in details[f"unmet_for_{wanted}"]]
-    return "\n".join(lines)
+    # What the sentence says after the two lists: seeds needed, limits.
+    unmet = ", ".join(details["unmet_for_supported"])
+    rest = details["sentence"].partition(f"Not supported because {unmet}.")[2]
+    return "\n".join([*lines, "", rest.strip()])
 
 
 def contrasts(record: Mapping[str, Any]) -> str:

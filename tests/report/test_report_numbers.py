@@ -63,10 +63,12 @@ def test_typeset_escapes_and_sets_numbers():
     [
         ((-0.167, -0.82, 0.486), "-0.17 % [-0.82, +0.49]"),
         ((31.2, 14.4, 69.0), "+31 % [+14, +69]"),
-        ((0.0, 0.0, 0.0), "0 % [+0, +0]"),
+        ((0.0, 0.0, 0.0), "0 % [0, 0]"),
+        ((-1.1, -3.0, -0.012), "-1.1 % [-3.0, -0.012]"),
+        ((1.3e5, 1e4, 3e5), "+1.3e+05 % [+10000, +3.0e+05]"),
         ((1.234, -math.inf, math.inf), "+1.2 %"),
         ((1.234, None, None), "+1.2 %"),
     ],
 )
-def test_a_change_has_one_number_of_decimals(values, text):
+def test_the_ends_of_a_change_are_zero_only_if_they_are(values, text):
     assert numbers.change(*values) == text

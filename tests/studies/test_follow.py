@@ -148,7 +148,7 @@ def test_a_seed_of_another_arithmetic_is_refused(tmp_path):
     follow.follow_seed(quick, 11, tmp_path, about)
     # Another commit of the same arithmetic goes on.
     other_commit = about | {"git_commit": "d"} | follow._design(quick, 12)
-    seed_records.check(other_commit, tmp_path / "seed_11.json")
+    seed_records.check("seed 12", other_commit, tmp_path / "seed_11.json")
     with pytest.raises(errors.UserError, match="another versions"):
         follow.follow_seed(quick, 12, tmp_path, about | {"versions": {"jax": "1"}})
     noisier = Treatment(arm="reduction_order", noise="reduction_order:shortest=2")

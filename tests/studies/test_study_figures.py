@@ -23,8 +23,9 @@ def test_a_dot_per_seed_of_every_contrast():
 
 def test_parts_without_a_verdict_show_every_seed_too():
     found = study()
-    svg = study_figures.against_control("D", found)
-    expected = sum(one.result.n for one in described_parts.against_control(found))
+    compared = described_parts.against_control(found)
+    svg = study_figures.against_control("D", compared)
+    expected = sum(one.result.n for one in compared)
     assert count(svg, "circle") + count(svg, "polygon") == expected
 
 

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from prednet_jax import records
-from prednet_jax.studies import judgement, seed_records, symmetric_findings
+from prednet_jax.studies import (
+    along_tables,
+    described_parts,
+    judgement,
+    seed_records,
+    symmetric_findings,
+)
 from prednet_jax.studies.parts import DOSES, PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,7 +163,7 @@ def test_paper_says_how_many_seeds_the_verdict_would_need():
     fixed = _contrast(FIXED)
     gain, lose = fixed["seeds_gaining"], fixed["seeds_losing"]
     excess = (gain - lose) / fixed["n"]
-    assert f"{gain} seeds gain and {lose} lose, an excess of {excess:.3f}." in page
+    assert f"{gain} seeds gain and {lose} lose, an excess of {excess:.3f}," in page
 
 
 def test_paper_says_what_moving_digits_show():
@@ -172,8 +178,15 @@ def test_paper_says_what_moving_digits_show():
 
 def test_paper_counts_the_networks_that_noise_kills():
     page = _words("docs/study/README.md")
-    paths = seed_records.finished(PARTS["B"], STUDY / "B").values()
-    dead = seed_records.without_gradient(paths)
+    paths = seed_records.finished(PARTS["B"], STUDY / "B")
+    (lost,) = (
+        seed
+        for seed, path in paths.items()
+        if "float32_momentum" in seed_records.without_gradient([path])
+    )
+    assert f"In the tenth, {lost}, the network dies" in page
+    others = [path for seed, path in paths.items() if seed != lost]
+    dead = seed_records.without_gradient(others)
     counts = {
         factor: [
             dead[f"{kind}_{factor}_momentum"]
@@ -181,7 +194,67 @@ def test_paper_counts_the_networks_that_noise_kills():
         ]
         for factor in ("1e+06", "1e+08")
     }
-    assert f"in {dead['float32_momentum']} of 10 runs without noise" in page
-    assert "in {}, {} and {} with noise of 1e6".format(*counts["1e+06"]) in page
-    assert "in {}, {} and {} with 1e8".format(*counts["1e+08"]) in page
+    said = "{}, {} and {} have a gradient of exactly 0 in the end with noise of 1e6"
+    assert said.format(*counts["1e+06"]) in page
+    assert "and {}, {} and {} with 1e8".format(*counts["1e+08"]) in page
     assert all(arm.endswith("momentum") for arm in dead)
+
+
+def test_paper_counts_the_runs_that_stay_on_the_plateau(part_b):
+    page = _words("docs/study/README.md")
+    runs = [r for s in part_b for r in s["runs"] if r["dose"] and r["dose"][0] == 1e8]
+    never = {
+        control: [r["plateau_left"] for r in runs if r["control"] == control]
+        for control in ("float32", "float32_momentum")
+    }
+    adam, momentum = (f"{ends.count(None)} of {len(ends)}" for ends in never.values())
+    assert f"{adam} runs under Adam and {momentum} under momentum never leave" in page
+
+
+def test_paper_names_the_seed_that_order_noise_spoils(part_b):
+    page = _words("docs/study/README.md")
+    compared = described_parts.against_control(part_b)
+    ratios = next(c for c in compared if c.treatment == "order_10000_momentum").ratios
+    *others, most = sorted(ratios)
+    furthest = max(abs(ratio - 1) for ratio in others)
+    assert f"one seed ends at {most:.0f} times its control's loss" in page
+    assert f"others within {100 * furthest:.0f} % of theirs" in page
+
+
+def test_readme_says_what_amplified_noise_does(part_b):
+    page = _words("README.md")
+    for factor, words in ((1e6, "raises the loss by 27 % {}"), (1e4, "+0.5 % {}")):
+        one = _dose(part_b, "order", factor)
+        mean, low, high = (
+            100 * value / one.control_mean
+            for value in (one.mean_difference, one.ci_low, one.ci_high)
+        )
+        places = 0 if factor == 1e6 else 1
+        assert f"{mean:.{places}f} %" in words
+        assert words.format(f"[{low:+.{places}f}, {high:+.{places}f}]") in page
+
+
+def test_paper_says_what_curvature_shows():
+    page = _words("docs/study/README.md")
+    folder = STUDY / "F"
+    stops = [
+        stop
+        for seed in along_tables.SEEDS_PROBED
+        for stop in records.read_json(folder / f"probe_{seed}.json")["rows"]
+    ]
+    assert all(stop["preconditioned"]["negative_curvature_proved"] for stop in stops)
+    tried = [stop["preconditioned"]["finite_difference"] for stop in stops]
+    reach = [
+        one["reach"] / stop["escape"]["step_length"]
+        for one, stop in zip(tried, stops, strict=True)
+        if one["verdict"] == "agrees"
+    ]
+    assert f"at all {len(stops)} stops. At {len(reach)} of them" in page
+    assert f"for {min(reach):.1f} to {max(reach):.1f} steps" in page
+    escapes = [stop["escape"] for stop in stops]
+    growth = [100 * (escape["growth_per_update"] - 1) for escape in escapes]
+    assert f"by {min(growth):.0f} % to {max(growth):.0f} % per update" in page
+    most = max(escape["updates_saved"] for escape in escapes)
+    assert f"at most {most:.0e} updates" in page
+    needed = min(escape["noise_for_one_update"] for escape in escapes)
+    assert f"have to be {100 * needed:.1f} % of the gradient or more" in page
