@@ -54,6 +54,12 @@ def part_c():
     return judgement.read(PARTS["C"], STUDY / "C")
 
 
+def test_readme_and_paper_give_the_verdict_of_the_record():
+    (word,) = records.read_json(STUDY / "verdict.json")["verdict"].values()
+    assert f'study\'s verdict is "{word}"' in _words("README.md")
+    assert f"beforehand the answer is **{word}**" in _words("docs/study/README.md")
+
+
 def test_readme_says_what_part_c_found():
     page = _words("README.md")
     assert f"random order changed the mean loss by {_change(_contrast(RANDOM))}" in page
