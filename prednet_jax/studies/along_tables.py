@@ -69,7 +69,7 @@ def curvature(probes: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
         "the same under Adam's scale",
         "negative curvature",
         "differences of the loss",
-        "holds for (last steps)",
+        "quadratic for so many last steps",
         "growth per update",
         "cosine of the last step with it",
         "updates that the noise saves",
@@ -91,7 +91,7 @@ def curvature(probes: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
                     "proved" if proved else "not found",
                     differences["verdict"],
                     f"{differences['reach'] / found['step_length']:.1f}"
-                    if found
+                    if found and differences["verdict"] == "agrees"
                     else MISSING,
                     f"{found['growth_per_update']:.2f}" if found else MISSING,
                     f"{found['step_cosine']:.3f}" if found else MISSING,

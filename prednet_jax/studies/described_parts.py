@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prednet_jax import statistics
-from prednet_jax.studies import judgement
 from prednet_jax.studies.judgement import (
     FIXED,
+    MODEL,
     PRIMARY,
     RANDOM,
     contrasts,
+    losses,
     manipulation,
 )
 
@@ -53,7 +54,7 @@ def pairs(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 def against_control(found: Sequence[Mapping[str, Any]]) -> list[AgainstControl]:
     """The two arms of each of `pairs` compared."""
-    losses = judgement.losses(found, PRIMARY)[judgement.MODEL]
+    measured = losses(found, PRIMARY)[MODEL]
     made = []
     for arm, control in pairs(found):
         # One at a time: there is no correction for the number of arms.
@@ -63,7 +64,7 @@ def against_control(found: Sequence[Mapping[str, Any]]) -> list[AgainstControl]:
         runs = [run for one in found for run in one["runs"] if run["arm"] == arm]
         ratios = ()
         if result is not None:
-            both = statistics.match(losses, arm, control)
+            both = statistics.match(measured, arm, control)
             ratios = tuple((both.treatment / both.control).tolist())
         ended = [run["over_copy"] for run in runs if run["diverged_at"] is None]
         made.append(

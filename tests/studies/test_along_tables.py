@@ -51,10 +51,14 @@ def test_curvature_has_a_row_for_each_stop():
     none["preconditioned"] = stop["preconditioned"] | {
         "negative_curvature_proved": False
     }
-    lines = along_tables.curvature({8550: [stop, none]}).splitlines()
+    scaled = stop["preconditioned"]
+    unknown = {"finite_difference": {"verdict": "disagrees", "reach": 0.0}}
+    kinked = stop | {"preconditioned": scaled | unknown}
+    lines = along_tables.curvature({8550: [stop, none, kinked]}).splitlines()
     begins = "| 8550 | 250 | 0.1 | 0.5 | -1.5, 20 | -2e+02, 6e+02 | proved "
     assert lines[2] == begins + "| agrees | 3.0 | 1.23 | -0.012 | 4e-13 |"
     assert lines[3].endswith("| not found | agrees | - | - | - | - |")
+    assert "| disagrees | - | 1.23 |" in lines[4]
 
 
 def test_octopus_counts_those_that_passed():

@@ -276,7 +276,7 @@ def test_the_other_endpoints_are_in_percent_of_the_control():
     assert cells[5] == "+200 % [+200, +200]"
 
 
-def test_arms_that_all_diverge_stop_no_table():
+def test_a_control_that_diverged_in_every_seed_has_no_first_rung():
     found = dose_study({"order": {1.0: 0.0, 1e8: 0.1}})
     for one in found:
         one["runs"][0]["control"] = one["runs"][0]["arm"] = "float32_momentum"
