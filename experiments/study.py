@@ -3,9 +3,10 @@
     python experiments/study.py --part=C
 
 writes results/study/C/seed_N.csv (curves) and seed_N.json (endpoints, distances,
-fingerprints) for each seed of the part. Seeds that have a record are not run again, so
-after an interruption the same command continues. Several processes share the work by
---shard=0/2 and --shard=1/2. docs/study/plan.md says what is run and why.
+fingerprints) for each seed of the part. Seeds that have a record are not run again, nor
+are finished trainings of a seed, so after an interruption the same command continues.
+Several processes share the seeds by --shard=0/2 and --shard=1/2, or the trainings of a
+seed by --arms. docs/study/plan.md says what is run and why.
 
     python experiments/study.py --part=C --seeds=8300 --workdir=runs/again \
       --compare_with=results/study
@@ -35,6 +36,7 @@ flags.DEFINE_string("part", None, "B, C, C-noise, C-digits, D or E.", required=T
 flags.DEFINE_string("workdir", "results/study", "Where to write.")
 flags.DEFINE_string("shard", "0/1", "I/N: every Nth seed, from the Ith.")
 flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
+flags.DEFINE_list("arms", None, "Some arms of the part only.")
 flags.DEFINE_string(
     "compare_with",
     None,
@@ -54,7 +56,9 @@ def main(argv: list[str]) -> None:
     wanted = _flags.integers("seeds") or tuple(part.seeds)
     for seed in wanted:
         errors.one_of("--seeds", seed, tuple(part.seeds))
-    process.prepare(threads=part.threads, cache=True)
+    for arm in FLAGS.arms or ():
+        errors.one_of("--arms", arm, tuple({t.arm: None for t in part.treatments}))
+    process.prepare(threads=parts.THREADS, cache=True)
     process.set_precision("float32")
     folder = Path(FLAGS.workdir) / part.name
     mine = wanted[int(match[1]) :: int(match[2])]
@@ -70,12 +74,15 @@ def main(argv: list[str]) -> None:
         "device": device.description(),
         "environment": provenance.environment(),
     }
+    whole = True
     for seed in left:
         started = time.perf_counter()
-        follow.follow_seed(part, seed, folder, manifest)
+        written = follow.follow_seed(part, seed, folder, manifest, FLAGS.arms)
         minutes = (time.perf_counter() - started) / 60
-        print(f"{folder}/seed_{seed}.json: {minutes:.1f} minutes", flush=True)
-    if FLAGS.compare_with:
+        state = "" if written else " waits for other arms"
+        whole &= written
+        print(f"{folder}/seed_{seed}.json{state}: {minutes:.1f} minutes", flush=True)
+    if FLAGS.compare_with and whole:
         made = [r for r in judgement.read(part, folder) if r["seed"] in mine]
         compare(made, published)
 

@@ -229,7 +229,8 @@ def _more_seeds(verdict: Verdict) -> str:
         return "From one seed the number of seeds needed cannot be estimated."
     if verdict.seeds_still_needed:
         return (
-            f"With this spread at least {verdict.seeds_needed} seeds are needed, "
-            f"{verdict.seeds_still_needed} more than were run."
+            f"At least {verdict.seeds_needed} seeds are needed, "
+            f"{verdict.seeds_still_needed} more than were run, even if no further seed "
+            "gains more than the margin."
         )
     return "There are enough seeds; the evidence above is missing."

@@ -1,6 +1,7 @@
 """Tables of what the study measures along the way (part F), from committed records.
 
-results/study/F/probe_<seed>.json         of probe_curvature.py
+results/study/F/plateau_<seed>.json       of probe_curvature.py, on the plateau
+results/study/F/probe_<seed>.json         of probe_curvature.py, after it
 results/study/F/divergence_<size>_<seed>.json   of divergence.py
 results/study/F/octopus.json              of saddle_escape.py
 """
@@ -28,7 +29,7 @@ def blocks(folder: Path) -> dict[str, str]:
     Args:
         folder: results/study/F.
     """
-    probes = [folder / f"probe_{seed}.json" for seed in SEEDS_PROBED]
+    probes = {seed: probe_paths(folder, seed) for seed in SEEDS_PROBED}
     pairs = {
         size: [folder / f"divergence_{size}_{seed}.json" for seed in SEEDS_FOLLOWED]
         for size in SIZES
@@ -38,11 +39,11 @@ def blocks(folder: Path) -> dict[str, str]:
         ("study-F-curvature", "study-F-divergence", "study-F-octopus"),
         "Not measured yet.",
     )
-    if all(path.exists() for path in probes):
+    if all(path.exists() for paths in probes.values() for path in paths):
         made["study-F-curvature"] = curvature(
             {
-                seed: records.read_json(path)["rows"]
-                for seed, path in zip(SEEDS_PROBED, probes, strict=True)
+                seed: [row for path in paths for row in records.read_json(path)["rows"]]
+                for seed, paths in probes.items()
             }
         )
     if all(path.exists() for paths in pairs.values() for path in paths):
@@ -52,6 +53,11 @@ def blocks(folder: Path) -> dict[str, str]:
     if octopus.exists():
         made["study-F-octopus"] = escape(records.read_json(octopus)["groups"])
     return made
+
+
+def probe_paths(folder: Path, seed: int) -> list[Path]:
+    """Records of the curvature along a training, in the order of its updates."""
+    return [folder / f"{name}_{seed}.json" for name in ("plateau", "probe")]
 
 
 def curvature(probes: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:

@@ -3,10 +3,11 @@
     results/<part>/seed_<n>.csv    curves: one row per arm, draw and 25 updates
     results/<part>/seed_<n>.json   endpoints, distances, fingerprints, versions
 
-The record is written when the last arm of the seed has ended. An interrupted study
-continues with the seeds that have no record. All seeds of a part need the same
-arithmetic. Each record therefore holds what determines the bits of its trainings,
-including hashes of the programs, and a seed that differs in one of these is refused.
+The record is written when the last arm of the seed has ended. Until then finished
+trainings are kept (`kept_runs`), and an interrupted study continues with the others.
+All seeds of a part need the same arithmetic. Each record therefore holds what
+determines the bits of its trainings, including hashes of the programs, and a seed that
+differs in one of these is refused.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ import functools
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ from prednet_jax.studies.endpoints import (
     distances,
     endpoints,
 )
-from prednet_jax.studies.parts import Part, Treatment
+from prednet_jax.studies.kept_runs import KeptRuns
+from prednet_jax.studies.parts import THREADS, Part, Treatment
 from prednet_jax.training import loop, truncated
 from prednet_jax.training.trainer import Trainer
 
@@ -169,14 +171,24 @@ def _predict(network: Any) -> Callable:
     return jax.jit(lambda p, x: prednet.predict(p, network, x[:, None])[0][:, 0])
 
 
-def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -> None:
-    """Trains all arms of a seed and writes its record.
+def follow_seed(
+    part: Part,
+    seed: int,
+    folder: Path,
+    manifest: dict[str, Any],
+    arms: Container[str] | None = None,
+) -> bool:
+    """Trains the arms of a seed, and writes its record when all have ended.
 
     Args:
         part: the part of the study.
         seed: one of its seeds.
         folder: directory of the part's records.
         manifest: facts about the process: versions, commit, device, flags.
+        arms: names of the arms to train; None: all that are left.
+
+    Returns:
+        Whether the record was written: the kept trainings of other processes count.
 
     Raises:
         UserError: a record in the folder was made with another arithmetic.
@@ -184,14 +196,37 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
     about = manifest | _design(part, seed)
     for path in seed_records.finished(part, folder).values():
         seed_records.check(f"seed {seed}", about, path)
-    rows, done = [], list[tuple[Treatment, Trajectory]]()
-    for treatment in part.of_seed(seed):
-        run = train(part, treatment, seed)
-        if not done:
-            copied = {"loss": run.curves["copy_last_frame_loss"]}
-            rows += seed_records.curve_rows("copy_last_frame", 0, copied)
+    kept = KeptRuns(folder / "unfinished" / f"seed_{seed}", about)
+    treatments = part.of_seed(seed)
+    for treatment in treatments:
+        if arms is not None and treatment.arm not in arms:
+            continue
+        if kept.read(treatment) is None:
+            kept.write(treatment, train(part, treatment, seed))
+    runs = [kept.read(treatment) for treatment in treatments]
+    done = [
+        (treatment, run)
+        for treatment, run in zip(treatments, runs, strict=True)
+        if run is not None
+    ]
+    if len(done) < len(treatments):
+        return False
+    _write_record(part, seed, folder, about, done)
+    kept.remove()
+    return True
+
+
+def _write_record(
+    part: Part,
+    seed: int,
+    folder: Path,
+    about: dict[str, Any],
+    done: list[tuple[Treatment, Trajectory]],
+) -> None:
+    copied = {"loss": done[0][1].curves["copy_last_frame_loss"]}
+    rows = seed_records.curve_rows("copy_last_frame", 0, copied)
+    for treatment, run in done:
         rows += seed_records.curve_rows(treatment.arm, treatment.draw, run.curves)
-        done.append((treatment, run))
     controls = {
         treatment.arm: run
         for treatment, run in done
@@ -220,7 +255,6 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
         "data_order_sha256": data.order_fingerprint(source, schedule),
         "runs": runs,
     }
-    folder.mkdir(parents=True, exist_ok=True)
     records.write_bytes(folder / f"seed_{seed}.csv", seed_records.table(rows).encode())
     records.write_json(folder / f"seed_{seed}.json", record)
 
@@ -254,7 +288,7 @@ def _design(part: Part, seed: int) -> dict[str, Any]:
         "window": part.window,
         "updates": part.updates,
         "truncation_leak": part.truncation_leak,
-        "threads": part.threads,
+        "threads": THREADS,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "programs": programs(part, seed),
     }

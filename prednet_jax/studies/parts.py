@@ -11,6 +11,8 @@ from prednet_jax import errors
 from prednet_jax.config import PredNetConfig
 
 CONTROL = "float32"
+#: Processors of a training; the bits depend on it.
+THREADS = 1
 OPTIMIZERS = ("adam", "momentum")
 
 
@@ -60,7 +62,6 @@ class Part:
         truncation_leak: whether Chainer's leak is reproduced.
         seeds: root seeds, in the order in which they are run.
         treatments: the treatments; the control of each optimiser precedes its others.
-        threads: number of processors of a training; the bits depend on it.
     """
 
     name: str
@@ -71,7 +72,6 @@ class Part:
     truncation_leak: bool = False
     seeds: Sequence[int]
     treatments: tuple[Treatment, ...]
-    threads: int = 1
 
     @property
     def snapshots(self) -> tuple[int, ...]:
@@ -199,7 +199,6 @@ PARTS = {
             truncation_leak=True,
             seeds=range(8500, 8503),
             treatments=(_PLAIN, _RUN[0], _ORDER[0], _STALE),
-            threads=2,
         ),
     )
 }

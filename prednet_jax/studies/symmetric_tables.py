@@ -75,7 +75,7 @@ def theory(record: Mapping[str, Any], found: Sequence[Effect]) -> str:
     text = markdown(
         (
             "seed",
-            "growth per update",
+            "growth per update, ln r",
             "c_sigma",
             "noise matters below",
             "asymmetry of random weights",

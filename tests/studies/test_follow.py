@@ -10,6 +10,7 @@ import pytest
 from prednet_jax import errors
 from prednet_jax.config import PredNetConfig
 from prednet_jax.studies import endpoints, follow, parts, seed_records
+from prednet_jax.studies.kept_runs import KeptRuns
 from prednet_jax.studies.parts import Part, Treatment
 
 
@@ -132,6 +133,73 @@ def test_a_seed_is_followed_and_recorded(tmp_path):
     assert {row["update"] for row in rows} == {"3"}
     last = [row for row in rows if (row["arm"], row["draw"]) == ("float32", "0")]
     assert float(last[0]["loss"]) > 0
+
+
+def _without_times(path):
+    record = json.loads(path.read_text())
+    for run in record["runs"]:
+        del run["seconds"]
+    return record
+
+
+def test_an_interrupted_seed_goes_on_with_the_trainings_that_are_left(
+    tmp_path, monkeypatch
+):
+    about = {"git_commit": "abc", "versions": {"jax": "0"}}
+    quick = dataclasses.replace(TINY, treatments=TINY.treatments[:3])
+    assert follow.follow_seed(quick, 11, tmp_path / "whole", about)
+    trained, train = [], follow.train
+
+    def interrupted(part, treatment, seed):
+        trained.append((treatment.arm, treatment.draw))
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return train(part, treatment, seed)
+
+    monkeypatch.setattr(follow, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        follow.follow_seed(quick, 11, tmp_path / "two", about)
+    assert follow.follow_seed(quick, 11, tmp_path / "two", about)
+    assert trained[2:] == [("reduction_order", 1)] * 2
+    paths = [tmp_path / name / "seed_11.json" for name in ("whole", "two")]
+    whole, two = map(_without_times, paths)
+    assert two == whole
+    whole, two = (path.with_suffix(".csv").read_bytes() for path in paths)
+    assert two == whole
+    assert not (tmp_path / "two" / "unfinished" / "seed_11").exists()
+
+
+def test_processes_share_the_arms_of_a_seed(tmp_path):
+    about = {"git_commit": "abc", "versions": {"jax": "0"}}
+    quick = dataclasses.replace(TINY, treatments=TINY.treatments[:2])
+    assert not follow.follow_seed(quick, 11, tmp_path, about, ["reduction_order"])
+    assert not seed_records.finished(quick, tmp_path)
+    assert follow.follow_seed(quick, 11, tmp_path, about, ["float32"])
+    assert list(seed_records.finished(quick, tmp_path)) == [11]
+
+
+def test_a_kept_training_of_another_processor_or_program_is_not_used(tmp_path):
+    kept = KeptRuns(
+        tmp_path,
+        dict.fromkeys(seed_records.DECIDES)
+        | {"programs": {"float32": "a"}, "device": {"processor": "one"}},
+    )
+    arm, run = Treatment(arm="float32"), trajectory([1.0, 0.5], {0: np.ones(2)})
+    assert kept.read(arm) is None
+    kept.write(arm, run)
+    back = kept.read(arm)
+    assert (back.sha256, back.held_out_loss, back.seconds) == ("0", 0.5, 1.0)
+    np.testing.assert_array_equal(back.curves["loss"], run.curves["loss"])
+    np.testing.assert_array_equal(back.weights[0], np.ones(2))
+    assert kept.read(dataclasses.replace(arm, draw=1)) is None
+    for change in (
+        {"programs": {"float32": "b"}},
+        {"device": {"processor": "two"}},
+        {"versions": {"jax": "1"}},
+    ):
+        assert KeptRuns(tmp_path, kept.about | change).read(arm) is None
+    kept.remove()
+    assert kept.read(arm) is None
 
 
 @pytest.mark.slow

@@ -4,12 +4,14 @@
 makes the same words from the records and looks for them in the page.
 """
 
+import csv
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from prednet_jax import records
+from prednet_jax.statistics.proportions import excess_upper
 from prednet_jax.studies import (
     along_tables,
     described_parts,
@@ -44,9 +46,8 @@ def _change(contrast):
     return f"{mean:+.2f} % [{low:+.2f}, {high:+.2f}]"
 
 
-def _largest():
-    questions = [_contrast(RANDOM), _contrast(FIXED), _contrast(RANDOM, FIXED)]
-    return max(_percent(c, "max_abs_difference") for c in questions)
+def _largest(treatment):
+    return f"{_percent(_contrast(treatment), 'max_abs_difference'):.0f} %"
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +58,26 @@ def part_c():
 def test_readme_and_paper_give_the_verdict_of_the_record():
     (word,) = records.read_json(STUDY / "verdict.json")["verdict"].values()
     assert f'study\'s verdict is "{word}"' in _words("README.md")
-    assert f"beforehand the answer is **{word}**" in _words("docs/study/README.md")
+    assert f"By the rule the answer is **{word}**" in _words("docs/study/README.md")
+
+
+def _excess(treatment):
+    found = _contrast(treatment)
+    return excess_upper(found["seeds_gaining"], found["seeds_losing"], found["n"])
+
+
+def _excesses(words):
+    """The words with the excess, in percent, of random and of fixed order."""
+    return words.format(*(100 * _excess(treatment) for treatment in (RANDOM, FIXED)))
 
 
 def test_readme_says_what_part_c_found():
     page = _words("README.md")
     assert f"random order changed the mean loss by {_change(_contrast(RANDOM))}" in page
     assert f"another fixed order by {_change(_contrast(FIXED))}" in page
-    assert f"Single seeds move by up to {_largest():.0f} %" in page
+    assert f"by up to {_largest(RANDOM)} and {_largest(FIXED)}. 40 seeds" in page
+    said = "gaining seeds exceed losing ones, by {:.0f} (random order) or {:.0f} (fixed"
+    assert _excesses(said) in page
 
 
 def test_paper_counts_the_seeds_that_gain_and_lose():
@@ -79,6 +92,46 @@ def test_paper_counts_the_seeds_that_gain_and_lose():
     assert f"under the null ({pair(_contrast(NULL))})" in page
     gain, lose = counts(_contrast(RANDOM, FIXED))
     assert f"the random one gains in {gain} and loses in {lose}" in page
+    random, fixed, null = map(_largest, (RANDOM, FIXED, NULL))
+    assert f"by up to {random} of the mean loss under random order" in page
+    assert f"by {fixed} under a fixed one and by {null} under the A/A null" in page
+
+
+def test_paper_says_by_how_much_gaining_seeds_may_exceed():
+    page = _words("docs/study/README.md")
+    said = "may exceed losing ones by {:.0f} in 100 (random order) or {:.0f} (fixed"
+    assert _excesses(said) in page
+    said = "losing seeds of {:.0f} (random order) or {:.0f} (fixed order) in 100"
+    assert _excesses(said) in page
+
+
+def test_paper_says_that_inconclusive_was_likely():
+    page = _words("docs/study/README.md")
+    pairs = (RANDOM, "float32"), (FIXED, "float32"), (RANDOM, FIXED)
+    spreads = [c["sd_difference"] / c["margin"] for c in (_contrast(*p) for p in pairs)]
+    said = "a standard deviation of {:.1f} to {:.1f} margins"
+    assert said.format(min(spreads), max(spreads)) in page
+    rates = (ROOT / "results" / "statistics" / "verdict_rates.csv").read_text()
+    truth = ("no effect, all seeds apart, spread 1", "40")
+    (row,) = (
+        row
+        for row in csv.DictReader(rates.splitlines())
+        if (row["truth"], row["seeds"]) == truth
+    )
+    share = 100 * float(row["refuted"])
+    assert f"a scatter of one margin, {share:.0f} in 100 are `refuted`" in page
+    assert f"would not meet the bound either ({_excess(NULL):.2f})" in page
+
+
+def test_paper_says_how_many_times_stale_targets_raise_the_loss(part_c):
+    page = _words("docs/study/README.md")
+    stale, control = (
+        _of_arm(part_c, arm, judgement.PRIMARY) for arm in ("stale_targets", "float32")
+    )
+    ratios = stale / control
+    assert f"to {min(ratios):.1f} to {max(ratios):.1f} times" in page
+    assert "their mean is three times as high" in page
+    assert 2.9 < stale.mean() / control.mean() < 3.1
 
 
 def test_paper_says_how_part_c_ended(part_c):
@@ -102,6 +155,8 @@ def test_paper_names_the_largest_of_the_other_differences():
         f"{-random:.0f} % lower under random order, {fixed:.0f} % higher under a fixed "
         f"one, so {-between:.0f} % between the two" in page
     )
+    low = _percent(_contrast(RANDOM, endpoint="held_out_loss"), "ci_low")
+    assert f"random order may lower the held-out loss by up to {-low:.0f} %" in page
 
 
 def test_paper_says_when_tile_order_leaves_the_saddle():
@@ -246,7 +301,8 @@ def test_paper_says_what_curvature_shows():
     stops = [
         stop
         for seed in along_tables.SEEDS_PROBED
-        for stop in records.read_json(folder / f"probe_{seed}.json")["rows"]
+        for path in along_tables.probe_paths(folder, seed)
+        for stop in records.read_json(path)["rows"]
     ]
     assert all(stop["preconditioned"]["negative_curvature_proved"] for stop in stops)
     tried = [stop["preconditioned"]["finite_difference"] for stop in stops]
@@ -255,12 +311,42 @@ def test_paper_says_what_curvature_shows():
         for one, stop in zip(tried, stops, strict=True)
         if one["verdict"] == "agrees"
     ]
-    assert f"at all {len(stops)} stops. At {len(reach)} of them" in page
+    assert f"at all {len(stops)} stops, on the plateau and after it" in page
+    assert f"At {len(reach)} of them differences of the loss agree" in page
     assert f"for {min(reach):.1f} to {max(reach):.1f} steps" in page
+    others = [
+        (stop["update"], one["curvature"] / one["expected"])
+        for one, stop in zip(tried, stops, strict=True)
+        if one["verdict"] == "disagrees"
+    ]
+    ratios = [ratio for _, ratio in others]
+    assert len(others) == len(stops) - len(reach) == 10
+    assert f"are {min(ratios):.1f} to {max(ratios):.1f} times as large" in page
+    early = [stop["update"] <= 100 for stop in stops]
+    assert sum(update <= 100 for update, _ in others) == 8
+    assert f"eight of these ten are among the {sum(early)} stops" in page
     escapes = [stop["escape"] for stop in stops]
     growth = [100 * (escape["growth_per_update"] - 1) for escape in escapes]
     assert f"by {min(growth):.0f} % to {max(growth):.0f} % per update" in page
-    most = max(escape["updates_saved"] for escape in escapes)
-    assert f"at most {most:.0e} updates" in page
+    assert "noise would save less than 2e-8 updates" in page
+    assert 1e-8 < max(escape["updates_saved"] for escape in escapes) < 2e-8
     needed = min(escape["noise_for_one_update"] for escape in escapes)
     assert f"have to be {100 * needed:.1f} % of the gradient or more" in page
+    cosine = max(abs(escape["step_cosine"]) for escape in escapes)
+    assert f"cosine of {cosine:.2f} at most".replace("0.", ".") in page
+
+
+def test_paper_says_which_stops_are_on_the_plateau(part_c):
+    page = _words("docs/study/README.md")
+    *left, last = sorted(_of_arm(part_c, "float32", "plateau_left"))
+    assert last > 250 > left[-1]
+    said = f"{len(left)} of {len(left) + 1} runs leave the plateau between updates"
+    assert f"{said} {left[0]:.0f} and {left[-1]:.0f}, so the stop at 25" in page
+
+
+def test_paper_says_when_noise_leaves_the_first_saddle_of_the_octopus():
+    page = _words("docs/study/README.md")
+    groups = records.read_json(STUDY / "F" / "octopus.json")["groups"]
+    none, element, shared, gaussian = (f"{g['escape_median']:.0f}" for g in groups)
+    assert f"after {element} and {shared} steps instead of {none};" in page
+    assert f"far larger, leaves it after {gaussian}." in page
