@@ -36,7 +36,12 @@ flags.DEFINE_string("part", None, "B, C, C-noise, C-digits, D or E.", required=T
 flags.DEFINE_string("workdir", "results/study", "Where to write.")
 flags.DEFINE_string("shard", "0/1", "I/N: every Nth seed, from the Ith.")
 flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
-flags.DEFINE_list("arms", None, "Some arms of the part only.")
+flags.DEFINE_list(
+    "arms",
+    None,
+    "Trains these arms only, and writes no record; the same command without it does, "
+    "when all arms have been trained.",
+)
 flags.DEFINE_string(
     "compare_with",
     None,
@@ -56,6 +61,10 @@ def main(argv: list[str]) -> None:
     wanted = _flags.integers("seeds") or tuple(part.seeds)
     for seed in wanted:
         errors.one_of("--seeds", seed, tuple(part.seeds))
+    if FLAGS.arms is not None and (FLAGS.compare_with or not FLAGS.arms):
+        raise errors.UserError(
+            "--arms: expected names of arms, and no --compare_with, which needs all"
+        )
     for arm in FLAGS.arms or ():
         errors.one_of("--arms", arm, tuple({t.arm: None for t in part.treatments}))
     process.prepare(threads=parts.THREADS, cache=True)
@@ -74,15 +83,17 @@ def main(argv: list[str]) -> None:
         "device": device.description(),
         "environment": provenance.environment(),
     }
-    whole = True
     for seed in left:
         started = time.perf_counter()
-        written = follow.follow_seed(part, seed, folder, manifest, FLAGS.arms)
+        if FLAGS.arms:
+            follow.train_arms(part, seed, folder, manifest, FLAGS.arms)
+            made = f"seed {seed}, arms {', '.join(FLAGS.arms)}"
+        else:
+            follow.follow_seed(part, seed, folder, manifest)
+            made = f"{folder}/seed_{seed}.json"
         minutes = (time.perf_counter() - started) / 60
-        state = "" if written else " waits for other arms"
-        whole &= written
-        print(f"{folder}/seed_{seed}.json{state}: {minutes:.1f} minutes", flush=True)
-    if FLAGS.compare_with and whole:
+        print(f"{made}: {minutes:.1f} minutes", flush=True)
+    if FLAGS.compare_with:
         made = [r for r in judgement.read(part, folder) if r["seed"] in mine]
         compare(made, published)
 

@@ -58,7 +58,7 @@ def sentence(results: Results, model: str) -> str:
     missing = record.get("seeds_still_needed")
     parts = [f"No answer yet: {unmet[0]}."] if unmet else []
     if missing:
-        parts.append(f"At least {missing} more seeds are needed.")
+        parts.append(f"With this spread, {missing} more seeds are needed.")
     return " ".join(parts) or "The records decide neither way."
 
 

@@ -42,8 +42,8 @@ class Verdict:
             seeds that gain more than the margin minus the share that lose as much.
         seeds_needed: fewest seeds with which a study with this standard deviation could
             be `refuted`. It is the largest of the numbers needed for the power, for the
-            sign-flip test, and for the bound on gaining seeds if no further seed gains;
-            None for one seed.
+            sign-flip test, and for the bound on gaining seeds if no further seed gains
+            or loses more than the margin; None for one seed.
         seeds_still_needed: how many of these are still to be run.
         more_noise_helps: scales of the Gaussian noise that lowered the loss, in
             `ladder_unit`.
@@ -229,8 +229,8 @@ def _more_seeds(verdict: Verdict) -> str:
         return "From one seed the number of seeds needed cannot be estimated."
     if verdict.seeds_still_needed:
         return (
-            f"At least {verdict.seeds_needed} seeds are needed, "
-            f"{verdict.seeds_still_needed} more than were run, even if no further seed "
-            "gains more than the margin."
+            f"With this spread {verdict.seeds_needed} seeds would be needed, "
+            f"{verdict.seeds_still_needed} more than were run, if no further one gains "
+            "or loses more than the margin."
         )
     return "There are enough seeds; the evidence above is missing."

@@ -15,7 +15,7 @@ import functools
 import hashlib
 import os
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,56 +171,65 @@ def _predict(network: Any) -> Callable:
     return jax.jit(lambda p, x: prednet.predict(p, network, x[:, None])[0][:, 0])
 
 
-def follow_seed(
-    part: Part,
-    seed: int,
-    folder: Path,
-    manifest: dict[str, Any],
-    arms: Container[str] | None = None,
-) -> bool:
-    """Trains the arms of a seed, and writes its record when all have ended.
+def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -> None:
+    """Trains the arms of a seed that are left, and writes its record.
 
     Args:
         part: the part of the study.
         seed: one of its seeds.
         folder: directory of the part's records.
         manifest: facts about the process: versions, commit, device, flags.
-        arms: names of the arms to train; None: all that are left.
-
-    Returns:
-        Whether the record was written: the kept trainings of other processes count.
 
     Raises:
-        UserError: a record in the folder was made with another arithmetic.
+        UserError: a record or a kept training in the folder was made with another
+            arithmetic.
+    """
+    kept = train_arms(part, seed, folder, manifest)
+    done = [(treatment, kept.read(treatment)) for treatment in part.of_seed(seed)]
+    _write_record(part, seed, folder, kept.about, done)
+    kept.remove()
+
+
+def train_arms(
+    part: Part,
+    seed: int,
+    folder: Path,
+    manifest: dict[str, Any],
+    arms: Container[str] | None = None,
+) -> KeptRuns:
+    """Trains arms of a seed and keeps them; `follow_seed` makes a record of them.
+
+    Several processes can share a seed, each with arms of its own.
+
+    Args:
+        part: the part of the study.
+        seed: one of its seeds.
+        folder: directory of the part's records.
+        manifest: facts about the process.
+        arms: names of the arms; None: all.
+
+    Returns:
+        The kept trainings of the seed, also those of other processes.
+
+    Raises:
+        UserError: as in `follow_seed`.
     """
     about = manifest | _design(part, seed)
     for path in seed_records.finished(part, folder).values():
         seed_records.check(f"seed {seed}", about, path)
     kept = KeptRuns(folder / "unfinished" / f"seed_{seed}", about)
-    treatments = part.of_seed(seed)
-    for treatment in treatments:
-        if arms is not None and treatment.arm not in arms:
-            continue
-        if kept.read(treatment) is None:
+    for treatment in part.of_seed(seed):
+        chosen = arms is None or treatment.arm in arms
+        if chosen and not kept.has(treatment):
             kept.write(treatment, train(part, treatment, seed))
-    runs = [kept.read(treatment) for treatment in treatments]
-    done = [
-        (treatment, run)
-        for treatment, run in zip(treatments, runs, strict=True)
-        if run is not None
-    ]
-    if len(done) < len(treatments):
-        return False
-    _write_record(part, seed, folder, about, done)
-    kept.remove()
-    return True
+    return kept
 
 
 def _write_record(
     part: Part,
     seed: int,
     folder: Path,
-    about: dict[str, Any],
+    about: Mapping[str, Any],
     done: list[tuple[Treatment, Trajectory]],
 ) -> None:
     copied = {"loss": done[0][1].curves["copy_last_frame_loss"]}
@@ -247,7 +256,8 @@ def _write_record(
         for treatment, run in done
     ]
     source, schedule = _frames(part, seed)
-    record = about | {
+    record = {
+        **about,
         "seed": seed,
         "initial_params_sha256": records.fingerprint(
             jax.device_get(loop.initial_params(part.network, seed))

@@ -108,7 +108,8 @@ def manipulation(
 def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
     """Final distance of two runs over the control's distance from its start."""
     if b["arm"] == b["control"]:
-        return list(a["distance_over_travelled"].values())[-1]
+        found = a["distance_over_travelled"]
+        return found[max(found, key=int)]
     # A run holds its distances from itself and from the runs made before it.
     for one, other in ((a, b), (b, a)):
         name = f"{other['arm']}.{other['draw']}"

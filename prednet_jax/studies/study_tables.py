@@ -254,7 +254,8 @@ def separation(found: Sequence[Mapping[str, Any]]) -> str:
         for run in record["runs"]:
             if run["arm"] != run["control"]:
                 by_arm.setdefault(run["arm"], []).append(run["distance_over_travelled"])
-    updates = list(max(found[0]["runs"], key=_snapshots)["distance_over_travelled"])
+    longest = max(found[0]["runs"], key=_snapshots)
+    updates = sorted(longest["distance_over_travelled"], key=int)
     last, least = updates[-1], statistics.Rule().least_distance
     rows = []
     for arm, runs in by_arm.items():

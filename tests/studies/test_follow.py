@@ -105,10 +105,16 @@ TINY = Part(
 )
 
 
+ABOUT = {
+    "git_commit": "abc",
+    "versions": {"jax": "0"},
+    "device": {"processor": "one"},
+}
+
+
 def test_a_seed_is_followed_and_recorded(tmp_path):
     assert not seed_records.finished(TINY, tmp_path)
-    about = {"git_commit": "abc", "versions": {"jax": "0"}}
-    follow.follow_seed(TINY, 11, tmp_path, about)
+    follow.follow_seed(TINY, 11, tmp_path, ABOUT)
     path = tmp_path / "seed_11.json"
     assert seed_records.finished(TINY, tmp_path) == {11: path}
     record = json.loads(path.read_text())
@@ -145,9 +151,8 @@ def _without_times(path):
 def test_an_interrupted_seed_goes_on_with_the_trainings_that_are_left(
     tmp_path, monkeypatch
 ):
-    about = {"git_commit": "abc", "versions": {"jax": "0"}}
     quick = dataclasses.replace(TINY, treatments=TINY.treatments[:3])
-    assert follow.follow_seed(quick, 11, tmp_path / "whole", about)
+    follow.follow_seed(quick, 11, tmp_path / "whole", ABOUT)
     trained, train = [], follow.train
 
     def interrupted(part, treatment, seed):
@@ -158,8 +163,9 @@ def test_an_interrupted_seed_goes_on_with_the_trainings_that_are_left(
 
     monkeypatch.setattr(follow, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        follow.follow_seed(quick, 11, tmp_path / "two", about)
-    assert follow.follow_seed(quick, 11, tmp_path / "two", about)
+        follow.follow_seed(quick, 11, tmp_path / "two", ABOUT)
+    assert not seed_records.finished(quick, tmp_path / "two")
+    follow.follow_seed(quick, 11, tmp_path / "two", ABOUT)
     assert trained[2:] == [("reduction_order", 1)] * 2
     paths = [tmp_path / name / "seed_11.json" for name in ("whole", "two")]
     whole, two = map(_without_times, paths)
@@ -169,37 +175,61 @@ def test_an_interrupted_seed_goes_on_with_the_trainings_that_are_left(
     assert not (tmp_path / "two" / "unfinished" / "seed_11").exists()
 
 
-def test_processes_share_the_arms_of_a_seed(tmp_path):
-    about = {"git_commit": "abc", "versions": {"jax": "0"}}
+def test_arms_that_were_trained_before_are_in_the_record(tmp_path, monkeypatch):
     quick = dataclasses.replace(TINY, treatments=TINY.treatments[:2])
-    assert not follow.follow_seed(quick, 11, tmp_path, about, ["reduction_order"])
+    follow.train_arms(quick, 11, tmp_path, ABOUT, ["reduction_order"])
+    follow.train_arms(quick, 11, tmp_path, ABOUT, ["float32"])
     assert not seed_records.finished(quick, tmp_path)
-    assert follow.follow_seed(quick, 11, tmp_path, about, ["float32"])
+    monkeypatch.delattr(follow, "train")
+    follow.follow_seed(quick, 11, tmp_path, ABOUT)
     assert list(seed_records.finished(quick, tmp_path)) == [11]
 
 
-def test_a_kept_training_of_another_processor_or_program_is_not_used(tmp_path):
-    kept = KeptRuns(
-        tmp_path,
-        dict.fromkeys(seed_records.DECIDES)
-        | {"programs": {"float32": "a"}, "device": {"processor": "one"}},
-    )
-    arm, run = Treatment(arm="float32"), trajectory([1.0, 0.5], {0: np.ones(2)})
-    assert kept.read(arm) is None
+def test_a_record_has_its_snapshots_in_the_order_of_the_updates(tmp_path):
+    longer = dataclasses.replace(TINY, updates=12, treatments=TINY.treatments[:1])
+    follow.follow_seed(longer, 11, tmp_path, ABOUT)
+    (run,) = json.loads((tmp_path / "seed_11.json").read_text())["runs"]
+    assert list(run["distance_over_travelled"]) == ["1", "2", "5", "10", "12"]
+
+
+def kept_runs(folder):
+    facts = dict.fromkeys(seed_records.DECIDES) | {"programs": {"float32": "a"}}
+    return KeptRuns(folder, facts | ABOUT)
+
+
+def test_a_kept_training_comes_back_whole(tmp_path):
+    kept, arm = kept_runs(tmp_path), Treatment(arm="float32")
+    weights = {update: np.full(2, update) for update in (0, 1, 2, 10, 100)}
+    run = trajectory([1.0, np.nan], weights)
+    assert not kept.has(arm)
     kept.write(arm, run)
+    assert kept.has(arm)
+    assert not kept.has(dataclasses.replace(arm, draw=1))
     back = kept.read(arm)
     assert (back.sha256, back.held_out_loss, back.seconds) == ("0", 0.5, 1.0)
-    np.testing.assert_array_equal(back.curves["loss"], run.curves["loss"])
-    np.testing.assert_array_equal(back.weights[0], np.ones(2))
-    assert kept.read(dataclasses.replace(arm, draw=1)) is None
-    for change in (
-        {"programs": {"float32": "b"}},
-        {"device": {"processor": "two"}},
-        {"versions": {"jax": "1"}},
-    ):
-        assert KeptRuns(tmp_path, kept.about | change).read(arm) is None
+    assert list(back.weights) == list(weights)
+    for name, curve in run.curves.items():
+        np.testing.assert_array_equal(back.curves[name], curve)
+    for update, vector in weights.items():
+        np.testing.assert_array_equal(back.weights[update], vector)
     kept.remove()
-    assert kept.read(arm) is None
+    assert not kept.has(arm)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"programs": {"float32": "b"}}, "program"),
+        ({"device": {"processor": "two"}}, "processor"),
+        ({"git_commit": "d"}, "git_commit"),
+        ({"versions": {"jax": "1"}}, "versions"),
+    ],
+)
+def test_a_kept_training_of_another_origin_is_refused(tmp_path, change, name):
+    kept, arm = kept_runs(tmp_path), Treatment(arm="float32")
+    kept.write(arm, trajectory([1.0], {0: np.ones(2)}))
+    with pytest.raises(errors.UserError, match=f"another {name}; remove it"):
+        KeptRuns(tmp_path, kept.about | change).has(arm)
 
 
 @pytest.mark.slow
@@ -212,17 +242,16 @@ def test_the_same_seed_gives_the_same_bits():
 
 def test_a_seed_of_another_arithmetic_is_refused(tmp_path):
     quick = dataclasses.replace(TINY, seeds=(11, 12), treatments=TINY.treatments[:2])
-    about = {"git_commit": "abc", "versions": {"jax": "0"}}
-    follow.follow_seed(quick, 11, tmp_path, about)
+    follow.follow_seed(quick, 11, tmp_path, ABOUT)
     # Another commit of the same arithmetic goes on.
-    other_commit = about | {"git_commit": "d"} | follow._design(quick, 12)
+    other_commit = ABOUT | {"git_commit": "d"} | follow._design(quick, 12)
     seed_records.check("seed 12", other_commit, tmp_path / "seed_11.json")
     with pytest.raises(errors.UserError, match="another versions"):
-        follow.follow_seed(quick, 12, tmp_path, about | {"versions": {"jax": "1"}})
+        follow.follow_seed(quick, 12, tmp_path, ABOUT | {"versions": {"jax": "1"}})
     noisier = Treatment(arm="reduction_order", noise="reduction_order:shortest=2")
     other = dataclasses.replace(quick, treatments=(quick.treatments[0], noisier))
     with pytest.raises(errors.UserError, match="program of reduction_order;"):
-        follow.follow_seed(other, 12, tmp_path, about)
+        follow.follow_seed(other, 12, tmp_path, ABOUT)
     assert list(seed_records.finished(quick, tmp_path)) == [11]
 
 

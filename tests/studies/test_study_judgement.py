@@ -55,7 +55,7 @@ def record(seed, effects, spread, apart):
                 "dose": None,
                 "diverged_at": None,
                 "final_params_sha256": f"{seed}.{name}",
-                "distance_over_travelled": {"1": 0.0, "3000": apart},
+                "distance_over_travelled": {"3000": apart, "20": 0.0},
                 "final_distance_from": {
                     other: 0.0 if other == name else 2 * apart for other in noisy
                 }
@@ -350,9 +350,9 @@ def test_kinds_are_compared_at_equal_factors():
 
 def test_separation_has_a_median_for_each_update():
     found = study()
-    found[0]["runs"][1]["distance_over_travelled"] = {"1": 0.0, "3000": 0.01}
+    found[0]["runs"][1]["distance_over_travelled"] = {"3000": 0.01, "20": 0.0}
     lines = study_tables.separation(found).splitlines()
-    assert lines[0].startswith("| arm | 1 | 3000 | runs at 0.1 or more at the end |")
+    assert lines[0].startswith("| arm | 20 | 3000 | runs at 0.1 or more at the end |")
     (row,) = [line for line in lines if line.startswith("| reduction_order |")]
     assert row == "| reduction_order | 0 | 0.30 | 19 of 20 |"
 
