@@ -149,7 +149,7 @@ def _differences(alt: str, rows: Sequence[Row], title: str, grey: str) -> bytes:
     largest = sorted(max(map(abs, row.values[0])) for row in rows)
     # Room for half of the arms and a quarter more. Stale targets are far away; with
     # them in the panel the other arms would look like lines.
-    reach = float(np.ceil(1.25 * max(2 * margin, largest[len(largest) // 2])))
+    reach = float(np.ceil(1.25 * max(2 * margin, largest[(len(largest) - 1) // 2])))
     panel = Panel(
         title,
         -reach,

@@ -364,3 +364,59 @@ def test_paper_says_when_noise_leaves_the_first_saddle_of_the_octopus():
     none, element, shared, gaussian = (f"{g['escape_median']:.0f}" for g in groups)
     assert f"after {element} and {shared} steps instead of {none};" in page
     assert f"far larger, leaves it after {gaussian}." in page
+
+
+@pytest.fixture(scope="module")
+def part_d():
+    return judgement.read(PARTS["D"], STUDY / "D")
+
+
+def test_pages_say_what_the_middle_size_shows(part_d):
+    page, readme = _words("docs/study/README.md"), _words("README.md")
+    parity = [run["parity"] for s in part_d for run in s["runs"][:1]]
+    assert sum(update is not None for update in parity) == 5
+    over = _of_arm(part_d, "float32", "over_copy").mean()
+    assert f"in the mean its loss is {over:.2f} of that of copying" in page
+    check = judgement.manipulation(part_d, RANDOM, "float32")
+    moved = f"{check.distance_over_travelled:.2f}".lstrip("0")
+    assert f"it moved the final weights by {moved} of the way" in page
+    (one,) = judgement.contrasts(part_d, judgement.PRIMARY, [(RANDOM, "float32")])
+    values = one.mean_difference, one.ci_low, one.ci_high
+    change = "{:+.1f} % [{:+.1f}, {:+.1f}]".format(
+        *(100 * value / one.control_mean for value in values)
+    )
+    p = f"{one.p_value:.2f}".lstrip("0")
+    assert f"The loss changes by {change} (p {p})" in page
+    assert f"random order changed the mean loss by {change}" in readme
+    stale, control = (
+        _of_arm(part_d, arm, judgement.PRIMARY) for arm in ("stale_targets", "float32")
+    )
+    ratios = stale / control
+    assert f"every seed, to {min(ratios):.1f} to {max(ratios):.1f} times" in page
+    (held,) = judgement.contrasts(part_d, "held_out_loss", [(RANDOM, "float32")])
+    values = held.mean_difference, held.ci_low, held.ci_high
+    said = "The held-out loss cannot tell: {:+.0f} % [{:+.0f}, {:+.0f}]"
+    assert said.format(*(100 * value / held.control_mean for value in values)) in page
+
+
+def test_paper_names_the_seed_of_the_middle_size_that_leaves_the_plateau_late(part_d):
+    page = _words("docs/study/README.md")
+    by_seed = {
+        record["seed"]: {run["arm"]: run for run in record["runs"]} for record in part_d
+    }
+    late = by_seed.pop(8401)
+    left = {arm: run["plateau_left"] for arm, run in late.items()}
+    assert f"left late: at update {left['float32']} without noise" in page
+    assert f"at {left[RANDOM]} with random order" in page
+    assert f"and at {left['stale_targets']} with stale targets" in page
+    lower = 1 - late[RANDOM][judgement.PRIMARY] / late["float32"][judgement.PRIMARY]
+    assert f"this seed's loss ends {100 * lower:.1f} % lower" in page
+    apart = late[RANDOM]["distance_over_travelled"]["1000"]
+    share = f"{apart:.2f}".lstrip("0")
+    assert f"its two runs were {share} of the way apart by update 1000" in page
+    others = [
+        [runs[arm]["plateau_left"] for arm in ("float32", RANDOM)]
+        for runs in by_seed.values()
+    ]
+    assert all(clean == noisy for clean, noisy in others)
+    assert f"no noise, at {max(max(pair) for pair in others)} or before" in page
