@@ -42,6 +42,9 @@ def tables() -> dict[str, str]:
             _rows.read(PUBLISHED / "preset_quick.csv")
         ),
         "comparison": make.comparison(_published("verdict.json")),
+        "comparison-again": make.again(
+            _published("verdict.json"), _published("verdict_amd.json")
+        ),
         **{
             f"faults-{of}": reliability.faults(part)
             for of, part in _published("reliability.json").items()

@@ -35,6 +35,37 @@ def comparison(verdict: Mapping[str, Any]) -> str:
     return markdown(head, rows)
 
 
+def again(verdict: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The same comparison on another processor: losses of each arm, and findings.
+
+    Args:
+        verdict: the content of verdict.json.
+        other: that of the other processor.
+    """
+    processors = [one["design"]["device"]["processor"] for one in (verdict, other)]
+    findings = [
+        {(one["model"], one["treatment"]): one["verdict"] for one in found["contrasts"]}
+        for found in (verdict, other)
+    ]
+    rows = []
+    for model, arms in verdict["losses"].items():
+        for arm, seeds in arms.items():
+            differ = max(
+                abs(there / here - 1)
+                for seed, draws in seeds.items()
+                for here, there in zip(
+                    draws, other["losses"][model][arm][seed], strict=True
+                )
+            )
+            said = [found.get((model, arm), MISSING) for found in findings]
+            largest = f"{100 * differ:.2g} %" if differ else "same bits"
+            rows.append((model, arm, largest, *said))
+        words = (f"**{found['verdict'][model]}**" for found in (verdict, other))
+        rows.append((f"**{model}**", "**does noise help?**", "", *words))
+    head = ("network", "arm", "largest difference of a loss", *processors)
+    return markdown(head, rows)
+
+
 def learning_curves(rows: Sequence[Mapping[str, Any]]) -> str:
     """Loss over that of copying the last frame, a row per number of updates.
 
