@@ -29,6 +29,17 @@ def test_parts_without_a_verdict_show_every_seed_too():
     assert count(svg, "circle") + count(svg, "polygon") == expected
 
 
+def test_of_two_arms_the_nearer_one_has_the_room():
+    def arm(name, ratios):
+        return described_parts.AgainstControl(
+            name, "float32", None, ratios, None, None, 0
+        )
+
+    compared = [arm("near", (0.99, 1.01)), arm("far", (4.0, 5.0, 6.0))]
+    svg = study_figures.against_control("D", compared)
+    assert (count(svg, "circle"), count(svg, "polygon")) == (2, 3)
+
+
 def test_part_a_shows_separation_and_loss_of_one_program():
     def effect(program, arm):
         return Effect(program, arm, 0.0, (700, 3001), (1, 2), (1, 0.3), "", "")
