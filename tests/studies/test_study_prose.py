@@ -1,4 +1,4 @@
-"""Numbers in the sentences of README.md and docs/study/README.md, against the records.
+"""Numbers in the sentences of README.md, of the paper and of docs/results.md.
 
 `make tables` makes the tables. A number in a sentence is written by hand, so this test
 makes the same words from the records and looks for them in the page.
@@ -387,6 +387,7 @@ def test_pages_say_what_the_middle_size_shows(part_d):
     )
     p = f"{one.p_value:.2f}".lstrip("0")
     assert f"The loss changes by {change} (p {p})" in page
+    assert (one.seeds_gaining, one.seeds_losing) == (1, 2)
     assert f"random order changed the mean loss by {change}" in readme
     stale, control = (
         _of_arm(part_d, arm, judgement.PRIMARY) for arm in ("stale_targets", "float32")
@@ -409,14 +410,41 @@ def test_paper_names_the_seed_of_the_middle_size_that_leaves_the_plateau_late(pa
     assert f"left late: at update {left['float32']} without noise" in page
     assert f"at {left[RANDOM]} with random order" in page
     assert f"and at {left['stale_targets']} with stale targets" in page
-    lower = 1 - late[RANDOM][judgement.PRIMARY] / late["float32"][judgement.PRIMARY]
-    assert f"this seed's loss ends {100 * lower:.1f} % lower" in page
+    noisy, clean = (late[arm][judgement.PRIMARY] for arm in (RANDOM, "float32"))
+    lower = 100 * (1 - noisy / clean)
+    mean = _of_arm(part_d, "float32", judgement.PRIMARY).mean()
+    of_mean = 100 * (clean - noisy) / mean
+    said = (
+        f"this seed's loss ends {lower:.1f} % lower ({of_mean:.1f} % of the mean loss)"
+    )
+    assert said in page
     apart = late[RANDOM]["distance_over_travelled"]["1000"]
     share = f"{apart:.2f}".lstrip("0")
-    assert f"its two runs were {share} of the way apart by update 1000" in page
+    assert f"The two runs were {share} of the way apart by update 1000" in page
     others = [
         [runs[arm]["plateau_left"] for arm in ("float32", RANDOM)]
         for runs in by_seed.values()
     ]
     assert all(clean == noisy for clean, noisy in others)
     assert f"no noise, at {max(max(pair) for pair in others)} or before" in page
+
+
+def test_results_say_how_another_processor_differs():
+    page = _words("docs/results.md")
+    here, there = (
+        records.read_json(ROOT / "results" / "published" / name)
+        for name in ("verdict.json", "verdict_amd.json")
+    )
+    differ = {}
+    for arm, seeds in here["losses"]["prednet"].items():
+        other = there["losses"]["prednet"][arm]
+        differ[arm] = max(abs(other[s][0] / seeds[s][0] - 1) for s in seeds)
+    same = {arm for arm, largest in differ.items() if largest == 0}
+    assert same == {RANDOM, FIXED}
+    assert f"differ by up to {100 * max(differ.values()):.1f} %, except" in page
+    assert here["losses"]["autoencoder"] == there["losses"]["autoencoder"]
+    random, null = there["contrasts"][:2]
+    assert (random["treatment"], null["treatment"]) == (RANDOM, "threads_1")
+    changes = [_percent(one, "mean_difference") for one in (random, null)]
+    assert f"changes PredNet's mean loss by {changes[1]:.2f} % there" in page
+    assert abs(changes[1]) > abs(changes[0])
