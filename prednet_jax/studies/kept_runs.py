@@ -6,6 +6,7 @@ At the article's size a seed takes hours. Each of its trainings is kept as it en
 an interruption costs one training.
 """
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -82,6 +83,8 @@ class KeptRuns:
     def remove(self) -> None:
         """Removes all of them."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # Other seeds have theirs there.
+            self.folder.parent.rmdir()
 
     def _path(self, treatment: Treatment) -> Path:
         return self.folder / f"{treatment.arm}.{treatment.draw}.npz"

@@ -172,7 +172,7 @@ def test_an_interrupted_seed_goes_on_with_the_trainings_that_are_left(
     assert two == whole
     whole, two = (path.with_suffix(".csv").read_bytes() for path in paths)
     assert two == whole
-    assert not (tmp_path / "two" / "unfinished" / "seed_11").exists()
+    assert not (tmp_path / "two" / "unfinished").exists()
 
 
 def test_arms_that_were_trained_before_are_in_the_record(tmp_path, monkeypatch):
