@@ -63,7 +63,8 @@ def main(argv: list[str]) -> None:
         errors.one_of("--seeds", seed, tuple(part.seeds))
     if FLAGS.arms is not None and (FLAGS.compare_with or not FLAGS.arms):
         raise errors.UserError(
-            "--arms: expected names of arms, and no --compare_with, which needs all"
+            f"--arms={','.join(FLAGS.arms)}: expected names of arms, and no "
+            "--compare_with, which needs all arms"
         )
     for arm in FLAGS.arms or ():
         errors.one_of("--arms", arm, tuple({t.arm: None for t in part.treatments}))

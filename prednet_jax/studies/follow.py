@@ -11,24 +11,16 @@ differs in one of these is refused.
 """
 
 import dataclasses
-import functools
-import hashlib
 import os
-import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
-import optax
 
-from prednet_jax import data, noise, optimizers, records
-from prednet_jax.models import prednet
-from prednet_jax.objectives import Method
-from prednet_jax.studies import dose, seed_records
+from prednet_jax import data, records
+from prednet_jax.studies import seed_records
 from prednet_jax.studies.endpoints import (
-    CURVES,
     Trajectory,
     apart,
     distances,
@@ -36,139 +28,8 @@ from prednet_jax.studies.endpoints import (
 )
 from prednet_jax.studies.kept_runs import KeptRuns
 from prednet_jax.studies.parts import THREADS, Part, Treatment
-from prednet_jax.training import loop, truncated
-from prednet_jax.training.trainer import Trainer
-
-# Seed, first frame and number of the held-out frames, and of warm-up frames before.
-HELD_OUT_SEED, HELD_OUT_START, HELD_OUT_FRAMES, WARM_UP = 999_999, 400, 100, 10
-# Learning rate and momentum of gradient descent with momentum.
-MOMENTUM = (0.1, 0.9)
-
-
-def optimizer(name: str) -> optax.GradientTransformation:
-    """Chainer's Adam, or gradient descent with momentum."""
-    if name == "adam":
-        return optimizers.chainer_adam()
-    return optax.sgd(MOMENTUM[0], momentum=MOMENTUM[1])
-
-
-@functools.lru_cache(maxsize=64)
-def _trainer(part: Part, kind: Treatment) -> Trainer:
-    """Makes the updates of all draws and seeds of a treatment."""
-    spec = noise.parse(kind.noise)
-    plain = kind.dose is not None or spec == noise.Identity()
-    return Trainer(
-        dataclasses.replace(part.network, convolution=kind.convolution),
-        optimizer(kind.optimizer),
-        Method(targets=kind.targets, truncation_leak=part.truncation_leak),
-        noise=None if plain else spec,
-        amplify=dose.amplified(spec, *kind.dose) if kind.dose is not None else None,
-    )
-
-
-def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
-    """Trains one arm of one seed to the end, or until its loss is not finite."""
-    started = time.perf_counter()
-    with jax.enable_x64(treatment.precision == "float64"):
-        source, schedule = _frames(part, seed)
-        state = _initial_state(part, treatment, seed)
-        curves: dict[str, list[float]] = {name: [] for name in CURVES}
-        weights = {0: records.vector(state.params)}
-        steps = loop.train(
-            _trainer(part, _kind(treatment)),
-            state,
-            source,
-            schedule,
-            seed=seed,
-            draw=treatment.draw,
-        )
-        for state, record in steps:
-            for name in CURVES:
-                curves[name].append(getattr(record, name))
-            if record.update in part.snapshots:
-                weights[record.update] = records.vector(state.params)
-            if not np.isfinite(record.loss):
-                break
-        return Trajectory(
-            curves={name: np.asarray(found) for name, found in curves.items()},
-            weights=weights,
-            held_out_loss=_held_out(part, state.params),
-            sha256=records.fingerprint(jax.device_get(state.params)),
-            seconds=time.perf_counter() - started,
-        )
-
-
-def programs(part: Part, seed: int) -> dict[str, str]:
-    """SHA-256 of the program of each arm that a seed is trained with.
-
-    Equal programs give equal bits if the version of jaxlib, the XLA flags, the number
-    of threads and the kind of processor are the same too.
-    """
-    return {t.arm: _program(part, _kind(t)) for t in part.of_seed(seed)}
-
-
-@functools.lru_cache(maxsize=64)
-def _program(part: Part, kind: Treatment) -> str:
-    with jax.enable_x64(kind.precision == "float64"):
-        source, schedule = _frames(part, part.seeds[0])
-        frames, first = next(iter(data.chunks(source, schedule, 1)))
-        key = jax.random.key(0)
-        state = _initial_state(part, kind, part.seeds[0])
-        lowered = _trainer(part, kind).program.lower(
-            state, frames[0][:, None], np.bool_(first[0]), key
-        )
-        return hashlib.sha256(lowered.as_text().encode()).hexdigest()
-
-
-def _kind(treatment: Treatment) -> Treatment:
-    """The treatment without what differs between draws and seeds of an arm."""
-    return dataclasses.replace(treatment, draw=0, seeds=None)
-
-
-def _initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.TrainState:
-    params = loop.prepare_params(
-        loop.initial_params(part.network, seed),
-        np.dtype(treatment.precision),
-        None,
-        seed,
-    )
-    return truncated.initial_train_state(
-        part.network, params, optimizer(treatment.optimizer)
-    )
-
-
-def _frames(part: Part, seed: int) -> tuple[data.FrameSource, data.Schedule]:
-    source = _source(part, seed)
-    schedule = loop.frame_schedule(
-        part.network, source, window=part.window, updates=part.updates
-    )
-    return source, schedule
-
-
-def _source(part: Part, seed: int) -> data.FrameSource:
-    network = part.network
-    return data.open_source(
-        part.data,
-        height=network.height,
-        width=network.width,
-        channels=network.channels[0],
-        seed=seed,
-    )
-
-
-def _held_out(part: Part, params: Any) -> float:
-    source = _source(part, HELD_OUT_SEED)
-    frames = source.read(HELD_OUT_START - WARM_UP, HELD_OUT_START + HELD_OUT_FRAMES)
-    dtype = jax.tree.leaves(params)[0].dtype
-    x = truncated.to_pixels(jax.numpy.asarray(frames), dtype)
-    predictions = _predict(part.network)(params, x)
-    error = np.asarray(predictions[WARM_UP:]) - np.asarray(x[WARM_UP:])
-    return float(np.mean(np.square(error)))
-
-
-@functools.cache
-def _predict(network: Any) -> Callable:
-    return jax.jit(lambda p, x: prednet.predict(p, network, x[:, None])[0][:, 0])
+from prednet_jax.studies.seed_trainings import frames, programs, train
+from prednet_jax.training import loop
 
 
 def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -> None:
@@ -255,7 +116,7 @@ def _write_record(
         }
         for treatment, run in done
     ]
-    source, schedule = _frames(part, seed)
+    source, schedule = frames(part, seed)
     record = {
         **about,
         "seed": seed,
@@ -276,7 +137,7 @@ def _final_distances(
     done: list[tuple[Treatment, Trajectory]],
     controls: dict[str, Trajectory],
 ) -> dict[str, float]:
-    """Final distance from every noisy run of the seed so far (see `apart`)."""
+    """Final distance from every noisy run of the seed (see `apart`)."""
     if treatment.noise == "none" or treatment.dose is not None:
         return {}
     control = controls[treatment.control]

@@ -9,7 +9,13 @@ import pytest
 
 from prednet_jax import errors
 from prednet_jax.config import PredNetConfig
-from prednet_jax.studies import endpoints, follow, parts, seed_records
+from prednet_jax.studies import (
+    endpoints,
+    follow,
+    parts,
+    seed_records,
+    seed_trainings,
+)
 from prednet_jax.studies.kept_runs import KeptRuns
 from prednet_jax.studies.parts import Part, Treatment
 
@@ -235,9 +241,13 @@ def test_a_kept_training_of_another_origin_is_refused(tmp_path, change, name):
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits():
     quick = dataclasses.replace(TINY, treatments=TINY.treatments[:2])
-    first = [follow.train(quick, t, 11).sha256 for t in quick.treatments]
-    follow._trainer.cache_clear()
-    assert [follow.train(quick, t, 11).sha256 for t in quick.treatments] == first
+
+    def prints():
+        return [seed_trainings.train(quick, t, 11).sha256 for t in quick.treatments]
+
+    first = prints()
+    seed_trainings._trainer.cache_clear()
+    assert prints() == first
 
 
 def test_a_seed_of_another_arithmetic_is_refused(tmp_path):
@@ -258,9 +268,9 @@ def test_a_seed_of_another_arithmetic_is_refused(tmp_path):
 def test_a_program_has_one_fingerprint():
     three = [TINY.treatments[i] for i in (0, 3, 4)]
     quick = dataclasses.replace(TINY, treatments=tuple(three))
-    before = follow.programs(quick, 11)
-    follow._program.cache_clear()
-    follow._trainer.cache_clear()
-    assert follow.programs(quick, 11) == before
+    before = seed_trainings.programs(quick, 11)
+    seed_trainings._program.cache_clear()
+    seed_trainings._trainer.cache_clear()
+    assert seed_trainings.programs(quick, 11) == before
     # A dose and stale targets are other programs.
     assert len(set(before.values())) == len(before)
