@@ -1,4 +1,4 @@
-"""Tables of the parts that have no verdict: B, C-noise, C-digits, D and E."""
+"""Tables of the parts without a verdict, and how far the runs of any part separate."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from prednet_jax.report.numbers import (
     probability,
     significant,
 )
-from prednet_jax.statistics import PairedResult
+from prednet_jax.statistics import PairedResult, Rule
 from prednet_jax.studies import described_parts, judgement
 from prednet_jax.studies.dose import KINDS
 from prednet_jax.studies.judgement import ENDPOINTS, MOMENTS, PRIMARY
@@ -55,7 +55,7 @@ def against_control(found: Sequence[Mapping[str, Any]], dead: Mapping[str, int])
         "diverged",
         "runs without gradient at the end: arm, control",
         "loss over the control's",
-        "median of the seeds",
+        "median of the seeds (lowest to highest)",
         "difference [95 %]",
         "p, uncorrected",
         "arm's loss over copying",
@@ -74,9 +74,9 @@ def against_control(found: Sequence[Mapping[str, Any]], dead: Mapping[str, int])
                 str(r.n),
                 *lost,
                 f"{r.treatment_mean / r.control_mean:.3f}",
-                f"{np.median(one.ratios):.3f}",
-                f"{significant(r.mean_difference, sign=True)} "
-                f"{interval(r.ci_low, r.ci_high)}",
+                f"{np.median(one.ratios):.3f} "
+                f"({min(one.ratios):.3f} to {max(one.ratios):.3f})",
+                _difference(r),
                 probability(r.p_value),
             )
         rows.append(
@@ -90,6 +90,13 @@ def against_control(found: Sequence[Mapping[str, Any]], dead: Mapping[str, int])
             )
         )
     return markdown(head, rows)
+
+
+def _difference(one: PairedResult) -> str:
+    """The mean difference; with its interval, if there are seeds enough for one."""
+    said = significant(one.mean_difference, sign=True)
+    ends = interval(one.ci_low, one.ci_high)
+    return said if ends == MISSING else f"{said} {ends}"
 
 
 def other_endpoints(found: Sequence[Mapping[str, Any]]) -> str:
@@ -126,6 +133,42 @@ def _change(one: PairedResult | None) -> str:
             for value in (one.mean_difference, one.ci_low, one.ci_high)
         )
     )
+
+
+def separation(found: Sequence[Mapping[str, Any]]) -> str:
+    """How far each arm is from its control along the training; medians over seeds.
+
+    Args:
+        found: records of the part's seeds.
+    """
+    by_arm: dict[str, list[Mapping[str, float]]] = {}
+    for record in found:
+        for run in record["runs"]:
+            if run["arm"] != run["control"]:
+                by_arm.setdefault(run["arm"], []).append(run["distance_over_travelled"])
+    longest = max(found[0]["runs"], key=_snapshots)
+    updates = sorted(longest["distance_over_travelled"], key=int)
+    last, least = updates[-1], Rule().least_distance
+    rows = []
+    for arm, runs in by_arm.items():
+        ends = [run[last] for run in runs if last in run]
+        rows.append(
+            (
+                arm,
+                *(_median([run[u] for run in runs if u in run]) for u in updates),
+                f"{sum(end >= least for end in ends)} of {len(runs)}",
+            )
+        )
+    head = ("arm", *updates, f"runs at {least:g} or more at the end")
+    return markdown(head, rows)
+
+
+def _snapshots(run: Mapping[str, Any]) -> int:
+    return len(run["distance_over_travelled"])
+
+
+def _median(values: Sequence[float]) -> str:
+    return significant(float(np.median(values)), 2) if values else MISSING
 
 
 def doses(found: Sequence[Mapping[str, Any]]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from prednet_jax import errors, records, statistics
 from prednet_jax.studies import seed_records
+from prednet_jax.studies.endpoints import PARITY_WIDTH
 from prednet_jax.studies.parts import CONTROL, Part
 
 MODEL = "prednet"
@@ -56,7 +57,7 @@ def losses(found: Sequence[Mapping[str, Any]], endpoint: str) -> statistics.Loss
     """An endpoint by arm, seed and draw; None: the run diverged.
 
     A run that ended without reaching one of `MOMENTS` counts as reaching it at the
-    update after its last, as in part A.
+    update after its last, as in part A. A part that is too short for `parity` has none.
 
     Args:
         found: records of seeds.
@@ -67,10 +68,17 @@ def losses(found: Sequence[Mapping[str, Any]], endpoint: str) -> statistics.Loss
         for run in record["runs"]:
             of_arm = by_arm.setdefault(run["arm"], {})
             value = run.get(endpoint)
-            if endpoint in MOMENTS and value is None and _ended(run):
+            if value is None and _ended(run) and _is_moment(endpoint, record):
                 value = record["updates"] + 1
             of_arm.setdefault(str(record["seed"]), []).append(value)
     return {MODEL: by_arm}
+
+
+def _is_moment(endpoint: str, record: Mapping[str, Any]) -> bool:
+    """Whether trainings of this length have the endpoint, and it is of `MOMENTS`."""
+    if endpoint == "parity":
+        return record["updates"] > PARITY_WIDTH
+    return endpoint in MOMENTS
 
 
 def _ended(run: Mapping[str, Any]) -> bool:
@@ -126,7 +134,7 @@ def contrasts(
     """Contrasts of one endpoint, corrected by Holm over all of them.
 
     The margin comes from the control. A pair is left out if no seed has the endpoint in
-    both arms.
+    both arms; without any run of the control that ended there is no contrast.
 
     Args:
         found: records of seeds.
@@ -134,6 +142,9 @@ def contrasts(
         pairs: (treatment, control).
     """
     measured = losses(found, endpoint)
+    ends = measured[MODEL][CONTROL].values()
+    if all(value is None for draws in ends for value in draws):
+        return []
     margin = statistics.margins_from_losses(measured, CONTROL)[MODEL].value
     return statistics.contrasts_from_losses(
         measured, pairs, {MODEL: margin}, metric=endpoint

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from prednet_jax import records, statistics
 from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import MISSING, probability, significant
+from prednet_jax.report.numbers import probability, significant
 from prednet_jax.statistics import Check
 from prednet_jax.studies import (
     described_tables,
@@ -21,7 +19,7 @@ from prednet_jax.studies import (
     symmetric_tables,
 )
 from prednet_jax.studies.described_tables import CONTRAST, contrast_cells
-from prednet_jax.studies.parts import PARTS
+from prednet_jax.studies.parts import PARTS, Part
 
 SADDLE = "A"
 # Two programs x (three arms at six deltas, two more at delta 0) x five seeds.
@@ -44,17 +42,8 @@ def blocks(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str,
     made |= _saddle_blocks(folder, rows)
     made["study-saddle-blocks"] = _saddle_with_part_c_noise(folder)
     for name, found in parts.items():
-        count, planned = done[name]
-        if name == "C":
-            continue
-        made[f"study-{name}"] = waiting(name, count, planned)
-        made[f"study-{name}-endpoints"] = made[f"study-{name}"]
-        if count == planned:
-            dead = seed_records.without_gradient(
-                seed_records.finished(PARTS[name], folder / name).values()
-            )
-            made[f"study-{name}"] = described_tables.against_control(found, dead)
-            made[f"study-{name}-endpoints"] = described_tables.other_endpoints(found)
+        if name != "C":
+            made |= _described(PARTS[name], found, folder / name)
     doses = parts["B"] if done["B"][0] == done["B"][1] else []
     made["study-dose"] = (
         described_tables.doses(doses) if doses else waiting("B", *done["B"])
@@ -78,8 +67,24 @@ def blocks(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str,
             f"`{endpoint}`{_reached(endpoint, parts['C'])}\n\n{other_contrasts(record)}"
             for endpoint, record in described.items()
         ),
-        "study-separation": separation(parts["C"]),
+        "study-separation": described_tables.separation(parts["C"]),
     }
+
+
+def _described(
+    part: Part, found: Sequence[Mapping[str, Any]], folder: Path
+) -> dict[str, str]:
+    """The three tables of a part without a verdict."""
+    names = [f"study-{part.name}{end}" for end in ("", "-endpoints", "-separation")]
+    if len(found) < len(part.seeds):
+        return dict.fromkeys(names, waiting(part.name, len(found), len(part.seeds)))
+    paths = seed_records.finished(part, folder).values()
+    made = (
+        described_tables.against_control(found, seed_records.without_gradient(paths)),
+        described_tables.other_endpoints(found),
+        described_tables.separation(found),
+    )
+    return dict(zip(names, made, strict=True))
 
 
 def _reached(endpoint: str, found: Sequence[Mapping[str, Any]]) -> str:
@@ -241,42 +246,6 @@ def contrasts(record: Mapping[str, Any]) -> str:
 def other_contrasts(record: Mapping[str, Any]) -> str:
     """Contrasts of another endpoint: intervals alone, since it decides nothing."""
     return markdown(CONTRAST, [contrast_cells(one) for one in record["contrasts"]])
-
-
-def separation(found: Sequence[Mapping[str, Any]]) -> str:
-    """How far each arm is from its control along the training; medians over seeds.
-
-    Args:
-        found: records of the part's seeds.
-    """
-    by_arm: dict[str, list[Mapping[str, float]]] = {}
-    for record in found:
-        for run in record["runs"]:
-            if run["arm"] != run["control"]:
-                by_arm.setdefault(run["arm"], []).append(run["distance_over_travelled"])
-    longest = max(found[0]["runs"], key=_snapshots)
-    updates = sorted(longest["distance_over_travelled"], key=int)
-    last, least = updates[-1], statistics.Rule().least_distance
-    rows = []
-    for arm, runs in by_arm.items():
-        ends = [run[last] for run in runs if last in run]
-        rows.append(
-            (
-                arm,
-                *(_median([run[u] for run in runs if u in run]) for u in updates),
-                f"{sum(end >= least for end in ends)} of {len(runs)}",
-            )
-        )
-    head = ("arm", *updates, f"runs at {least:g} or more at the end")
-    return markdown(head, rows)
-
-
-def _snapshots(run: Mapping[str, Any]) -> int:
-    return len(run["distance_over_travelled"])
-
-
-def _median(values: Sequence[float]) -> str:
-    return significant(float(np.median(values)), 2) if values else MISSING
 
 
 def progress(parts: Mapping[str, tuple[int, int]]) -> str:
