@@ -134,7 +134,7 @@ def contrasts(
     """Contrasts of one endpoint, corrected by Holm over all of them.
 
     The margin comes from the control. A pair is left out if no seed has the endpoint in
-    both arms; without any run of the control that ended there is no contrast.
+    both arms, and every pair is if no run of the control has it.
 
     Args:
         found: records of seeds.

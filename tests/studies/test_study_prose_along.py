@@ -6,10 +6,7 @@ The module `prose` says why.
 import pytest
 
 from prednet_jax import records
-from prednet_jax.studies import (
-    along_tables,
-    judgement,
-)
+from prednet_jax.studies import along_tables, judgement
 from prednet_jax.studies.parts import PARTS
 from tests.studies.prose import STUDY, of_arm, words
 
@@ -38,6 +35,8 @@ def test_paper_says_what_curvature_shows():
     assert f"at all {len(stops)} stops, the early ones too" in page
     assert f"At {len(reach)} of them differences of the loss agree" in page
     assert f"for {min(reach):.1f} to {max(reach):.1f} steps" in page
+    assert sum(one < 1 for one in reach) == 4
+    assert "at four of the others it holds for less than one step" in page
     others = [
         (stop["update"], one["curvature"] / one["expected"])
         for one, stop in zip(tried, stops, strict=True)

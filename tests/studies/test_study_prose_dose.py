@@ -6,11 +6,7 @@ The module `prose` says why.
 import numpy as np
 import pytest
 
-from prednet_jax.studies import (
-    described_parts,
-    judgement,
-    seed_records,
-)
+from prednet_jax.studies import described_parts, judgement, seed_records
 from prednet_jax.studies.parts import DOSES, PARTS
 from tests.studies.prose import STUDY, of_arm, words
 

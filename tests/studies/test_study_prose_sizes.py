@@ -8,9 +8,7 @@ import csv
 import numpy as np
 import pytest
 
-from prednet_jax.studies import (
-    judgement,
-)
+from prednet_jax.studies import judgement
 from prednet_jax.studies.parts import PARTS
 from tests.studies.prose import (
     FIXED,
