@@ -29,6 +29,7 @@ class Treatment:
         precision: `float32` or `float64`.
         optimizer: one of `OPTIMIZERS`.
         convolution: algorithm of the convolutions, one of `config.CONVOLUTIONS`.
+        rate: factor of the learning rate; other than 1 it plants a known effect.
         seeds: number of seeds, the first of the part, that get this treatment; None:
             all.
     """
@@ -41,6 +42,7 @@ class Treatment:
     precision: str = "float32"
     optimizer: str = "adam"
     convolution: str = "auto"
+    rate: float = 1.0
     seeds: int | None = None
 
     @property
@@ -77,8 +79,9 @@ class Part:
     def snapshots(self) -> tuple[int, ...]:
         """Updates after which weights are compared with the control's."""
         grid = [1, 2, 5]
-        marks = [m * 10**e for e in range(6) for m in grid]
-        return tuple(sorted({m for m in marks if m < self.updates} | {self.updates}))
+        marks = {m * 10**e for e in range(6) for m in grid}
+        marks = {m for m in marks if m < self.updates}
+        return tuple(sorted(marks | {self.updates // 2, self.updates}))
 
     def of_seed(self, seed: int) -> tuple[Treatment, ...]:
         """The treatments that a seed gets.
@@ -110,9 +113,18 @@ _FINE = [
     Treatment(arm="reduction_order_tile_1", noise="reduction_order:tile=1", draw=i)
     for i in (0, 1)
 ]
+# Orders that are drawn for each output: what part H asks about.
+_ELEMENT = "reduction_order:granularity=element"
 # Another fixed order of the same sums: the A/A null.
 _NULL = Treatment(arm="convolution_im2col", convolution="im2col")
 _STALE = Treatment(arm="stale_targets", targets="stale")
+
+
+def _redraws(noise: str, name: str, count: int, rate: float = 1.0) -> list[Treatment]:
+    """Runs of a seed that differ in nothing but the order of their sums."""
+    return [Treatment(arm=name, noise=noise, draw=i, rate=rate) for i in range(count)]
+
+
 # The largest Gaussian rung of part B, at the length of part C.
 _GAUSSIAN = Treatment(
     arm="isotropic_1e+08", noise="reduction_order", dose=(1e8, "isotropic")
@@ -199,6 +211,23 @@ PARTS = {
             truncation_leak=True,
             seeds=range(8500, 8503),
             treatments=(_PLAIN, _RUN[0], _ORDER[0], _STALE),
+        ),
+        Part(
+            name="H-pilot",
+            network=_SMALL,
+            window=10,
+            updates=3000,
+            seeds=range(8690, 8694),
+            treatments=(
+                _PLAIN,
+                _NULL,
+                *_redraws(f"{_ELEMENT},schedule=run", "reduction_order_run", 1),
+                *_redraws(_ELEMENT, "reduction_order", 2),
+                *(
+                    Treatment(arm=f"float32_rate_{rate:g}", rate=rate)
+                    for rate in (0.9, 0.8, 0.7)
+                ),
+            ),
         ),
     )
 }

@@ -22,15 +22,15 @@ from prednet_jax.training.trainer import Trainer
 
 # Seed, first frame and number of the held-out frames, and of warm-up frames before.
 HELD_OUT_SEED, HELD_OUT_START, HELD_OUT_FRAMES, WARM_UP = 999_999, 400, 100, 10
-# Learning rate and momentum of gradient descent with momentum.
-MOMENTUM = (0.1, 0.9)
+# Learning rate of Adam, and rate and momentum of gradient descent with momentum.
+ADAM_RATE, MOMENTUM = 1e-3, (0.1, 0.9)
 
 
-def optimizer(name: str) -> optax.GradientTransformation:
+def optimizer(treatment: Treatment) -> optax.GradientTransformation:
     """Chainer's Adam, or gradient descent with momentum."""
-    if name == "adam":
-        return optimizers.chainer_adam()
-    return optax.sgd(MOMENTUM[0], momentum=MOMENTUM[1])
+    if treatment.optimizer == "adam":
+        return optimizers.chainer_adam(ADAM_RATE * treatment.rate)
+    return optax.sgd(MOMENTUM[0] * treatment.rate, momentum=MOMENTUM[1])
 
 
 @functools.lru_cache(maxsize=64)
@@ -40,7 +40,7 @@ def _trainer(part: Part, kind: Treatment) -> Trainer:
     plain = kind.dose is not None or spec == noise.Identity()
     return Trainer(
         dataclasses.replace(part.network, convolution=kind.convolution),
-        optimizer(kind.optimizer),
+        optimizer(kind),
         Method(targets=kind.targets, truncation_leak=part.truncation_leak),
         noise=None if plain else spec,
         amplify=dose.amplified(spec, *kind.dose) if kind.dose is not None else None,
@@ -113,9 +113,7 @@ def _initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.Tra
         None,
         seed,
     )
-    return truncated.initial_train_state(
-        part.network, params, optimizer(treatment.optimizer)
-    )
+    return truncated.initial_train_state(part.network, params, optimizer(treatment))
 
 
 def frames(part: Part, seed: int) -> tuple[data.FrameSource, data.Schedule]:
