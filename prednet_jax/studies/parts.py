@@ -30,6 +30,8 @@ class Treatment:
         optimizer: one of `OPTIMIZERS`.
         convolution: algorithm of the convolutions, one of `config.CONVOLUTIONS`.
         rate: factor of the learning rate; other than 1 it plants a known effect.
+        other_weights: 0: the seed's own initial weights; n: those of the n-th other
+            seed, beyond the seeds of the study.
         seeds: number of seeds, the first of the part, that get this treatment; None:
             all.
     """
@@ -43,12 +45,19 @@ class Treatment:
     optimizer: str = "adam"
     convolution: str = "auto"
     rate: float = 1.0
+    other_weights: int = 0
     seeds: int | None = None
 
     @property
     def control(self) -> str:
         """The arm that it is compared with."""
         return CONTROL if self.optimizer == "adam" else f"{CONTROL}_{self.optimizer}"
+
+    def weights_seed(self, seed: int) -> int:
+        """The seed from which the initial weights of a run are drawn."""
+        if not self.other_weights:
+            return seed
+        return 1_000_000 + 100 * seed + self.other_weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,6 +132,34 @@ _STALE = Treatment(arm="stale_targets", targets="stale")
 def _redraws(noise: str, name: str, count: int, rate: float = 1.0) -> list[Treatment]:
     """Runs of a seed that differ in nothing but the order of their sums."""
     return [Treatment(arm=name, noise=noise, draw=i, rate=rate) for i in range(count)]
+
+
+def _machines(prefix: str) -> list[Treatment]:
+    """Twelve machines of part I: eight with true and four with stale targets.
+
+    Each adds in another fixed order, on the first six seeds. With a prefix each also
+    starts from other weights; without one, float32 is the first of the eight.
+    """
+    fixed_order = f"{_ELEMENT},schedule=run"
+    machines = [
+        Treatment(arm=CONTROL),
+        Treatment(arm=_NULL.arm, convolution=_NULL.convolution),
+        *_redraws(fixed_order, "reduction_order_run", 6),
+        *(
+            Treatment(arm="stale_order_run", noise=fixed_order, draw=i, targets="stale")
+            for i in range(6, 10)
+        ),
+    ]
+    return [
+        dataclasses.replace(
+            machine,
+            arm=prefix + machine.arm,
+            other_weights=number if prefix else 0,
+            seeds=6,
+        )
+        for number, machine in enumerate(machines, start=1)
+        if prefix or machine.arm != CONTROL
+    ]
 
 
 # The largest Gaussian rung of part B, at the length of part C.
@@ -211,6 +248,15 @@ PARTS = {
             truncation_leak=True,
             seeds=range(8500, 8503),
             treatments=(_PLAIN, _RUN[0], _ORDER[0], _STALE),
+        ),
+        Part(
+            name="I",
+            network=_MIDDLE,
+            window=20,
+            updates=250,
+            truncation_leak=True,
+            seeds=range(8700, 8740),
+            treatments=(_PLAIN, _STALE, *_machines(""), *_machines("free_")),
         ),
         Part(
             name="H-pilot",

@@ -103,12 +103,12 @@ def _program(part: Part, kind: Treatment) -> str:
 
 def _kind(treatment: Treatment) -> Treatment:
     """The treatment without what differs between draws and seeds of an arm."""
-    return dataclasses.replace(treatment, draw=0, seeds=None)
+    return dataclasses.replace(treatment, draw=0, other_weights=0, seeds=None)
 
 
 def _initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.TrainState:
     params = loop.prepare_params(
-        loop.initial_params(part.network, seed),
+        loop.initial_params(part.network, treatment.weights_seed(seed)),
         np.dtype(treatment.precision),
         None,
         seed,
