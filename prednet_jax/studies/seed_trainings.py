@@ -85,7 +85,12 @@ def programs(part: Part, seed: int) -> dict[str, str]:
     Equal programs give equal bits if the version of jaxlib, the XLA flags, the number
     of threads and the kind of processor are the same too.
     """
-    return {t.arm: _program(part, _kind(t)) for t in part.of_seed(seed)}
+    return {t.arm: program(part, t) for t in part.of_seed(seed)}
+
+
+def program(part: Part, treatment: Treatment) -> str:
+    """SHA-256 of the lowered program of one arm."""
+    return _program(part, _kind(treatment))
 
 
 @functools.lru_cache(maxsize=64)
