@@ -30,6 +30,7 @@ class Treatment:
         optimizer: one of `OPTIMIZERS`.
         convolution: algorithm of the convolutions, one of `config.CONVOLUTIONS`.
         rate: factor of the learning rate; other than 1 it plants a known effect.
+        rate_from: number of updates before the factor applies.
         other_weights: 0: the seed's own initial weights; n: those of the n-th other
             seed, beyond the seeds of the study.
         seeds: number of seeds, the first of the part, that get this treatment; None:
@@ -45,6 +46,7 @@ class Treatment:
     optimizer: str = "adam"
     convolution: str = "auto"
     rate: float = 1.0
+    rate_from: int = 0
     other_weights: int = 0
     seeds: int | None = None
 
@@ -129,9 +131,9 @@ _NULL = Treatment(arm="convolution_im2col", convolution="im2col")
 _STALE = Treatment(arm="stale_targets", targets="stale")
 
 
-def _redraws(noise: str, name: str, count: int, rate: float = 1.0) -> list[Treatment]:
+def _redraws(noise: str, name: str, count: int) -> list[Treatment]:
     """Runs of a seed that differ in nothing but the order of their sums."""
-    return [Treatment(arm=name, noise=noise, draw=i, rate=rate) for i in range(count)]
+    return [Treatment(arm=name, noise=noise, draw=i) for i in range(count)]
 
 
 def _machines(prefix: str) -> list[Treatment]:
@@ -263,7 +265,7 @@ PARTS = {
             network=_SMALL,
             window=10,
             updates=3000,
-            seeds=range(8690, 8694),
+            seeds=range(8690, 8692),
             treatments=(
                 _PLAIN,
                 _NULL,
@@ -272,6 +274,23 @@ PARTS = {
                 *(
                     Treatment(arm=f"float32_rate_{rate:g}", rate=rate)
                     for rate in (0.9, 0.8, 0.7)
+                ),
+            ),
+        ),
+        Part(
+            name="H-pilot-late",
+            network=_SMALL,
+            window=10,
+            updates=3000,
+            seeds=range(8692, 8696),
+            treatments=(
+                _PLAIN,
+                *_redraws(_ELEMENT, "reduction_order", 1),
+                *(
+                    Treatment(
+                        arm=f"float32_late_rate_{rate:g}", rate=rate, rate_from=2400
+                    )
+                    for rate in (0.8, 0.6, 0.4)
                 ),
             ),
         ),

@@ -28,9 +28,16 @@ ADAM_RATE, MOMENTUM = 1e-3, (0.1, 0.9)
 
 def optimizer(treatment: Treatment) -> optax.GradientTransformation:
     """Chainer's Adam, or gradient descent with momentum."""
-    if treatment.optimizer == "adam":
-        return optimizers.chainer_adam(ADAM_RATE * treatment.rate)
-    return optax.sgd(MOMENTUM[0] * treatment.rate, momentum=MOMENTUM[1])
+    adam = treatment.optimizer == "adam"
+    rate: Any = ADAM_RATE if adam else MOMENTUM[0]
+    if treatment.rate_from:
+        factors = {treatment.rate_from: treatment.rate}
+        rate = optax.piecewise_constant_schedule(rate, factors)
+    else:
+        rate *= treatment.rate
+    if adam:
+        return optimizers.chainer_adam(rate)
+    return optax.sgd(rate, momentum=MOMENTUM[1])
 
 
 @functools.lru_cache(maxsize=64)
