@@ -136,6 +136,20 @@ def _redraws(noise: str, name: str, count: int) -> list[Treatment]:
     return [Treatment(arm=name, noise=noise, draw=i) for i in range(count)]
 
 
+def _planted(rate: float, count: int) -> list[Treatment]:
+    """Random orders that learn more slowly in the last fifth of part H.
+
+    Their effect on the loss is known from a pilot. A rate that is lower from the start
+    plants none: it is another trajectory before rounding is.
+    """
+    return [
+        dataclasses.replace(
+            run, arm=f"planted_rate_{rate:g}", rate=rate, rate_from=2400
+        )
+        for run in _redraws(_ELEMENT, "", count)
+    ]
+
+
 def _machines(prefix: str) -> list[Treatment]:
     """Twelve machines of part I: eight with true and four with stale targets.
 
@@ -261,6 +275,25 @@ PARTS = {
             treatments=(_PLAIN, _STALE, *_machines(""), *_machines("free_")),
         ),
         Part(
+            name="H",
+            network=_SMALL,
+            window=10,
+            updates=3000,
+            seeds=range(8600, 8640),
+            treatments=(
+                _PLAIN,
+                _NULL,
+                *_redraws(f"{_ELEMENT},schedule=run", "reduction_order_run", 2),
+                *_redraws(_ELEMENT, "reduction_order", 4),
+                _STALE,
+                *_planted(0.4, 2),
+                *_planted(0.85, 4),
+                Treatment(
+                    arm="order_1e+07", noise=_ELEMENT, dose=(1e7, "order"), seeds=8
+                ),
+            ),
+        ),
+        Part(
             name="H-pilot",
             network=_SMALL,
             window=10,
@@ -282,7 +315,7 @@ PARTS = {
             network=_SMALL,
             window=10,
             updates=3000,
-            seeds=range(8692, 8696),
+            seeds=range(8692, 8694),
             treatments=(
                 _PLAIN,
                 *_redraws(_ELEMENT, "reduction_order", 1),
