@@ -35,15 +35,15 @@ compare: setup
 
 # Stale targets in Chainer itself, in an environment of its own. ARGS=--full: an hour.
 chainer: setup
-	$(BIN)/python experiments/chainer_study.py $(ARGS)
+	$(BIN)/python -m chainer_reproduction interventions $(ARGS)
 
 # The same over releases of Chainer, before and after the change; needs Python 3.8.
 chainer-bisect: setup
-	$(BIN)/python experiments/chainer_bisect.py $(ARGS)
+	$(BIN)/python -m chainer_reproduction bisection $(ARGS)
 
 # The same buffer re-used in PyTorch, in an environment of its own.
 transplant: setup
-	$(BIN)/python experiments/transplant.py $(ARGS)
+	$(BIN)/python -m chainer_reproduction transplant $(ARGS)
 
 bench: setup
 	$(BIN)/python experiments/benchmark.py --suite=all $(ARGS)

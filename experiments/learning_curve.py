@@ -10,7 +10,6 @@ from pathlib import Path
 
 import _cli
 import _flags
-import _rows
 import numpy as np
 from absl import flags
 
@@ -32,7 +31,7 @@ def main(argv: list[str]) -> None:
         ratio = float(row["loss"]) / float(row["copy_last_frame_loss"])
         print(f"seed {row['seed']}, update {row['update']}: {ratio:.2f} of copying")
     if FLAGS.output:
-        _rows.write(Path(FLAGS.output), rows)
+        records.write_csv(FLAGS.output, rows)
 
 
 def curve(folder: Path, every: int) -> list[dict[str, object]]:

@@ -7,11 +7,10 @@ anything had: then a document and its records disagreed.
 """
 
 import functools
+import sys
 from pathlib import Path
 
 import _cli
-import _rows
-import chainer_tables
 
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
@@ -25,6 +24,9 @@ from prednet_jax.report import (
 from prednet_jax.studies import along_tables, study_figures, study_tables
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))
+from chainer_reproduction import tables as chainer_tables  # noqa: E402
+
 PUBLISHED = ROOT / "results" / "published"
 STUDY = ROOT / "results" / "study"
 
@@ -32,14 +34,14 @@ STUDY = ROOT / "results" / "study"
 def tables() -> dict[str, str]:
     """Each table, by the name that documents mark it with."""
     return {
-        # What Chainer showed is made beside the scripts that recorded it.
+        # What Chainer showed is made beside the code that recorded it.
         **chainer_tables.blocks(),
         **study_tables.blocks(STUDY, _study_verdicts()),
         **along_tables.blocks(STUDY / "F"),
         "verdict-rates": make.verdict_rates(_statistics("verdict_rates")),
         "interval-coverage": make.interval_coverage(_statistics("coverage")),
         "preset-quick": make.learning_curves(
-            _rows.read(PUBLISHED / "preset_quick.csv")
+            records.read_csv(PUBLISHED / "preset_quick.csv")
         ),
         "comparison": make.comparison(_published("verdict.json")),
         "comparison-again": make.again(
@@ -51,7 +53,7 @@ def tables() -> dict[str, str]:
         },
         "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
         "headline": headline.headline(
-            chainer_tables.read("interventions_full"),
+            records.read_csv(chainer_tables.RESULTS / "interventions_full.csv"),
             _published("verdict.json"),
             _study_verdicts().get("verdict.json"),
             _gradients(),
@@ -96,7 +98,7 @@ def _study_verdicts() -> dict[str, dict]:
 def _backends() -> str:
     """The table of the suite `backends`, or that it was not measured."""
     found = speed.load(PUBLISHED)
-    return chainer_tables.NOT_MEASURED if found is None else speed.markdown_table(found)
+    return "Not measured yet." if found is None else speed.markdown_table(found)
 
 
 def _gradients() -> dict[str, dict]:
@@ -108,7 +110,7 @@ def _gradients() -> dict[str, dict]:
 
 
 def _statistics(name: str) -> list[dict]:
-    return _rows.read(ROOT / "results" / "statistics" / f"{name}.csv")
+    return records.read_csv(ROOT / "results" / "statistics" / f"{name}.csv")
 
 
 def _published(name: str) -> dict:

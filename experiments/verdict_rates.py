@@ -12,7 +12,6 @@ from pathlib import Path
 
 import _cli
 import _flags
-import _rows
 from absl import flags
 
 from prednet_jax import records
@@ -35,8 +34,8 @@ def main(argv: list[str]) -> None:
     intervals = coverage.simulate(FLAGS.studies, seed=FLAGS.seed)
     print(document_tables.interval_coverage(intervals))
     folder = Path(FLAGS.workdir)
-    _rows.write(folder / "verdict_rates.csv", verdicts, rates.COLUMNS)
-    _rows.write(folder / "coverage.csv", intervals, coverage.COLUMNS)
+    records.write_csv(folder / "verdict_rates.csv", verdicts, rates.COLUMNS)
+    records.write_csv(folder / "coverage.csv", intervals, coverage.COLUMNS)
     records.write_json(folder / "manifest.json", _cli.provenance())
 
 

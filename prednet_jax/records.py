@@ -9,11 +9,12 @@ A run directory holds
 A file is either complete or not there; metrics.jsonl grows line by line.
 """
 
+import csv
 import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,41 @@ def read_json(path: str | os.PathLike) -> Any:
         raise RecordError(
             f"{path}: {files.reason(error)}; expected a JSON file"
         ) from None
+
+
+def write_csv(
+    path: str | os.PathLike,
+    rows: Sequence[Mapping[str, object]],
+    columns: Iterable[str] | None = None,
+) -> None:
+    """Writes a table by `write_bytes`, with its folder.
+
+    Args:
+        path: its file.
+        rows: the value of each row by column; other entries of a row are left out.
+        columns: the columns in their order; None: those of the first row.
+    """
+    names = list(rows[0] if columns is None else columns)
+    text = io.StringIO()
+    writer = csv.DictWriter(
+        text, names, lineterminator="\n", extrasaction="ignore", restval=""
+    )
+    writer.writeheader()
+    writer.writerows(rows)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, text.getvalue().encode())
+
+
+def read_csv(path: str | os.PathLike) -> list[dict[str, str]]:
+    """The rows of a table, by column.
+
+    Raises:
+        RecordError: the file is missing or is not text.
+    """
+    try:
+        return list(csv.DictReader(files.read_text(path).splitlines()))
+    except files.FileError as error:
+        raise RecordError(f"{error}; expected a table (.csv)") from None
 
 
 class MetricsWriter:

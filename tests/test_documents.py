@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import prednet_jax
+from chainer_reproduction import __main__ as chainer_reproduction
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *(f"docs/{n}.md" for n in ("models", "data", "own_network")))
@@ -58,4 +59,6 @@ def test_commands_of_the_documents_name_scripts_that_are_there():
             r"(?<!/)(?:experiments|tools|benchmarks)/\w+\.py", page.read_text()
         )
         missing = {name for name in named if not (ROOT / name).exists()}
+        called = re.findall(r"-m chainer_reproduction\s+(\w+)", page.read_text())
+        missing |= set(called) - set(chainer_reproduction.COMMANDS)
         assert not missing, page

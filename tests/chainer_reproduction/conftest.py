@@ -1,4 +1,4 @@
-"""Puts the folders of the scripts and of the detector on the path."""
+"""Puts the folder of the detector on the path."""
 
 import sys
 from pathlib import Path
@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-for folder in ("experiments", "tools"):
-    sys.path.insert(0, str(ROOT / folder))
+sys.path.insert(0, str(ROOT / "tools"))
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ Two networks, both with the loss of k frames added up before backward:
     predictor     a small convolutional recurrent network that predicts the next frame
     autoencoder   reconstructs single pictures, shown in random order
 
-Prints one JSON object. Runs in PyTorch's own environment; called by
-experiments/transplant.py.
+Prints one JSON object. Runs in PyTorch's own environment; called by `python -m
+chainer_reproduction transplant`.
 """
 
 import argparse

@@ -8,7 +8,7 @@ and right if it does not. The bytes of the file are the same on every machine.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import _rows
+from chainer_reproduction.plans import ends
 
 WIDTH, ROW, TOP, LABEL = 760, 24, 62, 400
 SAME, OTHER = "#1b6ca8", "#c0392b"
@@ -76,24 +76,24 @@ def draw(runs: Sequence[Mapping[str, str]], releases: Sequence[Mapping]) -> byte
 
 def of_arms(runs: Sequence[Mapping[str, str]]) -> list[Line]:
     """One row per change, in the order of `WORDS`."""
-    finals = _rows.by(runs, "arm", "seed", value="final_sha256")
+    finals = ends(runs, "arm", "seed")
     lines = []
     for arm, words in WORDS.items():
         other = finals.get(COMPARED.get(arm, "target copied"), {})
-        ends = finals.get(arm, {})
-        common = sorted(ends.keys() & other.keys(), key=int)
+        own = finals.get(arm, {})
+        common = sorted(own.keys() & other.keys(), key=int)
         if common:
-            agrees = [ends[seed] == other[seed] for seed in common]
+            agrees = [own[seed] == other[seed] for seed in common]
             lines.append(Line(f"Chainer 7.8.1: {words}", agrees))
     return lines
 
 
 def of_releases(rows: Sequence[Mapping[str, str]]) -> list[Line]:
     """One row per release, with the loop as published."""
-    finals = _rows.by(rows, "release", "arm", value="final_sha256")
+    finals = ends(rows, "release")
     return [
-        Line(f"Chainer {release}: as published", [len(set(ends.values())) == 1])
-        for release, ends in finals.items()
+        Line(f"Chainer {release}: as published", [len(set(own.values())) == 1])
+        for release, own in finals.items()
     ]
 
 

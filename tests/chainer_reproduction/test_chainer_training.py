@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "chainer_tiny"
-RUN = ROOT / "experiments" / "in_chainer" / "run.py"
+RUN = ROOT / "chainer_reproduction" / "in_chainer" / "run.py"
 
 
 def run(python, tmp_path, *flags):

@@ -1,8 +1,7 @@
 """The training loop of the published script, and what can be changed in it.
 
 The loop keeps one NumPy buffer for the input and one for the target, fills them frame
-by frame, adds the losses of a window up and calls backward at its end. What an arm
-changes is a `Job`; the defaults are the published script on a CPU.
+by frame, adds the losses of a window up and calls backward at its end.
 
 Runs in Chainer's own environment (see `network`).
 """
@@ -12,50 +11,6 @@ import hashlib
 import chainer
 import numpy as np
 from chainer import functions
-
-TARGETS = ("shared", "copied")
-LOSSES = ("installed", "difference_kept")
-
-
-class Job:
-    """One run.
-
-    Attributes:
-        window: frames between updates; the first window has one loss less, but for
-            window 1.
-        input: `shared`: the one buffer, as published; `copied`: a new array a frame.
-        target: the same for the target; a transfer to a GPU is such a copy.
-        loss: `installed`: Chainer's mean_squared_error; `difference_kept`: the same,
-            with x0 - x1 of the forward pass kept, as Chainer had it before 3.0.0rc1.
-        remake: after each update every parameter and every carried state gets a new
-            array of the same value, as moving the model to the CPU and back does.
-        rate: Adam's alpha.
-    """
-
-    def __init__(
-        self,
-        window,
-        input="shared",
-        target="shared",
-        loss="installed",
-        remake=False,
-        rate=1e-3,
-    ):
-        for name, value, accepted in (
-            ("input", input, TARGETS),
-            ("target", target, TARGETS),
-            ("loss", loss, LOSSES),
-        ):
-            if value not in accepted:
-                raise ValueError(
-                    "{}={!r}: expected one of {}".format(
-                        name, value, ", ".join(accepted)
-                    )
-                )
-        if window < 1:
-            raise ValueError(f"window={window!r}: expected at least 1")
-        self.window, self.input, self.target = window, input, target
-        self.loss, self.remake, self.rate = loss, remake, rate
 
 
 def difference_kept(prediction, target):
@@ -80,13 +35,21 @@ def difference_kept(prediction, target):
     return MeanSquaredError().apply((prediction, target))[0]
 
 
-def train(network, frames, job, after_update=None):
+def train(network, frames, options, after_update):
     """Trains on one stream of frames.
 
     Args:
         network: a `network.PredNet`.
         frames: uint8 `[T, H, W, C]`.
-        job: what is changed.
+        options: an object with the fields
+            window: frames between updates; the first window has one loss less, but for
+                window 1.
+            input: `shared`: the one buffer, as published; `copied`: a new array for
+                each frame.
+            target: the same for the target; a transfer to a GPU is such a copy.
+            loss: `installed`: Chainer's mean_squared_error; or `difference_kept`.
+            remake: after each update every parameter and every carried state gets a new
+                array of the same value, as moving the model to the CPU and back does.
         after_update: called with the number of the update after each.
 
     Returns:
@@ -94,10 +57,9 @@ def train(network, frames, job, after_update=None):
     """
     pictures = frames.transpose(0, 3, 1, 2).astype(np.float32)
     pictures /= 255
-    measure = (
-        functions.mean_squared_error if job.loss == "installed" else difference_kept
-    )
-    optimizer = chainer.optimizers.Adam(alpha=job.rate)
+    installed = options.loss == "installed"
+    measure = functions.mean_squared_error if installed else difference_kept
+    optimizer = chainer.optimizers.Adam(alpha=1e-3)
     optimizer.setup(network)
     network.reset()
     x_buffer, y_buffer = np.empty((2, 1, *pictures.shape[1:]), np.float32)
@@ -105,30 +67,25 @@ def train(network, frames, job, after_update=None):
     losses, total, updates = [], 0, 0
     for i in range(1, len(pictures)):
         y_buffer[0] = pictures[i]
-        x = x_buffer.copy() if job.input == "copied" else x_buffer
-        y = y_buffer.copy() if job.target == "copied" else y_buffer
+        x = x_buffer.copy() if options.input == "copied" else x_buffer
+        y = y_buffer.copy() if options.target == "copied" else y_buffer
         loss = measure(network(chainer.Variable(x)), chainer.Variable(y))
         losses.append(loss.data.copy())
         total += loss
-        if (i + 1) % job.window == 0:
+        if (i + 1) % options.window == 0:
             network.cleargrads()
             total.backward()
             total.unchain_backward()
             total = 0
             optimizer.update()
             updates += 1
-            if job.remake:
-                remake(network)
-            if after_update is not None:
-                after_update(updates)
+            if options.remake:
+                variables = list(network.params()) + network.P + network.h + network.c
+                for variable in variables:
+                    variable.data = variable.data.copy()
+            after_update(updates)
         x_buffer[0] = y_buffer[0]
     return np.array(losses, np.float32)
-
-
-def remake(network):
-    """Gives every parameter and every carried state a new array of the same value."""
-    for variable in list(network.params()) + network.P + network.h + network.c:
-        variable.data = variable.data.copy()
 
 
 def digest(arrays):

@@ -1,7 +1,7 @@
-"""One run of the Chainer training; writes one JSON record.
+"""One training in Chainer; writes one JSON record.
 
-Called by experiments/chainer_study.py and experiments/chainer_bisect.py with the
-Python of a Chainer environment, one process per run.
+Called by chainer_reproduction/runs.py with the Python of a Chainer environment, one
+process per run.
 """
 
 import argparse
@@ -22,16 +22,15 @@ def arguments():
     parser.add_argument("--frames", required=True, help="npz with uint8 [T, H, W, C]")
     parser.add_argument("--output", required=True, help="JSON record to write")
     parser.add_argument("--length", type=int, help="frames to use; all unless given")
-    parser.add_argument("--start", type=int, default=0, help="first frame to use")
     parser.add_argument("--channels", default="3,6,12")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights")
     parser.add_argument("--initial", help="npz of initial weights, instead of a seed")
     parser.add_argument("--window", type=int, default=10)
-    parser.add_argument("--input", default="shared", help="shared or copied")
-    parser.add_argument("--target", default="shared", help="shared or copied")
-    parser.add_argument("--loss", default="installed", help="or difference_kept")
-    parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--remake", action="store_true")
+    parser.add_argument("--input", default="shared", choices=("shared", "copied"))
+    parser.add_argument("--target", default="shared", choices=("shared", "copied"))
+    losses = ("installed", "difference_kept")
+    parser.add_argument("--loss", default="installed", choices=losses)
+    parser.add_argument("--remake", action="store_true", help="new parameters, state")
     parser.add_argument("--static", action="store_true", help="repeat the first frame")
     parser.add_argument("--ideep", default="never", help="use_ideep of Chainer")
     parser.add_argument(
@@ -52,9 +51,7 @@ def main():
     import training
 
     with np.load(args.frames) as file:
-        frames = file["frames"][args.start :]
-    if args.length:
-        frames = frames[: args.length]
+        frames = file["frames"][: args.length]
     if args.static:
         frames = np.repeat(frames[:1], len(frames), axis=0)
     channels = [int(word) for word in args.channels.split(",")]
@@ -65,49 +62,47 @@ def main():
     else:
         network.set_weights(net, network.initial_weights(net, args.seed))
     initial = training.digest(network.weights(net))
-    if args.weights:
-        os.makedirs(os.path.dirname(os.path.abspath(args.weights)), exist_ok=True)
-    if args.weights and args.snapshots:
-        np.savez(_numbered(args.weights, 0), **network.weights(net))
     wanted = {int(word) for word in args.snapshots.split(",") if word}
 
-    def after_update(update):
+    def keep(update):
         if update in wanted:
-            np.savez(_numbered(args.weights, update), **network.weights(net))
+            stem, suffix = os.path.splitext(args.weights)
+            np.savez(f"{stem}.{update}{suffix}", **network.weights(net))
 
-    job = training.Job(
-        args.window, args.input, args.target, args.loss, args.remake, args.rate
-    )
-    watch = _nothing
+    if args.weights:
+        os.makedirs(os.path.dirname(os.path.abspath(args.weights)), exist_ok=True)
+    keep(0)
+    watch = watch_nothing
     if args.watch:
         sys.path.insert(0, TOOLS)
         from overwritten_inputs import watch_chainer as watch
     started = time.time()
     with chainer.using_config("use_ideep", args.ideep), watch() as found:
-        losses = training.train(net, frames, job, after_update)
+        losses = training.train(net, frames, args, keep)
     seconds = time.time() - started
     if args.weights:
         np.savez(args.weights, **network.weights(net))
+    overwritten = {}
+    for finding in found:
+        name = f"{finding.operation} input {finding.position}"
+        overwritten[name] = overwritten.get(name, 0) + 1
     record = {
-        "job": vars(job),
         "seed": args.seed,
+        "window": args.window,
         "channels": channels,
         "height": frames.shape[1],
         "width": frames.shape[2],
-        "frames": len(frames),
-        "static": args.static,
         "ideep": args.ideep,
         "initial_sha256": initial,
         "frames_sha256": training.digest({"frames": frames}),
         "final_sha256": training.digest(network.weights(net)),
-        # repr of a float32 as float: exact, so that records can be compared by bits.
+        # A float32 as float: exact, so that records can be compared by bits.
         "losses": [float(loss) for loss in losses],
-        "overwritten": _counted(found),
+        "overwritten": overwritten,
         "seconds": round(seconds, 2),
         "chainer": chainer.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "threads": os.environ.get("OPENBLAS_NUM_THREADS", ""),
         "processors": os.cpu_count(),
     }
     temporary = args.output + ".tmp"
@@ -117,24 +112,9 @@ def main():
 
 
 @contextlib.contextmanager
-def _nothing():
+def watch_nothing():
     """Watches nothing."""
     yield []
-
-
-def _counted(found):
-    """`{"MeanSquaredError input 1": times, ...}`."""
-    counts = {}
-    for finding in found:
-        name = f"{finding.operation} input {finding.position}"
-        counts[name] = counts.get(name, 0) + 1
-    return counts
-
-
-def _numbered(path, update):
-    """`weights.npz` -> `weights.12.npz`."""
-    stem, suffix = os.path.splitext(path)
-    return f"{stem}.{update}{suffix}"
 
 
 if __name__ == "__main__":

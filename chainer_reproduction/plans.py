@@ -1,0 +1,225 @@
+"""The trainings in Chainer, as data, and what was predicted of their final weights.
+
+The explanation under test: since some release Chainer's loss reads its inputs again in
+the backward pass, and the published script overwrites the target before that. So an
+intervention changes the weights only if it protects the target or makes overwriting it
+harmless, and all such interventions lead to the same bits.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chainer_reproduction.environments import IDEEP, RELEASES
+from chainer_reproduction.runs import FULL, QUICK, Run, Size
+
+
+class Arm(NamedTuple):
+    """A change of the published loop: flags of in_chainer/run.py, and their meaning."""
+
+    flags: tuple[str, ...]
+    meaning: str
+
+
+PUBLISHED, COPIED = "published", "target copied"
+ARMS = {
+    PUBLISHED: Arm((), "one buffer for the input, one for the target"),
+    "input copied": Arm(("--input=copied",), "a new array for every input"),
+    "remade": Arm(
+        ("--remake",),
+        "new arrays for parameters and state after every update, as a transfer makes",
+    ),
+    COPIED: Arm(
+        ("--target=copied",),
+        "a new array for every target, as a transfer to a GPU makes",
+    ),
+    "both copied": Arm(
+        ("--input=copied", "--target=copied"), "new arrays for input and target"
+    ),
+    "difference kept": Arm(
+        ("--loss=difference_kept",),
+        "the loss keeps x0 - x1, as Chainer did before 3.0.0rc1",
+    ),
+    "remade, target copied": Arm(
+        ("--remake", "--target=copied"), "both together: all that a GPU run copies"
+    ),
+    "static": Arm(("--static",), "published, every frame the same"),
+    "static, target copied": Arm(
+        ("--static", "--target=copied"), "the same, target copied"
+    ),
+    "window 1": Arm(("--window=1",), "published, an update after every frame"),
+    "window 1, target copied": Arm(
+        ("--window=1", "--target=copied"), "the same, target copied"
+    ),
+}
+# The two arms that all other studies compare.
+PAIR = (PUBLISHED, COPIED)
+# (one arm, another, whether their final weights are predicted to be equal).
+PREDICTIONS = (
+    ("input copied", PUBLISHED, True),
+    ("remade", PUBLISHED, True),
+    (COPIED, PUBLISHED, False),
+    ("both copied", COPIED, True),
+    ("difference kept", COPIED, True),
+    ("remade, target copied", COPIED, True),
+    ("static", "static, target copied", True),
+    ("window 1", "window 1, target copied", True),
+)
+# The first release whose mean squared error reads its inputs again: commit 0cb47d99f1
+# of Chainer ("Do not hold diff in forward_xxx", 28 August 2017).
+CHANGED_IN = "3.0.0rc1"
+# Updates after which the long runs of the first seed keep their weights, to be compared
+# with those in JAX.
+SNAPSHOTS = (1, 2, 3, 5, 8, 12, 20, 30, 40, 50)
+# Frames that the long runs predict: 50 updates.
+LONG = 1000
+
+
+def _runs(
+    prefix: str,
+    size: Size,
+    frames: int,
+    arms: Iterable[str] = ARMS,
+    flags: tuple[str, ...] = (),
+    **options: Any,
+) -> list[Run]:
+    """One run per arm; `options` are further fields of `Run`."""
+    return [
+        Run(
+            f"{prefix}-{arm.replace(', ', '-').replace(' ', '_')}",
+            arm,
+            size,
+            frames,
+            (*ARMS[arm].flags, *flags),
+            **options,
+        )
+        for arm in arms
+    ]
+
+
+def quick() -> list[Run]:
+    """Every arm, one seed at 24x32, 200 frames."""
+    return _runs("quick-0", QUICK, 200)
+
+
+def full() -> list[Run]:
+    """Every arm, five seeds at 64x48, 200 frames."""
+    return [
+        run for seed in range(5) for run in _runs(f"full-{seed}", FULL, 200, seed=seed)
+    ]
+
+
+def long(folder: Path, frames: int = LONG, seeds: Iterable[int] = range(5)) -> list:
+    """Published and copied at 64x48 for many frames.
+
+    Args:
+        folder: folder for the weights of the first seed at `SNAPSHOTS`.
+        frames: number of frames that are predicted.
+        seeds: seeds of the initial weights.
+    """
+    found: list[Run] = []
+    for seed in seeds:
+        for arm in PAIR:
+            flags: tuple[str, ...] = ()
+            if seed == 0:
+                updates = ",".join(map(str, (0, *SNAPSHOTS)))
+                flags = (f"--weights={weights(folder, arm)}", f"--snapshots={updates}")
+            found += _runs(f"long-{seed}", FULL, frames, [arm], flags, seed=seed)
+    return found
+
+
+def weights(folder: Path, arm: str, update: int | None = None) -> Path:
+    """File of an arm's weights in the long runs, final or after an update."""
+    number = "" if update is None else f".{update}"
+    return folder / f"{arm.replace(' ', '_')}{number}.npz"
+
+
+def bisection() -> list[Run]:
+    """Published and copied under releases before and after the change."""
+    return [
+        run
+        for release, environment in RELEASES.items()
+        for run in _runs(release, QUICK, 60, PAIR, environment=environment)
+    ]
+
+
+# What each study of another explanation varies: fields of `Run` by name of the value.
+OTHERS: dict[str, dict[object, dict[str, Any]]] = {
+    # The BLAS with 1, 4 and 6 threads, as on the article's CPUs.
+    "threads": {count: {"threads": count} for count in (1, 4, 6)},
+    # Chainer's iDeep back end; Chainer's default is off.
+    "ideep": {
+        use: {"flags": (f"--ideep={use}",), "environment": IDEEP}
+        for use in ("never", "always")
+    },
+    # Other frames, same initial weights.
+    "order": {seed: {"data_seed": seed} for seed in range(1, 5)},
+    # Other initial weights, same frames; these seeds had not been used before.
+    "seeds": {seed: {"seed": seed} for seed in range(100, 112)},
+}
+
+
+def others(study: str) -> list[Run]:
+    """Published and copied at 24x32, 400 frames, for each value of a study."""
+    return [
+        run
+        for value, options in OTHERS[study].items()
+        for run in _runs(f"{study}-{value}", QUICK, 400, PAIR, study=study, **options)
+    ]
+
+
+Rows = Iterable[Mapping[str, Any]]
+Ends = dict[Any, dict[str, str]]
+
+
+def ends(rows: Rows, by: str, arm: str = "arm") -> Ends:
+    """SHA-256 of the final weights, by one column and then by arm."""
+    found: Ends = {}
+    for row in rows:
+        found.setdefault(row[by], {})[row[arm]] = row["final_sha256"]
+    return found
+
+
+def check_interventions(rows: Rows) -> list[tuple[str, bool]]:
+    """Each of `PREDICTIONS` for each seed, and whether it came true."""
+    found = []
+    for seed, final in sorted(ends(rows, "seed").items()):
+        for one, other, same in PREDICTIONS:
+            if one in final and other in final:
+                word = "the same weights as" if same else "other weights than"
+                text = f"seed {seed}: {one}: {word} {other}"
+                found.append((text, (final[one] == final[other]) == same))
+    return found
+
+
+def check_bisection(rows: Rows) -> list[tuple[str, bool]]:
+    """A gap from `CHANGED_IN` on, and whether that came true."""
+    finals = ends(rows, "release")
+    order = list(RELEASES)
+    found = []
+    for release, final in finals.items():
+        expected = order.index(release) >= order.index(CHANGED_IN)
+        held = (final[PUBLISHED] != final[COPIED]) == expected
+        found.append((f"Chainer {release}: {'a gap' if expected else 'no gap'}", held))
+    # These releases differ, in what is used here, in this one file of Chainer.
+    alike = [r for r in finals if order.index(r) <= order.index("5.0.0")]
+    if len(alike) > 1:
+        text = f"{', '.join(alike)}: the same weights with copied targets"
+        found.append((text, len({finals[r][COPIED] for r in alike}) == 1))
+    return found
+
+
+def check_transplant(rows: Rows) -> list[tuple[str, bool]]:
+    """A gap with more than one loss per update, and whether that came true."""
+    cases: dict[tuple[str, int], list] = {}
+    for row in rows:
+        case = (row["network"], int(row["losses_per_update"]))
+        cases.setdefault(case, []).append(row)
+    found = []
+    for (network, losses), chosen in cases.items():
+        expected = losses > 1
+        finals = ends(chosen, "seed", "target").values()
+        held = all((x["shared"] != x["copied"]) == expected for x in finals)
+        words = "a gap" if expected else "no gap"
+        found.append((f"{network}, {losses} losses per update: {words}", held))
+    return found
