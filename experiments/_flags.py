@@ -203,23 +203,36 @@ def open_source(task: Task, seed: int) -> data.FrameSource:
     Raises:
         UserError: a flag's value is outside what is accepted.
     """
+    name = FLAGS.data or task.data
+    seed = seed if name in data.NAMES else 0
+    return _opened(name, seed=seed, **_frame_options(task)).reader()
+
+
+def open_split(task: Task, split: str, sequences: int | None = None) -> Any:
+    """The sequences of a split of `--data`, at the network's size.
+
+    Raises:
+        UserError: the data has no such split, or a flag's value is not accepted.
+    """
+    name = FLAGS.data or task.data
+    return data.open_split(name, split, sequences=sequences, **_frame_options(task))
+
+
+def _frame_options(task: Task) -> dict[str, Any]:
     height, width, channels = task.frame
     offset = integers("offset")
     if len(offset) != 2:
         raise UserError(
             f"--offset={','.join(FLAGS.offset)}: expected columns,rows such as 0,0"
         )
-    name = FLAGS.data or task.data
-    return _opened(
-        name,
-        height=height,
-        width=width,
-        channels=channels,
-        seed=seed if name in data.NAMES else 0,
-        crop=FLAGS.crop,
-        offset=(offset[0], offset[1]),
-        allow_outside=FLAGS.allow_outside,
-    ).reader()
+    return {
+        "height": height,
+        "width": width,
+        "channels": channels,
+        "crop": FLAGS.crop,
+        "offset": (offset[0], offset[1]),
+        "allow_outside": FLAGS.allow_outside,
+    }
 
 
 @functools.cache

@@ -31,9 +31,10 @@ import _resume
 import _weights
 from absl import flags
 
-from prednet_jax import device, noise, process
+from prednet_jax import data, device, noise, process
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import OBJECTIVES, TARGETS, Method
+from prednet_jax.tasks import Task
 from prednet_jax.training import recipe, replica_runs, replicas, runs
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.layout import most_devices
@@ -63,6 +64,26 @@ flags.DEFINE_integer(
     "First frame, from 0, that --mode=finetune_rollout hides. Default: two thirds of "
     "--window (Lotter et al. 2017: 10 of 15).",
 )
+flags.DEFINE_enum(
+    "sampling",
+    "stream",
+    recipe.SAMPLINGS,
+    "stream: the frames in order, the state carried, as published. windows: random "
+    "windows of many sequences, each from the zero state; its objective is `mse` "
+    "unless --objective is given.",
+)
+flags.DEFINE_integer(
+    "sequences",
+    None,
+    "Training sequences of --sampling=windows. Default: 256 walks, 4096 sequences of "
+    "moving digits, all that files have.",
+)
+flags.DEFINE_integer(
+    "validate_every",
+    0,
+    "Updates between scores of the frozen weights on held-out sequences, written to "
+    "validation.jsonl; 0: none.",
+)
 flags.DEFINE_integer("window", 20, "Transitions an update (truncation length), >= 2.")
 flags.DEFINE_integer("updates", 250, "Updates to make.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
@@ -79,7 +100,8 @@ flags.DEFINE_integer(
     "batch",
     1,
     "Sequences of the data trained together, spread over the devices: a source of as "
-    "many sequences is dealt out, one of fewer is cut into equal parts.",
+    "many sequences is dealt out, one of fewer is cut into equal parts. With "
+    "--sampling=windows: windows an update.",
 )
 flags.DEFINE_enum(
     "replica_mode",
@@ -110,6 +132,17 @@ flags.DEFINE_list("layer_weights", None, "Layer weights of the objective `errors
 flags.DEFINE_float(
     "learning_rate", None, "Constant Adam rate. Default: as the variant was published."
 )
+flags.DEFINE_enum(
+    "schedule",
+    "constant",
+    recipe.RATE_SCHEDULES,
+    "cosine: from --learning_rate down to --rate_floor times it at the last update.",
+)
+flags.DEFINE_float(
+    "rate_floor",
+    recipe.RATE_FLOOR,
+    "Last rate of --schedule=cosine, as a share of the first.",
+)
 flags.DEFINE_float(
     "clip_gradient", None, "Largest L2 norm of the gradient; larger ones are scaled."
 )
@@ -129,8 +162,8 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "keep_best",
     0,
-    "With --keep_checkpoints: how many more stay, those with the lowest mean loss "
-    "since the checkpoint before.",
+    "With --keep_checkpoints: how many more stay, those with the lowest loss: of the "
+    "frozen weights with --validate_every, else the mean since the checkpoint before.",
 )
 flags.DEFINE_bool(
     "resume",
@@ -196,13 +229,21 @@ def _recipe() -> recipe.Recipe:
     else:
         network, weights = _flags.task(), None
     spec = _flags.parse_noise(FLAGS.noise)
+    by_windows = _check_sampling(network)
+    objective = FLAGS.objective
+    if by_windows and network.name == "prednet":
+        objective = objective or "mse"
     return recipe.Recipe(
         task=network,
-        open_source=lambda seed: _flags.open_source(network, seed),
+        open_source=lambda seed: (
+            _flags.open_split(network, "train", FLAGS.sequences)
+            if by_windows
+            else _flags.open_source(network, seed)
+        ),
         updates=FLAGS.updates,
         window=FLAGS.window,
         method=Method(
-            objective=FLAGS.objective,
+            objective=objective,
             targets=FLAGS.targets,
             truncation_leak=FLAGS.truncation_leak,
             layer_weights=_flags.numbers("layer_weights") or None,
@@ -213,8 +254,13 @@ def _recipe() -> recipe.Recipe:
         dtype=process.set_precision(FLAGS.precision),
         learning_rate=FLAGS.learning_rate,
         clip_gradient=FLAGS.clip_gradient,
+        rate_schedule=FLAGS.schedule,
+        rate_floor=FLAGS.rate_floor,
         weights=weights,
+        sampling=FLAGS.sampling,
         batch=FLAGS.batch,
+        validate_every=FLAGS.validate_every,
+        open_validation=lambda: _flags.open_split(network, "validation"),
         checkpoint_every=FLAGS.checkpoint_every,
         keep_checkpoints=FLAGS.keep_checkpoints,
         keep_best=FLAGS.keep_best,
@@ -225,6 +271,35 @@ def _recipe() -> recipe.Recipe:
         progress=FLAGS.progress,
         flags=_cli.chosen_flags(),
     )
+
+
+def _check_sampling(network: Task) -> bool:
+    """Whether random windows are drawn.
+
+    Raises:
+        UserError: flags contradict each other.
+    """
+    name = FLAGS.data or network.data
+    by_windows = FLAGS.sampling == "windows"
+    if FLAGS.sequences is not None and not by_windows:
+        raise UserError(
+            f"--sequences={FLAGS.sequences}: expected --sampling=windows beside it"
+        )
+    if FLAGS.rate_floor != recipe.RATE_FLOOR and FLAGS.schedule == "constant":
+        raise UserError(
+            f"--rate_floor={FLAGS.rate_floor}: expected --schedule=cosine beside it"
+        )
+    if FLAGS.validate_every and not by_windows and name not in data.NAMES:
+        raise UserError(
+            f"--validate_every={FLAGS.validate_every} with --data={name}: expected "
+            "--sampling=windows, which keeps sequences out of training"
+        )
+    if FLAGS.validate_every and FLAGS.processes > 1:
+        raise UserError(
+            f"--validate_every={FLAGS.validate_every}: expected one process "
+            f"(--processes={FLAGS.processes})"
+        )
+    return by_windows
 
 
 def _check_mode() -> None:

@@ -6,7 +6,7 @@ process matters: every arm of an experiment draws the same initial weights and t
 data order from the same seed.
 
 A stream here is a stream of random numbers. Streams of frames, of which a batch
-consists, are in `data.streams`.
+consists, are in `data.windows`.
 """
 
 import zlib

@@ -8,6 +8,8 @@
 
     loss = sum_t MSE(prediction of frame t, frame t) over one window
 
+`mse`, of either variant: the mean over t in place of the sum.
+
 Extrapolation (kitti_extrap_finetune.py of coxlab/prednet): from frame k of a sequence
 on, the network sees its own predictions, and the gradient goes through them. The losses
 are those of its predictions. For `errors`::
@@ -37,7 +39,7 @@ from prednet_jax.errors import UserError, one_of, whole
 from prednet_jax.models import prednet
 
 TARGETS = ("true", "stale")
-OBJECTIVES = ("squares", "errors")
+OBJECTIVES = ("squares", "errors", "mse")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,8 @@ class Method:
     """How a network is trained.
 
     Attributes:
-        objective: `squares` or `errors`; None: the one that the network was published
-            with.
+        objective: `squares`, `errors` or `mse`; None: the one that the network was
+            published with.
         targets: `true`, or `stale`: the gradient pulls every prediction towards the
             *last* frame of the window. So does the published code under Chainer on a
             CPU: it overwrites one NumPy target buffer frame by frame, and the backward
@@ -197,10 +199,11 @@ def window_loss(
     result = WindowResult(state, jax.lax.stop_gradient(frame_losses), scored)
     if objective == "errors":
         return (errors * scored).sum() / scored.sum(), result
+    pulled = frame_losses
     if method.targets == "stale":
         pulled = jnp.square(predictions - frames[-1]).mean(axis=(1, 2, 3, 4))
-        return (pulled * scored).sum(), result
-    return (frame_losses * scored).sum(), result
+    total = (pulled * scored).sum()
+    return (total / scored.sum() if objective == "mse" else total), result
 
 
 def _check_errors(

@@ -211,3 +211,30 @@ def _lotter_schedule(half: int) -> optax.Schedule:
     # Not optax.piecewise_constant_schedule: it mixes dtypes, which strict promotion
     # refuses.
     return lambda step: jnp.where(step < half, 1e-3, 1e-4)
+
+
+def cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
+    """A rate that falls along half a cosine, from `rate` to `floor` times it.
+
+    Args:
+        rate: at the first update, above 0.
+        updates: after which the floor is reached.
+        floor: share of `rate`, in [0, 1).
+
+    Raises:
+        UserError: a value is outside what is accepted.
+    """
+    positive("learning_rate", rate)
+    whole("updates", updates, 1)
+    decay("rate_floor", floor)
+    return _cosine(float(rate), updates, float(floor))
+
+
+@functools.lru_cache(maxsize=64)
+def _cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
+    # Not optax.cosine_decay_schedule, for the same reason.
+    def schedule(step: jax.Array) -> jax.Array:
+        share = jnp.minimum(jnp.asarray(step, jnp.float32) / updates, 1.0)
+        return rate * (floor + (1 - floor) * (1 + jnp.cos(math.pi * share)) / 2)
+
+    return schedule

@@ -3,6 +3,7 @@
 A run directory holds
     manifest.json   what was run: git commit, versions, device, flags, fingerprints
     metrics.jsonl   one JSON object per update
+    validation.jsonl  one JSON object per score of the frozen weights, if asked for
     summary.npz     optional arrays for the report (predicted frames)
     weights.npz     the final weights
     checkpoints/    optional
@@ -25,6 +26,7 @@ from prednet_jax import files
 from prednet_jax.errors import UserError
 
 MANIFEST, METRICS, WEIGHTS = "manifest.json", "metrics.jsonl", "weights.npz"
+VALIDATION = "validation.jsonl"
 
 
 class RecordError(UserError):
@@ -250,6 +252,18 @@ def _metrics_lines(path: Path) -> list[str]:
             break
         found.append(line.decode())
     return found
+
+
+def read_validation(directory: str | os.PathLike) -> list[dict[str, Any]]:
+    """The rows of `validation.jsonl` up to a torn line; none where it is missing."""
+    path = Path(directory) / VALIDATION
+    rows = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
 
 
 @dataclass(frozen=True)

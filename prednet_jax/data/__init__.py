@@ -13,31 +13,32 @@ from prednet_jax import files
 from prednet_jax.data.frames import CROPS, Fit
 from prednet_jax.data.preparation import prepare
 from prednet_jax.data.source import DataError, FrameSource, check_seed
-from prednet_jax.data.streams import streams
+from prednet_jax.data.splits import SPLITS, open_split
 from prednet_jax.data.windows import (
     Schedule,
     chunks,
     order_fingerprint,
+    random_windows,
     schedule,
-    single_images,
     single_schedule,
 )
 
 __all__ = [
     "CROPS",
     "NAMES",
+    "SPLITS",
     "DataError",
     "FrameSource",
     "Schedule",
     "chunks",
     "open_source",
+    "open_split",
     "order_fingerprint",
     "own_size",
     "prepare",
+    "random_windows",
     "schedule",
-    "single_images",
     "single_schedule",
-    "streams",
 ]
 
 # The sources with a name, and their default height, width and channels.

@@ -31,6 +31,37 @@ def split_of(path: pathlib.Path) -> tuple[pathlib.Path, str | None]:
     return path.with_name(name), split
 
 
+def splits(data: str) -> tuple[str, ...]:
+    """The splits that a prepared folder holds; none where a split is named already."""
+    path, split = split_of(pathlib.Path(os.path.expanduser(data)))
+    if split or not (path / INFO).is_file():
+        return ()
+    return tuple(_opened(path).info.metadata["boundaries"])
+
+
+def _opened(path: pathlib.Path) -> Any:
+    """The builder of a prepared folder.
+
+    Raises:
+        DataError: If the folder was not made by `data.builders`.
+    """
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise DataError(
+            f"data={path}: needs {error.name}; pip install 'prednet-jax[data]'"
+        ) from error
+    try:
+        builder = tfds.builder_from_directory(path)
+        list(builder.info.metadata["boundaries"])
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        raise DataError(
+            f"data={path}: not prepared by experiments/prepare_data.py "
+            f"({' '.join(str(error).split())[:120]})"
+        ) from error
+    return builder
+
+
 def open_prepared(
     path: pathlib.Path, split: str | None, fit: Fit, length: int | None
 ) -> FrameSource:
@@ -48,22 +79,12 @@ def open_prepared(
     Raises:
         DataError: If the folder was not made by `data.builders`, or has no such split.
     """
-    try:
-        import tensorflow_datasets as tfds
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(
-            f"data={path}: needs {error.name}; pip install 'prednet-jax[data]'"
-        ) from error
-    try:
-        builder = tfds.builder_from_directory(path)
-        held = builder.info.metadata
-        splits = list(held["boundaries"])
-    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-        raise DataError(
-            f"data={path}: not prepared by experiments/prepare_data.py "
-            f"({' '.join(str(error).split())[:120]})"
-        ) from error
+    builder = _opened(path)
+    import tensorflow_datasets as tfds
+    from PIL import Image
+
+    held = builder.info.metadata
+    splits = list(held["boundaries"])
     chosen = split or ("train" if "train" in splits else splits[0])
     if chosen not in splits:
         raise DataError(f"data={path}:{chosen}: expected one of {', '.join(splits)}")

@@ -56,7 +56,7 @@ class Scene(NamedTuple):
 
     Attributes:
         start: Index of its first frame.
-        photograph: Index into `PHOTOGRAPHS`.
+        photograph: Index into the photographs that are shown.
         middle: Height of the view at middle zoom, over the largest height that fits.
         periods: [6] periods in frames: x slow, x fast, y slow, y fast, zoom, two steps.
         phases: [7] phases in radians: the same six, then the roll.
@@ -136,8 +136,82 @@ def open_walk(
     )
 
 
+def open_walks(
+    *,
+    height: int,
+    width: int,
+    channels: int,
+    seeds: range,
+    frames: int,
+    photographs: tuple[str, ...],
+) -> FrameSource:
+    """Open the beginnings of many walks through some of the photographs.
+
+    Args:
+        height: Height of a frame, in pixels.
+        width: Width of a frame, in pixels.
+        channels: 3 (RGB) or 1 (grey).
+        seeds: A walk, and a sequence, each.
+        frames: Frames of each.
+        photographs: Those that are shown, at least three of `PHOTOGRAPHS`.
+
+    Returns:
+        The source.
+
+    Raises:
+        DataError: If a value is not usable or scikit-image lacks a photograph.
+    """
+    check_frame_size(height, width, channels)
+    size = {"height": height, "width": width, "channels": channels}
+    shown = [name.split(".")[0] for name in photographs]
+    name = (
+        f"{len(seeds)} walks of {frames} frames, seeds {seeds.start} to "
+        f"{seeds.stop - 1}, through {', '.join(shown)}"
+    )
+    length = frames * len(seeds)
+
+    def read(start: int, stop: int) -> np.ndarray:
+        check_range(name, length, start, stop)
+        parts = [np.empty((0, height, width, channels), np.uint8)]
+        while start < stop:
+            walk, begin = divmod(start, frames)
+            end = min(frames, begin + stop - start)
+            parts.append(
+                render(seeds[walk], begin, end, **size, photographs=photographs)
+            )
+            start += end - begin
+        return parts[1] if len(parts) == 2 else np.concatenate(parts)
+
+    files = [photograph_bytes(name) for name in photographs]
+    return FrameSource(
+        name=name,
+        height=height,
+        width=width,
+        channels=channels,
+        length=length,
+        boundaries=tuple(range(0, length, frames)),
+        read=read,
+        fingerprint=fingerprint(
+            generator="walks",
+            version=VERSION,
+            seeds=[seeds.start, seeds.stop],
+            frames=frames,
+            size=[height, width, channels],
+            photographs=[hashlib.sha256(data).hexdigest() for data in files],
+            first_frame=hashlib.sha256(read(0, 1).tobytes()).hexdigest(),
+        ),
+    )
+
+
 def render(
-    seed: int, start: int, stop: int, *, height: int, width: int, channels: int
+    seed: int,
+    start: int,
+    stop: int,
+    *,
+    height: int,
+    width: int,
+    channels: int,
+    photographs: tuple[str, ...] = PHOTOGRAPHS,
 ) -> np.ndarray:
     """Render frames `start` to `stop - 1` of the walk.
 
@@ -148,6 +222,7 @@ def render(
         height: Height of a frame, in pixels.
         width: Width of a frame, in pixels.
         channels: 3 (RGB) or 1 (grey).
+        photographs: Those that are shown, at least three.
 
     Returns:
         uint8 `[stop - start, height, width, channels]`.
@@ -157,8 +232,12 @@ def render(
     while index < stop:
         k = scene_index(seed, index)
         end = min(stop, scene(seed, k + 1).start)
+        shown = scene(seed, k, len(photographs))
         _render_scene(
-            out[index - start : end - start], scene(seed, k), np.arange(index, end)
+            out[index - start : end - start],
+            shown,
+            np.arange(index, end),
+            photographs[shown.photograph],
         )
         index = end
     return out
@@ -176,15 +255,15 @@ def scene_index(seed: int, index: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def scene(seed: int, k: int) -> Scene:
-    """Draw the parameters of scene k."""
+def scene(seed: int, k: int, count: int = len(PHOTOGRAPHS)) -> Scene:
+    """Draw the parameters of scene k of a walk through so many photographs."""
     draw = generator(seed, 0, k).random(15)
     jitter = round(JITTER * (draw[0] - 0.5)) if k else 0
     shortest = np.array([175.0, 65.0, 200.0, 75.0, 250.0, 30.0])
     longest = np.array([325.0, 115.0, 375.0, 140.0, 500.0, 38.0])
     return Scene(
         start=PERIOD * k + jitter,
-        photograph=_photograph_of(seed, k),
+        photograph=_photograph_of(seed, k, count),
         middle=0.42 + 0.16 * draw[1],
         periods=shortest + (longest - shortest) * draw[2:8],
         phases=2 * math.pi * draw[8:15],
@@ -224,10 +303,9 @@ def pose(scene: Scene, t: np.ndarray, photo: tuple[int, int], aspect: float) -> 
     )
 
 
-def _render_scene(out: np.ndarray, scene: Scene, index: np.ndarray) -> None:
-    """Render frames of one scene into `out`, uint8 `[T, H, W, C]`."""
+def _render_scene(out: np.ndarray, scene: Scene, index: np.ndarray, name: str) -> None:
+    """Render frames of a scene in a photograph into `out`, uint8 `[T, H, W, C]`."""
     _, height, width, channels = out.shape
-    name = PHOTOGRAPHS[scene.photograph]
     full = photograph(name, channels).shape[:2]
     largest = min(full[0], full[1] * height / width)
     shrink = min(1.0, height / (largest * scene.middle))
@@ -266,21 +344,20 @@ def _sample(photo: np.ndarray, down: np.ndarray, along: np.ndarray) -> np.ndarra
     return upper >> (2 * _BITS)
 
 
-def _photograph_of(seed: int, k: int) -> int:
+def _photograph_of(seed: int, k: int, count: int) -> int:
     """Photograph of scene k; each lap shows every photograph once, in a new order."""
-    count = len(PHOTOGRAPHS)
-    lap, place = divmod(k, count)
-    return int(_lap_order(seed, lap)[place])
+    lap, index = divmod(k, count)
+    return int(_lap_order(seed, lap, count)[index])
 
 
 @functools.lru_cache(maxsize=64)
-def _lap_order(seed: int, lap: int) -> np.ndarray:
+def _lap_order(seed: int, lap: int, count: int) -> np.ndarray:
     """Order of the photographs in a lap; it never starts with the one shown last."""
-    order = np.argsort(generator(seed, 1, lap).random(len(PHOTOGRAPHS)))
+    order = np.argsort(generator(seed, 1, lap).random(count))
     if lap:
-        # The swap below never changes the last place, so that of the lap before is
-        # known without its swap.
-        before = np.argsort(generator(seed, 1, lap - 1).random(len(PHOTOGRAPHS)))
+        # The swap below never changes the last of three or more, so that of the lap
+        # before is known without its swap.
+        before = np.argsort(generator(seed, 1, lap - 1).random(count))
         if order[0] == before[-1]:
             order[[0, 1]] = order[[1, 0]]
     return order

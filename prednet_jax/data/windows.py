@@ -11,24 +11,36 @@ Here every window has T steps and the T + 1 frames from `start = s + (k - 1) T -
 with s the first frame of the sequence. In a first window frame s - 1 is a stand-in (a
 copy of frame s). Its step has loss weight 0, and the state is reset after it. So all
 windows have the same shape and share one compiled program.
+
+A batch of B windows comes from B streams of the source. If the source has at least B
+sequences, stream b gets the sequences b, b + B, b + 2B and so on. Sequences at the same
+position of the B streams are cut to the shortest of them, and a last round of fewer
+than B sequences is left out. If the source has fewer sequences, every sequence is cut
+into B equal parts, of which stream b gets the b-th; a remainder of less than B frames
+is left out. In both cases the windows of all streams open sequences at the same
+updates.
+
+`random_windows` is the other way to choose: each window of each update is drawn from
+all windows of all sequences, and is a sequence of its own.
 """
 
 import hashlib
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from prednet_jax.data.prefetch import prefetch
-from prednet_jax.data.source import DataError, FrameSource
+from prednet_jax.data.source import DataError, FrameSource, generator
 
 
 class Schedule(NamedTuple):
     """The order in which a run sees the frames: one entry per update.
 
     Attributes:
-        start: int64 [U] index of frame 0 of the window; -1 is possible.
-        first: bool [U] whether the window opens its sequence.
+        start: int64 [U, B] index of frame 0 of each window; -1 is possible.
+        first: bool [U] whether the windows open their sequences.
         window: Steps per window; 0 for single pictures, which have no next frame.
     """
 
@@ -40,9 +52,19 @@ class Schedule(NamedTuple):
         """The schedule that remains after a number of updates."""
         return self._replace(start=self.start[updates:], first=self.first[updates:])
 
+    def of_streams(self, streams: Sequence[int]) -> "Schedule":
+        """The windows of some streams alone."""
+        return self._replace(start=self.start[:, list(streams)])
+
 
 def schedule(
-    length: int, boundaries: Sequence[int], window: int, updates: int
+    length: int,
+    boundaries: Sequence[int],
+    window: int,
+    updates: int,
+    *,
+    batch: int = 1,
+    fresh: bool = False,
 ) -> Schedule:
     """The windows of the first `updates` updates, cycling over the sequences.
 
@@ -51,50 +73,128 @@ def schedule(
         boundaries: Index of the first frame of every sequence; starts with 0.
         window: Frames between updates, T in the formulas; at least 2.
         updates: Number of updates; after the last sequence the first comes again.
+        batch: Streams into which the source is split, B.
+        fresh: Whether every window is a sequence of its own.
 
     Returns:
         The schedule.
 
     Raises:
         DataError: If the window is shorter than 2, no sequence is as long as a window,
-            or the number of updates is negative.
+            the source has too few frames for the streams, or the number of updates is
+            negative.
     """
-    # With T = 1 the published loop has no shorter first window.
-    if window < 2:
-        raise DataError(f"window={window}: need at least 2 frames between updates")
-    _check_updates(updates)
-    first_frames = np.asarray(boundaries, np.int64)
-    lengths = np.diff(first_frames, append=length)
+    _check(window, updates)
+    first_frames, lengths = _streams(length, boundaries, batch)
     windows = lengths // window
     ends = np.cumsum(windows)
     if ends[-1] == 0:
-        raise DataError(
-            f"window={window}: the longest sequence has {lengths.max()} frames, and "
-            f"an update needs {window}; accepted are windows of 2 to "
-            f"{max(2, lengths.max())} frames"
-        )
-    place = np.arange(updates, dtype=np.int64) % ends[-1]
-    sequence = np.searchsorted(ends, place, side="right")
-    k = place - (ends - windows)[sequence]
-    return Schedule(first_frames[sequence] + k * window - 1, k == 0, window)
+        raise _too_short(window, lengths)
+    index = np.arange(updates, dtype=np.int64) % ends[-1]
+    sequence = np.searchsorted(ends, index, side="right")
+    k = index - (ends - windows)[sequence]
+    start = first_frames[sequence] + (k * window - 1)[:, None]
+    return Schedule(start, (k == 0) | fresh, window)
 
 
-def single_schedule(length: int, updates: int) -> Schedule:
-    """The schedule of one picture per update, cycling over the source.
+def single_schedule(
+    length: int, boundaries: Sequence[int], updates: int, *, batch: int = 1
+) -> Schedule:
+    """The schedule of one picture per update and stream, cycling over the source.
 
     Args:
         length: Number of frames of the source.
+        boundaries: Index of the first frame of every sequence.
         updates: Number of updates.
+        batch: Streams into which the source is split, B.
 
     Returns:
         The schedule, with window 0.
 
     Raises:
-        DataError: If the number of updates is negative.
+        DataError: If the number of updates is negative, or the source has too few
+            frames for the streams.
     """
-    _check_updates(updates)
-    start = np.arange(updates, dtype=np.int64) % length
+    _check(2, updates)
+    first_frames, lengths = _streams(length, boundaries, batch)
+    ends = np.cumsum(lengths)
+    index = np.arange(updates, dtype=np.int64) % ends[-1]
+    sequence = np.searchsorted(ends, index, side="right")
+    start = first_frames[sequence] + (index - (ends - lengths)[sequence])[:, None]
     return Schedule(start, np.zeros(updates, bool), 0)
+
+
+def random_windows(
+    length: int,
+    boundaries: Sequence[int],
+    window: int,
+    updates: int,
+    *,
+    batch: int,
+    seed: int,
+) -> Schedule:
+    """Windows drawn from all windows of all sequences, with replacement.
+
+    Every window is a sequence of its own. Which windows an update gets depends on the
+    seed and the number of the update alone (and on the batch and the sequences).
+
+    Args:
+        length: Number of frames of the source.
+        boundaries: Index of the first frame of every sequence.
+        window: Frames of a window, T; at least 2.
+        updates: Number of updates.
+        batch: Windows per update, B.
+        seed: Root seed of the run.
+
+    Returns:
+        The schedule; a longer one of the same seed begins with it.
+
+    Raises:
+        DataError: If a number is not usable, or no sequence is as long as a window.
+    """
+    _check(window, updates)
+    first_frames, lengths = _streams(length, boundaries, 1)
+    ends = np.cumsum(np.maximum(lengths - window + 1, 0))
+    if ends[-1] == 0:
+        raise _too_short(window, lengths)
+    draws = generator(seed, zlib.crc32(b"windows")).random((updates, batch))
+    index = (draws * ends[-1]).astype(np.int64)
+    sequence = np.searchsorted(ends, index, side="right")
+    offset = index - np.concatenate([[0], ends])[sequence]
+    start = first_frames[sequence, 0] + offset - 1
+    return Schedule(start, np.ones(updates, bool), window)
+
+
+def _streams(
+    length: int, boundaries: Sequence[int], count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """First frames `[S, B]` and lengths `[S]` of the sequences of B streams."""
+    if count < 1:
+        raise DataError(f"batch={count}: need at least 1 stream")
+    begins: np.ndarray = np.asarray(boundaries, np.int64)
+    lengths: np.ndarray = np.diff(begins, append=length)
+    shortest = int(lengths.min())
+    if len(begins) >= count:
+        rounds = len(begins) // count
+        begins = begins[: rounds * count].reshape(rounds, count)
+        lengths = lengths[: rounds * count].reshape(rounds, count).min(axis=1)
+    else:
+        lengths = lengths // count
+        begins = begins[:, None] + lengths[:, None] * np.arange(count)
+    if lengths.min() < 1:
+        raise DataError(
+            f"batch={count}: the data has {len(boundaries)} sequences, the shortest of "
+            f"{shortest} frames; need at most {max(shortest, len(boundaries))} streams"
+        )
+    return begins, lengths
+
+
+def _too_short(window: int, lengths: np.ndarray) -> DataError:
+    return DataError(
+        f"window={window}: the longest sequence has {lengths.max()} frames, and an "
+        f"update needs {window}; accepted are windows of 2 to {max(2, lengths.max())} "
+        "frames"
+    )
 
 
 def chunks(
@@ -108,7 +208,8 @@ def chunks(
         windows_per_chunk: K, the number of windows that go to the device together.
 
     Yields:
-        `(frames, first)` with frames uint8 `[K, T + 1, H, W, C]` and first bool `[K]`.
+        `(frames, first)` with frames uint8 `[K, T + 1, B, H, W, C]` (`[K, 1, B, H, W,
+        C]` of single pictures) and first bool `[K]`, which is True of single pictures.
         The last chunk may be shorter.
 
     Raises:
@@ -118,29 +219,6 @@ def chunks(
     if windows_per_chunk < 1:
         raise DataError(f"windows_per_chunk={windows_per_chunk}: need at least 1")
     return prefetch(read_chunks(source, schedule, windows_per_chunk))
-
-
-def single_images(
-    source: FrameSource, schedule: Schedule, images_per_chunk: int
-) -> Iterator[np.ndarray]:
-    """Read single pictures in a background thread, in chunks.
-
-    Args:
-        source: The source that the schedule was made for.
-        schedule: The result of `single_schedule`.
-        images_per_chunk: K, the number of pictures that go to the device together.
-
-    Yields:
-        uint8 `[K, H, W, C]`; the last chunk may be shorter.
-
-    Raises:
-        DataError: If the schedule is one of windows, or as `chunks`.
-    """
-    if schedule.window:
-        raise DataError(
-            f"window={schedule.window}: single images need a single_schedule (window 0)"
-        )
-    return (frames[:, 0] for frames, _ in chunks(source, schedule, images_per_chunk))
 
 
 def order_fingerprint(source: FrameSource, schedule: Schedule) -> str:
@@ -162,26 +240,31 @@ def order_fingerprint(source: FrameSource, schedule: Schedule) -> str:
 def read_chunks(
     source: FrameSource, schedule: Schedule, windows_per_chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The work of `chunks` (and of `single_images`), without the thread."""
-    size = schedule.window + 1
+    """The work of `chunks`, without the thread."""
+    size, batch = schedule.window + 1, schedule.start.shape[1]
     shape = (source.height, source.width, source.channels)
     # Neighbouring windows share a frame; to decode it twice, a video would seek.
-    last_index, last_frame = -1, np.empty(shape, np.uint8)
+    last = [(-1, np.empty(shape, np.uint8))] * batch
     for i in range(0, len(schedule.start), windows_per_chunk):
         first = schedule.first[i : i + windows_per_chunk]
-        frames = np.empty((len(first), size, *shape), np.uint8)
+        frames = np.empty((len(first), size, batch, *shape), np.uint8)
         starts = schedule.start[i : i + windows_per_chunk].tolist()
-        for out, start, opens in zip(frames, starts, first, strict=True):
-            known = bool(opens) or start == last_index
-            if start == last_index and not opens:
-                out[0] = last_frame
-            out[known:] = source.read(start + known, start + size)
-            if opens:
-                out[0] = out[1]
-            last_index, last_frame = start + size - 1, out[-1]
-        yield frames, first
+        for update, begins, opens in zip(frames, starts, first, strict=True):
+            for b, start in enumerate(begins):
+                out, (last_index, last_frame) = update[:, b], last[b]
+                known = bool(opens) or start == last_index
+                if known and not opens:
+                    out[0] = last_frame
+                out[known:] = source.read(start + known, start + size)
+                if opens:
+                    out[0] = out[1]
+                last[b] = (start + size - 1, out[-1])
+        yield frames, first if schedule.window else np.ones_like(first)
 
 
-def _check_updates(updates: int) -> None:
+def _check(window: int, updates: int) -> None:
+    # With T = 1 the published loop has no shorter first window.
+    if window < 2:
+        raise DataError(f"window={window}: need at least 2 frames between updates")
     if updates < 0:
         raise DataError(f"updates={updates}: need 0 or more")

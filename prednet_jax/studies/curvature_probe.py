@@ -134,6 +134,8 @@ def saved(
         task = tasks.recorded(manifest["model"], manifest["network"])
         task = task.with_convolution(_CONVOLUTION)
         used, seed = manifest["flags"], manifest["seed"]
+        if used.get("sampling", "stream") != "stream":
+            raise UserError(f"--run={folder}: expected a run of --sampling=stream")
         weights = used["layer_weights"] and tuple(map(float, used["layer_weights"]))
         method = Method(
             objective=used["objective"],
@@ -240,7 +242,7 @@ def _probe_set(
     frames = np.stack(
         [
             source.read(start, start + size)
-            for start in np.maximum(schedule.start[places], 0).tolist()
+            for start in np.maximum(schedule.start[places, 0], 0).tolist()
         ],
         axis=1,
     )  # [T + 1, samples, H, W, C]

@@ -108,7 +108,7 @@ def _program(part: Part, kind: Treatment) -> str:
         key = jax.random.key(0)
         state = _initial_state(part, kind, part.seeds[0])
         lowered = _trainer(part, kind).program.lower(
-            state, windows[0][:, None], np.bool_(first[0]), key
+            state, windows[0], np.bool_(first[0]), key
         )
         return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 

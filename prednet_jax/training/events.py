@@ -32,6 +32,12 @@ class EventWriter:
             if value is not None and math.isfinite(value):
                 self._writer.add_scalar(name, value, record.update)
 
+    def validated(self, update: int, **scores: float) -> None:
+        """Adds the scores of frozen weights after an update."""
+        for name, value in scores.items():
+            if math.isfinite(value):
+                self._writer.add_scalar(f"validation/{name}", value, update)
+
     def close(self) -> None:
         """Writes what is left."""
         self._writer.close()

@@ -20,6 +20,7 @@ from prednet_jax.training.truncated import TrainState
 PARTS = (
     records.MANIFEST,
     records.METRICS,
+    records.VALIDATION,
     records.WEIGHTS,
     examples.FILE,
     checkpoints.FOLDER,

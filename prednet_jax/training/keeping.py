@@ -1,6 +1,8 @@
 """What is kept of a run while it goes on: a line an update, and checkpoints."""
 
 import dataclasses
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,12 @@ class Keeper:
         self._guard = Guard(folder, recipe.updates)
         self._losses: list[float] = []
         self._beside: list[tuple[float, float | None]] = []
+        self._validated: dict[str, Any] | None = None
+        if recipe.validation is not None:
+            kept = [r for r in records.read_validation(folder) if r["update"] <= done]
+            self._validated = kept[-1] if kept else None
+            lines = "".join(json.dumps(row) + "\n" for row in kept)
+            records.write_bytes(folder / records.VALIDATION, lines.encode())
 
     def see(
         self, record: UpdateRecord, state: Callable[[], TrainState], *, now: bool
@@ -65,6 +73,11 @@ class Keeper:
         every, last = self._recipe.checkpoint_every, self._recipe.updates
         try:
             self._guard.see(record, state)
+            if self._recipe.validation is not None and (
+                record.update == last
+                or record.update % self._recipe.validate_every == 0
+            ):
+                self._validate(record.update, state().params)
             if record.update == last:
                 # Of several processes none holds a whole state.
                 if jax.process_count() == 1:
@@ -79,10 +92,29 @@ class Keeper:
             raise RunError(f"{error}{kept}") from None
         return self._saved == record.update
 
+    def _validate(self, update: int, params: dict) -> None:
+        """Scores the frozen weights, and writes what came out."""
+        assert self._recipe.validation is not None
+        scored = self._recipe.validation.score(params)
+        self._validated = {
+            "update": update,
+            "loss": scored.loss,
+            "copy_last_frame_loss": scored.copy_last_frame_loss,
+            "ratio": scored.ratio,
+        }
+        with open(self.folder / records.VALIDATION, "a") as file:
+            file.write(json.dumps(self._validated) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._events.validated(**self._validated)
+
     def _save(self, update: int, state: TrainState) -> None:
         # A checkpoint promises the lines of its updates.
         self._writer.sync()
-        checkpoints.save(self.folder, state, loss=float(np.mean(self._losses)))
+        loss = float(np.mean(self._losses))
+        if self._validated is not None:
+            loss = self._validated["loss"]
+        checkpoints.save(self.folder, state, loss=loss)
         self._saved = update
         self._losses.clear()
 
@@ -137,4 +169,7 @@ class Keeper:
         if not copied or not np.mean(copied):
             return ""
         loss = np.mean([loss for loss, copy in last if copy is not None])
-        return f", loss {loss / np.mean(copied):.2f} of copying the last frame's"
+        text = f", loss {loss / np.mean(copied):.2f} of copying the last frame's"
+        if self._validated is None:
+            return text
+        return f"{text} while training, {self._validated['ratio']:.2f} frozen, held out"

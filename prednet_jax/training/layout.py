@@ -18,9 +18,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from prednet_jax.errors import UserError, whole
 
 REPLICAS, BATCH = "replicas", "batch"
-#: Every leaf `[N, ...]`, and those that also have streams `[N, B, ...]`.
+#: Every leaf `[N, ...]`, those that also have streams `[N, B, ...]`, and windows of
+#: frames `[N, K, T + 1, B, ...]`.
 BY_REPLICA = PartitionSpec(REPLICAS)
 BY_STREAM = PartitionSpec(REPLICAS, BATCH)
+BY_WINDOW = PartitionSpec(REPLICAS, None, None, BATCH)
 
 
 @dataclass(frozen=True)
@@ -40,23 +42,23 @@ class Layout:
     @property
     def local(self) -> tuple[int, ...]:
         """The replicas of which this process holds a part, in order."""
-        return tuple(sorted({n for n, _ in self.local_streams}))
+        return tuple(sorted(self.local_streams))
 
     @property
-    def local_streams(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (replica, stream) that this process holds, in order."""
+    def local_streams(self) -> dict[int, tuple[int, ...]]:
+        """The streams that this process holds, in order, by replica."""
         shape = (self.replicas, self.batch)
-        places = NamedSharding(self.mesh, BY_STREAM).addressable_devices_indices_map(
+        indices = NamedSharding(self.mesh, BY_STREAM).addressable_devices_indices_map(
             shape
         )
-        pairs = {
-            (n, b)
-            for index in places.values()
-            if index is not None
-            for n in range(*index[0].indices(self.replicas))
-            for b in range(*index[1].indices(self.batch))
-        }
-        return tuple(sorted(pairs))
+        held: dict[int, set[int]] = {}
+        for index in indices.values():
+            if index is not None:
+                for n in range(*index[0].indices(self.replicas)):
+                    held.setdefault(n, set()).update(
+                        range(*index[1].indices(self.batch))
+                    )
+        return {n: tuple(sorted(streams)) for n, streams in held.items()}
 
     def written(self, replica: int) -> bool:
         """Whether this process writes the records of a replica: one process does."""

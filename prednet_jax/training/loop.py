@@ -6,7 +6,7 @@ of a `Trainer` (see `truncated.jit_update` for its memory).
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import jax
@@ -79,32 +79,21 @@ def frame_schedule(
     window: int,
     updates: int,
     method: Method | None = None,
+    batch: int = 1,
 ) -> data.Schedule:
-    """Which frames each update sees; without windows one image, whatever `window`.
+    """Which frames each update sees, in the published order.
 
-    A window that is extrapolated is a sequence of its own: what the network made up is
-    not carried on.
+    Without windows an update sees one image per stream, whatever `window`. A window
+    that is extrapolated is a sequence of its own: what the network made up is not
+    carried on.
     """
     task = tasks.of(network)
     made_up = method is not None and method.extrapolate_from is not None
+    whole = source.length, source.boundaries
     if not task.windowed:
-        return data.single_schedule(source.length, updates)
-    boundaries: Sequence[int] = source.boundaries
-    if task.fresh_windows or made_up:
-        boundaries = _cut(source, window, updates)
-    return data.schedule(source.length, boundaries, window, updates)
-
-
-def _cut(source: data.FrameSource, window: int, updates: int) -> list[int]:
-    """Starts of sequences of `window` frames inside the source's own sequences."""
-    ends = (*source.boundaries[1:], source.length)
-    starts: list[int] = []
-    for begin, end in zip(source.boundaries, ends, strict=True):
-        if len(starts) >= updates:
-            break
-        end = min(end, begin + (updates - len(starts)) * window)
-        starts += range(begin, end - window + 1, window)
-    return starts
+        return data.single_schedule(*whole, updates, batch=batch)
+    fresh = task.fresh_windows or made_up
+    return data.schedule(*whole, window, updates, batch=batch, fresh=fresh)
 
 
 def default_optimizer(network: Network, updates: int) -> optax.GradientTransformation:
@@ -147,7 +136,7 @@ def train(
         fetched = truncated.StepMetrics(*jax.device_get(tuple(metrics)))
         seconds = time.perf_counter() - start
         done += 1
-        seen += int(fetched.scored.sum())
+        seen += int(fetched.scored.sum()) * schedule.start.shape[1]
         copied = copy_last_frame_loss(frames, bool(first), trainer.method)
         yield state, update_record(done, seen, fetched, copied, seconds)
 
@@ -204,10 +193,9 @@ def update_record(
 def frames_seen(schedule: data.Schedule, updates: int) -> int:
     """Transitions scored in the first updates of a schedule."""
     # A first window of T transitions scores T - 1 of them.
-    per_update = np.maximum(schedule.window, 1) - (
-        schedule.first if schedule.window else 0
-    )
-    return int(np.broadcast_to(per_update, schedule.start.shape)[:updates].sum())
+    made, batch = schedule.start[:updates].shape
+    opened = schedule.first[:updates].sum() if schedule.window else 0
+    return batch * int(made * max(schedule.window, 1) - opened)
 
 
 def windows_per_chunk(source: data.FrameSource, window: int, streams: int = 1) -> int:
@@ -222,21 +210,10 @@ def batches(
     """What `make_step` takes, update after update, for a loop of one's own.
 
     Yields:
-        Frames `[T + 1, 1, H, W, C]` uint8 on the host (`[1, 1, H, W, C]` without
+        Frames `[T + 1, B, H, W, C]` uint8 on the host (`[1, B, H, W, C]` without
         windows), and whether they open a sequence.
     """
-    for frames, first in _chunks(source, schedule):
+    count = windows_per_chunk(source, schedule.window, schedule.start.shape[1])
+    for frames, first in data.chunks(source, schedule, count):
         for window, opens in zip(frames, first, strict=True):
-            yield window[:, None], np.bool_(opens)
-
-
-def _chunks(
-    source: data.FrameSource, schedule: data.Schedule
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Windows `[K, T + 1, H, W, C]` and whether each opens a sequence, `[K]`."""
-    count = windows_per_chunk(source, schedule.window)
-    if schedule.window:
-        yield from data.chunks(source, schedule, count)
-        return
-    for images in data.single_images(source, schedule, count):
-        yield images[:, None], np.ones(len(images), bool)
+            yield window, np.bool_(opens)

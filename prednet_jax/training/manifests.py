@@ -1,8 +1,6 @@
 """What a run's manifest says."""
 
-import hashlib
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +22,16 @@ class Clock:
         return {"wall_seconds": wall, "processor_seconds_per_second": parallelism}
 
 
-def make(
-    recipe: Recipe, seed: int, sources: Sequence[data.FrameSource], found: Prepared
-) -> dict[str, Any]:
+def make(recipe: Recipe, seed: int, found: Prepared) -> dict[str, Any]:
     """What a run's manifest says before it starts.
 
     Args:
         recipe: of the run.
         seed: of the run.
-        sources: its streams of frames; the schedule is that of each.
-        found: the schedule and the initial weights.
+        found: the frames, their schedule and the initial weights.
     """
     spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
+    validation = recipe.validation
     algorithms = recipe.task.algorithms(recipe.dtype)
     return {
         "git_commit": provenance.git_commit(Path(__file__).parent),
@@ -49,18 +45,12 @@ def make(
         **({"convolutions": algorithms} if algorithms else {}),
         "model": recipe.task.name,
         "seed": seed,
-        "data": sources[0].name,
+        "data": found.source.name,
+        **({"sampling": recipe.sampling} if recipe.sampling != "stream" else {}),
+        **({"validation": validation.record()} if validation else {}),
         "updates": recipe.updates,
         "noise": noise_lib.format(spec, defaults=True),
         "noise_draw": recipe.draw,
         "initial_params_sha256": records.fingerprint(found.weights),
-        "data_order_sha256": order_digest(sources, found.schedule),
+        "data_order_sha256": data.order_fingerprint(found.source, found.schedule),
     }
-
-
-def order_digest(sources: Sequence[data.FrameSource], schedule: data.Schedule) -> str:
-    """SHA-256 of the data order of a run's streams; of one, the stream's own."""
-    digests = [data.order_fingerprint(source, schedule) for source in sources]
-    if len(digests) == 1:
-        return digests[0]
-    return hashlib.sha256(" ".join(digests).encode()).hexdigest()

@@ -15,15 +15,26 @@ import optax
 
 from prednet_jax import data, keys, optimizers
 from prednet_jax import noise as noise_lib
-from prednet_jax.errors import UserError, positive, whole
+from prednet_jax.errors import UserError, one_of, positive, whole
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints, loop, sizes, truncated
 from prednet_jax.training.observe import TRACE_AFTER
 from prednet_jax.training.trainer import Trainer
 from prednet_jax.training.truncated import TrainState
+from prednet_jax.training.validation import Validation
 
-_FROM_ZERO = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples")
+SAMPLINGS = ("stream", "windows")
+RATE_SCHEDULES = ("constant", "cosine")
+#: Rate at the end of a cosine schedule, as a share of that at its start.
+RATE_FLOOR = 0.02
+_FROM_ZERO = (
+    "checkpoint_every",
+    "keep_checkpoints",
+    "keep_best",
+    "examples",
+    "validate_every",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,8 +52,16 @@ class Recipe:
         dtype: in which everything is computed, from `process.set_precision`.
         learning_rate: constant rate of Adam; None: as the network was published.
         clip_gradient: largest L2 norm of the gradient; None: unbounded.
+        rate_schedule: `constant`, or `cosine`: from `learning_rate` at the first update
+            to `rate_floor` times it at the end.
+        rate_floor: see `rate_schedule`.
         weights: to start from; None: drawn from the seed.
-        batch: streams trained together.
+        sampling: `stream`: the frames in order, the state carried; `windows`: random
+            windows, each from the zero state.
+        batch: streams, or random windows, trained together.
+        validate_every: updates between scores of the frozen weights; 0: none.
+        open_validation: gives the sequences on which they are scored; None: there are
+            none.
         checkpoint_every: updates between checkpoints; 0: the final state alone.
         keep_checkpoints: how many of the last checkpoints stay; 0: all.
         keep_best: how many more stay, those of the lowest loss.
@@ -67,8 +86,13 @@ class Recipe:
     dtype: Any = np.float32
     learning_rate: float | None = None
     clip_gradient: float | None = None
+    rate_schedule: str = "constant"
+    rate_floor: float = RATE_FLOOR
     weights: dict | None = None
+    sampling: str = "stream"
     batch: int = 1
+    validate_every: int = 0
+    open_validation: Callable[[], data.FrameSource] | None = None
     checkpoint_every: int = 0
     keep_checkpoints: int = 0
     keep_best: int = 0
@@ -90,6 +114,19 @@ class Recipe:
             positive("learning_rate", self.learning_rate)
         if self.clip_gradient is not None:
             positive("clip_gradient", self.clip_gradient)
+        one_of("sampling", self.sampling, SAMPLINGS)
+        one_of("rate_schedule", self.rate_schedule, RATE_SCHEDULES)
+        if self.rate_schedule != "constant" and self.learning_rate is None:
+            raise UserError(
+                f"rate_schedule={self.rate_schedule!r}: expected learning_rate too, "
+                "the rate that it begins with"
+            )
+        if self.sampling == "windows" and not self.task.windowed:
+            raise UserError(
+                f"sampling='windows': expected 'stream' with model={self.task.name}, "
+                "which sees single images"
+            )
+        self._check_validation()
         if self.resume and self.overwrite:
             raise UserError("resume and overwrite: expected one of them, or neither")
         if self.profile and self.updates <= TRACE_AFTER:
@@ -105,17 +142,47 @@ class Recipe:
                 "window"
             )
 
+    def _check_validation(self) -> None:
+        if not self.validate_every:
+            return
+        if self.method.extrapolate_from is not None or not self.task.windowed:
+            raise UserError(
+                f"validate_every={self.validate_every}: expected 0 with extrapolate_"
+                "from or a network of single images; it scores next frames"
+            )
+        if self.keep_best and self.checkpoint_every % self.validate_every:
+            raise UserError(
+                f"checkpoint_every={self.checkpoint_every}: expected a multiple of "
+                f"validate_every={self.validate_every} with keep_best, which compares "
+                "validation losses"
+            )
+
+    def rate(self, updates: int) -> float | optax.Schedule:
+        """Learning rate of a training of so many updates."""
+        if self.learning_rate is None:
+            return self.task.adam(updates).rate
+        if self.rate_schedule == "constant":
+            return self.learning_rate
+        return optimizers.cosine(self.learning_rate, updates, self.rate_floor)
+
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
         """Of every run."""
         chosen = (
             self.task.optimizer(self.updates)
             if self.learning_rate is None
-            else optimizers.chainer_adam(self.learning_rate)
+            else optimizers.chainer_adam(self.rate(self.updates))
         )
         if self.clip_gradient is None:
             return chosen
         return optimizers.clipped(chosen, self.clip_gradient)
+
+    @cached_property
+    def validation(self) -> Validation | None:
+        """On which the frozen weights are scored, or None."""
+        if not self.validate_every or self.open_validation is None:
+            return None
+        return Validation(self.trainer, self.open_validation())
 
     @cached_property
     def trainer(self) -> Trainer:
@@ -123,17 +190,32 @@ class Recipe:
         return Trainer(self.task, self.optimizer, self.method, self.noise)
 
     def schedule(
-        self, source: data.FrameSource, updates: int | None = None
+        self, source: data.FrameSource, seed: int, updates: int | None = None
     ) -> data.Schedule:
-        """Which frames of a source, or of a stream of it, each update sees.
+        """Which frames of a source each update of a seed sees.
 
         Args:
-            source: the source, or the stream.
+            source: the source.
+            seed: of the run.
             updates: of another length of training; None: of this one.
         """
         total = self.updates if updates is None else updates
+        if self.sampling == "windows":
+            return data.random_windows(
+                source.length,
+                source.boundaries,
+                self.window,
+                total,
+                batch=self.batch,
+                seed=seed,
+            )
         return loop.frame_schedule(
-            self.task, source, window=self.window, updates=total, method=self.method
+            self.task,
+            source,
+            window=self.window,
+            updates=total,
+            method=self.method,
+            batch=self.batch,
         )
 
     def check_sizes(self, seeds: int, *, together: bool = False) -> None:
@@ -206,8 +288,9 @@ def prepare(recipe: Recipe, seed: int) -> Prepared:
         UserError: a value is outside what is accepted.
     """
     keys.stream(seed, "init")
+    _ = recipe.validation
     source = recipe.open_source(seed)
     weights = recipe.weights
     if weights is None:
         weights = loop.initial_params(recipe.task, seed)
-    return Prepared(source, recipe.schedule(source), weights)
+    return Prepared(source, recipe.schedule(source, seed), weights)

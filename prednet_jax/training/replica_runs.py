@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from prednet_jax import data, locks
+from prednet_jax import locks
 from prednet_jax.errors import UserError
 from prednet_jax.training import checkpoints, loop, manifests, replicas
 from prednet_jax.training import folders as places
@@ -27,15 +27,11 @@ class _Replica(NamedTuple):
     """A run that this process holds a part of.
 
     Attributes:
-        source: its frames.
-        sources: its streams of them.
-        found: schedule and weights.
+        found: frames, schedule and weights.
         manifest: of the run as it is asked for.
         state: before the first update.
     """
 
-    source: data.FrameSource
-    sources: list[data.FrameSource]
     found: Prepared
     manifest: dict
     state: TrainState
@@ -80,7 +76,9 @@ def train(
     )
     _check_program(recipe, update, place, next(iter(held.values())))
     for n, old in begun.items():
-        check_same(recipe, paths[n], old, held[n].manifest, held[n].sources)
+        check_same(
+            recipe, seeds[n], paths[n], old, held[n].manifest, held[n].found.source
+        )
     if written:
         recipe.check_disk(list(written.values()), next(iter(held.values())).state)
     with locks.hold(*written.values()):
@@ -95,7 +93,7 @@ def train(
         keepers = {n: Keeper(recipe, paths[n], begin[n], done) for n in written}
         runs = {
             n: replicas.Replica(
-                seeds[n], states.get(n, one.state), one.sources, one.found.schedule
+                seeds[n], states.get(n, one.state), one.found.source, one.found.schedule
             )
             for n, one in held.items()
         }
@@ -104,18 +102,16 @@ def train(
         ends = _train_all(recipe, keepers, steps, runs, interruption or Interruption())
         measured = clock.stop()
         for n, keeper in keepers.items():
-            keeper.finish(ends[n], held[n].source, measured)
+            keeper.finish(ends[n], held[n].found.source, measured)
     seconds, count = measured["wall_seconds"], place.mesh.size
     made = f"{len(keepers)} x {recipe.updates} updates"
     print(f"{made} in {seconds:.1f} s on {count} devices")
 
 
 def _replica(recipe: Recipe, seed: int, place: Layout, mode: str) -> _Replica:
-    """A seed's source, its streams, the schedule of each, and where it starts."""
+    """A seed's frames and their schedule, and where it starts."""
     found = prepare(recipe, seed)
-    sources = data.streams(found.source, recipe.batch)
-    found = found._replace(schedule=recipe.schedule(sources[0]))
-    manifest = manifests.make(recipe, seed, sources, found)
+    manifest = manifests.make(recipe, seed, found)
     manifest["layout"] = {
         "replicas": place.replicas,
         "batch": place.batch,
@@ -124,7 +120,7 @@ def _replica(recipe: Recipe, seed: int, place: Layout, mode: str) -> _Replica:
         "processes": jax.process_count(),
     }
     state = recipe.initial_state(seed, found.weights)
-    return _Replica(found.source, sources, found, manifest, state)
+    return _Replica(found, manifest, state)
 
 
 def _check_whole(folders: Mapping[int, Path], begun: Mapping[int, Begun]) -> None:
@@ -147,16 +143,16 @@ def _check_program(recipe: Recipe, update: Any, place: Layout, one: _Replica) ->
     """Traces an update of all replicas, without running it."""
     schedule = one.found.schedule
     streams = place.replicas * place.batch
-    count = loop.windows_per_chunk(one.source, schedule.window, streams)
+    count = loop.windows_per_chunk(one.found.source, schedule.window, streams)
 
     def shaped(*shape: int, dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((place.replicas, *shape), dtype)
 
     states = jax.tree.map(lambda x: shaped(*x.shape, dtype=x.dtype), one.state)
-    frames = (schedule.window + 1, *recipe.task.frame)
+    frames = (schedule.window + 1, place.batch, *recipe.task.frame)
     update.eval_shape(
         states,
-        shaped(place.batch, count, *frames, dtype=np.uint8),
+        shaped(count, *frames, dtype=np.uint8),
         np.int32(0),
         shaped(count, dtype=np.bool_),
         shaped(2, dtype=np.uint32),

@@ -20,7 +20,7 @@ over the devices that the replicas leave.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -40,6 +40,7 @@ from prednet_jax.training.layout import (
     BATCH,
     BY_REPLICA,
     BY_STREAM,
+    BY_WINDOW,
     Layout,
     place_tree,
     rows,
@@ -56,13 +57,13 @@ class Replica(NamedTuple):
     Attributes:
         seed: its root seed; the `noise` stream feeds the noise.
         state: where it starts, with B streams in the carried state.
-        sources: its B streams, as `data.streams` makes them.
-        schedule: which frames of each stream an update sees.
+        source: its frames.
+        schedule: which of them each of its B streams sees in an update.
     """
 
     seed: int
     state: TrainState
-    sources: Sequence[data.FrameSource]
+    source: data.FrameSource
     schedule: data.Schedule
 
 
@@ -104,7 +105,7 @@ def compile_update(
 
     Returns:
         `update(states, chunk, k, first, key_data) -> (states, StepMetrics)`, every
-        leaf with a leading axis N: chunk `[N, B, K, T + 1, H, W, C]` uint8, first
+        leaf with a leading axis N: chunk `[N, K, T + 1, B, H, W, C]` uint8, first
         `[N, K]`, key_data `[N, 2]`; k the window to train on.
     """
     shared = layout.mesh.shape[BATCH] > 1
@@ -115,8 +116,7 @@ def compile_update(
     def one(inputs: tuple) -> tuple[TrainState, StepMetrics]:
         state, frames, first, key_data = inputs
         key = jax.random.wrap_key_data(key_data, impl=keys.IMPLEMENTATION)
-        # [B, T + 1, ...] to [T + 1, B, ...]
-        return step(state, frames.swapaxes(0, 1), first, key)
+        return step(state, frames, first, key)
 
     def local(
         states: TrainState,
@@ -125,7 +125,7 @@ def compile_update(
         first: jax.Array,
         key_data: jax.Array,
     ) -> tuple[TrainState, StepMetrics]:
-        inputs = (states, chunk[:, :, k], first[:, k], key_data)
+        inputs = (states, chunk[:, k], first[:, k], key_data)
         if mode == "vmap":
             return jax.vmap(one)(inputs)
         if len(first) > 1:
@@ -138,7 +138,7 @@ def compile_update(
     program = jax.shard_map(
         local,
         mesh=layout.mesh,
-        in_specs=(specs, BY_STREAM, PartitionSpec(), BY_REPLICA, BY_REPLICA),
+        in_specs=(specs, BY_WINDOW, PartitionSpec(), BY_REPLICA, BY_REPLICA),
         out_specs=(specs, BY_REPLICA),
         # Custom derivative rules carry no account of what varies over the mesh.
         check_vma=False,
@@ -194,10 +194,7 @@ def train(
         },
         BY_REPLICA,
     )
-    seen = {
-        n: layout.batch * loop.frames_seen(run.schedule, done)
-        for n, run in runs.items()
-    }
+    seen = {n: loop.frames_seen(run.schedule, done) for n, run in runs.items()}
     # One thread reads for all: a source has one reader at a time.
     for chunk, first in prefetch(_chunks(layout, runs, done)):
         frames, opens = _place_chunk(layout, chunk, first, _per_chunk(layout, runs))
@@ -211,14 +208,10 @@ def train(
             for n in runs:
                 mine = StepMetrics(*(field[n] for field in fetched))  # type: ignore[arg-type]
                 seen[n] += layout.batch * int(mine.scored.sum())
-                copied = [
-                    loop.copy_last_frame_loss(streams[k], bool(first[n][k]), method)
-                    for (replica, _), streams in chunk.items()
-                    if replica == n
-                ]
-                steps = [loss for loss in copied if loss is not None]
-                mean = float(np.mean(steps)) if steps else None
-                records[n] = loop.update_record(done, seen[n], mine, mean, seconds)
+                copied = loop.copy_last_frame_loss(
+                    chunk[n][k], bool(first[n][k]), method
+                )
+                records[n] = loop.update_record(done, seen[n], mine, copied, seconds)
             yield states, records
 
 
@@ -246,32 +239,30 @@ def _common_update(runs: Mapping[int, Replica]) -> int:
 def _chunks(
     layout: Layout, runs: Mapping[int, Replica], done: int
 ) -> Iterator[tuple[dict, dict]]:
-    """Frames `[K, T + 1, H, W, C]` by (replica, stream) and `first` `[K]` by replica.
+    """Frames `[K, T + 1, b, H, W, C]` and `first` `[K]` by replica.
 
-    Every process takes the same K, whatever it holds.
+    Of each replica the b streams that this process holds. Every process takes the same
+    K, whatever it holds.
     """
     count = _per_chunk(layout, runs)
-    places = layout.local_streams
     readers = [
-        read_chunks(runs[n].sources[b], runs[n].schedule.after(done), count)
-        for n, b in places
+        read_chunks(
+            run.source,
+            run.schedule.of_streams(layout.local_streams[n]).after(done),
+            count,
+        )
+        for n, run in runs.items()
     ]
     for parts in zip(*readers, strict=True):
-        found = dict(zip(places, parts, strict=True))
-        frames = {place: part[0] for place, part in found.items()}
-        # A picture, unlike a window, has none before it.
-        first = {
-            n: part[1] if runs[n].schedule.window else np.ones(len(part[1]), bool)
-            for (n, _), part in found.items()
-        }
-        yield frames, first
+        frames, first = zip(*parts, strict=True)
+        yield dict(zip(runs, frames, strict=True)), dict(zip(runs, first, strict=True))
 
 
 def _per_chunk(layout: Layout, runs: Mapping[int, Replica]) -> int:
     """Windows of a chunk, K."""
     any_run = next(iter(runs.values()))
     return loop.windows_per_chunk(
-        any_run.sources[0],
+        any_run.source,
         any_run.schedule.window,
         layout.replicas * layout.batch,
     )
@@ -280,7 +271,7 @@ def _per_chunk(layout: Layout, runs: Mapping[int, Replica]) -> int:
 def _place_chunk(
     layout: Layout, frames: dict, first: dict, count: int
 ) -> tuple[jax.Array, jax.Array]:
-    """The chunk on the devices, `[N, B, K, T + 1, H, W, C]` and `[N, K]`.
+    """The chunk on the devices, `[N, K, T + 1, B, H, W, C]` and `[N, K]`.
 
     The last one is filled up, so that no number of updates is a program of its own.
     """
@@ -288,14 +279,17 @@ def _place_chunk(
     def whole(x: np.ndarray) -> np.ndarray:
         return np.pad(x, [(0, count - len(x))] + [(0, 0)] * (x.ndim - 1))
 
-    frames = {place: whole(x) for place, x in frames.items()}
+    frames = {n: whole(x) for n, x in frames.items()}
     first = {n: whole(x) for n, x in first.items()}
 
     def read(index: tuple) -> np.ndarray:
         chosen = range(*index[0].indices(layout.replicas))
-        streams = range(*index[1].indices(layout.batch))
-        return np.stack([np.stack([frames[n, b] for b in streams]) for n in chosen])
+        streams = range(*index[3].indices(layout.batch))
+        # The streams that a process holds of a replica follow one another.
+        begin = streams[0] - layout.local_streams[chosen[0]][0]
+        held = slice(begin, begin + len(streams))
+        return np.stack([frames[n][:, :, held] for n in chosen])
 
-    one = next(iter(frames.values()))
-    shape = (layout.replicas, layout.batch, *one.shape)
-    return layout.place(shape, BY_STREAM, read), place_tree(layout, first, BY_REPLICA)
+    k, size, _, *frame = next(iter(frames.values())).shape
+    shape = (layout.replicas, k, size, layout.batch, *frame)
+    return layout.place(shape, BY_WINDOW, read), place_tree(layout, first, BY_REPLICA)

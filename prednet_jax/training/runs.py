@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from prednet_jax import keys, locks, records, tasks
+from prednet_jax import data, keys, locks, records, tasks
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 from prednet_jax.training import folders as places
@@ -50,8 +50,8 @@ def train(
     recipe.check_disk(list(left.values()), _check_program(recipe, prepared))
     opened = {}
     for seed, found in prepared.items():
-        manifest = manifests.make(recipe, seed, [found.source], found)
-        check_same(recipe, left[seed], begun[seed], manifest, [found.source])
+        manifest = manifests.make(recipe, seed, found)
+        check_same(recipe, seed, left[seed], begun[seed], manifest, found.source)
         opened[seed] = manifest
     with locks.hold(*left.values()):
         check_unchanged(recipe, left, begun)
@@ -104,35 +104,40 @@ def _begun(recipe: Recipe, folder: Path) -> Begun:
 
 
 def check_same(
-    recipe: Recipe, folder: Path, old: Begun, manifest: dict, sources: list
+    recipe: Recipe,
+    seed: int,
+    folder: Path,
+    old: Begun,
+    manifest: dict,
+    source: data.FrameSource,
 ) -> None:
     """Refuses to go on with a run that began otherwise, or whose length decides.
 
     Args:
         recipe: of the run.
+        seed: of the run.
         folder: its directory.
         old: what was begun there.
         manifest: of the run that is asked for.
-        sources: its streams of frames.
+        source: its frames.
 
     Raises:
         UserError: it began otherwise, or a run of more updates is no longer one.
     """
     if not old.manifest:
         return
-    schedule = recipe.schedule(sources[0], old.updates)
-    whole = recipe.schedule(sources[0])
-    order = manifests.order_digest(sources, schedule)
-    places.check_same(folder, old, manifest, order)
+    schedule = recipe.schedule(source, seed, old.updates)
+    whole = recipe.schedule(source, seed)
+    places.check_same(folder, old, manifest, data.order_fingerprint(source, schedule))
     longer = (
         f"--resume: updates={recipe.updates}: expected the {old.updates} of {folder}"
     )
     if not np.array_equal(schedule.start, whole.start[: old.updates]):
         raise UserError(f"{longer}; more updates see other frames from the start")
-    if recipe.learning_rate is None and not _same_rates(recipe, old.updates):
+    if not _same_rates(recipe, old.updates):
+        of = "rate_schedule" if recipe.learning_rate else recipe.task.name
         raise UserError(
-            f"{longer}; the learning rate of {recipe.task.name} depends on the number "
-            "of updates"
+            f"{longer}; the learning rate of {of} depends on the number of updates"
         )
 
 
@@ -140,7 +145,7 @@ def _same_rates(recipe: Recipe, updates: int) -> bool:
     """Whether a training of so many updates has the rates of the first of these."""
     if updates == recipe.updates:
         return True
-    rates = [recipe.task.adam(total).rate for total in (updates, recipe.updates)]
+    rates = [recipe.rate(total) for total in (updates, recipe.updates)]
     steps = np.arange(updates)
     values = [np.asarray(rate(steps) if callable(rate) else rate) for rate in rates]
     return bool(np.array_equal(values[0], values[1]))
@@ -156,7 +161,7 @@ def _check_program(recipe: Recipe, prepared: Mapping[int, Prepared]) -> TrainSta
     """
     seed, found = next(iter(prepared.items()))
     state = jax.eval_shape(lambda: recipe.initial_state(seed, found.weights))
-    shape = (found.schedule.window + 1, 1, *recipe.task.frame)
+    shape = (found.schedule.window + 1, recipe.batch, *recipe.task.frame)
     recipe.trainer.program.eval_shape(
         state,
         jax.ShapeDtypeStruct(shape, np.uint8),

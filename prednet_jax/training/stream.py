@@ -15,12 +15,12 @@ def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
     (`training.loop.batches` does it for a `data.FrameSource`.)
 
     Args:
-        frames: `[T, H, W, C]`, one stream in order.
+        frames: `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several.
         window: transitions per window, >= 1. The first window has one less, but for
             window 1, where every transition is a window.
 
     Yields:
-        `[window + 1, 1, H, W, C]`, and whether the stream begins there: frame 0 is then
+        `[window + 1, B, H, W, C]`, and whether the stream begins there: frame 0 is then
         a stand-in.
 
     Raises:
@@ -39,17 +39,20 @@ def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
         # Window k starts at frame k window - 1; the first has a stand-in in front.
         begin = index * window - stand_in
         places = np.maximum(begin + np.arange(window + 1), 0)
-        yield frames[places][:, None], np.bool_(index == 0)
+        yield frames[places], np.bool_(index == 0)
 
 
 def as_stream(frames: Any) -> Any:
-    """Frames on the host, where any of them is had without compiling a program.
+    """Frames `[T, B, H, W, C]` on the host, where no program is compiled to read them.
 
     Raises:
-        UserError: they are no stream `[T, H, W, C]`.
+        UserError: they are no stream `[T, H, W, C]`, nor several.
     """
     if not isinstance(frames, jax.core.Tracer):
         frames = np.asarray(frames)
-    if frames.ndim != 4:
-        raise UserError(f"frames of shape {tuple(frames.shape)}: expected [T, H, W, C]")
-    return frames
+    if frames.ndim not in (4, 5):
+        raise UserError(
+            f"frames of shape {tuple(frames.shape)}: expected [T, H, W, C], or of "
+            "several streams [T, B, H, W, C]"
+        )
+    return frames[:, None] if frames.ndim == 4 else frames

@@ -142,11 +142,12 @@ class Trainer:
         return self.program(_arrays(state), frames, np.bool_(first), key)
 
     def evaluate(self, params: Any, frames: Any, *, window: int = 20) -> Evaluation:
-        """Predicts a stream from the zero state, without training on it.
+        """Predicts streams from the zero state, without training on them.
 
         Args:
             params: the parameters.
-            frames: `[T, H, W, C]`, T >= 2, as in `step`.
+            frames: `[T, H, W, C]`, T >= 2, as in `step`; `[T, B, H, W, C]` of several
+                streams, over which losses are averaged.
             window: frames that the program sees at a time; the losses do not depend
                 on it.
 
@@ -157,14 +158,15 @@ class Trainer:
         frames = as_stream(frames)
         run = _evaluation(self.task)
         if not self.task.windowed:
-            losses = [run(params, None, x[None, None], True)[1] for x in frames]
+            losses = [run(params, None, x[None], True)[1] for x in frames]
             found = np.concatenate(jax.device_get(losses))
             return Evaluation(float(found.mean()), None, found)
         total = len(frames)
         if total < 2:
             raise UserError(f"frames of {total} time steps: expected at least 2")
         filled = frames[np.minimum(np.arange(-(-total // window) * window), total - 1)]
-        carry = self.task.initial_carry(1, jax.tree.leaves(params)[0].dtype)
+        dtype = jax.tree.leaves(params)[0].dtype
+        carry = self.task.initial_carry(frames.shape[1], dtype)
         losses = []
         for shown, first in windows(filled, window):
             carry, kept = run(params, carry, shown, first)

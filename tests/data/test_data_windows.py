@@ -10,8 +10,8 @@ from prednet_jax.data import (
     FrameSource,
     chunks,
     order_fingerprint,
+    random_windows,
     schedule,
-    single_images,
     single_schedule,
 )
 from prednet_jax.data.prefetch import prefetch
@@ -61,7 +61,7 @@ def test_schedule_is_the_published_loop(lengths, window):
     plan = schedule(source.length, boundaries, window, updates)
     seen = 0
     for frames, first in chunks(source, plan, 7):
-        index = frames[:, :, 0, 0, 0].astype(int) - 1
+        index = frames[:, :, 0, 0, 0, 0].astype(int) - 1
         for row, opens in zip(index, first, strict=True):
             reset, pairs = expected[seen]
             assert opens == reset
@@ -77,14 +77,14 @@ def test_schedule_is_the_published_loop(lengths, window):
 
 def test_the_article_s_run():
     plan = schedule(5000, (0,), 20, 250)
-    assert plan.start[[0, 1, -1]].tolist() == [-1, 19, 4979]
+    assert plan.start[[0, 1, -1], 0].tolist() == [-1, 19, 4979]
     assert plan.first.sum() == 1
     assert schedule(5000, (0,), 20, 251).first.tolist()[250]
 
 
 def test_endless_sources_cost_nothing():
     plan = schedule(10**9, (0,), 20, 3)
-    assert plan.start.tolist() == [-1, 19, 39]
+    assert plan.start.tolist() == [[-1], [19], [39]]
     assert plan.start.dtype == np.int64
 
 
@@ -117,12 +117,55 @@ def test_neighbouring_windows_read_every_frame_once():
 
 def test_single_images_cycle():
     source, _ = numbered(5)
-    parts = list(single_images(source, single_schedule(5, 12), 5))
-    assert [part.shape for part in parts] == [(5, 2, 3, 1), (5, 2, 3, 1), (2, 2, 3, 1)]
-    numbers = np.concatenate(parts)[:, 0, 0, 0]
-    assert numbers.tolist() == [1, 2, 3, 4, 5] * 2 + [1, 2]
-    with pytest.raises(DataError, match="window=2"):
-        single_images(source, schedule(5, (0,), 2, 2), 5)
+    parts = list(chunks(source, single_schedule(5, (0,), 12), 5))
+    assert [len(frames) for frames, _ in parts] == [5, 5, 2]
+    images = np.concatenate([frames for frames, _ in parts])
+    assert images.shape == (12, 1, 1, 2, 3, 1)
+    assert images[:, 0, 0, 0, 0, 0].tolist() == [1, 2, 3, 4, 5] * 2 + [1, 2]
+    assert all(opens.all() for _, opens in parts)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "streams", "expected"),
+    [
+        ([7, 4], 3, [[0, 1, 7], [2, 3, 8], [4, 5, 9]]),
+        ([3, 2, 4, 4, 5], 2, [[0, 1, 5, 6, 7, 8], [3, 4, 9, 10, 11, 12]]),
+    ],
+)
+def test_a_batch_deals_sequences_out_or_cuts_them(lengths, streams, expected):
+    boundaries = np.cumsum([0, *lengths[:-1]])
+    updates = len(expected[0])
+    plan = single_schedule(sum(lengths), boundaries, updates, batch=streams)
+    assert plan.start.T.tolist() == expected
+
+
+def test_the_streams_of_a_batch_read_what_each_reads_alone():
+    source, _ = numbered(50, (0, 23))
+    plan = schedule(50, (0, 23), 5, 12, batch=2)
+    together, first = zip(*chunks(source, plan, 5), strict=True)
+    for b in range(2):
+        alone, opens = zip(*chunks(source, plan.of_streams([b]), 5), strict=True)
+        np.testing.assert_array_equal(
+            np.concatenate(together)[:, :, b], np.concatenate(alone)[:, :, 0]
+        )
+        np.testing.assert_array_equal(np.concatenate(first), np.concatenate(opens))
+
+
+def test_random_windows_lie_inside_sequences_and_depend_on_seed_and_update():
+    boundaries, ends = (0, 3, 20, 29), (3, 20, 29, 60)
+    plan = random_windows(60, boundaries, 5, 400, batch=3, seed=1)
+    assert plan.first.all()
+    begin = plan.start + 1  # Frame 0 is a stand-in.
+    sequence = np.searchsorted(boundaries, begin, side="right") - 1
+    assert (begin + 5 <= np.array(ends)[sequence]).all()
+    # Every window of every sequence that is long enough.
+    assert len(np.unique(begin)) == 13 + 5 + 27
+    longer = random_windows(60, boundaries, 5, 500, batch=3, seed=1)
+    np.testing.assert_array_equal(longer.start[:400], plan.start)
+    other = random_windows(60, boundaries, 5, 400, batch=3, seed=2)
+    assert (other.start != plan.start).any()
+    with pytest.raises(DataError, match="longest sequence has 31 frames"):
+        random_windows(60, boundaries, 32, 4, batch=3, seed=1)
 
 
 def test_order_fingerprint_sees_content_and_order():

@@ -33,9 +33,10 @@ def together(count, batch, devices, mode="map"):
     update = replicas.compile_update(config, OPTIMIZER, METHOD, None, place, mode)
     runs = {}
     for seed in range(count):
-        streams = data.streams(source(seed), batch)
-        schedule = loop.frame_schedule(CONFIG, streams[0], window=3, updates=UPDATES)
-        runs[seed] = replicas.Replica(seed, start(seed, batch), streams, schedule)
+        schedule = loop.frame_schedule(
+            CONFIG, source(seed), window=3, updates=UPDATES, batch=batch
+        )
+        runs[seed] = replicas.Replica(seed, start(seed, batch), source(seed), schedule)
     losses = []
     for states, lines in replicas.train(update, place, runs):
         losses.append([lines[n].loss for n in range(count)])

@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from prednet_jax import PredNetConfig, data
-from prednet_jax.data.source import FrameSource
 from prednet_jax.training import replica_runs, replicas
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.layout import layout, most_devices, shares
@@ -116,8 +114,8 @@ def test_most_devices_divides_the_work():
         (lambda: layout(1, 0), "batch=0: expected a whole number, at least 1"),
         (lambda: layout(3, 1, [None] * 2), "replicas=3 with batch=1 on 2 devices"),
         (lambda: replicas.resolve_mode("pmap", "cpu"), "replica_mode='pmap'"),
-        (lambda: data.streams(frames([4]), 0), "batch=0"),
-        (lambda: data.streams(frames([4]), 5), "need at most 4 streams"),
+        (lambda: data.schedule(4, (0,), 2, 1, batch=0), "batch=0"),
+        (lambda: data.schedule(4, (0,), 2, 1, batch=5), "need at most 4 streams"),
     ],
 )
 def test_refusals(call, message):
@@ -131,51 +129,3 @@ def test_auto_is_a_batched_product_only_under_vmap():
     assert replicas.resolve_mode("auto", "gpu") == "vmap"
     assert replicas.resolve_network(config, "map").config is config
     assert replicas.resolve_network(config, "vmap").config.convolution == "im2col"
-
-
-def frames(lengths):
-    """A source whose frame i is filled with i."""
-    total = sum(lengths)
-    everything = np.arange(total, dtype=np.uint8)[:, None, None, None]
-    boundaries = tuple(np.cumsum([0, *lengths[:-1]]).tolist())
-    return FrameSource(
-        name="counter",
-        height=1,
-        width=1,
-        channels=1,
-        length=total,
-        boundaries=boundaries,
-        read=lambda start, stop: everything[start:stop],
-        fingerprint="counter",
-    )
-
-
-def content(stream):
-    return stream.read(0, stream.length).ravel().tolist()
-
-
-def test_few_sequences_are_cut():
-    streams = data.streams(frames([7, 4]), 3)
-    assert [content(s) for s in streams] == [[0, 1, 7], [2, 3, 8], [4, 5, 9]]
-    assert {s.boundaries for s in streams} == {(0, 2)}
-    assert len({s.fingerprint for s in streams}) == 3
-
-
-def test_many_sequences_are_dealt_out():
-    first, second = data.streams(frames([3, 2, 4, 4, 5]), 2)
-    assert content(first) == [0, 1, 5, 6, 7, 8]
-    assert content(second) == [3, 4, 9, 10, 11, 12]
-    assert first.boundaries == second.boundaries == (0, 2)
-
-
-def test_a_stream_reads_any_range():
-    stream = data.streams(frames([3, 2, 4, 4]), 2)[0]
-    whole = content(stream)
-    for start in range(stream.length + 1):
-        for stop in range(start, stream.length + 1):
-            assert stream.read(start, stop).ravel().tolist() == whole[start:stop]
-
-
-def test_one_stream_is_the_source_itself():
-    source = frames([4])
-    assert data.streams(source, 1) == [source]
