@@ -1,7 +1,7 @@
 """How far trainings got: mean loss beside that of copying the last frame, as a table.
 
-    python experiments/train.py --preset=quick --seeds=0,1 --workdir=runs/quick
-    python experiments/learning_curve.py --runs=runs/quick/seed_0,runs/quick/seed_1
+    python experiments/train.py --updates=2000 --seeds=0,1 --workdir=runs/long
+    python experiments/learning_curve.py --runs=runs/long/seed_0,runs/long/seed_1
 
 Prints, and with --output writes, a row per run and --every updates.
 """

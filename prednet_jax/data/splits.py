@@ -9,7 +9,8 @@ No sequence is in two splits. `open_split` cuts every source the same way each t
     ten sequences  (a list of lists, an .npz with boundaries, a prepared data set) and
     or more        more: of each ten the ninth is for validation, the tenth for tests
     fewer          each sequence is cut: 80 % of its frames, then 10 %, then 10 %
-    prepared sets  their own splits, where they have those that are asked for
+    prepared sets  their own splits; one without validation has its `train` cut as
+                   above
 
 `unseen` is a second test: sequences of the held-out photographs and pictures, which are
 in no other split. Files have no such split.
@@ -144,7 +145,11 @@ def _of_files(
 ) -> FrameSource:
     from prednet_jax.data import prepared
 
-    if split in prepared.splits(data):
+    own = prepared.splits(data)
+    if "validation" in own and split not in own:
+        raise DataError(f"data={data}: has no split {split}; expected {', '.join(own)}")
+    # A set without validation has it cut from its training split.
+    if split in own and (split == "test" or "validation" in own):
         whole_split = open_source(f"{data}:{split}", **options)
         pieces = _sequences(whole_split)
         return _pieces(whole_split, split, _first(pieces, sequences, data))

@@ -33,6 +33,7 @@ import numpy as np
 
 from prednet_jax.data.prefetch import prefetch
 from prednet_jax.data.source import DataError, FrameSource, generator
+from prednet_jax.errors import whole
 
 
 class Schedule(NamedTuple):
@@ -125,13 +126,7 @@ def single_schedule(
 
 
 def random_windows(
-    length: int,
-    boundaries: Sequence[int],
-    window: int,
-    updates: int,
-    *,
-    batch: int,
-    seed: int,
+    source: FrameSource, window: int, updates: int, *, batch: int, seed: int
 ) -> Schedule:
     """Windows drawn from all windows of all sequences, with replacement.
 
@@ -139,8 +134,7 @@ def random_windows(
     seed and the number of the update alone (and on the batch and the sequences).
 
     Args:
-        length: Number of frames of the source.
-        boundaries: Index of the first frame of every sequence.
+        source: The sequences.
         window: Frames of a window, T; at least 2.
         updates: Number of updates.
         batch: Windows per update, B.
@@ -153,7 +147,8 @@ def random_windows(
         DataError: If a number is not usable, or no sequence is as long as a window.
     """
     _check(window, updates)
-    first_frames, lengths = _streams(length, boundaries, 1)
+    whole("batch", batch, 1)
+    first_frames, lengths = _streams(source.length, source.boundaries, 1)
     ends = np.cumsum(np.maximum(lengths - window + 1, 0))
     if ends[-1] == 0:
         raise _too_short(window, lengths)

@@ -159,6 +159,8 @@ def _design(part: Part, seed: int) -> dict[str, Any]:
         "window": part.window,
         "updates": part.updates,
         "truncation_leak": part.truncation_leak,
+        "random_windows": part.random_windows
+        and dataclasses.asdict(part.random_windows),
         "threads": THREADS,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "programs": programs(part, seed),

@@ -63,6 +63,29 @@ class Treatment:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RandomWindows:
+    """Training on random windows of many sequences, each from the zero state.
+
+    The objective is `mse`; Adam's rate falls along a cosine. What the seed decides are
+    the initial weights and which windows an update gets; the sequences are those of
+    the split `train`, and the held-out loss is that of 16 sequences of `test`.
+
+    Attributes:
+        batch: windows per update.
+        sequences: number of training sequences.
+        learning_rate: of the first update.
+        rate_floor: rate at the end, as a share of the first.
+        clip_gradient: largest L2 norm of the gradient.
+    """
+
+    batch: int = 8
+    sequences: int = 256
+    learning_rate: float = 2e-3
+    rate_floor: float = 0.02
+    clip_gradient: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
     """A part of the study.
 
@@ -73,6 +96,7 @@ class Part:
         window: transitions per update.
         updates: number of updates of each training.
         truncation_leak: whether Chainer's leak is reproduced.
+        random_windows: how random windows are trained on; None: one stream in order.
         seeds: root seeds, in the order in which they are run.
         treatments: the treatments; the control of each optimiser precedes its others.
     """
@@ -83,6 +107,7 @@ class Part:
     window: int
     updates: int
     truncation_leak: bool = False
+    random_windows: RandomWindows | None = None
     seeds: Sequence[int]
     treatments: tuple[Treatment, ...]
 

@@ -28,6 +28,7 @@ DECIDES = (
     "window",
     "updates",
     "truncation_leak",
+    "random_windows",
     "threads",
     "versions",
     "xla_flags",

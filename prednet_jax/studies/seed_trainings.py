@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -18,7 +19,8 @@ from prednet_jax.studies import dose
 from prednet_jax.studies.endpoints import CURVES, Trajectory
 from prednet_jax.studies.parts import Part, Treatment
 from prednet_jax.training import loop, truncated
-from prednet_jax.training.trainer import Trainer
+from prednet_jax.training.trainer import Evaluation, Trainer
+from prednet_jax.training.validation import Validation
 
 # Seed, first frame and number of the held-out frames, and of warm-up frames before.
 HELD_OUT_SEED, HELD_OUT_START, HELD_OUT_FRAMES, WARM_UP = 999_999, 400, 100, 10
@@ -26,18 +28,27 @@ HELD_OUT_SEED, HELD_OUT_START, HELD_OUT_FRAMES, WARM_UP = 999_999, 400, 100, 10
 ADAM_RATE, MOMENTUM = 1e-3, (0.1, 0.9)
 
 
-def optimizer(treatment: Treatment) -> optax.GradientTransformation:
+@functools.lru_cache(maxsize=64)
+def optimizer(part: Part, treatment: Treatment) -> optax.GradientTransformation:
     """Chainer's Adam, or gradient descent with momentum."""
-    adam = treatment.optimizer == "adam"
-    rate: Any = ADAM_RATE if adam else MOMENTUM[0]
-    if treatment.rate_from:
-        factors = {treatment.rate_from: treatment.rate}
-        rate = optax.piecewise_constant_schedule(rate, factors)
-    else:
-        rate *= treatment.rate
-    if adam:
-        return optimizers.chainer_adam(rate)
-    return optax.sgd(rate, momentum=MOMENTUM[1])
+    rate, drawn = _rate(part, treatment), part.random_windows
+    if treatment.optimizer != "adam":
+        return optax.sgd(rate, momentum=MOMENTUM[1])
+    adam = optimizers.chainer_adam(rate)
+    return optimizers.clipped(adam, drawn.clip_gradient) if drawn else adam
+
+
+def _rate(part: Part, treatment: Treatment) -> Any:
+    """The learning rate, or a schedule of it."""
+    start, factor = treatment.rate_from, treatment.rate
+    base = ADAM_RATE if treatment.optimizer == "adam" else MOMENTUM[0]
+    if part.random_windows is None:
+        if start:
+            return optax.piecewise_constant_schedule(base, {start: factor})
+        return base * factor
+    drawn = part.random_windows
+    cosine = optimizers.cosine(drawn.learning_rate, part.updates, drawn.rate_floor)
+    return lambda step: cosine(step) * jnp.where(step < start, 1.0, factor)
 
 
 @functools.lru_cache(maxsize=64)
@@ -47,8 +58,12 @@ def _trainer(part: Part, kind: Treatment) -> Trainer:
     plain = kind.dose is not None or spec == noise.Identity()
     return Trainer(
         dataclasses.replace(part.network, convolution=kind.convolution),
-        optimizer(kind),
-        Method(targets=kind.targets, truncation_leak=part.truncation_leak),
+        optimizer(part, kind),
+        Method(
+            objective="mse" if part.random_windows else None,
+            targets=kind.targets,
+            truncation_leak=part.truncation_leak,
+        ),
         noise=None if plain else spec,
         amplify=dose.amplified(spec, *kind.dose) if kind.dose is not None else None,
     )
@@ -125,34 +140,49 @@ def _initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.Tra
         None,
         seed,
     )
-    return truncated.initial_train_state(part.network, params, optimizer(treatment))
+    return truncated.initial_train_state(
+        part.network,
+        params,
+        optimizer(part, _kind(treatment)),
+        batch=part.random_windows.batch if part.random_windows else 1,
+    )
 
 
 def frames(part: Part, seed: int) -> tuple[data.FrameSource, data.Schedule]:
     """The frames `[N, H, W, C]` of a seed, and the windows in which they are seen."""
-    source = _source(part, seed)
-    schedule = loop.frame_schedule(
-        part.network, source, window=part.window, updates=part.updates
+    drawn = part.random_windows
+    if drawn is None:
+        source = data.open_source(part.data, seed=seed, **_size(part))
+        return source, loop.frame_schedule(
+            part.network, source, window=part.window, updates=part.updates
+        )
+    source = data.open_split(
+        part.data, "train", sequences=drawn.sequences, **_size(part)
     )
-    return source, schedule
+    return source, data.random_windows(
+        source, part.window, part.updates, batch=drawn.batch, seed=seed
+    )
 
 
-def _source(part: Part, seed: int) -> data.FrameSource:
+def _size(part: Part) -> dict[str, Any]:
     network = part.network
-    return data.open_source(
-        part.data,
-        height=network.height,
-        width=network.width,
-        channels=network.channels[0],
-        seed=seed,
-    )
+    height, width = network.height, network.width
+    return {"height": height, "width": width, "channels": network.channels[0]}
+
+
+def held_out(part: Part, params: Any) -> Evaluation:
+    """Frozen weights of a part of random windows on sequences of the split `test`."""
+    source = data.open_split(part.data, "test", **_size(part))
+    return Validation(Trainer(part.network), source).score(params)
 
 
 def _held_out(part: Part, params: Any) -> float:
-    source = _source(part, HELD_OUT_SEED)
+    if part.random_windows is not None:
+        return held_out(part, params).loss
+    source = data.open_source(part.data, seed=HELD_OUT_SEED, **_size(part))
     frames = source.read(HELD_OUT_START - WARM_UP, HELD_OUT_START + HELD_OUT_FRAMES)
     dtype = jax.tree.leaves(params)[0].dtype
-    x = truncated.to_pixels(jax.numpy.asarray(frames), dtype)
+    x = truncated.to_pixels(jnp.asarray(frames), dtype)
     predictions = _predict(part.network)(params, x)
     error = np.asarray(predictions[WARM_UP:]) - np.asarray(x[WARM_UP:])
     return float(np.mean(np.square(error)))

@@ -202,12 +202,7 @@ class Recipe:
         total = self.updates if updates is None else updates
         if self.sampling == "windows":
             return data.random_windows(
-                source.length,
-                source.boundaries,
-                self.window,
-                total,
-                batch=self.batch,
-                seed=seed,
+                source, self.window, total, batch=self.batch, seed=seed
             )
         return loop.frame_schedule(
             self.task,

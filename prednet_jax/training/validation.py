@@ -12,7 +12,8 @@ import numpy as np
 from prednet_jax import data
 from prednet_jax.training.trainer import Evaluation, Trainer
 
-# Frames of a sequence that are scored, and least numbers of sequences and of frames.
+# Most frames of a sequence, and least numbers of sequences and of frames in all, where
+# there are as many.
 _LONGEST, _SEQUENCES, _FRAMES = 100, 16, 1600
 
 
@@ -20,7 +21,8 @@ class Validation:
     """Held-out sequences of equal length.
 
     Attributes:
-        frames: `[T, S, H, W, C]` uint8, the first frames of the first S sequences.
+        frames: `[T, S, H, W, C]` uint8, the first frames of the first S sequences that
+            have as many.
 
     Args:
         trainer: of the network.
@@ -31,8 +33,8 @@ class Validation:
         self._trainer, self._source = trainer, source
         begins = np.asarray(source.boundaries)
         lengths = np.diff(begins, append=source.length)
-        begins = begins[lengths >= min(_LONGEST, lengths.max())]
-        steps = int(min(_LONGEST, lengths.max()))
+        steps = int(min(_LONGEST, np.median(lengths)))
+        begins = begins[lengths >= steps]
         count = max(_SEQUENCES, -(-_FRAMES // steps))
         self.frames = np.stack(
             [source.read(begin, begin + steps) for begin in begins[:count].tolist()], 1

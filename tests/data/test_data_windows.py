@@ -153,19 +153,20 @@ def test_the_streams_of_a_batch_read_what_each_reads_alone():
 
 def test_random_windows_lie_inside_sequences_and_depend_on_seed_and_update():
     boundaries, ends = (0, 3, 20, 29), (3, 20, 29, 60)
-    plan = random_windows(60, boundaries, 5, 400, batch=3, seed=1)
+    source, _ = numbered(60, boundaries)
+    plan = random_windows(source, 5, 400, batch=3, seed=1)
     assert plan.first.all()
     begin = plan.start + 1  # Frame 0 is a stand-in.
     sequence = np.searchsorted(boundaries, begin, side="right") - 1
     assert (begin + 5 <= np.array(ends)[sequence]).all()
     # Every window of every sequence that is long enough.
     assert len(np.unique(begin)) == 13 + 5 + 27
-    longer = random_windows(60, boundaries, 5, 500, batch=3, seed=1)
+    longer = random_windows(source, 5, 500, batch=3, seed=1)
     np.testing.assert_array_equal(longer.start[:400], plan.start)
-    other = random_windows(60, boundaries, 5, 400, batch=3, seed=2)
+    other = random_windows(source, 5, 400, batch=3, seed=2)
     assert (other.start != plan.start).any()
     with pytest.raises(DataError, match="longest sequence has 31 frames"):
-        random_windows(60, boundaries, 32, 4, batch=3, seed=1)
+        random_windows(source, 32, 4, batch=3, seed=1)
 
 
 def test_order_fingerprint_sees_content_and_order():

@@ -172,12 +172,15 @@ def test_a_preset_sets_what_is_not_given_and_the_last_line_says_how_far_it_got(
     tmp_path,
 ):
     folder = tmp_path / "run"
-    small = ("--channels=3,4", "--height=8", "--width=8", "--updates=2")
+    small = ("--channels=3,4", "--height=8", "--width=8", "--updates=2", "--batch=2")
     done = trained("--preset=quick", *small, f"--workdir={folder}")
     flags = manifest(folder)["flags"]
-    assert (flags["window"], flags["updates"], flags["height"]) == (10, 2, 8)
-    last = done.stdout.strip().splitlines()[-1]
-    assert re.search(r"loss \d+\.\d\d of copying the last frame's; python", last)
+    assert (flags["window"], flags["updates"], flags["height"]) == (20, 2, 8)
+    last = next(line for line in done.stdout.splitlines() if "predict.py" in line)
+    assert re.search(
+        r"loss \d+\.\d\d of copying the last frame's while training, \d+\.\d\d frozen",
+        last,
+    )
     assert f"predict.py --weights={folder}" in last
     # The run goes on as it was begun, not as the preset says.
     again = trained("--resume", f"--workdir={folder}")
