@@ -17,6 +17,7 @@ from prednet_jax import (
     noise,
     optimizers,
     predict,
+    tasks,
     train_windows,
     windows,
 )
@@ -159,3 +160,30 @@ def test_the_example_of_the_documents_runs(capsys):
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], {})
     assert float(capsys.readouterr().out) > 0
+
+
+@pytest.mark.parametrize("variant", ["watanabe", "lotter"])
+def test_mse_is_that_of_predict_from_the_zero_state(variant):
+    """The loss and the gradient of a window that opens a sequence, whatever came."""
+    config = PredNetConfig(channels=(3, 4), height=8, width=8, variant=variant)
+    params = init_params(config, jax.random.key(1))
+    frames = jnp.asarray(VIDEO[:6, None] / 255.0, "f4")
+
+    def plain(params):
+        predictions, _ = predict(params, config, frames)
+        return jnp.square(predictions[1:] - frames[1:]).mean()
+
+    task = tasks.of(config)
+    before = jax.tree.map(jnp.ones_like, task.initial_carry(1, jnp.float32))
+    window = jnp.concatenate([frames[:1], frames])
+
+    def trained(params):
+        method = Method(objective="mse")
+        return task.loss(params, before, window, jnp.asarray(True), method)[0]
+
+    expected, found = (jax.jit(jax.value_and_grad(f))(params) for f in (plain, trained))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-8),
+        expected,
+        found,
+    )
