@@ -56,7 +56,7 @@ def figures() -> dict[str, bytes]:
 
 def markdown(frame: pd.DataFrame) -> str:
     """A Markdown table of a data frame."""
-    return documents.markdown(list(frame.columns), frame.astype(str).values.tolist())
+    return documents.markdown(frame.astype(str))
 
 
 def recording() -> pd.DataFrame:

@@ -106,6 +106,7 @@ EXTRAS = {
     "importlib_resources": "data",
     "matfree": "study",
     "matplotlib": "report",
+    "pandas": "report",
     "pyarrow": "sweep",
     "ray": "sweep",
     "safetensors": "data",

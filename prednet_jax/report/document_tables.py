@@ -1,205 +1,473 @@
-"""What the documents' tables show, each a function of one record."""
+"""What the documents' tables show, each a function of records."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import MISSING, significant
-from prednet_jax.report.results import contrasts
+import pandas as pd
+
+from prednet_jax.report.documents import Cell, markdown
+from prednet_jax.report.numbers import MISSING, change, text
+from prednet_jax.report.results import contrasts, identical, relative
 from prednet_jax.report.tables import text_row
 
+Record = Mapping[str, Any]
 
-def comparison(verdict: Mapping[str, Any]) -> str:
-    """The contrasts of a verdict.json and the verdict of each network.
+#: What a noise may cost on any network: of the clean step's time, and of its time to
+#: trace and compile. Set before it was measured.
+WANTED = {
+    "reduction_order:granularity=tile": (1.8, 3.0),
+    "reduction_order:granularity=element": (2.5, 4.0),
+    "ulp": (1.5, 4.0),
+}
+# Of the kernels of the suite `accuracy`, the one that is no mistake.
+_RIGHT = "another order"
+_NETWORKS = {"prednet": "PredNet", "autoencoder": "Autoencoder"}
 
-    Args:
-        verdict: the content of verdict.json.
-    """
-    head = (
-        "network",
-        "arm",
-        "n",
-        "mean loss",
-        "difference [95 %]",
-        "p (Holm)",
-        "p (equivalence)",
-        "finding",
-        "same bits",
-    )
-    rows: list[Sequence[str]] = []
+
+def comparison(verdict: Record) -> str:
+    """The contrasts of a verdict.json and the verdict of each network."""
+    head = ["network", "arm", "n", "mean loss", "difference [95 %]", "p (Holm)"]
+    head += ["p (equivalence)", "finding", "same bits"]
+    rows: list[tuple[str, ...]] = []
     for model, word in verdict["verdict"].items():
         rows += [(model, *text_row(one)) for one in contrasts(verdict, model)]
-        rows.append(
-            (f"**{model}**", "**does noise help?**", *[""] * 5, f"**{word}**", "")
-        )
-    return markdown(head, rows)
+        asked = f"**{model}**", "**does noise help?**"
+        rows.append((*asked, *[""] * 5, f"**{word}**", ""))
+    return markdown(pd.DataFrame(rows, columns=head))
 
 
-def again(verdict: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def again(verdict: Record, other: Record) -> str:
     """The same comparison on another processor: losses of each arm, and findings.
 
     Args:
         verdict: the content of verdict.json.
         other: that of the other processor.
     """
-    processors = [one["design"]["device"]["processor"] for one in (verdict, other)]
-    findings = [
-        {(one["model"], one["treatment"]): one["verdict"] for one in found["contrasts"]}
-        for found in (verdict, other)
-    ]
+    head = ["network", "arm", "largest difference of a loss"]
+    head += [one["design"]["device"]["processor"] for one in (verdict, other)]
     rows = []
     for model, arms in verdict["losses"].items():
         for arm, seeds in arms.items():
-            differ = max(
-                abs(there / here - 1)
-                for seed, draws in seeds.items()
-                for here, there in zip(
-                    draws, other["losses"][model][arm][seed], strict=True
+            there = other["losses"][model][arm]
+            differ = largest_difference(seeds, there)
+            findings = (
+                next(
+                    (
+                        one["verdict"]
+                        for one in contrasts(record, model)
+                        if one["treatment"] == arm
+                    ),
+                    MISSING,
                 )
+                for record in (verdict, other)
             )
-            said = [found.get((model, arm), MISSING) for found in findings]
-            largest = f"{100 * differ:.2g} %" if differ else "same bits"
-            rows.append((model, arm, largest, *said))
-        words = (f"**{found['verdict'][model]}**" for found in (verdict, other))
+            said = f"{100 * differ:.2g} %" if differ else "same bits"
+            rows.append((model, arm, said, *findings))
+        words = (f"**{record['verdict'][model]}**" for record in (verdict, other))
         rows.append((f"**{model}**", "**does noise help?**", "", *words))
-    head = ("network", "arm", "largest difference of a loss", *processors)
-    return markdown(head, rows)
+    return markdown(pd.DataFrame(rows, columns=head))
 
 
-def learning_curves(rows: Sequence[Mapping[str, Any]]) -> str:
+def largest_difference(here: Record, there: Record) -> float:
+    """Largest relative difference between the losses of one arm, `{seed: [draw]}`."""
+    return max(
+        abs(other / loss - 1)
+        for seed, draws in here.items()
+        for loss, other in zip(draws, there[seed], strict=True)
+    )
+
+
+def headline(
+    chainer: Sequence[Record],
+    verdict: Record,
+    study: Record | None,
+    gradients: Mapping[str, Record],
+    saddles: Record,
+    cost: Record,
+) -> str:
+    """The README's table: results and their commands.
+
+    Args:
+        chainer: rows of interventions_full.csv.
+        verdict: verdict.json of the small comparison.
+        study: verdict.json of the study; None: it has no verdict yet.
+        gradients: what gradient_noise.py wrote, by network.
+        saddles: what saddle_escape.py wrote.
+        cost: what `benchmark.py --suite=noise` printed.
+    """
+    ends = pd.DataFrame(chainer).pivot(
+        index="seed", columns="arm", values="final_sha256"
+    )
+    command = "`make chainer ARGS=--full`"
+    rows = [
+        (
+            "Chainer on a CPU, target's buffer copied: other final weights",
+            f"{sum(ends.published != ends['target copied'])} of {len(ends)} seeds",
+            command,
+        ),
+        (
+            "Chainer on a CPU, input's buffer copied: the same weights, bit for bit",
+            f"{sum(ends.published == ends['input copied'])} of {len(ends)} seeds",
+            command,
+        ),
+    ]
+    roles = {"treatment": "random order of sums", "stale": "stale targets"}
+    for model, word in verdict["verdict"].items():
+        network, command = _NETWORKS.get(model, model), "`make compare`"
+        rows += [
+            (f"{network}, loss with {roles[one['role']]}", _effect(one), command)
+            for one in contrasts(verdict, model)
+            if one.get("role") in roles
+        ]
+        rows.append(
+            (f"{network}: does noise help, by the rule?", f"**{word}**", command)
+        )
+    arms = {
+        "reduction_order": "random order of sums",
+        "reduction_order_run": "one fixed random order",
+        "stale_targets": "stale targets",
+    }
+    trainings = "PredNet, long trainings"
+    for one in study["contrasts"] if study else ():
+        if one["control"] == "float32" and one["treatment"] in arms:
+            what = f"{trainings}, {one['n']} seeds: loss with {arms[one['treatment']]}"
+            rows.append((what, _effect(one), "`experiments/study.py --part=C`"))
+    for word in study["verdict"].values() if study else ():
+        asked = f"{trainings}: does noise help, by the rule?"
+        rows.append((asked, f"**{word}**", "`make tables`"))
+    for model, record in gradients.items():
+        frame = pd.DataFrame(record["rows"])
+        spread = frame[frame.noise == "reduction_order"].spread
+        what = "spread of the gradient in random order, of its norm"
+        rows.append(
+            (
+                f"{_NETWORKS.get(model.lower(), model)}, {what}",
+                f"{spread.min():.1e} to {spread.max():.1e}",
+                "`experiments/gradient_noise.py`",
+            )
+        )
+    groups = pd.DataFrame(saddles["groups"])
+    quiet = groups[(groups.form == "aligned") & (groups.noise == "none")]
+    escaped = quiet.escaped.explode()
+    frame = pd.DataFrame(cost["rows"])
+    ratios = frame[frame.noise.str.startswith("reduction_order")].time_ratio
+    ends = {"least": ratios.min(), "most": ratios.max()}
+    rows += [
+        (
+            "known saddles, aligned start, no noise: runs that never leave",
+            f"{sum(escaped == False)} of {len(escaped)}",  # noqa: E712
+            "`experiments/saddle_escape.py`",
+        ),
+        (
+            "a training step with random order, time of the clean step",
+            text("{least:sig} to {most:sig}", ends),
+            "`experiments/benchmark.py --suite=noise`",
+        ),
+    ]
+    return markdown(pd.DataFrame(rows, columns=["result", "figure", "command"]))
+
+
+def _effect(one: Record) -> str:
+    """A difference in percent of the control's loss, with interval and finding."""
+    if identical(one):
+        return "0, bit for bit"
+    names = "mean_difference", "ci_low", "ci_high"
+    mean, low, high = (100 * (relative(one, name) or 0) for name in names)
+    return f"{change(mean, low, high)}, {one['verdict']}"
+
+
+def learning_curves(rows: Sequence[Record]) -> str:
     """Loss over that of copying the last frame, a row per number of updates.
 
     Args:
         rows: of the file that `experiments/learning_curve.py` wrote.
     """
-    seeds = sorted({int(row["seed"]) for row in rows})
-    cells: dict[int, dict[int, str]] = {}
-    for row in rows:
-        ratio = float(row["loss"]) / float(row["copy_last_frame_loss"])
-        cells.setdefault(int(row["update"]), {})[int(row["seed"])] = f"{ratio:.2f}"
-    head = ["updates", *(f"seed {seed}" for seed in seeds)]
-    lines = [
-        [f"{update}", *(of.get(seed, "") for seed in seeds)]
-        for update, of in sorted(cells.items())
-    ]
-    return markdown(head, lines, numbers=len(head))
+    frame = pd.DataFrame(rows).astype(float)
+    frame["ratio"] = frame.loss / frame.copy_last_frame_loss
+    table = frame.pivot(index="update", columns="seed", values="ratio").map(
+        lambda ratio: "" if pd.isna(ratio) else f"{ratio:.2f}"
+    )
+    table.columns = [f"seed {seed:g}" for seed in table.columns]
+    table.insert(0, "updates", [f"{update:g}" for update in table.index])
+    return markdown(table, numbers=table.shape[1])
 
 
-def verdict_rates(records: Sequence[Mapping[str, Any]]) -> str:
+def verdict_rates(records: Sequence[Record]) -> str:
     """Rates of the verdicts in percent, a row per truth.
 
     Args:
         records: of `statistics.rates.simulate`, or rows of its CSV file.
     """
-    seeds = sorted({int(record["seeds"]) for record in records})
-    rows: dict[tuple[str, str, str], dict[int, str]] = {}
+    keys = {
+        "truth": "truth",
+        "shape": "scatter of the losses",
+        "answer": "right answer",
+    }
+    rows: dict[tuple, dict[str, str]] = {}
     for record in records:
-        row = rows.setdefault((record["truth"], record["shape"], record["answer"]), {})
-        row[int(record["seeds"])] = " / ".join(
-            f"{100 * float(record[name]):.1f}"
-            for name in ("supported", "refuted", "inconclusive")
-        )
-    head = [
-        "truth",
-        "scatter of the losses",
-        "right answer",
-        *(f"{n} seeds" for n in seeds),
-    ]
-    lines = [[*key, *(row.get(n, "") for n in seeds)] for key, row in rows.items()]
-    return markdown(head, lines, numbers=len(seeds))
+        words = (record[word] for word in ("supported", "refuted", "inconclusive"))
+        rates = " / ".join(f"{100 * float(rate):.1f}" for rate in words)
+        row = rows.setdefault(tuple(record[key] for key in keys), {})
+        row[f"{record['seeds']} seeds"] = rates
+    seeds = [f"{n} seeds" for n in sorted({int(record["seeds"]) for record in records})]
+    frame = pd.DataFrame(list(rows.values()), columns=seeds).fillna("")
+    head = pd.DataFrame(list(rows), columns=list(keys.values()))
+    return markdown(head.join(frame), numbers=len(seeds))
 
 
-def interval_coverage(records: Sequence[Mapping[str, Any]]) -> str:
+def interval_coverage(records: Sequence[Record]) -> str:
     """Rates of coverage and of false equivalence in percent, a row per record.
 
     Args:
         records: of `statistics.coverage.simulate`, or rows of its CSV file.
     """
     rates = [name for name in records[0] if name.endswith(("coverage", "level"))]
-    head = [name.replace("_", " ") for name in ("differences", "seeds", *rates)]
-    rows = [
-        [r["differences"], str(r["seeds"])]
-        + [f"{100 * float(r[name]):.1f}" for name in rates]
-        for r in records
-    ]
-    return markdown(head, rows, numbers=len(head) - 1)
+    frame = pd.DataFrame(records)[["differences", "seeds", *rates]]
+    frame[rates] = 100 * frame[rates].astype(float)
+    cells = {name: f"{{{name}}}" for name in ("differences", "seeds")}
+    cells |= {name.replace("_", " "): f"{{{name}:.1f}}" for name in rates}
+    return markdown(frame, cells, numbers=len(cells) - 1)
 
 
-def hostile_inputs(record: Mapping[str, Any]) -> str:
+def hostile_inputs(record: Record) -> str:
     """What train.py said of each input that should not be trusted.
 
     Args:
         record: what `experiments/hostile_inputs.py` wrote.
     """
-    rows = []
-    for row in record["rows"]:
-        said = row["said"].removeprefix("train.py: ") if row["status"] else "trains"
+
+    def said(row: Record) -> str:
+        if not row["status"]:
+            return "trains"
         # The reason; what would be accepted instead is the same again and again.
-        reason = said.split("; accepted")[0].split("; expected")[0]
+        reason = row["said"].removeprefix("train.py: ").split("; accepted")[0]
+        reason = reason.split("; expected")[0]
         shown = reason if len(reason) <= 110 else f"{reason[:107]}..."
-        rows.append(
-            (
-                row["input"],
-                str(row["status"]),
-                shown.replace("|", "\\|").replace("*", "\\*").replace("~", "\\~"),
-                "yes" if row["as_expected"] else "**no**",
-            )
-        )
-    return markdown(("input", "status", "what it says", "as it should"), rows)
+        return shown.replace("|", "\\|").replace("*", "\\*").replace("~", "\\~")
+
+    return markdown(
+        pd.DataFrame(record["rows"]),
+        {
+            "input": "{input}",
+            "status": "{status}",
+            "what it says": said,
+            "as it should": lambda row: "yes" if row["as_expected"] else "**no**",
+        },
+    )
 
 
-def saddles(record: Mapping[str, Any]) -> str:
+def faults(tests: Mapping[str, Record]) -> str:
+    """One row per fault: what happened, what was done, what must hold, what did.
+
+    Args:
+        tests: a part of what `experiments/faults.py` writes.
+    """
+
+    def held(test: Record) -> str:
+        """How many cases held, were not tried, and what the tests have counted."""
+        cases = test["cases"].values()
+        ended = Counter(case["outcome"] for case in cases)
+        tried = ended["passed"] + ended["failed"]
+        words = [f"{ended['passed']} of {tried}"] if tried else []
+        if ended["failed"]:
+            words = [f"**{words[0]}**"]
+        if ended["skipped"]:
+            words.append(f"{ended['skipped']} not tried here")
+        seen = sum((Counter(case.get("seen", {})) for case in cases), Counter())
+        return ", ".join([*words, *(f"{n} {what}" for what, n in seen.items())])
+
+    return markdown(
+        pd.DataFrame(list(tests.values())),
+        {
+            "fault": "{fault}",
+            "what was done": "{done}",
+            "what must hold": "{holds}",
+            "held in": held,
+        },
+    )
+
+
+def saddles(record: Record) -> str:
     """Runs that have not passed every saddle, a row per group of runs.
 
     Args:
         record: what `experiments/saddle_escape.py` wrote.
     """
-    head = ("function", "optimizer", "precision", "form", "noise", "not past all")
-    rows = [
-        (
-            *(group[name].replace("_", " ") for name in head[:4]),
-            "none" if group["noise"] == "none" else f"`{group['noise']}`",
-            f"{group['arrived'].count(False)} of {len(group['arrived'])}",
-        )
-        for group in record["groups"]
-    ]
-    return _with_command(markdown(head, rows), record)
+    cells: dict[str, Any] = {
+        name: lambda row, name=name: row[name].replace("_", " ")
+        for name in ("function", "optimizer", "precision", "form")
+    }
+    cells["noise"] = lambda row: (
+        "none" if row["noise"] == "none" else f"`{row['noise']}`"
+    )
+    cells["not past all"] = lambda row: (
+        f"{row['arrived'].count(False)} of {len(row['arrived'])}"
+    )
+    return _with_command(markdown(pd.DataFrame(record["groups"]), cells), record)
 
 
-def curvature(record: Mapping[str, Any]) -> str:
+def curvature(record: Record) -> str:
     """Extreme eigenvalues along training and what noise could save, a row per stop.
 
     Args:
         record: what `experiments/probe_curvature.py` wrote.
     """
-    head = (
-        "network",
-        "update",
-        "loss",
-        "lowest, raw",
-        "highest, raw",
-        "lowest, Adam",
-        "highest, Adam",
-        "negative",
-        "noise for one update",
+    cells = {
+        "network": "{model}",
+        "update": "{update}",
+        "loss": "{loss:sig}",
+        "lowest, raw": "{raw.lowest:sig}",
+        "highest, raw": "{raw.highest:sig}",
+        "lowest, Adam": "{preconditioned.lowest:sig}",
+        "highest, Adam": "{preconditioned.highest:sig}",
+        "negative": proved,
+        "noise for one update": "{escape.noise_for_one_update:sig2}",
+    }
+    return _with_command(markdown(pd.json_normalize(record["rows"]), cells), record)
+
+
+def proved(row: Record) -> str:
+    """Whether negative curvature was proved at a stop of `probe_curvature.py`."""
+    return "proved" if row["preconditioned.negative_curvature_proved"] else "not found"
+
+
+def _with_command(table: str, record: Record) -> str:
+    return f"{table}\n\n```\n{record['command']}\n```"
+
+
+def noise_cost(record: Record) -> str:
+    """Time and compile time of noisy steps over the clean step's.
+
+    Args:
+        record: what `experiments/benchmark.py --suite=noise` prints.
+    """
+    frame = pd.DataFrame(record["rows"])
+    return markdown(
+        frame[frame.noise != "none"],
+        {
+            "noise": "`{noise}`",
+            "time, of the clean step": "{time_ratio:.2f}",
+            "time to compile, of the clean step's": "{compile_ratio:.2f}",
+        },
     )
-    rows = []
-    for row in record["rows"]:
-        raw, scaled = row["raw"], row["preconditioned"]
-        values = (raw["lowest"], raw["highest"], scaled["lowest"], scaled["highest"])
-        escape = row["escape"]
+
+
+def gradient_noise(by_network: Mapping[str, Record]) -> str:
+    """Spread and shift of the gradient under each noise, smallest to largest stage.
+
+    Args:
+        by_network: what `experiments/gradient_noise.py` wrote, by name of network.
+    """
+    cells = [("noise", "`{noise}`")]
+    ranges = []
+    for network, record in by_network.items():
+        stages = pd.DataFrame(record["rows"]).groupby("noise", sort=False)
+        for heading, name in ((f"{network}, spread", "spread"), ("shift", "shift")):
+            low, high = f"{network} {name} min", f"{network} {name} max"
+            ranges.append(stages[name].agg(**{low: "min", high: "max"}))
+            cells.append((heading, f"{{{low}:.1e}} to {{{high}:.1e}}"))
+    return markdown(pd.concat(ranges, axis=1).reset_index(), cells)
+
+
+def foreign_cost(by_flags: Mapping[str, Record]) -> str:
+    """Cost of noise on other networks beside what is wanted; bold where it is more.
+
+    Args:
+        by_flags: what `experiments/benchmark.py --suite=foreign` prints, by a name of
+            the XLA flags.
+    """
+
+    def ratio(name: str, wanted: str) -> Cell:
+        def cell(row: Record) -> str:
+            said = f"{row[name]:.2f}"
+            return said if float(said) <= row[wanted] else f"**{said}**"
+
+        return cell
+
+    keys = ["network", "noise"]
+    frames = [
+        pd.DataFrame(record["rows"]).set_index(keys) for record in by_flags.values()
+    ]
+    frame = pd.concat(frames, axis=1, keys=by_flags)
+    frame.columns = [" ".join(name) for name in frame.columns]
+    frame = frame.reset_index()
+    cells: list = [("network", "{network}"), ("noise", "`{noise}`")]
+    for place, (what, name) in enumerate(
+        (("time", "time_ratio"), ("trace and compile", "compile_ratio"))
+    ):
+        frame[f"most {name}"] = [WANTED[noise][place] for noise in frame.noise]
+        cells += [
+            (f"{what}, {flags} flags", ratio(f"{flags} {name}", f"most {name}"))
+            for flags in by_flags
+        ]
+        cells.append(("wanted", f"{{most {name}:g}}"))
+    return markdown(frame, cells)
+
+
+def tools_cost(*records: Record) -> str:
+    """Cost of the tools as multiples of the plain step, processor time in brackets.
+
+    Args:
+        *records: what `experiments/benchmark.py --suite=tools` prints, with and without
+            `--searches`.
+    """
+
+    def second(row: Record) -> str:
+        said = text("{again:.1f} ({again_processor:.1f})", row)
+        return "compiles again" if said == MISSING else said
+
+    return markdown(
+        pd.DataFrame([row for record in records for row in record["rows"]]),
+        {
+            "network": "{network}",
+            "tool": "`{tool}`",
+            "first call, of compiling and one run": "{first:.1f} "
+            "({first_processor:.1f})",
+            "second call, of one run": second,
+        },
+    )
+
+
+def accuracy(record: Record) -> str:
+    """How often the tools are right, beside what is wanted.
+
+    Args:
+        record: what `experiments/benchmark.py --suite=accuracy` prints.
+    """
+    errors = [error for leaves in record["digits"].values() for error in leaves]
+    programs = len(record["digits"])
+    rows = [
+        (
+            f"`digits` against float64: mean error of a leaf, {programs} programs",
+            "0.5 digits",
+            f"{min(errors):.2f} to {max(errors):.2f} digits",
+        )
+    ]
+    for failure, runs in pd.DataFrame(record["tolerance"]).groupby("failure"):
+        excess = runs.excess[runs.excess > 0]
         rows.append(
             (
-                row["model"],
-                str(row["update"]),
-                significant(row["loss"]),
-                *(significant(value) for value in values),
-                "proved" if scaled["negative_curvature_proved"] else "not found",
-                significant(escape["noise_for_one_update"], 2) if escape else MISSING,
+                f"`tolerance(failure={failure:g})`: fraction of 10,000 fresh runs "
+                f"outside, worst of {len(runs)} programs and noises",
+                f"{failure:g}",
+                f"{runs.worst.max():g}; the tolerance is {excess.min():.1f} to "
+                f"{excess.max():.1f} times the furthest run",
             )
         )
-    return _with_command(markdown(head, rows), record)
-
-
-def _with_command(table: str, record: Mapping[str, Any]) -> str:
-    return f"{table}\n\n```\n{record['command']}\n```"
+    words = {True: "caught", False: "passes"}
+    rows += [
+        (
+            f"`assert_close` on a kernel with {name}",
+            words[name != _RIGHT],
+            words[caught],
+        )
+        for name, caught in record["kernels"].items()
+    ]
+    for tool, what, share in (
+        ("explain", "constructed differences named rightly", "95%"),
+        ("localize", "planted lines found, and no other", "100%"),
+    ):
+        cases, wrong = record[tool]["cases"], len(record[tool]["wrong"])
+        rows.append((f"`{tool}`: {what}", share, f"{cases - wrong} of {cases}"))
+    return markdown(pd.DataFrame(rows, columns=["what", "wanted", "found"]))

@@ -1,64 +1,146 @@
-"""Tables of the documents, remade from committed records.
+"""Tables and numbers of the documents, made from committed records.
 
-A document holds each table between two marks that a reader of the page does not see:
+A document holds each table between two marks that a reader of the page does not see,
 
     <!-- table: NAME -->
     | ... |
     <!-- end -->
 
-`fill` replaces what stands between them. `experiments/tables.py` knows which name is
-made from which record.
+and a number in a sentence between two short ones:
+
+    The loss changes by <!--=NAME-->-0.17 %<!--/-->.
+
+`fill` replaces what stands between the marks. `experiments/tables.py` knows which name
+is made from which record.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from prednet_jax.errors import UserError
+from prednet_jax.report.numbers import MISSING, text
 
-_MARKED = re.compile(
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: A function that makes a cell from the fields of its row.
+Cell = Callable[[Mapping[str, Any]], str]
+
+_TABLE = re.compile(
     r"(?P<open><!-- table: (?P<name>[\w-]+) -->\n)"
     r"(?P<body>(?:(?!<!-- table:).)*?)"
     r"(?P<close><!-- end -->)",
     re.DOTALL,
 )
-_OPENED = re.compile(r"<!-- table:")
+_VALUE = re.compile(
+    r"(?P<open><!--=(?P<name>[\w.-]+)-->)"
+    r"(?P<body>(?:(?!<!--|\n\n).)*)"
+    r"(?P<close><!--/-->)",
+    re.DOTALL,
+)
+# In Markdown a line that begins with a comment, after blanks or the mark of a list or
+# quotation, is HTML as a whole: it would end its paragraph.
+_BEGINS_A_LINE = re.compile(r"^(?:[\s>*+-]|\d+[.)])*(<!--[=/][\w.-]*-->)", re.MULTILINE)
 
 
-def names(text: str) -> list[str]:
-    """Names of the tables that a document marks, in order.
+def names(document: str) -> set[str]:
+    """Names of the tables and numbers that a document marks.
 
     Raises:
-        UserError: a mark is not closed, or has no proper name.
+        UserError: a mark is not closed, has no proper name, or begins a line.
     """
-    found = [match["name"] for match in _MARKED.finditer(text)]
-    if len(found) != len(_OPENED.findall(text)):
+    tables = [match["name"] for match in _TABLE.finditer(document)]
+    if len(tables) != document.count("<!-- table:"):
         raise UserError(
             "a mark '<!-- table: NAME -->' has no proper name or is not closed; "
             "expected '<!-- end -->' after the table"
         )
-    return found
+    values = [match["name"] for match in _VALUE.finditer(document)]
+    if not len(values) == document.count("<!--=") == document.count("<!--/-->"):
+        raise UserError(
+            "a mark '<!--=NAME-->' has no proper name or is not closed; expected "
+            "'<!--/-->' after the number, in the same paragraph"
+        )
+    if match := _BEGINS_A_LINE.search(document):
+        raise UserError(
+            f"the mark {match[1]!r} begins a line, which Markdown takes for HTML; "
+            "expected a word before it"
+        )
+    return {*tables, *values}
 
 
-def fill(text: str, tables: Mapping[str, str]) -> str:
-    """A document with its tables made anew.
+def fill(document: str, made: Mapping[str, str]) -> str:
+    """A document with its tables and numbers made anew.
 
     Args:
-        text: the document.
-        tables: the text of each table, by name.
+        document: its text.
+        made: the text of each table and of each number, by name.
 
     Raises:
-        UserError: a table is marked that nothing makes, or a mark is not closed.
+        UserError: a name is marked that nothing makes, or as `names`.
     """
-    for name in names(text):
-        if name not in tables:
-            raise UserError(
-                f"table {name!r}: expected one of {', '.join(sorted(tables))}"
-            )
+    if unknown := sorted(names(document) - set(made)):
+        raise UserError(f"mark {unknown[0]!r}: expected one of {', '.join(made)}")
 
-    def made(match: re.Match[str]) -> str:
-        return f"{match['open']}\n{tables[match['name']].strip()}\n\n{match['close']}"
+    def table(match: re.Match[str]) -> str:
+        return f"{match['open']}\n{made[match['name']].strip()}\n\n{match['close']}"
 
-    return _MARKED.sub(made, text)
+    def value(match: re.Match[str]) -> str:
+        new = made[match["name"]]
+        # A line break inside the number stays where it is.
+        same = match["body"].split() == new.split()
+        return f"{match['open']}{match['body'] if same else new}{match['close']}"
+
+    return _VALUE.sub(value, _TABLE.sub(table, document))
+
+
+def markdown(
+    frame: "pd.DataFrame",
+    cells: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
+    *,
+    numbers: int = 0,
+) -> str:
+    """A table in Markdown.
+
+    Args:
+        frame: a row of the table in each row.
+        cells: how the cells of each column are made, by the column's heading (or in
+            pairs with it: two columns may have the same heading): a template of
+            `numbers.text` over the fields of the row, or a `Cell`. None: all columns
+            of the frame as they are.
+        numbers: how many of the last columns hold numbers, aligned right.
+    """
+    if cells is None:
+        cells = {name: _plain(name) for name in frame.columns}
+    columns = list(cells.items() if isinstance(cells, Mapping) else cells)
+    rule = ["---"] * (len(columns) - numbers) + ["---:"] * numbers
+    lines = [[heading for heading, _ in columns], rule]
+    for row in frame.to_dict("records"):
+        lines.append(
+            [text(c, row) if isinstance(c, str) else c(row) for _, c in columns]
+        )
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _plain(name: str) -> Cell:
+    return lambda row: text("{value}", {"value": row[name]})
+
+
+def spread(name: str, template: str = "{:.4g}") -> Cell:
+    """A cell with median and range of the values that a field of its row lists."""
+
+    def cell(row: Mapping[str, Any]) -> str:
+        values = sorted(row[name])
+        if not values:
+            return MISSING
+        middle, low, high = map(
+            template.format, (statistics.median(values), values[0], values[-1])
+        )
+        return middle if values[0] == values[-1] else f"{middle} ({low} to {high})"
+
+    return cell
 
 
 def columns(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
@@ -75,18 +157,3 @@ def columns(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
         cells = zip(row, sides, widths, strict=True)
         lines.append("  ".join(f"{c:{side}{w}}" for c, side, w in cells).rstrip())
     return "\n".join(lines)
-
-
-def markdown(
-    head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0
-) -> str:
-    """A table in Markdown.
-
-    Args:
-        head: names of the columns.
-        rows: cells, as many as columns.
-        numbers: how many of the last columns hold numbers, aligned right.
-    """
-    rule = ["---"] * (len(head) - numbers) + ["---:"] * numbers
-    lines = [head, rule, *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

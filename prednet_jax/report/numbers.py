@@ -7,6 +7,9 @@ and powers of ten.
 import html
 import math
 import re
+import string
+from collections.abc import Mapping
+from typing import Any
 
 MISSING = "-"
 # From here down (and from 1e5 up) a decimal fraction is harder to read than a power.
@@ -88,6 +91,44 @@ def change(mean: float, low: float | None, high: float | None) -> str:
         return f"{said} %"
     places = len(said.partition(".")[2])
     return f"{said} % [{end(low)}, {end(high)}]"
+
+
+class _Template(string.Formatter):
+    """`str.format` with dotted names of fields and two more kinds of number."""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+        value = kwargs[field_name]
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            raise _MissingError
+        return value, field_name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec == "prob":
+            return probability(value)
+        if kind := re.fullmatch(r"(\+?)sig(\d*)", format_spec):
+            return significant(value, int(kind[2] or 3), sign=bool(kind[1]))
+        return super().format_field(value, format_spec)
+
+
+class _MissingError(Exception):
+    """A field of a template has no value."""
+
+
+def text(template: str, fields: Mapping[str, Any]) -> str:
+    """Fills a template as `str.format_map` does, or gives "-".
+
+    A field's name may contain dots: `{raw.lowest}` is the field "raw.lowest". Beside
+    Python's formats there are `{x:sig}`, `{x:sig2}` and `{x:+sig}` (`significant`, with
+    3 digits unless the number says otherwise) and `{p:prob}` (`probability`).
+
+    Args:
+        template: text with fields in braces.
+        fields: their values; if one that is used is None or nan, the text is "-".
+    """
+    try:
+        return _Template().vformat(template, (), fields)
+    except _MissingError:
+        return MISSING
 
 
 def typeset(text: str) -> str:

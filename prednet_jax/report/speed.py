@@ -129,12 +129,14 @@ def text_table(result: Mapping[str, Any]) -> str:
 
 def markdown_table(result: Mapping[str, Any]) -> str:
     """The table, the replicas, the notes and where they come from, for a document."""
+    import pandas as pd  # Heavy, and of this module the documents alone need it.
+
     height, width, *channels = result["shape"]
     lines = [
         f"PredNet at {width}x{height}, channels {','.join(map(str, channels))}, "
         f"training windows of {result['window']} frames, {result['precision']}, "
         f"{result['device']['processor']}.",
-        markdown(_HEADS, cells(result)),
+        markdown(pd.DataFrame(cells(result), columns=list(_HEADS))),
         "\n".join(f"- {line}" for line in _replica_lines(result)),
         *_notes(result),
     ]

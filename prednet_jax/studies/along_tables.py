@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
 from prednet_jax import records
-from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import MISSING, probability
-from prednet_jax.studies.symmetric_findings import summary
+from prednet_jax.report.document_tables import proved
+from prednet_jax.report.documents import markdown, spread
 
 SEEDS_PROBED, SEEDS_FOLLOWED = range(8550, 8553), range(8560, 8563)
 SIZES = ("16x12", "32x24", "64x48")
@@ -24,125 +23,92 @@ SIZES = ("16x12", "32x24", "64x48")
 def blocks(folder: Path) -> dict[str, str]:
     """The tables by the name that documents mark them with.
 
-    A table is shown once all of its records are there.
-
     Args:
         folder: results/study/F.
     """
-    probes = {seed: probe_paths(folder, seed) for seed in SEEDS_PROBED}
-    pairs = {
-        size: [folder / f"divergence_{size}_{seed}.json" for seed in SEEDS_FOLLOWED]
+    pairs = [
+        records.read_json(folder / f"divergence_{size}_{seed}.json") | {"frame": size}
         for size in SIZES
+        for seed in SEEDS_FOLLOWED
+    ]
+    return {
+        "study-F-curvature": curvature(stops(folder)),
+        "study-F-divergence": divergence(pairs),
+        "study-F-octopus": octopus(
+            records.read_json(folder / "octopus.json")["groups"]
+        ),
     }
-    octopus = folder / "octopus.json"
-    made = dict.fromkeys(
-        ("study-F-curvature", "study-F-divergence", "study-F-octopus"),
-        "Not measured yet.",
-    )
-    if all(path.exists() for paths in probes.values() for path in paths):
-        made["study-F-curvature"] = curvature(
-            {
-                seed: [row for path in paths for row in records.read_json(path)["rows"]]
-                for seed, paths in probes.items()
-            }
-        )
-    if all(path.exists() for paths in pairs.values() for path in paths):
-        made["study-F-divergence"] = divergence(
-            {size: list(map(records.read_json, paths)) for size, paths in pairs.items()}
-        )
-    if octopus.exists():
-        made["study-F-octopus"] = escape(records.read_json(octopus)["groups"])
-    return made
 
 
-def probe_paths(folder: Path, seed: int) -> list[Path]:
-    """Records of the curvature along a training, in the order of its updates."""
-    return [folder / f"{name}_{seed}.json" for name in ("plateau", "probe")]
+def stops(folder: Path) -> pd.DataFrame:
+    """Every stop of every training at which curvature was measured.
 
-
-def curvature(probes: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
-    """Every stop of every training.
-
-    Args:
-        probes: rows of `curvature_probe` by seed.
+    Returns:
+        The fields of `curvature_probe`, their names joined by dots; `seed`; and
+        `reach`, for how many lengths of Adam's last step the loss is quadratic.
     """
-    head = (
-        "seed",
-        "update",
-        "loss",
-        "gradient norm",
-        "lowest, highest of H",
-        "the same under Adam's scale",
-        "negative curvature",
-        "differences of the loss",
-        "quadratic for so many last steps",
-        "growth per update",
-        "cosine of the last step with it",
-        "updates that the noise saves",
-    )
-    rows = []
-    for seed, stops in probes.items():
-        for row in stops:
-            raw, scaled, found = row["raw"], row["preconditioned"], row["escape"]
-            proved = scaled["negative_curvature_proved"]
-            differences = scaled["finite_difference"]
-            rows.append(
-                (
-                    str(seed),
-                    str(row["update"]),
-                    f"{row['loss']:.3g}",
-                    f"{row['grad_norm']:.2g}",
-                    f"{raw['lowest']:.2g}, {raw['highest']:.2g}",
-                    f"{scaled['lowest']:.2g}, {scaled['highest']:.2g}",
-                    "proved" if proved else "not found",
-                    differences["verdict"],
-                    f"{differences['reach'] / found['step_length']:.1f}"
-                    if found and differences["verdict"] == "agrees"
-                    else MISSING,
-                    f"{found['growth_per_update']:.2f}" if found else MISSING,
-                    f"{found['step_cosine']:.3f}" if found else MISSING,
-                    f"{found['updates_saved']:.0e}" if found else MISSING,
-                )
-            )
-    return markdown(head, rows)
+    rows = [
+        {"seed": seed} | row
+        for seed in SEEDS_PROBED
+        for name in ("plateau", "probe")
+        for row in records.read_json(folder / f"{name}_{seed}.json")["rows"]
+    ]
+    return with_reach(pd.json_normalize(rows))
 
 
-def divergence(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def with_reach(found: pd.DataFrame) -> pd.DataFrame:
+    """Adds the column `reach`; it is missing where differences do not agree."""
+    difference = "preconditioned.finite_difference"
+    reach = found[f"{difference}.reach"] / found["escape.step_length"]
+    return found.assign(reach=reach.where(found[f"{difference}.verdict"] == "agrees"))
+
+
+def curvature(found: pd.DataFrame) -> str:
+    """Every stop of every training, from `stops`."""
+    cells = {
+        "seed": "{seed}",
+        "update": "{update}",
+        "loss": "{loss:.3g}",
+        "gradient norm": "{grad_norm:.2g}",
+        "lowest, highest of H": "{raw.lowest:.2g}, {raw.highest:.2g}",
+        "the same under Adam's scale": "{preconditioned.lowest:.2g}, "
+        "{preconditioned.highest:.2g}",
+        "negative curvature": proved,
+        "differences of the loss": "{preconditioned.finite_difference.verdict}",
+        "quadratic for so many last steps": "{reach:.1f}",
+        "growth per update": "{escape.growth_per_update:.2f}",
+        "cosine of the last step with it": "{escape.step_cosine:.3f}",
+        "updates that the noise saves": "{escape.updates_saved:.0e}",
+    }
+    return markdown(found, cells)
+
+
+def divergence(pairs: Sequence[Mapping[str, Any]]) -> str:
     """Growth of the distance from the clean twin, over the seeds of each size.
 
     Args:
-        found: records of divergence.py by size of the frame.
+        pairs: records of divergence.py, each with the size as `frame`.
     """
-    head = (
-        "frame",
-        "growth rate per update",
-        "distance / travelled at update 50",
-        "at update 250",
-        "loss of the last fifth, over clean",
+    frame = pd.json_normalize(pairs)
+    for name, update in (("early", 50), ("end", -1)):
+        frame[name] = frame.distance.str[update] / frame.travelled.str[update]
+    frame["change"] = [100 * (noisy / clean - 1) for clean, noisy in frame.mean_losses]
+
+    return markdown(
+        frame.groupby("frame", sort=False)
+        .agg(lambda v: v.dropna().tolist())
+        .reset_index(),
+        {
+            "frame": "{frame}",
+            "growth rate per update": spread("exponent.rate", "{:.3f}"),
+            "distance / travelled at update 50": spread("early", "{:.1e}"),
+            "at update 250": spread("end", "{:.1e}"),
+            "loss of the last fifth, over clean": spread("change", "{:+.3f} %"),
+        },
     )
-    rows = []
-    for size, pairs in found.items():
-        apart = [
-            np.array(one["distance"][1:]) / np.array(one["travelled"][1:])
-            for one in pairs
-        ]
-        rates = [one["exponent"]["rate"] for one in pairs if one["exponent"]]
-        rows.append(
-            (
-                size,
-                summary(rates, "{:.3f}".format) if rates else MISSING,
-                summary([ratio[49] for ratio in apart], "{:.1e}".format),
-                summary([ratio[-1] for ratio in apart], "{:.1e}".format),
-                summary(
-                    [100 * (b / a - 1) for a, b in (p["mean_losses"] for p in pairs)],
-                    "{:+.3f} %".format,
-                ),
-            )
-        )
-    return markdown(head, rows)
 
 
-def escape(groups: Sequence[Mapping[str, Any]]) -> str:
+def octopus(groups: Sequence[Mapping[str, Any]]) -> str:
     """How many runs passed every saddle, without noise and under each.
 
     A run stands still if its last step changed no bit.
@@ -150,25 +116,16 @@ def escape(groups: Sequence[Mapping[str, Any]]) -> str:
     Args:
         groups: of saddle_escape.py, one case.
     """
-    head = (
-        "noise",
-        "runs",
-        "left the first saddle",
-        "passed all",
-        "stand still",
-        "p (Holm)",
-    )
+    frame = pd.DataFrame(groups)
+    events = frame[["escaped", "arrived", "still"]].map(sum)
     return markdown(
-        head,
-        [
-            (
-                f"`{group['noise']}`",
-                str(len(group["arrived"])),
-                str(sum(group["escaped"])),
-                str(sum(group["arrived"])),
-                str(sum(group["still"])),
-                probability(group["arrival_p_holm"]),
-            )
-            for group in groups
-        ],
+        frame.assign(runs=frame.arrived.map(len), **events),
+        {
+            "noise": "`{noise}`",
+            "runs": "{runs}",
+            "left the first saddle": "{escaped}",
+            "passed all": "{arrived}",
+            "stand still": "{still}",
+            "p (Holm)": "{arrival_p_holm:prob}",
+        },
     )

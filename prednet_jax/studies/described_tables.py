@@ -1,177 +1,133 @@
 """Tables of the parts without a verdict, and how far the runs of any part separate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import (
-    MISSING,
-    change,
-    interval,
-    probability,
-    significant,
-)
+from prednet_jax.report.numbers import MISSING, change, interval, significant
 from prednet_jax.statistics import PairedResult, Rule
 from prednet_jax.studies import described_parts, judgement
 from prednet_jax.studies.dose import KINDS
 from prednet_jax.studies.judgement import ENDPOINTS, MOMENTS, PRIMARY
 
-#: Columns that describe a contrast, without a test.
-CONTRAST = (
-    "contrast",
-    "n",
-    "mean, control",
-    "difference [95 %]",
-    "of the control",
-    "largest",
-)
+Records = Sequence[Mapping[str, Any]]
 
 
-def contrast_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
-    """A contrast, as `PairedResult.as_dict` has it, in the columns `CONTRAST`."""
-    return (
-        f"{one['treatment']} - {one['control']}",
-        str(one["n"]),
-        significant(one["control_mean"], 4),
-        f"{significant(one['mean_difference'], sign=True)} "
-        f"{interval(one['ci_low'], one['ci_high'])}",
-        f"{100 * one['mean_difference'] / one['control_mean']:+.2f} %",
-        significant(one["max_abs_difference"]),
-    )
+def difference(one: Mapping[str, Any]) -> str:
+    """The mean difference of a contrast; with its interval, if seeds give one."""
+    if pd.isna(one["mean_difference"]):
+        return MISSING
+    said = significant(one["mean_difference"], sign=True)
+    ends = interval(one["ci_low"], one["ci_high"])
+    return said if ends == MISSING else f"{said} {ends}"
 
 
-def against_control(found: Sequence[Mapping[str, Any]], dead: Mapping[str, int]) -> str:
+#: Columns that describe a contrast, without a test, by the fields of `contrasts_frame`.
+CONTRAST = {
+    "contrast": "{treatment} - {control}",
+    "n": "{n}",
+    "mean, control": "{control_mean:sig4}",
+    "difference [95 %]": difference,
+    "of the control": "{percent:+.2f} %",
+    "largest": "{max_abs_difference:sig}",
+}
+
+
+def contrasts_frame(contrasts: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Contrasts as `PairedResult.as_dict` has them, with the difference in percent."""
+    frame = pd.DataFrame(list(contrasts))
+    return frame.assign(percent=100 * frame.mean_difference / frame.control_mean)
+
+
+def against_control(found: Records, dead: Mapping[str, int]) -> str:
     """Every arm of a part against its control, without a verdict.
 
     Args:
         found: records of the part's seeds.
         dead: the result of `seed_records.without_gradient`.
     """
-    head = (
-        "arm",
-        "n",
-        "diverged",
-        "runs without gradient at the end: arm, control",
-        "loss over the control's",
-        "median of the seeds (lowest to highest)",
-        "difference [95 %]",
-        "p, uncorrected",
-        "arm's loss over copying",
-        "distance / travelled",
-    )
+    names = ("mean_difference", "over", "median", "p_value", "distance")
     rows = []
     for one in described_parts.against_control(found):
-        r, distance = one.result, one.manipulation
-        lost = (
-            str(one.diverged),
-            f"{dead.get(one.treatment, 0)}, {dead.get(one.control, 0)}",
-        )
-        compared = ("0", *lost, *[MISSING] * 4)
-        if r is not None:
-            compared = (
-                str(r.n),
-                *lost,
-                f"{r.treatment_mean / r.control_mean:.3f}",
-                f"{np.median(one.ratios):.3f} "
-                f"({min(one.ratios):.3f} to {max(one.ratios):.3f})",
-                _difference(r),
-                probability(r.p_value),
-            )
-        rows.append(
-            (
-                f"{one.treatment} - {one.control}",
-                *compared,
-                significant(one.over_copy),
-                MISSING
-                if distance is None
-                else f"{distance.distance_over_travelled:.2g}",
-            )
-        )
-    return markdown(head, rows)
+        row = dict.fromkeys(names) | one._asdict() | {"n": 0}
+        row |= {"dead": dead.get(one.treatment, 0)}
+        row |= {"dead_control": dead.get(one.control, 0)}
+        if one.result is not None:
+            result = one.result.as_dict()
+            over = result["treatment_mean"] / result["control_mean"]
+            row |= result | {"over": over}
+            row |= {"median": np.median(one.ratios)}
+            row |= {"low": min(one.ratios), "high": max(one.ratios)}
+        if one.manipulation is not None:
+            row |= {"distance": one.manipulation.distance_over_travelled}
+        rows.append(row)
+    cells = {
+        "arm": "{treatment} - {control}",
+        "n": "{n}",
+        "diverged": "{diverged}",
+        "runs without gradient at the end: arm, control": "{dead}, {dead_control}",
+        "loss over the control's": "{over:.3f}",
+        "median of the seeds (lowest to highest)": "{median:.3f} ({low:.3f} to "
+        "{high:.3f})",
+        "difference [95 %]": difference,
+        "p, uncorrected": "{p_value:prob}",
+        "arm's loss over copying": "{over_copy:sig}",
+        "distance / travelled": "{distance:.2g}",
+    }
+    return markdown(pd.DataFrame(rows), cells)
 
 
-def _difference(one: PairedResult) -> str:
-    """The mean difference; with its interval, if there are seeds enough for one."""
-    said = significant(one.mean_difference, sign=True)
-    ends = interval(one.ci_low, one.ci_high)
-    return said if ends == MISSING else f"{said} {ends}"
-
-
-def other_endpoints(found: Sequence[Mapping[str, Any]]) -> str:
+def other_endpoints(found: Records) -> str:
     """The endpoints that do not decide, in percent of the control's mean.
 
     Args:
         found: records of the part's seeds.
     """
-    names = [name for name in (*ENDPOINTS, *MOMENTS) if name != PRIMARY]
     pairs = described_parts.pairs(found)
-    made = {
-        name: {
-            (one.treatment, one.control): one
-            for one in judgement.contrasts(found, name, pairs)
-        }
-        for name in names
-    }
-    rows = [
-        (
-            " - ".join(pair),
-            *(_change(made[name].get(pair)) for name in names),
-        )
-        for pair in pairs
-    ]
-    return markdown(("arm", *names), rows)
+    table = pd.DataFrame({"arm": [" - ".join(pair) for pair in pairs]})
+    for name in (*ENDPOINTS, *MOMENTS):
+        if name != PRIMARY:
+            made = {
+                (one.treatment, one.control): in_percent(one)
+                for one in judgement.contrasts(found, name, pairs)
+            }
+            table[name] = [made.get(pair, MISSING) for pair in pairs]
+    return markdown(table)
 
 
-def _change(one: PairedResult | None) -> str:
-    if one is None:
-        return MISSING
-    return change(
-        *(
-            100 * value / one.control_mean
-            for value in (one.mean_difference, one.ci_low, one.ci_high)
-        )
-    )
+def in_percent(one: PairedResult) -> str:
+    """A difference and its interval in percent of the control's mean."""
+    ends = one.mean_difference, one.ci_low, one.ci_high
+    return change(*(100 * end / one.control_mean for end in ends))
 
 
-def separation(found: Sequence[Mapping[str, Any]]) -> str:
+def separation(found: Records) -> str:
     """How far each arm is from its control along the training; medians over seeds.
 
     Args:
         found: records of the part's seeds.
     """
-    by_arm: dict[str, list[Mapping[str, float]]] = {}
-    for record in found:
-        for run in record["runs"]:
-            if run["arm"] != run["control"]:
-                by_arm.setdefault(run["arm"], []).append(run["distance_over_travelled"])
-    longest = max(found[0]["runs"], key=_snapshots)
-    updates = sorted(longest["distance_over_travelled"], key=int)
-    last, least = updates[-1], Rule().least_distance
-    rows = []
-    for arm, runs in by_arm.items():
-        ends = [run[last] for run in runs if last in run]
-        rows.append(
-            (
-                arm,
-                *(_median([run[u] for run in runs if u in run]) for u in updates),
-                f"{sum(end >= least for end in ends)} of {len(runs)}",
-            )
-        )
-    head = ("arm", *updates, f"runs at {least:g} or more at the end")
-    return markdown(head, rows)
+    frame = pd.DataFrame(
+        {"arm": run["arm"]} | run["distance_over_travelled"]
+        for record in found
+        for run in record["runs"]
+        if run["arm"] != run["control"]
+    )
+    updates = sorted(frame.columns.drop("arm"), key=int)
+    least = Rule().least_distance
+    by_arm = frame.groupby("arm", sort=False)
+    table = by_arm[updates].median()
+    table["runs"] = by_arm.size()
+    table["apart"] = (frame[updates[-1]] >= least).groupby(frame.arm).sum()
+    cells = {"arm": "{arm}"} | {update: f"{{{update}:sig2}}" for update in updates}
+    cells[f"runs at {least:g} or more at the end"] = "{apart} of {runs}"
+    return markdown(table.reset_index(), cells)
 
 
-def _snapshots(run: Mapping[str, Any]) -> int:
-    return len(run["distance_over_travelled"])
-
-
-def _median(values: Sequence[float]) -> str:
-    return significant(float(np.median(values)), 2) if values else MISSING
-
-
-def doses(found: Sequence[Mapping[str, Any]]) -> str:
+def doses(found: Records) -> str:
     """Part B: from which factor on noise matters, and whether its structure does.
 
     Args:
@@ -179,31 +135,28 @@ def doses(found: Sequence[Mapping[str, Any]]) -> str:
     """
     controls = dict.fromkeys(run["control"] for run in found[0]["runs"])
     words = {-1: "lower or earlier", 0: MISSING, 1: "higher or later"}
-    firsts = [
+    rungs = [
         described_parts.first_rung(found, control, kind, endpoint)
         for control in controls
         for kind in KINDS
         for endpoint in (PRIMARY, "plateau_left")
     ]
-    margins = [
-        (
-            one.control,
-            one.kind,
-            one.endpoint,
-            "none" if one.factor is None else f"{one.factor:g}",
-            words[one.direction],
-        )
-        for one in firsts
-    ]
     structure = [
-        (*contrast_cells(one.as_dict()), probability(one.p_holm))
+        one.as_dict()
         for control in controls
         for one in described_parts.against_isotropic(found, control)
     ]
+    columns = {
+        "control": "{control}",
+        "kind": "{kind}",
+        "endpoint": "{endpoint}",
+        "changes from factor": lambda row: (
+            "none" if pd.isna(row["factor"]) else f"{row['factor']:g}"
+        ),
+        "direction": lambda row: words[row["direction"]],
+    }
     return (
-        markdown(
-            ("control", "kind", "endpoint", "changes from factor", "direction"), margins
-        )
+        markdown(pd.DataFrame(rungs), columns)
         + "\n\nAt equal norm, against isotropic noise:\n\n"
-        + markdown((*CONTRAST, "p (Holm)"), structure)
+        + markdown(contrasts_frame(structure), CONTRAST | {"p (Holm)": "{p_holm:prob}"})
     )

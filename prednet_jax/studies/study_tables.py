@@ -7,28 +7,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from prednet_jax import records, statistics
-from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import probability, significant
+from prednet_jax.report.documents import markdown, spread
 from prednet_jax.statistics import Check
 from prednet_jax.studies import (
     described_tables,
     judgement,
     seed_records,
     symmetric_findings,
-    symmetric_tables,
 )
-from prednet_jax.studies.described_tables import CONTRAST, contrast_cells
+from prednet_jax.studies.described_tables import CONTRAST, contrasts_frame
 from prednet_jax.studies.parts import PARTS, Part
 
 SADDLE = "A"
 # Two programs x (three arms at six deltas, two more at delta 0) x five seeds.
 SADDLE_RUNS = 2 * (3 * 6 + 2) * 5
-# Two arms of the symmetric program at delta 0 x five seeds.
-BLOCKS_RUNS = 2 * 5
+Record = Mapping[str, Any]
 
 
-def blocks(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def blocks(folder: Path, verdicts: Mapping[str, Record]) -> dict[str, str]:
     """All tables of docs/study, by the name in their mark `<!-- table: NAME -->`.
 
     Args:
@@ -36,48 +35,40 @@ def blocks(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str,
         verdicts: the result of `verdict_files`.
     """
     rows = symmetric_findings.read(folder / SADDLE / "runs.csv")
+    coarse = symmetric_findings.read(folder / f"{SADDLE}-blocks" / "runs.csv")
     parts = {name: judgement.read(part, folder / name) for name, part in PARTS.items()}
     done = {name: (len(parts[name]), len(part.seeds)) for name, part in PARTS.items()}
-    made = {"study-progress": progress({SADDLE: (len(rows), SADDLE_RUNS)} | done)}
-    made |= _saddle_blocks(folder, rows)
-    made["study-saddle-blocks"] = _saddle_with_part_c_noise(folder)
-    for name, found in parts.items():
-        if name != "C":
-            made |= _described(PARTS[name], found, folder / name)
-    doses = parts["B"] if done["B"][0] == done["B"][1] else []
-    made["study-dose"] = (
-        described_tables.doses(doses) if doses else waiting("B", *done["B"])
-    )
-    if not verdicts:
-        names = ("verdict", "contrasts", "endpoints", "separation")
-        missing = waiting("C", *done["C"])
-        return made | {f"study-{name}": missing for name in names}
-    described = {
-        endpoint: verdicts[f"verdict_{endpoint}.json"]
-        for endpoint in (*judgement.ENDPOINTS, *judgement.MOMENTS)
-    }
-    judged = verdicts.get("verdict.json")
-    return made | {
-        "study-verdict": "No verdict yet. A control of the rule is a rung of part B. "
-        + waiting("B", *done["B"])
-        if judged is None
-        else verdict(judged),
-        "study-contrasts": contrasts(described.pop(judgement.PRIMARY)),
+    effects = symmetric_findings.effects(rows)
+    made = {
+        "study-progress": progress({SADDLE: (len(rows), SADDLE_RUNS)} | done),
+        "study-saddle": saddle(effects),
+        "study-saddle-checks": saddle_checks(symmetric_findings.checks(rows)),
+        "study-saddle-theory": saddle_theory(
+            records.read_json(folder / SADDLE / "theory.json"), effects
+        ),
+        "study-saddle-blocks": saddle(symmetric_findings.effects(coarse)),
+        "study-dose": described_tables.doses(parts["B"]),
+        "study-verdict": verdict(verdicts["verdict.json"]),
+        "study-contrasts": contrasts(verdicts["verdict.json"]),
         "study-endpoints": "\n\n".join(
-            f"`{endpoint}`{_reached(endpoint, parts['C'])}\n\n{other_contrasts(record)}"
-            for endpoint, record in described.items()
+            f"`{endpoint}`{_reached(endpoint, parts['C'])}\n\n"
+            + other_contrasts(verdicts[f"verdict_{endpoint}.json"])
+            for endpoint in (*judgement.ENDPOINTS[1:], *judgement.MOMENTS)
         ),
         "study-separation": described_tables.separation(parts["C"]),
     }
+    for name, found in parts.items():
+        if name != "C":
+            made |= described(PARTS[name], found, folder / name)
+    return made
 
 
-def _described(
-    part: Part, found: Sequence[Mapping[str, Any]], folder: Path
-) -> dict[str, str]:
+def described(part: Part, found: Sequence[Record], folder: Path) -> dict[str, str]:
     """The three tables of a part without a verdict."""
     names = [f"study-{part.name}{end}" for end in ("", "-endpoints", "-separation")]
     if len(found) < len(part.seeds):
-        return dict.fromkeys(names, waiting(part.name, len(found), len(part.seeds)))
+        said = f"Part {part.name}: {len(found)} of {len(part.seeds)} recorded."
+        return dict.fromkeys(names, f"{said} No result before the last.")
     paths = seed_records.finished(part, folder).values()
     made = (
         described_tables.against_control(found, seed_records.without_gradient(paths)),
@@ -87,7 +78,7 @@ def _described(
     return dict(zip(names, made, strict=True))
 
 
-def _reached(endpoint: str, found: Sequence[Mapping[str, Any]]) -> str:
+def _reached(endpoint: str, found: Sequence[Record]) -> str:
     if endpoint not in judgement.MOMENTS:
         return ""
     runs = [run for record in found for run in record["runs"]]
@@ -96,70 +87,35 @@ def _reached(endpoint: str, found: Sequence[Mapping[str, Any]]) -> str:
     return f", reached by {reached} of {len(ends)} runs of {judgement.CONTROL}"
 
 
-def _saddle_blocks(folder: Path, rows: list[symmetric_findings.Row]) -> dict[str, str]:
-    names = ("study-saddle", "study-saddle-checks", "study-saddle-theory")
-    if len(rows) < SADDLE_RUNS:
-        return dict.fromkeys(names, waiting(SADDLE, len(rows), SADDLE_RUNS))
-    found = symmetric_findings.effects(rows)
-    path = folder / SADDLE / "theory.json"
-    measured = "Not measured yet."
-    if path.exists():
-        measured = symmetric_tables.theory(records.read_json(path), found)
-    made = (
-        symmetric_tables.saddle(found),
-        symmetric_tables.checks(symmetric_findings.checks(rows)),
-        measured,
-    )
-    return dict(zip(names, made, strict=True))
-
-
-def _saddle_with_part_c_noise(folder: Path) -> str:
-    name = f"{SADDLE}-blocks"
-    path = folder / name / "runs.csv"
-    rows = symmetric_findings.read(path) if path.exists() else []
-    if len(rows) < BLOCKS_RUNS:
-        return waiting(name, len(rows), BLOCKS_RUNS)
-    return symmetric_tables.saddle(symmetric_findings.effects(rows))
-
-
-def verdict_files(folder: Path, small: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The study's verdict files by name; none before part C is complete.
+def verdict_files(folder: Path, small: Record) -> dict[str, dict[str, Any]]:
+    """The study's verdict files by name, from the records of parts A, B and C.
 
     Each endpoint has a file verdict_<endpoint>.json with its contrasts. verdict.json
-    has the verdict; it waits for part B, whose largest Gaussian rung is a control of
-    the rule.
+    has the verdict; the largest Gaussian rung of part B is a control of the rule.
 
     Args:
         folder: the directory results/study.
         small: verdict.json of the small comparison, which has the controls
             `theory_matched` and `units_separated`.
     """
-    part = PARTS["C"]
-    found = judgement.read(part, folder / part.name)
-    if len(found) < len(part.seeds):
-        return {}
+    found, doses = (judgement.read(PARTS[name], folder / name) for name in "CB")
     contrasts_of = {
         endpoint: judgement.all_contrasts(found, endpoint)
         for endpoint in (*judgement.ENDPOINTS, *judgement.MOMENTS)
     }
-    made = {
-        f"verdict_{endpoint}.json": judgement.describe(found, endpoint, contrasts)
-        for endpoint, contrasts in contrasts_of.items()
-    }
-    doses = judgement.read(PARTS["B"], folder / "B")
-    if len(doses) < len(PARTS["B"].seeds):
-        return made
-    rows = symmetric_findings.read(folder / SADDLE / "runs.csv")
-    helps = None
-    if len(rows) == SADDLE_RUNS:
-        helps = noise_can_help(symmetric_findings.checks(rows))
+    checks = symmetric_findings.checks(
+        symmetric_findings.read(folder / SADDLE / "runs.csv")
+    )
     controls = {
         "theory_matched": small["controls"]["theory_matched"],
         "units_separated": small["controls"]["units_separated"],
-        "noise_can_help": helps,
+        "noise_can_help": noise_can_help(checks),
     }
     primary = contrasts_of[judgement.PRIMARY]
-    return {"verdict.json": judgement.judge(found, doses, controls, primary)} | made
+    return {"verdict.json": judgement.judge(found, doses, controls, primary)} | {
+        f"verdict_{endpoint}.json": judgement.describe(found, endpoint, contrasts)
+        for endpoint, contrasts in contrasts_of.items()
+    }
 
 
 def noise_can_help(found: Mapping[str, Check]) -> Check:
@@ -170,12 +126,7 @@ def noise_can_help(found: Mapping[str, Check]) -> Check:
     )
 
 
-def waiting(part: str, done: int, planned: int) -> str:
-    """The text that stands in for the table of an incomplete part."""
-    return f"Part {part}: {done} of {planned} recorded. No result before the last."
-
-
-def verdict(record: Mapping[str, Any]) -> str:
+def verdict(record: Record) -> str:
     """The verdict; an inconclusive one with what `refuted` and `supported` lack.
 
     Args:
@@ -197,55 +148,43 @@ def verdict(record: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", rest.strip()])
 
 
-def contrasts(record: Mapping[str, Any]) -> str:
+def contrasts(record: Record) -> str:
     """Contrasts of the primary endpoint, with the tests that the rule uses.
 
     Args:
         record: verdict.json or verdict_<endpoint>.json.
     """
-    head = (
-        *CONTRAST,
-        "gain / lose more than the margin",
-        "excess at most",
-        "p (Holm)",
-        "p (equivalence)",
-        "power (equivalence)",
-        "finding",
-    )
-    rule = statistics.Rule()
-    rows = [
-        (
-            *contrast_cells(one),
-            f"{one['seeds_gaining']} / {one['seeds_losing']}",
-            significant(
-                statistics.excess_upper(
-                    one["seeds_gaining"],
-                    one["seeds_losing"],
-                    one["n"],
-                    alpha=rule.alpha,
-                ),
-                2,
-            ),
-            probability(one["p_holm"]),
-            probability(one["tost_p"]),
-            probability(
-                statistics.tost_power(
-                    one["n"],
-                    margin=one["margin"],
-                    sd=one["sd_difference"],
-                    alpha=one["alpha"],
-                )
-            ),
-            one["verdict"],
+    frame = contrasts_frame(record["contrasts"])
+    frame["excess"] = [
+        statistics.excess_upper(
+            one.seeds_gaining, one.seeds_losing, one.n, alpha=statistics.Rule().alpha
         )
-        for one in record["contrasts"]
+        for one in frame.itertuples()
     ]
-    return markdown(head, rows)
+    frame["power"] = [
+        statistics.tost_power(
+            one.n, margin=one.margin, sd=one.sd_difference, alpha=one.alpha
+        )
+        for one in frame.itertuples()
+    ]
+    gains = "gain / lose more than the margin"
+    return markdown(
+        frame,
+        CONTRAST
+        | {
+            gains: "{seeds_gaining} / {seeds_losing}",
+            "excess at most": "{excess:sig2}",
+            "p (Holm)": "{p_holm:prob}",
+            "p (equivalence)": "{tost_p:prob}",
+            "power (equivalence)": "{power:prob}",
+            "finding": "{verdict}",
+        },
+    )
 
 
-def other_contrasts(record: Mapping[str, Any]) -> str:
+def other_contrasts(record: Record) -> str:
     """Contrasts of another endpoint: intervals alone, since it decides nothing."""
-    return markdown(CONTRAST, [contrast_cells(one) for one in record["contrasts"]])
+    return markdown(contrasts_frame(record["contrasts"]), CONTRAST)
 
 
 def progress(parts: Mapping[str, tuple[int, int]]) -> str:
@@ -254,14 +193,69 @@ def progress(parts: Mapping[str, tuple[int, int]]) -> str:
     Args:
         parts: (recorded, planned) by name of the part.
     """
+
+    def state(row: Record) -> str:
+        if not row["done"]:
+            return "not begun"
+        return "complete" if row["done"] == row["planned"] else "begun"
+
+    frame = pd.DataFrame.from_dict(parts, orient="index", columns=["done", "planned"])
+    return markdown(
+        frame.rename_axis("part").reset_index(),
+        {"part": "{part}", "recorded": "{done} of {planned}", "state": state},
+    )
+
+
+def saddle(found: Sequence[symmetric_findings.Effect]) -> str:
+    """Part A: every arm at every delta of both programs."""
+    return markdown(
+        pd.DataFrame(found),
+        {
+            "program": "{program}",
+            "delta": "{delta:g}",
+            "arm": "{arm}",
+            "separated at update": spread("separated_at", "{:.0f}"),
+            "loss of the last fifth": spread("losses"),
+            "over float32": spread("over_control", "{:.2f}"),
+            "separates": "{separation}",
+            "loss": "{loss}",
+        },
+    )
+
+
+def saddle_checks(found: Mapping[str, Check]) -> str:
+    """Part A: its checks."""
     rows = [
-        (name, f"{done} of {planned}", _state(done, planned))
-        for name, (done, planned) in parts.items()
+        (name, "passed" if check.passed else "**failed**", check.figure)
+        for name, check in found.items()
     ]
-    return markdown(("part", "recorded", "state"), rows)
+    return markdown(pd.DataFrame(rows, columns=["check", "outcome", "measured"]))
 
 
-def _state(done: int, planned: int) -> str:
-    if not done:
-        return "not begun"
-    return "complete" if done == planned else "begun"
+def saddle_theory(record: Record, found: Sequence[symmetric_findings.Effect]) -> str:
+    """Part A: the largest split at which noise matters, by theory and as measured.
+
+    Args:
+        record: theory.json.
+        found: the result of `symmetric_findings.effects`.
+    """
+    table = markdown(
+        pd.DataFrame(record["seeds"]),
+        {
+            "seed": "{seed}",
+            "growth per update, ln r": "{rate:.4f}",
+            "c_sigma": "{c_sigma:.1e}",
+            "noise matters below": "{useful:.1e}",
+            "asymmetry of random weights": "{initial:.2f}",
+            "orders of magnitude between": "{orders:.1f}",
+        },
+    )
+    largest = {
+        program: symmetric_findings.largest_delta(found, program)
+        for program in ("symmetric", "ordinary")
+    }
+    said = "; ".join(
+        f"{program} program: {'none' if delta is None else f'{delta:g}'}"
+        for program, delta in largest.items()
+    )
+    return f"{table}\n\nLargest delta at which tile order lowered the loss: {said}."

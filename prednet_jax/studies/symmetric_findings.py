@@ -8,7 +8,7 @@ separates counts as separating one update after the last.
 """
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -213,16 +213,6 @@ def largest_delta(found: Iterable[Effect], program: str) -> float | None:
         if (effect.program, effect.arm, effect.loss) == (program, TREATMENT, "lower")
     ]
     return max(helped, default=None)
-
-
-def summary(
-    values: Sequence[float], text: Callable[[float], str] = "{:.4g}".format
-) -> str:
-    """Median and range over the seeds."""
-    middle = text(float(np.median(values)))
-    if min(values) == max(values):
-        return middle
-    return f"{middle} ({text(min(values))} to {text(max(values))})"
 
 
 def _numbers(values: Sequence[float]) -> str:

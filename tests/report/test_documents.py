@@ -1,9 +1,10 @@
 """Tables inside documents: found, filled, refused."""
 
+import pandas as pd
 import pytest
 
 from prednet_jax.errors import UserError
-from prednet_jax.report import document_tables, documents, noise_tables
+from prednet_jax.report import document_tables, documents
 
 TEXT = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter\n"
 MADE = {"costs": "| new |"}
@@ -21,7 +22,7 @@ def test_filling_twice_changes_nothing():
 
 def test_several_tables_in_order():
     text = TEXT + TEXT.replace("costs", "gaps")
-    assert documents.names(text) == ["costs", "gaps"]
+    assert documents.names(text) == {"costs", "gaps"}
     filled = documents.fill(text, MADE | {"gaps": "| gaps |"})
     assert filled.index("| new |") < filled.index("| gaps |")
 
@@ -45,8 +46,23 @@ def test_marks_that_are_not_closed_or_named_are_refused(text):
 
 
 def test_markdown():
-    made = documents.markdown(("a", "b"), [("1", "2")])
-    assert made == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    frame = pd.json_normalize(
+        [{"x": {"y": 1}, "p": 0.01234, "n": [3, 1, 8]}, {"x": {"y": 2}, "n": [4]}]
+    )
+    cells = [
+        ("a", "`{x.y}`"),
+        ("b", "{p:sig2}, {p:+sig}, {p:prob}"),
+        ("b", lambda row: "known" if row["p"] > 0 else "**not**"),
+        ("n", documents.spread("n", "{:.0f}")),
+    ]
+    assert documents.markdown(frame, cells, numbers=1).splitlines() == [
+        "| a | b | b | n |",
+        "| --- | --- | --- | ---: |",
+        "| `1` | 0.012, +0.0123, 0.012 | known | 3 (1 to 8) |",
+        "| `2` | - | **not** | 4 |",
+    ]
+    plain = documents.markdown(pd.DataFrame({"a: b": [1], "c": [None]}))
+    assert plain == "| a: b | c |\n| --- | --- |\n| 1 | - |"
 
 
 def test_a_comparison_on_another_processor():
@@ -73,7 +89,7 @@ def test_the_range_of_gradient_noise_is_over_the_stages():
         {"noise": "ulp", "spread": 2e-8, "shift": 1e-7},
         {"noise": "ulp", "spread": 1e-8, "shift": 3e-7},
     ]
-    made = noise_tables.gradient_noise({"net": {"rows": rows}})
+    made = document_tables.gradient_noise({"net": {"rows": rows}})
     assert "| `ulp` | 1.0e-08 to 2.0e-08 | 1.0e-07 to 3.0e-07 |" in made
 
 
@@ -81,7 +97,7 @@ def test_costs_above_what_is_wanted_are_bold():
     rows = [
         {"network": "net", "noise": "ulp", "time_ratio": 1.504, "compile_ratio": 4.2}
     ]
-    made = noise_tables.foreign_cost({"default": {"rows": rows}})
+    made = document_tables.foreign_cost({"default": {"rows": rows}})
     assert made.endswith("| net | `ulp` | 1.50 | 1.5 | **4.20** | 4 |")
 
 
@@ -93,7 +109,7 @@ def test_a_wrong_kernel_that_passes_is_shown():
         "explain": {"cases": 10, "wrong": [["a", "order", "beyond"]]},
         "localize": {"cases": 3, "wrong": []},
     }
-    made = noise_tables.accuracy(record)
+    made = document_tables.accuracy(record)
     assert "0.10 to 0.20 digits" in made
     assert "with a dropped term | caught | passes |" in made
     assert "with another order | passes | passes |" in made

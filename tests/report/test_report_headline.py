@@ -1,6 +1,6 @@
 """The README's table says what the records say."""
 
-from prednet_jax.report.headline import headline
+from prednet_jax.report.document_tables import headline
 
 
 def test_each_row_has_its_figure_and_its_command(verdict):

@@ -1,4 +1,4 @@
-from prednet_jax.report import reliability
+from prednet_jax.report import document_tables
 
 
 def test_each_fault_is_a_row_and_a_failure_shows():
@@ -14,7 +14,7 @@ def test_each_fault_is_a_row_and_a_failure_shows():
         "c": test("passed", "passed", seen={"killed early": 9}),
     }
     start = "| SIGKILL | at once | Nothing changes. | "
-    assert reliability.faults(tests).splitlines()[2:] == [
+    assert document_tables.faults(tests).splitlines()[2:] == [
         f"{start}**2 of 3** |",
         f"{start}1 not tried here |",
         f"{start}2 of 2, 18 killed early |",

@@ -388,24 +388,6 @@ def test_separation_has_a_median_for_each_update():
     assert row == "| reduction_order | 0 | 0.30 | 19 of 20 |"
 
 
-def test_the_verdict_waits_for_part_b(monkeypatch, tmp_path):
-    parts_of = {"C": study(seeds=PART.seeds), "B": []}
-    monkeypatch.setattr(
-        study_tables.judgement, "read", lambda part, _: parts_of.get(part.name, [])
-    )
-    monkeypatch.setattr(study_tables.symmetric_findings, "read", lambda _: [])
-    monkeypatch.setattr(judgement, "all_contrasts", lambda *_: [])
-    small = {"controls": {"theory_matched": True, "units_separated": True}}
-    files = study_tables.verdict_files(tmp_path, small)
-    assert "verdict.json" not in files
-    assert set(files) == {
-        f"verdict_{name}.json" for name in (*judgement.ENDPOINTS, *judgement.MOMENTS)
-    }
-    made = study_tables.blocks(tmp_path, files)
-    assert made["study-verdict"].startswith("No verdict yet.")
-    assert "Part B: 0 of 10" in made["study-verdict"]
-
-
 def test_records_are_read_whole_or_not_at_all(tmp_path):
     for one in study(seeds=PART.seeds[:2]):
         about = {name: None for name in seed_records.DECIDES} | one

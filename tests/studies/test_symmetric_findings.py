@@ -4,9 +4,10 @@ import csv
 
 import pytest
 
-from prednet_jax import errors, records
-from prednet_jax.studies import study_tables, symmetric_runs, symmetric_tables
+from prednet_jax import errors
+from prednet_jax.studies import study_tables, symmetric_runs
 from prednet_jax.studies import symmetric_findings as findings
+from prednet_jax.studies.parts import PARTS
 from prednet_jax.studies.symmetric_agreement import agreement
 from prednet_jax.studies.symmetric_findings import Row
 
@@ -136,7 +137,7 @@ def test_another_order_that_separates_twins_sets_the_error_too():
 
 def test_the_table_of_the_paper():
     found = findings.effects(table())
-    text = symmetric_tables.saddle(found)
+    text = study_tables.saddle(found)
     assert (
         "| symmetric | 0 | tile | 702 (700 to 704) | 1 | 0.33 | earlier | lower |"
         in text
@@ -147,7 +148,7 @@ def test_the_table_of_the_paper():
             | {"initial": 1.4, "orders": 7.1}
         ]
     }
-    text = symmetric_tables.theory(record, found)
+    text = study_tables.saddle_theory(record, found)
     assert "| 1 | 0.0100 | 1.0e-08 | 1.0e-07 | 1.40 | 7.1 |" in text
     assert "symmetric program: 0; ordinary program: none" in text
     control = study_tables.noise_can_help(findings.checks(table()))
@@ -162,14 +163,12 @@ def test_the_planned_runs_are_those_of_the_script():
     assert len(planned) == study_tables.SADDLE_RUNS
 
 
-def test_tables_wait_for_the_last_run(tmp_path):
+def test_tables_wait_for_the_last_seed(tmp_path):
     """Nothing is shown of a part before its last record."""
-    (tmp_path / "A").mkdir()
-    (tmp_path / "A" / "runs.csv").write_text("program,arm,delta,seed\n")
-    made = study_tables.blocks(tmp_path, {})
-    assert "| C | 0 of 40 | not begun |" in made["study-progress"]
-    for name in ("study-saddle", "study-contrasts", "study-E", "study-verdict"):
-        assert "No result before the last" in made[name]
-    small = {"controls": {"theory_matched": True, "units_separated": True}}
-    assert study_tables.verdict_files(tmp_path, small) == {}
-    assert records.json_bytes({"a": float("nan")}) == b'{\n  "a": null\n}\n'
+    made = study_tables.described(PARTS["E"], [{}, {}], tmp_path)
+    said = "Part E: 2 of 3 recorded. No result before the last."
+    assert made == dict.fromkeys(
+        ("study-E", "study-E-endpoints", "study-E-separation"), said
+    )
+    progress = study_tables.progress({"E": (2, 3), "F": (0, 1)}).splitlines()
+    assert progress[2:] == ["| E | 2 of 3 | begun |", "| F | 0 of 1 | not begun |"]
