@@ -8,7 +8,7 @@ import pandas as pd
 
 from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, interval, significant
-from prednet_jax.statistics import PairedResult, Rule
+from prednet_jax.statistics import Rule
 from prednet_jax.studies import described_parts, judgement
 from prednet_jax.studies.dose import KINDS
 from prednet_jax.studies.judgement import ENDPOINTS, MOMENTS, PRIMARY
@@ -91,17 +91,20 @@ def other_endpoints(found: Records) -> str:
     for name in (*ENDPOINTS, *MOMENTS):
         if name != PRIMARY:
             made = {
-                (one.treatment, one.control): in_percent(one)
+                (one.treatment, one.control): in_percent(one.as_dict())
                 for one in judgement.contrasts(found, name, pairs)
             }
             table[name] = [made.get(pair, MISSING) for pair in pairs]
     return markdown(table)
 
 
-def in_percent(one: PairedResult) -> str:
-    """A difference and its interval in percent of the control's mean."""
-    ends = one.mean_difference, one.ci_low, one.ci_high
-    return change(*(100 * end / one.control_mean for end in ends))
+def in_percent(one: Mapping[str, Any]) -> str:
+    """A contrast's difference and interval in percent of the control's mean."""
+    scale = 100 / one["control_mean"]
+    low, high = (
+        None if one[end] is None else scale * one[end] for end in ("ci_low", "ci_high")
+    )
+    return change(scale * one["mean_difference"], low, high)
 
 
 def separation(found: Records) -> str:

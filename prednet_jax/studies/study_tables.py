@@ -22,6 +22,8 @@ from prednet_jax.studies.described_tables import CONTRAST, contrasts_frame
 from prednet_jax.studies.parts import PARTS, Part
 
 SADDLE = "A"
+#: Parts with the tables of `described`. (Part C has a verdict, part F its own tables.)
+DESCRIBED = ("B", "C-digits", "C-noise", "D", "E")
 # Two programs x (three arms at six deltas, two more at delta 0) x five seeds.
 SADDLE_RUNS = 2 * (3 * 6 + 2) * 5
 Record = Mapping[str, Any]
@@ -36,8 +38,12 @@ def blocks(folder: Path, verdicts: Mapping[str, Record]) -> dict[str, str]:
     """
     rows = symmetric_findings.read(folder / SADDLE / "runs.csv")
     coarse = symmetric_findings.read(folder / f"{SADDLE}-blocks" / "runs.csv")
-    parts = {name: judgement.read(part, folder / name) for name, part in PARTS.items()}
-    done = {name: (len(parts[name]), len(part.seeds)) for name, part in PARTS.items()}
+    parts = {
+        name: judgement.read(part, folder / name)
+        for name, part in PARTS.items()
+        if name in ("C", *DESCRIBED)
+    }
+    done = {name: (len(found), len(PARTS[name].seeds)) for name, found in parts.items()}
     effects = symmetric_findings.effects(rows)
     made = {
         "study-progress": progress({SADDLE: (len(rows), SADDLE_RUNS)} | done),
@@ -57,9 +63,8 @@ def blocks(folder: Path, verdicts: Mapping[str, Record]) -> dict[str, str]:
         ),
         "study-separation": described_tables.separation(parts["C"]),
     }
-    for name, found in parts.items():
-        if name != "C":
-            made |= described(PARTS[name], found, folder / name)
+    for name in DESCRIBED:
+        made |= described(PARTS[name], parts[name], folder / name)
     return made
 
 
