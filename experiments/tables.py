@@ -6,6 +6,7 @@ Nothing is measured again. Writes what has changed, names it, and ends with stat
 anything had: then a document and its records disagreed.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -14,7 +15,12 @@ import _cli
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
 from prednet_jax.report import documents, speed
-from prednet_jax.studies import along_tables, study_figures, study_tables
+from prednet_jax.studies import (
+    along_tables,
+    study_figures,
+    study_tables,
+    study_values,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
@@ -82,6 +88,24 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
     }
 
 
+def numbers(verdicts: dict[str, dict]) -> dict[str, str]:
+    """Each number in a sentence, by the name that documents mark it with."""
+    return study_values.values(STUDY, verdicts) | make.processors(
+        _published("verdict.json"), _published("verdict_amd.json")
+    )
+
+
+def passages(readme: str) -> dict[str, str]:
+    """Passages of README.md for pages of docs/, with links as they are from there."""
+    made = {}
+    for name in ("finding", "examples"):
+        passage = readme.partition(f"<!-- {name} -->")[2]
+        passage = passage.partition(f"<!-- end of the {name} -->")[0]
+        to_docs = re.sub(r"\]\((?!https?:|#|docs/)", "](../", passage)
+        made[f"readme-{name}"] = to_docs.replace("](docs/", "](")
+    return made
+
+
 def figures(verdicts: dict[str, dict]) -> dict[Path, bytes]:
     """Each figure and each derived record, by its file."""
     made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
@@ -102,7 +126,7 @@ def main(argv: list[str]) -> None:
     """Fills every document, draws every figure, and says what has changed."""
     del argv
     verdicts = study_tables.verdict_files(STUDY, _published("verdict.json"))
-    made, used, changed = tables(verdicts), set(), []
+    made, used, changed = tables(verdicts) | numbers(verdicts), set(), []
     pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
     for path in [ROOT / "README.md", *sorted(pages)]:
         old = path.read_text()
@@ -111,6 +135,8 @@ def main(argv: list[str]) -> None:
             new = documents.fill(old, made)
         except errors.UserError as error:
             raise errors.UserError(f"{path.relative_to(ROOT)}: {error}") from None
+        if path.name == "README.md" and path.parent == ROOT:
+            made |= passages(new)
         if new != old:
             records.write_bytes(path, new.encode())
             changed.append(path)
@@ -121,7 +147,7 @@ def main(argv: list[str]) -> None:
             changed.append(path)
     if unused := sorted(set(made) - used):
         raise errors.UserError(f"made, and in no document: {', '.join(unused)}")
-    print(f"{len(used)} tables, {len(drawn)} figures; {len(changed)} changed")
+    print(f"{len(used)} texts, {len(drawn)} figures; {len(changed)} changed")
     for path in changed:
         print(f"changed: {path.relative_to(ROOT)}")
     raise SystemExit(1 if changed else 0)

@@ -62,3 +62,16 @@ def test_commands_of_the_documents_name_scripts_that_are_there():
         called = re.findall(r"-m chainer_reproduction\s+(\w+)", page.read_text())
         missing |= set(called) - set(chainer_reproduction.COMMANDS)
         assert not missing, page
+
+
+def test_pages_read_as_well_on_github_as_on_the_site():
+    """An include is text of another page on the site and raw markup on GitHub."""
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert "{include}" not in page.read_text(), page
+
+
+def test_the_version_stands_in_one_place():
+    for name in ("CITATION.cff", "CHANGELOG.md", "README.md"):
+        assert not re.search(
+            r"^(version|## ).*\d+\.\d+\.\d+", (ROOT / name).read_text(), re.M
+        )

@@ -78,6 +78,22 @@ def largest_difference(here: Record, there: Record) -> float:
     )
 
 
+def processors(verdict: Record, other: Record) -> dict[str, str]:
+    """Numbers of the sentences beside `again`, by name."""
+    arms = verdict["losses"]["prednet"]
+    largest = max(
+        largest_difference(seeds, other["losses"]["prednet"][arm])
+        for arm, seeds in arms.items()
+    )
+    (null,) = (
+        one for one in contrasts(other, "prednet") if one["treatment"] == "threads_1"
+    )
+    return {
+        "processors.largest": f"{100 * largest:.1f} %",
+        "processors.null": f"{100 * (relative(null, 'mean_difference') or 0):+.2f} %",
+    }
+
+
 def headline(
     chainer: Sequence[Record],
     verdict: Record,

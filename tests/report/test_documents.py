@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from markdown_it import MarkdownIt
 
 from prednet_jax.errors import UserError
 from prednet_jax.report import document_tables, documents
@@ -43,6 +44,40 @@ def test_a_table_that_nothing_makes_is_refused():
 def test_marks_that_are_not_closed_or_named_are_refused(text):
     with pytest.raises(UserError, match="not closed"):
         documents.names(text)
+
+
+def test_a_number_in_a_sentence_is_replaced_and_a_line_break_in_it_stays():
+    text = "It is <!--=gap-->1 %\n[0, 2]<!--/-->, **<!--=n-->five<!--/-->**.\n"
+    assert documents.names(text) == {"gap", "n"}
+    assert documents.fill(text, {"gap": "1 % [0, 2]", "n": "five"}) == text
+    filled = documents.fill(text, {"gap": "3 %", "n": "six"})
+    assert filled == "It is <!--=gap-->3 %<!--/-->, **<!--=n-->six<!--/-->**.\n"
+    with pytest.raises(UserError, match="'n': expected one of gap"):
+        documents.fill(text, {"gap": "3 %"})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("It is <!--=gap-->1 %.\n\nMore<!--/-->", "not closed"),
+        ("It is <!--=gap-->1 <!--=n-->2<!--/-->", "not closed"),
+        ("It is <!--=two words-->1<!--/-->", "no proper name"),
+        # Markdown takes such a line for HTML and ends the paragraph.
+        ("It is\n<!--=gap-->1 %<!--/--> here", "begins a line"),
+        ("- <!--=gap-->1 %<!--/--> here", "begins a line"),
+        ("It is <!--=gap-->1 %\n<!--/--> here", "begins a line"),
+    ],
+)
+def test_marks_of_numbers_that_would_not_show_are_refused(text, said):
+    with pytest.raises(UserError, match=said):
+        documents.names(text)
+
+
+def test_a_number_stays_in_its_paragraph_on_the_page():
+    text = "It is <!--=gap-->1 %\n[0, 2]<!--/--> *here*.\n"
+    page = MarkdownIt("commonmark").render(text)
+    assert page.startswith("<p>It is <!--=gap-->1 %")
+    assert "<em>here</em>" in page
 
 
 def test_markdown():

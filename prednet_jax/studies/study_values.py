@@ -1,0 +1,226 @@
+"""Numbers in sentences of README.md and docs/study, from the records of the study.
+
+A document marks each with its name: the part, and what it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from prednet_jax import records
+from prednet_jax.report.numbers import text
+from prednet_jax.studies import (
+    along_tables,
+    judgement,
+    seed_records,
+    symmetric_findings,
+)
+from prednet_jax.studies.described_tables import in_percent
+from prednet_jax.studies.judgement import CONTROL, FIXED, NULL, PRIMARY, RANDOM, STALE
+from prednet_jax.studies.parts import PARTS
+
+
+def values(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Every number, by name.
+
+    Args:
+        folder: the directory results/study.
+        verdicts: the result of `study_tables.verdict_files`.
+    """
+    parts = {name: judgement.read(PARTS[name], folder / name) for name in PARTS}
+    runs = {name: frame(parts[name]) for name in ("B", "C", "D", "E")}
+    made = saddle(folder) | along(folder / "F")
+    for part, arm, endpoint, name in (
+        ("B", "order_10000", PRIMARY, "B.order_1e4"),
+        ("B", "order_1e+06", PRIMARY, "B.order_1e6"),
+        ("C-digits", RANDOM, PRIMARY, "C-digits.random"),
+        ("D", RANDOM, PRIMARY, "D.random"),
+        ("D", RANDOM, "held_out_loss", "D.random.held_out"),
+    ):
+        (one,) = judgement.contrasts(parts[part], endpoint, [(arm, CONTROL)])
+        made[name] = in_percent(one.as_dict())
+    paths = seed_records.finished(PARTS["B"], folder / "B")
+    return (
+        made
+        | doses(runs["B"], paths)
+        | long_trainings(runs["C"], verdicts)
+        | middle_size(runs["D"])
+        | article_size(runs["E"])
+    )
+
+
+def frame(found: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The runs of a part, a row each; fields of records in records joined by dots."""
+    return pd.json_normalize(
+        [{"seed": record["seed"]} | run for record in found for run in record["runs"]]
+    )
+
+
+def by_seed(runs: pd.DataFrame, name: str = PRIMARY) -> pd.DataFrame:
+    """An endpoint by seed (rows) and arm (columns), mean over the draws."""
+    return runs.pivot_table(name, "seed", "arm")
+
+
+def long_trainings(
+    runs: pd.DataFrame, verdicts: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Part C."""
+    made = {}
+    for endpoint, end in ((PRIMARY, ""), ("held_out_loss", ".held_out")):
+        for one in verdicts[f"verdict_{endpoint}.json"]["contrasts"]:
+            for name, pair in (
+                ("C.random", (RANDOM, CONTROL)),
+                ("C.fixed", (FIXED, CONTROL)),
+                ("C.random-fixed", (RANDOM, FIXED)),
+            ):
+                if pair == (one["treatment"], one["control"]):
+                    made[f"{name}{end}"] = in_percent(one)
+    alone = runs.pivot(index="seed", columns=["arm", "draw"], values=PRIMARY)
+    control = alone[CONTROL, 0]
+    moves = 100 * alone[[RANDOM, FIXED, NULL]].sub(control, axis=0) / control.mean()
+    quiet = runs[runs.arm == CONTROL]
+    behind = quiet[quiet.parity.isna()]
+    return made | {
+        "C.stale": times(runs),
+        "C.furthest": f"{moves.abs().max().max():.0f} %",
+        "C.behind": f"{len(behind)} of the {len(quiet)}",
+        "C.behind.over_copying": f"{behind.over_copy.mean():.2f}",
+        "C.over_copying": f"{quiet.over_copy.mean():.2f}",
+        "C.plateau_left": f"{quiet.plateau_left.mean():.0f}",
+    }
+
+
+def times(runs: pd.DataFrame) -> str:
+    """Loss with stale targets over that of the control, from seed to seed."""
+    losses = by_seed(runs)
+    found = losses[STALE] / losses[CONTROL]
+    return f"{found.min():.1f} to {found.max():.1f} times"
+
+
+def middle_size(runs: pd.DataFrame) -> dict[str, str]:
+    """Part D, and its seed that leaves the plateau late."""
+    late = runs[runs.seed == 8401].set_index("arm")
+    noisy, clean = late[PRIMARY][RANDOM], late[PRIMARY][CONTROL]
+    quiet = runs[runs.arm == CONTROL]
+    of_mean = (clean - noisy) / quiet[PRIMARY].mean()
+    return {
+        "D.stale": times(runs),
+        "D.over_copying": f"{quiet.over_copy.mean():.2f}",
+        "D.late.clean": f"{late.plateau_left[CONTROL]:.0f}",
+        "D.late.random": f"{late.plateau_left[RANDOM]:.0f}",
+        "D.late.stale": f"{late.plateau_left[STALE]:.0f}",
+        "D.late.lower": f"{100 * (1 - noisy / clean):.1f} %",
+        "D.late.lower_of_mean": f"{100 * of_mean:.1f} %",
+        "D.late.apart": f"{late['distance_over_travelled.1000'][RANDOM]:.2f}",
+    }
+
+
+def article_size(runs: pd.DataFrame) -> dict[str, str]:
+    """Part E, whose three seeds are named one by one."""
+    losses = by_seed(runs)
+    made = {"E.over_copying.seeds": _listed(by_seed(runs, "over_copy")[CONTROL], ".1f")}
+    for name, arm, control in (
+        ("random", RANDOM, CONTROL),
+        ("fixed", FIXED, CONTROL),
+        ("random-fixed", RANDOM, FIXED),
+    ):
+        change = (100 * (losses[arm] / losses[control] - 1)).round(1) + 0.0
+        made[f"E.{name}.seeds"] = f"{_listed(change, '+.1f')} %".replace("+0.0", "0.0")
+    times = losses[STALE] / losses[CONTROL]
+    made["E.stale.seeds"] = f"{_listed(times, '.1f')} times"
+    noisy = runs[runs.arm.isin([RANDOM, FIXED])]
+    for update in (100, 250):
+        apart = noisy[f"distance_over_travelled.{update}"]
+        made[f"E.apart.{update}"] = f"{apart.min():.2f} to {apart.max():.2f}"
+    between = runs[runs.arm == RANDOM][f"final_distance_from.{FIXED}.0"]
+    made["E.apart.orders"] = f"{between.min():.2f} to {between.max():.2f}"
+    return made
+
+
+def _listed(numbers: pd.Series, form: str) -> str:
+    *first, last = (format(number, form) for number in numbers)
+    return f"{', '.join(first)} and {last}"
+
+
+def doses(runs: pd.DataFrame, paths: Mapping[int, Path]) -> dict[str, str]:
+    """Part B: runs that stay on the plateau, and networks that noise kills.
+
+    Args:
+        runs: of part B.
+        paths: the record of each seed. Seed 8204 dies without noise and is left out.
+    """
+    dead = seed_records.without_gradient(paths[seed] for seed in paths if seed != 8204)
+    largest = runs[runs.arm.str.contains("1e+08", regex=False)]
+    stay = largest.groupby("control").plateau_left.agg(
+        lambda left: f"{left.isna().sum()} of {len(left)}"
+    )
+    kinds = ("order", "coordinates", "isotropic")
+    return {
+        "B.stay.adam": stay[CONTROL],
+        "B.stay.momentum": stay[f"{CONTROL}_momentum"],
+        **{
+            f"B.dead.1e{power}": "{}, {} and {}".format(
+                *(dead[f"{kind}_1e+0{power}_momentum"] for kind in kinds)
+            )
+            for power in (6, 8)
+        },
+    }
+
+
+def saddle(folder: Path) -> dict[str, str]:
+    """Part A."""
+    rows = pd.DataFrame(symmetric_findings.read(folder / "A" / "runs.csv"))
+    start = rows[rows.delta == 0]
+    tile = start[(start.program == "symmetric") & (start.arm == "tile")].separated_at
+    ordinary = start[start.program == "ordinary"]
+    losses = ordinary.pivot(index="seed", columns="arm", values="loss")
+    lower = 100 * (1 - losses["run"] / losses[CONTROL])
+    return {
+        "A.tile.left": f"{tile.min()} and {tile.max()}",
+        "A.run.lower": f"{lower.min():.1f} % to {lower.max():.0f} %",
+    }
+
+
+def along(folder: Path) -> dict[str, str]:
+    """Part F: curvature at every stop, and the octopus function."""
+    stops = along_tables.stops(folder)
+    difference = "preconditioned.finite_difference"
+    agrees = stops[f"{difference}.verdict"] == "agrees"
+    ratio = stops[f"{difference}.curvature"] / stops[f"{difference}.expected"]
+    growth = 100 * (stops["escape.growth_per_update"] - 1)
+    needed = 100 * stops["escape.noise_for_one_update"]
+    fields: dict[str, Any] = {
+        "stops": len(stops),
+        "agree": agrees.sum(),
+        "proved": stops["preconditioned.negative_curvature_proved"].sum(),
+        "cosine": stops["escape.step_cosine"].abs().max(),
+        "needed": needed[agrees].min(),
+        "needed_others": needed[~agrees].min(),
+    }
+    for name, column in (
+        ("reach", stops.reach),
+        ("ratio", ratio[~agrees]),
+        ("growth", growth),
+    ):
+        fields |= {f"{name}.low": column.min(), f"{name}.high": column.max()}
+    groups = records.read_json(folder / "octopus.json")["groups"]
+    fields |= {f"octopus.{i}": one["escape_median"] for i, one in enumerate(groups)}
+    fields |= {f"passed.{i}": sum(one["arrived"]) for i, one in enumerate(groups)}
+    templates = {
+        "F.proved": "{proved} of {stops}",
+        "F.agree": "{agree}",
+        "F.reach": "{reach.low:.1f} to {reach.high:.1f}",
+        "F.ratio": "{ratio.low:.1f} to {ratio.high:.1f}",
+        "F.growth": "{growth.low:.0f} % to {growth.high:.0f} %",
+        "F.needed": "{needed:.1f} %",
+        "F.needed_others": "{needed_others:.1f} %",
+        "F.cosine": "{cosine:.2f}",
+        "F.octopus.orders": "{octopus.1:.0f} and {octopus.2:.0f}",
+        "F.octopus.none": "{octopus.0:.0f}",
+        "F.octopus.gaussian": "{octopus.3:.0f}",
+        "F.octopus.passed": "{passed.1}",
+        "F.octopus.passed_none": "{passed.0}",
+    }
+    return {name: text(template, fields) for name, template in templates.items()}
