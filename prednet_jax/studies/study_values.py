@@ -29,7 +29,8 @@ def values(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str,
         folder: the directory results/study.
         verdicts: the result of `study_tables.verdict_files`.
     """
-    parts = {name: judgement.read(PARTS[name], folder / name) for name in PARTS}
+    names = ("B", "C", "C-digits", "D", "E")
+    parts = {name: judgement.read(PARTS[name], folder / name) for name in names}
     runs = {name: frame(parts[name]) for name in ("B", "C", "D", "E")}
     made = saddle(folder) | along(folder / "F")
     for part, arm, endpoint, name in (
