@@ -59,14 +59,6 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
             for of, part in _published("reliability.json").items()
         },
         "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
-        "headline": make.headline(
-            records.read_csv(chainer_tables.RESULTS / "interventions_full.csv"),
-            _published("verdict.json"),
-            verdicts.get("verdict.json"),
-            gradients,
-            _published("saddle_escape.json"),
-            _published("noise_cost.json"),
-        ),
         "backends": speed.markdown_table(backends)
         if backends
         else "Not measured yet.",

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from prednet_jax.report.documents import Cell, markdown
-from prednet_jax.report.numbers import MISSING, change, text
-from prednet_jax.report.results import contrasts, identical, relative
+from prednet_jax.report.numbers import MISSING, text
+from prednet_jax.report.results import contrasts, relative
 from prednet_jax.report.tables import text_row
 
 Record = Mapping[str, Any]
@@ -22,7 +22,6 @@ WANTED = {
 }
 # Of the kernels of the suite `accuracy`, the one that is no mistake.
 _RIGHT = "another order"
-_NETWORKS = {"prednet": "PredNet", "autoencoder": "Autoencoder"}
 
 
 def comparison(verdict: Record) -> str:
@@ -94,111 +93,8 @@ def processors(verdict: Record, other: Record) -> dict[str, str]:
     }
 
 
-def headline(
-    chainer: Sequence[Record],
-    verdict: Record,
-    study: Record | None,
-    gradients: Mapping[str, Record],
-    saddles: Record,
-    cost: Record,
-) -> str:
-    """The README's table: results and their commands.
-
-    Args:
-        chainer: rows of interventions_full.csv.
-        verdict: verdict.json of the small comparison.
-        study: verdict.json of the study; None: it has no verdict yet.
-        gradients: what gradient_noise.py wrote, by network.
-        saddles: what saddle_escape.py wrote.
-        cost: what `benchmark.py --suite=noise` printed.
-    """
-    ends = pd.DataFrame(chainer).pivot(
-        index="seed", columns="arm", values="final_sha256"
-    )
-    command = "`make chainer ARGS=--full`"
-    rows = [
-        (
-            "Chainer on a CPU, target's buffer copied: other final weights",
-            f"{sum(ends.published != ends['target copied'])} of {len(ends)} seeds",
-            command,
-        ),
-        (
-            "Chainer on a CPU, input's buffer copied: the same weights, bit for bit",
-            f"{sum(ends.published == ends['input copied'])} of {len(ends)} seeds",
-            command,
-        ),
-    ]
-    roles = {"treatment": "random order of sums", "stale": "stale targets"}
-    for model, word in verdict["verdict"].items():
-        network, command = _NETWORKS.get(model, model), "`make compare`"
-        rows += [
-            (f"{network}, loss with {roles[one['role']]}", _effect(one), command)
-            for one in contrasts(verdict, model)
-            if one.get("role") in roles
-        ]
-        rows.append(
-            (f"{network}: does noise help, by the rule?", f"**{word}**", command)
-        )
-    arms = {
-        "reduction_order": "random order of sums",
-        "reduction_order_run": "one fixed random order",
-        "stale_targets": "stale targets",
-    }
-    trainings = "PredNet, long trainings"
-    for one in study["contrasts"] if study else ():
-        if one["control"] == "float32" and one["treatment"] in arms:
-            what = f"{trainings}, {one['n']} seeds: loss with {arms[one['treatment']]}"
-            rows.append((what, _effect(one), "`experiments/study.py --part=C`"))
-    for word in study["verdict"].values() if study else ():
-        asked = f"{trainings}: does noise help, by the rule?"
-        rows.append((asked, f"**{word}**", "`make tables`"))
-    for model, record in gradients.items():
-        frame = pd.DataFrame(record["rows"])
-        spread = frame[frame.noise == "reduction_order"].spread
-        what = "spread of the gradient in random order, of its norm"
-        rows.append(
-            (
-                f"{_NETWORKS.get(model.lower(), model)}, {what}",
-                f"{spread.min():.1e} to {spread.max():.1e}",
-                "`experiments/gradient_noise.py`",
-            )
-        )
-    groups = pd.DataFrame(saddles["groups"])
-    quiet = groups[(groups.form == "aligned") & (groups.noise == "none")]
-    escaped = quiet.escaped.explode()
-    frame = pd.DataFrame(cost["rows"])
-    ratios = frame[frame.noise.str.startswith("reduction_order")].time_ratio
-    ends = {"least": ratios.min(), "most": ratios.max()}
-    rows += [
-        (
-            "known saddles, aligned start, no noise: runs that never leave",
-            f"{sum(escaped == False)} of {len(escaped)}",  # noqa: E712
-            "`experiments/saddle_escape.py`",
-        ),
-        (
-            "a training step with random order, time of the clean step",
-            text("{least:sig} to {most:sig}", ends),
-            "`experiments/benchmark.py --suite=noise`",
-        ),
-    ]
-    return markdown(pd.DataFrame(rows, columns=["result", "figure", "command"]))
-
-
-def _effect(one: Record) -> str:
-    """A difference in percent of the control's loss, with interval and finding."""
-    if identical(one):
-        return "0, bit for bit"
-    names = "mean_difference", "ci_low", "ci_high"
-    mean, low, high = (100 * (relative(one, name) or 0) for name in names)
-    return f"{change(mean, low, high)}, {one['verdict']}"
-
-
 def learning_curves(rows: Sequence[Record]) -> str:
-    """Loss over that of copying the last frame, a row per number of updates.
-
-    Args:
-        rows: of the file that `experiments/learning_curve.py` wrote.
-    """
+    """Loss over that of copying, from the file of `experiments/learning_curve.py`."""
     frame = pd.DataFrame(rows).astype(float)
     frame["ratio"] = frame.loss / frame.copy_last_frame_loss
     table = frame.pivot(index="update", columns="seed", values="ratio").map(
@@ -210,11 +106,7 @@ def learning_curves(rows: Sequence[Record]) -> str:
 
 
 def verdict_rates(records: Sequence[Record]) -> str:
-    """Rates of the verdicts in percent, a row per truth.
-
-    Args:
-        records: of `statistics.rates.simulate`, or rows of its CSV file.
-    """
+    """Rates of the verdicts in percent, from `statistics.rates.simulate`."""
     keys = {
         "truth": "truth",
         "shape": "scatter of the losses",
@@ -233,11 +125,7 @@ def verdict_rates(records: Sequence[Record]) -> str:
 
 
 def interval_coverage(records: Sequence[Record]) -> str:
-    """Rates of coverage and of false equivalence in percent, a row per record.
-
-    Args:
-        records: of `statistics.coverage.simulate`, or rows of its CSV file.
-    """
+    """Rates of coverage and false equivalence, from `statistics.coverage.simulate`."""
     rates = [name for name in records[0] if name.endswith(("coverage", "level"))]
     frame = pd.DataFrame(records)[["differences", "seeds", *rates]]
     frame[rates] = 100 * frame[rates].astype(float)
@@ -247,11 +135,7 @@ def interval_coverage(records: Sequence[Record]) -> str:
 
 
 def hostile_inputs(record: Record) -> str:
-    """What train.py said of each input that should not be trusted.
-
-    Args:
-        record: what `experiments/hostile_inputs.py` wrote.
-    """
+    """What train.py said of each input, from `experiments/hostile_inputs.py`."""
 
     def said(row: Record) -> str:
         if not row["status"]:
@@ -274,11 +158,7 @@ def hostile_inputs(record: Record) -> str:
 
 
 def faults(tests: Mapping[str, Record]) -> str:
-    """One row per fault: what happened, what was done, what must hold, what did.
-
-    Args:
-        tests: a part of what `experiments/faults.py` writes.
-    """
+    """What each fault did, from a part of what `experiments/faults.py` writes."""
 
     def held(test: Record) -> str:
         """How many cases held, were not tried, and what the tests have counted."""
@@ -305,11 +185,7 @@ def faults(tests: Mapping[str, Record]) -> str:
 
 
 def saddles(record: Record) -> str:
-    """Runs that have not passed every saddle, a row per group of runs.
-
-    Args:
-        record: what `experiments/saddle_escape.py` wrote.
-    """
+    """Runs that have not passed every saddle, from `experiments/saddle_escape.py`."""
     cells: dict[str, Any] = {
         name: lambda row, name=name: row[name].replace("_", " ")
         for name in ("function", "optimizer", "precision", "form")
@@ -324,11 +200,7 @@ def saddles(record: Record) -> str:
 
 
 def curvature(record: Record) -> str:
-    """Extreme eigenvalues along training and what noise could save, a row per stop.
-
-    Args:
-        record: what `experiments/probe_curvature.py` wrote.
-    """
+    """Curvature at each stop of a training, from `experiments/probe_curvature.py`."""
     cells = {
         "network": "{model}",
         "update": "{update}",
@@ -353,11 +225,7 @@ def _with_command(table: str, record: Record) -> str:
 
 
 def noise_cost(record: Record) -> str:
-    """Time and compile time of noisy steps over the clean step's.
-
-    Args:
-        record: what `experiments/benchmark.py --suite=noise` prints.
-    """
+    """Cost of noisy steps, from `experiments/benchmark.py --suite=noise`."""
     frame = pd.DataFrame(record["rows"])
     return markdown(
         frame[frame.noise != "none"],
@@ -446,10 +314,9 @@ def tools_cost(*records: Record) -> str:
 
 
 def accuracy(record: Record) -> str:
-    """How often the tools are right, beside what is wanted.
+    """How often the tools are right, from `experiments/benchmark.py --suite=accuracy`.
 
-    Args:
-        record: what `experiments/benchmark.py --suite=accuracy` prints.
+    Each beside what is wanted.
     """
     errors = [error for leaves in record["digits"].values() for error in leaves]
     programs = len(record["digits"])

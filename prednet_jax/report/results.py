@@ -7,7 +7,6 @@ The two keys that every verdict has are `contrasts` and `verdict`; a section tha
 there stays out of the report. A file that is there and broken is an error.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,54 +132,48 @@ def load(directory: str | Path) -> Results:
       RecordError: no verdict, or a file that is broken; the message names the file.
     """
     directory = Path(directory)
-    verdict = _read_verdict(directory / VERDICT)
-    losses: dict[str, dict[str, dict[int, NDArray[np.float64]]]] = {}
-    copied: dict[str, dict[int, NDArray[np.float64]]] = {}
-    examples: dict[str, dict[str, Examples]] = {}
-    collected: dict[tuple[str, str, int], list[NDArray[np.float64]]] = {}
+    found = Results(directory, _read_verdict(directory / VERDICT), {}, {}, {})
+    draws: dict[tuple[str, str, int], list[NDArray[np.float64]]] = {}
     for folder in sorted((directory / "runs").glob("*/*/seed_*")):
         model, arm = folder.parts[-3:-1]
         loss, copy, seed = _read_losses(folder)
         if copy is not None and np.isfinite(copy).all():
-            copied.setdefault(model, {})[seed] = copy
-        collected.setdefault((model, arm, seed), []).append(loss)
+            found.copied.setdefault(model, {})[seed] = copy
+        draws.setdefault((model, arm, seed), []).append(loss)
         path = folder / "examples.npz"
-        if path.exists() and arm not in examples.setdefault(model, {}):
-            examples[model][arm] = _read_examples(path)
-    for (model, arm, seed), curves in collected.items():
-        seeds = losses.setdefault(model, {}).setdefault(arm, {})
+        if path.exists() and arm not in found.examples.setdefault(model, {}):
+            found.examples[model][arm] = _read_examples(path)
+    for (model, arm, seed), curves in draws.items():
+        seeds = found.losses.setdefault(model, {}).setdefault(arm, {})
         shortest = min(map(len, curves))
         seeds[seed] = np.mean([curve[:shortest] for curve in curves], axis=0)
-    return Results(directory, verdict, losses, copied, examples)
+    return found
 
 
 def _read_verdict(path: Path) -> dict[str, Any]:
+    def checked(name: str, value: Any, kind: Any, words: str) -> Any:
+        if not isinstance(value, kind):
+            raise RecordError(f"{path}: {name} is {value!r}; expected {words}")
+        return value
+
     try:
-        verdict = records.read_json(path)
+        verdict = checked("the file", records.read_json(path), dict, "an object")
     except UnicodeDecodeError as error:
         raise RecordError(f"{path}: {error}; expected a JSON file") from None
-    if not isinstance(verdict, dict):
-        raise RecordError(f"{path}: a {type(verdict).__name__}; expected an object")
-    for name, kind in (("contrasts", list), ("verdict", dict)):
-        if not isinstance(verdict.get(name), kind):
-            raise RecordError(
-                f"{path}: {name} is {verdict.get(name)!r}; expected a {kind.__name__}"
-            )
-    for number, one in enumerate(verdict["contrasts"]):
-        where = f"{path}: contrasts[{number}]"
-        if not isinstance(one, dict):
-            raise RecordError(f"{where} is {one!r}; expected an object")
+    words = checked("verdict", verdict.get("verdict"), dict, "a dict")
+    for number, one in enumerate(
+        checked("contrasts", verdict.get("contrasts"), list, "a list")
+    ):
+        where = f"contrasts[{number}]"
+        checked(where, one, dict, "an object")
         for name in _NAMES:
-            if not isinstance(one.get(name), str):
-                raise RecordError(f"{where}.{name} is {one.get(name)!r}; expected text")
+            checked(f"{where}.{name}", one.get(name), str, "text")
         for name in _NUMBERS:
-            value = one.get(name)
-            if value is not None and not isinstance(value, (int, float)):
-                raise RecordError(f"{where}.{name} is {value!r}; expected a number")
-        if one["model"] not in verdict["verdict"]:
+            checked(f"{where}.{name}", one.get(name), int | float | None, "a number")
+        if one["model"] not in words:
             raise RecordError(
-                f"{where}.model is {one['model']!r}; expected one of "
-                f"{', '.join(verdict['verdict'])}"
+                f"{path}: {where}.model is {one['model']!r}; expected one of "
+                f"{', '.join(words)}"
             )
     return verdict
 
@@ -189,35 +182,27 @@ def _read_losses(
     folder: Path,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, int]:
     """Loss of each update and of copying the last frame, [updates], and the seed."""
-    path = folder / records.METRICS
     try:
         run = records.read_run(folder)
         loss, copy = run.metrics["loss"], run.metrics.get("copy_last_frame_loss")
+        # A run of an older version has its seed in the folder's name alone.
+        seed = run.manifest.get("seed", folder.name.split("_")[1])
+        return loss, copy, int(seed)
     except RecordError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RecordError(
-            f"{path}: {type(error).__name__} {error}; expected one object an update, "
-            "each with a number named loss"
+            f"{folder / records.METRICS}: {type(error).__name__} {error}; expected one "
+            "object an update, each with a number named loss, and a manifest with the "
+            "seed"
         ) from None
-    seed = run.manifest.get("seed") if isinstance(run.manifest, dict) else None
-    if not isinstance(seed, int):
-        named = re.match(r"seed_(\d+)", folder.name)
-        if named is None:
-            raise RecordError(
-                f"{folder / records.MANIFEST}: seed is {seed!r}; expected a whole "
-                "number"
-            )
-        seed = int(named[1])
-    return loss, copy, seed
 
 
 def _read_examples(path: Path) -> Examples:
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in file.files}
+            arrays = {name: _unit(file[name]) for name in file.files}
         frames, predictions = arrays["frames"], arrays["predictions"]
-        before = arrays.get("before")
     except Exception as error:
         # A damaged archive ends in zipfile's, zlib's or NumPy's own error types.
         raise RecordError(
@@ -229,11 +214,10 @@ def _read_examples(path: Path) -> Examples:
             f"{path}: frames {frames.shape} and predictions {predictions.shape}; "
             "expected one shape [N, H, W, C]"
         )
+    before = arrays.get("before")
     if before is not None and before.shape != frames.shape:
         before = None
-    return Examples(
-        _unit(frames), None if before is None else _unit(before), _unit(predictions)
-    )
+    return Examples(frames, before, predictions)
 
 
 def _unit(frames: NDArray) -> NDArray[np.float64]:

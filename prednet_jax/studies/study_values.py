@@ -21,6 +21,12 @@ from prednet_jax.studies.described_tables import in_percent
 from prednet_jax.studies.judgement import CONTROL, FIXED, NULL, PRIMARY, RANDOM, STALE
 from prednet_jax.studies.parts import PARTS
 
+#: The verdict files that sentences quote, and the ends of the names.
+VERDICTS = {
+    f"verdict_{PRIMARY}.json": "",
+    "verdict_held_out_loss.json": ".held_out",
+}
+
 
 def values(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Every number, by name.
@@ -69,8 +75,8 @@ def long_trainings(
 ) -> dict[str, str]:
     """Part C."""
     made = {}
-    for endpoint, end in ((PRIMARY, ""), ("held_out_loss", ".held_out")):
-        for one in verdicts[f"verdict_{endpoint}.json"]["contrasts"]:
+    for file, end in VERDICTS.items():
+        for one in verdicts[file]["contrasts"]:
             for name, pair in (
                 ("C.random", (RANDOM, CONTROL)),
                 ("C.fixed", (FIXED, CONTROL)),
