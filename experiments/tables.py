@@ -59,9 +59,7 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
             for of, part in _published("reliability.json").items()
         },
         "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
-        "backends": speed.markdown_table(backends)
-        if backends
-        else "Not measured yet.",
+        "backends": speed.markdown_table(backends) if backends else "Not measured yet.",
         "saddles": make.saddles(_published("saddle_escape.json")),
         "curvature": make.curvature(_published("probe_curvature.json")),
         "noise-cost": make.noise_cost(_published("noise_cost.json")),
