@@ -39,6 +39,7 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
         "PredNet": _published("gradient_noise_prednet.json"),
         "autoencoder": _published("gradient_noise_autoencoder.json"),
     }
+    task = (ROOT / "tests" / "experiments" / "tiny_task.py").read_text()
     backends = speed.load(ROOT / "results" / "published")
     return {
         # What Chainer showed is made beside the code that recorded it.
@@ -59,6 +60,7 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
             for of, part in _published("reliability.json").items()
         },
         "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
+        "example-task": f"```python\n{task}```",
         "backends": speed.markdown_table(backends) if backends else "Not measured yet.",
         "saddles": make.saddles(_published("saddle_escape.json")),
         "curvature": make.curvature(_published("probe_curvature.json")),
