@@ -82,7 +82,7 @@ def main(argv: list[str]) -> None:
         seed_agreement.check(published, mine)
     manifest = _cli.provenance() | {
         "device": device.description(),
-        "environment": provenance.environment(),
+        "environment": provenance.of_numbers(provenance.environment()),
     }
     for seed in left:
         started = time.perf_counter()

@@ -20,6 +20,7 @@ LAYERS = [
     {"evaluation", "objectives", "optimizers", "pytest_plugin"},
     {"tasks", "weights", "report"},
     {"training"},
+    {"runs"},
     {"comparison", "studies"},
     {"__init__"},
 ]

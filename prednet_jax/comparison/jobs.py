@@ -3,16 +3,12 @@
 import functools
 import os
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prednet_jax import device, provenance
 from prednet_jax.comparison.arms import Arm
 from prednet_jax.tasks import Task
-
-# Variables of `provenance.ENVIRONMENT` that say where things are, not what is computed.
-_PLACES = {"JAX_COMPILATION_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +98,7 @@ class Job:
 
     def numbers_environment(self) -> dict[str, str]:
         """The part of `environment` that may change numbers."""
-        found: Mapping[str, str] = self.environment()
-        return {k: v for k, v in sorted(found.items()) if k not in _PLACES}
+        return provenance.of_numbers(self.environment())
 
     def of(self, *seeds: int) -> "Job":
         """The same job for some of its seeds only."""

@@ -1,0 +1,1 @@
+"""Runs: what is to be run (arms, jobs), the store of what was run, executors."""
