@@ -1,7 +1,9 @@
 """Flags that several scripts share, and the objects that they describe."""
 
+import ast
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -83,6 +85,23 @@ def define_outside_flag() -> None:
 def define_precision_flag() -> None:
     """Declares --precision."""
     flags.DEFINE_enum("precision", "float32", process.PRECISIONS, "Of everything.")
+
+
+def declared(script: Path) -> set[str]:
+    """Names of the flags that a script and the helpers it imports declare."""
+    tree = ast.parse(script.read_text())
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            match node.args:
+                case [ast.Constant(str(name)), *_] if "DEFINE_" in node.func.attr:
+                    names.add(name)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                helper = script.with_name(f"{alias.name}.py")
+                if alias.name.startswith("_") and helper.exists():
+                    names |= declared(helper)
+    return names
 
 
 def integers(name: str) -> tuple[int, ...]:

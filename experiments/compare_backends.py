@@ -21,11 +21,13 @@ from absl import flags
 from prednet_jax import (
     comparison,
     data,
+    errors,
     locks,
     noise,
     process,
     records,
     report,
+    runs,
     saddles,
     statistics,
     tasks,
@@ -92,23 +94,23 @@ def main(argv: list[str]) -> None:
     started = time.perf_counter()
     _flags.check_numbers(1, "jobs")
     design = make_design()
-    comparison.check(design)
+    runs.check(design)
     locks.check(design.root)
-    runs = design.runs()
+    jobs = design.runs()
     for name, reason in design.skipped:
         print(f"skipped {name}: {reason}")
-    left, found = comparison.kept(runs)
+    left, found = runs.kept(jobs)
     minutes = design.seconds(left) / 60 / min(FLAGS.jobs, 2)
     if FLAGS.dry_run:
-        for job in runs:
+        for job in jobs:
             print(job.shown)
         print(f"estimated time: about {minutes:.0f} minutes on two cores")
         return
-    if line := comparison.said(found):
+    if line := runs.said(found):
         print(line)
     print(f"{len(left)} processes, about {minutes:.0f} minutes on two cores")
     with locks.hold(design.root):
-        comparison.clear(design.root, runs)
+        runs.clear(design.root, jobs)
         execute(left)
         print(
             "positive controls: escape times, identical units, a symmetric saddle",
@@ -121,10 +123,14 @@ def main(argv: list[str]) -> None:
         publish(design.root, verdict)
 
 
-def make_design() -> comparison.Design:
+def make_design() -> runs.Design:
     """What the flags describe."""
+    if not FLAGS.arms:
+        raise errors.UserError(
+            f"--arms=: expected at least one of {', '.join(runs.NAMES)}"
+        )
     images = data.own_size(FLAGS.images or "digits")[2]
-    return comparison.Design(
+    return runs.Design(
         root=Path(FLAGS.workdir),
         script=_script("train.py"),
         tasks=tuple(_flags.small_task(m, channels=images) for m in FLAGS.models),
@@ -154,32 +160,21 @@ def _script(name: str) -> str:
     return str(path)
 
 
-def execute(jobs: list[comparison.Job]) -> None:
+def execute(jobs: list[runs.Job]) -> None:
     """Runs jobs to their end; the first that fails ends the comparison."""
-    from tqdm import tqdm
-
-    bar = tqdm(
-        total=len(jobs), unit="process", disable=not sys.stderr.isatty(), smoothing=0
-    )
-    ended = 0
-    with bar, contextlib.closing(
-        comparison.execute(jobs, processes=FLAGS.jobs)
-    ) as running:  # fmt: skip
-        for one in running:
-            if one is None:
+    with (
+        runs.Progress(len(jobs), unit="process") as progress,
+        contextlib.closing(runs.execute(jobs, processes=FLAGS.jobs)) as running,
+    ):
+        for ended in running:
+            if ended is None:
+                progress.beat()
                 continue
-            if one.error is not None:
-                raise one.error
-            ended += 1
-            arm = one.job.arm
-            draw = f", draw {one.job.draw}" if arm.draws > 1 else ""
-            bar.write(
-                f"[{ended}/{len(jobs)}] {one.job.model} {arm.name}{draw}: "
-                f"{arm.meaning}",
-                file=sys.stdout,
-            )
-            sys.stdout.flush()
-            bar.update()
+            if ended.error is not None:
+                raise ended.error
+            arm = ended.job.arm
+            draw = f", draw {ended.job.draw}" if arm.draws > 1 else ""
+            progress.ended(f"{ended.job.model} {arm.name}{draw}: {arm.meaning}")
 
 
 # A control, not a sample: the network of part A of docs/study/plan.md, on one of its

@@ -21,9 +21,9 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import comparison, data, device, locks, tasks
-from prednet_jax.comparison import checks, children, live, on_ray, sweeps
+from prednet_jax import data, device, locks, runs, tasks
 from prednet_jax.errors import UserError
+from prednet_jax.runs import design, executor, on_ray, sweeps
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(
@@ -34,7 +34,7 @@ flags.DEFINE_list(
 flags.DEFINE_list(
     "arms",
     ["float32", "reduction_order"],
-    f"Arms, of {', '.join(comparison.NAMES)}.",
+    f"Arms, of {', '.join(runs.NAMES)}.",
 )
 flags.DEFINE_list("seeds", ["0", "1"], "Root seeds of weights, data and noise.")
 flags.DEFINE_integer("draws", 1, "Noise draws of arms whose noise is random.")
@@ -85,12 +85,12 @@ def main(argv: list[str]) -> None:
     check(sweep)
     locks.check(sweep.root)
     jobs = sweep.jobs()
-    left, found = comparison.kept(jobs)
+    left, found = runs.kept(jobs)
     if FLAGS.dry_run:
         for job in jobs:
             print(job.shown)
         return
-    print(comparison.said(found) or f"{len(jobs)} runs", flush=True)
+    print(runs.said(found) or f"{len(jobs)} runs", flush=True)
     path = sweep.root / sweeps.RESULT
     with locks.hold(sweep.root):
         rows, errors = execute(sweep, jobs, left)
@@ -139,11 +139,13 @@ def make_sweep() -> sweeps.Sweep:
 def check(sweep: sweeps.Sweep) -> None:
     """Refuses what cannot run, before anything is written."""
     _flags.check_numbers(0, "retries")
-    checks.check_sources(sweep)
+    for text in FLAGS.setting:
+        _check_setting(text)
+    design.check_sources(sweep)
     if FLAGS.address not in (on_ray.LOCAL, "none"):
         return
     for job in sweep.jobs():
-        checks.check_threads(job.arm.name, job.threads)
+        design.check_threads(job.arm.name, job.threads)
         if job.arm.gpu and device.gpu_found() is None:
             raise UserError(f"arm={job.arm.name!r}: no GPU found; expected --address")
         if job.hardware.startswith("gpu:"):
@@ -153,42 +155,61 @@ def check(sweep: sweeps.Sweep) -> None:
             )
 
 
+def _check_setting(text: str) -> None:
+    """Refuses a setting that `train.py` would refuse, or that a flag contradicts.
+
+    Raises:
+        UserError: it names no flag of `train.py`, or a flag that was given too.
+    """
+    known = _flags.declared(Path(__file__).with_name("train.py"))
+    for flag in sweeps.setting_flags(text):
+        name = flag.removeprefix("--").partition("=")[0]
+        if name not in known:
+            raise UserError(
+                f"setting={text!r}: {name}: expected a flag that train.py --help lists"
+            )
+        if name in FLAGS and FLAGS[name].present:
+            raise UserError(
+                f"setting={text!r}: --{name} is given too; expected one of the two"
+            )
+
+
 def execute(
-    sweep: sweeps.Sweep, jobs: list[comparison.Job], left: list[comparison.Job]
-) -> tuple[dict[comparison.Job, dict], list[Exception]]:
+    sweep: sweeps.Sweep, jobs: list[runs.Job], left: list[runs.Job]
+) -> tuple[dict[runs.Job, dict], list[Exception]]:
     """Runs what is left.
 
     Returns:
         A row for each run that is on disk, and what went wrong with others.
     """
-    table = live.Table(jobs, sys.stdout)
-    rows: dict[comparison.Job, dict] = {}
+    kept = [job for job in jobs if job not in left]
+    rows = {job: sweeps.row(job, FLAGS.last) for job in kept}
     errors: list[Exception] = []
-    for job in jobs:
-        if job not in left:
-            rows[job] = sweeps.row(job, FLAGS.last)
-            table.add(job, rows[job], fresh=False)
-    with contextlib.closing(_running(left)) as running:
+    with (
+        runs.Progress(len(jobs), len(kept)) as progress,
+        contextlib.closing(_running(left)) as running,
+    ):
         for ended in running:
             if ended is None:
-                table.beat()
-            elif ended.error is not None:
+                progress.beat()
+                continue
+            outcome = "failed"
+            if ended.error is not None:
                 errors.append(ended.error)
-                table.add(ended.job, None)
             else:
                 rows[ended.job] = sweeps.row(ended.job, FLAGS.last)
-                table.add(ended.job, rows[ended.job])
-    if not sys.stdout.isatty():
-        print(table)
+                outcome = f"loss {rows[ended.job]['loss'] or float('nan'):.4g}"
+            progress.ended(f"{ended.job.title} seed {ended.job.seeds[0]}: {outcome}")
+    print(sweeps.summary(jobs, rows))
     return rows, errors
 
 
-def _running(left: list[comparison.Job]) -> Iterator[comparison.Ended | None]:
+def _running(left: list[runs.Job]) -> Iterator[runs.Ended | None]:
     """The executor that --address names."""
     if FLAGS.address == "none" or not left:
         most = max((job.threads or 0 for job in left), default=0)
-        processes = children.parallel_runs(most)
-        return comparison.execute(left, processes=processes, retries=FLAGS.retries)
+        processes = executor.parallel_runs(most)
+        return runs.execute(left, processes=processes, retries=FLAGS.retries)
     return on_ray.execute(left, address=FLAGS.address, retries=FLAGS.retries)
 
 

@@ -62,57 +62,33 @@ def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> str:
     """What is stored of a run.
 
     Returns:
-        `kept`, `new` (nothing), or why it has to be made again: `unfinished`,
-        `altered since` or `with other FACTS`.
+        `kept`, `new` (nothing), or why it has to be made again: `unfinished` (without a
+        receipt), `with other FACTS` or `altered since (FILE)`.
     """
     if not folder.exists():
         return "new"
     try:
         receipt = records.read_json(folder / RECEIPT)
         before, digests = dict(receipt["contents"]), dict(receipt["files"])
-        whole = receipt["fingerprint"] == key(before)
+        same = receipt["fingerprint"] == key(facts)
     except (RecordError, KeyError, TypeError, ValueError):
         return "unfinished"
-    if key(facts) != receipt["fingerprint"]:
+    if not same:
         return f"with other {' and '.join(differing(facts, before)) or 'contents'}"
-    return "kept" if whole and not _altered(folder, digests, names) else "altered since"
+    for name in sorted({*digests, *names}):
+        if digests.get(name) != _digest(folder / name):
+            return f"altered since ({name})"
+    return "kept"
 
 
 def verify(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
     """Refuses a run that is not whole, or has other facts.
 
     Raises:
-        RecordError: it is so; the message names the file and what is wrong.
+        RecordError: it is so.
     """
-    path = folder / RECEIPT
-    if not path.exists():
-        raise RecordError(
-            f"{path}: missing; expected the receipt of this command's run"
-        )
-    receipt = records.read_json(path)
-    try:
-        digests, before = dict(receipt["files"]), dict(receipt["contents"])
-        same = receipt["fingerprint"] == key(facts)
-    except (KeyError, TypeError, ValueError):
-        raise RecordError(f"{path}: expected the receipt of a run") from None
-    if not same:
-        others = ", ".join(differing(facts, before)) or "contents"
-        raise RecordError(f"{path}: of a run with other {others}; expected this job's")
-    if altered := _altered(folder, digests, names):
-        raise RecordError(
-            f"{folder / altered[0]}: its SHA-256 has changed since the run ended; "
-            "expected the run as it was"
-        )
-
-
-def _altered(
-    folder: Path, digests: Mapping[str, str], names: Iterable[str]
-) -> list[str]:
-    return [
-        name
-        for name in sorted({*digests, *names})
-        if digests.get(name) != _digest(folder / name)
-    ]
+    if (found := state(folder, facts, names)) != "kept":
+        raise RecordError(f"{folder}: {found}; expected the run of this command, whole")
 
 
 def _digest(path: Path) -> str | None:
