@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +162,16 @@ def chosen_flags() -> dict[str, Any]:
     return {
         flag.name: flag.value for flag in FLAGS.get_key_flags_for_module("__main__")
     }
+
+
+def show_agreement(runs: Iterable[Any]) -> None:
+    """Prints whether runs made again agree with published ones; status 1 if not."""
+    runs = list(runs)
+    print("run: loss again, published, factor allowed")
+    for run in runs:
+        print(run)
+    if not all(run.holds for run in runs):
+        raise SystemExit(1)
 
 
 def command() -> str:

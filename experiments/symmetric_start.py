@@ -34,7 +34,7 @@ from prednet_jax import device, errors, keys, locks, process, provenance, record
 from prednet_jax.config import PredNetConfig
 from prednet_jax.runs import store
 from prednet_jax.studies import (
-    symmetric_agreement,
+    agreement,
     symmetric_escape,
     symmetric_findings,
     symmetric_runs,
@@ -93,8 +93,9 @@ def main(argv: list[str]) -> None:
     )
     seeds = _flags.integers("seeds")
     asked = symmetric_runs.runs(FLAGS.programs, FLAGS.arms, splits(), list(seeds))
+    published = Path(FLAGS.compare_with or "")
     if FLAGS.compare_with:
-        symmetric_findings.read(Path(FLAGS.compare_with))
+        symmetric_findings.read(published)
     process.prepare(threads=1, cache=True)
     folder = Path(FLAGS.workdir)
     with locks.hold(folder, wait=True):
@@ -120,23 +121,8 @@ def main(argv: list[str]) -> None:
         )
     print(table.path)
     if FLAGS.compare_with:
-        compare(table.path, Path(FLAGS.compare_with))
-
-
-def compare(table: Path, published: Path) -> None:
-    """Says whether runs made again agree with published ones; status 1 if not."""
-    found = symmetric_agreement.agreement(
-        symmetric_findings.read(table), symmetric_findings.read(published)
-    )
-    print("program, arm, delta, seed: loss again, published, factor allowed")
-    for row, old, error, holds in found:
-        how = "same bits" if row.sha256 == old.sha256 else "agrees"
-        print(
-            f"{row.program}, {row.arm}, {row.delta:g}, {row.seed}: {row.loss:.4g}, "
-            f"{old.loss:.4g}, {error:.2f}: {how if holds else 'DIFFERS'}"
-        )
-    if not all(one.holds for one in found):
-        raise SystemExit(1)
+        rows = [symmetric_findings.read(p) for p in (table.path, published)]
+        _cli.show_agreement(agreement.of_symmetric(*rows))
 
 
 def theory(folder: Path, design: Any, seeds: list[int]) -> None:
