@@ -110,13 +110,7 @@ def _run(job: Job, retries: int, stop: threading.Event) -> Ended:
     while True:
         assert missing is not None
         make_room(missing)
-        launch = Launch(
-            script=missing.script,
-            arguments=(*missing.arguments(missing.folder), "--noprogress"),
-            environment=missing.environment(),
-            threads=missing.threads,
-        )
-        with started(launch, job.folder / LOG) as child:
+        with started(launch(missing, missing.folder), job.folder / LOG) as child:
             while child.poll() is None and not stop.wait(_LOOK):
                 # An error is reported when the process has ended.
                 with contextlib.suppress(RecordError):
@@ -132,6 +126,16 @@ def _run(job: Job, retries: int, stop: threading.Event) -> Ended:
         )  # fmt: skip
         if missing is None or not again:
             return Ended(job, ending(job, status))
+
+
+def launch(job: Job, workdir: str | os.PathLike) -> Launch:
+    """How to start a job whose runs shall lie in `workdir/seed_N`."""
+    return Launch(
+        script=job.script,
+        arguments=(*job.arguments(workdir), "--noprogress"),
+        environment=job.environment(),
+        threads=job.threads,
+    )
 
 
 def _missing(job: Job) -> Job | None:

@@ -8,6 +8,7 @@ writes them, so no shared file system is needed and a lost try leaves nothing be
 Only `connect` imports Ray.
 """
 
+import dataclasses
 import logging
 import os
 import re
@@ -89,7 +90,7 @@ def execute(
                 max_retries=retries,
                 retry_exceptions=[KilledError],
                 **demands(job),
-            ).remote(launch(job), _inside(job.script), source(job.script)): job
+            ).remote(launch(job), source(job.script)): job
             for job in jobs
         }
         while waiting:
@@ -222,30 +223,21 @@ def check(jobs: Iterable[Job], nodes: Iterable[dict], address: str) -> None:
 
 
 def launch(job: Job) -> Launch:
-    """What to start on the machine; the script is that of the machine's checkout."""
-    environment = job.environment()
+    """What to start on a machine; the script is named relative to its checkout."""
+    here = executor.launch(job, _RUN)
+    environment = dict(here.environment)
     if job.model not in tasks.NAMED:
         # The child has another working directory; the task's module lies in ours.
         environment["PYTHONPATH"] = os.getcwd()
-    return Launch(
-        script="",
-        arguments=(*job.arguments(_RUN), "--noprogress"),
-        environment=environment,
-        threads=job.threads,
-    )
+    script = Path(job.script).resolve().relative_to(PACKAGE.parent)
+    return dataclasses.replace(here, script=str(script), environment=environment)
 
 
-def _inside(script: str) -> str:
-    """Path of a script, relative to this checkout."""
-    return str(Path(script).resolve().relative_to(PACKAGE.parent))
-
-
-def run_here(start: Launch, script: str, expected: str) -> dict[str, Any]:
+def run_here(start: Launch, expected: str) -> dict[str, Any]:
     """The Ray task: runs a job in a child of this worker.
 
     Args:
         start: the result of `launch`.
-        script: path of the script, relative to the checkout.
         expected: `jobs.source` on the machine where the sweep was started.
 
     Returns:
@@ -256,55 +248,50 @@ def run_here(start: Launch, script: str, expected: str) -> dict[str, Any]:
         KilledError: a signal ended the child.
     """
     host = socket.gethostname()
-    path = PACKAGE.parent / script
-    here = source(str(path))
+    script = str(PACKAGE.parent / start.script)
+    here = source(script)
     if here != expected:
         return {
             "refused": f"{host}: source {here[:12]} in {PACKAGE.parent}; "
             f"expected {expected[:12]}, the same commit on every machine"
         }
-    own = dict(start.environment)
+    environment = dict(start.environment)
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         # The device that Ray has reserved for this task.
-        own["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
-    mine = Launch(
-        script=str(path),
-        arguments=start.arguments,
-        environment=own,
-        threads=start.threads,
-    )
+        environment["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
+    mine = dataclasses.replace(start, script=script, environment=environment)
     with tempfile.TemporaryDirectory(prefix="prednet_jax_run_") as folder:
         root = Path(folder)
         with executor.started(mine, root / LOG, temporary=root) as child:
             status = child.wait()
         if executor.killed(status):
             raise KilledError(f"status {status} on {host}")
-        found = (file for file in root.rglob("*") if file.is_file())
+        files = (file for file in root.rglob("*") if file.is_file())
         return {
             "status": status,
             "host": host,
-            "files": {str(f.relative_to(root)): f.read_bytes() for f in found},
+            "files": {str(f.relative_to(root)): f.read_bytes() for f in files},
         }
 
 
 def _received(job: Job, ray: Any, reference: Any) -> Ended:
     """The outcome of a job; its files are written."""
     try:
-        found = ray.get(reference)
+        outcome = ray.get(reference)
     except (ray.exceptions.RayError, KilledError) as error:
         last = str(error).strip().splitlines()[-1:]
         lost = f"{job.title}: lost again and again ({' '.join(last)})"
         return Ended(job, ProcessError(lost))
-    return _write(job, found)
+    return _write(job, outcome)
 
 
-def _write(job: Job, found: dict[str, Any]) -> Ended:
+def _write(job: Job, outcome: dict[str, Any]) -> Ended:
     """Writes the files that `run_here` has sent."""
-    if "refused" in found:
-        return Ended(job, UserError(found["refused"]))
+    if "refused" in outcome:
+        return Ended(job, UserError(outcome["refused"]))
     executor.make_room(job)
-    for name, content in found["files"].items():
+    for name, content in outcome["files"].items():
         path = job.folder / Path(name).relative_to(_RUN if name != LOG else "")
         path.parent.mkdir(parents=True, exist_ok=True)
         records.write_bytes(path, content)
-    return Ended(job, executor.ending(job, found["status"]))
+    return Ended(job, executor.ending(job, outcome["status"]))

@@ -86,9 +86,7 @@ def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypat
     # Ray has other ideas of the environment; they reach no child.
     with monkeypatch.context() as worker:
         worker.setenv("OMP_NUM_THREADS", "1")
-        found = on_ray.run_here(
-            sent, on_ray._inside(there.script), source(there.script)
-        )
+        found = on_ray.run_here(sent, source(there.script))
     assert found["status"] == 0
     received = on_ray._write(there, found)
     assert received == runs.Ended(there)
@@ -102,7 +100,7 @@ def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypat
 def test_a_machine_with_other_source_runs_nothing(tmp_path):
     """It refuses in one line and runs nothing."""
     asked = job(tmp_path)
-    found = on_ray.run_here(on_ray.launch(asked), on_ray._inside(asked.script), "other")
+    found = on_ray.run_here(on_ray.launch(asked), "other")
     error = on_ray._write(asked, found).error
     assert "expected other, the same commit on every machine" in str(error)
     assert isinstance(error, ValueError)
