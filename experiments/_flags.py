@@ -87,6 +87,49 @@ def define_precision_flag() -> None:
     flags.DEFINE_enum("precision", "float32", process.PRECISIONS, "Of everything.")
 
 
+def define_setup_flags(*, models: list[str], updates: int, workdir: str) -> None:
+    """Declares the flags that `setup` reads, and --dry_run."""
+    flags.DEFINE_list(
+        "models",
+        models,
+        f"Networks: {', '.join(tasks.NAMED)}, or module:object, as in train.py.",
+    )
+    flags.DEFINE_list("channels", ["3", "6", "12"], "Widths of PredNet's layers.")
+    flags.DEFINE_integer("height", 24, "Rows of a frame.")
+    flags.DEFINE_integer("width", 32, "Columns of a frame.")
+    flags.DEFINE_string(
+        "data",
+        None,
+        "Frames of networks that are trained on windows, as in train.py; default: each "
+        "one's own, walk for prednet.",
+    )
+    flags.DEFINE_string(
+        "images",
+        None,
+        "Images of networks that are trained on one per update; default: each one's "
+        "own, digits for the autoencoder.",
+    )
+    define_outside_flag()
+    flags.DEFINE_integer("window", 10, "Transitions per update.")
+    flags.DEFINE_integer("updates", updates, "Updates of networks that see windows.")
+    flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
+    flags.DEFINE_float("last", 0.2, "Losses are means over this last fraction.")
+    flags.DEFINE_string("workdir", workdir, "Where to write.")
+    flags.DEFINE_bool("dry_run", False, "Print the exact commands, no more.")
+
+
+def setup() -> dict[str, Any]:
+    """The fields of `runs.design.Setup`, but for the script."""
+    channels = data.own_size(FLAGS.images or "digits")[2]
+    names = (
+        "data", "images", "allow_outside", "window", "updates", "image_updates", "last",
+    )  # fmt: skip
+    return {name: getattr(FLAGS, name) for name in names} | {
+        "root": Path(FLAGS.workdir),
+        "tasks": tuple(small_task(name, channels=channels) for name in FLAGS.models),
+    }
+
+
 def declared(script: Path) -> set[str]:
     """Names of the flags that a script and the helpers it imports declare."""
     tree = ast.parse(script.read_text())

@@ -20,7 +20,6 @@ from absl import flags
 
 from prednet_jax import (
     comparison,
-    data,
     errors,
     locks,
     noise,
@@ -38,11 +37,10 @@ from prednet_jax.studies import symmetric_runs
 FLAGS = flags.FLAGS
 # Records of speed, saddles and curvature that the page shows too.
 PUBLISHED = Path(__file__).resolve().parent.parent / "results" / "published"
-flags.DEFINE_list(
-    "models",
-    list(tasks.NAMED),
-    "Networks to compare: prednet, autoencoder, or module:object, as in train.py.",
+_flags.define_setup_flags(
+    models=list(tasks.NAMED), updates=400, workdir="results/compare"
 )
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_list(
     "arms",
     [
@@ -61,30 +59,7 @@ flags.DEFINE_integer("seeds", 8, "Number of seeds: first_seed, first_seed + 1, .
 flags.DEFINE_float(
     "margin", 0.02, "Margin of equivalence, as a fraction of the control's mean metric."
 )
-flags.DEFINE_list("channels", ["3", "6", "12"], "Widths of PredNet's layers.")
-flags.DEFINE_integer("height", 24, "Rows of a frame.")
-flags.DEFINE_integer("width", 32, "Columns of a frame.")
-flags.DEFINE_string(
-    "data",
-    None,
-    "Frames of networks that are trained on windows, as in train.py; default: each "
-    "one's own, walk for prednet.",
-)
-flags.DEFINE_string(
-    "images",
-    None,
-    "Images of networks that are trained on one per update; default: each one's own, "
-    "digits for the autoencoder.",
-)
-_flags.define_outside_flag()
-flags.adopt_module_key_flags(_flags)
-flags.DEFINE_integer("window", 10, "Transitions per update.")
-flags.DEFINE_integer("updates", 400, "Updates of networks that see windows.")
-flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
-flags.DEFINE_float("last", 0.2, "The metric is the mean loss of this last fraction.")
-flags.DEFINE_string("workdir", "results/compare", "Where to write.")
 flags.DEFINE_integer("jobs", 2, "Processes at a time, on the CPU.")
-flags.DEFINE_bool("dry_run", False, "Print the exact commands and the time, no more.")
 
 
 def main(argv: list[str]) -> None:
@@ -129,27 +104,13 @@ def make_design() -> runs.Design:
         raise errors.UserError(
             f"--arms=: expected at least one of {', '.join(runs.NAMES)}"
         )
-    images = data.own_size(FLAGS.images or "digits")[2]
     return runs.Design(
-        root=Path(FLAGS.workdir),
         script=_script("train.py"),
-        tasks=tuple(_flags.small_task(m, channels=images) for m in FLAGS.models),
         arms=tuple(FLAGS.arms),
-        **{
-            name: getattr(FLAGS, name)
-            for name in (
-                "seeds",
-                "first_seed",
-                "data",
-                "images",
-                "allow_outside",
-                "window",
-                "updates",
-                "image_updates",
-                "last",
-                "margin",
-            )
-        },
+        seeds=FLAGS.seeds,
+        first_seed=FLAGS.first_seed,
+        margin=FLAGS.margin,
+        **_flags.setup(),
     )
 
 

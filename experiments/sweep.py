@@ -21,16 +21,13 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import data, device, locks, runs, tasks
+from prednet_jax import device, locks, runs
 from prednet_jax.errors import UserError
 from prednet_jax.runs import design, executor, on_ray, sweeps
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list(
-    "models",
-    ["prednet"],
-    f"Networks: {', '.join(tasks.NAMED)}, or module:object, as in train.py.",
-)
+_flags.define_setup_flags(models=["prednet"], updates=100, workdir="runs/sweep")
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_list(
     "arms",
     ["float32", "reduction_order"],
@@ -59,23 +56,6 @@ flags.DEFINE_string(
     "this machine. none: no Ray, this machine alone.",
 )
 flags.DEFINE_integer("retries", 3, "How often a run that was lost is tried again.")
-flags.DEFINE_list("channels", ["3", "6", "12"], "Widths of PredNet's layers.")
-flags.DEFINE_integer("height", 24, "Rows of a frame.")
-flags.DEFINE_integer("width", 32, "Columns of a frame.")
-flags.DEFINE_string(
-    "data", None, "Frames, as in train.py. Default: each network's own, as walk."
-)
-flags.DEFINE_string(
-    "images", None, "Images of networks that see one per update. Default: digits."
-)
-_flags.define_outside_flag()
-flags.adopt_module_key_flags(_flags)
-flags.DEFINE_integer("window", 10, "Transitions per update.")
-flags.DEFINE_integer("updates", 100, "Updates of networks that see windows.")
-flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
-flags.DEFINE_float("last", 0.2, "Endpoints are means over this last fraction.")
-flags.DEFINE_string("workdir", "runs/sweep", "Where to write.")
-flags.DEFINE_bool("dry_run", False, "Print the exact commands, no more.")
 
 
 def main(argv: list[str]) -> None:
@@ -111,14 +91,11 @@ def main(argv: list[str]) -> None:
 
 def make_sweep() -> sweeps.Sweep:
     """What the flags describe."""
-    frames, images = (
-        given and sweeps.absolute(given) for given in (FLAGS.data, FLAGS.images)
-    )
-    channels = data.own_size(images or "digits")[2]
+    for name in ("data", "images"):
+        if FLAGS[name].value:
+            FLAGS[name].value = sweeps.absolute(FLAGS[name].value)
     return sweeps.Sweep(
-        root=Path(FLAGS.workdir),
         script=str(Path(__file__).with_name("train.py").absolute()),
-        tasks=tuple(_flags.small_task(m, channels=channels) for m in FLAGS.models),
         arms=tuple(FLAGS.arms),
         seeds=_flags.integers("seeds"),
         draws=FLAGS.draws,
@@ -126,13 +103,7 @@ def make_sweep() -> sweeps.Sweep:
         settings=tuple(FLAGS.setting),
         # Where a system cannot confine a process, a run has all processors.
         threads=FLAGS.threads if hasattr(os, "sched_setaffinity") else None,
-        data=frames,
-        images=images,
-        allow_outside=FLAGS.allow_outside,
-        window=FLAGS.window,
-        updates=FLAGS.updates,
-        image_updates=FLAGS.image_updates,
-        last=FLAGS.last,
+        **_flags.setup(),
     )
 
 
