@@ -74,19 +74,19 @@ def main(argv: list[str]) -> None:
     jobs = design.runs()
     for name, reason in design.skipped:
         print(f"skipped {name}: {reason}")
-    left, found = runs.kept(jobs)
-    minutes = design.seconds(left) / 60 / min(FLAGS.jobs, 2)
+    missing, reasons = runs.kept(jobs)
+    minutes = design.seconds(missing) / 60 / min(FLAGS.jobs, 2)
     if FLAGS.dry_run:
         for job in jobs:
             print(job.shown)
         print(f"estimated time: about {minutes:.0f} minutes on two cores")
         return
-    if line := runs.said(found):
+    if line := runs.said(reasons):
         print(line)
-    print(f"{len(left)} processes, about {minutes:.0f} minutes on two cores")
+    print(f"{len(missing)} processes, about {minutes:.0f} minutes on two cores")
     with locks.hold(design.root):
         runs.clear(design.root, jobs)
-        execute(left)
+        execute(missing)
         print(
             "positive controls: escape times, identical units, a symmetric saddle",
             flush=True,

@@ -59,21 +59,21 @@ flags.DEFINE_integer("retries", 3, "How often a run that was lost is tried again
 
 
 def main(argv: list[str]) -> None:
-    """Checks, runs what is left, merges."""
+    """Checks, runs what is missing, merges."""
     del argv
     sweep = make_sweep()
     check(sweep)
     locks.check(sweep.root)
     jobs = sweep.jobs()
-    left, found = runs.kept(jobs)
+    missing, reasons = runs.kept(jobs)
     if FLAGS.dry_run:
         for job in jobs:
             print(job.shown)
         return
-    print(runs.said(found) or f"{len(jobs)} runs", flush=True)
+    print(runs.said(reasons) or f"{len(jobs)} runs", flush=True)
     path = sweep.root / sweeps.RESULT
     with locks.hold(sweep.root):
-        rows, errors = execute(sweep, jobs, left)
+        rows, errors = execute(sweep, jobs, missing)
         for error in errors:
             print(f"failed: {error}", file=sys.stderr)
         if rows:
@@ -146,19 +146,19 @@ def _check_setting(text: str) -> None:
 
 
 def execute(
-    sweep: sweeps.Sweep, jobs: list[runs.Job], left: list[runs.Job]
+    sweep: sweeps.Sweep, jobs: list[runs.Job], missing: list[runs.Job]
 ) -> tuple[dict[runs.Job, dict], list[Exception]]:
-    """Runs what is left.
+    """Runs what is missing.
 
     Returns:
         A row for each run that is on disk, and what went wrong with others.
     """
-    kept = [job for job in jobs if job not in left]
+    kept = [job for job in jobs if job not in missing]
     rows = {job: sweeps.row(job, FLAGS.last) for job in kept}
     errors: list[Exception] = []
     with (
         runs.Progress(len(jobs), len(kept)) as progress,
-        contextlib.closing(_running(left)) as running,
+        contextlib.closing(_running(missing)) as running,
     ):
         for ended in running:
             if ended is None:
@@ -175,13 +175,13 @@ def execute(
     return rows, errors
 
 
-def _running(left: list[runs.Job]) -> Iterator[runs.Ended | None]:
+def _running(missing: list[runs.Job]) -> Iterator[runs.Ended | None]:
     """The executor that --address names."""
-    if FLAGS.address == "none" or not left:
-        most = max((job.threads or 0 for job in left), default=0)
+    if FLAGS.address == "none" or not missing:
+        most = max((job.threads or 0 for job in missing), default=0)
         processes = executor.parallel_runs(most)
-        return runs.execute(left, processes=processes, retries=FLAGS.retries)
-    return on_ray.execute(left, address=FLAGS.address, retries=FLAGS.retries)
+        return runs.execute(missing, processes=processes, retries=FLAGS.retries)
+    return on_ray.execute(missing, address=FLAGS.address, retries=FLAGS.retries)
 
 
 if __name__ == "__main__":
