@@ -155,9 +155,10 @@ class Keeper:
         if self._recipe.task.name == "prednet":
             script = "python experiments/predict.py"
             after = f"{script} --weights={self.folder} shows what it predicts"
+        how_far = reached(self.folder, self._validated)
         print(
             f"{self.folder}: {self._recipe.updates} updates in "
-            f"{measured['wall_seconds']:.1f} s{reached(self.folder, self._validated)}; {after}"
+            f"{measured['wall_seconds']:.1f} s{how_far}; {after}"
         )
 
 
