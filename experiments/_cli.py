@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,21 @@ def run(main: Callable[[list[str]], None]) -> None:
 
 
 def _import_failed(kind: type, error: BaseException, trace: Any) -> None:
-    """Ends a script whose own imports lack a package of an extra."""
-    said = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+    """Ends a script whose imports lack a package of an extra, or are interrupted."""
+    said, status = None, 2
+    if isinstance(error, ModuleNotFoundError):
+        said = missing_extra(error)
+    cause: BaseException | None = error
+    while cause is not None:  # An import may wrap what interrupted it.
+        if isinstance(cause, KeyboardInterrupt):
+            said, status = "interrupted", 130
+        cause = cause.__cause__ or cause.__context__
     if said is None:
         sys.__excepthook__(kind, error, trace)
         return
     print(f"{_program()}: {said}", file=sys.stderr, flush=True)
     # Python would end with status 1 after this hook.
-    os._exit(2)
+    os._exit(status)
 
 
 # Scripts import this module first.
@@ -53,8 +60,9 @@ def _guarded(main: Callable) -> Callable:
             for name in ("workdir", "profile"):
                 folder = FLAGS[name].value if name in FLAGS else None
                 # --profile of calibrate_noise.py is a list of noise profiles.
-                if folder and isinstance(folder, str):
-                    _check_folder(name, folder)
+                if isinstance(folder, str):
+                    FLAGS[name].value = os.path.expanduser(folder)
+                    _check_folder(name, FLAGS[name].value)
             main(argv)
         except mendable as error:
             fail(error)
@@ -124,7 +132,8 @@ def _used_up(error: Exception) -> str | None:
     """What to say of memory or a disk that is used up; None for any other error."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         place = f" ({error.filename})" if error.filename else ""
-        return f"the disk is full{place}: expected room, or fewer --keep_checkpoints"
+        fewer = ", or fewer --keep_checkpoints" if "keep_checkpoints" in FLAGS else ""
+        return f"the disk is full{place}: expected room{fewer}"
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         first = (str(error).strip() or "MemoryError").splitlines()[0]
         return (
@@ -136,8 +145,11 @@ def _used_up(error: Exception) -> str | None:
 
 def _check_folder(name: str, path: str) -> None:
     """Refuses a directory that cannot be written, before anything is measured."""
+    if not path:
+        fail(f"--{name}=: expected a directory; . is the current one")
     folder = Path(path).absolute()
-    nearest = next(p for p in (folder, *folder.parents) if p.exists())
+    # A link that leads nowhere does not exist, and cannot be made either.
+    nearest = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         fail(
             f"--{name}={path}: {nearest} is no directory that can be written; "
@@ -150,6 +162,16 @@ def chosen_flags() -> dict[str, Any]:
     return {
         flag.name: flag.value for flag in FLAGS.get_key_flags_for_module("__main__")
     }
+
+
+def show_agreement(runs: Iterable[Any]) -> None:
+    """Prints whether runs made again agree with published ones; status 1 if not."""
+    runs = list(runs)
+    print("run: loss again, published, factor allowed")
+    for run in runs:
+        print(run)
+    if not all(run.holds for run in runs):
+        raise SystemExit(1)
 
 
 def command() -> str:

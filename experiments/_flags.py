@@ -1,7 +1,9 @@
 """Flags that several scripts share, and the objects that they describe."""
 
+import ast
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -83,6 +85,66 @@ def define_outside_flag() -> None:
 def define_precision_flag() -> None:
     """Declares --precision."""
     flags.DEFINE_enum("precision", "float32", process.PRECISIONS, "Of everything.")
+
+
+def define_setup_flags(*, models: list[str], updates: int, workdir: str) -> None:
+    """Declares the flags that `setup` reads, and --dry_run."""
+    flags.DEFINE_list(
+        "models",
+        models,
+        f"Networks: {', '.join(tasks.NAMED)}, or module:object, as in train.py.",
+    )
+    flags.DEFINE_list("channels", ["3", "6", "12"], "Widths of PredNet's layers.")
+    flags.DEFINE_integer("height", 24, "Rows of a frame.")
+    flags.DEFINE_integer("width", 32, "Columns of a frame.")
+    flags.DEFINE_string(
+        "data",
+        None,
+        "Frames of networks that are trained on windows, as in train.py; default: each "
+        "one's own, walk for prednet.",
+    )
+    flags.DEFINE_string(
+        "images",
+        None,
+        "Images of networks that are trained on one per update; default: each one's "
+        "own, digits for the autoencoder.",
+    )
+    define_outside_flag()
+    flags.DEFINE_integer("window", 10, "Transitions per update.")
+    flags.DEFINE_integer("updates", updates, "Updates of networks that see windows.")
+    flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
+    flags.DEFINE_float("last", 0.2, "Losses are means over this last fraction.")
+    flags.DEFINE_string("workdir", workdir, "Where to write.")
+    flags.DEFINE_bool("dry_run", False, "Print the exact commands, no more.")
+
+
+def setup() -> dict[str, Any]:
+    """The fields of `runs.design.Setup`, but for the script."""
+    channels = data.own_size(FLAGS.images or "digits")[2]
+    names = (
+        "data", "images", "allow_outside", "window", "updates", "image_updates", "last",
+    )  # fmt: skip
+    return {name: getattr(FLAGS, name) for name in names} | {
+        "root": Path(FLAGS.workdir),
+        "tasks": tuple(small_task(name, channels=channels) for name in FLAGS.models),
+    }
+
+
+def declared(script: Path) -> set[str]:
+    """Names of the flags that a script and the helpers it imports declare."""
+    tree = ast.parse(script.read_text())
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            match node.args:
+                case [ast.Constant(str(name)), *_] if "DEFINE_" in node.func.attr:
+                    names.add(name)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                helper = script.with_name(f"{alias.name}.py")
+                if alias.name.startswith("_") and helper.exists():
+                    names |= declared(helper)
+    return names
 
 
 def integers(name: str) -> tuple[int, ...]:

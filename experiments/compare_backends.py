@@ -20,12 +20,13 @@ from absl import flags
 
 from prednet_jax import (
     comparison,
-    data,
+    errors,
     locks,
     noise,
     process,
     records,
     report,
+    runs,
     saddles,
     statistics,
     tasks,
@@ -36,11 +37,10 @@ from prednet_jax.studies import symmetric_runs
 FLAGS = flags.FLAGS
 # Records of speed, saddles and curvature that the page shows too.
 PUBLISHED = Path(__file__).resolve().parent.parent / "results" / "published"
-flags.DEFINE_list(
-    "models",
-    list(tasks.NAMED),
-    "Networks to compare: prednet, autoencoder, or module:object, as in train.py.",
+_flags.define_setup_flags(
+    models=list(tasks.NAMED), updates=400, workdir="results/compare"
 )
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_list(
     "arms",
     [
@@ -59,30 +59,7 @@ flags.DEFINE_integer("seeds", 8, "Number of seeds: first_seed, first_seed + 1, .
 flags.DEFINE_float(
     "margin", 0.02, "Margin of equivalence, as a fraction of the control's mean metric."
 )
-flags.DEFINE_list("channels", ["3", "6", "12"], "Widths of PredNet's layers.")
-flags.DEFINE_integer("height", 24, "Rows of a frame.")
-flags.DEFINE_integer("width", 32, "Columns of a frame.")
-flags.DEFINE_string(
-    "data",
-    None,
-    "Frames of networks that are trained on windows, as in train.py; default: each "
-    "one's own, walk for prednet.",
-)
-flags.DEFINE_string(
-    "images",
-    None,
-    "Images of networks that are trained on one per update; default: each one's own, "
-    "digits for the autoencoder.",
-)
-_flags.define_outside_flag()
-flags.adopt_module_key_flags(_flags)
-flags.DEFINE_integer("window", 10, "Transitions per update.")
-flags.DEFINE_integer("updates", 400, "Updates of networks that see windows.")
-flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
-flags.DEFINE_float("last", 0.2, "The metric is the mean loss of this last fraction.")
-flags.DEFINE_string("workdir", "results/compare", "Where to write.")
 flags.DEFINE_integer("jobs", 2, "Processes at a time, on the CPU.")
-flags.DEFINE_bool("dry_run", False, "Print the exact commands and the time, no more.")
 
 
 def main(argv: list[str]) -> None:
@@ -92,24 +69,24 @@ def main(argv: list[str]) -> None:
     started = time.perf_counter()
     _flags.check_numbers(1, "jobs")
     design = make_design()
-    comparison.check(design)
+    runs.check(design)
     locks.check(design.root)
-    runs = design.runs()
+    jobs = design.runs()
     for name, reason in design.skipped:
         print(f"skipped {name}: {reason}")
-    left, found = comparison.kept(runs)
-    minutes = design.seconds(left) / 60 / min(FLAGS.jobs, 2)
+    missing, reasons = runs.kept(jobs)
+    minutes = design.seconds(missing) / 60 / min(FLAGS.jobs, 2)
     if FLAGS.dry_run:
-        for job in runs:
+        for job in jobs:
             print(job.shown)
         print(f"estimated time: about {minutes:.0f} minutes on two cores")
         return
-    if line := comparison.said(found):
+    if line := runs.said(reasons):
         print(line)
-    print(f"{len(left)} processes, about {minutes:.0f} minutes on two cores")
+    print(f"{len(missing)} processes, about {minutes:.0f} minutes on two cores")
     with locks.hold(design.root):
-        comparison.clear(design.root, runs)
-        execute(left)
+        runs.clear(design.root, jobs)
+        execute(missing)
         print(
             "positive controls: escape times, identical units, a symmetric saddle",
             flush=True,
@@ -121,29 +98,19 @@ def main(argv: list[str]) -> None:
         publish(design.root, verdict)
 
 
-def make_design() -> comparison.Design:
+def make_design() -> runs.Design:
     """What the flags describe."""
-    images = data.own_size(FLAGS.images or "digits")[2]
-    return comparison.Design(
-        root=Path(FLAGS.workdir),
+    if not FLAGS.arms:
+        raise errors.UserError(
+            f"--arms=: expected at least one of {', '.join(runs.NAMES)}"
+        )
+    return runs.Design(
         script=_script("train.py"),
-        tasks=tuple(_flags.small_task(m, channels=images) for m in FLAGS.models),
         arms=tuple(FLAGS.arms),
-        **{
-            name: getattr(FLAGS, name)
-            for name in (
-                "seeds",
-                "first_seed",
-                "data",
-                "images",
-                "allow_outside",
-                "window",
-                "updates",
-                "image_updates",
-                "last",
-                "margin",
-            )
-        },
+        seeds=FLAGS.seeds,
+        first_seed=FLAGS.first_seed,
+        margin=FLAGS.margin,
+        **_flags.setup(),
     )
 
 
@@ -154,32 +121,21 @@ def _script(name: str) -> str:
     return str(path)
 
 
-def execute(jobs: list[comparison.Job]) -> None:
+def execute(jobs: list[runs.Job]) -> None:
     """Runs jobs to their end; the first that fails ends the comparison."""
-    from tqdm import tqdm
-
-    bar = tqdm(
-        total=len(jobs), unit="process", disable=not sys.stderr.isatty(), smoothing=0
-    )
-    ended = 0
-    with bar, contextlib.closing(
-        comparison.execute(jobs, processes=FLAGS.jobs)
-    ) as running:  # fmt: skip
-        for one in running:
-            if one is None:
+    with (
+        runs.Progress(len(jobs), unit="process") as progress,
+        contextlib.closing(runs.execute(jobs, processes=FLAGS.jobs)) as running,
+    ):
+        for ended in running:
+            if ended is None:
+                progress.beat()
                 continue
-            if one.error is not None:
-                raise one.error
-            ended += 1
-            arm = one.job.arm
-            draw = f", draw {one.job.draw}" if arm.draws > 1 else ""
-            bar.write(
-                f"[{ended}/{len(jobs)}] {one.job.model} {arm.name}{draw}: "
-                f"{arm.meaning}",
-                file=sys.stdout,
-            )
-            sys.stdout.flush()
-            bar.update()
+            if ended.error is not None:
+                raise ended.error
+            arm = ended.job.arm
+            draw = f", draw {ended.job.draw}" if arm.draws > 1 else ""
+            progress.ended(f"{ended.job.model} {arm.name}{draw}: {arm.meaning}")
 
 
 # A control, not a sample: the network of part A of docs/study/plan.md, on one of its

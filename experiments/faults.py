@@ -35,10 +35,10 @@ FILES = {
         "tests/files/test_big_inputs.py",
     ),
     "sweeps": (
-        "tests/comparison/test_execution.py",
-        "tests/comparison/test_receipts.py",
+        "tests/runs/test_executor.py",
+        "tests/runs/test_stored.py",
         "tests/experiments/test_compare_backends.py",
-        "tests/comparison/test_on_ray.py",
+        "tests/runs/test_on_ray.py",
         "tests/experiments/test_sweep.py",
     ),
 }

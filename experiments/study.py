@@ -24,10 +24,10 @@ from absl import flags
 
 from prednet_jax import device, errors, process, provenance
 from prednet_jax.studies import (
+    agreement,
     follow,
     judgement,
     parts,
-    seed_agreement,
     seed_records,
 )
 
@@ -79,10 +79,10 @@ def main(argv: list[str]) -> None:
     published = []
     if FLAGS.compare_with:
         published = judgement.read(part, Path(FLAGS.compare_with) / part.name)
-        seed_agreement.check(published, mine)
+        agreement.check_seeds(published, mine)
     manifest = _cli.provenance() | {
         "device": device.description(),
-        "environment": provenance.environment(),
+        "environment": provenance.of_numbers(provenance.environment()),
     }
     for seed in left:
         started = time.perf_counter()
@@ -96,21 +96,7 @@ def main(argv: list[str]) -> None:
         print(f"{made}: {minutes:.1f} minutes", flush=True)
     if FLAGS.compare_with:
         made = [r for r in judgement.read(part, folder) if r["seed"] in mine]
-        compare(made, published)
-
-
-def compare(again: list[dict], published: list[dict]) -> None:
-    """Says whether seeds made again agree with published ones; status 1 if not."""
-    found = seed_agreement.agreement(again, published)
-    print("seed, arm, draw: loss again, published, factor allowed")
-    for one in found:
-        how = "same bits" if one.bits else "agrees" if one.holds else "DIFFERS"
-        print(
-            f"{one.seed}, {one.arm}, {one.draw}: {one.again}, {one.published}, "
-            f"{one.error:.3f}: {how}"
-        )
-    if not all(one.holds for one in found):
-        raise SystemExit(1)
+        _cli.show_agreement(agreement.of_seeds(made, published))
 
 
 if __name__ == "__main__":

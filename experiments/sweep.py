@@ -21,20 +21,17 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import comparison, data, device, locks, tasks
-from prednet_jax.comparison import checks, children, live, on_ray, sweeps
+from prednet_jax import device, locks, runs
 from prednet_jax.errors import UserError
+from prednet_jax.runs import design, executor, on_ray, sweeps
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list(
-    "models",
-    ["prednet"],
-    f"Networks: {', '.join(tasks.NAMED)}, or module:object, as in train.py.",
-)
+_flags.define_setup_flags(models=["prednet"], updates=100, workdir="runs/sweep")
+flags.adopt_module_key_flags(_flags)
 flags.DEFINE_list(
     "arms",
     ["float32", "reduction_order"],
-    f"Arms, of {', '.join(comparison.NAMES)}.",
+    f"Arms, of {', '.join(runs.NAMES)}.",
 )
 flags.DEFINE_list("seeds", ["0", "1"], "Root seeds of weights, data and noise.")
 flags.DEFINE_integer("draws", 1, "Noise draws of arms whose noise is random.")
@@ -59,41 +56,24 @@ flags.DEFINE_string(
     "this machine. none: no Ray, this machine alone.",
 )
 flags.DEFINE_integer("retries", 3, "How often a run that was lost is tried again.")
-flags.DEFINE_list("channels", ["3", "6", "12"], "Widths of PredNet's layers.")
-flags.DEFINE_integer("height", 24, "Rows of a frame.")
-flags.DEFINE_integer("width", 32, "Columns of a frame.")
-flags.DEFINE_string(
-    "data", None, "Frames, as in train.py. Default: each network's own, as walk."
-)
-flags.DEFINE_string(
-    "images", None, "Images of networks that see one per update. Default: digits."
-)
-_flags.define_outside_flag()
-flags.adopt_module_key_flags(_flags)
-flags.DEFINE_integer("window", 10, "Transitions per update.")
-flags.DEFINE_integer("updates", 100, "Updates of networks that see windows.")
-flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
-flags.DEFINE_float("last", 0.2, "Endpoints are means over this last fraction.")
-flags.DEFINE_string("workdir", "runs/sweep", "Where to write.")
-flags.DEFINE_bool("dry_run", False, "Print the exact commands, no more.")
 
 
 def main(argv: list[str]) -> None:
-    """Checks, runs what is left, merges."""
+    """Checks, runs what is missing, merges."""
     del argv
     sweep = make_sweep()
     check(sweep)
     locks.check(sweep.root)
     jobs = sweep.jobs()
-    left, found = comparison.kept(jobs)
+    missing, reasons = runs.kept(jobs)
     if FLAGS.dry_run:
         for job in jobs:
             print(job.shown)
         return
-    print(comparison.said(found) or f"{len(jobs)} runs", flush=True)
+    print(runs.said(reasons) or f"{len(jobs)} runs", flush=True)
     path = sweep.root / sweeps.RESULT
     with locks.hold(sweep.root):
-        rows, errors = execute(sweep, jobs, left)
+        rows, errors = execute(sweep, jobs, missing)
         for error in errors:
             print(f"failed: {error}", file=sys.stderr)
         if rows:
@@ -111,14 +91,11 @@ def main(argv: list[str]) -> None:
 
 def make_sweep() -> sweeps.Sweep:
     """What the flags describe."""
-    frames, images = (
-        given and sweeps.absolute(given) for given in (FLAGS.data, FLAGS.images)
-    )
-    channels = data.own_size(images or "digits")[2]
+    for name in ("data", "images"):
+        if FLAGS[name].value:
+            FLAGS[name].value = sweeps.absolute(FLAGS[name].value)
     return sweeps.Sweep(
-        root=Path(FLAGS.workdir),
         script=str(Path(__file__).with_name("train.py").absolute()),
-        tasks=tuple(_flags.small_task(m, channels=channels) for m in FLAGS.models),
         arms=tuple(FLAGS.arms),
         seeds=_flags.integers("seeds"),
         draws=FLAGS.draws,
@@ -126,24 +103,20 @@ def make_sweep() -> sweeps.Sweep:
         settings=tuple(FLAGS.setting),
         # Where a system cannot confine a process, a run has all processors.
         threads=FLAGS.threads if hasattr(os, "sched_setaffinity") else None,
-        data=frames,
-        images=images,
-        allow_outside=FLAGS.allow_outside,
-        window=FLAGS.window,
-        updates=FLAGS.updates,
-        image_updates=FLAGS.image_updates,
-        last=FLAGS.last,
+        **_flags.setup(),
     )
 
 
 def check(sweep: sweeps.Sweep) -> None:
     """Refuses what cannot run, before anything is written."""
     _flags.check_numbers(0, "retries")
-    checks.check_sources(sweep)
+    for text in FLAGS.setting:
+        _check_setting(text)
+    design.check_sources(sweep)
     if FLAGS.address not in (on_ray.LOCAL, "none"):
         return
     for job in sweep.jobs():
-        checks.check_threads(job.arm.name, job.threads)
+        design.check_threads(job.arm.name, job.threads)
         if job.arm.gpu and device.gpu_found() is None:
             raise UserError(f"arm={job.arm.name!r}: no GPU found; expected --address")
         if job.hardware.startswith("gpu:"):
@@ -153,43 +126,62 @@ def check(sweep: sweeps.Sweep) -> None:
             )
 
 
+def _check_setting(text: str) -> None:
+    """Refuses a setting that `train.py` would refuse, or that a flag contradicts.
+
+    Raises:
+        UserError: it names no flag of `train.py`, or a flag that was given too.
+    """
+    known = _flags.declared(Path(__file__).with_name("train.py"))
+    for flag in sweeps.setting_flags(text):
+        name = flag.removeprefix("--").partition("=")[0]
+        if name not in known:
+            raise UserError(
+                f"setting={text!r}: {name}: expected a flag that train.py --help lists"
+            )
+        if name in FLAGS and FLAGS[name].present:
+            raise UserError(
+                f"setting={text!r}: --{name} is given too; expected one of the two"
+            )
+
+
 def execute(
-    sweep: sweeps.Sweep, jobs: list[comparison.Job], left: list[comparison.Job]
-) -> tuple[dict[comparison.Job, dict], list[Exception]]:
-    """Runs what is left.
+    sweep: sweeps.Sweep, jobs: list[runs.Job], missing: list[runs.Job]
+) -> tuple[dict[runs.Job, dict], list[Exception]]:
+    """Runs what is missing.
 
     Returns:
         A row for each run that is on disk, and what went wrong with others.
     """
-    table = live.Table(jobs, sys.stdout)
-    rows: dict[comparison.Job, dict] = {}
+    kept = [job for job in jobs if job not in missing]
+    rows = {job: sweeps.row(job, FLAGS.last) for job in kept}
     errors: list[Exception] = []
-    for job in jobs:
-        if job not in left:
-            rows[job] = sweeps.row(job, FLAGS.last)
-            table.add(job, rows[job], fresh=False)
-    with contextlib.closing(_running(left)) as running:
+    with (
+        runs.Progress(len(jobs), len(kept)) as progress,
+        contextlib.closing(_running(missing)) as running,
+    ):
         for ended in running:
             if ended is None:
-                table.beat()
-            elif ended.error is not None:
+                progress.beat()
+                continue
+            outcome = "failed"
+            if ended.error is not None:
                 errors.append(ended.error)
-                table.add(ended.job, None)
             else:
                 rows[ended.job] = sweeps.row(ended.job, FLAGS.last)
-                table.add(ended.job, rows[ended.job])
-    if not sys.stdout.isatty():
-        print(table)
+                outcome = f"loss {rows[ended.job]['loss'] or float('nan'):.4g}"
+            progress.ended(f"{ended.job.title} seed {ended.job.seeds[0]}: {outcome}")
+    print(sweeps.summary(jobs, rows))
     return rows, errors
 
 
-def _running(left: list[comparison.Job]) -> Iterator[comparison.Ended | None]:
+def _running(missing: list[runs.Job]) -> Iterator[runs.Ended | None]:
     """The executor that --address names."""
-    if FLAGS.address == "none" or not left:
-        most = max((job.threads or 0 for job in left), default=0)
-        processes = children.parallel_runs(most)
-        return comparison.execute(left, processes=processes, retries=FLAGS.retries)
-    return on_ray.execute(left, address=FLAGS.address, retries=FLAGS.retries)
+    if FLAGS.address == "none" or not missing:
+        most = max((job.threads or 0 for job in missing), default=0)
+        processes = executor.parallel_runs(most)
+        return runs.execute(missing, processes=processes, retries=FLAGS.retries)
+    return on_ray.execute(missing, address=FLAGS.address, retries=FLAGS.retries)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,8 @@ uses one thread. Several processes may share a --workdir if their programs, arms
 seeds differ.
 """
 
-import contextlib
-import csv
 import dataclasses
-import fcntl
-import io
-import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +30,11 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import device, errors, keys, process, provenance, records
+from prednet_jax import device, errors, keys, locks, process, provenance, records
 from prednet_jax.config import PredNetConfig
+from prednet_jax.runs import store
 from prednet_jax.studies import (
-    symmetric_agreement,
+    agreement,
     symmetric_escape,
     symmetric_findings,
     symmetric_runs,
@@ -98,49 +93,36 @@ def main(argv: list[str]) -> None:
     )
     seeds = _flags.integers("seeds")
     asked = symmetric_runs.runs(FLAGS.programs, FLAGS.arms, splits(), list(seeds))
+    published = Path(FLAGS.compare_with or "")
     if FLAGS.compare_with:
-        symmetric_findings.read(Path(FLAGS.compare_with))
+        symmetric_findings.read(published)
     process.prepare(threads=1, cache=True)
     folder = Path(FLAGS.workdir)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with locks.hold(folder, wait=True):
         write_manifest(folder, design)
-    table = folder / "runs.csv"
+    table = store.Table(
+        folder, ("program", "arm", "delta", "seed"), (str, str, float, int)
+    )
     if FLAGS.theory:
         theory(folder, design, list(seeds))
         return
-    done = finished(table)
+    done = table.done()
     left = [run for run in asked if tuple(run) not in done]
     print(f"{len(asked)} runs, {len(asked) - len(left)} of them finished", flush=True)
     commit = provenance.git_commit(Path(__file__).parent)
     for run in left:
         row = symmetric_runs.measure(run, design)
-        append(table, {**row, "git_commit": commit})
+        table.add({**row, "git_commit": commit})
         print(
             f"{run.program} {run.arm}, delta {run.delta:g}, seed {run.seed}: separated "
             f"at {row['separated_at'] or 'no update'}, final loss "
             f"{row['final_loss']:.6f}, {row['seconds']:.0f} s",
             flush=True,
         )
-    print(table)
+    print(table.path)
     if FLAGS.compare_with:
-        compare(table, Path(FLAGS.compare_with))
-
-
-def compare(table: Path, published: Path) -> None:
-    """Says whether runs made again agree with published ones; status 1 if not."""
-    found = symmetric_agreement.agreement(
-        symmetric_findings.read(table), symmetric_findings.read(published)
-    )
-    print("program, arm, delta, seed: loss again, published, factor allowed")
-    for row, old, error, holds in found:
-        how = "same bits" if row.sha256 == old.sha256 else "agrees"
-        print(
-            f"{row.program}, {row.arm}, {row.delta:g}, {row.seed}: {row.loss:.4g}, "
-            f"{old.loss:.4g}, {error:.2f}: {how if holds else 'DIFFERS'}"
-        )
-    if not all(one.holds for one in found):
-        raise SystemExit(1)
+        rows = [symmetric_findings.read(p) for p in (table.path, published)]
+        _cli.show_agreement(agreement.of_symmetric(*rows))
 
 
 def theory(folder: Path, design: Any, seeds: list[int]) -> None:
@@ -186,13 +168,13 @@ def splits() -> list[float]:
         ) from None
 
 
-def write_manifest(folder: Path, design: Any) -> None:
+def write_manifest(folder: Path, design: symmetric_runs.Design) -> None:
     """Says what the table holds; refuses a table of another design.
 
     Raises:
         UserError: the folder holds runs of another network, horizon or version.
     """
-    shared = {
+    shared: dict[str, Any] = {
         **dataclasses.asdict(design),
         "data": "walk",
         "optimizer": "chainer_adam",
@@ -206,13 +188,11 @@ def write_manifest(folder: Path, design: Any) -> None:
     path = folder / "manifest.json"
     if path.exists():
         before = records.read_json(path)["design"]
-        # As the file has them: lists, not tuples.
-        now = json.loads(json.dumps(shared))
         # Arms that were added to this script later are no arms of the table.
         for arm in FLAGS.arms:
             errors.one_of(f"{path}: arm", arm, tuple(before["noise"]))
-        now["noise"] = {arm: now["noise"].get(arm) for arm in before["noise"]}
-        if different := sorted(k for k in now if now[k] != before.get(k)):
+        noise = {arm: shared["noise"].get(arm) for arm in before["noise"]}
+        if different := store.differing(shared | {"noise": noise}, before):
             raise errors.UserError(
                 f"{path}: another {', '.join(different)}; expected what its runs were "
                 "made with, or another --workdir"
@@ -222,54 +202,10 @@ def write_manifest(folder: Path, design: Any) -> None:
         "design": shared,
         "git_commit": provenance.git_commit(Path(__file__).parent),
         "device": device.description(),
-        "environment": provenance.environment(),
+        "environment": provenance.of_numbers(provenance.environment()),
         "command": _cli.command(),
     }
     records.write_json(path, about)
-
-
-def finished(table: Path) -> set[tuple]:
-    """Program, arm, delta and seed of each row.
-
-    Raises:
-        UserError: a row is broken.
-    """
-    if not table.exists():
-        return set()
-    with open(table, newline="") as file:
-        rows = list(csv.DictReader(file))
-    try:
-        return {
-            (r["program"], r["arm"], float(r["delta"]), int(r["seed"])) for r in rows
-        }
-    except (KeyError, TypeError, ValueError):
-        raise errors.UserError(
-            f"{table}: a row without program, arm, delta and seed; expected the rows "
-            "that this script wrote"
-        ) from None
-
-
-def append(table: Path, row: dict[str, Any]) -> None:
-    """Adds one row in one write; others may be writing too."""
-    with locked(table.parent), open(table, "ab", buffering=0) as file:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(row), lineterminator="\n")
-        if os.fstat(file.fileno()).st_size == 0:
-            writer.writeheader()
-        writer.writerow(row)
-        file.write(text.getvalue().encode())
-        os.fsync(file.fileno())
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes with the same --workdir waiting."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "chex", "prednet-jax")
 # Variables that change what XLA or the process computes.
@@ -23,6 +24,8 @@ ENVIRONMENT = (
     "TF_CUDNN_DETERMINISTIC",
     "NVIDIA_TF32_OVERRIDE",
 )
+# Those that say where things are, not what is computed.
+_PLACES = ("JAX_COMPILATION_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES")
 
 
 def git_commit(directory: str | os.PathLike) -> str | None:
@@ -61,3 +64,8 @@ def versions() -> dict[str, str]:
 def environment() -> dict[str, str]:
     """Those variables of `ENVIRONMENT` that are set, with their values."""
     return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+
+
+def of_numbers(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those variables that may change numbers, in alphabetical order."""
+    return {k: v for k, v in sorted(variables.items()) if k not in _PLACES}

@@ -156,8 +156,8 @@ def train(forked):
 def refused(forked):
     """`refused(message, script, *flags)`: it ends with status 2 and one line."""
 
-    def check(message, script, *flags):
-        done = forked(script, *flags)
+    def check(message, script, *flags, folder=None):
+        done = forked(script, *flags, folder=folder)
         assert done.returncode == 2, done.stdout + done.stderr
         assert message in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1

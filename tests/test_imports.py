@@ -20,6 +20,7 @@ LAYERS = [
     {"evaluation", "objectives", "optimizers", "pytest_plugin"},
     {"tasks", "weights", "report"},
     {"training"},
+    {"runs"},
     {"comparison", "studies"},
     {"__init__"},
 ]
@@ -119,10 +120,10 @@ def test_the_law_can_fail(tmp_path):
     source = PACKAGE / "training" / "truncated.py"
     assert "prednet_jax.noise.specs" in set(imports(source))
     wrong = tmp_path / "wrong.py"
-    wrong.write_text("from prednet_jax.comparison import arms\nimport absl.flags\n")
+    wrong.write_text("from prednet_jax.runs import arms\nimport absl.flags\n")
     assert broken(wrong, "noise", "wrong") == [
-        "prednet_jax.comparison: up or sideways",
-        "prednet_jax.comparison.arms: up or sideways",
+        "prednet_jax.runs: up or sideways",
+        "prednet_jax.runs.arms: up or sideways",
         "absl.flags: absl belongs to experiments/",
     ]
 

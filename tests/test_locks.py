@@ -1,8 +1,12 @@
 """A directory held by one process at a time; the other one is a real process."""
 
+import errno
+import fcntl
+import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -46,6 +50,7 @@ def test_a_lock_refuses_the_second_process_and_dies_with_the_first(tmp_path, hol
     locks.check(folder)
     with locks.hold(folder):
         assert (folder / locks.FILE).exists()
+    # It was empty, but another one's.
     assert list(folder.iterdir()) == []
 
 
@@ -66,8 +71,28 @@ def test_a_check_makes_nothing(tmp_path):
 
 
 def test_one_process_can_hold_again_what_it_gave_back(tmp_path):
-    """Nothing is left behind."""
+    """Nothing is left behind but what was written."""
     for _ in range(3):
         with locks.hold(tmp_path / "r"):
-            pass
-    assert list((tmp_path / "r").iterdir()) == []
+            (tmp_path / "r" / "file").touch()
+    assert [path.name for path in (tmp_path / "r").iterdir()] == ["file"]
+    with locks.hold(tmp_path / "empty"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
+def test_a_second_one_can_wait(tmp_path, holder):
+    """It enters when the first has ended."""
+    threading.Timer(1.0, holder.kill).start()
+    with locks.hold(tmp_path / "run", wait=True):
+        assert holder.wait(timeout=5) == -signal.SIGKILL
+
+
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
+    def refuses(*args):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with locks.hold(tmp_path):
+        pass
+    assert "nothing guards" in capsys.readouterr().err

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import statistics
-from prednet_jax.comparison.arms import Arm, Role
-from prednet_jax.comparison.design import Design
 from prednet_jax.comparison.reading import ArmRuns, distances
+from prednet_jax.runs.arms import Arm, Role
+from prednet_jax.runs.design import Design
 from prednet_jax.tasks import Task
 
 EXCLUSION_RULE = (

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from prednet_jax import statistics
-from prednet_jax.comparison import arms
-from prednet_jax.comparison.arms import Arm, Role
 from prednet_jax.comparison.contrasts import (
     EXCLUSION_RULE,
     Contrast,
@@ -15,8 +13,10 @@ from prednet_jax.comparison.contrasts import (
     excluded,
     losses,
 )
-from prednet_jax.comparison.design import Design
 from prednet_jax.comparison.reading import ArmRuns, distance_over_travelled, read
+from prednet_jax.runs import arms
+from prednet_jax.runs.arms import Arm, Role
+from prednet_jax.runs.design import Design
 from prednet_jax.tasks import Task
 
 

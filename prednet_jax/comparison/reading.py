@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import records
-from prednet_jax.comparison import receipts
-from prednet_jax.comparison.arms import Arm
-from prednet_jax.comparison.jobs import Job
-from prednet_jax.comparison.receipts import EXAMPLES
 from prednet_jax.noise import variability
+from prednet_jax.runs import stored
+from prednet_jax.runs.arms import Arm
+from prednet_jax.runs.jobs import Job
+from prednet_jax.runs.stored import EXAMPLES
 from prednet_jax.training import loop
 
 
@@ -86,7 +86,7 @@ def read(jobs: list[Job]) -> list[ArmRuns]:
             start alike.
     """
     found = [
-        ArmRuns(job, tuple(receipts.verified(job, seed) for seed in job.seeds))
+        ArmRuns(job, tuple(stored.verified(job, seed) for seed in job.seeds))
         for job in jobs
     ]
     records.check_comparable([run for arm in found for run in arm.runs])
@@ -157,7 +157,7 @@ def distance_over_travelled(
 
 
 def _mean(run: records.Run, last: int) -> float:
-    if receipts.FAILURE in run.manifest:
+    if stored.FAILURE in run.manifest:
         return float("nan")
     return float(run.metrics["loss"][-last:].mean())
 

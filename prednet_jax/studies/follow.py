@@ -4,7 +4,7 @@
     results/<part>/seed_<n>.json   endpoints, distances, fingerprints, versions
 
 The record is written when the last arm of the seed has ended. Until then finished
-trainings are kept (`kept_runs`), and an interrupted study continues with the others.
+trainings are kept (`KeptRuns`), and an interrupted study continues with the others.
 All seeds of a part need the same arithmetic. Each record therefore holds what
 determines the bits of its trainings, including hashes of the programs, and a seed that
 differs in one of these is refused.
@@ -26,8 +26,8 @@ from prednet_jax.studies.endpoints import (
     distances,
     endpoints,
 )
-from prednet_jax.studies.kept_runs import KeptRuns
 from prednet_jax.studies.parts import THREADS, Part, Treatment
+from prednet_jax.studies.seed_records import KeptRuns
 from prednet_jax.studies.seed_trainings import frames, programs, train
 from prednet_jax.training import loop
 

@@ -1,12 +1,19 @@
 """The records of the long trainings: which exist, and whether they belong together.
 
-<folder>/seed_<n>.csv    curves: one row per arm, draw and 25 updates
-<folder>/seed_<n>.json   endpoints, distances, fingerprints, versions
+    <folder>/seed_<n>.csv    curves: one row per arm, draw and 25 updates
+    <folder>/seed_<n>.json   endpoints, distances, fingerprints, versions
+    <folder>/unfinished/seed_<n>/<arm>.<draw>.npz
+                             a finished training of a seed that has no record yet
+
+At the article's size a seed takes hours. Each of its trainings is kept as it ends, so
+an interruption costs one training.
 """
 
+import contextlib
 import csv
+import dataclasses
 import io
-import json
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import errors, records
-from prednet_jax.studies.endpoints import CURVES
-from prednet_jax.studies.parts import Part
+from prednet_jax.runs import store
+from prednet_jax.studies.endpoints import CURVES, Trajectory
+from prednet_jax.studies.parts import Part, Treatment
 
 # Updates per row of a curve.
 BIN = 25
@@ -47,12 +55,11 @@ def check(name: str, about: Mapping[str, Any], path: Path) -> None:
         UserError: the two differ in a field of `DECIDES`, or in the program of an arm
             that both have.
     """
-    mine = json.loads(json.dumps(about))  # Lists instead of tuples, as in the files.
     theirs = records.read_json(path)
-    differ = [field for field in DECIDES if theirs.get(field) != mine.get(field)]
+    differ = store.differing({name: about.get(name) for name in DECIDES}, theirs)
     differ += [
         f"program of {arm}"
-        for arm, digest in mine["programs"].items()
+        for arm, digest in about["programs"].items()
         if theirs.get("programs", {}).get(arm, digest) != digest
     ]
     if differ:
@@ -111,3 +118,65 @@ def table(rows: list[dict]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptRuns:
+    """The kept trainings of one seed.
+
+    Attributes:
+        folder: where they lie.
+        about: fields of the seed's record: its arithmetic, commit and processor.
+    """
+
+    folder: Path
+    about: Mapping[str, Any]
+
+    def has(self, treatment: Treatment) -> bool:
+        """Whether the training of an arm and draw is kept.
+
+        Raises:
+            UserError: it was made by another commit, program, version or processor.
+            FileError: the file cannot be read.
+        """
+        return store.has_arrays(self._path(treatment), self._facts(treatment))
+
+    def read(self, treatment: Treatment) -> Trajectory:
+        """A training that `has` found.
+
+        Raises:
+            RecordError: the file cannot be read.
+        """
+        stored = records.read_tree(self._path(treatment))
+        updates = sorted(map(int, stored["weights"]))
+        return Trajectory(
+            curves=stored["curves"],
+            weights={update: stored["weights"][str(update)] for update in updates},
+            held_out_loss=float(stored["held_out_loss"]),
+            sha256=str(stored["sha256"]),
+            seconds=float(stored["seconds"]),
+        )
+
+    def write(self, treatment: Treatment, run: Trajectory) -> None:
+        """Keeps a finished training."""
+        tree = {
+            field.name: getattr(run, field.name) for field in dataclasses.fields(run)
+        }
+        tree["weights"] = {str(update): w for update, w in run.weights.items()}
+        store.write_arrays(self._path(treatment), self._facts(treatment), tree)
+
+    def remove(self) -> None:
+        """Removes all of them."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # Other seeds have theirs there.
+            self.folder.parent.rmdir()
+
+    def _path(self, treatment: Treatment) -> Path:
+        return self.folder / f"{treatment.arm}.{treatment.draw}.npz"
+
+    def _facts(self, treatment: Treatment) -> dict[str, Any]:
+        """What all trainings of a seed share, and the program of this one."""
+        return {name: self.about[name] for name in (*DECIDES, "git_commit")} | {
+            "processor": self.about["device"]["processor"],
+            "program": self.about["programs"][treatment.arm],
+        }

@@ -55,6 +55,9 @@ def save(
     folder = Path(directory).resolve() / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(int(state.update))
+    if shutil.disk_usage(folder).free < sum(leaf.nbytes for leaf in tree.values()):
+        # Said before orbax meets it, whose threads print hundreds of lines.
+        raise _disk_full(path)
     temporary = _aside(path)
     try:
         _write(temporary, tree)
@@ -205,7 +208,11 @@ def _write(path: Path, tree: dict) -> None:
         # Not an OSError where the file is written by tensorstore.
         if isinstance(error, OSError) or "No space left" not in str(error):
             raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise _disk_full(path) from error
+
+
+def _disk_full(path: Path) -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def _sync(folder: Path) -> None:

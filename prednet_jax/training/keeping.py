@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ class Keeper:
         self._events = EventWriter(folder, done=done)
         self._guard = Guard(folder, recipe.updates)
         self._losses: list[float] = []
-        self._beside: list[tuple[float, float | None]] = []
         self._validated: dict[str, Any] | None = None
         if recipe.validation is not None:
             kept = [r for r in records.read_validation(folder) if r["update"] <= done]
@@ -69,7 +68,6 @@ class Keeper:
         self._writer.write(**dataclasses.asdict(record))
         self._events.write(record)
         self._losses.append(record.loss)
-        self._beside.append((record.loss, record.copy_last_frame_loss))
         every, last = self._recipe.checkpoint_every, self._recipe.updates
         try:
             self._guard.see(record, state)
@@ -157,19 +155,31 @@ class Keeper:
         if self._recipe.task.name == "prednet":
             script = "python experiments/predict.py"
             after = f"{script} --weights={self.folder} shows what it predicts"
+        how_far = reached(self.folder, self._validated)
         print(
             f"{self.folder}: {self._recipe.updates} updates in "
-            f"{measured['wall_seconds']:.1f} s{self._reached()}; {after}"
+            f"{measured['wall_seconds']:.1f} s{how_far}; {after}"
         )
 
-    def _reached(self) -> str:
-        """How far the training got: its last loss beside that of copying."""
-        last = self._beside[-max(1, len(self._beside) // 5) :]
-        copied = [copy for _, copy in last if copy is not None]
-        if not copied or not np.mean(copied):
-            return ""
-        loss = np.mean([loss for loss, copy in last if copy is not None])
-        text = f", loss {loss / np.mean(copied):.2f} of copying the last frame's"
-        if self._validated is None:
-            return text
-        return f"{text} while training, {self._validated['ratio']:.2f} frozen, held out"
+
+def reached(folder: Path, validated: Mapping[str, Any] | None = None) -> str:
+    """How far a training got, in words: its last loss beside that of copying.
+
+    Means over the last fifth of all updates, also those of earlier processes. Empty for
+    a network that has no frame to copy.
+
+    Args:
+        folder: directory of the run.
+        validated: the last frozen score, if there is one.
+    """
+    metrics = records.read_run(folder).metrics
+    last = -max(1, len(metrics["loss"]) // 5)
+    loss, copied = (metrics[name][last:] for name in ("loss", "copy_last_frame_loss"))
+    compared = np.isfinite(copied)
+    if not np.any(copied[compared]):
+        return ""
+    ratio = loss[compared].mean() / copied[compared].mean()
+    text = f", loss {ratio:.2f} of copying the last frame's"
+    if validated is None:
+        return text
+    return f"{text} while training, {validated['ratio']:.2f} frozen, held out"

@@ -7,10 +7,11 @@ import zlib
 import numpy as np
 import pytest
 
-from prednet_jax import comparison, device, records, statistics, tasks
-from prednet_jax.comparison import contrasts, judgement, reading, receipts
+from prednet_jax import comparison, device, records, runs, statistics, tasks
+from prednet_jax.comparison import contrasts, judgement, reading
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.report.tables import arms_list, text_table
+from prednet_jax.runs import stored
 
 CONTROLS = {
     "theory_matched": True,
@@ -30,7 +31,7 @@ def _start_at_zero(monkeypatch):
 
 
 def design(root, task=PREDNET, arms=ARMS, seeds=30):
-    return comparison.Design(
+    return runs.Design(
         root=root,
         script="train.py",
         tasks=(task,),
@@ -70,7 +71,7 @@ def write_runs(job, losses, *, weights="same", end=(3.0, 4.0)):
         for i in range(10):
             writer.write(update=i + 1, loss=float(loss), seconds=0.1)
         writer.close()
-        receipts.seal(job, seed)
+        stored.seal(job, seed)
 
 
 def simulated(root, *, task=PREDNET, arms=ARMS, seeds=30, apart=(3.0, 5.0), **effects):
@@ -175,7 +176,7 @@ def diverge(job, seed):
     manifest = records.read_json(folder / records.MANIFEST)
     end = {"final_params_sha256": records.fingerprint(params)}
     records.write_json(folder / records.MANIFEST, manifest | end)
-    receipts.seal(job, seed)
+    stored.seal(job, seed)
 
 
 def test_a_diverged_seed_of_the_question_leaves_it_open(tmp_path):
@@ -248,7 +249,7 @@ def test_predictions_are_compared_pixel_by_pixel(tmp_path):
                 if job.arm.name != "float32":
                     predictions[0, 0, 0, 0] = 0.75
                 np.savez(job.run_folder(seed) / "examples.npz", predictions=predictions)
-                receipts.seal(job, seed)
+                stored.seal(job, seed)
     rows = {row["treatment"]: row["variability"] for row in judged(plan)["contrasts"]}
     assert rows["reduction_order"] == pytest.approx(
         {"v_ermv": 0.5 / 24, "v_c": 1 / 24, "l2": 0.25, "churn": 1 / 24}
@@ -269,15 +270,15 @@ def test_a_run_without_weights_is_refused(tmp_path):
     plan = simulated(tmp_path, seeds=3)
     job = plan.runs()[0]
     (job.run_folder(job.seeds[1]) / records.WEIGHTS).unlink()
-    with pytest.raises(records.RecordError, match=r"weights\.npz.*weights of a run"):
+    with pytest.raises(records.RecordError, match=r"altered since .weights\.npz"):
         judged(plan)
 
 
 def test_the_gpu_is_judged_against_its_own_default_only():
     row = statistics.paired([0.1, 0.2, 0.3], [0.1, 0.2, 0.25], margin=0.1)
-    treatment = comparison.arm("gpu_deterministic")
+    treatment = runs.arm("gpu_deterministic")
     for name, counts in (("gpu", True), ("float32", False)):
-        one = contrasts.Contrast(treatment, comparison.arm(name), row, {})
+        one = contrasts.Contrast(treatment, runs.arm(name), row, {})
         assert (judgement._gpu([one]) is not None) == counts
 
 

@@ -32,6 +32,40 @@ def test_flags_that_contradict_the_weights(refused, tmp_path, flag, message):
     assert not workdir.exists()
 
 
+@pytest.mark.parametrize(
+    ("workdir", "message"),
+    [
+        # It trained into the current directory.
+        ("", "--workdir=: expected a directory"),
+        # It made a directory named ~.
+        ("~/../dev/null/x", f"--workdir={Path.home()}/../dev/null/x: "),
+    ],
+)
+def test_what_is_no_directory_is_refused(refused, tmp_path, workdir, message):
+    words = ("train.py", "--updates=1", f"--workdir={workdir}")
+    refused(message, *words, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_that_leads_nowhere_is_refused(refused, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    for workdir in (link, link / "run"):
+        refused("link is no directory", "train.py", f"--workdir={workdir}")
+
+
+@pytest.mark.parametrize("wrapped", ["raise", "raise ImportError('numpy') from"])
+def test_an_interrupt_while_a_script_imports_is_one_line(wrapped):
+    code = f"import _cli; {wrapped} KeyboardInterrupt()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPTS), *sys.path])},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 130
+    assert done.stderr == "-c: interrupted\n"
+
+
 def test_control_codes_of_a_name_do_not_reach_the_terminal(refused, tmp_path):
     folder = tmp_path / "\x1b[31mred\x07"
     folder.mkdir()

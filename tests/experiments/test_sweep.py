@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prednet_jax import locks
-from prednet_jax.comparison import sweeps
+from prednet_jax.runs import sweeps
 
 HERE = Path(__file__).parent
 SCRIPT = HERE.parents[1] / "experiments" / "sweep.py"
@@ -30,6 +30,8 @@ TINY = ("--channels=3,4", "--height=16", "--width=16", "--window=3", "--updates=
         (["--setting=window"], "setting='window'"),
         (["--data=/no/such/place"], "/no/such/place"),
         (["--retries=-1"], "--retries=-1"),
+        (["--setting=nonsense=1"], "nonsense: expected a flag that train.py --help"),
+        (["--setting=updates=7", "--updates=20"], "--updates is given too"),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_written(

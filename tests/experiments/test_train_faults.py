@@ -21,6 +21,9 @@ from runs_on_disk import (
     snapshot,
 )
 
+from prednet_jax.training import checkpoints
+from prednet_jax.training.truncated import TrainState
+
 
 @pytest.mark.fault(
     "a command with a mistake, over an earlier run",
@@ -229,3 +232,13 @@ def test_a_full_disk_is_one_line(train, forked, small_disk, tmp_path):
     train(*flags, f"--workdir={room}", "--resume")
     train(*flags, f"--workdir={tmp_path}/whole")
     assert_equal_runs(room, tmp_path / "whole")
+
+
+def test_a_checkpoint_that_has_no_room_says_nothing_itself(small_disk, capfd):
+    """The threads of orbax wrote two hundred lines before the one."""
+    params = {str(i): np.random.default_rng(i).random(20_000) for i in range(4)}
+    state = TrainState(params, (), None, np.int32(1))
+    with pytest.raises(OSError, match="No space left on device"):
+        checkpoints.save(small_disk, state)
+    assert capfd.readouterr().err == ""
+    assert list((small_disk / "checkpoints").iterdir()) == []

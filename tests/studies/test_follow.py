@@ -16,8 +16,8 @@ from prednet_jax.studies import (
     seed_records,
     seed_trainings,
 )
-from prednet_jax.studies.kept_runs import KeptRuns
 from prednet_jax.studies.parts import Part, Treatment
+from prednet_jax.studies.seed_records import KeptRuns
 
 
 def trajectory(loss, weights=None, last=None, copy=0.1):

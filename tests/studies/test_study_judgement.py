@@ -5,11 +5,11 @@ import pytest
 
 from prednet_jax import errors, records, statistics
 from prednet_jax.studies import (
+    agreement,
     described_parts,
     described_tables,
     judgement,
     parts,
-    seed_agreement,
     seed_records,
     study_tables,
 )
@@ -424,21 +424,21 @@ def test_seeds_made_again_agree_or_differ():
     def judged(**changes):
         again = {**published[0], "runs": [dict(r) for r in published[0]["runs"]]}
         again["runs"][1].update(changes)
-        return seed_agreement.agreement([again], published)[1]
+        return agreement.of_seeds([again], published)[1]
 
     loss = published[0]["runs"][1]["last_frame_loss"]
     assert judged().bits
     assert judged().error == pytest.approx(error)
     assert judged(final_params_sha256="new", last_frame_loss=loss * error * 0.999).holds
-    assert not judged(final_params_sha256="new", last_frame_loss=loss * error * 1.01)[
-        -1
-    ]
+    assert not judged(
+        final_params_sha256="new", last_frame_loss=loss * error * 1.01
+    ).holds
     assert not judged(final_params_sha256="new", last_frame_loss=None).holds
     # A null that diverged does not make everything agree.
     run = next(r for r in published[4]["runs"] if r["arm"] == "convolution_im2col")
     diverge(run)
     assert np.isfinite(judged().error)
     with pytest.raises(errors.UserError, match="expected part C"):
-        seed_agreement.agreement(DOSES, DOSES)
+        agreement.of_seeds(DOSES, DOSES)
     with pytest.raises(errors.UserError, match="seed"):
-        seed_agreement.agreement([{**published[0], "seed": 1}], published)
+        agreement.of_seeds([{**published[0], "seed": 1}], published)

@@ -7,8 +7,8 @@ import pytest
 from prednet_jax import errors
 from prednet_jax.studies import study_tables, symmetric_runs
 from prednet_jax.studies import symmetric_findings as findings
+from prednet_jax.studies.agreement import of_symmetric
 from prednet_jax.studies.parts import PARTS
-from prednet_jax.studies.symmetric_agreement import agreement
 from prednet_jax.studies.symmetric_findings import Row
 
 SEEDS = range(5)
@@ -115,7 +115,7 @@ def test_runs_made_again_agree_or_differ():
 
     def judged(**changes):
         again = tile._replace(**{"sha256": "new"} | changes)
-        return agreement([again], rows)[0]
+        return of_symmetric([again], rows)[0]
 
     assert judged(sha256="old", loss=9.0).holds  # Nothing else is looked at.
     assert judged(loss=1.09).holds
@@ -131,7 +131,7 @@ def test_another_order_that_separates_twins_sets_the_error_too():
     rows = table()
     rows += runs("symmetric", "run", 0.0, 702, 1.05)
     at_zero = {row.arm: row for row in rows if row[:3:2] == ("symmetric", 0.0)}
-    found = agreement([at_zero["tile"], at_zero["float32"]], rows)
+    found = of_symmetric([at_zero["tile"], at_zero["float32"]], rows)
     assert [one.error for one in found] == pytest.approx([1.05, 1.0])
 
 

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from prednet_jax import records
 from prednet_jax.messages import say
+from prednet_jax.training.keeping import reached
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.observe import Progress
 
@@ -81,3 +83,16 @@ def test_nothing_is_said_where_nothing_is_wanted(stderr):
         quiet.update(record(1))
         quiet.close()
         assert stream.getvalue() == ""
+
+
+def test_the_closing_line_is_of_all_updates_of_a_resumed_run(tmp_path):
+    """It was of those of the last process: here of the last two, or of none."""
+    losses = [9.0, *[3.0] * 7, 5.0, 1.0]
+    for updates, expected in ((10, ", loss 3.00 of copying the last frame's"), (1, "")):
+        writer = records.MetricsWriter(tmp_path)
+        for update, loss in enumerate(losses[:updates], 1):
+            copied = 1.0 if updates > 1 else None
+            writer.write(update=update, loss=loss, copy_last_frame_loss=copied)
+        writer.close()
+        records.write_json(tmp_path / records.MANIFEST, {})
+        assert reached(tmp_path) == expected

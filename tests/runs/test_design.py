@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prednet_jax import comparison, device, noise, records, tasks
-from prednet_jax.comparison import Role
+from prednet_jax import device, noise, records, runs, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.runs import Role
 
 PREDNET = tasks.of(PredNetConfig(channels=(3, 6, 12), height=24, width=32))
 BOTH = (PREDNET, tasks.of(AutoencoderConfig()))
 
 
 def design(root, tasks=BOTH, **options):
-    return comparison.Design(root=root, script="train.py", tasks=tasks, **options)
+    return runs.Design(root=root, script="train.py", tasks=tasks, **options)
 
 
 def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
@@ -75,15 +75,15 @@ def test_bad_designs_are_named(tmp_path, options, message):
 )
 def test_what_a_run_would_refuse_is_refused_before(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
-        comparison.check(design(tmp_path, **options))
+        runs.check(design(tmp_path, **options))
 
 
 def test_a_source_has_to_fill_one_window(tmp_path):
     np.savez(tmp_path / "few.npz", frames=np.zeros((6, 24, 32, 3), np.uint8))
     few = {"root": tmp_path / "out", "data": str(tmp_path / "few.npz")}
     with pytest.raises(ValueError, match="window=10: the longest sequence has 6"):
-        comparison.check(design(**few))
-    comparison.check(design(window=5, **few))
+        runs.check(design(**few))
+    runs.check(design(window=5, **few))
     assert not few["root"].exists()
 
 
@@ -95,9 +95,9 @@ def test_lists_may_name_files_outside_where_that_is_allowed(tmp_path):
     plan = {"tasks": (PREDNET,), "data": str(tmp_path / "lists" / "a.txt")}
     inside = design(tmp_path / "out", **plan)
     with pytest.raises(ValueError, match=r"names a file outside .* --allow_outside"):
-        comparison.check(inside)
+        runs.check(inside)
     outside = design(tmp_path / "out", allow_outside=True, **plan)
-    comparison.check(outside)
+    runs.check(outside)
     flag = "--allow_outside=true"
     assert all(flag in job.flags for job in outside.runs())
     assert not any(flag in job.flags for job in inside.runs())
@@ -114,13 +114,14 @@ def test_the_script_takes_the_flag(script, forked, tmp_path):
 def test_the_root_is_a_directory(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="file: a file; expected a directory"):
-        comparison.check(design(tmp_path / "file"))
+        runs.check(design(tmp_path / "file"))
 
 
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
         (["--arms=ulp,convolution_foo"], "convolution_foo"),
+        (["--arms="], "--arms=: expected at least one of float32"),
         (["--arms=threads_9999"], "threads_9999"),
         (["--images=/no/such/place"], "/no/such/place"),
         (["--data=/no/such/place", "--dry_run"], "/no/such/place"),
@@ -144,24 +145,24 @@ def test_a_refused_comparison_leaves_the_earlier_one(refused, tmp_path, flags, n
 def test_a_failing_arm_is_named(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("import sys; print('broken on purpose'); sys.exit(3)")
-    plan = comparison.Design(root=tmp_path / "out", script=str(script), tasks=BOTH)
-    (ended,) = filter(None, comparison.execute(plan.runs()[:1], processes=1))
+    plan = runs.Design(root=tmp_path / "out", script=str(script), tasks=BOTH)
+    (ended,) = filter(None, runs.execute(plan.runs()[:1], processes=1))
     failed = r"float32 .* status 3 \(broken on purpose\)"
-    with pytest.raises(comparison.ProcessError, match=failed):
+    with pytest.raises(runs.ProcessError, match=failed):
         raise ended.error
 
 
 def test_arms_by_pattern():
-    rung = comparison.arm("gaussian_0.1")
+    rung = runs.arm("gaussian_0.1")
     assert rung.flags == ("--noise=gradient_gaussian:scale=0.1",)
     assert (rung.role, rung.scale) == (Role.GAUSSIAN, 0.1)
-    assert comparison.arm("threads_2").flags == ("--threads=2",)
-    assert comparison.arm("convolution_shifted").flags == ("--convolution=shifted",)
-    assert comparison.arm("reduction_order_element").flags == (
+    assert runs.arm("threads_2").flags == ("--threads=2",)
+    assert runs.arm("convolution_shifted").flags == ("--convolution=shifted",)
+    assert runs.arm("reduction_order_element").flags == (
         "--noise=reduction_order:granularity=element",
     )
-    assert comparison.arm("threads_2").threads == 2
-    run = comparison.arm("reduction_order_run")
+    assert runs.arm("threads_2").threads == 2
+    run = runs.arm("reduction_order_run")
     assert run.flags == ("--noise=reduction_order:schedule=run",)
     assert noise.parse(run.flags[0].partition("=")[2]).schedule == "run"
     for bad in (
@@ -174,7 +175,7 @@ def test_arms_by_pattern():
         "convolution_foo",
     ):
         with pytest.raises(ValueError, match=f"arm='{bad}'"):
-            comparison.arm(bad)
+            runs.arm(bad)
 
 
 @pytest.mark.slow

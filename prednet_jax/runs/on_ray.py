@@ -1,26 +1,31 @@
 """Runs jobs through Ray, on the machines of a cluster or on this one.
 
 Ray chooses the machine and tries again when a worker or a machine is lost. A Ray task
-computes nothing itself: it starts the same child as `execution.execute`, in a temporary
+computes nothing itself: it starts the same child as `executor.execute`, in a temporary
 folder of its machine, and sends the files of the finished run back. Only this process
 writes them, so no shared file system is needed and a lost try leaves nothing behind.
 
 Only `connect` imports Ray.
 """
 
+import dataclasses
 import logging
 import os
+import re
 import socket
+import subprocess
+import sys
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from prednet_jax import device, records, tasks
-from prednet_jax.comparison import children, execution, fingerprints
-from prednet_jax.comparison.execution import LOG, Ended, ProcessError
-from prednet_jax.comparison.jobs import Job
 from prednet_jax.errors import UserError
+from prednet_jax.runs import executor
+from prednet_jax.runs.executor import LOG, Ended, Launch, ProcessError
+from prednet_jax.runs.jobs import PACKAGE, Job, source
 
 #: The address of a Ray instance on this machine, started and ended with the sweep.
 LOCAL = "local"
@@ -33,7 +38,21 @@ _QUIET = {
     "RAY_worker_niceness": "0",
 }
 _OBJECT_STORE_BYTES = 512 * 2**20
+# Seconds in which a cluster has to answer.
+_PATIENCE = 10.0
 _RUN = "run"
+
+
+# Ends the given processes when the parent has ended, which holds its standard input.
+_GUARD = """
+import os, signal, sys
+sys.stdin.read()
+for pid in map(int, sys.argv[1:]):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
+"""
 
 
 class KilledError(RuntimeError):
@@ -43,7 +62,7 @@ class KilledError(RuntimeError):
 def execute(
     jobs: Iterable[Job], *, address: str = LOCAL, retries: int = 3
 ) -> Iterator[Ended | None]:
-    """Runs jobs; see `execution.execute` for what it yields.
+    """Runs jobs; see `executor.execute` for what it yields.
 
     A job requests one CPU per thread, a GPU if its arm needs one, and the custom
     resource `hardware` if that has a colon, as in `gpu:h200`.
@@ -61,6 +80,7 @@ def execute(
     """
     jobs = list(jobs)
     ray = connect(address)
+    guard = _guard() if address == LOCAL else None
     try:
         check(jobs, ray.nodes(), address)
         task = ray.remote(run_here)
@@ -70,9 +90,7 @@ def execute(
                 max_retries=retries,
                 retry_exceptions=[KilledError],
                 **demands(job),
-            ).remote(
-                launch(job), _inside(job.script), fingerprints.source(job.script)
-            ): job
+            ).remote(launch(job), source(job.script)): job
             for job in jobs
         }
         while waiting:
@@ -83,6 +101,35 @@ def execute(
                 yield _received(waiting.pop(reference), ray, reference)
     finally:
         ray.shutdown()
+        if guard is not None:
+            guard.kill()
+            guard.communicate()
+
+
+def _guard() -> subprocess.Popen | None:
+    """Ends what Ray has started here if this process is killed.
+
+    Ray's agents would stay for a minute, while they try to report it. None: the
+    processes cannot be listed.
+    """
+    try:
+        listed = subprocess.run(
+            ["ps", "-A", "-o", "ppid=,pid=,comm="],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    pairs = [(int(row[0]), int(row[1])) for row in rows if row[2:] != ["ps"]]
+    below = {os.getpid()}
+    while more := {pid for parent, pid in pairs if parent in below} - below:
+        below |= more
+    words = [sys.executable, "-I", "-S", "-c", _GUARD]
+    return subprocess.Popen(
+        [*words, *map(str, below - {os.getpid()})],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 def connect(address: str) -> Any:
@@ -100,6 +147,7 @@ def connect(address: str) -> Any:
             f"address={address!r}: Ray is not installed; expected it (pip install "
             "'prednet-jax[sweep]'), or --address=none to do without"
         ) from None
+    _check_address(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         options |= {
@@ -108,7 +156,11 @@ def connect(address: str) -> Any:
             "object_store_memory": _OBJECT_STORE_BYTES,
         }
     try:
-        ray.init(address=address, **options)
+        with warnings.catch_warnings():
+            # JAX warns of every fork; the processes that Ray forks become programs of
+            # its own at once.
+            warnings.filterwarnings("ignore", r"os\.fork\(\)", RuntimeWarning)
+            ray.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
@@ -116,6 +168,24 @@ def connect(address: str) -> Any:
             "cluster, auto, local or none"
         ) from None
     return ray
+
+
+def _check_address(address: str) -> None:
+    """Refuses host:port where nothing answers; Ray would try for many minutes.
+
+    Raises:
+        UserError: it is so.
+    """
+    match = re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address)
+    if match is None:
+        return
+    try:
+        socket.create_connection((match[1], int(match[2])), _PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"address={address!r}: nothing answers there ({error}); expected host:port "
+            "of a cluster, auto, local or none"
+        ) from None
 
 
 def demands(job: Job) -> dict[str, Any]:
@@ -152,32 +222,23 @@ def check(jobs: Iterable[Job], nodes: Iterable[dict], address: str) -> None:
             )
 
 
-def launch(job: Job) -> children.Launch:
-    """What to start on the machine; the script is that of the machine's checkout."""
-    environment = job.environment()
+def launch(job: Job) -> Launch:
+    """What to start on a machine; the script is named relative to its checkout."""
+    here = executor.launch(job, _RUN)
+    environment = dict(here.environment)
     if job.model not in tasks.NAMED:
         # The child has another working directory; the task's module lies in ours.
         environment["PYTHONPATH"] = os.getcwd()
-    return children.Launch(
-        script="",
-        arguments=(*job.arguments(_RUN), "--noprogress"),
-        environment=environment,
-        threads=job.threads,
-    )
+    script = Path(job.script).resolve().relative_to(PACKAGE.parent)
+    return dataclasses.replace(here, script=str(script), environment=environment)
 
 
-def _inside(script: str) -> str:
-    """Path of a script, relative to this checkout."""
-    return str(Path(script).resolve().relative_to(fingerprints.PACKAGE.parent))
-
-
-def run_here(start: children.Launch, script: str, source: str) -> dict[str, Any]:
+def run_here(start: Launch, expected: str) -> dict[str, Any]:
     """The Ray task: runs a job in a child of this worker.
 
     Args:
         start: the result of `launch`.
-        script: path of the script, relative to the checkout.
-        source: `fingerprints.source` on the machine where the sweep was started.
+        expected: `jobs.source` on the machine where the sweep was started.
 
     Returns:
         `status` of the child, `host`, and `files`, `{path: content}` of its log and of
@@ -187,55 +248,50 @@ def run_here(start: children.Launch, script: str, source: str) -> dict[str, Any]
         KilledError: a signal ended the child.
     """
     host = socket.gethostname()
-    path = fingerprints.PACKAGE.parent / script
-    here = fingerprints.source(str(path))
-    if here != source:
+    script = str(PACKAGE.parent / start.script)
+    here = source(script)
+    if here != expected:
         return {
-            "refused": f"{host}: source {here[:12]} in {fingerprints.PACKAGE.parent}; "
-            f"expected {source[:12]}, the same commit on every machine"
+            "refused": f"{host}: source {here[:12]} in {PACKAGE.parent}; "
+            f"expected {expected[:12]}, the same commit on every machine"
         }
-    own = dict(start.environment)
+    environment = dict(start.environment)
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         # The device that Ray has reserved for this task.
-        own["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
-    mine = children.Launch(
-        script=str(path),
-        arguments=start.arguments,
-        environment=own,
-        threads=start.threads,
-    )
+        environment["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
+    mine = dataclasses.replace(start, script=script, environment=environment)
     with tempfile.TemporaryDirectory(prefix="prednet_jax_run_") as folder:
         root = Path(folder)
-        with children.started(mine, root / LOG, temporary=root) as child:
+        with executor.started(mine, root / LOG, temporary=root) as child:
             status = child.wait()
-        if children.killed(status):
+        if executor.killed(status):
             raise KilledError(f"status {status} on {host}")
-        found = (file for file in root.rglob("*") if file.is_file())
+        files = (file for file in root.rglob("*") if file.is_file())
         return {
             "status": status,
             "host": host,
-            "files": {str(f.relative_to(root)): f.read_bytes() for f in found},
+            "files": {str(f.relative_to(root)): f.read_bytes() for f in files},
         }
 
 
 def _received(job: Job, ray: Any, reference: Any) -> Ended:
     """The outcome of a job; its files are written."""
     try:
-        found = ray.get(reference)
+        outcome = ray.get(reference)
     except (ray.exceptions.RayError, KilledError) as error:
         last = str(error).strip().splitlines()[-1:]
         lost = f"{job.title}: lost again and again ({' '.join(last)})"
         return Ended(job, ProcessError(lost))
-    return _write(job, found)
+    return _write(job, outcome)
 
 
-def _write(job: Job, found: dict[str, Any]) -> Ended:
+def _write(job: Job, outcome: dict[str, Any]) -> Ended:
     """Writes the files that `run_here` has sent."""
-    if "refused" in found:
-        return Ended(job, UserError(found["refused"]))
-    execution.make_room(job)
-    for name, content in found["files"].items():
+    if "refused" in outcome:
+        return Ended(job, UserError(outcome["refused"]))
+    executor.make_room(job)
+    for name, content in outcome["files"].items():
         path = job.folder / Path(name).relative_to(_RUN if name != LOG else "")
         path.parent.mkdir(parents=True, exist_ok=True)
         records.write_bytes(path, content)
-    return Ended(job, execution.ending(job, found["status"]))
+    return Ended(job, executor.ending(job, outcome["status"]))

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import data, records
-from prednet_jax.comparison import arms, fingerprints, receipts
-from prednet_jax.comparison.arms import Arm
-from prednet_jax.comparison.design import Setup
-from prednet_jax.comparison.jobs import Job
 from prednet_jax.errors import UserError, whole
+from prednet_jax.runs import arms, store, stored
+from prednet_jax.runs.arms import Arm
+from prednet_jax.runs.design import Setup
+from prednet_jax.runs.jobs import Job, facts
 from prednet_jax.tasks import Task
 
 RESULT = "runs.parquet"
 #: Measurements in a manifest that differ between equal runs; they get own columns.
 TIMINGS = ("wall_seconds", "processor_seconds_per_second", "measured_parallelism")
-_ENDPOINTS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
+ENDPOINTS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 _DIGESTS = ("initial_params_sha256", "data_order_sha256", "final_params_sha256")
 # Flags that the sweep sets itself; a setting may not have them.
 _OWN = frozenset(
@@ -94,7 +94,7 @@ class Sweep(Setup):
         for name in self.hardware:
             _check_hardware(name)
         for text in self.settings:
-            _setting(text)
+            setting_flags(text)
         for arm in self.chosen:
             if not any(_meets(arm, name) for name in self.hardware):
                 kind = "gpu or gpu:NAME" if arm.gpu else "cpu"
@@ -136,12 +136,17 @@ class Sweep(Setup):
             seeds=(seed,),
             folder=self.root,
             script=self.script,
-            flags=(*self.flags(task, draw), *confined, *_setting(setting), *arm.flags),
+            flags=(
+                *self.flags(task, draw),
+                *confined,
+                *setting_flags(setting),
+                *arm.flags,
+            ),
             threads=threads,
             hardware=hardware if named else "",
             setting=setting,
         )
-        name = fingerprints.digest(fingerprints.contents(job, seed))[:12]
+        name = store.key(facts(job, seed))[:12]
         return replace(job, folder=self.root / "runs" / task.name / arm.name / name)
 
 
@@ -163,9 +168,13 @@ def absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _setting(text: str) -> tuple[str, ...]:
-    """The flags of a setting."""
-    found = []
+def setting_flags(text: str) -> tuple[str, ...]:
+    """The flags of `train.py` that a setting stands for.
+
+    Raises:
+        UserError: a word is not `name=value`, or the sweep sets that flag itself.
+    """
+    found: list[str] = []
     for word in text.split():
         match = re.fullmatch(r"([a-z]\w*)=\S+", word)
         if match is None or match[1] in _OWN:
@@ -189,15 +198,20 @@ def row(job: Job, last: float) -> dict[str, Any]:
         RecordError: the run is incomplete or belongs to another job.
     """
     (seed,) = job.seeds
-    run = receipts.verified(job, seed)
+    run = stored.verified(job, seed)
     count = max(1, round(last * job.updates))
-    diverged = receipts.FAILURE in run.manifest
-    lost = np.flatnonzero(~np.isfinite(run.metrics["loss"]))
-    first = int(lost[0]) + 1 if len(lost) else None
-    if diverged and first is None:
-        first = len(run.metrics["loss"])
-    receipt = records.read_json(run.directory / receipts.RECEIPT)
-    found = {
+    loss = run.metrics["loss"]
+    diverged = stored.FAILURE in run.manifest
+    ends: dict[str, float | None] = dict.fromkeys(ENDPOINTS)
+    if not diverged:
+        means = {n: run.metrics[n][-count:].mean() for n in ends if n in run.metrics}
+        ends |= {n: float(mean) for n, mean in means.items() if np.isfinite(mean)}
+    lost = np.flatnonzero(~np.isfinite(loss))
+    diverged_at = int(lost[0]) + 1 if len(lost) else len(loss) if diverged else None
+    manifest = dict(run.manifest)
+    digests = {name: manifest.get(name) for name in _DIGESTS}
+    timings = {name: manifest.pop(name, None) for name in TIMINGS}
+    return {
         "model": job.model,
         "arm": job.arm.name,
         "hardware": job.hardware,
@@ -206,18 +220,38 @@ def row(job: Job, last: float) -> dict[str, Any]:
         "draw": job.draw,
         "settings": json.dumps(job.chosen, sort_keys=True),
         "updates": job.updates,
+        **ends,
+        "diverged_at": diverged_at,
+        "fingerprint": store.key(facts(job, seed)),
+        **digests,
+        **timings,
+        "manifest": json.dumps(manifest, sort_keys=True),
     }
-    for name in _ENDPOINTS:
-        values = run.metrics.get(name)
-        mean = np.nan if values is None or diverged else values[-count:].mean()
-        found[name] = float(mean) if np.isfinite(mean) else None
-    found["diverged_at"] = first
-    found["fingerprint"] = receipt["fingerprint"]
-    manifest = dict(run.manifest)
-    found |= {name: manifest.get(name) for name in _DIGESTS}
-    found |= {name: manifest.pop(name, None) for name in TIMINGS}
-    found["manifest"] = json.dumps(manifest, sort_keys=True)
-    return found
+
+
+def summary(jobs: Iterable[Job], rows: Mapping[Job, dict[str, Any]]) -> str:
+    """A table of the arms: how many runs are done, mean loss and mean seconds.
+
+    Args:
+        jobs: every run of the sweep.
+        rows: the rows of those that are done.
+    """
+    lines: list[tuple[str, ...]] = [("network and arm", "done", "loss", "seconds")]
+    titles: dict[str, list[Job]] = {}
+    for job in jobs:
+        titles.setdefault(job.title, []).append(job)
+    for title, of_title in titles.items():
+        done = [rows[job] for job in of_title if job in rows]
+        means = [_mean(done, name) for name in ("loss", "wall_seconds")]
+        lines.append((title, f"{len(done)}/{len(of_title)}", *means))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    return "\n".join(padded)
+
+
+def _mean(rows: Iterable[dict[str, Any]], name: str) -> str:
+    values = [row[name] for row in rows if row[name] is not None]
+    return f"{np.mean(values):.4g}" if values else "-"
 
 
 def merge(path: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -229,7 +263,7 @@ def merge(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     pyarrow, parquet = _arrow()
     text, number, whole_number = pyarrow.string(), pyarrow.float64(), pyarrow.int64()
     kinds = dict.fromkeys(("seed", "draw", "updates", "diverged_at"), whole_number)
-    kinds |= dict.fromkeys((*_ENDPOINTS, *TIMINGS), number)
+    kinds |= dict.fromkeys((*ENDPOINTS, *TIMINGS), number)
     rows = list(rows)
     schema = pyarrow.schema([(name, kinds.get(name, text)) for name in rows[0]])
     buffer = io.BytesIO()

@@ -1,15 +1,14 @@
 """A sweep: its runs, their folders, and the merged result."""
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 
 import pytest
 
-from prednet_jax import comparison, tasks
-from prednet_jax.comparison import live, sweeps
+from prednet_jax import runs, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.runs import sweeps
 
 PREDNET = tasks.of(PredNetConfig(channels=(3, 4), height=16, width=16))
 SCRIPT = Path(__file__).with_name("fake_train.py")
@@ -26,8 +25,8 @@ def sweep(root, **changes):
 
 
 def run(jobs):
-    left, _ = comparison.kept(jobs)
-    ended = list(filter(None, comparison.execute(left, processes=2)))
+    left, _ = runs.kept(jobs)
+    ended = list(filter(None, runs.execute(left, processes=2)))
     assert not any(one.error for one in ended), ended
     return len(ended)
 
@@ -128,7 +127,7 @@ def test_a_sweep_goes_on_and_grows_and_loses_nothing(tmp_path):
     # Other flags make other runs, beside those that are there.
     longer = sweep(tmp_path, updates=6).jobs()
     assert run(longer) == 4
-    assert comparison.kept(more + longer) == ([], {"kept": 8})
+    assert runs.kept(more + longer) == ([], {"kept": 8})
 
 
 def test_the_merged_result_does_not_depend_on_the_order_of_events(tmp_path):
@@ -175,27 +174,21 @@ def test_a_run_that_diverged_has_a_row_and_no_endpoints(tmp_path):
     assert merged(tmp_path / sweeps.RESULT)[0]["diverged_at"] == 3
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_the_table_is_drawn_in_place_on_a_terminal_and_is_lines_elsewhere(tmp_path):
+def test_the_summary_counts_runs_and_takes_means(tmp_path):
     jobs = sweep(tmp_path).jobs()
     row = {"loss": 0.25, "wall_seconds": 2.0}
-    lines, screen = io.StringIO(), Terminal()
-    for stream in (lines, screen):
-        table = live.Table(jobs, stream, every=0.0)
-        table.add(jobs[0], row, fresh=False)
-        table.add(jobs[1], row)
-        table.add(jobs[2], None)
-        table.beat()
-        heads = [line.split() for line in str(table).splitlines()]
-        assert heads[1] == ["prednet", "float32", "1/2", "1", "0.25", "2"]
-        assert heads[2] == ["prednet", "reduction_order", "1/2", "0", "0.25", "2"]
-    said = lines.getvalue().splitlines()
-    assert said[0].startswith("[2/4] prednet reduction_order seed 0: loss 0.25 (")
-    assert said[1].startswith("[3/4] prednet float32 seed 1: failed (")
-    assert said[2].startswith("[3/4] running (")
-    # Each table goes over the one before.
-    assert screen.getvalue().count("\x1b[4F\x1b[J") == 3
+    diverged = {"loss": None, "wall_seconds": 4.0}
+    found = sweeps.summary(jobs, {jobs[0]: row, jobs[1]: row, jobs[3]: diverged})
+    heads = [line.split() for line in found.splitlines()]
+    assert heads[1] == ["prednet", "float32", "1/2", "0.25", "2"]
+    assert heads[2] == ["prednet", "reduction_order", "2/2", "0.25", "3"]
+
+
+def test_progress_is_lines(capsys, monkeypatch):
+    monkeypatch.setattr("prednet_jax.runs.progress._PATIENCE", 0.0)
+    with runs.Progress(4, 1) as progress:
+        progress.ended("prednet float32 seed 1: failed")
+        progress.beat()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("[2/4] prednet float32 seed 1: failed (")
+    assert second.startswith("[2/4] running (")

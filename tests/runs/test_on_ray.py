@@ -4,21 +4,48 @@ import dataclasses
 import os
 import subprocess
 import sys
+import time
+import types
+import warnings
 from pathlib import Path
 
 import pytest
-from test_execution import alive, job, wait_until
+from test_executor import alive, job, wait_until
 
-from prednet_jax import comparison
-from prednet_jax.comparison import fingerprints, on_ray, receipts
+from prednet_jax import errors, runs
+from prednet_jax.runs import on_ray, stored
+from prednet_jax.runs.jobs import source
 
 DRIVER = Path(__file__).with_name("on_ray_driver.py")
+
+
+def test_a_dead_address_is_said_at_once():
+    """Ray itself would say nothing for nine minutes."""
+    pytest.importorskip("ray")
+    begin = time.monotonic()
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1", "127.0.0.1:70000"):
+        with pytest.raises(errors.UserError, match="nothing answers there") as caught:
+            on_ray.connect(address)
+        assert len(str(caught.value).splitlines()) == 1
+    assert time.monotonic() - begin < 30
+
+
+def test_forks_of_ray_are_no_warning(monkeypatch):
+    """JAX warns of forks, and Ray's own processes are programs of their own at once."""
+
+    def init(**options):
+        warnings.warn("os.fork() was called. JAX is", RuntimeWarning, stacklevel=1)
+        raise ConnectionError("reached")
+
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(init=init))
+    with pytest.raises(errors.UserError, match="reached"):
+        on_ray.connect(on_ray.LOCAL)
 
 
 def test_what_a_job_asks_of_a_machine(tmp_path):
     plain = job(tmp_path)
     gpu = dataclasses.replace(
-        plain, arm=comparison.arm("gpu"), hardware="gpu:h200", threads=None
+        plain, arm=runs.arm("gpu"), hardware="gpu:h200", threads=None
     )
     assert on_ray.demands(gpu) == {
         "num_cpus": 1,
@@ -52,19 +79,18 @@ def test_what_no_machine_could_take_is_refused(tmp_path):
 
 def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypatch):
     here = job(tmp_path / "here", seeds=(0,))
-    (ended,) = filter(None, comparison.execute([here], processes=1))
+    (ended,) = filter(None, runs.execute([here], processes=1))
     assert ended.error is None
     there = dataclasses.replace(here, folder=tmp_path / "there")
-    source = fingerprints.source(there.script)
     sent = on_ray.launch(here)
     # Ray has other ideas of the environment; they reach no child.
     with monkeypatch.context() as worker:
         worker.setenv("OMP_NUM_THREADS", "1")
-        found = on_ray.run_here(sent, on_ray._inside(there.script), source)
+        found = on_ray.run_here(sent, source(there.script))
     assert found["status"] == 0
     received = on_ray._write(there, found)
-    assert received == comparison.Ended(there)
-    ours, theirs = (receipts.verified(one, 0) for one in (here, there))
+    assert received == runs.Ended(there)
+    ours, theirs = (stored.verified(one, 0) for one in (here, there))
     assert ours.metrics["loss"].tolist() == theirs.metrics["loss"].tolist()
     # Nothing in it tells where it was made.
     assert theirs.manifest["flags"]["workdir"] == "run"
@@ -74,7 +100,7 @@ def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypat
 def test_a_machine_with_other_source_runs_nothing(tmp_path):
     """It refuses in one line and runs nothing."""
     asked = job(tmp_path)
-    found = on_ray.run_here(on_ray.launch(asked), on_ray._inside(asked.script), "other")
+    found = on_ray.run_here(on_ray.launch(asked), "other")
     error = on_ray._write(asked, found).error
     assert "expected other, the same commit on every machine" in str(error)
     assert isinstance(error, ValueError)
@@ -112,3 +138,30 @@ def test_a_killed_worker_is_replaced_and_its_child_dies(tmp_path):
         output, _ = driver.communicate(timeout=240)
     assert driver.returncode == 0, output
     assert output.strip().endswith("every run once")
+
+
+AGENTS = """
+import subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from prednet_jax.runs import on_ray
+
+ray = on_ray.connect(on_ray.LOCAL)
+guard = on_ray._guard()
+print(*guard.args[5:], flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_local_sweep_leaves_no_processes():
+    """Two of Ray's agents stayed for a minute."""
+    pytest.importorskip("ray")
+    with subprocess.Popen(
+        [sys.executable, "-c", AGENTS, str(DRIVER.parent)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as sweep:
+        pids = list(map(int, sweep.stdout.readline().split()))
+        assert len(pids) > 3
+        sweep.kill()
+        assert wait_until(lambda: not any(map(alive, pids)), 20)

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax import comparison, records, tasks
-from prednet_jax.comparison import children, reading, receipts
+from prednet_jax import records, runs, tasks
+from prednet_jax.comparison import reading
 from prednet_jax.config import PredNetConfig
+from prednet_jax.runs import executor, store, stored
 
 SCRIPT = Path(__file__).with_name("fake_train.py")
 PREDNET = tasks.of(PredNetConfig(channels=(3, 4), height=16, width=16))
@@ -27,13 +28,13 @@ from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path.insert(0, sys.argv[1])
-from test_execution import job
-from prednet_jax import comparison
+from test_executor import job
+from prednet_jax import runs
 
 for place in sys.argv[2:]:
     pid = os.fork()
     if not pid:
-        for _ in comparison.execute([job(Path(place), "for_ever")], processes=1):
+        for _ in runs.execute([job(Path(place), "for_ever")], processes=1):
             pass
     print(pid, flush=True)
 sys.stdin.read()
@@ -41,9 +42,9 @@ sys.stdin.read()
 
 
 def job(root, noise="none", seeds=(0, 1), **changes):
-    return comparison.Job(
+    return runs.Job(
         task=PREDNET,
-        arm=comparison.arm("float32"),
+        arm=runs.arm("float32"),
         draw=0,
         seeds=seeds,
         folder=root,
@@ -93,7 +94,7 @@ def test_children_end_with_their_parent_however_it_ends(tmp_path):
 
 
 def test_closing_the_iterator_ends_the_children(tmp_path):
-    running = comparison.execute([job(tmp_path, "for_ever")], processes=1)
+    running = runs.execute([job(tmp_path, "for_ever")], processes=1)
     assert next(running) is None
     started = tmp_path / "process"
     assert wait_until(lambda: started.exists() and started.read_text())
@@ -109,14 +110,14 @@ def test_closing_the_iterator_ends_the_children(tmp_path):
 def test_a_killed_job_is_tried_again_for_what_it_had_not_finished(tmp_path):
     """Tried again for what it had not finished; what had ended is made once."""
     lost = job(tmp_path, "dies_at_1")
-    (ended,) = filter(None, comparison.execute([lost], processes=1, retries=2))
-    assert isinstance(ended.error, comparison.ProcessError)
+    (ended,) = filter(None, runs.execute([lost], processes=1, retries=2))
+    assert isinstance(ended.error, runs.ProcessError)
     assert "status -9" in str(ended.error)
     # Seed 0 had ended, and was made once.
     started = (tmp_path / "started.txt").read_text().split()
     assert started == ["0", "1", "1", "1"]
-    assert receipts.verified(lost, 0).manifest["seed"] == 0
-    assert receipts.kept([lost]) == ([lost.of(1)], {"kept": 1, "unfinished": 1})
+    assert stored.verified(lost, 0).manifest["seed"] == 0
+    assert stored.kept([lost]) == ([lost.of(1)], {"kept": 1, "unfinished": 1})
 
 
 @pytest.mark.fault(
@@ -125,19 +126,19 @@ def test_a_killed_job_is_tried_again_for_what_it_had_not_finished(tmp_path):
 def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
     """It has ended, the other seeds go on; nothing else ends early."""
     diverging = job(tmp_path, "diverges_at_0")
-    (ended,) = filter(None, comparison.execute([diverging], processes=1))
-    assert ended == comparison.Ended(diverging)
+    (ended,) = filter(None, runs.execute([diverging], processes=1))
+    assert ended == runs.Ended(diverging)
     assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
-    assert comparison.kept([diverging]) == ([], {"kept": 2})
+    assert runs.kept([diverging]) == ([], {"kept": 2})
     found = reading.ArmRuns(
-        diverging, tuple(receipts.verified(diverging, seed) for seed in (0, 1))
+        diverging, tuple(stored.verified(diverging, seed) for seed in (0, 1))
     )
     np.testing.assert_array_equal(found.metric(2), [np.nan, 0.5])
     # Only what is not finite ends early.
     path = tmp_path / "seed_0" / records.METRICS
     path.write_text(path.read_text().replace("null", "0.5"))
     with pytest.raises(records.RecordError, match="3 updates; expected 5"):
-        receipts.verified(diverging, 0)
+        stored.seal(diverging, 0)
 
 
 @pytest.mark.fault(
@@ -146,13 +147,13 @@ def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
 def test_an_interrupted_comparison_goes_on(tmp_path):
     """What had ended is kept, the rest is made."""
     both = job(tmp_path)
-    (ended,) = filter(None, comparison.execute([both.of(0)], processes=1))
+    (ended,) = filter(None, runs.execute([both.of(0)], processes=1))
     assert ended.error is None
-    left, reasons = comparison.kept([both])
-    assert (left, comparison.said(reasons)) == ([both.of(1)], "1 of 2 runs kept")
-    (ended,) = filter(None, comparison.execute(left, processes=1))
+    left, reasons = runs.kept([both])
+    assert (left, runs.said(reasons)) == ([both.of(1)], "1 of 2 runs kept")
+    (ended,) = filter(None, runs.execute(left, processes=1))
     assert ended.error is None
-    assert comparison.kept([both]) == ([], {"kept": 2})
+    assert runs.kept([both]) == ([], {"kept": 2})
     assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
 
 
@@ -164,10 +165,10 @@ def test_only_the_runs_of_an_earlier_comparison_are_removed(tmp_path):
     ours = job(tmp_path / "runs/prednet/float32")
     for name in (*earlier, swept, "prednet/float32/seed_0"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / receipts.RECEIPT).write_text("{}")
+        (tmp_path / "runs" / name / store.RECEIPT).write_text("{}")
     for name in ("many/seed_0", "prednet/mine/seed_0"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-    comparison.clear(tmp_path, [ours])
+    runs.clear(tmp_path, [ours])
     left = {str(p.relative_to(tmp_path / "runs")) for p in tmp_path.rglob("seed_*")}
     assert left == {
         swept,
@@ -182,8 +183,8 @@ def test_a_run_that_is_not_whole_is_no_success(tmp_path):
     short = job(tmp_path, seeds=(0,))
     script = tmp_path / "forgets.py"
     script.write_text(SCRIPT.read_text().replace('int(flags["updates"])', "3"))
-    other = comparison.Job(**vars(short) | {"script": str(script)})
-    (ended,) = filter(None, comparison.execute([other], processes=1))
+    other = runs.Job(**vars(short) | {"script": str(script)})
+    (ended,) = filter(None, runs.execute([other], processes=1))
     assert isinstance(ended.error, records.RecordError)
     assert "3 updates; expected 5" in str(ended.error)
 
@@ -197,7 +198,7 @@ def test_a_child_has_the_variables_of_its_job_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_worker=1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("RAY_JOB_ID", "7")
-    found = children.environment(asked)
+    found = executor.environment(asked)
     assert found["XLA_FLAGS"] == "--xla_of_the_caller=1"
     assert found["JAX_PLATFORMS"] == "cpu"
     assert found["HOME"] == "/of/the/machine"
@@ -207,17 +208,17 @@ def test_a_child_has_the_variables_of_its_job_alone(tmp_path, monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity masks")
 def test_two_children_do_not_share_a_processor(tmp_path):
     mine = os.sched_getaffinity(0)
-    with children.processors(1) as one, children.processors(1) as other:
+    with executor.processors(1) as one, executor.processors(1) as other:
         assert {int(one), int(other)} <= mine
         assert (one != other) == (len(mine) > 1)
         # More are asked for than are free: shared, and never waited for.
-        with children.processors(len(mine)) as every:
+        with executor.processors(len(mine)) as every:
             assert set(map(int, every.split(","))) == mine
     (ended,) = filter(
-        None, comparison.execute([job(tmp_path, seeds=(0,), threads=1)], processes=1)
+        None, runs.execute([job(tmp_path, seeds=(0,), threads=1)], processes=1)
     )
     assert ended.error is None
     manifest = records.read_json(tmp_path / "seed_0" / records.MANIFEST)
     assert len(manifest["processors"]) == 1
-    assert children.parallel_runs(1) == len(mine)
-    assert children.parallel_runs(None) == children.parallel_runs(9999) == 1
+    assert executor.parallel_runs(1) == len(mine)
+    assert executor.parallel_runs(None) == executor.parallel_runs(9999) == 1

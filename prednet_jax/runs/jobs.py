@@ -1,18 +1,25 @@
-"""One process of a comparison or a sweep: its runs, and its exact command."""
+"""One process of a comparison or a sweep: its runs, its command, and its facts.
+
+The facts of a run (`store`) are its flags, the content of the data and weights that
+they name by a path, environment variables, the source of the package, versions and the
+kind of device.
+"""
 
 import functools
+import hashlib
+import importlib.util
 import os
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from prednet_jax import device, provenance
-from prednet_jax.comparison.arms import Arm
+from prednet_jax import data, device, provenance, records, tasks
+from prednet_jax.runs.arms import Arm
 from prednet_jax.tasks import Task
 
-# Variables of `provenance.ENVIRONMENT` that say where things are, not what is computed.
-_PLACES = {"JAX_COMPILATION_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES"}
+PACKAGE = Path(__file__).parents[1]
+_VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +109,7 @@ class Job:
 
     def numbers_environment(self) -> dict[str, str]:
         """The part of `environment` that may change numbers."""
-        found: Mapping[str, str] = self.environment()
-        return {k: v for k, v in sorted(found.items()) if k not in _PLACES}
+        return provenance.of_numbers(self.environment())
 
     def of(self, *seeds: int) -> "Job":
         """The same job for some of its seeds only."""
@@ -112,6 +118,97 @@ class Job:
     def run_folder(self, seed: int) -> Path:
         """The directory of one seed's run."""
         return self.folder / f"seed_{seed}"
+
+
+def facts(job: Job, seed: int) -> dict[str, Any]:
+    """What determines the numbers of a run.
+
+    Args:
+        job: the job.
+        seed: one of its seeds.
+
+    Raises:
+        UserError: the frames cannot be opened.
+    """
+    return {
+        "flags": dict(sorted(job.chosen.items())),
+        "files": _files(job),
+        "seed": seed,
+        "environment": job.numbers_environment(),
+        "source": source(job.script) + _task_source(job.model),
+        "versions": _versions(),
+        "device": job.device,
+    }
+
+
+def _files(job: Job) -> dict[str, str]:
+    """What a run reads from paths: SHA-256 of the content, by flag."""
+    digests, chosen = {}, job.chosen
+    name = chosen.get("data", job.task.data)
+    if name not in data.NAMES:
+        height, width, channels = job.task.frame
+        digests["data"] = _frames(
+            name,
+            height=height,
+            width=width,
+            channels=channels,
+            crop=chosen.get("crop", "center"),
+            allow_outside=chosen.get("allow_outside") == "true",
+        )
+    if "init_weights" in chosen:
+        digests["init_weights"] = _weights(chosen["init_weights"])
+    return digests
+
+
+@functools.cache
+def _frames(name: str, **options: Any) -> str:
+    return data.open_source(name, **options).fingerprint
+
+
+@functools.cache
+def _weights(path: str) -> str:
+    """SHA-256 of the final weights of a run; else of all bytes at the path."""
+    folder = Path(path)
+    if (folder / records.MANIFEST).is_file():
+        manifest = records.read_json(folder / records.MANIFEST)
+        return str(manifest.get("final_params_sha256"))
+    files = sorted(f for f in (folder, *folder.rglob("*")) if f.is_file())
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    versions = provenance.versions()
+    return {name: versions[name] for name in _VERSIONS}
+
+
+@functools.cache
+def source(script: str) -> str:
+    """SHA-256 of the package's Python files, the script, and its helpers `_*.py`."""
+    path = Path(script)
+    beside = [path, *sorted(path.parent.glob("_*.py"))]
+    digest = hashlib.sha256()
+    for name, file in [
+        *(
+            (f.relative_to(PACKAGE).as_posix(), f)
+            for f in sorted(PACKAGE.rglob("*.py"))
+        ),
+        *((f"scripts/{f.name}", f) for f in beside if f.is_file()),
+    ]:
+        digest.update(f"{name}:{file.stat().st_size};".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _task_source(model: str) -> str:
+    """SHA-256 of the module of a task from elsewhere; empty for the package's own."""
+    if model in tasks.NAMED:
+        return ""
+    spec = importlib.util.find_spec(model.partition(":")[0])
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        return ""
+    return "+" + hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
 
 
 @functools.cache

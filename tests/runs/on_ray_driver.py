@@ -9,10 +9,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_execution import job
+from test_executor import job
 
-from prednet_jax import comparison
-from prednet_jax.comparison import on_ray
+from prednet_jax import runs
+from prednet_jax.runs import on_ray
 
 root = Path(sys.argv[1])
 jobs = [
@@ -22,5 +22,5 @@ jobs = [
 ended = list(filter(None, on_ray.execute(jobs)))
 assert sorted(one.job.seeds for one in ended) == [(0,), (1,), (2,)], ended
 assert not any(one.error for one in ended), ended
-assert comparison.kept(jobs) == ([], {"kept": 3})
+assert runs.kept(jobs) == ([], {"kept": 3})
 print("every run once")

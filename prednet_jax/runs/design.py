@@ -1,15 +1,21 @@
-"""The design of a comparison: networks, arms, seeds, and the jobs to run."""
+"""The design of a comparison: networks, arms, seeds, and the jobs to run.
+
+`check` finds what the runs would refuse, before the first run starts.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from prednet_jax import device, statistics
-from prednet_jax.comparison import arms
-from prednet_jax.comparison.arms import Arm
-from prednet_jax.comparison.jobs import Job
+import numpy as np
+
+from prednet_jax import data, device, process, statistics
 from prednet_jax.errors import UserError, open_unit, whole
+from prednet_jax.runs import arms
+from prednet_jax.runs.arms import Arm
+from prednet_jax.runs.jobs import Job
 from prednet_jax.tasks import Task
+from prednet_jax.training import loop, sizes
 
 # There is no verdict without the control and the treatment.
 ALWAYS = (arms.CONTROL, arms.TREATMENT)
@@ -174,3 +180,77 @@ class Design(Setup):
         """Operations of a job: 2 per multiplication, in 1 forward and 2 backward."""
         frames = self.updates_of(job.task) * (self.window if job.task.windowed else 1)
         return 6.0 * job.task.multiplications * frames * len(job.seeds)
+
+
+def check(design: Design) -> None:
+    """Checks a design against this machine; its constructor has checked the values.
+
+    Nothing is written. An earlier comparison is removed only after this has passed.
+
+    Args:
+        design: the comparison.
+
+    Raises:
+        UserError: the root is not a directory, an arm needs more processors than there
+            are, a size cannot fit into memory, or the frames of a network cannot be
+            opened or do not fill one window.
+    """
+    for arm in design.chosen:
+        check_threads(arm.name, arm.threads)
+    check_sources(design)
+
+
+def check_threads(arm: str, threads: int | None) -> None:
+    """Refuses an arm that needs more processors than this machine has.
+
+    Args:
+        arm: name of the arm.
+        threads: number of processors for each of its runs; None: all.
+
+    Raises:
+        UserError: there are fewer.
+    """
+    if threads is None:
+        return
+    try:
+        process.check_threads(threads)
+    except UserError as error:
+        raise UserError(f"arm={arm!r}: {error}") from None
+
+
+def check_sources(setup: Setup) -> None:
+    """Refuses a root that is not a directory, and frames that a network cannot use.
+
+    Raises:
+        UserError: as `check`.
+    """
+    for folder in (setup.root, setup.root / "runs"):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"workdir={folder}: a file; expected a directory")
+    for task in setup.tasks:
+        _check_source(setup, task)
+
+
+def _check_source(setup: Setup, task: Task) -> None:
+    """Opens a network's frames and makes the schedule of updates, as `train.py`."""
+    height, width, channels = task.frame
+    sizes.check(
+        task,
+        updates=setup.updates_of(task),
+        window=setup.window,
+        dtype=np.float32,
+    )
+    try:
+        source = data.open_source(
+            setup.data_of(task),
+            height=height,
+            width=width,
+            channels=channels,
+            allow_outside=setup.allow_outside,
+        )
+        loop.frame_schedule(
+            task, source, window=setup.window, updates=setup.updates_of(task)
+        )
+    except UserError as error:
+        field = "data" if task.windowed else "images"
+        raise UserError(f"{field}: {error}") from None

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax import comparison, records, tasks
-from prednet_jax.comparison import fingerprints, receipts
+from prednet_jax import records, runs, tasks
 from prednet_jax.config import PredNetConfig
+from prednet_jax.runs import jobs, store, stored
 
 PREDNET = tasks.of(PredNetConfig(channels=(3, 4), height=16, width=16))
 UPDATES = 5
@@ -19,7 +19,7 @@ UPDATES = 5
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A job of two seeds, ended."""
-    plan = comparison.Design(
+    plan = runs.Design(
         root=tmp_path_factory.mktemp("comparison"),
         script=str(Path(__file__).with_name("fake_train.py")),
         tasks=(PREDNET,),
@@ -27,8 +27,8 @@ def finished(tmp_path_factory):
         updates=UPDATES,
     )
     (job, *_) = plan.runs()
-    (ended,) = filter(None, comparison.execute([job], processes=1))
-    assert ended == comparison.Ended(job)
+    (ended,) = filter(None, runs.execute([job], processes=1))
+    assert ended == runs.Ended(job)
     return job
 
 
@@ -57,16 +57,6 @@ def manifest(**changes):
     return alter
 
 
-def flag(name, value):
-    def alter(folder):
-        path = folder / records.MANIFEST
-        found = json.loads(path.read_text())
-        found["flags"][name] = value
-        path.write_text(json.dumps(found))
-
-    return alter
-
-
 def other_weights(folder):
     np.savez(folder / records.WEIGHTS, w=np.ones(1))
 
@@ -83,59 +73,66 @@ def gone(name):
     return lambda folder: (folder / name).unlink()
 
 
-ALTERED = {
+BROKEN = {
     "truncated": (lines(lambda x: x[:-1]), "4 updates; expected 5"),
-    "empty": (gone(records.METRICS), "No such file"),
+    "no metrics": (gone(records.METRICS), "expected metrics"),
     "torn line": (torn(records.METRICS), "expected JSON lines"),
-    "duplicated": (lines(lambda x: x + x[-1:]), "line 6: update 5; expected 6"),
-    "doubled": (lines(lambda x: x + x), "line 6: update 1; expected 6"),
-    "out of order": (lines(lambda x: x[::-1]), "line 1: update 5; expected 1"),
-    "one line twice": (lines(lambda x: x[:1] + x[:1] + x[2:]), "line 2: update 1"),
-    "NaN": (
-        lines(lambda x: [y.replace("0.5", "NaN") for y in x]),
-        "NaN; expected null",
-    ),
-    "text": (lines(lambda x: [y.replace("0.5", '"a"') for y in x]), "loss 'a'"),
-    "no object": (lines(lambda x: ["3", *x[1:]]), "line 1: update 3"),
+    "duplicated": (lines(lambda x: x + x[-1:]), "expected updates 1, 2"),
+    "out of order": (lines(lambda x: x[::-1]), "expected updates 1, 2"),
+    "text": (lines(lambda x: [y.replace("0.5", '"a"') for y in x]), "line 1"),
+    "no object": (lines(lambda x: ["3", *x[1:]]), "line 1: expected an object"),
     "no loss": (lines(lambda x: [y.replace("loss", "lost") for y in x]), "loss"),
-    "another loss": (lines(lambda x: [y.replace("0.5", "0.4") for y in x]), "SHA-256"),
-    "not ended": (manifest(final_params_sha256=None), "final_params_sha256 is missing"),
-    "no flags": (manifest(flags=None), "flags are missing"),
-    "another seed": (manifest(seed=7), "seed 7; expected"),
-    "another model": (manifest(model="autoencoder"), "model 'autoencoder'; expected"),
-    "another time": (manifest(measured_parallelism=9), "SHA-256"),
-    "another width": (flag("width", 32), "--width=32; expected --width=16"),
-    "more updates": (flag("updates", 50), "--updates=50; expected --updates=5"),
+    "more updates": (lines(lambda x: [*x, x[0].replace("1", "6", 1)]), "6 updates"),
     "other weights": (other_weights, "expected final_params_sha256"),
     "torn weights": (torn(records.WEIGHTS), "expected weights of a run"),
     "torn manifest": (torn(records.MANIFEST), "expected a JSON file"),
-    "no receipt": (
-        gone(receipts.RECEIPT),
-        "receipt.json: missing; expected the receipt of",
-    ),
-    "no JSON receipt": (torn(receipts.RECEIPT), "expected a JSON file"),
 }
+ALTERED = {
+    "another loss": lines(lambda x: [y.replace("0.5", "0.4") for y in x]),
+    "another time": manifest(measured_parallelism=9),
+    "no end": manifest(final_params_sha256=None),
+    "no receipt": gone(store.RECEIPT),
+    "torn receipt": torn(store.RECEIPT),
+}
+
+
+@pytest.mark.fault(
+    "a run of a comparison ends with broken records",
+    "metrics, manifest or weights truncated, doubled or edited before its receipt",
+)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_run_that_is_not_whole_gets_no_receipt(job, name):
+    """One line says what is wrong."""
+    change, message = BROKEN[name]
+    folder = job.run_folder(job.seeds[1])
+    (folder / store.RECEIPT).unlink()
+    change(folder)
+    with pytest.raises(records.RecordError) as caught:
+        stored.seal(job, job.seeds[1])
+    assert message in str(caught.value)
+    assert str(folder) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (folder / store.RECEIPT).exists()
 
 
 @pytest.mark.fault(
     "records of a comparison are altered",
     "metrics, manifest, weights or receipt truncated, doubled, edited or lost",
 )
-@pytest.mark.parametrize("name", ALTERED)
+@pytest.mark.parametrize("name", [*BROKEN, *ALTERED])
 def test_the_judge_refuses_what_is_not_whole(job, name):
     """Refused in one line that names what; made again alone."""
-    alter, message = ALTERED[name]
-    place = job.run_folder(job.seeds[1])
-    receipts.verified(job, job.seeds[1])
-    alter(place)
+    change = ALTERED.get(name) or BROKEN[name][0]
+    folder = job.run_folder(job.seeds[1])
+    stored.verified(job, job.seeds[1])
+    change(folder)
     with pytest.raises(records.RecordError) as caught:
-        receipts.verified(job, job.seeds[1])
-    assert message in str(caught.value)
-    assert str(place) in str(caught.value)
+        stored.verified(job, job.seeds[1])
+    assert str(folder) in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     # It would be made again; the other seed would not.
-    (left,), reasons = receipts.kept([job])
-    assert left.seeds == job.seeds[1:]
+    (missing,), reasons = stored.kept([job])
+    assert missing.seeds == job.seeds[1:]
     assert reasons["kept"] == 1
 
 
@@ -143,33 +140,33 @@ def test_the_judge_refuses_what_is_not_whole(job, name):
     "records of another job", "flags that are not those of the comparison"
 )
 def test_a_run_of_another_job_is_refused(job):
-    """Refused in one line with the flag and both values."""
+    """Refused in one line that says what differs."""
     other = dataclasses.replace(job, flags=(*job.flags, "--window=4"))
-    with pytest.raises(records.RecordError, match="--window=10; expected --window=4"):
-        receipts.verified(other, job.seeds[0])
+    with pytest.raises(records.RecordError, match="with other flags; expected"):
+        stored.verified(other, job.seeds[0])
 
 
 def test_runs_are_kept_while_nothing_that_decides_their_numbers_changes(
     job, monkeypatch
 ):
-    assert receipts.kept([job]) == ([], {"kept": 2})
+    assert stored.kept([job]) == ([], {"kept": 2})
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/another/place")
     elsewhere = dataclasses.replace(job, script=str(job.script))
-    assert receipts.kept([elsewhere]) == ([], {"kept": 2})
+    assert stored.kept([elsewhere]) == ([], {"kept": 2})
     changes = {
         "flags": dataclasses.replace(job, flags=(*job.flags, "--learning_rate=1")),
         "device": dataclasses.replace(job, threads=1),
     }
     for name, other in changes.items():
-        assert receipts.kept([other]) == ([other], {f"with other {name}": 2})
+        assert stored.kept([other]) == ([other], {f"with other {name}": 2})
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
-    assert receipts.kept([job])[1] == {"with other environment": 2}
+    assert stored.kept([job])[1] == {"with other environment": 2}
     monkeypatch.undo()
-    monkeypatch.setattr(fingerprints, "source", lambda script: "other")
-    assert receipts.kept([job])[1] == {"with other source": 2}
+    monkeypatch.setattr(jobs, "source", lambda script: "other")
+    assert stored.kept([job])[1] == {"with other source": 2}
     monkeypatch.undo()
-    monkeypatch.setattr(fingerprints, "_versions", lambda: {"jax": "9"})
-    assert receipts.kept([job])[1] == {"with other versions": 2}
+    monkeypatch.setattr(jobs, "_versions", lambda: {"jax": "9"})
+    assert stored.kept([job])[1] == {"with other versions": 2}
 
 
 def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatch):
@@ -192,9 +189,9 @@ def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatc
         for content in (1, 2, 1):
             write(content)
             # Of one process the content is read once.
-            fingerprints._frames.cache_clear()
-            fingerprints._weights.cache_clear()
-            found.append(fingerprints.contents(other, 0)["files"])
+            jobs._frames.cache_clear()
+            jobs._weights.cache_clear()
+            found.append(jobs.facts(other, 0)["files"])
         assert found[0] == found[2] != found[1], flag
 
 
@@ -206,22 +203,22 @@ def test_every_source_file_counts(tmp_path, monkeypatch):
     files.append(script.with_name("_flags.py"))
     for file in files:
         file.write_text("1")
-    monkeypatch.setattr(fingerprints, "PACKAGE", package)
-    found = {fingerprints.source.__wrapped__(str(script))}
+    monkeypatch.setattr(jobs, "PACKAGE", package)
+    found = {jobs.source.__wrapped__(str(script))}
     for file in files:
         file.write_text("2")
-        found.add(fingerprints.source.__wrapped__(str(script)))
+        found.add(jobs.source.__wrapped__(str(script)))
     assert len(found) == 1 + len(files)
     (package / "notes.txt").write_text("no source")
-    assert fingerprints.source.__wrapped__(str(script)) in found
+    assert jobs.source.__wrapped__(str(script)) in found
 
 
 def test_what_becomes_of_runs_is_said():
-    reasons = receipts.Counter
-    assert receipts.said(reasons({"new": 4})) is None
-    assert receipts.said(reasons(kept=12, unfinished=1, new=3)) == (
+    reasons = stored.Counter
+    assert stored.said(reasons({"new": 4})) is None
+    assert stored.said(reasons(kept=12, unfinished=1, new=3)) == (
         "12 of 16 runs kept; made again: 1 unfinished"
     )
-    assert receipts.said(reasons({"with other source": 2})) == (
+    assert stored.said(reasons({"with other source": 2})) == (
         "0 of 2 runs kept; made again: 2 with other source"
     )

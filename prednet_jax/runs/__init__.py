@@ -1,0 +1,31 @@
+"""Runs: what is to be run, the store of what was made, and executors.
+
+Each arm runs in a process of its own, since threads and XLA's flags are per process.
+The processes exchange data through the disk only. A comparison (`Design`) or a sweep
+(`sweeps.Sweep`) gives jobs; those whose runs are not in the store yet (`kept`) are
+executed on this machine (`execute`) or on many (`on_ray.execute`).
+"""
+
+from prednet_jax.runs.arms import NAMES, Arm, Role, arm
+from prednet_jax.runs.design import Design, check
+from prednet_jax.runs.executor import Ended, ProcessError, clear, execute
+from prednet_jax.runs.jobs import Job
+from prednet_jax.runs.progress import Progress
+from prednet_jax.runs.stored import kept, said
+
+__all__ = [
+    "NAMES",
+    "Arm",
+    "Design",
+    "Ended",
+    "Job",
+    "ProcessError",
+    "Progress",
+    "Role",
+    "arm",
+    "check",
+    "clear",
+    "execute",
+    "kept",
+    "said",
+]

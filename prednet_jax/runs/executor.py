@@ -1,0 +1,293 @@
+"""Runs jobs as processes on this machine, each with an environment of its own.
+
+`execute` here and `on_ray.execute` have the same interface: they take jobs and yield an
+`Ended` when a job ends, and None about once a second in between. Both start the same
+child processes (`started`). A child inherits nothing that could change its numbers: its
+job sets the environment variables that matter (`provenance.ENVIRONMENT`) and its
+processors. It runs under `leash.py`, so that it ends with its parent even if the parent
+is killed.
+"""
+
+import concurrent.futures
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from prednet_jax import device, provenance
+from prednet_jax.errors import UserError
+from prednet_jax.records import RecordError
+from prednet_jax.runs import store, stored
+from prednet_jax.runs.jobs import Job
+
+LOG = "log.txt"
+_LEASH = Path(__file__).with_name("leash.py")
+# Seconds between looks at a child, and between two yields of None.
+_LOOK, _BEAT = 0.1, 1.0
+
+
+class ProcessError(RuntimeError):
+    """A process ended with an error."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that has ended.
+
+    Attributes:
+        job: the job.
+        error: what went wrong; None: every run is on disk, with its receipt. It is a
+            UserError if the process refused its flags or files (status 2).
+    """
+
+    job: Job
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What a machine needs to know to start a process.
+
+    Attributes:
+        script: path of the script.
+        arguments: arguments of the script.
+        environment: the environment variables that matter (`provenance.ENVIRONMENT`).
+        threads: number of processors that it may use; None: all.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    threads: int | None = None
+
+
+def execute(
+    jobs: Iterable[Job], *, processes: int, retries: int = 0
+) -> Iterator[Ended | None]:
+    """Runs jobs, several at a time; their output goes to `log.txt` in their folders.
+
+    Other load on the machine changes the seconds of a run but not its bits. Jobs on a
+    GPU run after all others and one at a time, since each takes all of the GPU's
+    memory. The children end when the iterator is closed or this process ends.
+
+    Args:
+        jobs: the processes to run.
+        processes: how many run at a time on the CPU.
+        retries: how often a process that a signal has killed is started again.
+    """
+    jobs = list(jobs)
+    on_gpu = [job for job in jobs if job.arm.gpu]
+    on_cpu = [job for job in jobs if not job.arm.gpu]
+    for some, at_a_time in ((on_cpu, processes), (on_gpu, 1)):
+        stop = threading.Event()
+        pool = concurrent.futures.ThreadPoolExecutor(at_a_time)
+        try:
+            waiting = {pool.submit(_run, job, retries, stop) for job in some}
+            while waiting:
+                done, waiting = concurrent.futures.wait(
+                    waiting, _BEAT, concurrent.futures.FIRST_COMPLETED
+                )
+                yield from (future.result() for future in done)
+                yield None
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _run(job: Job, retries: int, stop: threading.Event) -> Ended:
+    """Runs a job until its runs are on disk, or it fails."""
+    missing: Job | None = job
+    tries = 0
+    while True:
+        assert missing is not None
+        make_room(missing)
+        with started(launch(missing, missing.folder), job.folder / LOG) as child:
+            while child.poll() is None and not stop.wait(_LOOK):
+                # An error is reported when the process has ended.
+                with contextlib.suppress(RecordError):
+                    stored.seal_ended(missing)
+        if stop.is_set():
+            return Ended(job, ProcessError("stopped"))
+        status = child.returncode
+        part, missing = missing, _missing(missing)
+        tries += killed(status)
+        # A run that diverged ends `train.py` with status 1 before the runs that follow.
+        again = tries <= retries if killed(status) else (
+            status == 1 and stored.any_diverged(part)
+        )  # fmt: skip
+        if missing is None or not again:
+            return Ended(job, ending(job, status))
+
+
+def launch(job: Job, workdir: str | os.PathLike) -> Launch:
+    """How to start a job whose runs shall lie in `workdir/seed_N`."""
+    return Launch(
+        script=job.script,
+        arguments=(*job.arguments(workdir), "--noprogress"),
+        environment=job.environment(),
+        threads=job.threads,
+    )
+
+
+def _missing(job: Job) -> Job | None:
+    """The runs of a job that are not complete; writes receipts for those that are."""
+    with contextlib.suppress(RecordError):
+        stored.seal_ended(job)
+    missing, _ = stored.kept([job])
+    return missing[0] if missing else None
+
+
+def make_room(job: Job) -> None:
+    """Makes the folder of a job and removes what earlier tries left in it."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    for seed in job.seeds:
+        if job.run_folder(seed).exists():
+            shutil.rmtree(job.run_folder(seed))
+
+
+def ending(job: Job, status: int) -> Exception | None:
+    """The error of a job that has ended; None: all is well, and its runs get receipts.
+
+    The message names the arm, the last line of its output, and the command.
+    """
+    log = job.folder / LOG
+    if status and _missing(job) is not None:
+        kind = UserError if status == 2 else ProcessError
+        return kind(
+            f"arm {job.arm.name} of {job.model} ended with status {status} "
+            f"({_last_line(log)}); see {log}; it was: {job.shown}"
+        )
+    try:
+        stored.seal_ended(job)
+        for seed in job.seeds:
+            stored.verified(job, seed)
+    except RecordError as error:
+        return error
+    return None
+
+
+def clear(root: Path, jobs: Iterable[Job]) -> None:
+    """Removes the results of an earlier comparison, except the runs of these jobs.
+
+    Runs without a receipt, and those of a sweep, which lie elsewhere, are not ours.
+
+    Args:
+        root: directory of the comparison.
+        jobs: all jobs of the new comparison.
+    """
+    for name in ("verdict.json", "report.html"):
+        (root / name).unlink(missing_ok=True)
+    ours = {job.run_folder(seed) for job in jobs for seed in job.seeds}
+    # Where `Design` puts them.
+    for pattern in ("*/*", "*/*/draw_*"):
+        for receipt in root.glob(f"runs/{pattern}/seed_*/{store.RECEIPT}"):
+            if receipt.parent not in ours:
+                shutil.rmtree(receipt.parent)
+
+
+@contextlib.contextmanager
+def started(
+    launch: Launch, log: Path, *, temporary: str | os.PathLike | None = None
+) -> Iterator[subprocess.Popen]:
+    """A running child; it is killed when the block ends.
+
+    Args:
+        launch: what to start.
+        log: file to which the child's output is appended.
+        temporary: working directory of the child, which the child removes if this
+            process is killed; None: that of this process, which stays.
+    """
+    words = launch.script, *launch.arguments
+    with processors(launch.threads) as own, open(log, "ab") as output:
+        child = subprocess.Popen(
+            [sys.executable, str(_LEASH), own, str(temporary or ""), *words],
+            env=environment(launch.environment),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=temporary,
+            # Ray kills the process group of a worker that is lost, and the child would
+            # have no time to clean up.
+            start_new_session=temporary is not None,
+        )
+        try:
+            yield child
+        finally:
+            child.kill()
+            child.wait()
+            assert child.stdin is not None
+            child.stdin.close()
+
+
+def environment(own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child.
+
+    It has this process's variables, except those of Ray and those that matter
+    (`provenance.ENVIRONMENT`); the latter come from `own` only.
+
+    Args:
+        own: variables of the child's job.
+    """
+    machine = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in provenance.ENVIRONMENT and not name.startswith("RAY_")
+    }
+    return machine | dict(own)
+
+
+@contextlib.contextmanager
+def processors(count: int | None) -> Iterator[str]:
+    """Processors for one child; if possible, no other child on this machine has them.
+
+    `train.py --threads=1` takes the first processor that it may use, so without this
+    all such children would share one. Each processor has a lock file, which is released
+    when its holder ends.
+
+    Args:
+        count: how many; None: all.
+
+    Yields:
+        Their numbers, separated by commas; empty: the child may use all.
+    """
+    if count is None or not hasattr(os, "sched_setaffinity"):
+        yield ""
+        return
+    folder = Path(tempfile.gettempdir()) / f"prednet_jax_processors_{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    free: list[int] = []
+    with contextlib.ExitStack() as held:
+        mine = sorted(os.sched_getaffinity(0))
+        for number in mine:
+            if len(free) < count:
+                with contextlib.suppress(filelock.Timeout):
+                    lock = filelock.FileLock(folder / str(number), timeout=0)
+                    held.enter_context(lock)
+                    free.append(number)
+        shared = [number for number in mine if number not in free]
+        yield ",".join(map(str, sorted(free + shared[: count - len(free)])))
+
+
+def killed(status: int) -> bool:
+    """Whether a signal ended a child; `train.py` reports some as 128 + its number."""
+    asked = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    return status < 0 or status - 128 in asked
+
+
+def parallel_runs(threads: int | None) -> int:
+    """How many children with `threads` threads each fit on this machine; at least 1."""
+    return max(1, device.available_threads() // threads) if threads else 1
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no output"

@@ -1,0 +1,170 @@
+"""The store of runs: what was made is found by what determines its numbers.
+
+A run is described by its *facts*, a JSON object of everything that determines its
+numbers: settings, program, versions, device. Runs with equal facts have equal numbers,
+so a run that is in the store is never made again, and one with other facts is never
+taken for it. There are three forms, each written whole or not at all:
+
+    a directory      receipt.json beside the files: {"fingerprint": SHA-256 of facts,
+                     "contents": the facts, "files": {name: SHA-256}}
+    a file           arrays, and `made_by`: the facts
+    rows of a table  runs.csv; manifest.json has the facts that all rows share
+"""
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prednet_jax import files, locks, records
+from prednet_jax.errors import UserError
+from prednet_jax.records import RecordError
+
+RECEIPT = "receipt.json"
+_MADE_BY = "made_by"
+
+
+def key(facts: Mapping[str, Any]) -> str:
+    """SHA-256 of the facts, 64 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def differing(facts: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+    """Names of the facts that are not the stored ones."""
+    facts = json.loads(json.dumps(facts))  # Lists instead of tuples, as in the files.
+    return [name for name, value in facts.items() if stored.get(name) != value]
+
+
+def seal(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Writes the receipt of a run that has ended.
+
+    Args:
+        folder: directory of the run.
+        facts: what determined its numbers.
+        names: its files; those that exist belong to the run.
+    """
+    digests = {name: _digest(folder / name) for name in names}
+    receipt = {
+        "fingerprint": key(facts),
+        "contents": facts,
+        "files": {name: digest for name, digest in digests.items() if digest},
+    }
+    records.write_json(folder / RECEIPT, receipt)
+
+
+def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> str:
+    """What is stored of a run.
+
+    Returns:
+        `kept`, `new` (nothing), or why it has to be made again: `unfinished` (without a
+        receipt), `with other FACTS` or `altered since (FILE)`.
+    """
+    if not folder.exists():
+        return "new"
+    try:
+        receipt = records.read_json(folder / RECEIPT)
+        before, digests = dict(receipt["contents"]), dict(receipt["files"])
+        same = receipt["fingerprint"] == key(facts)
+    except (RecordError, KeyError, TypeError, ValueError):
+        return "unfinished"
+    if not same:
+        return f"with other {' and '.join(differing(facts, before)) or 'contents'}"
+    for name in sorted({*digests, *names}):
+        if digests.get(name) != _digest(folder / name):
+            return f"altered since ({name})"
+    return "kept"
+
+
+def verify(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuses a run that is not whole, or has other facts.
+
+    Raises:
+        RecordError: it is so.
+    """
+    if (found := state(folder, facts, names)) != "kept":
+        raise RecordError(f"{folder}: {found}; expected the run of this command, whole")
+
+
+def _digest(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_arrays(path: Path, facts: Mapping[str, Any], tree: dict[str, Any]) -> None:
+    """Stores a nested dictionary of arrays in one file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records.write_tree(path, tree | {_MADE_BY: np.array(json.dumps(facts))})
+
+
+def has_arrays(path: Path, facts: Mapping[str, Any]) -> bool:
+    """Whether a file of arrays is stored.
+
+    Raises:
+        UserError: it is, with other facts.
+        FileError: the file cannot be read.
+    """
+    if not path.exists():
+        return False
+    stored = files.read_npz(path, names={_MADE_BY})
+    if others := differing(facts, json.loads(str(stored[_MADE_BY]))):
+        raise UserError(
+            f"{path}: made by another {', '.join(others)}; remove it, or use another "
+            "--workdir"
+        )
+    return True
+
+
+class Table:
+    """Rows of runs.csv, one per run; several processes may add rows.
+
+    Args:
+        folder: directory of the table.
+        columns: names of the columns that identify a run.
+        types: the type of each of them.
+    """
+
+    def __init__(self, folder: Path, columns: Sequence[str], types: Sequence[type]):
+        self.path = folder / "runs.csv"
+        self._columns, self._types = columns, types
+
+    def done(self) -> set[tuple]:
+        """What identifies the runs that are in the table.
+
+        Raises:
+            UserError: a row is broken.
+        """
+        if not self.path.exists():
+            return set()
+        with open(self.path, newline="") as file:
+            rows = list(csv.DictReader(file))
+        pairs = list(zip(self._columns, self._types, strict=True))
+        try:
+            return {tuple(kind(row[name]) for name, kind in pairs) for row in rows}
+        except (KeyError, TypeError, ValueError):
+            raise UserError(
+                f"{self.path}: a row without {', '.join(self._columns)}; expected the "
+                "rows that this script wrote"
+            ) from None
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Adds a run in one write that reaches the disk."""
+        folder = self.path.parent
+        with (
+            locks.hold(folder, wait=True),
+            open(self.path, "ab", buffering=0) as file,
+        ):
+            text = io.StringIO()
+            writer = csv.DictWriter(text, list(row), lineterminator="\n")
+            if os.fstat(file.fileno()).st_size == 0:
+                writer.writeheader()
+            writer.writerow(row)
+            file.write(text.getvalue().encode())
+            os.fsync(file.fileno())
