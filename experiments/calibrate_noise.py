@@ -108,7 +108,7 @@ def chosen(reductions) -> list:
             f"--primitives={','.join(FLAGS.primitives)}: expected some of "
             f"{', '.join(names)}"
         )
-    return [one for one in reductions if one.name in FLAGS.primitives]
+    return [r for r in reductions if r.name in FLAGS.primitives]
 
 
 def orders() -> dict:
@@ -131,9 +131,9 @@ HEADER = (
 
 def line(row: dict) -> str:
     """One line of the table; it shows the profile with the largest emulated V_c."""
-    found = [row[k] for k in ("call", "compilation", "process")]
-    shares = [f"{s['v_c']:9.3g}" if s else f"{'-':>9}" for s in found]
-    relative = max(s["v_ermv"] for s in found if s)
+    measured = [row[k] for k in ("call", "compilation", "process")]
+    shares = [f"{s['v_c']:9.3g}" if s else f"{'-':>9}" for s in measured]
+    relative = max(s["v_ermv"] for s in measured if s)
     emulated = [s for s in row["emulated"].values() if s]
     widest = max(emulated, key=lambda s: s["v_c"], default=None)
     tail = (
