@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import jaxprs_in_params
 
 from benchmarks import workload
 from prednet_jax.config import PredNetConfig
@@ -122,5 +123,5 @@ def _compiled(step: Callable, arguments: tuple) -> tuple[workload.Program, float
 
 def _equations(jaxpr: Any) -> int:
     """Number of equations of a jaxpr and of all jaxprs inside it."""
-    inner = [sub for eqn in jaxpr.eqns for sub in jax.core.jaxprs_in_params(eqn.params)]
+    inner = [sub for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params)]
     return len(jaxpr.eqns) + sum(map(_equations, inner))
