@@ -6,7 +6,6 @@ with GroupNorm (8 maps of 32 x 32 x 32) and an MLP (512 wide, batch 256).
 """
 
 import os
-import time
 from collections.abc import Callable
 
 import jax
@@ -14,6 +13,7 @@ import numpy as np
 import optax
 from flax import linen as nn
 
+from benchmarks import noise as compared
 from prednet_jax import noise as noise_lib
 from prednet_jax.errors import one_of
 
@@ -26,13 +26,7 @@ NAMES = ("transformer", "cnn", "mlp")
 
 
 def run(config: object, *, networks: list[str], noise: str, repeats: int) -> dict:
-    """Times noisy training steps against the clean step of each network.
-
-    All programs run in one process and take turns. The time ratio of a noise is the
-    median, over the rounds, of the noisy seconds over the clean seconds of the same
-    round; the ratio of processor times is defined likewise. The compile ratio compares
-    the processor time to trace and compile the two programs. Each is compiled twice,
-    one directly after the other, and the smaller time is taken.
+    """Compares steps of each network; `noise.compare` says how.
 
     Args:
         config: a PredNet, as all suites get it; not used.
@@ -53,85 +47,15 @@ def run(config: object, *, networks: list[str], noise: str, repeats: int) -> dic
     jax.config.update("jax_enable_compilation_cache", False)
     rows = []
     for name in networks:
-        rows += _network(name, specs, repeats)
+        step, arguments = training_step(name)
+
+        def under(spec: str, step=step, arguments=arguments) -> compared.Step:
+            if spec == "none":
+                return step, arguments[1:]
+            return noise_lib.inject(step, noise_lib.parse(spec)), arguments
+
+        rows += compared.compare(name, under, specs, repeats)
     return {"suite": "foreign", "xla_flags": os.environ.get("XLA_FLAGS"), "rows": rows}
-
-
-def _network(name: str, specs: tuple[str, ...], repeats: int) -> list[dict]:
-    """The rows of one network."""
-    step, arguments = training_step(name)
-    _compiled(step, "none", arguments)  # The first compilation has extra costs.
-    programs, compile_ratios, equations = {}, {}, {}
-    for spec in specs:
-        clean, noisy = [], []
-        for _ in range(2):
-            programs["none"], seconds, equations["none"] = _compiled(
-                step, "none", arguments
-            )
-            clean.append(seconds)
-            programs[spec], seconds, equations[spec] = _compiled(step, spec, arguments)
-            noisy.append(seconds)
-        compile_ratios[spec] = min(noisy) / min(clean)
-    wall, processor = _take_turns(programs, repeats)
-    rows = []
-    for spec in specs:
-        row = {
-            "network": name,
-            "noise": spec,
-            "clean_seconds": float(np.median(wall["none"])),
-            "time_ratio": float(np.median(wall[spec] / wall["none"])),
-            "processor_ratio": float(np.median(processor[spec] / processor["none"])),
-            "compile_ratio": compile_ratios[spec],
-            "equations": equations[spec],
-            "clean_equations": equations["none"],
-        }
-        print(
-            f"  {name:12s} {spec:36s} {row['time_ratio']:6.2f} x the clean step "
-            f"({row['processor_ratio']:.2f} x its processor time), "
-            f"{row['compile_ratio']:5.2f} x its trace and compile time",
-            flush=True,
-        )
-        rows.append(row)
-    return rows
-
-
-def _compiled(step: Callable, spec: str, arguments: tuple) -> tuple:
-    """Compiles a step: program, processor seconds, and number of equations."""
-
-    def fresh(*args):  # A new function, so that JAX compiles it again.
-        return step(*args)
-
-    fn, given = fresh, arguments[1:]
-    if spec != "none":
-        fn, given = noise_lib.inject(fresh, noise_lib.parse(spec)), arguments
-    start = time.process_time()
-    traced = jax.jit(fn).trace(*given)
-    program = traced.lower().compile()
-    seconds = time.process_time() - start
-    return (program, given), seconds, _equations(traced.jaxpr.jaxpr)
-
-
-def _equations(jaxpr) -> int:
-    """Number of equations of a jaxpr and of all jaxprs inside it."""
-    inner = [sub for eqn in jaxpr.eqns for sub in jax.core.jaxprs_in_params(eqn.params)]
-    return len(jaxpr.eqns) + sum(map(_equations, inner))
-
-
-def _take_turns(programs: dict, repeats: int) -> tuple[dict, dict]:
-    """Wall and processor seconds `[repeats]` of every program."""
-    wall = {name: [] for name in programs}
-    processor = {name: [] for name in programs}
-    for turn in range(repeats + 1):
-        for name, (program, given) in programs.items():
-            start, used = time.perf_counter(), time.process_time()
-            jax.block_until_ready(program(*given))
-            if turn:  # The first round is warm-up.
-                wall[name].append(time.perf_counter() - start)
-                processor[name].append(time.process_time() - used)
-    return (
-        {name: np.array(times) for name, times in wall.items()},
-        {name: np.array(times) for name, times in processor.items()},
-    )
 
 
 def training_step(name: str) -> tuple[Callable, tuple]:

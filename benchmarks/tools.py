@@ -4,15 +4,15 @@ They are applied to the training steps of the suite `foreign`: a small transform
 residual CNN and an MLP.
 """
 
+import functools
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks import foreign
+from benchmarks import foreign, workload
 from prednet_jax import noise
 from prednet_jax.errors import one_of
 
@@ -63,20 +63,16 @@ def _network(name: str, repeats: int, searches: bool) -> list[dict[str, Any]]:
     # The first compilation has extra costs.
     jax.block_until_ready(jax.jit(lambda *a: step(*a))(*arguments))
     plain = jax.jit(lambda *a: step(*a))
-    compiling = _timed(lambda: jax.block_until_ready(plain(*arguments)))
-    running = np.median(
-        [
-            _timed(lambda: jax.block_until_ready(plain(*arguments)))
-            for _ in range(repeats)
-        ],
-        axis=0,
-    )
-    result = plain(*arguments)
+    result, compiling = workload.timed(lambda: plain(*arguments))
+    run = (lambda _: plain(*arguments)), None
+    running = np.median(workload.turns({"": run}, repeats, warm_up=0)[""], axis=0)
     rows = []
     for tool, measure in (_searches if searches else _measures)(step, result).items():
-        first = _timed(lambda m=measure: m(key, *arguments)) / compiling
-        once = tool in COMPILE_AGAIN
-        again = None if once else _timed(lambda m=measure: m(key, *arguments)) / running
+        call = functools.partial(measure, key, *arguments)
+        first = workload.timed(call)[1] / compiling
+        again = None
+        if tool not in COMPILE_AGAIN:
+            again = workload.timed(call)[1] / running
         row = {
             "network": name,
             "tool": tool,
@@ -122,10 +118,3 @@ def _searches(step: Callable, result: Any) -> dict[str, Callable]:
         "worst_case": noise.worst_case(loss, spec),
         "decisions": noise.decisions(step, spec),
     }
-
-
-def _timed(call: Callable[[], Any]) -> np.ndarray:
-    """Wall and processor seconds of a call."""
-    start, used = time.perf_counter(), time.process_time()
-    call()
-    return np.array([time.perf_counter() - start, time.process_time() - used])

@@ -84,15 +84,29 @@ def medians(
         repeats: number of timed rounds.
         warm_up: number of rounds before those.
     """
-    seconds: dict[Any, list[float]] = {name: [] for name in programs}
+    seconds = turns(programs, repeats, warm_up=warm_up)
+    return {name: float(np.median(times[:, 0])) for name, times in seconds.items()}
+
+
+def turns(
+    programs: dict[Any, Program], repeats: int, *, warm_up: int = 1
+) -> dict[Any, np.ndarray]:
+    """Wall and processor seconds `[repeats, 2]` of each program, as `medians`."""
+    seconds: dict[Any, list] = {name: [] for name in programs}
     for turn in range(warm_up + repeats):
         for name, (advance, state) in programs.items():
-            start = time.perf_counter()
-            state = jax.block_until_ready(advance(state))
+            state, spent = timed(lambda f=advance, s=state: f(s))
             if turn >= warm_up:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(spent)
             programs[name] = advance, state
-    return {name: float(np.median(times)) for name, times in seconds.items()}
+    return {name: np.array(times) for name, times in seconds.items()}
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, np.ndarray]:
+    """The result of a call, and its wall and processor seconds."""
+    start, used = time.perf_counter(), time.process_time()
+    result = jax.block_until_ready(call())
+    return result, np.array([time.perf_counter() - start, time.process_time() - used])
 
 
 def trace(folder: str | None, program: Program) -> None:

@@ -38,8 +38,6 @@ OTHERS = (
     *("study", "arm", "seed", "data_seed", "threads", "processors", "ideep", "frames"),
     *("final_sha256", "mean_loss", "chainer", "numpy", "python"),
 )
-# Frames of the training in PyTorch, and the size of its network's input.
-TRANSPLANT = (1001, runs.QUICK)
 
 
 def interventions(args: argparse.Namespace) -> bool:
@@ -77,45 +75,40 @@ def compare_with_recording(folder: Path, frames: Path) -> list[runs.Row]:
         (all of them, with the same BLAS and processor), and the largest distance of an
         array over the size of its update.
     """
-    found: list[runs.Row] = []
+    rows: list[runs.Row] = []
+    initial = GOLDEN / "initial.model.npz"
+    size = runs.Size((3, 4, 6, 8), 24, 32, 5)
     for mode, target in (("copied", "copied"), ("aliased", "shared")):
-        flags = (
-            f"--target={target}",
-            f"--initial={GOLDEN / 'initial.model.npz'}",
-            f"--weights={folder / mode}.npz",
-        )
-        size = runs.Size((3, 4, 6, 8), 24, 32, 5)
+        final = folder / f"{mode}.npz"
+        flags = (f"--target={target}", f"--initial={initial}", f"--weights={final}")
         run = runs.Run(mode, mode, size, 40, flags, data=GOLDEN / "frames.npz")
-        [row] = runs.train_all([run], folder, frames)
-        ours = np.load(folder / f"{mode}.npz")
-        theirs = np.load(GOLDEN / f"final.{mode}.model.npz")
-        start = np.load(GOLDEN / "initial.model.npz")
+        [trained] = runs.train_all([run], folder, frames)
+        ours, theirs, start = (
+            np.load(path)
+            for path in (final, GOLDEN / f"final.{mode}.model.npz", initial)
+        )
         losses = np.load(GOLDEN / f"trace.{mode}.npz")["frame_loss"]
-        equal = sum(np.array_equal(ours[k], theirs[k]) for k in theirs.files)
-        worst = max(
-            float(
-                np.linalg.norm(ours[k] - theirs[k])
-                / np.linalg.norm(theirs[k] - start[k])
-            )
-            for k in theirs.files
-        )
-        same = int((np.float32(row["losses"]) == losses).sum())
+        distances = [
+            np.linalg.norm(ours[name] - theirs[name])
+            / np.linalg.norm(theirs[name] - start[name])
+            for name in theirs.files
+        ]
+        row = {
+            "targets": mode,
+            "arrays": len(distances),
+            "arrays_equal": distances.count(0),
+            "losses": len(losses),
+            "losses_equal": int((np.float32(trained["losses"]) == losses).sum()),
+            "worst": float(max(distances)),
+        }
+        rows.append(row)
         print(
-            f"recorded training, targets {mode}: {equal} of {len(theirs.files)} "
-            f"weight arrays and {same} of {len(losses)} losses equal bit for bit; "
-            f"worst difference {worst:.1g} of the update"
+            f"recorded training, targets {mode}: {row['arrays_equal']} of "
+            f"{row['arrays']} weight arrays and {row['losses_equal']} of "
+            f"{row['losses']} losses equal bit for bit; worst difference "
+            f"{row['worst']:.1g} of the update"
         )
-        found.append(
-            {
-                "targets": mode,
-                "arrays": len(theirs.files),
-                "arrays_equal": equal,
-                "losses": len(losses),
-                "losses_equal": same,
-                "worst": worst,
-            }
-        )
-    return found
+    return rows
 
 
 def table(rows: Iterable[runs.Row]) -> str:
@@ -178,8 +171,7 @@ def transplant(args: argparse.Namespace) -> bool:
     several pictures are added up before backward.
     """
     python = environments.ensure(environments.TORCH)
-    length, size = TRANSPLANT
-    data = runs.frames_file(args.workdir / "frames", size, length)
+    data = runs.frames_file(args.workdir / "frames", runs.QUICK, 1001)
     script = environments.HERE / "in_torch" / "transplant.py"
     flags = (f"--frames={data}", f"--seeds={args.seeds}")
     rows = json.loads(environments.call(python, script, *flags).splitlines()[-1])

@@ -91,7 +91,7 @@ def replica(
         window=runs.FULL.window,
         targets=targets,
         truncation_leak=True,
-        optimizer=optax.GradientTransformation(adam.init, update),  # type: ignore[arg-type]
+        optimizer=optax.GradientTransformation(adam.init, update),
     )
     jax.effects_barrier()
     seen[len(frames) // runs.FULL.window] = jax.tree.map(np.asarray, trained)

@@ -6,12 +6,13 @@ holds what it was built from. Interpreters are looked for on PATH (`python3.8`),
 pyenv's folder.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,11 +45,6 @@ class Environment(NamedTuple):
     def directory(self) -> Path:
         """Where it lies."""
         return ROOT / f".venv-{self.name}"
-
-    @property
-    def python(self) -> Path:
-        """Its interpreter."""
-        return self.directory / "bin" / "python"
 
 
 # The published scripts ask for Chainer 7.8.
@@ -89,26 +85,27 @@ def ensure(environment: Environment) -> Path:
     text = requirements.read_text() + str(environment.package)
     wanted = hashlib.sha256(text.encode()).hexdigest()
     stamp = environment.directory / ".installed"
+    python = environment.directory / "bin" / "python"
     if stamp.is_file() and stamp.read_text() == wanted:
-        return environment.python
+        return python
     base = find_python(environment.pythons)
     print(f"building {environment.directory.name} with {base}", file=sys.stderr)
     shutil.rmtree(environment.directory, ignore_errors=True)
-    install = [environment.python, "-m", "pip", "install", "--quiet"]
-    install.append("--disable-pip-version-check")
+    pip = [str(python), "-m", "pip", "install", "--quiet"]
+    pip.append("--disable-pip-version-check")
     steps = [
-        [base, "-m", "venv", environment.directory],
-        [*install, "--requirement", requirements],
+        [str(base), "-m", "venv", str(environment.directory)],
+        [*pip, "--requirement", str(requirements)],
     ]
     if environment.package is not None:
         alone = ["--no-deps", "--no-build-isolation", environment.package]
-        steps.append([*install, *alone])
+        steps.append([*pip, *alone])
     for step in steps:
         if subprocess.run(step, check=False).returncode:
-            command = " ".join(map(str, step))
-            raise UnavailableError(f"{environment.directory.name}: failed: {command}")
+            name, command = environment.directory.name, " ".join(step)
+            raise UnavailableError(f"{name}: failed: {command}")
     stamp.write_text(wanted)
-    return environment.python
+    return python
 
 
 def find_python(versions: Sequence[str]) -> Path:
@@ -120,42 +117,24 @@ def find_python(versions: Sequence[str]) -> Path:
     Raises:
         UnavailableError: there is none.
     """
+    # A shim of pyenv may be on PATH for a version that is not there.
+    check = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
     for version in versions:
-        for candidate in _candidates(version):
-            if _usable(candidate, version):
-                return candidate
+        name = f"python{version}"
+        pythons = [os.path.join(sys.base_prefix, "bin", name), shutil.which(name)]
+        pythons += sorted(pyenv.glob(f"{version}.*/bin/{name}"), reverse=True)
+        for python in filter(None, pythons):
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                said = subprocess.check_output(
+                    [python, "-c", check], stderr=subprocess.DEVNULL, timeout=60
+                )
+                if said.decode().strip() == version:
+                    return Path(python)
     raise UnavailableError(
         f"no Python {' or '.join(versions)} found on PATH or under pyenv; install one "
         f"(for example: pyenv install {versions[0]})"
     )
-
-
-def _candidates(version: str) -> Iterator[Path]:
-    """Interpreters that may be of a version, whether they are there or not."""
-    name = f"python{version}"
-    yield Path(sys.base_prefix) / "bin" / name
-    if on_path := shutil.which(name):
-        yield Path(on_path)
-    for root in (os.environ.get("PYENV_ROOT"), Path.home() / ".pyenv"):
-        if root:
-            folders = sorted(Path(root, "versions").glob(f"{version}.*"), reverse=True)
-            yield from (folder / "bin" / name for folder in folders)
-
-
-def _usable(python: Path, version: str) -> bool:
-    """Whether it runs, is of the version, and can make environments."""
-    code = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
-    try:
-        done = subprocess.run(
-            [python, "-c", code],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0 and done.stdout.strip() == version
 
 
 def call(python: Path, script: Path, *flags: str, threads: int = 1) -> str:

@@ -129,6 +129,6 @@ def called_stale(slopes: pd.Series) -> pd.Series:
 
 def proportion(calls: pd.Series) -> tuple[float, float]:
     """Clopper-Pearson interval, 95 %, of the proportion of true values."""
-    found = stats.binomtest(int(calls.sum()), len(calls))
-    limits = found.proportion_ci(0.95, method="exact")
+    test = stats.binomtest(int(calls.sum()), len(calls))
+    limits = test.proportion_ci(0.95, method="exact")
     return float(limits.low), float(limits.high)

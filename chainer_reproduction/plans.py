@@ -84,16 +84,10 @@ def _runs(
     **options: Any,
 ) -> list[Run]:
     """One run per arm; `options` are further fields of `Run`."""
+    names = {arm: arm.replace(", ", "-").replace(" ", "_") for arm in arms}
     return [
-        Run(
-            f"{prefix}-{arm.replace(', ', '-').replace(' ', '_')}",
-            arm,
-            size,
-            frames,
-            (*ARMS[arm].flags, *flags),
-            **options,
-        )
-        for arm in arms
+        Run(f"{prefix}-{name}", arm, size, frames, ARMS[arm].flags + flags, **options)
+        for arm, name in names.items()
     ]
 
 
@@ -109,7 +103,9 @@ def full() -> list[Run]:
     ]
 
 
-def long(folder: Path, frames: int = LONG, seeds: Iterable[int] = range(5)) -> list:
+def long(
+    folder: Path, frames: int = LONG, seeds: Iterable[int] = range(5)
+) -> list[Run]:
     """Published and copied at 64x48 for many frames.
 
     Args:
@@ -117,15 +113,15 @@ def long(folder: Path, frames: int = LONG, seeds: Iterable[int] = range(5)) -> l
         frames: number of frames that are predicted.
         seeds: seeds of the initial weights.
     """
-    found: list[Run] = []
+    plan: list[Run] = []
     for seed in seeds:
         for arm in PAIR:
             flags: tuple[str, ...] = ()
             if seed == 0:
                 updates = ",".join(map(str, (0, *SNAPSHOTS)))
                 flags = (f"--weights={weights(folder, arm)}", f"--snapshots={updates}")
-            found += _runs(f"long-{seed}", FULL, frames, [arm], flags, seed=seed)
-    return found
+            plan += _runs(f"long-{seed}", FULL, frames, [arm], flags, seed=seed)
+    return plan
 
 
 def weights(folder: Path, arm: str, update: int | None = None) -> Path:
@@ -169,57 +165,54 @@ def others(study: str) -> list[Run]:
 
 
 Rows = Iterable[Mapping[str, Any]]
-Ends = dict[Any, dict[str, str]]
+Checked = list[tuple[str, bool]]
 
 
-def ends(rows: Rows, by: str, arm: str = "arm") -> Ends:
+def ends(rows: Rows, by: str, arm: str = "arm") -> dict[Any, dict[str, str]]:
     """SHA-256 of the final weights, by one column and then by arm."""
-    found: Ends = {}
+    finals: dict[Any, dict[str, str]] = {}
     for row in rows:
-        found.setdefault(row[by], {})[row[arm]] = row["final_sha256"]
-    return found
+        finals.setdefault(row[by], {})[row[arm]] = row["final_sha256"]
+    return finals
 
 
-def check_interventions(rows: Rows) -> list[tuple[str, bool]]:
+def check_interventions(rows: Rows) -> Checked:
     """Each of `PREDICTIONS` for each seed, and whether it came true."""
-    found = []
-    for seed, final in sorted(ends(rows, "seed").items()):
-        for one, other, same in PREDICTIONS:
-            if one in final and other in final:
-                word = "the same weights as" if same else "other weights than"
-                text = f"seed {seed}: {one}: {word} {other}"
-                found.append((text, (final[one] == final[other]) == same))
-    return found
+    words = {True: "the same weights as", False: "other weights than"}
+    return [
+        (f"seed {seed}: {arm}: {words[same]} {other}", (end[arm] == end[other]) == same)
+        for seed, end in sorted(ends(rows, "seed").items())
+        for arm, other, same in PREDICTIONS
+    ]
 
 
-def check_bisection(rows: Rows) -> list[tuple[str, bool]]:
+def check_bisection(rows: Rows) -> Checked:
     """A gap from `CHANGED_IN` on, and whether that came true."""
-    finals = ends(rows, "release")
-    order = list(RELEASES)
-    found = []
-    for release, final in finals.items():
-        expected = order.index(release) >= order.index(CHANGED_IN)
-        held = (final[PUBLISHED] != final[COPIED]) == expected
-        found.append((f"Chainer {release}: {'a gap' if expected else 'no gap'}", held))
+    finals, order = ends(rows, "release"), list(RELEASES)
+    checked: Checked = []
+    for release, end in finals.items():
+        gap = order.index(release) >= order.index(CHANGED_IN)
+        held = (end[PUBLISHED] != end[COPIED]) == gap
+        checked.append((f"Chainer {release}: {'a gap' if gap else 'no gap'}", held))
     # These releases differ, in what is used here, in this one file of Chainer.
     alike = [r for r in finals if order.index(r) <= order.index("5.0.0")]
     if len(alike) > 1:
         text = f"{', '.join(alike)}: the same weights with copied targets"
-        found.append((text, len({finals[r][COPIED] for r in alike}) == 1))
-    return found
+        checked.append((text, len({finals[r][COPIED] for r in alike}) == 1))
+    return checked
 
 
-def check_transplant(rows: Rows) -> list[tuple[str, bool]]:
+def check_transplant(rows: Rows) -> Checked:
     """A gap with more than one loss per update, and whether that came true."""
     cases: dict[tuple[str, int], list] = {}
     for row in rows:
         case = (row["network"], int(row["losses_per_update"]))
         cases.setdefault(case, []).append(row)
-    found = []
+    checked: Checked = []
     for (network, losses), chosen in cases.items():
-        expected = losses > 1
+        gap = losses > 1
         finals = ends(chosen, "seed", "target").values()
-        held = all((x["shared"] != x["copied"]) == expected for x in finals)
-        words = "a gap" if expected else "no gap"
-        found.append((f"{network}, {losses} losses per update: {words}", held))
-    return found
+        held = all((end["shared"] != end["copied"]) == gap for end in finals)
+        words = "a gap" if gap else "no gap"
+        checked.append((f"{network}, {losses} losses per update: {words}", held))
+    return checked

@@ -162,13 +162,13 @@ def row_of(run: Run, record: Row) -> Row:
 
 def losses_of(rows: Sequence[Row]) -> list[Row]:
     """One row per update: loss of the window's last frame, and its mean."""
-    found = []
+    updated = []
     for row in rows:
         window = row["window"]
         for update in range(1, row["updates"] + 1):
             stop = update * window - 1 if window > 1 else update
             part = row["losses"][max(0, stop - window) : stop]
-            found.append(
+            updated.append(
                 {
                     "arm": row["arm"],
                     "seed": row["seed"],
@@ -177,7 +177,7 @@ def losses_of(rows: Sequence[Row]) -> list[Row]:
                     "mean_loss": f"{np.mean(part):.9g}",
                 }
             )
-    return found
+    return updated
 
 
 def updates(frames: int, window: int) -> int:

@@ -16,7 +16,9 @@ have to be zero there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +26,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from prednet_jax import process
 from prednet_jax.errors import UserError, one_of
 from prednet_jax.noise import ReductionOrder, coverage, inject, variability
 
@@ -36,33 +39,13 @@ class Reduction(NamedTuple):
     Attributes:
         name: name of the primitive, with its use in a network if it has several.
         function: the reduction, a function of the operands.
-        operands: float32 arrays, the same in every process.
+        operands: float32 arrays, the same in every process. NumPy's, since making
+            them must not start a backend.
     """
 
     name: str
     function: Callable[..., Array]
-    operands: tuple[Array, ...]
-
-
-class Variation(NamedTuple):
-    """Variation among outputs, each compared with the first.
-
-    Attributes:
-        outputs: number of outputs compared with the first.
-        v_c: mean fraction of elements that differ.
-        v_ermv: mean relative difference.
-        ulps: histogram of all distances in ulps (`variability.ulp_histogram`).
-    """
-
-    outputs: int
-    v_c: float
-    v_ermv: float
-    ulps: dict[str, int]
-
-    @property
-    def varies(self) -> bool:
-        """Whether any element of any output differs."""
-        return self.v_c > 0
+    operands: tuple[np.ndarray, ...]
 
 
 def reductions(shapes: str) -> tuple[Reduction, ...]:
@@ -85,7 +68,7 @@ def reductions(shapes: str) -> tuple[Reduction, ...]:
     cotangent = _draw(2, 1, height, width, outputs)
     pooled = _draw(3, 1, 2 * height, 2 * width, outputs)
     matrix = _draw(4, rows, outputs)
-    index = jnp.asarray(np.random.default_rng(9).integers(0, 64, rows, np.int32))
+    index = np.random.default_rng(9).integers(0, 64, rows, np.int32)
 
     def input_gradient(y: Array, k: Array) -> Array:
         return jax.linear_transpose(lambda x: _convolve(x, k), image)(y)[0]
@@ -99,30 +82,24 @@ def reductions(shapes: str) -> tuple[Reduction, ...]:
     def scatter(x: Array, index: Array) -> Array:
         return jnp.zeros((64, outputs), x.dtype).at[index].add(x)
 
-    found: dict[str, tuple[Callable[..., Array], tuple[Array, ...]]] = {
-        "dot_general": (
-            jnp.matmul,
-            (_draw(5, rows, depth), _draw(6, depth, outputs)),
-        ),
-        "conv forward": (_convolve, (image, kernel)),
-        "conv input gradient": (input_gradient, (cotangent, kernel)),
-        "conv filter gradient": (filter_gradient, (cotangent, image)),
-        "reduce_sum": (lambda x: jnp.sum(x, axis=0), (matrix,)),
-        "reduce_sum to one": (jnp.sum, (pooled,)),
-        "cumsum": (lambda x: lax.cumsum(x, axis=0), (matrix,)),
-        "reduce_window_sum": (lambda x: _windows(x, 0.0, lax.add), (pooled,)),
-        "scatter-add": (scatter, (matrix, index)),
-        "select_and_scatter_add": (
-            pool_gradient,
-            (_draw(7, 1, height, width, outputs), pooled),
-        ),
-    }
-    return tuple(Reduction(name, *entry) for name, entry in found.items())
+    factors = _draw(5, rows, depth), _draw(6, depth, outputs)
+    gradient = _draw(7, 1, height, width, outputs)
+    return (
+        Reduction("dot_general", jnp.matmul, factors),
+        Reduction("conv forward", _convolve, (image, kernel)),
+        Reduction("conv input gradient", input_gradient, (cotangent, kernel)),
+        Reduction("conv filter gradient", filter_gradient, (cotangent, image)),
+        Reduction("reduce_sum", lambda x: jnp.sum(x, axis=0), (matrix,)),
+        Reduction("reduce_sum to one", jnp.sum, (pooled,)),
+        Reduction("cumsum", lambda x: lax.cumsum(x, axis=0), (matrix,)),
+        Reduction("reduce_window_sum", lambda x: _windows(x, 0.0, lax.add), (pooled,)),
+        Reduction("scatter-add", scatter, (matrix, index)),
+        Reduction("select_and_scatter_add", pool_gradient, (gradient, pooled)),
+    )
 
 
-def _draw(seed: int, *shape: int) -> Array:
-    # NumPy's generator gives the same numbers in every process and compiles nothing.
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32))
+def _draw(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 def _convolve(x: Array, kernel: Array) -> Array:
@@ -136,8 +113,13 @@ def _windows(x: Array, initial: float, combine: Callable) -> Array:
     return lax.reduce_window(x, initial, combine, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
 
 
-def variation(outputs: Sequence[Any]) -> Variation:
-    """The variation of the outputs, each compared with the first.
+def variation(outputs: Sequence[Any]) -> dict[str, Any]:
+    """How much outputs differ from the first.
+
+    Returns:
+        `outputs`: number of outputs compared with the first; `v_c`: mean fraction of
+        elements that differ; `v_ermv`: mean relative difference; `ulps`: histogram of
+        all distances in ulps (`variability.ulp_histogram`).
 
     Raises:
         UserError: there are fewer than two outputs.
@@ -146,12 +128,58 @@ def variation(outputs: Sequence[Any]) -> Variation:
     if not others:
         raise UserError(f"{len(outputs)} outputs: expected two or more")
     distances = [variability.ulp_distance(first, other) for other in others]
-    return Variation(
-        len(others),
-        float(np.mean([variability.v_c(first, other) for other in others])),
-        float(np.mean([variability.v_ermv(first, other) for other in others])),
-        variability.ulp_histogram(np.concatenate(distances)),
-    )
+    return {
+        "outputs": len(others),
+        "v_c": float(np.mean([variability.v_c(first, x) for x in others])),
+        "v_ermv": float(np.mean([variability.v_ermv(first, x) for x in others])),
+        "ulps": variability.ulp_histogram(np.concatenate(distances)),
+    }
+
+
+def measure(
+    reduction: Reduction,
+    specs: Mapping[str, ReductionOrder],
+    others: Sequence[np.ndarray],
+    *,
+    repeats: int,
+    compilations: int,
+) -> dict[str, Any]:
+    """The measured and the emulated variation of one reduction.
+
+    Args:
+        reduction: the reduction.
+        specs: the emulated noise by profile.
+        others: its outputs in other processes.
+        repeats: calls of one program, and keys of the noise.
+        compilations: programs that are compiled.
+
+    Returns:
+        What `variation` returns under `call`, `compilation` and `process` (None without
+        others), and `emulated`: the same by profile, None where a profile does not
+        perturb the reduction.
+    """
+    calls = repeated_calls(reduction, repeats)
+    compiled = [calls[0]]
+    for _ in range(compilations):
+        jax.clear_caches()
+        compiled += repeated_calls(reduction, 1)
+    by_paths: dict[tuple[str, ...], dict | None] = {(): None}
+    emulated = {}
+    for profile, spec in specs.items():
+        paths = perturbed_paths(reduction, spec)
+        if paths not in by_paths:
+            noisy = inject(reduction.function, spec)
+            keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), repeats)
+            outputs = [np.asarray(noisy(key, *reduction.operands)) for key in keys]
+            by_paths[paths] = variation(outputs)
+        emulated[profile] = by_paths[paths]
+    return {
+        "primitive": reduction.name,
+        "call": variation(calls),
+        "compilation": variation(compiled),
+        "process": variation([calls[0], *others]) if others else None,
+        "emulated": emulated,
+    }
 
 
 def repeated_calls(reduction: Reduction, repeats: int) -> list[np.ndarray]:
@@ -160,13 +188,23 @@ def repeated_calls(reduction: Reduction, repeats: int) -> list[np.ndarray]:
     return [np.asarray(compiled(*reduction.operands)) for _ in range(repeats)]
 
 
-def repeated_compilations(reduction: Reduction, repeats: int) -> list[np.ndarray]:
-    """First outputs of `repeats` programs; caches are cleared before each compiles."""
-    outputs = []
-    for _ in range(repeats):
-        jax.clear_caches()
-        outputs += repeated_calls(reduction, 1)
-    return outputs
+def in_other_processes(
+    count: int, shapes: str, names: Sequence[str]
+) -> list[list[np.ndarray]]:
+    """The outputs of some reductions in `count` processes, one after another.
+
+    Call it before this process starts its backend, which may use the whole device.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as pool:
+        return list(pool.map(_outputs, [shapes] * count, [names] * count))
+
+
+def _outputs(shapes: str, names: Sequence[str]) -> list[np.ndarray]:
+    process.prepare()
+    jax.config.update("jax_enable_compilation_cache", False)
+    chosen = {reduction.name: reduction for reduction in reductions(shapes)}
+    return [repeated_calls(chosen[name], 1)[0] for name in names]
 
 
 def perturbed_paths(reduction: Reduction, spec: ReductionOrder) -> tuple[str, ...]:
@@ -175,10 +213,16 @@ def perturbed_paths(reduction: Reduction, spec: ReductionOrder) -> tuple[str, ..
     return tuple(entry.path for entry in report.perturbed)
 
 
-def emulated(
-    reduction: Reduction, spec: ReductionOrder, repeats: int
-) -> list[np.ndarray]:
-    """Outputs under a reduction order, one per key; there are `repeats` keys."""
-    noisy = inject(reduction.function, spec)
-    keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), repeats)
-    return [np.asarray(noisy(key, *reduction.operands)) for key in keys]
+def varies(row: Mapping[str, Any]) -> bool:
+    """Whether a reduction varied between calls, compilations or processes."""
+    return any(row[k] and row[k]["v_c"] > 0 for k in ("call", "compilation", "process"))
+
+
+def disagreement(profile: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """In which reductions a profile and the device disagree, in words."""
+    noise = [r["primitive"] for r in rows if r["emulated"][profile] and not varies(r)]
+    device = [r["primitive"] for r in rows if varies(r) and not r["emulated"][profile]]
+    return (
+        f"{profile}: perturbed, but constant here: {', '.join(noise) or 'none'}; "
+        f"not perturbed, but varies here: {', '.join(device) or 'none'}"
+    )

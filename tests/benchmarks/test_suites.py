@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import cases, conv, replicas, step, tools, workload
+from benchmarks import cases, conv, noise, replicas, step, tools, workload
 from prednet_jax import PredNetConfig
 from prednet_jax.models.parameters import parameter_shapes
 from prednet_jax.models.shapes import Convolution
@@ -85,10 +85,37 @@ def test_replicas_are_compared_with_the_single_run():
 
 @pytest.mark.slow
 def test_tools_are_compared_with_the_plain_step():
-    rows = checked(tools.run(None, networks=["mlp"], repeats=1, searches=False))["rows"]
+    # As other people's programs have it; optax's Adam is one of them.
+    with jax.numpy_dtype_promotion("standard"):
+        result = tools.run(None, networks=["mlp"], repeats=1, searches=False)
+    rows = checked(result)["rows"]
     assert [row["tool"] for row in rows] == ["digits", "tolerance", "explain"]
     # Sixteen runs and a compilation are more than one of each.
     assert all(row["first_processor"] > 1 for row in rows)
+
+
+def test_noises_are_compared_with_the_clean_step():
+    compiled = []
+
+    def program(name):
+        compiled.append(name)
+        calls = 1 if name == "none" else 3
+
+        def step(x):
+            for _ in range(calls):
+                x = x * x
+            return x
+
+        return step, (np.ones(2, np.float32),)
+
+    rows = checked(noise.compare("squares", program, ("ulp", "gaussian"), 3))
+    # Each noise directly after the clean step; the very first compilation is not used.
+    turns = ["none", "ulp"] * 2 + ["none", "gaussian"] * 2
+    assert compiled == ["none", *turns]
+    assert [row["noise"] for row in rows] == ["ulp", "gaussian"]
+    for row in rows:
+        assert (row["equations"], row["clean_equations"]) == (3, 1)
+        assert row["time_ratio"] > 0 < row["compile_ratio"]
 
 
 def test_cases_cover_both_kinds_of_work_and_feed():
