@@ -1,35 +1,13 @@
 """Weights to start from, and whether the flags beside them agree."""
 
-import os
-from pathlib import Path
-
 import _flags
 from absl import flags
 
-from prednet_jax import tasks, weights
+from prednet_jax import weights
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 
 FLAGS = flags.FLAGS
-
-
-def load_weights(path: str) -> tuple[Task, dict]:
-    """Network and weights from a Keras or a Chainer file.
-
-    Raises:
-        UserError: the file is missing or is neither, or flags ask for another network.
-    """
-    if FLAGS["model"].present and FLAGS.model != "prednet":
-        raise UserError(f"--model={FLAGS.model}: {path} holds a prednet; expected that")
-    config, params = weights.load(
-        path,
-        height=_flags.size("height"),
-        width=_flags.size("width"),
-        pixel_max=FLAGS.pixel_max,
-    )
-    found = tasks.of(config).with_convolution(FLAGS.convolution)
-    _check_agrees(found, path)
-    return found, params
 
 
 # The settings of a network, by the flags that set them.
@@ -54,22 +32,18 @@ def initial_weights(
     Raises:
         UserError: there are no weights, or a flag that was given contradicts them.
     """
-    from prednet_jax.training import runs
-
-    if kept is not None:
-        found, params = kept
-    elif os.path.isdir(path) and not weights.is_orbax(path):
-        found, params = runs.saved_weights(Path(path))
-    else:
-        found, params = load_weights(path)
-    if FLAGS["model"].present and FLAGS.model != found.name:
+    sizes = {"height": FLAGS.height, "width": FLAGS.width}
+    if FLAGS["pixel_max"].present:
+        sizes["pixel_max"] = FLAGS.pixel_max
+    network, params = kept or weights.load_task(path, **sizes)
+    if FLAGS["model"].present and FLAGS.model != network.name:
         raise UserError(
-            f"--model={FLAGS.model}: expected {found.name}, the network of {path}"
+            f"--model={FLAGS.model}: expected {network.name}, the network of {path}"
         )
-    _check_agrees(found, path)
+    _check_agrees(network, path)
     if FLAGS.convolution != FLAGS["convolution"].default:
-        found = found.with_convolution(FLAGS.convolution)
-    return found, params
+        network = network.with_convolution(FLAGS.convolution)
+    return network, params
 
 
 def _check_agrees(task: Task, path: str) -> None:

@@ -55,11 +55,6 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
         "comparison-again": make.again(
             _published("verdict.json"), _published("verdict_amd.json")
         ),
-        **{
-            f"faults-{of}": make.faults(part)
-            for of, part in _published("reliability.json").items()
-        },
-        "hostile-inputs": make.hostile_inputs(_published("hostile_inputs.json")),
         "example-task": f"```python\n{task}```",
         "backends": speed.markdown_table(backends) if backends else "Not measured yet.",
         "saddles": make.saddles(_published("saddle_escape.json")),

@@ -18,10 +18,10 @@ LAYERS = [
     {"process"},
     {"models", "noise", "data", "saddles", "curvature", "statistics"},
     {"evaluation", "objectives", "optimizers", "pytest_plugin"},
-    {"tasks", "weights", "report"},
+    {"tasks", "report"},
     {"training"},
     {"runs"},
-    {"comparison", "studies"},
+    {"comparison", "studies", "weights"},
     {"__init__"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}

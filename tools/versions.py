@@ -43,7 +43,8 @@ import av, h5py, safetensors
 assert data.open_source("walk", height=8, width=8).read(0, 2).any()
 assert data.open_source("digits").read(0, 2).any()
 import tempfile
-data.prepare("walk", None, tempfile.mkdtemp(), height=8, width=8, frames=3)
+from prednet_jax.data.builders import prepare
+prepare("walk", None, tempfile.mkdtemp(), height=8, width=8, length=3)
 """,
     "study": """
 import jax, jax.numpy as jnp, numpy as np

@@ -7,12 +7,10 @@ scikit-learn, tensorflow-datasets) is imported only by the source that needs it.
 
 import os
 import pathlib
-from typing import Any
 
 from prednet_jax import files
 from prednet_jax.data.frames import CROPS, Fit
-from prednet_jax.data.preparation import prepare
-from prednet_jax.data.source import DataError, FrameSource, check_seed
+from prednet_jax.data.source import DataError, FrameSource, check_seed, joined
 from prednet_jax.data.splits import SPLITS, open_split
 from prednet_jax.data.windows import (
     Schedule,
@@ -35,7 +33,6 @@ __all__ = [
     "open_split",
     "order_fingerprint",
     "own_size",
-    "prepare",
     "random_windows",
     "schedule",
     "single_schedule",
@@ -53,6 +50,11 @@ NAMES = {
 
 def own_size(data: str) -> tuple[int, int, int]:
     """Default height, width and channels of a source."""
+    if data not in NAMES:
+        from prednet_jax.data import prepared
+
+        path, _ = prepared.split_of(pathlib.Path(os.path.expanduser(data)))
+        data = prepared.name_of(path) or "a path"
     return NAMES.get(data, (120, 160, 3))
 
 
@@ -72,10 +74,11 @@ def open_source(
 
     Args:
         data: A name (`walk`, `digits`, `mnist`, `moving_mnist`, `moving_digits`) or a
-            path: a folder of images, a text list of images or of such lists, a video
-            file, an .npz with `frames` uint8 `[T, H, W, C]`, a folder that `prepare`
-            made (`FOLDER:test` for a split other than `train`). `walk` is the source of
-            that name even where a file has that name; `./walk` is the file.
+            path: a folder of images, a folder of such folders or of videos (each a
+            sequence), a text list of images or of such lists, a video, an animated GIF,
+            an .npz with `frames` `[T, H, W, C]`, an .npy, a prepared data set
+            (`FOLDER:test` for a split other than `train`). `walk` is the source of that
+            name even where a file has that name; `./walk` is the file.
         height: Height of a frame, in pixels; None: the default of the source (28 for
             digits, 64 for moving digits, else 120).
         width: Width of a frame, in pixels; None: the default (28, 64, else 160).
@@ -113,26 +116,22 @@ def open_source(
             f"crop={crop!r}, offset={tuple(offset)} with data={data}: it is made at "
             "the asked size; accepted are 'center' and (0, 0)"
         )
-    options: dict[str, Any] = {**size, "seed": seed}
-    if length is not None:
-        options["length"] = length
+    options = {**size, "seed": seed} | ({} if length is None else {"length": length})
     return _open_name(data, options)
 
 
-def _open_name(data: str, options: dict[str, Any]) -> FrameSource:
+def _open_name(data: str, options: dict[str, int]) -> FrameSource:
     if data == "walk":
         from prednet_jax.data.walk import open_walk
 
         return open_walk(**options)
-    from prednet_jax.data.digits import digits
-    from prednet_jax.data.mnist import mnist
+    from prednet_jax.data import prepared, stills
     from prednet_jax.data.moving import open_moving
-    from prednet_jax.data.stills import open_stills
 
-    stills = mnist() if data.endswith("mnist") else digits()
+    pictures = prepared.mnist() if data.endswith("mnist") else stills.digits()
     if data.startswith("moving"):
-        return open_moving(stills, **options)
-    return open_stills(stills, **options)
+        return open_moving(pictures, **options)
+    return stills.open_stills(pictures, **options)
 
 
 def _open_path(
@@ -144,23 +143,22 @@ def _open_path(
     accepted = (
         f"accepted are {', '.join(NAMES)}, or the path of a folder of images, a text "
         f"list ({' '.join(images.LIST_SUFFIXES)}), a video "
-        f"({' '.join(video.VIDEO_SUFFIXES)}) or an .npz"
+        f"({' '.join(video.VIDEO_SUFFIXES)}), an .npz or an .npy"
     )
     suffix = path.suffix.lower()
     try:
         if not data or not os.path.lexists(path):
             raise DataError(f"data={data!r}: no such source or file; {accepted}")
-        if path.is_dir() and (split or (path / prepared.INFO).is_file()):
-            return prepared.open_prepared(path, split, fit, length)
         if path.is_dir():
-            return images.open_folder(path, fit, length)
-        head = files.read_head(path)
-        found = files.kind(head)
-        if found == "zip" or (found is None and suffix == ".npz"):
-            return arrays.open_npz(path, fit, length)
-        if found is None and suffix in images.LIST_SUFFIXES:
+            if split or (path / prepared.INFO).is_file():
+                return prepared.open_prepared(path, split, fit, length)
+            return _open_folder(path, fit, length)
+        kind = files.kind(path)
+        if kind in ("zip", "npy") or suffix == ".npz":
+            return arrays.open_arrays(path, fit, length)
+        if suffix in images.LIST_SUFFIXES:
             return images.open_list(path, fit, length, allow_outside=allow_outside)
-        if found == "video" or (found is None and suffix in video.VIDEO_SUFFIXES):
+        if suffix in video.VIDEO_SUFFIXES:
             return video.open_video(path, fit, length)
     except files.FileError as error:
         raise DataError(f"data={error}; {accepted}") from None
@@ -170,3 +168,32 @@ def _open_path(
         # ValueError: a zero byte in the name.
         raise DataError(f"data={data!r}: {files.reason(error)}") from error
     raise DataError(f"data={data}: a file of an unknown kind; {accepted}")
+
+
+def _open_folder(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
+    """A folder of images; else of folders of images, or of videos: each a sequence."""
+    from prednet_jax.data import images, video
+
+    suffixes = images.IMAGE_SUFFIXES
+    pictures = images.sequences_below(path, suffixes, deeper=False)
+    if not pictures:
+        pictures = images.sequences_below(path, suffixes)
+        videos = [
+            name
+            for names in images.sequences_below(path, video.VIDEO_SUFFIXES).values()
+            for name in names
+            if not (pictures and name.lower().endswith(".gif"))
+        ]
+        if pictures and videos:
+            raise DataError(
+                f"data={path}: holds folders of images, and videos; accepted is either"
+            )
+        if videos:
+            opened = [video.open_video(pathlib.Path(name), fit) for name in videos]
+            return joined(str(path), opened, length)
+    if pictures:
+        return images.open_images(str(path), pictures.values(), fit, length)
+    raise DataError(
+        f"data={path}: the folder holds no images; accepted are "
+        f"{' '.join(images.IMAGE_SUFFIXES)}, folders of them, or videos"
+    )

@@ -1,8 +1,11 @@
-"""Frames from an .npz archive with an array `frames`, uint8 `[T, H, W, C]`.
+"""Frames from an array: an .npz with `frames` and perhaps `boundaries`, or an .npy.
 
-It may also have an array `boundaries` with the index of the first frame of every
-sequence. The whole archive is read into memory; data that is larger than memory has to
-be image files or a video.
+Frames are `[T, H, W, C]` with 1 or 3 channels, or grey `[T, H, W]`. Numbers other than
+uint8 are taken where it is plain what they mean: whole numbers from 0 to 255 are
+levels, and floating-point numbers from 0 to 1 are fractions of white, rounded to 255
+levels. `boundaries` holds the index of the first frame of every sequence.
+
+An .npz is read into memory. An .npy is mapped, so it may be larger than memory.
 """
 
 import hashlib
@@ -10,7 +13,7 @@ import pathlib
 
 import numpy as np
 
-from prednet_jax import files
+from prednet_jax import files, messages
 from prednet_jax.data.frames import Fit, to_channels
 from prednet_jax.data.source import (
     DataError,
@@ -21,12 +24,19 @@ from prednet_jax.data.source import (
     limited_length,
 )
 
+_ACCEPTED = (
+    "accepted are uint8 [T, H, W, C] with C 1 or 3, grey [T, H, W], whole numbers from "
+    "0 to 255, or fractions from 0 to 1"
+)
+# Frames that are looked at together.
+_CHUNK = 64
 
-def open_npz(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
-    """Open an .npz.
+
+def open_arrays(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
+    """Open an .npz or an .npy.
 
     Args:
-        path: The archive.
+        path: The file. An .npz without `frames` may hold one array of another name.
         fit: How a picture becomes a frame.
         length: Number of frames to use; None: all.
 
@@ -34,17 +44,18 @@ def open_npz(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
         The source.
 
     Raises:
-        DataError: If the archive is unreadable, an array is missing or has a wrong type
-            or shape, or the frames are too small.
+        DataError: The file is unreadable, the array is missing or no frames, or they
+            are too small.
     """
-    frames, boundaries = _load(path)
     name = str(path)
-    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] not in (1, 3):
+    frames, boundaries = _load(path)
+    if frames.ndim == 3 and frames.shape[-1] > 4:
+        frames = frames[..., None]
+    if frames.ndim != 4 or frames.shape[-1] not in (1, 3) or not frames.size:
         raise DataError(
-            f"data={name}: frames is {frames.dtype} of shape {list(frames.shape)}; "
-            "accepted is uint8 [T, H, W, C] with C 1 or 3"
+            f"data={name}: {frames.dtype} of shape {list(frames.shape)}; {_ACCEPTED}"
         )
-    if boundaries.ndim != 1 or not np.issubdtype(boundaries.dtype, np.integer):
+    if boundaries.ndim != 1 or boundaries.dtype.kind not in "iu":
         raise DataError(
             f"data={name}: boundaries is {boundaries.dtype} of shape "
             f"{list(boundaries.shape)}; accepted are integers of shape [sequences]"
@@ -53,38 +64,87 @@ def open_npz(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
     check_boundaries(name, sequences, len(frames))
     total = limited_length(name, len(frames), length)
     fit.check(frames.shape[1], frames.shape[2], f"a frame of {name}")
-    frames = frames[:total]
+    white = _white(name, frames)
+
+    def levels(start: int, stop: int) -> np.ndarray:
+        part = frames[start:stop]
+        return np.rint(part * (255 / white)).astype(np.uint8) if white else part
 
     def read(start: int, stop: int) -> np.ndarray:
         check_range(name, total, start, stop)
         out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
-        for frame, picture in zip(out, frames[start:stop], strict=True):
+        for frame, picture in zip(out, levels(start, stop), strict=True):
             frame[:] = to_channels(fit(picture, name), fit.channels)
         return out
 
-    inside = limited_boundaries(sequences, total)
+    digest = hashlib.sha256()
+    for start in range(0, total, _CHUNK):
+        part = levels(start, min(start + _CHUNK, total))
+        digest.update(np.ascontiguousarray(part).data)
+    begins = limited_boundaries(sequences, total)
     identity = {
-        "frames": hashlib.sha256(np.ascontiguousarray(frames).data).hexdigest(),
-        "shape": list(frames.shape),
-        "boundaries": inside,
+        "frames": digest.hexdigest(),
+        "shape": [total, *frames.shape[1:]],
+        "boundaries": begins,
     }
-    return fit.source(name, total, inside, read, reader="npz", **identity)
+    return fit.source(name, total, begins, read, reader="npz", **identity)
 
 
 def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays `frames` and `boundaries`; without boundaries, one sequence."""
+    """The frames and the boundaries; without boundaries, one sequence."""
+    one_sequence = np.zeros(1, int)
     try:
-        arrays = files.read_npz(path, names=("frames", "boundaries"))
-        if "frames" not in arrays:
-            names = files.npz_names(path)
-            shown = str(names[:8])[:200] + (" ..." if names[8:] else "")
-            raise DataError(
-                f"data={path}: holds the arrays {shown}; accepted is an array "
-                "'frames', uint8 [T, H, W, C]"
-            )
+        if files.kind(path) == "npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False), one_sequence
+        with files.open_npz(path) as arrays:
+            names = [name for name in arrays.files if name != "boundaries"]
+            name = "frames" if "frames" in names else names[0] if names else ""
+            if name != "frames" and len(names) != 1:
+                shown = str(names[:8])[:200] + (" ..." if names[8:] else "")
+                raise DataError(
+                    f"data={path}: holds the arrays {shown}; accepted is an array "
+                    "'frames', uint8 [T, H, W, C], or one array alone"
+                )
+            boundaries = arrays.get("boundaries", one_sequence)
+            return np.asarray(arrays[name]), np.asarray(boundaries)
     except files.FileError as error:
         raise DataError(
             f"data={error}; accepted is an .npz with frames uint8 [T, H, W, C], or for "
-            "data larger than memory image files or a video"
+            "data larger than memory an .npy, image files or a video"
         ) from None
-    return arrays["frames"], np.asarray(arrays.get("boundaries", [0]))
+    except files.BROKEN as error:
+        if isinstance(error, DataError):
+            raise
+        reason = files.reason(error)
+        raise DataError(f"data={path}: not a readable .npy ({reason})") from None
+
+
+def _white(name: str, frames: np.ndarray) -> int:
+    """The value of white where frames have to be scaled; 0: they are levels already.
+
+    Raises:
+        DataError: The numbers are neither levels nor fractions of white.
+    """
+    if frames.dtype == np.uint8:
+        return 0
+    if frames.dtype.kind not in "iufb":
+        raise DataError(f"data={name}: {frames.dtype}; {_ACCEPTED}")
+    low, high, whole = np.inf, -np.inf, True
+    for start in range(0, len(frames), _CHUNK):
+        part = np.asarray(frames[start : start + _CHUNK], np.float64)
+        # NumPy's, which keep a NaN.
+        low, high = np.minimum(low, part.min()), np.maximum(high, part.max())
+        whole = whole and bool((part == np.rint(part)).all())
+    if frames.dtype.kind in "fb" and low >= 0 and high <= 1:
+        if not whole:
+            messages.say(
+                f"data={name}: {frames.dtype} from {low:.3g} to {high:.3g}, read as "
+                "fractions of white and rounded to 255 levels"
+            )
+        return 1
+    if low >= 0 and high <= 255 and whole:
+        return 255
+    raise DataError(
+        f"data={name}: {frames.dtype} from {low:.6g} to {high:.6g}"
+        f"{'' if whole else ', not whole numbers'}; {_ACCEPTED}"
+    )

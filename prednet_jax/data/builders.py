@@ -1,256 +1,346 @@
-"""Data sets for TensorFlow Datasets, prepared and read without TensorFlow.
+"""Prepares data sets in the format of TensorFlow Datasets, without TensorFlow.
 
-Pictures are handed over as Pillow images, which the Image feature encodes by itself
-(arrays it would have encoded by TensorFlow). The files are ArrayRecord, in the order of
-the frames, so that `data.prepared` reads any frame by its number. Beside them, in
-`metadata.json`: where each sequence begins, SHA-256 of the frames of each split, and
-SHA-256 of the files that they were made from.
+Every set is the frames of `data.FrameSource`s, one for each split, in order and in
+sequences. They are stored as PNG in ArrayRecord, so that `data.prepared` reads any
+frame by its number. `metadata.json` beside them holds where each sequence begins,
+SHA-256 of the frames of each split, and the fingerprint of what they were made from.
+MNIST is prepared by TFDS's own builder.
 
-Nothing is downloaded. `MANUAL_DOWNLOAD_INSTRUCTIONS` of a builder say which files to
-bring.
+Nothing is downloaded: `ORIGINALS` says which files to bring, and from where.
 """
 
-import functools
+import contextlib
+import dataclasses
+import gzip
 import hashlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import io
+import os
+import pathlib
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
+from tensorflow_datasets.image_classification.mnist import MNIST
 
 from prednet_jax import files
+from prednet_jax.data import images, open_source
 from prednet_jax.data.frames import Fit
-from prednet_jax.data.source import DataError, FrameSource
+from prednet_jax.data.source import DataError, FrameSource, check_range, joined
 from prednet_jax.data.video import VIDEO_SUFFIXES, open_video
 
-Pictures = Iterator[tuple[int, Image.Image]]  # Number of the sequence, and the frame.
+Splits = dict[str, FrameSource]
 
 
 class Frames(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Frames in order, in sequences; subclasses say which files each split has."""
+    """Frames of sources, in order.
+
+    Args:
+        name: of the data set.
+        about: its description.
+        splits: the frames of each split.
+        **options: of TFDS's builder.
+    """
 
     VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES = {"1.0.0": "First."}  # noqa: RUF012 (the API of TFDS)
-    COLOURS = 3
+    # Pictures are handed over as Pillow's, which the Image feature encodes by itself;
+    # arrays it would encode by TensorFlow.
+
+    def __init__(self, name: str, about: str, splits: Splits, **options: Any):
+        self.name, self._about, self._splits = name, about, splits
+        super().__init__(**options)
 
     def _info(self) -> tfds.core.DatasetInfo:
-        image = tfds.features.Image(
-            shape=(None, None, self.COLOURS), encoding_format="png"
-        )
+        channels = next(iter(self._splits.values())).channels
+        image = tfds.features.Image(shape=(None, None, channels), encoding_format="png")
         return tfds.core.DatasetInfo(
             builder=self,
-            description=self.__doc__,
+            description=self._about,
             features=tfds.features.FeaturesDict({"image": image, "sequence": np.int64}),
-            metadata=tfds.core.MetadataDict(boundaries={}, frames_sha256={}, sha256={}),
+            metadata=tfds.core.MetadataDict(
+                boundaries={}, frames_sha256={}, made_from=self.made_from
+            ),
             disable_shuffling=True,
         )
 
-    def originals(self, folder: Path) -> dict[str, str]:
-        """SHA-256 of the files that were brought, by name.
-
-        Args:
-            folder: of these files.
-
-        Raises:
-            DataError: they are not there.
-        """
-        del folder
-        return {}
-
-    def splits(self, folder: Path) -> dict[str, Callable[[], Pictures]]:
-        """By split, what gives its frames.
-
-        Args:
-            folder: of the files that were brought.
-
-        Raises:
-            DataError: they are not there, or not what they should be.
-        """
-        raise NotImplementedError
+    @property
+    def made_from(self) -> dict[str, str]:
+        """The fingerprint of each split's source."""
+        return {split: source.fingerprint for split, source in self._splits.items()}
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
-        brought = self.MANUAL_DOWNLOAD_INSTRUCTIONS is not None
-        folder = Path(dl_manager.manual_dir) if brought else Path()
-        found = self.splits(folder)
-        self.info.metadata["sha256"].update(self.originals(folder))
-        return {
-            name: self._generate_examples(name, pictures)
-            for name, pictures in found.items()
-        }
+        del dl_manager
+        return {split: self._generate_examples(split) for split in self._splits}
 
-    def _generate_examples(self, split: str, pictures: Callable[[], Pictures]) -> Any:
+    def _generate_examples(self, split: str) -> Any:
         """Numbers the frames, and notes what is needed to read them."""
-        begins: list[int] = []
-        digest, last = hashlib.sha256(), None
-        for number, (sequence, picture) in enumerate(pictures()):
-            if sequence != last:
-                begins.append(number)
-                last = sequence
-            digest.update(f"{sequence} {picture.size}".encode())
-            digest.update(picture.tobytes())
+        source, digest = self._splits[split], hashlib.sha256()
+        for number in range(source.length):
+            frame = source.read(number, number + 1)[0]
+            sequence = int(np.searchsorted(source.boundaries, number, "right")) - 1
+            digest.update(f"{sequence} {frame.shape[1::-1]}".encode())
+            digest.update(frame.tobytes())
+            picture = Image.fromarray(frame if source.channels == 3 else frame[..., 0])
             yield number, {"image": picture, "sequence": sequence}
-        self.info.metadata["boundaries"][split] = begins
+        self.info.metadata["boundaries"][split] = list(source.boundaries)
         self.info.metadata["frames_sha256"][split] = digest.hexdigest()
 
 
-class FromSource(Frames, skip_registration=True):
-    """Frames of a `data.FrameSource`, at its size.
+class Mnist(MNIST, skip_registration=True):
+    """TFDS's own builder, from files that were brought and read without TensorFlow."""
 
-    Args:
-        source: the frames.
-        **options: of the builder.
-    """
+    name = "mnist"
 
-    def __init__(self, source: FrameSource, **options: Any):
-        self.source = source
-        self.COLOURS = source.channels
+    def __init__(self, folder: pathlib.Path, **options: Any):
+        self._arrays = {
+            split: (
+                idx(folder, f"{stem}-images-idx3-ubyte", 3),
+                idx(folder, f"{stem}-labels-idx1-ubyte", 1),
+            )
+            for split, stem in {"train": "train", "test": "t10k"}.items()
+        }
         super().__init__(**options)
 
-    def splits(self, folder: Path) -> dict[str, Callable[[], Pictures]]:
-        """All of it as `train`."""
-        del folder
-        return {"train": functools.partial(read, self.source)}
+    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+        del dl_manager
+        return {s: self._generate_examples(*a) for s, a in self._arrays.items()}
+
+    def _generate_examples(self, images: np.ndarray, labels: np.ndarray) -> Any:
+        for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+            yield number, {"image": Image.fromarray(image), "label": int(label)}
 
 
-class Walk(FromSource, skip_registration=True):
-    """The embedded walk through the photographs that scikit-image ships."""
+class KittiFit(Fit):
+    """As Lotter et al. 2017 prepared KITTI (process_im of process_kitti.py).
 
-    name = "walk"
-
-
-class ImageSequence(FromSource, skip_registration=True):
-    """A folder of images, a list of images, a video, an .npz, as `--data` reads it."""
-
-    name = "image_sequence"
-
-
-class Fpsi(Frames, skip_registration=True):
-    """First-Person Social Interactions (Fathi, Hodgins & Rehg 2012), 160x120.
-
-    Each video is a sequence. Frames are scaled without keeping their aspect, as
-    generate_image.py of the published code does. Which of the recordings
-    arXiv 2109.01451 used, and how they were divided, is not published: all are `train`.
+    Scaled to the height with Pillow's bilinear filter, and the middle columns.
     """
 
-    name = "fpsi"
-    MANUAL_DOWNLOAD_INSTRUCTIONS = (
-        "Ask for the videos at http://ai.stanford.edu/~alireza/Disney/ and put them "
-        "into one folder."
-    )
-    FIT = Fit(height=120, width=160, crop="resize")
+    def check(self, height: int, width: int, name: str) -> None:
+        """Refuses pictures that are too narrow."""
+        if round(self.height / height * width) < self.width:
+            raise DataError(f"{name} is {width}x{height} (width x height): too narrow")
 
-    def originals(self, folder: Path) -> dict[str, str]:
-        """Of each video."""
-        videos = self._videos(folder)
-        return {str(path.relative_to(folder)): sha256(path) for path in videos}
-
-    def _videos(self, folder: Path) -> list[Path]:
-        found = sorted(folder.glob("**/*"))
-        videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
-        if not videos:
-            raise missing(self, folder, f"video ({' '.join(VIDEO_SUFFIXES)})")
-        return videos
-
-    def splits(self, folder: Path) -> dict[str, Callable[[], Pictures]]:
-        """Every video of the folder."""
-        videos = self._videos(folder)
-
-        def pictures() -> Pictures:
-            for sequence, path in enumerate(videos):
-                source = open_video(path, self.FIT, None)
-                for _, picture in read(source):
-                    yield sequence, picture
-
-        return {"train": pictures}
+    def __call__(self, picture: np.ndarray, name: str) -> np.ndarray:
+        """Scales and cuts one picture, uint8 `[h, w, 3]`."""
+        self.check(*picture.shape[:2], name)
+        across = round(self.height / picture.shape[0] * picture.shape[1])
+        image = Image.fromarray(picture)
+        scaled = image.resize((across, self.height), Image.Resampling.BILINEAR)
+        left = (across - self.width) // 2
+        return np.asarray(scaled)[:, left : left + self.width]
 
 
-class KittiRaw(Frames, skip_registration=True):
-    """KITTI's raw recordings, 160x128, as Lotter et al. 2017 prepared them.
+# Lotter et al. 2017: one recording for validation, three for the test.
+KITTI_HELD_OUT = {
+    "2011_09_26_drive_0005_sync": "validation",
+    "2011_09_26_drive_0104_sync": "test",
+    "2011_09_26_drive_0079_sync": "test",
+    "2011_09_26_drive_0070_sync": "test",
+}
 
-    process_kitti.py of coxlab/prednet: camera image_03 of the synchronised recordings
-    of the categories city, residential and road; scaled to 128 rows, the middle 160
-    columns cut out; one recording for validation and three for the test. Licence
-    CC BY-NC-SA 3.0.
-    """
 
-    name = "kitti_raw"
-    MANUAL_DOWNLOAD_INSTRUCTIONS = (
-        "Download the synced+rectified data of the categories city, residential and "
-        "road from https://www.cvlibs.net/datasets/kitti/raw_data.php and unpack it: "
-        "<date>/<date>_drive_<number>_sync/image_03/data/*.png"
-    )
-    SIZE = (128, 160)
-    HELD_OUT = {  # noqa: RUF012
-        "2011_09_26_drive_0005_sync": "validation",
-        "2011_09_26_drive_0104_sync": "test",
-        "2011_09_26_drive_0079_sync": "test",
-        "2011_09_26_drive_0070_sync": "test",
+def kitti(folder: pathlib.Path) -> Splits:
+    """Camera image_03 of each recording; every recording is a sequence."""
+    sequences: dict[str, list] = {}
+    for path, names in images.sequences_below(folder, (".png",)).items():
+        parts = pathlib.Path(path).parts
+        if len(parts) > 2 and parts[-2:] == ("image_03", "data"):
+            split = KITTI_HELD_OUT.get(parts[-3], "train")
+            sequences.setdefault(split, []).append(names)
+    fit = KittiFit(height=128, width=160)
+    return {
+        split: images.open_images(f"{folder}, {split}", found, fit)
+        for split, found in sequences.items()
     }
 
-    def originals(self, folder: Path) -> dict[str, str]:
-        """Of the pictures of each recording, one after the other."""
-        found = {}
-        for drive in self._drives(folder):
-            digest = hashlib.sha256()
-            for path in sorted(drive.glob("*.png")):
-                digest.update(files.read_bytes(path))
-            found[drive.parts[-3]] = digest.hexdigest()
-        return found
 
-    def _drives(self, folder: Path) -> list[Path]:
-        drives = sorted(folder.glob("**/*_sync/image_03/data"))
-        if not drives:
-            raise missing(self, folder, "*_sync/image_03/data/*.png")
-        return drives
-
-    def splits(self, folder: Path) -> dict[str, Callable[[], Pictures]]:
-        """By recording."""
-        drives = self._drives(folder)
-        found: dict[str, list[Path]] = {}
-        for drive in drives:
-            split = self.HELD_OUT.get(drive.parts[-3], "train")
-            found.setdefault(split, []).append(drive)
-        return {
-            name: functools.partial(self._pictures, drives)
-            for name, drives in found.items()
-        }
-
-    def _pictures(self, drives: list[Path]) -> Pictures:
-        for sequence, drive in enumerate(drives):
-            for path in sorted(drive.glob("*.png")):
-                with Image.open(path) as image:
-                    picture = kitti_frame(image.convert("RGB"), *self.SIZE)
-                yield sequence, picture
+def fpsi(folder: pathlib.Path) -> Splits:
+    """Every video is a sequence of `train`."""
+    fit = Fit(height=120, width=160, crop="resize")
+    videos = [
+        open_video(pathlib.Path(name), fit)
+        for names in images.sequences_below(folder, VIDEO_SUFFIXES).values()
+        for name in names
+    ]
+    return {"train": joined(str(folder), videos)} if videos else {}
 
 
-def sha256(path: Path) -> str:
-    """Of a file that was brought."""
+def moving_mnist(folder: pathlib.Path) -> Splits:
+    """The published file, uint8 `[time, sequence, height, width]`, as `test`."""
+    path = folder / "mnist_test_seq.npy"
+    if not path.is_file():
+        return {}
+    try:
+        frames = np.load(path, mmap_mode="r", allow_pickle=False)
+    except files.BROKEN as error:
+        raise DataError(
+            f"{path}: not a whole .npy ({files.reason(error)}); expected a whole file"
+        ) from None
+    if frames.ndim != 4 or frames.dtype != np.uint8:
+        raise DataError(
+            f"{path}: {frames.dtype} of shape {list(frames.shape)}; expected uint8 "
+            "[time, sequence, height, width]"
+        )
+    steps, count, height, width = frames.shape
+
+    def read(start: int, stop: int) -> np.ndarray:
+        check_range(str(path), steps * count, start, stop)
+        numbers = np.arange(start, stop)
+        return frames[numbers % steps, numbers // steps][..., None]
+
     with files.open_binary(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    fit = Fit(height=height, width=width, channels=1)
+    begins = tuple(range(0, steps * count, steps))
+    source = fit.source(str(path), steps * count, begins, read, file=digest)
+    return {"test": source}
 
 
-def missing(builder: Any, folder: Path, name: str) -> DataError:
-    """What to say where files were not brought."""
-    return DataError(
-        f"{folder}: no {name}. {builder.MANUAL_DOWNLOAD_INSTRUCTIONS} Nothing is "
-        "downloaded here."
+@dataclasses.dataclass(frozen=True)
+class Originals:
+    """A data set whose files are brought.
+
+    Attributes:
+        about: its description.
+        wanted: the files.
+        bring: where they are from.
+        splits: from the folder of the files to its frames; empty: they are not there.
+    """
+
+    about: str
+    wanted: str
+    bring: str
+    splits: Callable[[pathlib.Path], Splits]
+
+
+ORIGINALS = {
+    "kitti_raw": Originals(
+        "KITTI's raw recordings, 160x128, as Lotter et al. 2017 prepared them: camera "
+        "image_03 of the categories city, residential and road. CC BY-NC-SA 3.0.",
+        "<date>_drive_<number>_sync/image_03/data/*.png",
+        "Download the synced+rectified data of the categories city, residential and "
+        "road from https://www.cvlibs.net/datasets/kitti/raw_data.php and unpack it",
+        kitti,
+    ),
+    "fpsi": Originals(
+        "First-Person Social Interactions (Fathi, Hodgins & Rehg 2012), scaled to "
+        "160x120 without keeping the aspect, as generate_image.py of the article does. "
+        "Which recordings arXiv 2109.01451 used is not published: all are `train`.",
+        "videos",
+        "Ask for the videos at http://ai.stanford.edu/~alireza/Disney/ and put them "
+        "into one folder",
+        fpsi,
+    ),
+    "moving_mnist_test": Originals(
+        "Moving MNIST's published test set (Srivastava et al. 2015, arXiv 1502.04681): "
+        "10000 sequences of 20 frames of 64x64.",
+        "mnist_test_seq.npy",
+        "Download http://www.cs.toronto.edu/~nitish/unsupervised_video/"
+        "mnist_test_seq.npy (SHA-256 c2a3e8d3939c001ab77bf543f130157424efa486bb4d0974d2"
+        "cebb773b13f8b3)",
+        moving_mnist,
+    ),
+}
+BRING_MNIST = (
+    "Download train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
+    "t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz from "
+    "https://storage.googleapis.com/cvdf-datasets/mnist/"
+)
+
+
+def prepare(name: str, source: str | None, data_dir: str, **frames: Any) -> str:
+    """Prepares a data set; does nothing where that is done from the same files.
+
+    Args:
+        name: one of `ORIGINALS`, `mnist`, `walk` or `image_sequence`.
+        source: Folder of the files that were brought; for `image_sequence` what
+            `open_source` takes. The walk needs none.
+        data_dir: Where prepared data sets are kept.
+        **frames: Of `walk` and `image_sequence`: arguments of `open_source`.
+
+    Returns:
+        The folder of the data set's version.
+
+    Raises:
+        DataError: A file is missing or is not what it should be, or the data set is
+            there already, made from other files (not told of `mnist`, of which TFDS
+            keeps no digest).
+    """
+    folder = pathlib.Path(source or ".").absolute()
+    options: dict[str, Any] = {"data_dir": data_dir, "file_format": "array_record"}
+    builder: Any
+    if name == "mnist":
+        builder = Mnist(folder, **options)
+    elif name in ORIGINALS:
+        originals = ORIGINALS[name]
+        splits = originals.splits(folder)
+        if not splits:
+            raise missing(folder, originals.wanted, originals.bring)
+        builder = Frames(name, originals.about, splits, **options)
+    else:
+        train = open_source("walk" if name == "walk" else str(source), **frames)
+        config = tfds.core.BuilderConfig(
+            name=f"{train.height}x{train.width}_{train.fingerprint[:12]}",
+            description=train.name,
+        )
+        about = f"Frames of {train.name}"
+        builder = Frames(name, about, {"train": train}, config=config, **options)
+    if isinstance(builder, Frames) and builder.is_prepared():
+        # Sets that were prepared before it was kept do not have it.
+        before = builder.info.metadata.get("made_from")
+        if before not in (None, {}, builder.made_from):
+            raise DataError(
+                f"{builder.data_dir}: is there already, made from other files than "
+                f"those of {folder}; expected another data_dir, or no such folder"
+            )
+    tfds.disable_progress_bar()
+    try:
+        # TFDS prints lines of its own.
+        with contextlib.redirect_stdout(io.StringIO()):
+            builder.download_and_prepare(
+                download_dir=os.path.join(data_dir, "downloads")
+            )
+    except DataError:
+        raise
+    except (AssertionError, OSError) as error:
+        raise DataError(f"dataset={name}: {files.reason(error)}") from error
+    return str(builder.data_dir)
+
+
+def idx(folder: pathlib.Path, name: str, axes: int) -> np.ndarray:
+    """An IDX file of unsigned bytes, compressed by gzip or not.
+
+    The format: two zero bytes, the type (8: unsigned byte), the number of axes, the
+    length of each as a big-endian 32-bit number, the values.
+
+    Raises:
+        DataError: it is not there, or no such file.
+    """
+    path = next(
+        (p for p in (folder / f"{name}.gz", folder / name) if p.is_file()), None
     )
+    if path is None:
+        raise missing(folder, f"{name}.gz", BRING_MNIST)
+    try:
+        content = files.read_bytes(path)
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path}: {files.reason(error)}; expected a whole file"
+        ) from None
+    head = 4 + 4 * axes
+    shape = np.frombuffer(content[4:head].ljust(head - 4, b"\0"), ">u4").astype(int)
+    if content[:4] != bytes([0, 0, 8, axes]) or len(content) != head + shape.prod():
+        raise DataError(
+            f"{path}: no IDX file of {axes} axes of unsigned bytes, or not a whole one"
+        )
+    return np.frombuffer(content[head:], np.uint8).reshape(shape)
 
 
-def read(source: FrameSource) -> Pictures:
-    """The frames of a source, some at a time."""
-    ends = [*source.boundaries[1:], source.length]
-    for sequence, (begin, end) in enumerate(zip(source.boundaries, ends, strict=True)):
-        for start in range(begin, end, 64):
-            for frame in source.read(start, min(start + 64, end)):
-                yield sequence, Image.fromarray(frame.squeeze())
-
-
-def kitti_frame(image: Image.Image, height: int, width: int) -> Image.Image:
-    """Scaled to `height` rows, and the middle `width` columns (process_im)."""
-    across = round(height / image.height * image.width)
-    scaled = image.resize((across, height), Image.Resampling.BILINEAR)
-    left = (across - width) // 2
-    return scaled.crop((left, 0, left + width, height))
+def missing(folder: pathlib.Path, wanted: str, bring: str) -> DataError:
+    """What to say where files were not brought."""
+    return DataError(f"{folder}: no {wanted}. {bring}. Nothing is downloaded here.")

@@ -1,4 +1,4 @@
-"""Frames from image files: a folder, a text list, or a text list of such lists.
+"""Frames from image files: a folder, a folder of folders, or text lists.
 
 The lists are the published input (`load_list` of main.py in quadjr/PredNet and
 eijwat/prednet_in_chainer_py3): one path per line, of which the first word counts. With
@@ -9,17 +9,18 @@ The suffix of a path says whether it is a picture or a list. The content of a pi
 says which format it has (`pictures`).
 """
 
+import functools
 import hashlib
 import os
 import pathlib
 import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from prednet_jax import files as safely
+from prednet_jax import files
 from prednet_jax.data import pictures
 from prednet_jax.data.frames import Fit, to_channels
-from prednet_jax.data.lists import ENTRIES, Lists
 from prednet_jax.data.source import (
     DataError,
     FrameSource,
@@ -34,15 +35,52 @@ IMAGE_SUFFIXES = (
 )
 LIST_SUFFIXES = (".txt", ".lst", ".list")
 
-# Largest image file, in bytes.
-_BYTES = 2**28
+# Largest image file and largest list, in bytes.
+_IMAGE_BYTES, _LIST_BYTES = 2**28, 2**30
 
 
-def open_folder(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
-    """Open the images of a folder as one sequence, in natural order of their names.
+def sequences_below(
+    path: str | os.PathLike[str], suffixes: Sequence[str], *, deeper: bool = True
+) -> dict[str, list[str]]:
+    """The files of some suffixes in a folder, by the folder that they lie in.
+
+    Hidden names and links to folders are left out. Folders and files are in natural
+    order of their names.
 
     Args:
-        path: The folder; its files that are not images, and its folders, are ignored.
+        path: The folder.
+        suffixes: In lower case, with the dot.
+        deeper: Whether to look into the folders below.
+
+    Raises:
+        OSError: A folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    below: dict[str, list[str]] = {}
+    for folder, inner, names in os.walk(os.fspath(path), onerror=refuse):
+        inner[:] = [name for name in inner if deeper and not name.startswith(".")]
+        visible = [name for name in names if not name.startswith(".")]
+        listed = [name for name in visible if _suffix(name) in suffixes]
+        if listed:
+            listed.sort(key=natural_key)
+            below[folder] = [os.path.join(folder, name) for name in listed]
+    return {folder: below[folder] for folder in sorted(below, key=natural_key)}
+
+
+def open_images(
+    name: str,
+    sequences: Iterable[Sequence[str]],
+    fit: Fit,
+    length: int | None = None,
+) -> FrameSource:
+    """Open image files, which are checked and fingerprinted now and decoded when read.
+
+    Args:
+        name: What messages call the source.
+        sequences: The files of each sequence.
         fit: How a picture becomes a frame.
         length: Number of frames to use; None: all.
 
@@ -50,25 +88,29 @@ def open_folder(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource
         The source.
 
     Raises:
-        DataError: If there is no image, or one is unreadable or too small.
+        DataError: A file is unreadable, no image or too small.
     """
-    with os.scandir(path) as entries:
-        names = [
-            entry.name
-            for entry in entries
-            if _is_image(entry.name)
-            and not entry.name.startswith(".")
-            and not entry.is_dir()
-        ]
-    if not names:
-        raise DataError(
-            f"data={path}: the folder holds no images; accepted are "
-            f"{' '.join(IMAGE_SUFFIXES)} (for folders of several sequences, write a "
-            "text list of lists)"
-        )
-    names.sort(key=natural_key)
-    files = [os.path.join(path, name) for name in names]
-    return _open_files(str(path), files, (0,), fit, length)
+    paths: list[str] = []
+    boundaries = []
+    for sequence in sequences:
+        boundaries.append(len(paths))
+        paths += sequence
+    total = limited_length(name, len(paths), length)
+    paths = paths[:total]
+    # A list may name the same file many times.
+    digests = {path: _digest(path, fit) for path in dict.fromkeys(paths)}
+
+    def read(start: int, stop: int) -> np.ndarray:
+        check_range(name, total, start, stop)
+        out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
+        for frame, path in zip(out, paths[start:stop], strict=True):
+            picture = pictures.decode(_bytes(path), path)
+            frame[:] = to_channels(fit(picture, path), fit.channels)
+        return out
+
+    begins = limited_boundaries(tuple(boundaries), total)
+    identity = {"files": [digests[path] for path in paths], "boundaries": begins}
+    return fit.source(name, total, begins, read, reader="images", **identity)
 
 
 def open_list(
@@ -84,18 +126,19 @@ def open_list(
         path: The list.
         fit: How a picture becomes a frame.
         length: Number of frames to use; None: all.
-        allow_outside: Whether the lists may name files outside the folder of `path`.
+        allow_outside: Whether the lists may name files outside the folder of `path`,
+            which may come from somebody else.
 
     Returns:
         The source.
 
     Raises:
-        DataError: If a list is empty, mixes images and lists, or names a file that is
+        DataError: A list is empty, mixes images and lists, or names a file that is
             missing, outside the folder, unreadable or too small.
     """
-    lists = Lists(path, allow_outside=allow_outside)
-    entries = lists.read(path)
-    nested = [not _is_image(file) for file in entries]
+    root = None if allow_outside else os.path.realpath(os.path.dirname(path.absolute()))
+    entries = _listed(str(path), root)
+    nested = [_suffix(entry) not in IMAGE_SUFFIXES for entry in entries]
     if any(nested) != all(nested):
         raise DataError(
             f"data={path}: the list names both images and other files "
@@ -103,22 +146,17 @@ def open_list(
             f"images ({' '.join(IMAGE_SUFFIXES)}) or all name lists"
         )
     if not nested[0]:
-        return _open_files(str(path), entries, (0,), fit, length)
-    files: list[str] = []
-    boundaries = []
+        return open_images(str(path), [entries], fit, length)
+    sequences = []
     for entry in entries:
-        boundaries.append(len(files))
-        inner = lists.read(entry)
-        for file in inner:
-            if not _is_image(file):
+        sequences.append(_listed(entry, root))
+        for file in sequences[-1]:
+            if _suffix(file) not in IMAGE_SUFFIXES:
                 raise DataError(
                     f"data={path}: its list {entry} names {file}, which is no image; "
                     f"accepted are {' '.join(IMAGE_SUFFIXES)}"
                 )
-        files += inner
-        if len(files) > ENTRIES:
-            raise DataError(f"data={path}: names more than {ENTRIES} images in all")
-    return _open_files(str(path), files, tuple(boundaries), fit, length)
+    return open_images(str(path), sequences, fit, length)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -130,50 +168,66 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     return [*keys, (0, 0, name)]
 
 
-def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+def _listed(path: str, root: str | None) -> list[str]:
+    """The regular files that a text list names, below `root` if there is one."""
+    try:
+        lines = files.read_text(path, _LIST_BYTES).splitlines()
+    except files.FileError as error:
+        raise DataError(
+            f"not a text list: {error}; accepted is one path per line"
+        ) from None
+    entries = []
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line:
+            continue
+        candidates = [
+            os.path.join(folder, text)
+            for text in dict.fromkeys((line, line.split()[0]))
+            for folder in (os.path.dirname(path), "")
+        ]
+        entry = next(filter(os.path.isfile, candidates), None)
+        if entry is None:
+            raise DataError(
+                f"{path}, line {number}: no file {line[:80]!r}, neither beside the "
+                "list nor in the working directory"
+            )
+        if root is not None and os.path.commonpath((_real(entry), root)) != root:
+            raise DataError(
+                f"{path}, line {number}: names a file outside {root}; accepted are "
+                "files below it, or any with --allow_outside"
+            )
+        entries.append(entry)
+    if not entries:
+        raise DataError(f"{path}: the list is empty; accepted is one path per line")
+    return entries
 
 
-def _open_files(
-    name: str,
-    files: list[str],
-    boundaries: tuple[int, ...],
-    fit: Fit,
-    length: int | None,
-) -> FrameSource:
-    """Check and fingerprint every file; they are read one by one when needed."""
-    total = limited_length(name, len(files), length)
-    files = files[:total]
-    # A list may name the same file many times.
-    known = {file: _check_file(file, fit) for file in dict.fromkeys(files)}
-    digests = [known[file] for file in files]
-
-    def read(start: int, stop: int) -> np.ndarray:
-        check_range(name, total, start, stop)
-        out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
-        for frame, file in zip(out, files[start:stop], strict=True):
-            picture = pictures.decode(_bytes(file), file)
-            frame[:] = to_channels(fit(picture, file), fit.channels)
-        return out
-
-    inside = limited_boundaries(boundaries, total)
-    identity = {"files": digests, "boundaries": inside}
-    return fit.source(name, total, inside, read, reader="images", **identity)
+def _real(path: str) -> str:
+    """The path without links; that of a folder is looked up once."""
+    if os.path.islink(path):
+        return os.path.realpath(path)
+    folder, name = os.path.split(os.path.join(os.getcwd(), path))
+    return os.path.join(_real_folder(folder), name)
 
 
-def _check_file(path: str, fit: Fit) -> str:
-    """Check an image's header and size; returns what identifies its pixels."""
+_real_folder = functools.lru_cache(maxsize=1024)(os.path.realpath)
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+def _digest(path: str, fit: Fit) -> str:
+    """Checks an image's header and size; returns what identifies its pixels."""
     data = _bytes(path)
-    header = pictures.read_header(data, path)
-    fit.check(header.height, header.width, path)
-    digest = hashlib.sha256(data).hexdigest()
-    # Earlier versions ignored the orientation; without one, fingerprints stay the same.
-    turned = f" orientation {header.orientation}" if header.orientation > 1 else ""
-    return digest + turned
+    height, width, orientation = pictures.read_header(data, path)
+    fit.check(height, width, path)
+    turned = f" orientation {orientation}" if orientation > 1 else ""
+    return hashlib.sha256(data).hexdigest() + turned
 
 
 def _bytes(path: str) -> bytes:
     try:
-        return safely.read_bytes(path, _BYTES)
-    except safely.FileError as error:
+        return files.read_bytes(path, _IMAGE_BYTES)
+    except files.FileError as error:
         raise DataError(str(error)) from None

@@ -1,9 +1,9 @@
 """Runs an iterator in a background thread, a few items ahead of its consumer."""
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Iterator
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -22,39 +22,12 @@ def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
     Yields:
         The items, in order.
     """
-    ready: queue.Queue = queue.Queue(maxsize=ahead)
-    closed = threading.Event()
-
-    def put(message: tuple) -> bool:
-        # A timeout, since a consumer that has gone never empties a full queue.
-        while not closed.is_set():
-            try:
-                ready.put(message, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not put((item, None)):
-                    return
-        except BaseException as error:  # The consumer raises it.
-            put((None, error))
-        else:
-            put((None, StopIteration))
-
-    thread = threading.Thread(target=work, name="prefetch", daemon=True)
-    thread.start()
+    end: Any = object()
+    pool = ThreadPoolExecutor(1, "prefetch")
     try:
-        while True:
-            item, end = ready.get()
-            if end is StopIteration:
-                return
-            if end is not None:
-                raise end
+        waiting = deque(pool.submit(next, items, end) for _ in range(ahead + 1))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(pool.submit(next, items, end))
             yield item
     finally:
-        closed.set()
-        thread.join()
+        pool.shutdown(cancel_futures=True)

@@ -7,7 +7,7 @@ day of video and an endless generated walk alike.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,6 +145,54 @@ def limited_length(name: str, available: int, length: int | None) -> int:
 def limited_boundaries(boundaries: tuple[int, ...], length: int) -> tuple[int, ...]:
     """The boundaries that lie inside the first `length` frames."""
     return tuple(index for index in boundaries if index < length)
+
+
+def joined(
+    name: str, sources: Sequence[FrameSource], length: int | None = None
+) -> FrameSource:
+    """Sources of one size, one after the other.
+
+    Args:
+        name: What messages call them together.
+        sources: Of which each keeps its sequences.
+        length: Number of frames to use; None: all.
+
+    Returns:
+        The source.
+
+    Raises:
+        DataError: If `length` is out of range.
+    """
+    ends = np.cumsum([source.length for source in sources]).tolist()
+    begins = [0, *ends[:-1]]
+    total = limited_length(name, ends[-1], length)
+    boundaries = tuple(
+        begin + index
+        for begin, source in zip(begins, sources, strict=True)
+        for index in source.boundaries
+    )
+
+    def new_read(readers: Sequence[FrameSource]) -> Callable[[int, int], np.ndarray]:
+        def read(start: int, stop: int) -> np.ndarray:
+            check_range(name, total, start, stop)
+            parts = [
+                source.read(max(start - begin, 0), min(stop, end) - begin)
+                for begin, end, source in zip(begins, ends, readers, strict=True)
+                if max(start, begin) < min(stop, end)
+            ]
+            return np.concatenate(parts) if parts else readers[0].read(0, 0)
+
+        return read
+
+    return dataclasses.replace(
+        sources[0],
+        name=name,
+        length=total,
+        boundaries=limited_boundaries(boundaries, total),
+        read=new_read(sources),
+        fingerprint=fingerprint(joined=[s.fingerprint for s in sources], total=total),
+        new_read=lambda: new_read([source.reader() for source in sources]),
+    )
 
 
 def fingerprint(**fields: Any) -> str:

@@ -116,9 +116,9 @@ def _walks(split: str, count: int, size: dict[str, int]) -> FrameSource:
 
 
 def _moving(data: str, split: str, count: int, size: dict[str, int]) -> FrameSource:
-    from prednet_jax.data.digits import digits
-    from prednet_jax.data.mnist import mnist
     from prednet_jax.data.moving import SEQUENCE, open_moving
+    from prednet_jax.data.prepared import mnist
+    from prednet_jax.data.stills import digits
 
     stills = mnist() if data.endswith("mnist") else digits()
     last = HELD_OUT_PICTURES - 1

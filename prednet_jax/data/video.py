@@ -5,6 +5,10 @@ the header says. A read continues where the last one ended. A jump uses the key 
 if the time stamps of the file can be trusted, and otherwise decodes from the start. The
 published frame maker (generate_image.py, eijwat/prednet_in_chainer_py3) drops the first
 frame and the last tenth of a video; here nothing is dropped.
+
+Frames have 8 bits a channel and no transparency. FFmpeg reduces deeper videos (10-bit
+HDR of phones) to 8 bits, which is said once; a frame with a transparent pixel is
+refused.
 """
 
 import bisect
@@ -18,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prednet_jax import files
+from prednet_jax import files, messages
 from prednet_jax.data.frames import Fit, to_channels
 from prednet_jax.data.pictures import check_size
 from prednet_jax.data.source import (
@@ -29,7 +33,7 @@ from prednet_jax.data.source import (
 )
 
 VIDEO_SUFFIXES = (
-    *(".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4"),
+    *(".avi", ".flv", ".gif", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4"),
     *(".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv"),
 )
 
@@ -37,7 +41,7 @@ VIDEO_SUFFIXES = (
 # for a playlist, which opens other files and addresses.
 _OPTIONS = {
     "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,"
-    "mpegvideo,ogg,asf,h264,hevc,m4v",
+    "mpegvideo,ogg,asf,h264,hevc,m4v,gif",
     "protocol_whitelist": "file",
 }
 
@@ -59,7 +63,7 @@ class Index(NamedTuple):
     keys: list[int]
 
 
-def open_video(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
+def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> FrameSource:
     """Open a video file.
 
     Args:
@@ -80,6 +84,8 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
     first = Video(path, fit)
     total = limited_length(name, first.index.length, length)
     first.read(0, 1)  # Refuses at once a frame size that does not fit.
+    if first.bits > 8:
+        messages.say(f"data={name}: {first.bits} bits a channel are reduced to 8")
 
     def new_read(video: Video | None = None) -> Callable[[int, int], np.ndarray]:
         video = Video(path, fit, first.index) if video is None else video
@@ -103,6 +109,7 @@ class Video:
 
         self._path = path
         self._fit = fit
+        self.bits = 0  # Per channel, of the frames that were read.
         self._errors: Any = (av.FFmpegError, OSError, IndexError)
         self._lock = threading.Lock()
         try:
@@ -123,10 +130,24 @@ class Video:
             if start < self._next or self._key_before(start) > self._next:
                 self._jump(start)
             for i in range(start, stop):
-                picture = self._decode(i).to_ndarray(format="rgb24")
-                frame = fit(picture, f"a frame of {self._path}")
+                frame = fit(self._picture(i), f"a frame of {self._path}")
                 out[i - start] = to_channels(frame, fit.channels)
         return out
+
+    def _picture(self, number: int) -> np.ndarray:
+        """A frame, uint8 `[h, w, 3]`."""
+        frame = self._decode(number)
+        channels = frame.format.components
+        self.bits = max(self.bits, *(channel.bits for channel in channels))
+        if (
+            any(channel.is_alpha for channel in channels)
+            and frame.to_ndarray(format="rgba")[..., 3].min() < 255
+        ):
+            raise DataError(
+                f"data={self._path}: frame {number} has transparent pixels; accepted "
+                "are opaque videos, so put it onto a background first"
+            )
+        return frame.to_ndarray(format="rgb24")
 
     def _decode(self, wanted: int) -> Any:
         """Decode forwards to frame `wanted`."""

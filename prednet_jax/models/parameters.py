@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial, singledispatch
 from itertools import pairwise
 from types import ModuleType
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -26,7 +27,19 @@ from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.models.shapes import convolutions
 from prednet_jax.models.thresholds import DRAW_BLOCK
 
-Initializer = Callable[[jax.Array], jax.Array]
+
+class Initializer(NamedTuple):
+    """How a parameter is drawn.
+
+    Attributes:
+        shape: of the array.
+        draw: from a key to the float32 array.
+    """
+
+    shape: tuple[int, ...]
+    draw: Callable[[jax.Array], jax.Array]
+
+
 Table = dict[str, dict[str, Initializer]]
 
 
@@ -47,7 +60,7 @@ def _drawn(sampler: Callable, shape: tuple[int, ...], scale: float) -> Initializ
         flat = _library(blocks[0]).concatenate(blocks)[: math.prod(shape)]
         return flat.reshape(shape) * np.float32(scale)
 
-    return init
+    return Initializer(shape, init)
 
 
 def _signed_uniform(key: jax.Array, shape: tuple[int, ...], dtype: type) -> jax.Array:
@@ -63,7 +76,7 @@ def _uniform(shape: tuple[int, ...], limit: float) -> Initializer:
 
 
 def _zeros(size: int) -> Initializer:
-    return lambda key: _library(key).zeros((size,), np.float32)
+    return Initializer((size,), lambda key: _library(key).zeros((size,), np.float32))
 
 
 def _stacked(parts: list[Initializer]) -> Initializer:
@@ -71,10 +84,11 @@ def _stacked(parts: list[Initializer]) -> Initializer:
 
     def init(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key, len(parts))
-        drawn = [part(k) for part, k in zip(parts, keys, strict=True)]
+        drawn = [part.draw(k) for part, k in zip(parts, keys, strict=True)]
         return _library(drawn[0]).concatenate(drawn, axis=2)
 
-    return init
+    *taps, _, width = parts[0].shape
+    return Initializer((*taps, sum(part.shape[2] for part in parts), width), init)
 
 
 @singledispatch
@@ -143,8 +157,8 @@ class _Group(nn.Module):
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
         return {
-            leaf: self.param(leaf, lambda key, init=init: jax.device_put(init(key)))
-            for leaf, init in self.leaves.items()
+            leaf: self.param(leaf, lambda key, draw=draw: jax.device_put(draw(key)))
+            for leaf, (_, draw) in self.leaves.items()
         }
 
 
@@ -182,5 +196,7 @@ def parameter_shapes(
     config: PredNetConfig | AutoencoderConfig,
 ) -> dict[str, dict[str, tuple[int, ...]]]:
     """The shape of each parameter, `{group: {leaf: shape}}`; draws none."""
-    shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
-    return jax.tree.map(lambda x: x.shape, shapes)
+    return {
+        name: {leaf: initializer.shape for leaf, initializer in leaves.items()}
+        for name, leaves in initializers(config).items()
+    }

@@ -1,6 +1,5 @@
 """What the documents' tables show, each a function of records."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -132,56 +131,6 @@ def interval_coverage(records: Sequence[Record]) -> str:
     cells = {name: f"{{{name}}}" for name in ("differences", "seeds")}
     cells |= {name.replace("_", " "): f"{{{name}:.1f}}" for name in rates}
     return markdown(frame, cells, numbers=len(cells) - 1)
-
-
-def hostile_inputs(record: Record) -> str:
-    """What train.py said of each input, from `experiments/hostile_inputs.py`."""
-
-    def said(row: Record) -> str:
-        if not row["status"]:
-            return "trains"
-        # The reason; what would be accepted instead is the same again and again.
-        reason = row["said"].removeprefix("train.py: ").split("; accepted")[0]
-        reason = reason.split("; expected")[0]
-        shown = reason if len(reason) <= 110 else f"{reason[:107]}..."
-        return shown.replace("|", "\\|").replace("*", "\\*").replace("~", "\\~")
-
-    return markdown(
-        pd.DataFrame(record["rows"]),
-        {
-            "input": "{input}",
-            "status": "{status}",
-            "what it says": said,
-            "as it should": lambda row: "yes" if row["as_expected"] else "**no**",
-        },
-    )
-
-
-def faults(tests: Mapping[str, Record]) -> str:
-    """What each fault did, from a part of what `experiments/faults.py` writes."""
-
-    def held(test: Record) -> str:
-        """How many cases held, were not tried, and what the tests have counted."""
-        cases = test["cases"].values()
-        ended = Counter(case["outcome"] for case in cases)
-        tried = ended["passed"] + ended["failed"]
-        words = [f"{ended['passed']} of {tried}"] if tried else []
-        if ended["failed"]:
-            words = [f"**{words[0]}**"]
-        if ended["skipped"]:
-            words.append(f"{ended['skipped']} not tried here")
-        seen = sum((Counter(case.get("seen", {})) for case in cases), Counter())
-        return ", ".join([*words, *(f"{n} {what}" for what, n in seen.items())])
-
-    return markdown(
-        pd.DataFrame(list(tests.values())),
-        {
-            "fault": "{fault}",
-            "what was done": "{done}",
-            "what must hold": "{holds}",
-            "held in": held,
-        },
-    )
 
 
 def saddles(record: Record) -> str:

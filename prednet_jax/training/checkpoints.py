@@ -99,12 +99,48 @@ def restore(directory: str | os.PathLike, update: int, like: TrainState) -> Trai
         DamagedError: the files are not those that were saved.
         RecordError: there is no such checkpoint, or it is of another network.
     """
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _tree(like))
+    path, tree = _read(directory, update, shapes)
+    for name, shape in shapes.items():
+        if (tree[name].shape, tree[name].dtype) != (shape.shape, shape.dtype):
+            raise _other_network(path, tree[name].shape, shape.shape)
+    leaves = jax.tree.leaves(tree)
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def restore_params(directory: str | os.PathLike, update: int, like: dict) -> dict:
+    """Reads the parameters of a state alone, whatever it was trained with.
+
+    Args:
+        directory: the run's directory.
+        update: number of the saved update.
+        like: parameters of the same structure, for shapes.
+
+    Raises:
+        DamagedError: the files are not those that were saved.
+        RecordError: there is no such checkpoint, or it is of another network.
+    """
+    path, tree = _read(directory, update, None)
+    # The parameters are the first field of a state.
+    leaves = [np.asarray(tree[name]) for name in sorted(tree)]
+    wanted = jax.tree.leaves(like)
+    if len(leaves) < len(wanted):
+        raise _other_network(path, len(leaves), len(wanted))
+    for leaf, shape in zip(leaves, wanted, strict=False):
+        if leaf.shape != shape.shape:
+            raise _other_network(path, leaf.shape, shape.shape)
+    return jax.tree.unflatten(jax.tree.structure(like), leaves[: len(wanted)])
+
+
+def _read(
+    directory: str | os.PathLike, update: int, shapes: dict | None
+) -> tuple[Path, dict]:
+    """The arrays of a state, which are those that were saved."""
     path = Path(directory).resolve() / FOLDER / str(update)
     if update not in updates(directory):
         raise RecordError(
             f"{path}: no such checkpoint; expected one of {updates(directory)}"
         )
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _tree(like))
     digest = _digest(path)
     if digest.get("files_sha256") != _files_digest(path):
         raise DamagedError(f"{path}: damaged; its files are not those that were saved")
@@ -116,14 +152,14 @@ def restore(directory: str | os.PathLike, update: int, like: TrainState) -> Trai
         raise RecordError(f"{path}: not a state of this network ({first})") from None
     if digest.get("state_sha256") != records.fingerprint(tree):
         raise DamagedError(f"{path}: damaged; another state than was saved")
-    for name, shape in shapes.items():
-        if (tree[name].shape, tree[name].dtype) != (shape.shape, shape.dtype):
-            raise RecordError(
-                f"{path}: not a state of this network (an array is {tree[name].shape}, "
-                f"expected {shape.shape})"
-            )
-    leaves = jax.tree.leaves(tree)
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+    return path, tree
+
+
+def _other_network(path: Path, actual: Any, expected: Any) -> RecordError:
+    return RecordError(
+        f"{path}: not a state of this network (an array is {actual}, expected "
+        f"{expected})"
+    )
 
 
 def newest(

@@ -11,9 +11,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from prednet_jax import data, keys, locks, records, tasks
+from prednet_jax import data, keys, locks
 from prednet_jax.errors import UserError
-from prednet_jax.tasks import Task
 from prednet_jax.training import folders as places
 from prednet_jax.training import loop, manifests
 from prednet_jax.training.folders import Begun
@@ -220,33 +219,3 @@ def _given(state: TrainState) -> TrainState:
 def saved(folder: Path, update: int) -> str:
     """What an interrupted run says."""
     return f"{folder} is saved after update {update}; --resume goes on"
-
-
-def saved_weights(folder: Path) -> tuple[Task, dict]:
-    """Network and final weights of a run.
-
-    Raises:
-        UserError: the directory is no finished run, or its weights are damaged.
-    """
-    manifest = records.read_json(folder / records.MANIFEST)
-    try:
-        task = tasks.recorded(manifest["model"], manifest["network"])
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / records.MANIFEST}: not that of a run ({error!r})"
-        ) from None
-    if "final_params_sha256" not in manifest:
-        raise UserError(f"{folder}: the run is not finished; --resume goes on with it")
-    params = records.read_tree(folder / records.WEIGHTS)
-    if records.fingerprint(params) != manifest["final_params_sha256"]:
-        raise UserError(
-            f"{folder / records.WEIGHTS}: damaged; its SHA-256 is not the one in "
-            f"{records.MANIFEST}"
-        )
-    count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    if task.weights not in (0, count):
-        raise UserError(
-            f"{folder / records.WEIGHTS}: {count} weights; expected {task.weights}, as "
-            f"the network in {records.MANIFEST} has"
-        )
-    return task, params

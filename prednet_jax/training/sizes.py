@@ -18,15 +18,11 @@ from prednet_jax import device
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 
-# The plan of an update: where it starts, whether it opens a sequence, and the arrays
-# that this is computed from (`data.schedule`).
-_PLAN_BYTES = 40
-# A line of metrics.jsonl.
-_LINE_BYTES = 150
-# Files that are open for a run: its metrics and its lock.
-_FILES = 2
-# What Python, JAX and the data have open beside them.
-_OTHER_FILES = 200
+# Bytes of an update in the plan of a run: where it starts, whether it opens a sequence,
+# and the arrays that this is computed from (`data.schedule`); of a line of metrics.
+_PLAN_BYTES, _LINE_BYTES = 40, 150
+# Open files: of a run its metrics and its lock, and what Python, JAX and the data have.
+_RUN_FILES, _OTHER_FILES = 2, 200
 
 
 def check(
@@ -55,27 +51,42 @@ def check(
     Raises:
         UserError: a size is too large; the one is named that decides.
     """
-    _check_files(seeds)
-    plan = updates * seeds * _PLAN_BYTES
-    _compare(f"updates={updates}", plan, "the plan of the updates")
+    _allow_open_files(seeds)
     size = np.dtype(dtype).itemsize
-    carry = _bytes(jax.eval_shape(lambda: task.initial_carry(batch, dtype)))
-    steps = window if task.windowed else 1
-    frames = (steps + 1) * batch * math.prod(task.frame) * (1 + size)
-    # Weights, gradient and Adam's two moments; the state of each step of the window is
-    # kept for the backward pass.
-    one = 4 * task.weights * size + (steps + 1) * carry + frames
     height, width, _ = task.frame
-    shape = f"height={height}, width={width}, window={window}, batch={batch}"
-    _compare(shape, one, f"one update of {task.name}")
-    # As bytes, as pixels of this precision, and predicted.
-    kept = examples * math.prod(task.frame) * (1 + 2 * size)
-    _compare(f"examples={examples}", kept, "their prediction")
-    if together:
-        kept = 3 * task.weights * size + carry + frames
-        _compare(
-            f"replicas={seeds}", seeds * kept, "the sum of their weights and frames"
-        )
+    pixels = math.prod(task.frame)
+    carry = _bytes(jax.eval_shape(lambda: task.initial_carry(batch, dtype)))
+    steps = 1 + (window if task.windowed else 1)
+    frames = steps * batch * pixels * (1 + size)
+    weights = task.weights * size
+    needs = {
+        f"updates={updates}": (
+            updates * seeds * _PLAN_BYTES,
+            "the plan of the updates",
+        ),
+        # Weights, gradient and Adam's two moments; the state of each step of the window
+        # is kept for the backward pass.
+        f"height={height}, width={width}, window={window}, batch={batch}": (
+            4 * weights + steps * carry + frames,
+            f"one update of {task.name}",
+        ),
+        # As bytes, as pixels of this precision, and predicted.
+        f"examples={examples}": (
+            examples * pixels * (1 + 2 * size),
+            "their prediction",
+        ),
+        f"replicas={seeds}": (
+            together * seeds * (3 * weights + carry + frames),
+            "the sum of their weights and frames",
+        ),
+    }
+    memory = device.memory_bytes()
+    for name, (needed, what) in needs.items():
+        if memory is not None and needed > memory:
+            raise UserError(
+                f"{name}: {what} takes at least {_shown(needed)}; expected sizes that "
+                f"fit into the {_shown(memory)} of this machine"
+            )
 
 
 def check_disk(
@@ -115,26 +126,17 @@ def check_disk(
         )
 
 
-def _check_files(seeds: int) -> None:
-    needed = _FILES * seeds + _OTHER_FILES
+def _allow_open_files(seeds: int) -> None:
+    """Raises the soft limit of open files as far as the runs need it."""
+    needed = _RUN_FILES * seeds + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if needed <= soft or soft == resource.RLIM_INFINITY:
-        return
-    if hard != resource.RLIM_INFINITY and needed > hard:
+    if resource.RLIM_INFINITY not in (soft, hard) and needed > hard:
         raise UserError(
             f"replicas={seeds}: need {needed} open files; expected at most "
-            f"{(hard - _OTHER_FILES) // _FILES}, as the system allows {hard}"
+            f"{(hard - _OTHER_FILES) // _RUN_FILES}, as the system allows {hard}"
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def _compare(name: str, needed: int, what: str) -> None:
-    there = device.memory_bytes()
-    if there is not None and needed > there:
-        raise UserError(
-            f"{name}: {what} takes at least {_shown(needed)}; expected sizes that fit "
-            f"into the {_shown(there)} of this machine"
-        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _bytes(tree: Any) -> int:
@@ -145,6 +147,5 @@ def _bytes(tree: Any) -> int:
 
 def _shown(count: int) -> str:
     """Bytes as people read them."""
-    units = ("B", "kB", "MB", "GB", "TB")
-    power = min(len(units) - 1, (len(str(count)) - 1) // 3)
-    return f"{count / 1000**power:.4g} {units[power]}"
+    power = min(4, (len(str(count)) - 1) // 3)
+    return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -1,14 +1,22 @@
-"""Import and export of published weight files."""
+"""Weights of every kind: files of other programs and of this one, and runs."""
 
 import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from prednet_jax import files
-from prednet_jax.config import PredNetConfig
+import jax
+import jax.numpy as jnp
+
+from prednet_jax import files, records, tasks
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
+from prednet_jax.tasks import Task
+from prednet_jax.weights import runs
 from prednet_jax.weights.chainer import load_chainer, save_chainer
-from prednet_jax.weights.formats import is_orbax, is_safetensors, writer, written
 from prednet_jax.weights.keras import load_keras, save_keras
 from prednet_jax.weights.tensors import (
+    is_orbax,
+    is_safetensors,
     load_orbax,
     load_safetensors,
     save_orbax,
@@ -17,12 +25,12 @@ from prednet_jax.weights.tensors import (
 
 __all__ = [
     "is_orbax",
-    "is_safetensors",
     "load",
     "load_chainer",
     "load_keras",
     "load_orbax",
     "load_safetensors",
+    "load_task",
     "save_chainer",
     "save_keras",
     "save_orbax",
@@ -32,36 +40,108 @@ __all__ = [
 ]
 
 _ACCEPTED = (
-    "a weight file of Chainer (npz) or Keras (HDF5), a safetensors file, or a "
-    "directory of orbax"
+    "a weight file of Chainer (npz) or Keras (HDF5), a safetensors file, a directory "
+    "of orbax, or of a run"
 )
+
+Writer = Callable[[str | os.PathLike, PredNetConfig, Mapping], None]
+#: What writes a file, by its suffix; a path without suffix is an orbax directory.
+WRITERS: dict[str, Writer] = {
+    ".npz": save_chainer,
+    ".model": save_chainer,
+    ".hdf5": save_keras,
+    ".h5": save_keras,
+    ".safetensors": save_safetensors,
+    "": save_orbax,
+}
 
 
 def load(
-    path: str | os.PathLike, *, height: int, width: int, pixel_max: float = 1.0
-) -> tuple[PredNetConfig, dict]:
-    """Reads weights in any of the formats, whatever the name.
+    path: str | os.PathLike,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    pixel_max: float | None = None,
+) -> tuple[PredNetConfig | AutoencoderConfig, dict]:
+    """Reads weights of any kind, whatever the name.
 
     Args:
-        path: an HDF5 file (Keras), an npz (Chainer), a safetensors file, or a directory
-            that `save_orbax` wrote.
-        height: rows of the frames, which a Keras file does not say.
+        path: an npz of Chainer, an HDF5 file of Keras, a safetensors file, a directory
+            that `save_orbax` wrote, the directory of a run of train.py, or its
+            weights.npz. Of an unfinished run the newest checkpoint is taken, and said.
+        height: rows of the frames, which a Keras file may not say (`load_keras`).
         width: columns of the frames, likewise.
         pixel_max: upper clip of the bottom prediction, likewise.
 
+    Returns:
+        The network and its parameters, float32.
+
     Raises:
-        UserError: the file is missing, or is neither.
+        UserError: there is nothing of the kind, or it is damaged.
     """
+    task, params = load_task(path, height=height, width=width, pixel_max=pixel_max)
+    config = getattr(task, "config", None)
+    if config is None:
+        raise UserError(f"{path}: of {task.name}; expected prednet or autoencoder")
+    return config, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+
+
+def load_task(
+    path: str | os.PathLike,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    pixel_max: float | None = None,
+) -> tuple[Task, dict]:
+    """As `load`, with the network as a task, which may be one of another module.
+
+    Parameters of a run have the precision of its training.
+    """
+    path = Path(path)
     if is_orbax(path):
-        return load_orbax(path)
-    try:
-        found = files.kind(files.read_head(path))
-    except files.FileError as error:
-        raise UserError(f"{error}; expected {_ACCEPTED}") from None
-    if found == "hdf5":
-        return load_keras(path, height=height, width=width, pixel_max=pixel_max)
-    if is_safetensors(path):
-        return load_safetensors(path)
-    if found == "zip":
-        return load_chainer(path)
-    raise UserError(f"{path}: of another kind; expected {_ACCEPTED}")
+        config, params = load_orbax(path)
+    elif path.is_dir():
+        if not (path / records.MANIFEST).exists():
+            raise UserError(f"{path}: is a directory; expected {_ACCEPTED}")
+        return runs.load_run(path)
+    else:
+        try:
+            kind = files.kind(path)
+        except files.FileError as error:
+            raise UserError(f"{error}; expected {_ACCEPTED}") from None
+        if kind == "hdf5":
+            config, params = load_keras(
+                path, height=height, width=width, pixel_max=pixel_max
+            )
+        elif kind == "zip":
+            of_run = (path.parent / records.MANIFEST).exists()
+            if of_run and path.name == records.WEIGHTS:
+                return runs.load_run(path.parent)
+            config, params = load_chainer(path)
+        elif is_safetensors(path):
+            config, params = load_safetensors(path)
+        else:
+            raise UserError(f"{path}: of another kind; expected {_ACCEPTED}")
+    return tasks.of(config), params
+
+
+def writer(path: str | os.PathLike) -> Writer:
+    """What writes weights to a path: `save(path, config, params)`.
+
+    Raises:
+        UserError: its suffix is none of `WRITERS`.
+    """
+    suffix = Path(path).suffix
+    if suffix not in WRITERS:
+        raise UserError(
+            f"{path}: suffix {suffix!r}; expected one of "
+            f"{', '.join(filter(None, WRITERS))}, or none for an orbax directory"
+        )
+    return WRITERS[suffix]
+
+
+def written(path: str | os.PathLike) -> list[Path]:
+    """Every file or directory that the writer of a path makes."""
+    path = Path(path)
+    keras = WRITERS.get(path.suffix) is save_keras
+    return [path, path.with_suffix(".json")] if keras else [path]

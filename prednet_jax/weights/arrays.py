@@ -3,9 +3,13 @@
 import os
 from collections.abc import Mapping
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
+from prednet_jax.models.parameters import parameter_shapes
 
 # Axes of an array by the last part of its name, in Chainer's and in Keras's names.
 _AXES = {"W": 4, "kernel": 4, "b": 1, "bias": 1}
@@ -32,26 +36,47 @@ def check_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
                 f"{path}: {name} of shape {array.shape}; expected {axes} axes, none "
                 "of them empty"
             )
-        if broken := array.size - int(np.isfinite(array).sum()):
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(array.astype(np.float32))
+        if broken := array.size - int(finite.sum()):
             raise UserError(
-                f"{path}: {name} holds {broken} values that are not finite, of "
-                f"{array.size}; expected trained weights"
+                f"{path}: {name} holds {broken} values that are not finite in float32, "
+                f"of {array.size}; expected trained weights"
             )
 
 
-def one_place(path: str | os.PathLike, places: set[str]) -> None:
+def check_one_network(path: str | os.PathLike, prefixes: set[str]) -> None:
     """Refuses a file with arrays of several networks.
 
     Args:
         path: of the file, for the message.
-        places: what stands in front of the names of a network's arrays.
+        prefixes: what stands in front of the names of a network's arrays.
 
     Raises:
         UserError: there are several.
     """
-    if len(places) > 1:
-        first, second = sorted(places)[:2]
+    if len(prefixes) > 1:
+        first, second = sorted(prefixes)[:2]
         raise UserError(
-            f"{path}: holds {len(places)} networks, below {first!r} and {second!r}; "
+            f"{path}: holds {len(prefixes)} networks, below {first!r} and {second!r}; "
             "expected one"
         )
+
+
+def as_parameters(config: PredNetConfig, params: Mapping) -> dict:
+    """The float32 parameters of a network.
+
+    Args:
+        config: the network.
+        params: arrays by module and leaf.
+
+    Raises:
+        KeyError: an array is missing.
+        UserError: an array has another shape than the network's.
+    """
+    for name, leaves in parameter_shapes(config).items():
+        for leaf, shape in leaves.items():
+            actual = np.shape(params[name][leaf])
+            if actual != shape:
+                raise UserError(f"{name}/{leaf} of shape {actual}: expected {shape}")
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), dict(params))

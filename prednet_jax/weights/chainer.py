@@ -10,25 +10,23 @@ Names, in front of each `predictor/`; convolutions are OIHW:
 The file says nothing of frame size but through the peepholes, which tie it.
 """
 
+import io
 import os
 import re
 from collections.abc import Mapping
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from prednet_jax import files
+from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
-from prednet_jax.models.parameters import parameter_shapes
-from prednet_jax.weights.arrays import check_arrays, one_place
+from prednet_jax.weights.arrays import as_parameters, check_arrays, check_one_network
 
 # Our gate order i, f, o, g against Chainer's names; its candidate g is called c.
 GATES = ("i", "f", "o", "c")
 Arrays = dict[str, np.ndarray]
 _NAME = re.compile(
-    r"^(?P<place>.*?)(?P<name>Conv(A|P|LSTM)\d{1,3}/([xhc]_[ifoc]\d?/)?[Wb])$"
+    r"^(?P<prefix>.*?)(?P<name>Conv(A|P|LSTM)\d{1,3}/([xhc]_[ifoc]\d?/)?[Wb])$"
 )
 
 
@@ -66,13 +64,10 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
             ),
         )
         params = from_chainer(config, arrays)
-    except KeyError as error:
+    except (KeyError, ValueError, IndexError) as error:
+        missing = f"no array {error}" if isinstance(error, KeyError) else error
         raise UserError(
-            f"{path}: no array {error}; expected a model file of the Chainer PredNet"
-        ) from None
-    except (ValueError, IndexError) as error:
-        raise UserError(
-            f"{path}: {error}; expected a model file of the Chainer PredNet"
+            f"{path}: {missing}; expected a model file of the Chainer PredNet"
         ) from None
     return config, params
 
@@ -84,7 +79,7 @@ def _read(path: str | os.PathLike) -> Arrays:
     except files.FileError as error:
         raise UserError(f"{error}; expected a Chainer model (npz)") from None
     found = {name: match for name in stored if (match := _NAME.search(name))}
-    one_place(path, {match["place"] for match in found.values()})
+    check_one_network(path, {match["prefix"] for match in found.values()})
     arrays = {match["name"]: stored[name] for name, match in found.items()}
     check_arrays(path, arrays)
     return arrays
@@ -127,19 +122,7 @@ def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dic
                 "kernel": kernel([f"ConvA{layer + 1}"]),
                 "bias": arrays[f"ConvA{layer + 1}/b"],
             }
-    check_shapes(config, params)
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
-
-
-def check_shapes(config: PredNetConfig, params: dict) -> None:
-    """Raises UserError naming the first array whose shape is not the network's."""
-    for name, leaves in parameter_shapes(config).items():
-        for leaf, shape in leaves.items():
-            found = np.shape(params[name][leaf])
-            if tuple(found) != tuple(shape):
-                raise UserError(
-                    f"{name}/{leaf} of shape {tuple(found)}: expected {tuple(shape)}"
-                )
+    return as_parameters(config, params)
 
 
 def to_chainer(config: PredNetConfig, params: Mapping) -> Arrays:
@@ -191,7 +174,6 @@ def save_chainer(
         UserError: the network is not of the `watanabe` form.
     """
     arrays = to_chainer(config, params)
-    temporary = f"{os.fspath(path)}.tmp"
-    with open(temporary, "wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-    os.replace(temporary, path)
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
+    records.write_bytes(path, content.getvalue())

@@ -13,16 +13,14 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
-from prednet_jax.weights.arrays import check_arrays, one_place
-from prednet_jax.weights.chainer import check_shapes
+from prednet_jax.weights.arrays import as_parameters, check_arrays, check_one_network
 
 # Our gate order i, f, o, g against Keras's names; its candidate g is called c.
 GATES = ("i", "f", "o", "c")
@@ -30,16 +28,24 @@ _LEAF = re.compile(r"layer_(a|ahat|c|f|i|o)_(\d{1,3})/(kernel|bias)(?::0)?$")
 
 
 def load_keras(
-    path: str | os.PathLike, *, height: int, width: int, pixel_max: float = 1.0
+    path: str | os.PathLike,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    pixel_max: float | None = None,
 ) -> tuple[PredNetConfig, dict]:
     """Reads PredNet weights from a weights-only or full-model HDF5 file.
 
+    The weights are convolutions, which fit frames of any size that is a multiple of
+    2^(layers - 1). What is None is taken from the model, where the file holds it (a
+    full-model file) or a file of its name and the suffix .json beside it does, and
+    otherwise from the defaults of `PredNetConfig`.
+
     Args:
         path: the HDF5 file.
-        height: rows of the frames; the file does not say (any multiple of
-            2^(layers - 1), the weights are convolutions).
+        height: rows of the frames.
         width: columns of the frames.
-        pixel_max: upper clip of the bottom prediction; the weights do not say.
+        pixel_max: upper clip of the bottom prediction.
 
     Returns:
         The network (`lotter`) and its parameters, float32.
@@ -47,60 +53,96 @@ def load_keras(
     Raises:
         UserError: the file is missing, is no HDF5, or holds no PredNet layer.
     """
-    arrays = _read(path)
+    arrays, model = _read(path)
+    asked = {"height": height, "width": width, "pixel_max": pixel_max}
+    model |= {name: value for name, value in asked.items() if value is not None}
+
+    def sizes(name: str, count: int, axis: int) -> tuple[int, ...]:
+        return tuple(arrays[f"{name}_{i}/kernel"].shape[axis] for i in range(count))
+
     try:
         layers = 1 + max(int(name.split("_")[2].split("/")[0]) for name in arrays)
-        recurrent = tuple(arrays[f"layer_i_{i}/kernel"].shape[3] for i in range(layers))
         config = PredNetConfig(
-            channels=tuple(
-                arrays[f"layer_ahat_{i}/kernel"].shape[3] for i in range(layers)
-            ),
+            channels=sizes("layer_ahat", layers, 3),
             variant="lotter",
-            height=height,
-            width=width,
-            r_channels=recurrent,
-            pixel_max=pixel_max,
-            a_filters=tuple(
-                arrays[f"layer_a_{i}/kernel"].shape[0] for i in range(layers - 1)
-            ),
-            ahat_filters=tuple(
-                arrays[f"layer_ahat_{i}/kernel"].shape[0] for i in range(layers)
-            ),
-            r_filters=tuple(
-                arrays[f"layer_i_{i}/kernel"].shape[0] for i in range(layers)
-            ),
+            r_channels=sizes("layer_i", layers, 3),
+            a_filters=sizes("layer_a", layers - 1, 0),
+            ahat_filters=sizes("layer_ahat", layers, 0),
+            r_filters=sizes("layer_i", layers, 0),
+            **model,
         )
         params = from_keras(config, arrays)
-    except KeyError as error:
-        raise UserError(
-            f"{path}: no array {error}; expected a whole PredNet layer"
-        ) from None
-    except (ValueError, IndexError) as error:
-        raise UserError(f"{path}: {error}; expected a PredNet layer") from None
+    except (KeyError, ValueError, IndexError) as error:
+        missing = f"no array {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{path}: {missing}; expected a whole PredNet layer") from None
     return config, params
 
 
-def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """The arrays of one PredNet layer, by name without what stands in front."""
+def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of one PredNet layer, and what the model says of its frames.
 
-    def found(name: str) -> re.Match[str] | None:
-        optimizer = name.startswith("optimizer_weights")
-        return None if optimizer else _LEAF.search(name)
+    HDF5 can link to other files; h5py's `visititems` follows no link, and arrays whose
+    bytes lie in another file are refused.
+    """
+    import h5py
+
+    datasets: dict[str, Any] = {}
+
+    def see(name: str, node: Any) -> None:
+        if _LEAF.search(name) and not name.startswith("optimizer_weights"):
+            if node.external or node.is_virtual:
+                raise UserError(f"{path}: {name!r} lies in another file")
+            datasets[name] = node
 
     try:
-        stored = files.read_hdf5(path, lambda name: found(name) is not None)
+        with files.open_binary(path) as opened, h5py.File(opened, "r") as file:
+            file.visititems(see)
+            matches = {
+                name: match for name in datasets if (match := _LEAF.search(name))
+            }
+            prefixes = {name[: match.start()] for name, match in matches.items()}
+            check_one_network(path, prefixes)
+            if sum(node.nbytes for node in datasets.values()) > files.LIMIT:
+                raise UserError(f"{path}: takes more than {files.LIMIT} bytes")
+            arrays = {
+                match.group().removesuffix(":0"): np.asarray(datasets[name][()])
+                for name, match in matches.items()
+            }
+            text = file.attrs.get("model_config")
     except files.FileError as error:
         raise UserError(f"{error}; expected a Keras HDF5 weight file") from None
-    matches = {name: match for name in stored if (match := found(name))}
-    one_place(path, {name[: match.start()] for name, match in matches.items()})
-    arrays = {
-        match.group().removesuffix(":0"): stored[name]
-        for name, match in matches.items()
-    }
+    except files.BROKEN as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"{path}: not a readable HDF5 file ({files.reason(error)}); expected a "
+            "Keras HDF5 weight file"
+        ) from None
     if not arrays:
         raise UserError(f"{path}: no PredNet layer; expected layer_i_0/kernel:0 ...")
     check_arrays(path, arrays)
-    return arrays
+    beside = Path(path).with_suffix(".json")
+    try:
+        if text is None and beside.is_file():
+            text = files.read_text(beside)
+        return arrays, _frames_of(json.loads(text)) if text else {}
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        return arrays, {}  # Another file of that name.
+
+
+def _frames_of(model: dict) -> dict[str, Any]:
+    """Height, width and pixel_max of Keras's description of a model."""
+    settings: dict[str, Any] = {}
+    for layer in model["config"]["layers"]:
+        own = layer["config"]
+        if layer["class_name"] == "InputLayer":
+            shape = own["batch_input_shape"]
+        elif layer["class_name"] == "PredNet":
+            settings["pixel_max"] = float(own["pixel_max"])
+            first = "channels_first" in own.values() or "th" in own.values()
+            sides = shape[-2:] if first else shape[-3:-1]
+            settings |= {"height": int(sides[0]), "width": int(sides[1])}
+    return settings
 
 
 def from_keras(config: PredNetConfig, arrays: dict[str, np.ndarray]) -> dict:
@@ -126,8 +168,7 @@ def from_keras(config: PredNetConfig, arrays: dict[str, np.ndarray]) -> dict:
             params[f"features_{layer}"] = {
                 leaf: arrays[f"layer_a_{layer}/{leaf}"] for leaf in ("kernel", "bias")
             }
-    check_shapes(config, params)
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+    return as_parameters(config, params)
 
 
 def to_keras(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
@@ -178,7 +219,7 @@ def save_keras(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
     arrays = to_keras(config, params)
     layer = "pred_net_1"
     # Keras lists weights by kind, then by layer, kernels before biases.
-    names = sorted(arrays, key=lambda n: (n.split("_")[1], *_place(n)))
+    names = sorted(arrays, key=lambda n: (n.split("_")[1], *_layer_and_kind(n)))
     image = io.BytesIO()
     with h5py.File(image, "w") as file:
         file.attrs["layer_names"] = np.array(["input_1", layer], "S")
@@ -196,7 +237,7 @@ def save_keras(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
     records.write_bytes(path, image.getvalue())
 
 
-def _place(name: str) -> tuple[int, bool]:
+def _layer_and_kind(name: str) -> tuple[int, bool]:
     _, _, rest = name.split("_")
     layer, leaf = rest.split("/")
     return int(layer), leaf == "bias"

@@ -21,12 +21,26 @@ import numpy as np
 from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
-from prednet_jax.weights.arrays import check_arrays
-from prednet_jax.weights.chainer import check_shapes
+from prednet_jax.weights.arrays import as_parameters, check_arrays
 
+# The most pixels of a frame.
+PIXELS = 2**26
 METADATA = "prednet_jax"
 NETWORK = "network.json"
 _ARRAYS = "params"
+
+
+def is_orbax(path: str | os.PathLike) -> bool:
+    """Whether a directory holds a network that `save_orbax` wrote."""
+    return (Path(path) / NETWORK).is_file()
+
+
+def is_safetensors(path: str | os.PathLike) -> bool:
+    """Whether a file begins as a safetensors file does: eight bytes, then JSON."""
+    with files.open_binary(path) as file:
+        start = file.read(9)
+        size = os.fstat(file.fileno()).st_size
+    return start[8:] == b"{" and int.from_bytes(start[:8], "little") < size
 
 
 def save_safetensors(
@@ -56,24 +70,22 @@ def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
         UserError: the file is missing, is no safetensors file, or holds no network of
             this package.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
 
     try:
-        # The library opens by name, and takes memory as it reads.
-        with files.open_binary(path) as opened:
-            size = os.fstat(opened.fileno()).st_size
-        if size > files.LIMIT:
-            raise files.FileError(f"{path}: {size} bytes, more than {files.LIMIT}")
-        with safe_open(os.fspath(path), framework="numpy") as file:
-            text = (file.metadata() or {}).get(METADATA)
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        content = files.read_bytes(path)
+        arrays = load(content)
+        # The file begins with the length of its header, which is JSON.
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     except files.FileError as error:
         raise UserError(f"{error}; expected a safetensors file") from None
-    # Types that NumPy does not have are a TypeError.
-    except (SafetensorError, TypeError, OSError) as error:
+    # Types that NumPy does not have are a TypeError or a KeyError.
+    except (SafetensorError, TypeError, KeyError, ValueError) as error:
         raise UserError(
             f"{path}: {files.reason(error)}; expected a safetensors file"
         ) from None
+    text = header.get("__metadata__", {}).get(METADATA)
     if text is None:
         raise UserError(
             f"{path}: no network in its metadata; expected a file that "
@@ -148,12 +160,19 @@ def _network(path: str | os.PathLike, text: str) -> PredNetConfig:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in json.loads(text).items()
         }
-        return PredNetConfig(**fields)
+        config = PredNetConfig(**fields)
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path}: no network in its text ({files.reason(error)}); expected the "
             "fields of PredNetConfig as JSON"
         ) from None
+    # Weights of the variant lotter do not tell the size of a frame.
+    if config.height * config.width > PIXELS:
+        raise UserError(
+            f"{path}: height={config.height}, width={config.width}; expected at most "
+            f"{PIXELS} pixels"
+        )
+    return config
 
 
 def _checked(
@@ -169,7 +188,7 @@ def _checked(
     check_arrays(path, {name(place): np.asarray(leaf) for place, leaf in leaves})
     config = _network(path, text)
     try:
-        check_shapes(config, params)
-    except KeyError as error:
-        raise UserError(f"{path}: no array {error}; expected a whole network") from None
-    return config, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+        return config, as_parameters(config, params)
+    except (KeyError, UserError) as error:
+        wrong = f"no array {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{path}: {wrong}, as the network in it has") from None

@@ -86,6 +86,59 @@ def test_npz(tmp_path):
     assert open_source(str(path), **FULL).fingerprint != source.fingerprint
 
 
+def test_arrays_of_other_types_where_they_are_plain(tmp_path, capsys):
+    """Levels from 0 to 255 and fractions of white; .npy; one array of another name."""
+    frames = pictures(range(6))
+    levels = {"a.npz": frames.astype(float), "b.npz": frames.astype(np.int64)}
+    for name, array in levels.items():
+        np.savez(tmp_path / name, array)
+    np.save(tmp_path / "c.npy", frames)
+    np.save(tmp_path / "d.npy", (frames / 255).astype(np.float32))
+    expected = open_source(str(tmp_path / "a.npz"), **FULL)
+    for name in ("a.npz", "b.npz", "c.npy", "d.npy"):
+        source = open_source(str(tmp_path / name), **FULL)
+        np.testing.assert_array_equal(source.read(1, 6), frames[1:])
+        assert source.fingerprint == expected.fingerprint
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "d.npy: float32 from 0" in said
+    assert "rounded to 255 levels" in said
+    np.save(tmp_path / "grey.npy", frames[..., 0])
+    grey = open_source(str(tmp_path / "grey.npy"), **FULL, channels=1)
+    np.testing.assert_array_equal(grey.read(0, 6), frames[..., :1])
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "c.npy").read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"cut\.npy: not a readable \.npy"):
+        open_source(str(tmp_path / "cut.npy"), **FULL)
+
+
+def test_a_folder_of_folders_is_a_sequence_each(tmp_path):
+    for name, numbers in (("b10", [5, 6]), ("b9", [0, 1, 2]), (".hidden", [7])):
+        write_images(tmp_path / name, numbers)
+    source = open_source(str(tmp_path), **FULL)
+    assert source.boundaries == (0, 3)
+    np.testing.assert_array_equal(source.read(0, 5), pictures([0, 1, 2, 5, 6]))
+    (tmp_path / "film.mp4").write_text("")
+    with pytest.raises(DataError, match="holds folders of images, and videos"):
+        open_source(str(tmp_path), **FULL)
+
+
+def test_pictures_that_move_or_show_what_is_behind_are_refused(tmp_path):
+    """Before, a frame was the first picture, and what alpha had hidden."""
+    stack = [Image.fromarray(picture(i)) for i in range(3)]
+    clear = np.dstack([picture(0), np.full((12, 16), 255, np.uint8)])
+    clear[3, 3, 3] = 254
+    saved = {"a.gif": stack[0], "b.png": Image.fromarray(clear)}
+    for name, image in saved.items():
+        folder = write_images(tmp_path / name[0], range(2))
+        moves = (
+            {"save_all": True, "append_images": stack[1:]} if name == "a.gif" else {}
+        )
+        image.save(folder / name, **moves)
+    with pytest.raises(DataError, match=r"a\.gif: holds 3 pictures; accepted.*video"):
+        open_source(str(tmp_path / "a"), **FULL)
+    with pytest.raises(DataError, match=r"b\.png: has transparent pixels; accepted"):
+        open_source(str(tmp_path / "b"), **FULL)
+
+
 def test_fingerprint_is_of_content_not_of_place(tmp_path):
     one = write_images(tmp_path / "one", range(3))
     two = write_images(tmp_path / "two", range(3), name="g{}.png")
@@ -177,9 +230,11 @@ def bad_files(root):
     (root / "no.npz").write_bytes(b"PK not really")
     (root / "file.xyz").write_text("?")
     frames = pictures(range(4))
-    np.savez(root / "key.npz", images=frames)
-    np.savez(root / "dtype.npz", frames=frames / 255)
-    np.savez(root / "shape.npz", frames=frames[..., 0])
+    np.savez(root / "key.npz", images=frames, others=frames)
+    np.savez(root / "dtype.npz", frames=frames / 100)
+    np.savez(root / "nan.npz", frames=frames / np.nan)
+    np.savez(root / "negative.npz", frames=frames.astype(int) - 30)
+    np.savez(root / "shape.npz", frames=frames.transpose(0, 3, 1, 2))
     np.savez(root / "bounds.npz", frames=frames, boundaries=np.array([0, 9]))
     np.savez(root / "floats.npz", frames=frames, boundaries=np.array([0.0]))
     np.savez(root / "object.npz", frames=np.array([{}], dtype=object))
@@ -201,10 +256,12 @@ def bad_files(root):
         ("mixed.txt", {}, r"both images and other files.*inner\.txt"),
         ("deeper.txt", {}, r"names .*inner\.txt, which is no image"),
         ("no.npz", {}, "not a readable .npz"),
-        ("object.npz", {}, "'frames' holds pickled objects; accepted"),
-        ("key.npz", {}, r"\['images'\].*'frames', uint8 \[T, H, W, C\]"),
-        ("dtype.npz", {}, r"float64 of shape.*accepted is uint8"),
-        ("shape.npz", {}, r"shape \[4, 12, 16\].*\[T, H, W, C\]"),
+        ("object.npz", {}, "Object arrays cannot be loaded.*accepted"),
+        ("key.npz", {}, r"\['images', 'others'\].*'frames', uint8 \[T, H, W, C\]"),
+        ("dtype.npz", {}, "float64 from 0 to 2, not whole numbers"),
+        ("nan.npz", {}, r"float64 from nan to nan"),
+        ("negative.npz", {}, r"int64 from -30 to"),
+        ("shape.npz", {}, r"shape \[4, 3, 12, 16\].*\[T, H, W, C\]"),
         ("bounds.npz", {}, "boundaries.*below its 4 frames"),
         ("floats.npz", {}, "boundaries is float64"),
         ("images", {"height": 14}, "16x12.*smaller than the crop.*resize"),

@@ -8,8 +8,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from prednet_jax.data import DataError, moving, open_source
-from prednet_jax.data.digits import digits
-from prednet_jax.data.stills import Stills
+from prednet_jax.data.stills import Stills, digits
 
 
 def test_digits_are_scikit_learn_s():

@@ -3,6 +3,7 @@
 import av
 import numpy as np
 import pytest
+from PIL import Image
 
 from prednet_jax.data import DataError, open_source
 from prednet_jax.data.frames import Fit
@@ -38,14 +39,14 @@ def numbers(frames):
     return (bars @ (1 << np.arange(6))).tolist()
 
 
-def write_video(path, codec, options, count=COUNT):
+def write_video(path, codec, options, count=COUNT, pix_fmt="yuv420p"):
     with av.open(str(path), "w") as container:
         try:
             stream = container.add_stream(codec, rate=25)
         except av.FFmpegError:
             pytest.skip(f"this PyAV has no encoder {codec}")
         stream.width, stream.height = WIDTH, HEIGHT
-        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else pix_fmt
         stream.options = options
         for i in range(count):
             frame = av.VideoFrame.from_ndarray(picture(i), format="rgb24")
@@ -179,6 +180,31 @@ def test_damaged_frames_are_refused(videos, tmp_path):
     assert numbers(source.read(0, 30)) == list(range(30))
     with pytest.raises(DataError, match=r"frame 30 of 50 cannot be decoded"):
         source.read(0, source.length)
+
+
+def test_an_animated_gif_is_a_video(tmp_path):
+    """Named as a file; a transparent pixel is refused."""
+    grey = [Image.fromarray(picture(i)[..., 0]) for i in range(9)]
+    path = tmp_path / "nine.gif"
+    grey[0].save(path, save_all=True, append_images=grey[1:], duration=40)
+    source = open_source(str(path), **SIZE)
+    assert numbers(source.read(0, source.length)) == list(range(9))
+    alpha = np.where(np.arange(WIDTH) < 9, 0, 255) * np.ones((HEIGHT, 1))
+    clear = [
+        Image.fromarray(np.dstack([picture(i), alpha]).astype(np.uint8)) for i in (0, 1)
+    ]
+    clear[0].save(path, save_all=True, append_images=clear[1:], disposal=2)
+    with pytest.raises(DataError, match="frame 0 has transparent pixels; accepted"):
+        open_source(str(path), **SIZE)
+
+
+def test_bits_that_a_video_loses_are_said(tmp_path, capsys):
+    path = write_video(tmp_path / "deep.mkv", "ffv1", {}, pix_fmt="yuv420p10le")
+    source = open_source(str(path), **SIZE)
+    assert numbers(source.read(0, COUNT)) == list(range(COUNT))
+    assert (
+        capsys.readouterr().err == f"data={path}: 10 bits a channel are reduced to 8\n"
+    )
 
 
 @pytest.mark.parametrize(

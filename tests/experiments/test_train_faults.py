@@ -1,7 +1,6 @@
 """Faults during a training: mistakes, full disks, divergence.
 
-The mark of a test says what happened and what was done, its docstring what must hold
-(`experiments/faults.py` makes the table).
+The mark of a test says what happened and what was done, its docstring what must hold.
 """
 
 import json

@@ -20,7 +20,8 @@ from PIL import Image
 from prednet_jax import data, records, weights
 from prednet_jax.data import pictures
 from prednet_jax.errors import UserError
-from prednet_jax.training import folders, runs
+from prednet_jax.training import folders
+from prednet_jax.weights import runs
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fuzzing import amount, edited, refused_on_one_line
@@ -243,7 +244,7 @@ def test_manifests_of_runs(manifest, resume):
     folder.mkdir(exist_ok=True)
     (folder / records.MANIFEST).write_text(json.dumps(manifest))
     with refused_on_one_line():
-        runs.saved_weights(folder)
+        runs.load_run(folder)
     with refused_on_one_line():
         folders.begun(folder, updates=3, resume=resume, overwrite=False)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import struct
+import time
 from pathlib import Path
 
 import h5py
@@ -111,6 +112,75 @@ def test_broken_safetensors_are_refused(tmp_path):
         weights.load_safetensors(path)
 
 
+@pytest.mark.parametrize(
+    ("variant", "edit", "message"),
+    [
+        ("watanabe", {"height": 2**20}, "gates_0/peephole of shape"),
+        ("lotter", {"height": 10**12}, "height=1000000000000, width=10; expected at"),
+        ("lotter", {"channels": [1, 10**9]}, "of shape"),
+        ("lotter", {"channels": [1] * 100_000}, "expected"),
+    ],
+)
+def test_edited_sizes_are_refused_at_once(tmp_path, variant, edit, message):
+    """Their shapes are arithmetic; before, a block of numbers was drawn for each."""
+    config, params = network(variant)
+    path = tmp_path / "w.safetensors"
+    weights.save_safetensors(path, config, params)
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    fields = json.loads(header["__metadata__"]["prednet_jax"]) | edit
+    header["__metadata__"]["prednet_jax"] = json.dumps(fields)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
+    start = time.monotonic()
+    with pytest.raises(UserError, match=message):
+        weights.load(path)
+    assert time.monotonic() - start < 30
+
+
+def test_arrays_that_are_no_weights_are_named(tmp_path):
+    config, params = network("watanabe")
+    arrays = weights.chainer.to_chainer(config, params)
+    name = "predictor/ConvP0/W"
+    broken = arrays[name].copy()
+    broken.flat[3] = np.nan
+    huge = arrays[name].astype(np.float64)
+    huge.flat[0] = 1e300  # Infinite in float32, which predicts.
+    wrongs = {
+        "1 values that are not finite": broken,
+        "values that are not finite in float32": huge,
+        "is complex": broken + 1j,
+        "is <U1; expected floating-point": np.full(broken.shape, "a"),
+        r"shape \(\); expected 4 axes": np.float32(1),
+        "expected 4 axes": broken.ravel(),
+    }
+    for message, array in wrongs.items():
+        np.savez(tmp_path / "w.npz", **arrays | {name: array})
+        with pytest.raises(UserError, match=rf"w\.npz: ConvP0/W .*{message}"):
+            weights.load(tmp_path / "w.npz")
+    second = {n.replace("predictor", "other"): a for n, a in arrays.items()}
+    np.savez(tmp_path / "w.npz", **arrays, **second)
+    with pytest.raises(UserError, match="2 networks, below 'other/' and 'predictor/'"):
+        weights.load(tmp_path / "w.npz")
+    (tmp_path / "text").write_text("no weights")
+    with pytest.raises(UserError, match="text: of another kind; expected a weight"):
+        weights.load(tmp_path / "text")
+
+
+def test_a_keras_model_says_how_large_its_frames_are(tmp_path):
+    """The file itself, or the JSON beside it; a value that is given wins."""
+    config, params = network("lotter")
+    weights.save_keras(tmp_path / "w.hdf5", config, params)
+    assert weights.load(tmp_path / "w.hdf5")[0] == config
+    assert weights.load(tmp_path / "w.hdf5", height=8)[0].height == 8
+    (tmp_path / "w.json").write_text('{"mine": 1}')
+    again, _ = weights.load(tmp_path / "w.hdf5")
+    assert (again.height, again.width, again.pixel_max) == (120, 160, 1.0)
+    whole, _ = weights.load(GOLDEN / "A_modelcheckpoint_full.hdf5")
+    assert (whole.height, whole.width) == (24, 32)
+
+
 def test_broken_orbax_directories_are_refused(tmp_path):
     config, params = network("lotter")
     folder, leaves = tmp_path / "orbax", params["features_0"]
@@ -134,5 +204,5 @@ def test_broken_orbax_directories_are_refused(tmp_path):
         weights.load_orbax(folder)
     text = json.dumps(dataclasses.asdict(dataclasses.replace(config, channels=(1, 6))))
     (folder / "network.json").write_text(text)
-    with pytest.raises(UserError, match=r"features_0/bias of shape \(5,\): expected"):
+    with pytest.raises(UserError, match=r"features_0/kernel of shape .*, 5\): exp"):
         weights.load_orbax(folder)

@@ -1,0 +1,146 @@
+"""Opens files that somebody else may have made.
+
+What is no regular file (a pipe, a device, a socket), and what would fill the memory, is
+refused before it is read. The rest is the job of the libraries that
+read the formats: `numpy.load` without pickles, h5py, Pillow, FFmpeg.
+"""
+
+import contextlib
+import io
+import os
+import stat
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Container, Iterator
+
+import numpy as np
+
+from prednet_jax.errors import UserError
+
+# The most bytes that one file may put into memory. Frames beyond it belong in image
+# files, a video or an .npy, which are read piece by piece.
+LIMIT = 4 * 2**30
+
+_STARTS = {b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"\x93NUMPY": "npy"}
+_STARTS |= {b"\x89HDF\r\n\x1a\n": "hdf5"}
+# What readers of binary formats raise on broken bytes. A header may also claim an array
+# that no memory holds.
+BROKEN = (
+    *(OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, OverflowError, MemoryError),
+    *(SyntaxError, tokenize.TokenError),  # NumPy reads its headers as Python's.
+)
+
+
+class FileError(UserError):
+    """A file that cannot be opened, or is not what it should be."""
+
+
+def open_binary(path: str | os.PathLike) -> io.BufferedReader:
+    """Opens a regular file for reading.
+
+    Raises:
+        FileError: it is missing, may not be read, or is no regular file.
+    """
+    try:
+        # A pipe would wait here for who writes into it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise FileError(f"{path}: no such file") from None
+    except ValueError:  # A zero byte in the name.
+        raise FileError(f"{os.fsdecode(path)!r}: no such file") from None
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror})") from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        what = "a directory" if stat.S_ISDIR(mode) else "a pipe, a device or a socket"
+        raise FileError(f"{path}: is {what}, not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: str | os.PathLike, limit: int = LIMIT) -> bytes:
+    """The whole content of a regular file of at most `limit` bytes.
+
+    Raises:
+        FileError: as `open_binary`, or the file is longer.
+    """
+    with open_binary(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise FileError(f"{path}: {size} bytes, more than {limit}")
+        return file.read()
+
+
+def read_text(path: str | os.PathLike, limit: int = LIMIT) -> str:
+    """The whole content of a UTF-8 file; a byte-order mark is left out.
+
+    Raises:
+        FileError: as `read_bytes`, or it is not UTF-8.
+    """
+    try:
+        return read_bytes(path, limit).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path}: not UTF-8 at byte {error.start}") from None
+
+
+def kind(path: str | os.PathLike) -> str | None:
+    """`zip`, `npy` or `hdf5` by a file's first bytes; None: none of them.
+
+    Raises:
+        FileError: as `open_binary`.
+    """
+    with open_binary(path) as file:
+        head = file.read(8)
+    return next((_STARTS[start] for start in _STARTS if head.startswith(start)), None)
+
+
+@contextlib.contextmanager
+def open_npz(path: str | os.PathLike) -> Iterator[np.lib.npyio.NpzFile]:
+    """An .npz of at most `LIMIT` bytes of arrays, which are loaded by their names.
+
+    Raises:
+        FileError: the file is missing, no such archive, encrypted, holds Python
+            objects or more than `LIMIT` bytes; also where an array is loaded.
+    """
+    with open_binary(path) as file:
+        try:
+            # The size that the archive states is the most that is read of a member.
+            with zipfile.ZipFile(file) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            if size > LIMIT:
+                raise FileError(f"{path}: its arrays take more than {LIMIT} bytes")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                yield arrays
+        except UserError:
+            raise
+        except BROKEN as error:
+            raise FileError(
+                f"{path}: not a readable .npz archive ({reason(error)})"
+            ) from None
+
+
+def read_npz(
+    path: str | os.PathLike, names: Container[str] | None = None
+) -> dict[str, np.ndarray]:
+    """The arrays of an .npz by name, in its order; those of `names`, None: all.
+
+    Raises:
+        FileError: as `open_npz`.
+    """
+    with open_npz(path) as arrays:
+        wanted = [name for name in arrays.files if names is None or name in names]
+        found = {name: arrays[name] for name in wanted}
+        for name, array in found.items():
+            if not isinstance(array, np.ndarray):  # A member that is no .npy.
+                raise FileError(f"{path}: {name!r} is no array")
+        return found
+
+
+def reason(error: BaseException) -> str:
+    """What a library said of a broken file: its words on one line, cut short."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words if len(words) <= 160 else f"{words[:157]}..."
