@@ -12,7 +12,7 @@ WORKERS ?= 2
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: setup compare chainer chainer-bisect transplant test test-default-flags \
-  test-versions soak fuzz fuzz-coverage bench docs study-again tables lint lock clean
+  test-versions soak fuzz bench docs study-again tables lint lock clean
 
 # EXTRAS=cuda adds what JAX needs on an NVIDIA GPU, at the pinned version of JAX.
 setup: $(STAMP) $(if $(EXTRAS),$(VENV)/.extras-$(EXTRAS))
@@ -107,18 +107,6 @@ FUZZ ?= 100
 COMMANDS ?= 200
 fuzz: setup
 	FUZZ=$(FUZZ) FUZZ_COMMANDS=$(COMMANDS) $(BIN)/python -m pytest tests/fuzz $(ARGS)
-
-# The same properties led by the coverage they reach, with atheris beside .venv. For a
-# machine that is free at night. SECONDS: for each property.
-SECONDS ?= 300
-fuzz-coverage: setup .venv-fuzz/.installed
-	PYTHONPATH=$(CURDIR)/.venv-fuzz $(BIN)/python tests/fuzz/coverage_guided.py \
-	  --seconds=$(SECONDS) $(ARGS)
-
-.venv-fuzz/.installed: tests/fuzz/requirements.txt
-	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .venv-fuzz \
-	  --requirement $<
-	@touch $@
 
 # Renews the pinned versions (needs `uv` on the path).
 lock:

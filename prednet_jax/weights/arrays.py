@@ -11,6 +11,8 @@ from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.models.parameters import parameter_shapes
 
+# The most pixels of a frame, as of a picture (`data.pictures`).
+PIXELS = 2**26
 # Axes of an array by the last part of its name, in Chainer's and in Keras's names.
 _AXES = {"W": 4, "kernel": 4, "b": 1, "bias": 1}
 
@@ -72,8 +74,14 @@ def as_parameters(config: PredNetConfig, params: Mapping) -> dict:
 
     Raises:
         KeyError: an array is missing.
-        UserError: an array has another shape than the network's.
+        UserError: an array has another shape than the network's, or a frame has more
+            than `PIXELS`, which the weights of `lotter` leave open.
     """
+    if config.height * config.width > PIXELS:
+        raise UserError(
+            f"height={config.height}, width={config.width}: expected at most {PIXELS} "
+            "pixels"
+        )
     for name, leaves in parameter_shapes(config).items():
         for leaf, shape in leaves.items():
             actual = np.shape(params[name][leaf])

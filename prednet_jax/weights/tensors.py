@@ -23,8 +23,6 @@ from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.weights.arrays import as_parameters, check_arrays
 
-# The most pixels of a frame.
-PIXELS = 2**26
 METADATA = "prednet_jax"
 NETWORK = "network.json"
 _ARRAYS = "params"
@@ -160,19 +158,12 @@ def _network(path: str | os.PathLike, text: str) -> PredNetConfig:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in json.loads(text).items()
         }
-        config = PredNetConfig(**fields)
+        return PredNetConfig(**fields)
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path}: no network in its text ({files.reason(error)}); expected the "
             "fields of PredNetConfig as JSON"
         ) from None
-    # Weights of the variant lotter do not tell the size of a frame.
-    if config.height * config.width > PIXELS:
-        raise UserError(
-            f"{path}: height={config.height}, width={config.width}; expected at most "
-            f"{PIXELS} pixels"
-        )
-    return config
 
 
 def _checked(
@@ -191,4 +182,4 @@ def _checked(
         return config, as_parameters(config, params)
     except (KeyError, UserError) as error:
         wrong = f"no array {error}" if isinstance(error, KeyError) else error
-        raise UserError(f"{path}: {wrong}, as the network in it has") from None
+        raise UserError(f"{path}: {wrong}; expected a whole network") from None
