@@ -12,7 +12,7 @@ from prednet_jax.noise import compat
 from prednet_jax.noise.arithmetic import elementwise
 from prednet_jax.noise.arithmetic.partials import Cut, NoOrder
 from prednet_jax.noise.rules import profiles, registry
-from prednet_jax.noise.rules.elementwise import MATRIX_PRODUCTS
+from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS
 from prednet_jax.noise.rules.registry import FirstOrder
 from prednet_jax.noise.specs import (
     Elementwise,
@@ -91,7 +91,7 @@ def action_on(
         rule = FirstOrder(rounds=False)
     if not jnp.issubdtype(dtype, jnp.inexact):
         return Action(reason="no floating-point result")
-    if not any(getattr(var.aval, "size", 1) for var in equation.outvars):
+    if not any(getattr(aval, "size", 1) for aval in result_avals(equation)):
         return Action(reason=NoOrder("an empty result"))
     shapes = [atom.aval for atom in atoms]
     operands = None
@@ -128,7 +128,7 @@ def _on_results(
     noise: Noise, equation: compat.Equation, rule: FirstOrder
 ) -> NoiseSpec | None:
     """The elementwise noises that act on the results of an equation."""
-    types = [getattr(var.aval, "dtype", bool) for var in equation.outvars]
+    types = [getattr(aval, "dtype", bool) for aval in result_avals(equation)]
     if noise.results is None or not any(map(elementwise.has_noise, types)):
         return None
     name = equation.primitive.name
@@ -145,8 +145,15 @@ def named(part: NoiseSpec) -> tuple[str, ...]:
     return (part.primitives or ()) if isinstance(part, Elementwise) else ()
 
 
+def result_avals(equation: compat.Equation) -> list[Any]:
+    """Shapes and types of the results; of what is added to a mutable array, its own."""
+    if equation.primitive.name == "addupdate":
+        return [equation.invars[1].aval]
+    return [var.aval for var in equation.outvars]
+
+
 def result_type(equation: compat.Equation) -> Any:
     """Type of the first result; bool where there is none, or none with a type."""
-    for var in equation.outvars:
-        return getattr(var.aval, "dtype", np.dtype(bool))
+    for aval in result_avals(equation):
+        return getattr(aval, "dtype", np.dtype(bool))
     return np.dtype(bool)

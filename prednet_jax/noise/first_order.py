@@ -42,6 +42,8 @@ def evaluate(
         x if hasattr(x, "aval") else np.asarray(x, atom.aval.dtype)
         for x, atom in zip(operands, step.atoms, strict=True)
     ]
+    if step.name == "addupdate":
+        return _accumulated(step, words, operands, switch)
     clean = _plain(step, operands) if switch is not None else []
     summed_over = equation.params["axes"] if step.name.startswith("psum") else ()
     here = on_device(words, operands, summed_over)
@@ -63,6 +65,29 @@ def evaluate(
     if switch is not None:
         results = [jnp.where(switch, r, c) for r, c in zip(results, clean, strict=True)]
     return results
+
+
+def _accumulated(
+    step: Step, words: Words, operands: Sequence[Any], switch: Array | None
+) -> list[Any]:
+    """A sum into a mutable array, then the noise on what the array holds there.
+
+    Indices may repeat, so that old value and addend do not tell the rounding error: it
+    is modelled, as for operations whose exact result is unknown.
+    """
+    spec, (ref, addend, *indices) = step.action.results, operands
+    assert spec is not None
+    here, salt = on_device(words, [addend]).call, path_salt(step.path)[0]
+    (moved,) = elementwise.perturb_operands(spec, step.name, [addend], here, salt)
+    if switch is not None:
+        moved = jnp.where(switch, moved, addend)
+    compat.bind(step.equation, ref, moved, *indices)
+    value = compat.array_in(step.equation, ref, indices)
+    noisy = elementwise.apply(spec, value, (), here, salt, primitive=step.name)
+    if switch is not None:
+        noisy = jnp.where(switch, noisy, value)
+    compat.put_array(step.equation, ref, noisy, indices)
+    return []
 
 
 def _perturbed(

@@ -88,6 +88,7 @@ class Plan:
         consts: values of its constants.
         path: prefix of the paths of its equations.
         order: the reduction order asked for.
+        results: the noises on results asked for.
         steps: its equations, in order.
         draws: orders to draw for it and for the programs inlined in it.
     """
@@ -96,6 +97,7 @@ class Plan:
     consts: Sequence[Any]
     path: str
     order: ReductionOrder | None
+    results: NoiseSpec | None
     steps: Sequence[Step]
     draws: Sequence[Draw]
 
@@ -207,12 +209,13 @@ def _plan(
             continue
         counts = [reads[var] for var in equation.outvars] if rule.inlined else None
         with compat.axes_in_scope(rule.axes(equation.params)):
-            for label, body in rule.bodies(equation.params).items():
+            for label, body in rule.programs(equation).items():
                 inside = f"{sketch.path}{label}/"
                 bodies[label] = _plan(asked, body, inside, sketch.scope, step, counts)
         if rule.inlined:
             draws += [draw for body in bodies.values() for draw in body.draws]
-    return Plan(opened, consts, path, asked.noise.order, steps, draws)
+    noise = asked.noise
+    return Plan(opened, consts, path, noise.order, noise.results, steps, draws)
 
 
 def _sketch(

@@ -40,6 +40,8 @@ class NoiseSpec:
     """Base of all specs. `site` says where the noise acts."""
 
     site: ClassVar[Site] = "computation"
+    # Whether a composition holds at most one of this kind.
+    alone: ClassVar[bool] = False
 
     def __add__(self, other: NoiseSpec) -> NoiseSpec:
         """Both noises, `self` first."""
@@ -90,6 +92,7 @@ class ReductionOrder(NoiseSpec):
             wider operands the same as `"float32"`.
     """
 
+    alone: ClassVar[bool] = True
     partials: int = 8
     granularity: str = "tile"
     tile: int = 32
@@ -114,7 +117,7 @@ class Elementwise(NoiseSpec):
 
     Attributes:
         primitives: names of the primitives that are perturbed; None: all of
-            `rules.elementwise.ROUNDING`.
+            `rules.primitives.ROUNDING`.
         deterministic: the noise is a pure function of the operation and the bits of
             its operands, not of the key or the place in the program (as in Verrou's
             deterministic modes): the same operands make the same error at each
@@ -204,6 +207,7 @@ class ReducedPrecision(NoiseSpec):
             `"fp16"` (5, 10).
     """
 
+    alone: ClassVar[bool] = True
     format: str
 
     def __post_init__(self) -> None:
@@ -214,8 +218,8 @@ class ReducedPrecision(NoiseSpec):
 class Composition(NoiseSpec):
     """Several noises at once, applied in the order of `specs`.
 
-    At most one ReductionOrder and one ReducedPrecision: a sum has one order, and an
-    operand one format.
+    At most one ReductionOrder, ReducedPrecision and BitFlip each: a sum has one order,
+    an operand one format, and one bit is flipped.
     """
 
     specs: tuple[NoiseSpec, ...]
@@ -232,7 +236,7 @@ class Composition(NoiseSpec):
                     f"specs holds {spec!r}: expected specs other than Identity and "
                     "Composition; use compose() to flatten"
                 )
-        for kind in (ReductionOrder, ReducedPrecision):
+        for kind in {type(spec) for spec in specs if spec.alone}:
             found = [spec for spec in specs if isinstance(spec, kind)]
             if len(found) > 1:
                 raise NoiseError(f"specs={found!r}: expected at most one of a kind")

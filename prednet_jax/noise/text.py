@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from prednet_jax.noise import rules, specs, trees
+from prednet_jax.noise import specs, trees
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.rules import primitives
 from prednet_jax.noise.specs import NoiseSpec
 
 KINDS: Mapping[str, type[NoiseSpec]] = MappingProxyType(
@@ -159,7 +160,7 @@ def _value(name: str, kind: str, text: str) -> Any:
 
 def _primitives(name: str, found: tuple[str, ...]) -> tuple[str, ...]:
     """Names of primitives, which in a text have to be there: a slip is noticed."""
-    known = rules.known()
+    known = primitives.known()
     for primitive in found:
         if primitive not in known:
             close = difflib.get_close_matches(primitive, sorted(known), 3)

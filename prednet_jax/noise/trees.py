@@ -57,6 +57,7 @@ class BitFlip(NoiseSpec):
     """
 
     site: ClassVar[Site] = "weights"
+    alone: ClassVar[bool] = True
     bit: int = 0
     leaf: str | None = None
     index: int | None = None

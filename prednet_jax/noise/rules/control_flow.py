@@ -223,6 +223,7 @@ HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
         "custom_jvp_call": _CUSTOM,
         "custom_vjp_call": _CUSTOM,
         "shard_map": HigherOrder(_shard_map, axes=compat.manual_axis_sizes),
+        "composite": _CALL,
         "custom_linear_solve": linear_solve.RULE,
     }
 )

@@ -37,7 +37,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.arithmetic import random_bits
-from prednet_jax.noise.coverage import entries
+from prednet_jax.noise.coverage import report_of
 from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
@@ -132,7 +132,7 @@ def decisions(
         @jax.jit
         def run(key: Array, noise: Array, *arrays: Array) -> Any:
             program = traced(static.call(fn), arrays)
-            perturbed, _ = entries(plan(program.jaxpr, acting))
+            perturbed = report_of(plan(program.jaxpr, acting)).perturbed
             hooks = Hooks({entry.path: noise for entry in perturbed}, observe)
             return evaluate(acting, key, program, arrays, hooks=hooks)
 
