@@ -28,7 +28,7 @@ LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 # What report may see: it reads records and never runs a model.
 REPORT_SEES = {"report", "records", "errors"}
 # The modules of noise/ that may touch what is internal to JAX.
-INTERNAL = {"chains", "compat", "fusion", "linear_solve", "registry", "run"}
+INTERNAL = {"compat", "control_flow", "fusion", "plan", "registry", "run"}
 
 
 def room(path):

@@ -14,13 +14,12 @@ import jax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.action import result_avals, result_type
 from prednet_jax.noise.arguments import split_static
-from prednet_jax.noise.arithmetic.elementwise import has_noise
-from prednet_jax.noise.arithmetic.partials import Cut, NoOrder
-from prednet_jax.noise.arithmetic.permutations import narrow_type, widened
 from prednet_jax.noise.errors import UncoveredReductionError
-from prednet_jax.noise.plan import Plan, Step, plan
+from prednet_jax.noise.order.partials import Cut, NoOrder
+from prednet_jax.noise.order.permutations import narrow_type, widened
+from prednet_jax.noise.plan import Plan, Step, plan, result_avals, result_type
+from prednet_jax.noise.rounding.elementwise import has_noise
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import EXACT, rounds_to
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, parts

@@ -33,12 +33,10 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
-from prednet_jax.noise import compat
-from prednet_jax.noise.action import named
+from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome, Static, split
-from prednet_jax.noise.arithmetic import random_bits
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.plan import Plan, plan
+from prednet_jax.noise.plan import Plan, named, plan
 from prednet_jax.noise.rules.primitives import known
 from prednet_jax.noise.run import Hooks, run
 from prednet_jax.noise.specs import Identity, NoiseSpec, parts

@@ -186,7 +186,7 @@ def test_composites_are_entered():
     ("fn", "primitive", "reason"),
     [
         (lambda x: x.astype(jnp.bfloat16), "convert_element_type", "bfloat16"),
-        (lambda x: x.astype(jnp.int32).astype(jnp.float32), "convert_element_type", "int32 to"),
+        (lambda x: x.astype(int).astype(x.dtype), "convert_element_type", "int32 to"),
         (lambda x: lax.reduce_precision(x, 8, 7), "reduce_precision", "7 bits"),
         (lambda x: abs(lax.complex(x, x)), "abs", "magnitude"),
         (

@@ -19,8 +19,8 @@ from types import MappingProxyType
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.arithmetic import products, sums
-from prednet_jax.noise.arithmetic.partials import Cut
+from prednet_jax.noise.order import products, sums
+from prednet_jax.noise.order.partials import Cut
 from prednet_jax.noise.rules import control_flow, registry, sparse
 
 # The primitives whose operands `ReducedPrecision` rounds.
@@ -45,9 +45,10 @@ CUTS: Mapping[str, Callable[..., Cut | str]] = MappingProxyType(
 # Sums inside a routine of a library, whose operands `Elementwise.routines` perturbs.
 ROUTINES = frozenset(
     (  # noqa: SIM905
-        "fft cholesky triangular_solve tridiagonal_solve tridiagonal lu qr geqrf geqp3 "
-        "eig eigh svd schur hessenberg householder_product ormqr cholesky_update "
-        "symmetric_product spsolve coo_spmm coo_spmv csr_spmm csr_spmv ffi_call pure_callback io_callback"
+        "cholesky cholesky_update coo_spmm coo_spmv csr_spmm csr_spmv eig eigh "
+        "ffi_call fft geqp3 geqrf hessenberg householder_product io_callback lu ormqr "
+        "pure_callback qr schur spsolve svd symmetric_product triangular_solve "
+        "tridiagonal tridiagonal_solve"
     ).split()
 )
 # Kernels, and programs that noise does not enter; operands as for `ROUTINES`.
@@ -123,21 +124,21 @@ EXACT = frozenset(
         "create_linear create_token csr_fromdense cummax cummin dce_sink "
         "debug_callback debug_print device_put dim_as_value dimension_size "
         "dynamic_slice dynamic_update_slice empty empty2 empty_ref eq eq_to floor "
-        "free_ref freeze from_edtype gather ge get gt imag inspect_sharding iota iota_2x32_shape "
-        "is_finite layout_constraint le le_to lt lt_to lu_pivots_to_permutation max "
-        "min mulhi multiple_of name ne neg new_ref nextafter not optimization_barrier or pad "
-        "pbroadcast pbroadcast_done pbroadcast_start philox2x32 philox4x32 pin "
-        "platform_index pmax pmin population_count ppermute ppermute_done "
-        "ppermute_start precv psend pvary ragged_all_to_all random_bits random_clone "
-        "random_fold_in random_seed random_split random_unwrap random_wrap real "
-        "reduce_and reduce_max reduce_min reduce_or reduce_precision "
-        "reduce_window_max reduce_window_min reduce_xor reduced_vary_cast_p "
-        "reshape reshard rev rng_bit_generator rng_uniform round scatter "
-        "scatter-max scatter-min select_and_gather_add select_n shape_assertion "
-        "sharding_constraint shift_left shift_right_arithmetic shift_right_logical "
-        "sign slice sort split squeeze stack stage stop_gradient swap threefry2x32 "
-        "threefry4x32 tie tile to_edtype top_k transpose unpin unreachable unstack "
-        "vary_unreduced_cast_p with_memory_space_constraint xor"
+        "free_ref freeze from_edtype gather ge get gt imag inspect_sharding iota "
+        "iota_2x32_shape is_finite layout_constraint le le_to lt lt_to "
+        "lu_pivots_to_permutation max min mulhi multiple_of name ne neg new_ref "
+        "nextafter not optimization_barrier or pad pbroadcast pbroadcast_done "
+        "pbroadcast_start philox2x32 philox4x32 pin platform_index pmax pmin "
+        "population_count ppermute ppermute_done ppermute_start precv psend pvary "
+        "ragged_all_to_all random_bits random_clone random_fold_in random_seed "
+        "random_split random_unwrap random_wrap real reduce_and reduce_max reduce_min "
+        "reduce_or reduce_precision reduce_window_max reduce_window_min reduce_xor "
+        "reduced_vary_cast_p reshape reshard rev rng_bit_generator rng_uniform round "
+        "scatter scatter-max scatter-min select_and_gather_add select_n "
+        "shape_assertion sharding_constraint shift_left shift_right_arithmetic "
+        "shift_right_logical sign slice sort split squeeze stack stage stop_gradient "
+        "swap threefry2x32 threefry4x32 tie tile to_edtype top_k transpose unpin "
+        "unreachable unstack vary_unreduced_cast_p with_memory_space_constraint xor"
     ).split()
 )
 

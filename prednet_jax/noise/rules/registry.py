@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from jax.extend import core
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.arithmetic.partials import Cut
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.words import Words
+from prednet_jax.noise.order.partials import Cut
+from prednet_jax.noise.random_bits import Words
 
 Params = Mapping[str, Any]
 

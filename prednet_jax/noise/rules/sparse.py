@@ -16,8 +16,8 @@ from typing import Any
 import jax
 
 from prednet_jax.noise import compat
+from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.registry import Call, HigherOrder
-from prednet_jax.noise.words import Words
 
 # Primitives and the modules of `jax.experimental.sparse` that implement them.
 _MODULES = MappingProxyType(

@@ -36,9 +36,9 @@ from jax import Array
 
 from prednet_jax.noise.errors import integer, unit_interval
 from prednet_jax.noise.inject import inject
+from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.runs import Leaf
 from prednet_jax.noise.specs import NoiseSpec
-from prednet_jax.noise.tools import quantiles, runs
-from prednet_jax.noise.tools.runs import Leaf
 
 
 class DigitsRow(NamedTuple):
@@ -156,8 +156,8 @@ def digits_table(
     unit_interval("probability", probability)
     noisy = inject(fn, runs.acting(spec))
     # How far D(0.95) with confidence lies below D(p).
-    z, cautious = quantiles.two_sided(1 - probability), quantiles.two_sided(1 - ASSURED)
-    caution = math.log10(cautious / z * quantiles.spread_bound(draws, ASSURED))
+    z, cautious = runs.two_sided(1 - probability), runs.two_sided(1 - ASSURED)
+    caution = math.log10(cautious / z * runs.spread_bound(draws, ASSURED))
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DigitsTable:
         results = runs.draw(noisy, key, draws, args, kwargs)

@@ -31,8 +31,9 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise.arithmetic import error_free, random_bits
-from prednet_jax.noise.arithmetic.error_free import format_of, from_bits, guard, to_bits
+from prednet_jax.noise import random_bits
+from prednet_jax.noise.rounding import error_free
+from prednet_jax.noise.rounding.error_free import format_of, from_bits, guard, to_bits
 
 # Exponent and mantissa bits of the narrower formats of tensor cores.
 FORMATS = {"tf32": (8, 10), "bf16": (8, 7), "fp16": (5, 10)}
