@@ -28,7 +28,9 @@ LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 # What report may see: it reads records and never runs a model.
 REPORT_SEES = {"report", "records", "errors"}
 # The modules of noise/ that may touch what is internal to JAX.
-INTERNAL = {"compat", "control_flow", "fusion", "plan", "registry", "run"}
+INTERNAL = {
+    "compat", "control_flow", "coverage", "fusion", "plan", "registry", "run"
+}  # fmt: skip
 
 
 def room(path):

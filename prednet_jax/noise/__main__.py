@@ -86,7 +86,7 @@ def _localize(asked: Asked) -> Answer:
         measure = effects(asked.fn, asked.spec, parts, samples=asked.draws(3))
         found = measure(asked.key, *asked.args, **asked.kwargs)
         return Answer(str(found), {"parts": list(found)})
-    search = localize(asked.fn, asked.spec, samples=asked.draws(3))
+    search = localize(asked.fn, asked.spec, samples=asked.draws(8))
     report = search(asked.key, *asked.args, **asked.kwargs)
     return Answer(str(report), report)
 
@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
         "reduction_order, for digits reduction_order+stochastic_rounding",
     )
     parser.add_argument(
-        "--draws", type=int, help="noisy runs; default 16, explain 8, localize 3"
+        "--draws", type=int, help="noisy runs; default 16, explain and localize 8"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
     parser.add_argument(
@@ -191,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--parts",
         metavar="NAME,...",
-        help="localize: the effects of these named scopes or paths, in place of a search",
+        help="localize: effects of these scopes or paths, in place of a search",
     )
     parser.add_argument("--a", metavar="FILE.npz", help="explain: one result")
     parser.add_argument("--b", metavar="FILE.npz", help="explain: the other")

@@ -69,16 +69,20 @@ class Static:
                 ) from None
         return self
 
+    def filled(self, arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """The arguments with these arrays, and the new mutable objects among them."""
+        left = iter(arrays)
+        leaves = [next(left) if v is _ARRAY else v for v in self.values]
+        made = joined(self.definition, list(left))
+        objects = iter(made)
+        leaves = [next(objects) if v is _OBJECT else v for v in leaves]
+        return jax.tree.unflatten(self.tree, leaves), made
+
     def call(self, fn: Callable) -> Callable[..., Outcome]:
         """`fn` as a pure function of the arrays alone."""
 
         def of_arrays(*arrays: Array) -> Outcome:
-            left = iter(arrays)
-            leaves = [next(left) if v is _ARRAY else v for v in self.values]
-            found = joined(self.definition, list(left))
-            given = iter(found)
-            leaves = [next(given) if v is _OBJECT else v for v in leaves]
-            args, kwargs = jax.tree.unflatten(self.tree, leaves)
+            (args, kwargs), found = self.filled(arrays)
             with clear_errors():
                 result = fn(*args, **kwargs)
             return _outcome(result, found, self.definition)

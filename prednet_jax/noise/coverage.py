@@ -7,11 +7,12 @@ Every decision of the plan that `inject` would run is listed, with the path by w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
+from jax.extend import core
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import split_static
@@ -121,9 +122,73 @@ def coverage(
     return report
 
 
+class Reach(NamedTuple):
+    """What noise acts on among all that one result of a program is computed from.
+
+    Attributes:
+        reached: whether noise acts on anything.
+        missed: floating-point arithmetic on which none acts.
+        routines: library routines and kernels on whose operands noise acts.
+    """
+
+    reached: bool = False
+    missed: frozenset[Entry] = frozenset()
+    routines: frozenset[Entry] = frozenset()
+
+
+def reach(made: Plan) -> list[Reach]:
+    """What noise reaches of each result of a program.
+
+    A loop or a branch counts as one operation, of which every result depends on every
+    operand; a call is entered.
+    """
+    report = report_of(made)
+    perturbed = {entry.path: entry for entry in report.perturbed}
+    missed = {entry.path: entry for entry in (*report.untouched, *report.single)}
+
+    def joined(reaches: Iterable[Reach]) -> Reach:
+        reached, entries, routines = zip(Reach(), *reaches, strict=True)
+        empty: frozenset[Entry] = frozenset()
+        return Reach(any(reached), empty.union(*entries), empty.union(*routines))
+
+    def own(step: Step) -> Reach:
+        """Of an equation itself, and of all inside."""
+        inside = [own(s) for body in step.bodies.values() for s in body.steps]
+        entry = missed.get(step.path)
+        routine = perturbed.get(step.path) if step.action.routine else None
+        here = Reach(
+            step.path in perturbed,
+            frozenset() if entry is None else frozenset({entry}),
+            frozenset() if routine is None else frozenset({routine}),
+        )
+        return joined([here, *inside])
+
+    def through(program: Plan, operands: Sequence[Reach]) -> list[Reach]:
+        known = dict(zip(program.jaxpr.invars, operands, strict=True))
+
+        def of(atom: Any) -> Reach:
+            literal = isinstance(atom, core.Literal)
+            return Reach() if literal else known.get(atom, Reach())
+
+        for step in program.steps:
+            before = [of(atom) for atom in step.atoms]
+            bodies = list(step.bodies.values())
+            rule = registry.find(step.name)
+            if isinstance(rule, registry.HigherOrder) and rule.inlined:
+                after = through(bodies[0], before)
+            else:
+                after = [joined([own(step), *before])] * len(step.equation.outvars)
+            known.update(zip(step.equation.outvars, after, strict=True))
+        return [of(atom) for atom in program.jaxpr.outvars]
+
+    return through(made, [Reach()] * len(made.jaxpr.invars))
+
+
 def report_of(made: Plan) -> Report:
     """What a plan does to each equation."""
-    perturbed, untouched, single = [], [], []
+    perturbed: list[Entry] = []
+    untouched: list[Entry] = []
+    single: list[Entry] = []
     for program in made.programs():
         readers = compat.readers(program.jaxpr)
         for step in program.steps:
@@ -170,6 +235,8 @@ def _perturbed(step: Step, readers: Mapping[Any, list[Any]]) -> Entry:
             hidden = action.results is None and action.operands is None
     if action.results is not None:
         found += [type(part).__name__ for part in parts(action.results)]
+        if action.routine and any(p.routines for p in parts(action.results)):
+            found.append("on the operands too")
     reason = "; ".join(found)
     return Entry(step.name, step.path, reason, True, step.source, pieces, hidden)
 

@@ -30,7 +30,7 @@ from prednet_jax.noise.order import permutations, profiles
 from prednet_jax.noise.order.partials import Cut, NoOrder
 from prednet_jax.noise.rounding import elementwise
 from prednet_jax.noise.rules import registry
-from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS
+from prednet_jax.noise.rules.primitives import KERNELS, MATRIX_PRODUCTS, ROUTINES
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder
 from prednet_jax.noise.specs import (
     Elementwise,
@@ -66,6 +66,7 @@ class Action(NamedTuple):
         operands: the format to which operands are rounded.
         results: the noises on the result.
         reason: why the order of a sum is left alone.
+        routine: whether it is a library's routine, or a kernel.
     """
 
     order: ReductionOrder | None = None
@@ -73,6 +74,7 @@ class Action(NamedTuple):
     operands: ReducedPrecision | None = None
     results: NoiseSpec | None = None
     reason: str = ""
+    routine: bool = False
 
     @property
     def any(self) -> bool:
@@ -376,7 +378,9 @@ def action_on(
         found = _cut(noise.order, rule, equation, shapes, scope)
         cut, reason = (found, "") if isinstance(found, Cut) else (None, found)
     order = None if cut is None else noise.order
-    return Action(order, cut, operands, _on_results(noise, equation, rule), reason)
+    results = _on_results(noise, equation, rule)
+    routine = name in ROUTINES or name in KERNELS
+    return Action(order, cut, operands, results, reason, routine)
 
 
 def _cut(
@@ -409,6 +413,7 @@ def _on_results(
         part
         for part in parts(noise.results)
         if (name in named(part) if named(part) else rule.rounds)
+        or (isinstance(part, Elementwise) and part.routines and name in KERNELS)
     ]
     return compose(*found) if found else None
 

@@ -227,7 +227,12 @@ def _perturb(
     if action.results is not None:
         operands = list(
             elementwise.perturb_operands(
-                action.results, step.name, operands, here.call, salt[0]
+                action.results,
+                step.name,
+                operands,
+                here.call,
+                salt[0],
+                routine=action.routine,
             )
         )
     if action.order is not None:

@@ -132,7 +132,7 @@ def _order(kind: type[NoiseSpec]) -> list[str]:
 
 
 def _is_common(name: str) -> bool:
-    return name in ("primitives", "deterministic")
+    return name in ("primitives", "deterministic", "routines")
 
 
 def _value(name: str, kind: str, text: str) -> Any:

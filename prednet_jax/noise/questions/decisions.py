@@ -123,11 +123,19 @@ def decisions(
             steps[step.path] = step
             here = on_device(words, operands).call
 
-            def note(words: Any, *values: Any) -> None:
-                place = (step.path, *map(int, words))
-                seen[place] = np.concatenate([np.ravel(value) for value in values])
+            for i, values in enumerate(found):
+                size = values.size
 
-            jax.debug.callback(note, here, *found)
+                def note(words: Any, row: Any, part: Any, i=i, size=size) -> None:
+                    place = (step.path, i, int(row), *np.asarray(words).tolist())
+                    seen[place] = np.asarray(part)[: size - int(row) * _PART]
+
+                def send(row_and_part: Any, note=note) -> Array:
+                    jax.debug.callback(note, here, *row_and_part)
+                    return row_and_part[0]
+
+                parts = _in_parts(values)
+                lax.map(send, (lax.iota(jnp.int32, len(parts)), parts))
 
         @jax.jit
         def run(key: Array, noise: Array, *arrays: Array) -> Any:
@@ -150,7 +158,22 @@ def decisions(
     return search
 
 
-# Path, and the generator's words there, which tell executions apart.
+# A callback is given copies of its operands. On a machine with one processor a large
+# copy waits for the thread that the callback runs in; up to 100 KiB it is made at once.
+_PART = 8192
+
+
+def _in_parts(values: Array) -> Array:
+    """An array cut into rows of at most `_PART` elements."""
+    flat = jnp.ravel(values)
+    if flat.size <= _PART:
+        return flat[None]
+    rows = -(-flat.size // _PART)
+    return jnp.pad(flat, (0, rows * _PART - flat.size)).reshape(rows, _PART)
+
+
+# Path, numbers of the result and of its part, and the generator's words there, which
+# tell executions apart.
 _Place = tuple[Any, ...]
 
 # Results that are discrete although they are floats.

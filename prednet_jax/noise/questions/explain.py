@@ -336,7 +336,7 @@ def _clouds(
     """The clouds of every leaf, one for each noise that acts on `fn`."""
     found: list[list[Cloud]] = [[] for _ in clean]
     for rung, specs in RANDOM.items():
-        for spec in specs:
+        for spec in map(runs.reaching, specs):
             if not coverage(fn, spec)(*args, **kwargs).perturbed:
                 continue
             here = [Cloud(rung, [], []) for _ in clean]
@@ -362,7 +362,8 @@ def _formats(
     for name in FORMATS:
         spec = ReducedPrecision(name)
         if coverage(fn, spec)(*args, **kwargs).perturbed:
-            result = inject(fn, spec)(key, *args, **kwargs)
+            mine, named = runs.copies(args, kwargs)
+            result = inject(fn, spec)(key, *mine, **named)
             found[name] = list(map(runs.difference, runs.values(result), clean))
     return found
 

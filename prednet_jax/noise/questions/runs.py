@@ -6,6 +6,7 @@ numbers of all narrower types exactly.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import NormalDist
@@ -17,9 +18,20 @@ from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
+from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.coverage import Reach, reach
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.inject import inject
-from prednet_jax.noise.specs import NoiseSpec, at
+from prednet_jax.noise.inject import inject, traced
+from prednet_jax.noise.plan import plan
+from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES
+from prednet_jax.noise.specs import (
+    Elementwise,
+    NoiseSpec,
+    StochasticRounding,
+    at,
+    compose,
+    parts,
+)
 
 Result = list[np.ndarray]
 
@@ -67,6 +79,75 @@ def acting(spec: NoiseSpec) -> NoiseSpec:
     return found
 
 
+# Noise on library routines and kernels alone: their operands and results are rounded.
+_ROUTINES = StochasticRounding(
+    primitives=tuple(sorted(ROUTINES | KERNELS)), routines=True
+)
+
+
+def reaching(spec: NoiseSpec) -> NoiseSpec:
+    """`acting(spec)`, which perturbs the operands of library routines as well.
+
+    Their error is that of a rounding of the operands. Without it a result would seem to
+    have all digits, whatever the routine loses.
+    """
+    found = parts(acting(spec))
+    if any(isinstance(part, Elementwise) for part in found):
+        return compose(
+            *(
+                dataclasses.replace(part, routines=True)
+                if isinstance(part, Elementwise)
+                else part
+                for part in found
+            )
+        )
+    return compose(*found, _ROUTINES)
+
+
+def reaches(
+    fn: Callable, spec: NoiseSpec, args: Sequence[Any], kwargs: dict[str, Any]
+) -> list[Reach]:
+    """What noise reaches of each array of the result of a function, in order."""
+    static, arrays = split_static((args, kwargs))
+    program = traced(static.call(fn), arrays)
+    count = len(program.shapes.arrays)
+    return reach(plan(program.jaxpr, spec))[:count]
+
+
+def not_reached(tree: Any, reaches: Sequence[Reach]) -> list[bool]:
+    """For each leaf of a result, whether noise reaches none of its arithmetic."""
+    arrays = iter(reaches)
+    unknown = []
+    for leaf in jax.tree.leaves(tree):
+        # Only arrays come from equations; not a text, nor a Python number.
+        is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
+        here = next(arrays, Reach(True)) if is_array else Reach(True)
+        unknown.append(bool(here.missed) and not here.reached)
+    return unknown
+
+
+def notes(reaches: Sequence[Reach]) -> list[str]:
+    """In words, what noise did not reach, and the routines that it reached outside."""
+    lines = []
+    for what, entries in (
+        (
+            "not reached by this noise",
+            {e for r in reaches for e in r.missed if e.has_order or not r.reached},
+        ),
+        (
+            "routines, perturbed by a rounding of their operands",
+            {e for r in reaches for e in r.routines},
+        ),
+    ):
+        named = [
+            f"{e.path} [{e.source}]" if e.source else e.path
+            for e in sorted(entries, key=lambda e: e.path)
+        ]
+        more = f", and {len(named) - 4} more" if len(named) > 4 else ""
+        lines += [f"{what}: {', '.join(named[:4])}{more}"] * bool(named)
+    return lines
+
+
 def plain(fn: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """`fn(*args, **kwargs)` on copies of the arrays, which it may donate or mutate."""
     args, kwargs = copies(args, kwargs)
@@ -77,9 +158,9 @@ def copies(
     args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """Arguments of their own for one call, which may donate them or train them."""
-    return jax.tree.map(
-        lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, (args, kwargs)
-    )
+    static, arrays = split_static((args, kwargs))
+    own = [jnp.copy(x) if isinstance(x, jax.Array) else x for x in arrays]
+    return static.filled(own)[0]
 
 
 def without_noise(fn: Callable, spec: NoiseSpec) -> Callable:

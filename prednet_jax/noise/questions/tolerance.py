@@ -115,7 +115,7 @@ def tolerance(
     """
     integer("draws", draws, 2)
     unit_interval("failure", failure)
-    spec = runs.acting(spec)
+    spec = runs.reaching(spec)
     noisy, compiled = inject(fn, spec), runs.without_noise(fn, spec)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Any:

@@ -103,6 +103,8 @@ def perturb_operands(
     operands: Sequence[Array],
     words: Array,
     salt: int = 0,
+    *,
+    routine: bool = False,
 ) -> tuple[Array, ...]:
     """Operands as `pb` and `mca` see them, for a primitive without an exact result.
 
@@ -111,11 +113,13 @@ def perturb_operands(
     are.
 
     Args:
-        spec: any spec; its MonteCarlo parts with mode `pb` or `mca` act.
+        spec: any spec; its MonteCarlo parts with mode `pb` or `mca` act, and those with
+            `routines` on a library's routine.
         primitive: name of the primitive about to be evaluated.
         operands: of any shape and type.
         words: uint32 [2], as for `apply`.
         salt: as for `apply`.
+        routine: whether the primitive is such a routine, or a kernel.
     """
     out = tuple(operands)
     known = error_free.ERROR_FREE.get(primitive) == len(out)
@@ -128,7 +132,22 @@ def perturb_operands(
             out = tuple(
                 _bounded_parts(part, i, label, x, state) for i, x in enumerate(out)
             )
+        elif routine and isinstance(part, Elementwise) and part.routines:
+            state = salted(words, salt, position)
+            out = tuple(
+                _as_result(part, i, primitive, x, state) for i, x in enumerate(out)
+            )
     return out
+
+
+def _as_result(
+    spec: Elementwise, position: int, primitive: str, x: Array, state: Array
+) -> Array:
+    """An operand perturbed as the result of an unknown operation would be."""
+    if not has_noise(x.dtype):
+        return x
+    here = salted(state, zlib.crc32(b"operand"), position)
+    return apply(spec, x, (), here, primitive=f"{primitive} operand {position}")
 
 
 def _bounded_parts(
@@ -221,7 +240,7 @@ def _perturbed(
                 draw,
                 zero,
                 mode=spec.mode,
-                precision=spec.virtual_precision,
+                precision=spec.precision(value.dtype),
             )
     raise NoiseError(f"spec={spec!r}: expected an elementwise noise of this module")
 
@@ -231,7 +250,7 @@ def _perturbed_operand(
 ) -> Array:
     zero = error_free.run_time_zero(state)
     draw = drawer(spec, f"{label} operand {position}", (x,), state)
-    return monte_carlo.operand(x, draw, zero, position, spec.virtual_precision)
+    return monte_carlo.operand(x, draw, zero, position, spec.precision(x.dtype))
 
 
 def _straight_through(function: Callable, static: int) -> Callable:

@@ -155,7 +155,7 @@ for _name in sorted(ROUNDING | CUTS.keys() | LEFT_ALONE.keys() | COMBINERS):
             left_alone=LEFT_ALONE.get(_name, ""),
         ),
     )
-for _name, _rule in (control_flow.HIGHER_ORDER | sparse.EXPANDED).items():
+for _name, _rule in {**control_flow.HIGHER_ORDER, **sparse.EXPANDED}.items():
     registry.add(_name, _rule)
 
 
