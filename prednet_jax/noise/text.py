@@ -126,13 +126,12 @@ def _part(text: str) -> NoiseSpec:
 
 
 def _order(kind: type[NoiseSpec]) -> list[str]:
-    """Options in the order in which bare values stand for them: positional first."""
-    fields = dataclasses.fields(kind)
-    return [f.name for f in sorted(fields, key=lambda f: _is_common(f.name))]
-
-
-def _is_common(name: str) -> bool:
-    return name in ("primitives", "deterministic", "routines")
+    """Options in the order in which bare values stand for them."""
+    common = ("primitives", "deterministic")
+    own = [f.name for f in dataclasses.fields(kind)]
+    # `routines` came later, and is given by name.
+    own = [name for name in own if name not in (*common, "routines")]
+    return [*own, *(f for f in common if hasattr(kind, f))]
 
 
 def _value(name: str, kind: str, text: str) -> Any:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from prednet_jax import noise
 from prednet_jax.noise import inject
 from prednet_jax.noise.localize import localize, minimise
 from prednet_jax.noise.specs import Identity, ReductionOrder, UlpPerturbation
