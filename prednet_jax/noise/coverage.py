@@ -23,7 +23,7 @@ from prednet_jax.noise.plan import Plan, Step, plan, result_avals, result_type
 from prednet_jax.noise.rounding.elementwise import has_noise
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import EXACT, rounds_to
-from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, parts
+from prednet_jax.noise.specs import Elementwise, NoiseSpec, ReductionOrder, parts
 
 
 class Entry(NamedTuple):
@@ -235,7 +235,9 @@ def _perturbed(step: Step, readers: Mapping[Any, list[Any]]) -> Entry:
             hidden = action.results is None and action.operands is None
     if action.results is not None:
         found += [type(part).__name__ for part in parts(action.results)]
-        if action.routine and any(p.routines for p in parts(action.results)):
+        if action.routine and any(
+            isinstance(p, Elementwise) and p.routines for p in parts(action.results)
+        ):
             found.append("on the operands too")
     reason = "; ".join(found)
     return Entry(step.name, step.path, reason, True, step.source, pieces, hidden)

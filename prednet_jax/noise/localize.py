@@ -180,7 +180,7 @@ def localize(
         count = 1 + samples * effect.cache_info().misses
         settled = True
         if found:
-            listed = [i for members in found for i in members]
+            listed = frozenset(i for members in found for i in members)
             fresh, everything = again(listed), again(range(len(entries)))
             settled = fresh >= max(share * everything, again(left) if left else 0.0)
             count += samples * (3 if left else 2)
