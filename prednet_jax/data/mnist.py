@@ -39,7 +39,7 @@ def mnist(split: str = "train", data_dir: str | None = None) -> Stills:
         import tensorflow_datasets as tfds
     except ImportError as error:
         raise DataError(
-            f"data=mnist: needs {error.name}; pip install 'prednet-jax[data]'"
+            f"data=mnist: needs {error.name}; pip install '.[data]'"
         ) from error
     folder = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     try:

@@ -49,7 +49,7 @@ def prepare(
         import prednet_jax.data.digit_builders  # noqa: F401
     except ImportError as error:
         raise DataError(
-            f"dataset={name}: needs {error.name}; pip install 'prednet-jax[data]'"
+            f"dataset={name}: needs {error.name}; pip install '.[data]'"
         ) from error
     options: dict[str, Any] = {"data_dir": data_dir, "file_format": "array_record"}
     if name in ("walk", "image_sequence"):

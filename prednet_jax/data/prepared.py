@@ -49,7 +49,7 @@ def _opened(path: pathlib.Path) -> Any:
         import tensorflow_datasets as tfds
     except ImportError as error:
         raise DataError(
-            f"data={path}: needs {error.name}; pip install 'prednet-jax[data]'"
+            f"data={path}: needs {error.name}; pip install '.[data]'"
         ) from error
     try:
         builder = tfds.builder_from_directory(path)

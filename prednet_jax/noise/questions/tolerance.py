@@ -26,7 +26,7 @@ l_e    results lie on a grid, and few runs may all meet the same point of it: no
 Noise in the order of sums is bounded, and its tail lighter than the normal one. But 16
 runs show nothing of what happens once in a million: a bound below `EXTRAPOLATED` is an
 extrapolation of that model, and the result says so. At 1e-2 and 1e-3 it is tested with
-10,000 runs (tests/noise/tools/test_tolerance.py).
+10,000 runs (tests/noise/questions/test_tolerance.py).
 
 The shape. Sums that cancel have noise of the size of their terms, not of the result, so
 rtol alone would not do. With atol = rho rtol rms(R), rho out of `BALANCES`, rtol is the
