@@ -35,7 +35,7 @@ from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.inject import traced
 from prednet_jax.noise.localize import effects, localize
-from prednet_jax.noise.questions import files
+from prednet_jax.noise.questions import files, runs
 from prednet_jax.noise.questions.decisions import decisions
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import parse
@@ -115,7 +115,12 @@ def _tolerance(asked: Asked) -> Answer:
     found = measure(asked.key, *asked.args, **asked.kwargs)
     leaves, _ = jax.tree_util.tree_flatten_with_path(found)
     rows = {jax.tree_util.keystr(path) or "result": leaf for path, leaf in leaves}
-    return Answer(tolerance_table(found), {"leaves": rows})
+    reaches = runs.reaches(
+        asked.fn, runs.reaching(asked.spec), asked.args, asked.kwargs
+    )
+    notes = runs.notes(reaches)
+    text = "\n".join([tolerance_table(found), *notes])
+    return Answer(text, {"leaves": rows, "notes": notes})
 
 
 def _explain(asked: Asked) -> Answer:

@@ -270,7 +270,7 @@ class Effect(NamedTuple):
 
 
 class Effects(tuple[Effect, ...]):
-    """Effects of several parts, in the order in which they were named."""
+    """Of several parts, as they were named."""
 
     __slots__ = ()
 

@@ -151,20 +151,7 @@ def digits(
 def digits_table(
     fn: Callable, spec: NoiseSpec, *, draws: int = 16, probability: float = 0.5
 ) -> Callable[..., DigitsTable]:
-    """As `digits`, and a row for each leaf: `print(digits_table(fn, spec)(key, x))`.
-
-    Args:
-        fn: as for `digits`.
-        spec: as for `digits`.
-        draws: as for `digits`.
-        probability: as for `digits`.
-
-    Returns:
-        `measure(key, *args, **kwargs)`, which gives the table.
-
-    Raises:
-        NoiseError: as for `digits`.
-    """
+    """As `digits`, and a row for each leaf: `print(digits_table(fn, spec)(key, x))`."""
     integer("draws", draws, 2)
     unit_interval("probability", probability)
     spec = runs.reaching(spec)

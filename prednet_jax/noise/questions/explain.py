@@ -44,6 +44,7 @@ from prednet_jax.noise.specs import (
     ReductionOrder,
     StochasticRounding,
     UlpPerturbation,
+    compose,
 )
 
 RUNGS = ("identical", "order", "rounding", "tf32", "bf16", "beyond")
@@ -88,11 +89,13 @@ class Explanation(NamedTuple):
         rung: one of `RUNGS`, or a pytree like the result with one for each leaf.
         leaves: the same with numbers, one entry per leaf.
         draws: number of runs of each random noise.
+        notes: what no noise reached, and library routines.
     """
 
     rung: Any
     leaves: tuple[ExplainedLeaf, ...]
     draws: int
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         width = max([len(one.path) for one in self.leaves], default=0)
@@ -107,13 +110,14 @@ class Explanation(NamedTuple):
             line = f"{one.path:{width}}  {one.rung:9}  {_cell(one.relative):>8}{cells}"
             lines.append(f"{line}  {'; '.join(filter(None, notes))}".rstrip())
         lines.append("columns: the difference over the one that a rung makes")
-        return "\n".join([*lines, NOT_MODELLED])
+        return "\n".join([*lines, *self.notes, NOT_MODELLED])
 
     def to_json(self) -> dict[str, Any]:
         """The leaves as dictionaries of numbers and texts."""
         return {
             "leaves": [one._asdict() for one in self.leaves],
             "draws": self.draws,
+            "notes": list(self.notes),
             "not_modelled": NOT_MODELLED,
         }
 
@@ -166,7 +170,7 @@ def place(rungs: Ladder, a: Any, b: Any) -> Explanation:
         found.append(_place(leaf, x, y, rungs.clouds[i], effects, is_plain))
     structure = jax.tree.structure(rungs.tree)
     names = jax.tree.unflatten(structure, [one.rung for one in found])
-    return Explanation(names, tuple(found), rungs.draws)
+    return Explanation(names, tuple(found), rungs.draws, rungs.notes)
 
 
 def _place(
@@ -306,6 +310,7 @@ class Ladder(NamedTuple):
         clouds: differences under random noises, for each leaf.
         formats: the difference that each narrower format makes, leaf by leaf.
         draws: runs of each random noise.
+        notes: what no noise reached, and library routines.
     """
 
     tree: Any
@@ -313,6 +318,7 @@ class Ladder(NamedTuple):
     clouds: list[list[Cloud]]
     formats: dict[str, Result]
     draws: int
+    notes: tuple[str, ...] = ()
 
 
 def ladder(
@@ -321,12 +327,15 @@ def ladder(
     """Runs `fn` under the noise of every rung; arguments as for `explain`."""
     tree = runs.without_noise(fn, UlpPerturbation())(key, *args, **kwargs)
     clean = runs.values(tree)
+    every = compose(*(spec for specs in RANDOM.values() for spec in specs))
+    reaches = runs.reaches(fn, runs.reaching(every), args, kwargs)
     return Ladder(
         tree,
         (clean, runs.values(runs.plain(fn, args, kwargs))),
         _clouds(fn, clean, key, draws, args, kwargs),
         _formats(fn, clean, key, args, kwargs),
         draws,
+        tuple(runs.notes(reaches)),
     )
 
 
