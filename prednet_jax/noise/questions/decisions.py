@@ -135,7 +135,10 @@ def decisions(
                     return row_and_part[0]
 
                 parts = _in_parts(values)
-                lax.map(send, (lax.iota(jnp.int32, len(parts)), parts))
+                if len(parts) == 1:
+                    send((jnp.int32(0), parts[0]))
+                else:
+                    lax.map(send, (lax.iota(jnp.int32, len(parts)), parts))
 
         @jax.jit
         def run(key: Array, noise: Array, *arrays: Array) -> Any:
