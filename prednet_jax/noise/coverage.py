@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax import numpy as jnp
 from jax.extend import core
 
 from prednet_jax.noise import compat
@@ -19,7 +18,7 @@ from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.errors import UncoveredReductionError
 from prednet_jax.noise.order.partials import Cut, NoOrder
 from prednet_jax.noise.order.permutations import narrow_type, widened
-from prednet_jax.noise.plan import Plan, Step, plan, result_avals, result_type
+from prednet_jax.noise.plan import Plan, Step, has_floats, plan, result_avals
 from prednet_jax.noise.rounding.elementwise import has_noise
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import EXACT, rounds_to
@@ -290,7 +289,7 @@ def _left_alone(step: Step) -> str:
     rule = registry.find(step.name)
     if rule is None and step.name not in EXACT and _has_floats(step):
         return "a primitive that noise does not know (noise.register_rule)"
-    if not jnp.issubdtype(result_type(step.equation), jnp.inexact):
+    if not _has_floats(step):
         return ""
     if step.name == "add":
         return _scanned(step)
@@ -303,9 +302,7 @@ def _left_alone(step: Step) -> str:
 def _has_floats(step: Step) -> bool:
     """Whether results, or without any operands, are floating-point numbers."""
     avals = result_avals(step.equation) or [atom.aval for atom in step.atoms]
-    return any(
-        jnp.issubdtype(getattr(aval, "dtype", bool), jnp.inexact) for aval in avals
-    )
+    return has_floats(avals)
 
 
 def _rounding(step: Step, results: NoiseSpec | None) -> str:

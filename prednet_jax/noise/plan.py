@@ -62,7 +62,7 @@ class Action(NamedTuple):
 
     Attributes:
         order: the reduction order that acts, if any, and `cut` how it cuts the sum.
-        cut: see `arithmetic.partials`.
+        cut: see `order.partials`.
         operands: the format to which operands are rounded.
         results: the noises on the result.
         reason: why the order of a sum is left alone.
@@ -360,11 +360,11 @@ def action_on(
         atoms: what it reads: of a chain of `add_any`, all its terms.
         scope: named scopes around it.
     """
-    name, dtype = equation.primitive.name, result_type(equation)
+    name = equation.primitive.name
     rule = registry.find(name)
     if not isinstance(rule, FirstOrder):
         rule = FirstOrder(rounds=False)
-    if not jnp.issubdtype(dtype, jnp.inexact):
+    if not has_floats(result_avals(equation)):
         return Action(reason="no floating-point result")
     if not any(getattr(aval, "size", 1) for aval in result_avals(equation)):
         return Action(reason=NoOrder("an empty result"))
@@ -374,7 +374,7 @@ def action_on(
         wide = [elementwise.is_wider(shape.dtype, noise.operands) for shape in shapes]
         operands = noise.operands if any(wide) else None
     cut, reason = None, "not among what the spec perturbs"
-    if noise.order is not None:
+    if noise.order is not None and has_floats(result_avals(equation)[:1]):
         found = _cut(noise.order, rule, equation, shapes, scope)
         cut, reason = (found, "") if isinstance(found, Cut) else (None, found)
     order = None if cut is None else noise.order
@@ -428,6 +428,12 @@ def result_avals(equation: compat.Equation) -> list[Any]:
     if equation.primitive.name == "addupdate":
         return [equation.invars[1].aval]
     return [var.aval for var in equation.outvars]
+
+
+def has_floats(avals: Sequence[Any]) -> bool:
+    """Whether any of these shapes and types is of floating-point numbers."""
+    types = (getattr(aval, "dtype", bool) for aval in avals)
+    return any(jnp.issubdtype(dtype, jnp.inexact) for dtype in types)
 
 
 def result_type(equation: compat.Equation) -> Any:

@@ -226,6 +226,24 @@ def test_an_unknown_primitive_is_listed():
     assert not noise.coverage(primitive.bind, ULP)(jnp.arange(3)).untouched
 
 
+def test_a_float_beside_an_integer_is_a_result_too():
+    """Only the first result's type was looked at."""
+
+    def fn(x):
+        shapes = (jax.ShapeDtypeStruct((), jnp.int32), jax.typeof(x))
+        return jax.pure_callback(lambda x: (np.int32(1), np.sin(x)), shapes, x)
+
+    x = jnp.linspace(0.1, 1.0, 8)
+    for spec in (ORDER, ULP):
+        (entry,) = noise.coverage(fn, spec)(x).untouched
+        assert entry.primitive == "pure_callback"
+        assert entry.has_order
+    asked = noise.UlpPerturbation(primitives=("pure_callback",))
+    count, sines = noise.inject(fn, asked)(KEY, x)
+    assert count == 1
+    assert np.any(sines != np.sin(x))
+
+
 def kernel(x_ref, o_ref):
     o_ref[...] = jnp.exp(x_ref[...])
 
