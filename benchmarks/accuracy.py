@@ -17,8 +17,7 @@ import numpy as np
 from benchmarks import planted
 from benchmarks.noise_programs import HELD_OUT, PRODUCTS, SEEN, SUMS, mlp
 from prednet_jax import noise
-from prednet_jax.noise.tools.explain import place
-from prednet_jax.noise.tools.ladder import ladder
+from prednet_jax.noise.questions.explain import ladder, place
 
 FRESH = 10_000
 FAILURES = (1e-2, 1e-3)

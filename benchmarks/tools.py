@@ -30,7 +30,7 @@ def run(
         networks: some of `foreign.NAMES`.
         repeats: runs of the compiled plain step, of which the median counts.
         searches: measure those that switch single equations on and off (localize,
-            effects, worst_case, decisions), under `SEARCHED`, instead of digits,
+            effects, decisions), under `SEARCHED`, instead of digits,
             tolerance and explain under `SPEC`.
 
     Returns:
@@ -91,7 +91,7 @@ def _network(name: str, repeats: int, searches: bool) -> list[dict[str, Any]]:
     return rows
 
 
-COMPILE_AGAIN = ("explain", "localize", "effects", "worst_case", "decisions")
+COMPILE_AGAIN = ("explain", "localize", "effects", "decisions")
 
 
 def _measures(step: Callable, result: Any) -> dict[str, Callable]:
@@ -115,6 +115,5 @@ def _searches(step: Callable, result: Any) -> dict[str, Callable]:
     return {
         "localize": noise.localize(step, spec),
         "effects": noise.effects(step, spec, [""]),
-        "worst_case": noise.worst_case(loss, spec),
         "decisions": noise.decisions(step, spec),
     }

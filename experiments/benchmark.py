@@ -63,7 +63,7 @@ flags.DEFINE_bool(
 flags.DEFINE_bool(
     "searches",
     False,
-    "Suite `tools`: localize, effects, worst_case and decisions instead.",
+    "Suite `tools`: localize, effects and decisions instead.",
 )
 flags.DEFINE_bool("inference", False, "Suite `step`: predict only, no training.")
 flags.DEFINE_bool("cache", False, "Use the persistent compilation cache.")

@@ -118,8 +118,11 @@ EXTRAS = {
 
 
 def missing_extra(error: ImportError) -> str | None:
-    """What to install where a module of an extra is missing; None: of another."""
+    """What to install where a module of an extra is missing; None: of another.
+
+    By the path of a checkout: no package index has this project.
+    """
     name = (error.name or "").split(".")[0]
     if name not in EXTRAS:
         return None
-    return f"{name} is not installed; pip install 'prednet-jax[{EXTRAS[name]}]'"
+    return f"{name} is not installed; pip install '.[{EXTRAS[name]}]'"

@@ -41,7 +41,7 @@ def test_the_table_is_that_of_the_package():
 def test_other_modules_are_left_alone():
     assert missing_extra(ImportError("no", name="jaxx")) is None
     assert missing_extra(ImportError("no")) is None
-    assert "prednet-jax[study]" in missing_extra(ImportError("", name="scipy.stats"))
+    assert ".[study]" in missing_extra(ImportError("", name="scipy.stats"))
 
 
 def test_the_library_says_it():
@@ -49,7 +49,7 @@ def test_the_library_says_it():
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError")
-    assert last.endswith("scipy is not installed; pip install 'prednet-jax[study]'")
+    assert last.endswith("scipy is not installed; pip install '.[study]'")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_scripts_say_it_in_one_line(tmp_path, module, extra, command):
     assert done.returncode == 2, done.stdout + done.stderr
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith(Path(command[0]).name)
-    assert f"pip install 'prednet-jax[{extra}]'" in line
+    assert f"pip install '.[{extra}]'" in line
     assert not folder.exists()
 
 

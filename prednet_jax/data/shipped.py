@@ -23,9 +23,7 @@ def shipped_bytes(data: str, package: str, file: str, *, requirement: str) -> by
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise DataError(
-            f"data={data}: needs {requirement}; pip install 'prednet-jax[data]'"
-        )
+        raise DataError(f"data={data}: needs {requirement}; pip install '.[data]'")
     path = pathlib.Path(spec.submodule_search_locations[0]) / file
     try:
         return path.read_bytes()

@@ -4,8 +4,8 @@
     noisy(jax.random.key(0), *args)
 
 `specs` says what noise there is, `inject` how it enters a function, `coverage` what it
-reaches, `localize` which of it matters, `decisions` what it flips, `worst_case` how far
-it can go, `register_rule` adds a primitive of your own.
+reaches, `localize` which of it matters, `decisions` what it flips, `register_rule`
+adds a primitive of your own.
 """
 
 from prednet_jax.noise.coverage import Entry, Report, coverage
@@ -15,7 +15,17 @@ from prednet_jax.noise.errors import (
     UnsupportedPrimitiveError,
 )
 from prednet_jax.noise.inject import inject
-from prednet_jax.noise.localize import Culprit, Findings, localize
+from prednet_jax.noise.localize import Culprit, Effect, Findings, effects, localize
+from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
+from prednet_jax.noise.questions.digits import digits, digits_table
+from prednet_jax.noise.questions.explain import explain
+from prednet_jax.noise.questions.tolerance import (
+    Tolerance,
+    assert_close,
+    noise_reference,
+    tolerance,
+    tolerance_table,
+)
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_rule
 from prednet_jax.noise.specs import (
     Composition,
@@ -31,13 +41,6 @@ from prednet_jax.noise.specs import (
     compose,
 )
 from prednet_jax.noise.text import format, parse
-from prednet_jax.noise.tools.closeness import assert_close, noise_reference
-from prednet_jax.noise.tools.decisions import Decision, Decisions, decisions
-from prednet_jax.noise.tools.digits import digits, digits_table
-from prednet_jax.noise.tools.effects import Effect, effects
-from prednet_jax.noise.tools.explain import explain
-from prednet_jax.noise.tools.tolerance import Tolerance, tolerance, tolerance_table
-from prednet_jax.noise.tools.worst_case import WorstCase, replay, worst_case
 from prednet_jax.noise.trees import BitFlip, GradientGaussian, perturb_tree
 
 __all__ = [
@@ -65,7 +68,6 @@ __all__ = [
     "UlpPerturbation",
     "UncoveredReductionError",
     "UnsupportedPrimitiveError",
-    "WorstCase",
     "assert_close",
     "at",
     "compose",
@@ -82,8 +84,6 @@ __all__ = [
     "parse",
     "perturb_tree",
     "register_rule",
-    "replay",
     "tolerance",
     "tolerance_table",
-    "worst_case",
 ]

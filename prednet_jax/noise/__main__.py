@@ -1,7 +1,7 @@
 """The questions about noise, asked from a shell about a function in a file.
 
     python -m prednet_jax.noise coverage model:loss --args=batch.npz
-    python -m prednet_jax.noise localize model:loss --args=batch.npz --html=page.html
+    python -m prednet_jax.noise localize model:loss --args=batch.npz
     python -m prednet_jax.noise decisions model:predict --args=batch.npz --json
     python -m prednet_jax.noise explain model:loss --args=x.npz --a=cpu.npz --b=gpu.npz
 
@@ -16,28 +16,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import importlib.util
 import inspect
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import jax
+import numpy as np
 
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.inject import traced
-from prednet_jax.noise.localize import localize
+from prednet_jax.noise.localize import effects, localize
+from prednet_jax.noise.questions import files, runs
+from prednet_jax.noise.questions.decisions import decisions
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import parse
-from prednet_jax.noise.tools import array_files
-from prednet_jax.noise.tools.decisions import decisions
-from prednet_jax.noise.tools.page import html_page, plain_data
 
 
 class Asked(NamedTuple):
@@ -80,7 +81,12 @@ def _coverage(asked: Asked) -> Answer:
 
 
 def _localize(asked: Asked) -> Answer:
-    search = localize(asked.fn, asked.spec, samples=asked.draws(3))
+    if asked.options.parts is not None:
+        parts = asked.options.parts.split(",")
+        measure = effects(asked.fn, asked.spec, parts, samples=asked.draws(3))
+        found = measure(asked.key, *asked.args, **asked.kwargs)
+        return Answer(str(found), {"parts": list(found)})
+    search = localize(asked.fn, asked.spec, samples=asked.draws(8))
     report = search(asked.key, *asked.args, **asked.kwargs)
     return Answer(str(report), report)
 
@@ -92,7 +98,7 @@ def _decisions(asked: Asked) -> Answer:
 
 
 def _digits(asked: Asked) -> Answer:
-    from prednet_jax.noise.tools.digits import digits_table
+    from prednet_jax.noise.questions.digits import digits_table
 
     measure = digits_table(asked.fn, asked.spec, draws=asked.draws(16))
     table = measure(asked.key, *asked.args, **asked.kwargs)
@@ -100,7 +106,7 @@ def _digits(asked: Asked) -> Answer:
 
 
 def _tolerance(asked: Asked) -> Answer:
-    from prednet_jax.noise.tools.tolerance import tolerance, tolerance_table
+    from prednet_jax.noise.questions.tolerance import tolerance, tolerance_table
 
     options = asked.options
     measure = tolerance(
@@ -109,7 +115,12 @@ def _tolerance(asked: Asked) -> Answer:
     found = measure(asked.key, *asked.args, **asked.kwargs)
     leaves, _ = jax.tree_util.tree_flatten_with_path(found)
     rows = {jax.tree_util.keystr(path) or "result": leaf for path, leaf in leaves}
-    return Answer(tolerance_table(found), {"leaves": rows})
+    reaches = runs.reaches(
+        asked.fn, runs.reaching(asked.spec), asked.args, asked.kwargs
+    )
+    notes = runs.notes(reaches)
+    text = "\n".join([tolerance_table(found), *notes])
+    return Answer(text, {"leaves": rows, "notes": notes})
 
 
 def _explain(asked: Asked) -> Answer:
@@ -117,7 +128,7 @@ def _explain(asked: Asked) -> Answer:
     if options.a is None or options.b is None:
         raise NoiseError("explain: expected two results, --a=FILE.npz --b=FILE.npz")
     a, b = (_result(asked, name, getattr(options, name)) for name in ("a", "b"))
-    from prednet_jax.noise.tools.explain import explain
+    from prednet_jax.noise.questions.explain import explain
 
     place = explain(asked.fn, a, b, draws=asked.draws(8))
     report = place(asked.key, *asked.args, **asked.kwargs)
@@ -128,7 +139,7 @@ def _result(asked: Asked, flag: str, file: str) -> Any:
     """A result of the function, read from a file."""
     static, arrays = split_static((asked.args, asked.kwargs))
     shapes = traced(static.call(asked.fn), arrays).shapes.result()
-    return array_files.result(flag, file, shapes)
+    return files.result(flag, file, shapes)
 
 
 COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
@@ -176,17 +187,20 @@ def _parser() -> argparse.ArgumentParser:
         "reduction_order, for digits reduction_order+stochastic_rounding",
     )
     parser.add_argument(
-        "--draws", type=int, help="noisy runs; default 16, explain 8, localize 3"
+        "--draws", type=int, help="noisy runs; default 16, explain and localize 8"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
     parser.add_argument(
         "--failure", type=float, default=1e-6, help="tolerance: probability to fail"
     )
+    parser.add_argument(
+        "--parts",
+        metavar="NAME,...",
+        help="localize: effects of these scopes or paths, in place of a search",
+    )
     parser.add_argument("--a", metavar="FILE.npz", help="explain: one result")
     parser.add_argument("--b", metavar="FILE.npz", help="explain: the other")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object")
-    form.add_argument("--html", metavar="FILE", help="a page with source lines")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
 
@@ -197,11 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         text = default if options.noise is None else options.noise
         spec = parse(text)
-        if options.html and not Path(options.html).absolute().parent.is_dir():
-            raise NoiseError(f"--html={options.html}: expected a file in a directory")
-        args, kwargs = (
-            array_files.read("args", options.args) if options.args else ((), {})
-        )
+        args, kwargs = files.read("args", options.args) if options.args else ((), {})
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
             fn = _function(options.function)
@@ -213,12 +223,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     head = {"command": options.command, "function": options.function, "noise": text}
     if options.json:
         print(json.dumps(head | plain_data(answer.data), allow_nan=False))
-    elif options.html:
-        Path(options.html).write_text(html_page(head, answer.text, answer.data))
-        print(f"{options.html} written")
     else:
         print(answer.text)
     return 0
+
+
+def plain_data(value: Any) -> Any:
+    """A report as JSON has it: lists, dictionaries, texts and finite numbers.
+
+    Named tuples and dataclasses become dictionaries; NaN and infinities become None.
+    """
+    if hasattr(value, "to_json"):
+        return plain_data(value.to_json())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = (field.name for field in dataclasses.fields(value))
+        return {name: plain_data(getattr(value, name)) for name in fields}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: plain_data(x) for name, x in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {str(name): plain_data(x) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_data(x) for x in value]
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return plain_data(np.asarray(value).tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, bool | int | str | None) else str(value)
 
 
 def _one_line(error: Exception) -> str:

@@ -5,22 +5,27 @@ numbers) reaches the function unchanged and is part of the identity of what is c
 Anything else among the results (functions, texts, Python numbers, a module's settings)
 comes back unchanged.
 
-Flax NNX objects are mutable: their arrays are traced, and the function gets copies of
-the objects. What it did to the copies is done to the caller's objects by `Outcome.put`.
+Flax NNX objects are mutable: an object is taken apart into its definition, which can be
+hashed, and its arrays, and put together from other arrays where the function runs, as
+NNX's own transformations do (`flax.nnx.split`, `merge`, `update`). Several objects are
+taken apart together, so that what they share stays shared. What the function did to its
+copies is done to the caller's objects by `Outcome.put`. Nothing here imports Flax: an
+object of NNX can only be met where `flax.nnx` is loaded.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise import objects
 from prednet_jax.noise.errors import NoiseError
 
 
@@ -36,8 +41,8 @@ class Static:
         tree: structure of the arguments.
         values: its leaves, with marks where arrays and mutable objects go.
         kinds: what tells values from equal ones.
-        definition: of all mutable objects together, without their arrays; see
-            `objects`. Their arrays come after those among the leaves.
+        definition: of all mutable objects together, without their arrays, which come
+            after those among the leaves.
     """
 
     tree: Any
@@ -64,17 +69,21 @@ class Static:
                 ) from None
         return self
 
+    def filled(self, arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """The arguments with these arrays, and the new mutable objects among them."""
+        left = iter(arrays)
+        leaves = [next(left) if v is _ARRAY else v for v in self.values]
+        made = joined(self.definition, list(left))
+        objects = iter(made)
+        leaves = [next(objects) if v is _OBJECT else v for v in leaves]
+        return jax.tree.unflatten(self.tree, leaves), made
+
     def call(self, fn: Callable) -> Callable[..., Outcome]:
         """`fn` as a pure function of the arrays alone."""
 
         def of_arrays(*arrays: Array) -> Outcome:
-            left = iter(arrays)
-            leaves = [next(left) if v is _ARRAY else v for v in self.values]
-            found = objects.joined(self.definition, list(left))
-            given = iter(found)
-            leaves = [next(given) if v is _OBJECT else v for v in leaves]
-            args, kwargs = jax.tree.unflatten(self.tree, leaves)
-            with objects.clear_errors():
+            (args, kwargs), found = self.filled(arrays)
+            with clear_errors():
                 result = fn(*args, **kwargs)
             return _outcome(result, found, self.definition)
 
@@ -107,14 +116,14 @@ class Outcome:
                 leaves.append(given[value.position] if given else None)
             elif isinstance(value, _Made):
                 arrays = [next(left) for _ in range(value.arrays)]
-                leaves += objects.joined(value.definition, arrays)
+                leaves += joined(value.definition, arrays)
             else:
                 leaves.append(value)
         return jax.tree.unflatten(self.rest.tree, leaves)
 
     def put(self, given: Sequence[Any]) -> None:
         """Brings the caller's mutable objects to the state after the call."""
-        objects.update(given, self.states)
+        update(given, self.states)
 
     def tree_flatten(self) -> tuple[Any, Any]:
         """For JAX."""
@@ -144,22 +153,22 @@ class _Made:
 
 def _outcome(result: Any, given: Sequence[Any], definition: Any) -> Outcome:
     """A result whose mutable objects are taken apart, and the states of those given."""
-    leaves, tree = jax.tree.flatten(result, is_leaf=objects.is_mutable)
+    leaves, tree = jax.tree.flatten(result, is_leaf=is_mutable)
     arrays: list[Any] = []
     values: list[Any] = []
     for leaf in leaves:
         if _is_array(leaf):
             values.append(_ARRAY)
             arrays.append(leaf)
-        elif not objects.is_mutable(leaf):
+        elif not is_mutable(leaf):
             values.append(leaf)
         elif any(leaf is x for x in given):
             values.append(_Given(next(i for i, x in enumerate(given) if x is leaf)))
         else:
-            made, inside = objects.taken_apart([leaf])
+            made, inside = taken_apart([leaf])
             values.append(_Made(made, len(inside)))
             arrays += inside
-    after, states = objects.taken_apart(given)
+    after, states = taken_apart(given)
     if after != definition:
         raise NoiseError(
             "the function changes what a Flax NNX object consists of (a new or lost "
@@ -198,10 +207,10 @@ def split_static(arguments: Any) -> tuple[Static, list[Any]]:
 
 def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
     """As `split_static`, with the mutable objects themselves."""
-    leaves, tree = jax.tree.flatten(arguments, is_leaf=objects.is_mutable)
+    leaves, tree = jax.tree.flatten(arguments, is_leaf=is_mutable)
     arrays, found, values = [], [], []
     for leaf in leaves:
-        if objects.is_mutable(leaf):
+        if is_mutable(leaf):
             values.append(_OBJECT)
             found.append(leaf)
         elif _is_array(leaf):
@@ -209,6 +218,59 @@ def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
             arrays.append(leaf)
         else:
             values.append(leaf)
-    definition, states = objects.taken_apart(found)
+    definition, states = taken_apart(found)
     kinds = tuple(map(_kind, values))
     return Static(tree, tuple(values), kinds, definition), arrays + states, found
+
+
+class _Definition(NamedTuple):
+    """What objects are without their arrays."""
+
+    graph: Any
+    tree: Any
+
+
+def is_mutable(value: Any) -> bool:
+    """Whether a value is an object of Flax NNX: a module, an optimiser, a variable."""
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(value, (nnx.Pytree, nnx.Variable))
+
+
+def taken_apart(found: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The definition of objects, all together, and their arrays; None without any."""
+    if not found:
+        return None, []
+    graph, state = sys.modules["flax.nnx"].split(list(found))
+    arrays, tree = jax.tree.flatten(state)
+    return _Definition(graph, tree), arrays
+
+
+def joined(definition: Any, arrays: Sequence[Any]) -> list[Any]:
+    """New objects of a definition and arrays."""
+    if definition is None:
+        return []
+    state = jax.tree.unflatten(definition.tree, arrays)
+    return list(sys.modules["flax.nnx"].merge(definition.graph, state))
+
+
+def update(found: Sequence[Any], arrays: Sequence[Any]) -> None:
+    """Gives objects other arrays, in the order of `taken_apart`."""
+    if found:
+        definition, _ = taken_apart(found)
+        state = jax.tree.unflatten(definition.tree, arrays)
+        sys.modules["flax.nnx"].update(list(found), state)
+
+
+@contextlib.contextmanager
+def clear_errors() -> Iterator[None]:
+    """Says what to do about an object that a function reaches otherwise and mutates."""
+    try:
+        yield
+    except Exception as error:
+        if "flax.nnx" in sys.modules and "different trace level" in str(error):
+            raise NoiseError(
+                "the function mutates a Flax NNX object that is not among its "
+                "arguments: expected every nnx module, optimiser and Rngs that it "
+                f"changes as an argument ({str(error).splitlines()[0]})"
+            ) from error
+        raise

@@ -68,6 +68,16 @@ def bind(equation: Equation, *operands: Any) -> list[Any]:
     return list(out) if equation.primitive.multiple_results else [out]
 
 
+def array_in(equation: Equation, ref: Any, indices: Sequence[Any]) -> Any:
+    """The part of a mutable array that an equation of `addupdate` adds to."""
+    return primitives.get_p.bind(ref, *indices, tree=equation.params["tree"])
+
+
+def put_array(equation: Equation, ref: Any, value: Any, indices: Sequence[Any]) -> None:
+    """Replaces that part."""
+    primitives.swap_p.bind(ref, value, *indices, tree=equation.params["tree"])
+
+
 def readers(jaxpr: Any) -> dict[Any, list[Any]]:
     """The equations that read each variable of a jaxpr; None stands for its results."""
     found: dict[Any, list[Any]] = {}

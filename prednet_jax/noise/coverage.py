@@ -6,20 +6,23 @@ Every decision of the plan that `inject` would run is listed, with the path by w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax.extend import core
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.action import result_type
 from prednet_jax.noise.arguments import split_static
-from prednet_jax.noise.arithmetic.partials import Cut, NoOrder
-from prednet_jax.noise.arithmetic.permutations import narrow_type, widened
 from prednet_jax.noise.errors import UncoveredReductionError
-from prednet_jax.noise.plan import Plan, Step, plan
+from prednet_jax.noise.order.partials import Cut, NoOrder
+from prednet_jax.noise.order.permutations import narrow_type, widened
+from prednet_jax.noise.plan import Plan, Step, has_floats, plan, result_avals
+from prednet_jax.noise.rounding.elementwise import has_noise
 from prednet_jax.noise.rules import registry
-from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, parts
+from prednet_jax.noise.rules.primitives import EXACT, rounds_to
+from prednet_jax.noise.specs import Elementwise, NoiseSpec, ReductionOrder, parts
 
 
 class Entry(NamedTuple):
@@ -50,12 +53,19 @@ class Report(NamedTuple):
 
     Attributes:
         perturbed: the equations on which noise acts, and which noise.
-        untouched: the float reductions on which none does, and why. The additions of
-            an `associative_scan` count: together they are a sum.
+        untouched: the floating-point arithmetic on which none does, and why: sums and
+            other reductions, library routines, kernels, primitives that noise does not
+            know, and, if the spec has a noise on results, single operations. The
+            additions of an `associative_scan` count: together they are a sum.
+        single: the untouched single operations under a spec without noise on results:
+            they have no order that could be drawn.
+
+    Together these are all equations that do floating-point arithmetic.
     """
 
     perturbed: tuple[Entry, ...]
     untouched: tuple[Entry, ...]
+    single: tuple[Entry, ...] = ()
 
     @property
     def uncovered(self) -> tuple[Entry, ...]:
@@ -67,6 +77,11 @@ class Report(NamedTuple):
         lines += map(_line, self.perturbed)
         lines += [f"untouched: {len(self.untouched)}"]
         lines += map(_line, self.untouched)
+        if self.single:
+            counts = Counter(entry.primitive for entry in self.single)
+            named = ", ".join(f"{name} {n}" for name, n in counts.most_common(6))
+            more = ", ..." if len(counts) > 6 else ""
+            lines += [f"single operations, without an order: {named}{more}"]
         return "\n".join(lines)
 
 
@@ -82,8 +97,8 @@ def coverage(
 
     Returns:
         A function of the arguments of `fn` (arrays or `jax.ShapeDtypeStruct`s; nothing
-        is computed) that gives the report. Every float reduction of `fn` is in one of
-        its two lists.
+        is computed) that gives the report. All floating-point arithmetic of `fn` is in
+        one of its lists.
 
     Raises:
         NoiseError: when `spec` is no noise spec.
@@ -94,7 +109,7 @@ def coverage(
     def report(*args: Any, **kwargs: Any) -> Report:
         static, arrays = split_static((args, kwargs))
         closed = jax.make_jaxpr(static.call(fn))(*arrays)
-        found = Report(*entries(plan(closed, spec)))
+        found = report_of(plan(closed, spec))
         if strict and found.uncovered:
             listed = "; ".join(f"{e.path} ({e.reason})" for e in found.uncovered)
             raise UncoveredReductionError(
@@ -106,9 +121,73 @@ def coverage(
     return report
 
 
-def entries(made: Plan) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-    """The perturbed equations of a plan, and the float reductions left alone."""
-    perturbed, untouched = [], []
+class Reach(NamedTuple):
+    """What noise acts on among all that one result of a program is computed from.
+
+    Attributes:
+        reached: whether noise acts on anything.
+        missed: floating-point arithmetic on which none acts.
+        routines: library routines and kernels on whose operands noise acts.
+    """
+
+    reached: bool = False
+    missed: frozenset[Entry] = frozenset()
+    routines: frozenset[Entry] = frozenset()
+
+
+def reach(made: Plan) -> list[Reach]:
+    """What noise reaches of each result of a program.
+
+    A loop or a branch counts as one operation, of which every result depends on every
+    operand; a call is entered.
+    """
+    report = report_of(made)
+    perturbed = {entry.path: entry for entry in report.perturbed}
+    missed = {entry.path: entry for entry in (*report.untouched, *report.single)}
+
+    def joined(reaches: Iterable[Reach]) -> Reach:
+        reached, entries, routines = zip(Reach(), *reaches, strict=True)
+        empty: frozenset[Entry] = frozenset()
+        return Reach(any(reached), empty.union(*entries), empty.union(*routines))
+
+    def own(step: Step) -> Reach:
+        """Of an equation itself, and of all inside."""
+        inside = [own(s) for body in step.bodies.values() for s in body.steps]
+        entry = missed.get(step.path)
+        routine = perturbed.get(step.path) if step.action.routine else None
+        here = Reach(
+            step.path in perturbed,
+            frozenset() if entry is None else frozenset({entry}),
+            frozenset() if routine is None else frozenset({routine}),
+        )
+        return joined([here, *inside])
+
+    def through(program: Plan, operands: Sequence[Reach]) -> list[Reach]:
+        known = dict(zip(program.jaxpr.invars, operands, strict=True))
+
+        def of(atom: Any) -> Reach:
+            literal = isinstance(atom, core.Literal)
+            return Reach() if literal else known.get(atom, Reach())
+
+        for step in program.steps:
+            before = [of(atom) for atom in step.atoms]
+            bodies = list(step.bodies.values())
+            rule = registry.find(step.name)
+            if isinstance(rule, registry.HigherOrder) and rule.inlined:
+                after = through(bodies[0], before)
+            else:
+                after = [joined([own(step), *before])] * len(step.equation.outvars)
+            known.update(zip(step.equation.outvars, after, strict=True))
+        return [of(atom) for atom in program.jaxpr.outvars]
+
+    return through(made, [Reach()] * len(made.jaxpr.invars))
+
+
+def report_of(made: Plan) -> Report:
+    """What a plan does to each equation."""
+    perturbed: list[Entry] = []
+    untouched: list[Entry] = []
+    single: list[Entry] = []
     for program in made.programs():
         readers = compat.readers(program.jaxpr)
         for step in program.steps:
@@ -118,10 +197,12 @@ def entries(made: Plan) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
                 perturbed.append(_perturbed(step, readers))
             elif reason := _left_alone(step):
                 ordered = not isinstance(reason, NoOrder)
-                untouched.append(
-                    Entry(step.name, step.path, str(reason), ordered, step.source)
-                )
-    return tuple(perturbed), tuple(untouched)
+                entry = Entry(step.name, step.path, str(reason), ordered, step.source)
+                untouched.append(entry)
+            elif reason := _rounding(step, made.results):
+                entry = Entry(step.name, step.path, reason, False, step.source)
+                (untouched if made.results else single).append(entry)
+    return Report(tuple(perturbed), tuple(untouched), tuple(single))
 
 
 def _line(entry: Entry) -> str:
@@ -153,6 +234,10 @@ def _perturbed(step: Step, readers: Mapping[Any, list[Any]]) -> Entry:
             hidden = action.results is None and action.operands is None
     if action.results is not None:
         found += [type(part).__name__ for part in parts(action.results)]
+        if action.routine and any(
+            isinstance(p, Elementwise) and p.routines for p in parts(action.results)
+        ):
+            found.append("on the operands too")
     reason = "; ".join(found)
     return Entry(step.name, step.path, reason, True, step.source, pieces, hidden)
 
@@ -200,13 +285,34 @@ def _scanned(step: Step) -> str:
 
 
 def _left_alone(step: Step) -> str:
-    """Why a float reduction is left alone; empty for what is none."""
-    if not jax.numpy.issubdtype(result_type(step.equation), jax.numpy.inexact):
+    """Why the order of floating-point arithmetic is not drawn; empty if it has none."""
+    rule = registry.find(step.name)
+    if rule is None and step.name not in EXACT and _has_floats(step):
+        return "a primitive that noise does not know (noise.register_rule)"
+    if not _has_floats(step):
         return ""
     if step.name == "add":
         return _scanned(step)
-    rule = registry.find(step.name)
     if not isinstance(rule, registry.FirstOrder):
         return ""
     is_sum = rule.cut is not None or bool(rule.left_alone)
     return step.action.reason if is_sum else ""
+
+
+def _has_floats(step: Step) -> bool:
+    """Whether results, or without any operands, are floating-point numbers."""
+    avals = result_avals(step.equation) or [atom.aval for atom in step.atoms]
+    return has_floats(avals)
+
+
+def _rounding(step: Step, results: NoiseSpec | None) -> str:
+    """Why no noise acts on a single operation that rounds; empty if it does not."""
+    avals = result_avals(step.equation)
+    if not _has_floats(step) or not any(getattr(aval, "size", 1) for aval in avals):
+        return ""
+    rule = registry.find(step.name)
+    if not (isinstance(rule, registry.FirstOrder) and rule.rounds):
+        return rounds_to(step.equation)
+    if results is not None and not any(has_noise(aval.dtype) for aval in avals):
+        return f"arithmetic in {avals[0].dtype}, a type that has no noise"
+    return "not among what the spec perturbs"

@@ -133,5 +133,5 @@ def _joined_body(equation: compat.Equation) -> Any:
     rule = registry.find(equation.primitive.name)
     if not isinstance(rule, registry.HigherOrder) or not rule.joins:
         return None
-    (body,) = rule.bodies(equation.params).values()
+    (body,) = rule.programs(equation).values()
     return body

@@ -33,13 +33,11 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
-from prednet_jax.noise import compat
-from prednet_jax.noise.action import named
+from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome, Static, split
-from prednet_jax.noise.arithmetic import random_bits
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.plan import Plan, plan
-from prednet_jax.noise.rules import known
+from prednet_jax.noise.plan import Plan, named, plan
+from prednet_jax.noise.rules.primitives import known
 from prednet_jax.noise.run import Hooks, run
 from prednet_jax.noise.specs import Identity, NoiseSpec, parts
 
@@ -185,6 +183,12 @@ class Traced(NamedTuple):
 
 def traced(fn: Callable, arrays: Sequence[Any]) -> Traced:
     """The program of a function of arrays."""
+    for x in arrays:
+        if not all(isinstance(size, int) for size in getattr(x, "shape", ())):
+            raise NoiseError(
+                f"an argument of shape {x.shape}: expected numbers; where noise acts "
+                "depends on sizes, so a noisy function is exported for fixed shapes"
+            )
     return Traced(*jax.make_jaxpr(fn, return_shape=True)(*arrays))
 
 

@@ -21,13 +21,21 @@ perturbed equation twice, with noise and without.
 
 The effects of independent noises add in squares where the function is near linear: two
 equations of equal effect make up 71 % each. A `share` near 1 asks for nearly
-everything; 1/2 asks for what makes a quarter of the variance.
+everything; 1/2 asks for what makes a quarter of the variance. Where what is left has a
+larger effect than what was found, the search goes on. An effect is estimated from few
+keys, and chosen because it is large: so those of what was found and of the rest are
+measured again with fresh keys, and `settled` says whether they still stand.
+
+`effects` measures parts that are given: a part is what shares a prefix of the paths
+("3:scan" is a loop and all that is inside), or a named scope, such as the name of a
+Flax layer, of which `jax.named_scope` makes one.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -35,13 +43,15 @@ import jax
 import numpy as np
 from jax import Array
 
+from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import split_static
-from prednet_jax.noise.arithmetic import random_bits
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import evaluate, traced
+from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions import runs
 from prednet_jax.noise.run import Hooks
-from prednet_jax.noise.specs import NoiseSpec, at
+from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.variability import l2_distance
 
 
@@ -71,6 +81,8 @@ class Findings(NamedTuple):
         rest: effect of all equations that are in none of the sets.
         equations: number of equations on which noise acts.
         evaluations: number of evaluations of the function.
+        settled: whether on fresh keys, too, what was found explains the change and has
+            a larger effect than the rest. If not, ask for more samples.
     """
 
     sets: tuple[tuple[Culprit, ...], ...]
@@ -78,6 +90,7 @@ class Findings(NamedTuple):
     rest: float
     equations: int
     evaluations: int
+    settled: bool = True
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
@@ -94,6 +107,8 @@ class Findings(NamedTuple):
             f"  {c.effect:.3g}  {c.path}" + (f"  [{c.source}]" if c.source else "")
             for c in self.culprits
         ]
+        if not self.settled:
+            lines.append("cannot tell: other draws say otherwise; ask for more draws")
         return "\n".join(lines)
 
 
@@ -102,7 +117,7 @@ def localize(
     spec: NoiseSpec,
     *,
     share: float = 0.5,
-    samples: int = 3,
+    samples: int = 8,
     sets: int = 1,
     distance: Callable[[Any, Any], float] = l2_distance,
 ) -> Callable[..., Findings]:
@@ -113,7 +128,8 @@ def localize(
         spec: the noise; its parts that act on a computation.
         share: how much of the effect of all equations a set must have, in (0, 1].
         samples: number of keys over which effects are averaged.
-        sets: stop after this many disjoint sets.
+        sets: stop after this many disjoint sets, once they have a larger effect than
+            all that is left.
         distance: `distance(noisy, clean)` of two results of `fn`, 0 or more; see
             `variability`.
 
@@ -128,17 +144,15 @@ def localize(
         raise NoiseError(f"share={share!r}: expected a number in (0, 1]")
     integer("samples", samples, 1)
     integer("sets", sets, 1)
-    acting = at(spec, "computation")
-    if acting is None:
-        raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
+    acting = runs.acting(spec)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:
         entries = coverage(fn, acting)(*args, **kwargs).perturbed
-        keys = random_bits.split(key, samples)
+        *_, other = keys = random_bits.split(key, samples + 1)
         paths = [entry.path for entry in entries]
-        effect = functools.cache(
-            effect_of(fn, acting, paths, (args, kwargs), keys, distance)
-        )
+        measure = effect_of(fn, acting, paths, (args, kwargs), distance)
+        effect = functools.cache(functools.partial(measure, keys[:-1]))
+        again = functools.partial(measure, random_bits.split(other, samples))
 
         def explains(chosen: Sequence[int]) -> bool:
             return effect(frozenset(chosen)) >= share * total
@@ -146,7 +160,10 @@ def localize(
         left = list(range(len(entries)))
         total = effect(frozenset(left))
         found: list[list[int]] = []
-        while total > 0 and len(found) < sets and explains(left):
+        while total > 0 and explains(left):
+            listed = frozenset(i for members in found for i in members)
+            if len(found) >= sets and effect(frozenset(left)) <= effect(listed):
+                break
             culprits = minimise(left, explains)
             found.append(culprits)
             left = [i for i in left if i not in set(culprits)]
@@ -161,7 +178,13 @@ def localize(
         )
         rest = effect(frozenset(left))
         count = 1 + samples * effect.cache_info().misses
-        return Findings(reports, total, rest, len(entries), count)
+        settled = True
+        if found:
+            listed = frozenset(i for members in found for i in members)
+            fresh, everything = again(listed), again(range(len(entries)))
+            settled = fresh >= max(share * everything, again(left) if left else 0.0)
+            count += samples * (3 if left else 2)
+        return Findings(reports, total, rest, len(entries), count, settled)
 
     return search
 
@@ -171,9 +194,8 @@ def effect_of(
     spec: NoiseSpec,
     paths: Sequence[str],
     call: tuple[Any, Any],
-    keys: Array,
     distance: Callable[[Any, Any], float],
-) -> Callable[[Collection[int]], float]:
+) -> Callable[[Array, Collection[int]], float]:
     """The effect of sets of equations, as the module defines it, by one compilation.
 
     Args:
@@ -181,11 +203,10 @@ def effect_of(
         spec: a noise that acts on a computation.
         paths: of the equations on which it acts.
         call: positional and keyword arguments of `fn`.
-        keys: over which effects are averaged, typed PRNG keys `[n]`.
         distance: of two results of `fn`.
 
     Returns:
-        `effect(members)` of positions in `paths`.
+        `effect(keys, members)` of positions in `paths`, averaged over PRNG keys `[n]`.
     """
     static, arrays = split_static(call)
 
@@ -196,9 +217,9 @@ def effect_of(
         return evaluate(spec, key, program, arrays, hooks=Hooks(switches))
 
     nothing = np.zeros(len(paths), bool)
-    clean = jax.device_get(run(keys[0], nothing, *arrays)).result()
+    clean = jax.device_get(run(jax.random.key(0), nothing, *arrays)).result()
 
-    def effect(members: Collection[int]) -> float:
+    def effect(keys: Array, members: Collection[int]) -> float:
         active = nothing.copy()
         active[list(members)] = True
         noisy = (run(key, active, *arrays).result() for key in keys)
@@ -232,3 +253,99 @@ def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> lis
         else:
             break
     return items
+
+
+class Effect(NamedTuple):
+    """What the noise of one part does.
+
+    Attributes:
+        part: as it was named.
+        equations: number of its equations on which noise acts.
+        effect: root mean square distance from the result without noise.
+    """
+
+    part: str
+    equations: int
+    effect: float
+
+
+class Effects(tuple[Effect, ...]):
+    """Of several parts, as they were named."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{one.effect:.3g}  {one.part or 'all'}  (equations: {one.equations})"
+            for one in self
+        )
+
+
+def effects(
+    fn: Callable,
+    spec: NoiseSpec,
+    parts: Sequence[str],
+    *,
+    samples: int = 3,
+    distance: Callable[[Any, Any], float] = l2_distance,
+) -> Callable[..., Effects]:
+    """The effect of the noise of each part alone.
+
+    Args:
+        fn: as for `inject`.
+        spec: the noise; its parts that act on a computation.
+        parts: prefixes of paths, such as `"3:scan"`, or named scopes, such as
+            `"Dense_0"` or `"Block_0/Dense_0"`; `""` is all.
+        samples: number of keys over which effects are averaged.
+        distance: `distance(noisy, clean)` of two results of `fn`.
+
+    Returns:
+        `measure(key, *args, **kwargs)` that gives one effect per part, in their order.
+
+    Raises:
+        NoiseError: when `spec` acts on no computation; on a call, when noise acts on no
+            equation of a part.
+    """
+    integer("samples", samples, 1)
+    if isinstance(parts, str) or not all(isinstance(part, str) for part in parts):
+        raise NoiseError(f"parts={parts!r}: expected a sequence of texts")
+    acting = runs.acting(spec)
+
+    def measure(key: Array, /, *args: Any, **kwargs: Any) -> Effects:
+        static, arrays = split_static((args, kwargs))
+        closed = traced(static.call(fn), arrays).jaxpr
+        steps = [s for s in plan(closed, acting).walk() if s.action.any]
+        members = {part: [_belongs(step, part) for step in steps] for part in parts}
+        for part, chosen in members.items():
+            if not any(chosen):
+                raise NoiseError(
+                    f"parts: noise acts on nothing in {part!r}: expected the beginning "
+                    "of a path that coverage lists, or a named scope"
+                )
+
+        keys = random_bits.split(key, samples)
+        paths = [step.path for step in steps]
+        effect = effect_of(fn, acting, paths, (args, kwargs), distance)
+        return Effects(
+            Effect(part, sum(c), effect(keys, [i for i, here in enumerate(c) if here]))
+            for part, c in members.items()
+        )
+
+    return measure
+
+
+def _belongs(step: Step, part: str) -> bool:
+    """Whether an equation belongs to a part, by its path or by a scope around it."""
+    if step.path.startswith(part):
+        rest = step.path[len(part) :]
+        # Not "1:dot" or "1" for what begins so by chance.
+        if not part or part.endswith("/") or not rest or rest[0] in "/[":
+            return True
+    scopes: list[str] = []
+    around: Step | None = step
+    while around is not None:
+        # Derivatives are named after what they are of: "transpose(jvp(Dense_0))".
+        scope = re.sub(r"\w+\(", "", compat.scope(around.equation))
+        scopes = [*re.split(r"[/()]+", scope), *scopes]
+        _, around = around.within
+    return f"/{part}/" in f"/{'/'.join(filter(None, scopes))}/"

@@ -6,8 +6,8 @@ and the results to hold. `run` evaluates a plan; `coverage` prints one; `localiz
 the check of unmatched names look things up in one.
 
 A path names an equation, such as `3:scan/0:dot_general`: position and primitive, and
-those of the equations around it. An equation's noise is a hash of its path (`words`),
-so paths must never change.
+those of the equations around it. An equation's noise is a hash of its path
+(`random_bits`), so paths must never change.
 
 A plan is made where the program is traced: sums over a mesh axis ask for its size.
 """
@@ -15,18 +15,71 @@ A plan is made where the program is traced: sums over a mesh axis ask for its si
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+from jax import numpy as jnp
+from jax.extend import core
+
 from prednet_jax.noise import compat, fusion
-from prednet_jax.noise.action import Action, Noise, action_on, sort_noise
-from prednet_jax.noise.arithmetic import permutations
-from prednet_jax.noise.chains import add_any_chains
 from prednet_jax.noise.errors import UnsupportedPrimitiveError
+from prednet_jax.noise.order import permutations, profiles
+from prednet_jax.noise.order.partials import Cut, NoOrder
+from prednet_jax.noise.rounding import elementwise
 from prednet_jax.noise.rules import registry
-from prednet_jax.noise.rules.registry import HigherOrder
-from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
+from prednet_jax.noise.rules.primitives import KERNELS, MATRIX_PRODUCTS, ROUTINES
+from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder
+from prednet_jax.noise.specs import (
+    Elementwise,
+    NoiseSpec,
+    ReducedPrecision,
+    ReductionOrder,
+    at,
+    compose,
+    parts,
+)
+
+
+class Noise(NamedTuple):
+    """The parts of a spec that act on a computation, sorted by what they act on.
+
+    Attributes:
+        order: acts on sums.
+        operands: acts on the operands of matrix products.
+        results: elementwise noises, which act on results.
+    """
+
+    order: ReductionOrder | None = None
+    operands: ReducedPrecision | None = None
+    results: NoiseSpec | None = None
+
+
+class Action(NamedTuple):
+    """What acts on one equation.
+
+    Attributes:
+        order: the reduction order that acts, if any, and `cut` how it cuts the sum.
+        cut: see `order.partials`.
+        operands: the format to which operands are rounded.
+        results: the noises on the result.
+        reason: why the order of a sum is left alone.
+        routine: whether it is a library's routine, or a kernel.
+    """
+
+    order: ReductionOrder | None = None
+    cut: Cut | None = None
+    operands: ReducedPrecision | None = None
+    results: NoiseSpec | None = None
+    reason: str = ""
+    routine: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Whether anything acts."""
+        return not (self.order is None and self.operands is None and not self.results)
 
 
 class Draw(NamedTuple):
@@ -88,6 +141,7 @@ class Plan:
         consts: values of its constants.
         path: prefix of the paths of its equations.
         order: the reduction order asked for.
+        results: the noises on results asked for.
         steps: its equations, in order.
         draws: orders to draw for it and for the programs inlined in it.
     """
@@ -96,6 +150,7 @@ class Plan:
     consts: Sequence[Any]
     path: str
     order: ReductionOrder | None
+    results: NoiseSpec | None
     steps: Sequence[Step]
     draws: Sequence[Draw]
 
@@ -207,12 +262,13 @@ def _plan(
             continue
         counts = [reads[var] for var in equation.outvars] if rule.inlined else None
         with compat.axes_in_scope(rule.axes(equation.params)):
-            for label, body in rule.bodies(equation.params).items():
+            for label, body in rule.programs(equation).items():
                 inside = f"{sketch.path}{label}/"
                 bodies[label] = _plan(asked, body, inside, sketch.scope, step, counts)
         if rule.inlined:
             draws += [draw for body in bodies.values() for draw in body.draws]
-    return Plan(opened, consts, path, asked.noise.order, steps, draws)
+    noise = asked.noise
+    return Plan(opened, consts, path, noise.order, noise.results, steps, draws)
 
 
 def _sketch(
@@ -279,3 +335,148 @@ def _higher_order_rule(equation: compat.Equation, path: str) -> HigherOrder | No
             "(noise.register_rule)"
         )
     return rule if isinstance(rule, HigherOrder) else None
+
+
+def sort_noise(spec: NoiseSpec) -> Noise:
+    """The parts of a spec that act on a computation; none of another site's."""
+    acting = at(spec, "computation")
+    found = () if acting is None else parts(acting)
+    results = [part for part in found if isinstance(part, Elementwise)]
+    return Noise(
+        order=next((p for p in found if isinstance(p, ReductionOrder)), None),
+        operands=next((p for p in found if isinstance(p, ReducedPrecision)), None),
+        results=compose(*results) if results else None,
+    )
+
+
+def action_on(
+    noise: Noise, equation: compat.Equation, atoms: Sequence[Any], scope: str
+) -> Action:
+    """What acts on an equation, a higher-order one excepted.
+
+    Args:
+        noise: the sorted spec.
+        equation: of a jaxpr.
+        atoms: what it reads: of a chain of `add_any`, all its terms.
+        scope: named scopes around it.
+    """
+    name = equation.primitive.name
+    rule = registry.find(name)
+    if not isinstance(rule, FirstOrder):
+        rule = FirstOrder(rounds=False)
+    if not has_floats(result_avals(equation)):
+        return Action(reason="no floating-point result")
+    if not any(getattr(aval, "size", 1) for aval in result_avals(equation)):
+        return Action(reason=NoOrder("an empty result"))
+    shapes = [atom.aval for atom in atoms]
+    operands = None
+    if noise.operands is not None and name in MATRIX_PRODUCTS:
+        wide = [elementwise.is_wider(shape.dtype, noise.operands) for shape in shapes]
+        operands = noise.operands if any(wide) else None
+    cut, reason = None, "not among what the spec perturbs"
+    if noise.order is not None and has_floats(result_avals(equation)[:1]):
+        found = _cut(noise.order, rule, equation, shapes, scope)
+        cut, reason = (found, "") if isinstance(found, Cut) else (None, found)
+    order = None if cut is None else noise.order
+    results = _on_results(noise, equation, rule)
+    routine = name in ROUTINES or name in KERNELS
+    return Action(order, cut, operands, results, reason, routine)
+
+
+def _cut(
+    order: ReductionOrder,
+    rule: FirstOrder,
+    equation: compat.Equation,
+    shapes: Sequence[Any],
+    scope: str,
+) -> Cut | str:
+    """How a sum is cut, or why its order is left alone."""
+    if rule.cut is None:
+        return rule.left_alone or "no reduction"
+    name, params = equation.primitive.name, equation.params
+    reason = profiles.excluded(order.profile, name, params, scope)
+    if reason is not None:
+        return reason
+    with compat.settings(equation):
+        return rule.cut(order, params, *shapes)
+
+
+def _on_results(
+    noise: Noise, equation: compat.Equation, rule: FirstOrder
+) -> NoiseSpec | None:
+    """The elementwise noises that act on the results of an equation."""
+    types = [getattr(aval, "dtype", bool) for aval in result_avals(equation)]
+    if noise.results is None or not any(map(elementwise.has_noise, types)):
+        return None
+    name = equation.primitive.name
+    found = [
+        part
+        for part in parts(noise.results)
+        if (name in named(part) if named(part) else rule.rounds)
+        or (isinstance(part, Elementwise) and part.routines and name in KERNELS)
+    ]
+    return compose(*found) if found else None
+
+
+def named(part: NoiseSpec) -> tuple[str, ...]:
+    """The primitives that a noise on results is restricted to; none: not restricted."""
+    return (part.primitives or ()) if isinstance(part, Elementwise) else ()
+
+
+def result_avals(equation: compat.Equation) -> list[Any]:
+    """Shapes and types of the results; of what is added to a mutable array, its own."""
+    if equation.primitive.name == "addupdate":
+        return [equation.invars[1].aval]
+    return [var.aval for var in equation.outvars]
+
+
+def has_floats(avals: Sequence[Any]) -> bool:
+    """Whether any of these shapes and types is of floating-point numbers."""
+    types = (getattr(aval, "dtype", bool) for aval in avals)
+    return any(jnp.issubdtype(dtype, jnp.inexact) for dtype in types)
+
+
+def result_type(equation: compat.Equation) -> Any:
+    """Type of the first result; bool where there is none, or none with a type."""
+    for aval in result_avals(equation):
+        return getattr(aval, "dtype", np.dtype(bool))
+    return np.dtype(bool)
+
+
+def add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
+    """The sums of several cotangents, which JAX writes as chains of binary `add_any`.
+
+    Only sums that nothing else reads are joined: an intermediate sum that is used
+    elsewhere keeps its place.
+
+    Returns:
+        By the position of a chain's last equation: the atoms that the chain adds, as
+        one sum, and the positions of its other equations.
+    """
+    uses = _uses(jaxpr)
+    position: dict[Any, int] = {}
+    chains: dict[int, tuple[list[Any], set[int]]] = {}
+    for i, equation in enumerate(jaxpr.eqns):
+        if equation.primitive.name != "add_any":
+            continue
+        terms: list[Any] = []
+        before: set[int] = set()
+        for atom in equation.invars:
+            inner = None
+            if not isinstance(atom, core.Literal) and uses[atom] == 1:
+                inner = position.get(atom)
+            if inner is None:
+                terms.append(atom)
+            else:
+                more, earlier = chains.pop(inner)
+                terms += more
+                before |= earlier | {inner}
+        position[equation.outvars[0]] = i
+        chains[i] = terms, before
+    return chains
+
+
+def _uses(jaxpr: Any) -> Counter[Any]:
+    """How often each variable of a jaxpr is read, results included."""
+    atoms = [a for e in jaxpr.eqns for a in e.invars] + list(jaxpr.outvars)
+    return Counter(a for a in atoms if not isinstance(a, core.Literal))

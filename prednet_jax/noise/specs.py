@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from prednet_jax.noise import errors
 from prednet_jax.noise.errors import NoiseError
@@ -40,6 +40,8 @@ class NoiseSpec:
     """Base of all specs. `site` says where the noise acts."""
 
     site: ClassVar[Site] = "computation"
+    # Whether a composition holds at most one of this kind.
+    alone: ClassVar[bool] = False
 
     def __add__(self, other: NoiseSpec) -> NoiseSpec:
         """Both noises, `self` first."""
@@ -90,6 +92,7 @@ class ReductionOrder(NoiseSpec):
             wider operands the same as `"float32"`.
     """
 
+    alone: ClassVar[bool] = True
     partials: int = 8
     granularity: str = "tile"
     tile: int = 32
@@ -114,21 +117,27 @@ class Elementwise(NoiseSpec):
 
     Attributes:
         primitives: names of the primitives that are perturbed; None: all of
-            `rules.elementwise.ROUNDING`.
+            `rules.primitives.ROUNDING`.
         deterministic: the noise is a pure function of the operation and the bits of
             its operands, not of the key or the place in the program (as in Verrou's
             deterministic modes): the same operands make the same error at each
             execution, at each step of a loop and in each element. For dots,
             convolutions and other sums the result stands for its operands.
+        routines: whether the operands of a library's routines (linear algebra, FFT) and
+            of kernels are perturbed too, as the results are. A backward stable routine
+            errs as if its operands had been rounded; noise on its results alone does
+            not show that error.
     """
 
     _: KW_ONLY
     primitives: tuple[str, ...] | None = None
     deterministic: bool = False
+    routines: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         errors.names("primitives", self.primitives)
         errors.flag("deterministic", self.deterministic)
+        errors.flag("routines", self.routines)
 
 
 @dataclass(frozen=True)
@@ -136,15 +145,17 @@ class StochasticRounding(Elementwise):
     """Round each result up or down with probability given by its distance.
 
     Attributes:
-        mantissa_bits: explicit mantissa bits kept, 1 to 52. At the precision of the
-            result's own type the rounding error of the operation itself decides.
+        mantissa_bits: explicit mantissa bits kept, 1 to 52; None: those of the result's
+            own type (23 in float32). There the rounding error of the operation itself
+            decides.
     """
 
-    mantissa_bits: int = 23
+    mantissa_bits: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        errors.integer("mantissa_bits", self.mantissa_bits, 1, 52)
+        if self.mantissa_bits is not None:
+            errors.integer("mantissa_bits", self.mantissa_bits, 1, 52)
 
 
 @dataclass(frozen=True)
@@ -154,16 +165,24 @@ class MonteCarlo(Elementwise):
     Attributes:
         mode: `"rr"` perturbs results (random rounding), `"pb"` operands (precision
             bounding), `"mca"` both.
-        virtual_precision: significant bits t of the virtual format, 2 to 53.
+        virtual_precision: significant bits t of the virtual format, 2 to 53; None: 53
+            for float64, 24 for all narrower types.
     """
 
     mode: str = "rr"
-    virtual_precision: int = 24
+    virtual_precision: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         errors.choice("mode", self.mode, MCA_MODES)
-        errors.integer("virtual_precision", self.virtual_precision, 2, 53)
+        if self.virtual_precision is not None:
+            errors.integer("virtual_precision", self.virtual_precision, 2, 53)
+
+    def precision(self, dtype: Any) -> int:
+        """The virtual precision for numbers of a type."""
+        if self.virtual_precision is not None:
+            return self.virtual_precision
+        return 53 if dtype == "float64" else 24
 
 
 @dataclass(frozen=True)
@@ -204,6 +223,7 @@ class ReducedPrecision(NoiseSpec):
             `"fp16"` (5, 10).
     """
 
+    alone: ClassVar[bool] = True
     format: str
 
     def __post_init__(self) -> None:
@@ -214,8 +234,8 @@ class ReducedPrecision(NoiseSpec):
 class Composition(NoiseSpec):
     """Several noises at once, applied in the order of `specs`.
 
-    At most one ReductionOrder and one ReducedPrecision: a sum has one order, and an
-    operand one format.
+    At most one ReductionOrder, ReducedPrecision and BitFlip each: a sum has one order,
+    an operand one format, and one bit is flipped.
     """
 
     specs: tuple[NoiseSpec, ...]
@@ -232,7 +252,7 @@ class Composition(NoiseSpec):
                     f"specs holds {spec!r}: expected specs other than Identity and "
                     "Composition; use compose() to flatten"
                 )
-        for kind in (ReductionOrder, ReducedPrecision):
+        for kind in {type(spec) for spec in specs if spec.alone}:
             found = [spec for spec in specs if isinstance(spec, kind)]
             if len(found) > 1:
                 raise NoiseError(f"specs={found!r}: expected at most one of a kind")

@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from prednet_jax.noise import rules, specs, trees
+from prednet_jax.noise import specs, trees
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.rules import primitives
 from prednet_jax.noise.specs import NoiseSpec
 
 KINDS: Mapping[str, type[NoiseSpec]] = MappingProxyType(
@@ -125,13 +126,12 @@ def _part(text: str) -> NoiseSpec:
 
 
 def _order(kind: type[NoiseSpec]) -> list[str]:
-    """Options in the order in which bare values stand for them: positional first."""
-    fields = dataclasses.fields(kind)
-    return [f.name for f in sorted(fields, key=lambda f: _is_common(f.name))]
-
-
-def _is_common(name: str) -> bool:
-    return name in ("primitives", "deterministic")
+    """Options in the order in which bare values stand for them."""
+    common = ("primitives", "deterministic")
+    own = [f.name for f in dataclasses.fields(kind)]
+    # `routines` came later, and is given by name.
+    own = [name for name in own if name not in (*common, "routines")]
+    return [*own, *(f for f in common if hasattr(kind, f))]
 
 
 def _value(name: str, kind: str, text: str) -> Any:
@@ -159,7 +159,7 @@ def _value(name: str, kind: str, text: str) -> Any:
 
 def _primitives(name: str, found: tuple[str, ...]) -> tuple[str, ...]:
     """Names of primitives, which in a text have to be there: a slip is noticed."""
-    known = rules.known()
+    known = primitives.known()
     for primitive in found:
         if primitive not in known:
             close = difflib.get_close_matches(primitive, sorted(known), 3)

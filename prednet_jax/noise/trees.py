@@ -20,11 +20,11 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import errors
-from prednet_jax.noise.arithmetic import error_free, random_bits, rounding
-from prednet_jax.noise.arithmetic.error_free import format_of, from_bits, guard, to_bits
+from prednet_jax.noise import errors, random_bits
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.fusion import materialised
+from prednet_jax.noise.rounding import error_free
+from prednet_jax.noise.rounding.error_free import format_of, from_bits, guard, to_bits
 from prednet_jax.noise.specs import NoiseSpec, Site, parts
 
 Tree = TypeVar("Tree")
@@ -57,6 +57,7 @@ class BitFlip(NoiseSpec):
     """
 
     site: ClassVar[Site] = "weights"
+    alone: ClassVar[bool] = True
     bit: int = 0
     leaf: str | None = None
     index: int | None = None
@@ -133,7 +134,7 @@ def _add_normal(spec: GradientGaussian, state: Array, tree: Tree) -> Tree:
         [random_bits.bits(state, (x.size,), i) for i, x in floats.items()], 0
     )
     normal = lax.convert_element_type(random_bits.gauss(random), wide)
-    sigma = rounding.rms(values, zero) * np.asarray(spec.scale, wide)
+    sigma = steps.rms(values, zero) * np.asarray(spec.scale, wide)
     noisy = materialised(values + guard(sigma * normal, zero))
     new, start = {}, 0
     for i, x in floats.items():

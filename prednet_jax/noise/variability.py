@@ -26,8 +26,8 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from prednet_jax.noise.arithmetic.error_free import format_of
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.rounding.error_free import format_of
 
 # Distances in ulps are counted up to this; the last bin holds all larger ones.
 ULP_EDGES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 65536)

@@ -145,7 +145,7 @@ def connect(address: str) -> Any:
     except ImportError:
         raise UserError(
             f"address={address!r}: Ray is not installed; expected it (pip install "
-            "'prednet-jax[sweep]'), or --address=none to do without"
+            "'.[sweep]'), or --address=none to do without"
         ) from None
     _check_address(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}

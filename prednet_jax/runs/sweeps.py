@@ -277,7 +277,6 @@ def _arrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError:
         raise UserError(
-            f"{RESULT}: pyarrow is not installed; expected it (pip install "
-            "'prednet-jax[sweep]')"
+            f"{RESULT}: pyarrow is not installed; expected it (pip install '.[sweep]')"
         ) from None
     return pyarrow, pyarrow.parquet

@@ -7,7 +7,7 @@ import pytest
 
 from prednet_jax import noise
 from prednet_jax.models import convolution
-from prednet_jax.noise.arithmetic import partials, products
+from prednet_jax.noise.order import partials, products
 
 
 @pytest.mark.parametrize("algorithm", convolution.ALGORITHMS)

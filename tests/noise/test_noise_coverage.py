@@ -8,7 +8,7 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise import fusion
-from prednet_jax.noise.rules import elementwise, reductions
+from prednet_jax.noise.rules import primitives
 
 X = jax.ShapeDtypeStruct((6, 40), jnp.float32)
 KEY = jax.random.key(0)
@@ -104,7 +104,7 @@ def routine(name):
 def test_reductions_out_of_reach_say_why(name):
     report = noise.coverage(routine(name), noise.ReductionOrder())(X)
     (entry,) = [e for e in report.untouched if e.primitive == name]
-    assert entry.reason == reductions.LEFT_ALONE[name]
+    assert entry.reason == primitives.LEFT_ALONE[name]
     assert entry in report.uncovered
 
 
@@ -222,8 +222,8 @@ def test_every_routine_of_linear_algebra_is_known():
     found = {p.name for k, p in vars(lax.linalg).items() if k.endswith("_p")}
     found.remove("lu_pivots_to_permutation")  # of integers
     assert found >= {"cholesky_update", "lu", "symmetric_product"}
-    assert found <= set(reductions.LEFT_ALONE)
-    assert found <= elementwise.ROUNDING
+    assert found <= set(primitives.LEFT_ALONE)
+    assert found <= primitives.ROUNDING
     x = jnp.ones((4, 4))
     report = noise.coverage(lax.linalg.symmetric_product, noise.ReductionOrder())(x, x)
     assert [e.primitive for e in report.uncovered] == ["symmetric_product"]

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax.noise.arithmetic import elementwise, error_free, random_bits
+from prednet_jax.noise import random_bits
+from prednet_jax.noise.rounding import elementwise, error_free
 from prednet_jax.noise.specs import (
     Composition,
     Gaussian,

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from prednet_jax.noise.arithmetic import permutations, random_bits
+from prednet_jax.noise import random_bits
+from prednet_jax.noise.order import permutations
 
 DRAWS = 20_000
 

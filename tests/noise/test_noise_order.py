@@ -15,7 +15,7 @@ import pytest
 from jax import lax
 
 from prednet_jax import noise
-from prednet_jax.noise.arithmetic import permutations
+from prednet_jax.noise.order import permutations
 
 GRANULARITIES = ("shared", "tile", "element")
 KEYS = jax.random.split(jax.random.key(7), 12)

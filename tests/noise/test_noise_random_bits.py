@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from prednet_jax.noise.arithmetic import random_bits
+from prednet_jax.noise import random_bits
 
 KEYS, LENGTH = 128, 1 << 15
 

@@ -12,7 +12,7 @@ from jax.interpreters import ad, mlir
 from jax.scipy.sparse.linalg import cg, gmres
 
 from prednet_jax import noise
-from prednet_jax.noise.arithmetic.partials import Cut
+from prednet_jax.noise.order.partials import Cut
 from prednet_jax.noise.rules import registry
 
 KEYS = jax.random.split(jax.random.key(1), 3)

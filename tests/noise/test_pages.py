@@ -31,6 +31,6 @@ def test_the_examples_run(page, tmp_path, monkeypatch, capsys):
     assert printed
     expected = {
         "decisions": r"argmax (1\.0|0\.\d*[1-9]) decisions\.py:\d+ in predict",
-        "localize": r"(?s)localize\.py:9 in loss.*encoder  \(equations: 1\).*worst",
+        "localize": r"(?s)localize\.py:9 in loss.*encoder  \(equations: 1\)",
     }
     assert re.search(expected[page.stem], printed), printed

@@ -6,8 +6,8 @@ programs, its bodies: noise enters them, and a function rebuilds the primitive a
 them (`HigherOrder`).
 
 Every rule of this package is in the same table as a user's own. A higher-order
-primitive that is not in it is refused, never passed by in silence; a first-order one is
-evaluated without noise.
+primitive that is not in it is refused; a first-order one is evaluated without noise,
+and `coverage` lists it unless it is known to be exact (`primitives.EXACT`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from jax.extend import core
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.arithmetic.partials import Cut
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.words import Words
+from prednet_jax.noise.order.partials import Cut
+from prednet_jax.noise.random_bits import Words
 
 Params = Mapping[str, Any]
 
@@ -109,6 +109,8 @@ class HigherOrder:
         joins: whether the only body becomes a part of the program around it, so that
             XLA may fuse the two.
         axes: from the parameters, names and sizes of mesh axes that the bodies see.
+        program: from the equation, its bodies, where no parameter holds them; None:
+            `bodies` finds them.
     """
 
     run: Callable[[Call, Words, list[Any]], Sequence[Any]]
@@ -116,6 +118,13 @@ class HigherOrder:
     inlined: bool = False
     joins: bool = False
     axes: Callable[[Params], Mapping[str, int]] = lambda params: {}
+    program: Callable[[compat.Equation], Mapping[str, Any]] | None = None
+
+    def programs(self, equation: compat.Equation) -> Mapping[str, Any]:
+        """The bodies of an equation, by label."""
+        if self.program is not None:
+            return self.program(equation)
+        return self.bodies(equation.params)
 
 
 Rule = FirstOrder | HigherOrder

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise.arithmetic.partials import (
+from prednet_jax.noise.order.partials import (
     Cut,
     NoOrder,
     Params,
@@ -22,7 +22,7 @@ from prednet_jax.noise.arithmetic.partials import (
     too_few,
     unstack,
 )
-from prednet_jax.noise.arithmetic.permutations import piece_count, widened
+from prednet_jax.noise.order.permutations import piece_count, widened
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 
 

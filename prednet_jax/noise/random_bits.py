@@ -24,14 +24,19 @@ For fixed words the map from `i` is a bijection: within one draw no value repeat
 with every counter-based generator whose counter is as wide as its output. A draw has at
 most 2^32 elements; numbers have 24 bits of resolution.
 
+An equation's noise is a hash of the key, of its path in the program and of the counters
+of the loops around it (`Words`). The path is hashed while tracing and costs nothing at
+run time; a loop folds its counter into two words once a step.
+
 Not for cryptography, and not for initial weights or data: those use `jax.random`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -39,6 +44,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
+from prednet_jax.noise import compat
 from prednet_jax.noise.errors import NoiseError
 
 _GOLDEN = 0x9E3779B9
@@ -236,3 +242,59 @@ def _mix_python(x: int) -> int:
     x = ((x ^ (x >> 16)) * _A) & _MASK
     x = ((x ^ (x >> 15)) * _B) & _MASK
     return x ^ (x >> 16)
+
+
+class Words(NamedTuple):
+    """The generator's words at one place of a program.
+
+    Attributes:
+        call: uint32 [2], folded with the loop counters.
+        run: uint32 [2], the same at each step of a loop.
+    """
+
+    call: Array
+    run: Array
+
+    def at_step(self, step: Array) -> Words:
+        """The words of one step of a loop, which an integer numbers."""
+        return Words(fold(self.call, step), self.run)
+
+    def of(self, schedule: str) -> Array:
+        """Those that orders are drawn from; see `ReductionOrder.schedule`."""
+        return self.run if schedule == "run" else self.call
+
+
+def first_words(key: Array, run_key: Array | None = None) -> Words:
+    """The words at the beginning of a call.
+
+    Args:
+        key: of the call.
+        run_key: of the run; None: the call is a run of its own.
+
+    Raises:
+        NoiseError: when one is no PRNG key.
+    """
+    return Words(words(key), words(key if run_key is None else run_key))
+
+
+def path_salt(path: str) -> tuple[int, int]:
+    """A path as two 32-bit words, the same in every process."""
+    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+def on_device(
+    words: Words, operands: Sequence[Any], shared_over: Collection[str] = ()
+) -> Words:
+    """The words of this device, where the operands vary over a mesh.
+
+    Args:
+        words: those that all devices share.
+        operands: of the equation.
+        shared_over: axes over which the result, and so its noise, must be the same.
+    """
+    axes = set(compat.varying_axes(*operands)) - set(shared_over)
+    if not axes:
+        return words
+    index = lax.axis_index(tuple(sorted(axes)))
+    return Words(*(fold(w, index) for w in words))

@@ -26,7 +26,7 @@ l_e    results lie on a grid, and few runs may all meet the same point of it: no
 Noise in the order of sums is bounded, and its tail lighter than the normal one. But 16
 runs show nothing of what happens once in a million: a bound below `EXTRAPOLATED` is an
 extrapolation of that model, and the result says so. At 1e-2 and 1e-3 it is tested with
-10,000 runs (tests/noise/tools/test_tolerance.py).
+10,000 runs (tests/noise/questions/test_tolerance.py).
 
 The shape. Sums that cancel have noise of the size of their terms, not of the result, so
 rtol alone would not do. With atol = rho rtol rms(R), rho out of `BALANCES`, rtol is the
@@ -39,7 +39,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -47,9 +47,9 @@ from jax import Array
 
 from prednet_jax.noise.errors import NoiseError, integer, unit_interval
 from prednet_jax.noise.inject import inject
-from prednet_jax.noise.specs import NoiseSpec
-from prednet_jax.noise.tools import quantiles, runs
-from prednet_jax.noise.tools.runs import Leaf
+from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.runs import Leaf
+from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
 
 # Failure rates below this were not tested against draws.
 EXTRAPOLATED = 1e-3
@@ -115,7 +115,7 @@ def tolerance(
     """
     integer("draws", draws, 2)
     unit_interval("failure", failure)
-    spec = runs.acting(spec)
+    spec = runs.reaching(spec)
     noisy, compiled = inject(fn, spec), runs.without_noise(fn, spec)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Any:
@@ -185,8 +185,8 @@ def _bound(
     """B_e of each element."""
     shift = np.max([np.abs(mean - x) for x in references], axis=0)
     size = np.max([np.abs(x) for x in references], axis=0)
-    z = quantiles.two_sided(failure / mean.size)
-    factor = z * math.sqrt(1 + 1 / draws) * quantiles.spread_bound(draws, CONFIDENCE)
+    z = runs.two_sided(failure / mean.size)
+    factor = z * math.sqrt(1 + 1 / draws) * runs.spread_bound(draws, CONFIDENCE)
     # An element that met one point of its grid in all draws may still leave it.
     least = np.hypot(runs.rms(spread), size * leaf.epsilon / 4)
     return shift + factor * np.maximum(spread, least)
@@ -208,3 +208,119 @@ def _cover(bound: np.ndarray, size: np.ndarray) -> tuple[float, float]:
         if cost < best[0] - 0.01:
             best = cost, rtol, balance * scale * rtol
     return best[1:]
+
+
+def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
+    """Raise unless every element is within its tolerance of the expected one.
+
+    Args:
+        actual: pytree of arrays.
+        expected: pytree of the same structure and shapes, such as `fn(*args)`.
+        tolerances: what `tolerance(fn, spec)(key, *args)` gave.
+
+    Raises:
+        AssertionError: some leaf is outside. For each such leaf: its path, how many
+            times the expected noise the difference of the worst element is, how many
+            times what is allowed, the element's index and both values.
+        NoiseError: structures or shapes differ.
+    """
+    allowed = jax.tree.leaves(tolerances)
+    described = check_alike("actual", actual, "expected", expected)
+    if len(allowed) != len(described) or not all(
+        isinstance(t, Tolerance) for t in allowed
+    ):
+        raise NoiseError(
+            f"tolerances={tolerances!r}: expected one Tolerance for each of "
+            f"{len(described)} leaves"
+        )
+    lines = []
+    for leaf, one, x, y in zip(
+        described, allowed, runs.values(actual), runs.values(expected), strict=True
+    ):
+        lines += _outside(leaf, one, x, y)
+    if lines:
+        head = f"{len(lines)} of {len(described)} leaves outside the noise"
+        raise AssertionError("\n".join([head, *lines]))
+
+
+class Reference(NamedTuple):
+    """A result, and how far other correct results may be from it.
+
+    Attributes:
+        expected: pytree of arrays, without noise.
+        tolerances: a `Tolerance` for each leaf.
+    """
+
+    expected: Any
+    tolerances: Any
+
+    def assert_close(self, actual: Any) -> None:
+        """As `assert_close(actual, expected, tolerances)`."""
+        assert_close(actual, self.expected, self.tolerances)
+
+
+def noise_reference(
+    fn: Callable,
+    *args: Any,
+    spec: NoiseSpec | None = None,
+    draws: int = 16,
+    failure: float = 1e-6,
+    seed: int = 0,
+) -> Reference:
+    """Run `fn` with and without noise: what the pytest fixture `noise_tolerance` is.
+
+    Args:
+        fn: the reference that a test trusts.
+        *args: its arguments.
+        spec: the noise; None: sums added in another order, drawn for each element.
+        draws: as for `tolerance`.
+        failure: as for `tolerance`.
+        seed: of the noise.
+
+    Raises:
+        NoiseError: as for `tolerance`.
+    """
+    spec = ReductionOrder(granularity="element") if spec is None else spec
+    measure = tolerance(fn, spec, draws=draws, failure=failure)
+    tolerances = measure(jax.random.key(seed), *args)
+    return Reference(runs.plain(fn, args, {}), tolerances)
+
+
+def check_alike(name: str, a: Any, other: str, b: Any) -> list[Leaf]:
+    """The leaves of `b`, refusing an `a` of other structure or shapes."""
+    left: Any = jax.tree.structure(a)
+    right: Any = jax.tree.structure(b)
+    if left != right:
+        raise NoiseError(f"{name} is {left} and {other} {right}: expected the same")
+    described = runs.leaves(b)
+    for mine, yours in zip(runs.leaves(a), described, strict=True):
+        if mine.shape != yours.shape:
+            raise NoiseError(
+                f"{yours.path}: {name} has shape {mine.shape} and {other} "
+                f"{yours.shape}: expected the same"
+            )
+    return described
+
+
+def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> list[str]:
+    """A line if an element is outside, none otherwise."""
+    with np.errstate(invalid="ignore"):
+        far = np.abs(runs.difference(x, y))
+        far = np.where(np.isnan(far), np.inf, far)
+        allowed = np.where(np.isfinite(y), one.atol + one.rtol * np.abs(y), 0.0)
+    count = int(np.count_nonzero(far > allowed))
+    if not count:
+        return []
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = np.where(far > allowed, far / allowed, 0.0)
+    worst = np.unravel_index(int(np.argmax(times)), times.shape)
+    ratio = float(times[worst])
+    noise = "no noise was seen here"
+    if one.noise:
+        noise = f"{ratio / one.noise:.3g} times the expected noise"
+    place = ", ".join(map(str, worst))
+    return [
+        f"{leaf.path}: {noise}, {ratio:.3g} times the tolerance ({one}); worst element "
+        f"[{place}]: {x[worst]:.9g}, expected {y[worst]:.9g}; {count} of {x.size} "
+        "elements outside"
+    ]

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import accuracy, noise_programs
 from prednet_jax import noise
-from prednet_jax.noise.tools.explain import NOT_MODELLED
+from prednet_jax.noise.questions.explain import NOT_MODELLED
 
 KEY = jax.random.key(4)
 

@@ -35,16 +35,16 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from prednet_jax.noise import random_bits
 from prednet_jax.noise.arguments import split_static
-from prednet_jax.noise.arithmetic import random_bits
-from prednet_jax.noise.coverage import entries
+from prednet_jax.noise.coverage import report_of
 from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions import runs
+from prednet_jax.noise.random_bits import Words, on_device
 from prednet_jax.noise.run import Hooks
 from prednet_jax.noise.specs import NoiseSpec
-from prednet_jax.noise.tools import runs
-from prednet_jax.noise.words import Words, on_device
 
 
 class Decision(NamedTuple):
@@ -123,16 +123,27 @@ def decisions(
             steps[step.path] = step
             here = on_device(words, operands).call
 
-            def note(words: Any, *values: Any) -> None:
-                place = (step.path, *map(int, words))
-                seen[place] = np.concatenate([np.ravel(value) for value in values])
+            for i, values in enumerate(found):
+                size = values.size
 
-            jax.debug.callback(note, here, *found)
+                def note(words: Any, row: Any, part: Any, i=i, size=size) -> None:
+                    place = (step.path, i, int(row), *np.asarray(words).tolist())
+                    seen[place] = np.asarray(part)[: size - int(row) * _PART]
+
+                def send(row_and_part: Any, note=note) -> Array:
+                    jax.debug.callback(note, here, *row_and_part)
+                    return row_and_part[0]
+
+                parts = _in_parts(values)
+                if len(parts) == 1:
+                    send((jnp.int32(0), parts[0]))
+                else:
+                    lax.map(send, (lax.iota(jnp.int32, len(parts)), parts))
 
         @jax.jit
         def run(key: Array, noise: Array, *arrays: Array) -> Any:
             program = traced(static.call(fn), arrays)
-            perturbed, _ = entries(plan(program.jaxpr, acting))
+            perturbed = report_of(plan(program.jaxpr, acting)).perturbed
             hooks = Hooks({entry.path: noise for entry in perturbed}, observe)
             return evaluate(acting, key, program, arrays, hooks=hooks)
 
@@ -150,7 +161,22 @@ def decisions(
     return search
 
 
-# Path, and the generator's words there, which tell executions apart.
+# A callback is given copies of its operands. On a machine with one processor a large
+# copy waits for the thread that the callback runs in; up to 100 KiB it is made at once.
+_PART = 8192
+
+
+def _in_parts(values: Array) -> Array:
+    """An array cut into rows of at most `_PART` elements."""
+    flat = jnp.ravel(values)
+    if flat.size <= _PART:
+        return flat[None]
+    rows = -(-flat.size // _PART)
+    return jnp.pad(flat, (0, rows * _PART - flat.size)).reshape(rows, _PART)
+
+
+# Path, numbers of the result and of its part, and the generator's words there, which
+# tell executions apart.
 _Place = tuple[Any, ...]
 
 # Results that are discrete although they are floats.

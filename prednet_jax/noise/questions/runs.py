@@ -6,8 +6,10 @@ numbers of all narrower types exactly.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import jax
@@ -15,10 +17,21 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from prednet_jax.noise.arithmetic import random_bits
+from prednet_jax.noise import random_bits
+from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.coverage import Reach, reach
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.inject import inject
-from prednet_jax.noise.specs import NoiseSpec, at
+from prednet_jax.noise.inject import inject, traced
+from prednet_jax.noise.plan import plan
+from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES
+from prednet_jax.noise.specs import (
+    Elementwise,
+    NoiseSpec,
+    StochasticRounding,
+    at,
+    compose,
+    parts,
+)
 
 Result = list[np.ndarray]
 
@@ -66,6 +79,75 @@ def acting(spec: NoiseSpec) -> NoiseSpec:
     return found
 
 
+# Noise on library routines and kernels alone: their operands and results are rounded.
+_ROUTINES = StochasticRounding(
+    primitives=tuple(sorted(ROUTINES | KERNELS)), routines=True
+)
+
+
+def reaching(spec: NoiseSpec) -> NoiseSpec:
+    """`acting(spec)`, which perturbs the operands of library routines as well.
+
+    Their error is that of a rounding of the operands. Without it a result would seem to
+    have all digits, whatever the routine loses.
+    """
+    found = parts(acting(spec))
+    if any(isinstance(part, Elementwise) for part in found):
+        return compose(
+            *(
+                dataclasses.replace(part, routines=True)
+                if isinstance(part, Elementwise)
+                else part
+                for part in found
+            )
+        )
+    return compose(*found, _ROUTINES)
+
+
+def reaches(
+    fn: Callable, spec: NoiseSpec, args: Sequence[Any], kwargs: dict[str, Any]
+) -> list[Reach]:
+    """What noise reaches of each array of the result of a function, in order."""
+    static, arrays = split_static((args, kwargs))
+    program = traced(static.call(fn), arrays)
+    count = len(program.shapes.arrays)
+    return reach(plan(program.jaxpr, spec))[:count]
+
+
+def not_reached(tree: Any, reaches: Sequence[Reach]) -> list[bool]:
+    """For each leaf of a result, whether noise reaches none of its arithmetic."""
+    arrays = iter(reaches)
+    unknown = []
+    for leaf in jax.tree.leaves(tree):
+        # Only arrays come from equations; not a text, nor a Python number.
+        is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
+        here = next(arrays, Reach(True)) if is_array else Reach(True)
+        unknown.append(bool(here.missed) and not here.reached)
+    return unknown
+
+
+def notes(reaches: Sequence[Reach]) -> list[str]:
+    """In words, what noise did not reach, and the routines that it reached outside."""
+    lines = []
+    for what, entries in (
+        (
+            "not reached by this noise",
+            {e for r in reaches for e in r.missed if e.has_order or not r.reached},
+        ),
+        (
+            "routines, perturbed by a rounding of their operands",
+            {e for r in reaches for e in r.routines},
+        ),
+    ):
+        named = [
+            f"{e.path} [{e.source}]" if e.source else e.path
+            for e in sorted(entries, key=lambda e: e.path)
+        ]
+        more = f", and {len(named) - 4} more" if len(named) > 4 else ""
+        lines += [f"{what}: {', '.join(named[:4])}{more}"] * bool(named)
+    return lines
+
+
 def plain(fn: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """`fn(*args, **kwargs)` on copies of the arrays, which it may donate or mutate."""
     args, kwargs = copies(args, kwargs)
@@ -76,9 +158,9 @@ def copies(
     args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """Arguments of their own for one call, which may donate them or train them."""
-    return jax.tree.map(
-        lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, (args, kwargs)
-    )
+    static, arrays = split_static((args, kwargs))
+    own = [jnp.copy(x) if isinstance(x, jax.Array) else x for x in arrays]
+    return static.filled(own)[0]
 
 
 def without_noise(fn: Callable, spec: NoiseSpec) -> Callable:
@@ -181,3 +263,59 @@ def _leaf(path: str, x: Any) -> Leaf:
         integers = jnp.iinfo(x.dtype)
         bits = integers.bits - (integers.min < 0)
     return Leaf(path, str(x.dtype), x.shape, bits * math.log10(2), epsilon)
+
+
+def two_sided(tail: float) -> float:
+    """The size that a standard normal number exceeds with probability `tail`.
+
+    Args:
+        tail: in (0, 1), however small.
+    """
+    return -NormalDist().inv_cdf(tail / 2)
+
+
+def chi_squared(probability: float, degrees: int) -> float:
+    """The lower quantile of the chi-squared distribution.
+
+    By bisection of P(a, x) = x^a e^-x / Gamma(a + 1) sum_k x^k / ((a+1) ... (a+k)),
+    a = degrees / 2 (NIST Digital Library of Mathematical Functions, 8.11.4).
+
+    Args:
+        probability: in (0, 1).
+        degrees: of freedom, 1 or more.
+    """
+    a = degrees / 2
+    low, high = 0.0, degrees + 40 * math.sqrt(degrees) + 40
+    for _ in range(100):
+        middle = (low + high) / 2
+        if _lower_gamma(a, middle / 2) < probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def spread_bound(draws: int, confidence: float) -> float:
+    """How far above a sample's standard deviation the true one may be.
+
+    Of normal numbers, sigma <= factor * s with the given confidence.
+
+    Args:
+        draws: size of the sample, 2 or more.
+        confidence: in (0, 1).
+    """
+    free = draws - 1
+    return math.sqrt(free / chi_squared(1 - confidence, free))
+
+
+def _lower_gamma(a: float, x: float) -> float:
+    """The regularised lower incomplete gamma function P(a, x)."""
+    if x <= 0:
+        return 0.0
+    term = total = 1.0
+    k = 0
+    while term > 1e-17 * total:
+        k += 1
+        term *= x / (a + k)
+        total += term
+    return total * math.exp(a * math.log(x) - x - math.lgamma(a + 1))

@@ -18,10 +18,13 @@ all runs have more digits, half have fewer.
 
 Both are cut at 0 and at the precision of the type. An element that is the same in every
 run has the type's precision: noise could not be seen. An element of mean 0 that varies,
-or that is NaN, or infinite in some runs alone, has none.
+or that is NaN, or infinite in some runs alone, has none. Of a leaf that is computed but
+that noise does not reach nothing is known: no digits, and `-` in the table, which names
+equations that noise does not reach (`coverage.reach`).
 
-What noise does not touch is not counted: a biased algorithm gives the same wrong digits
-in every run.
+The error of library routines is modelled by a rounding of their operands
+(`Elementwise.routines`). What noise does not touch is not counted: a biased algorithm
+gives the same wrong digits in every run.
 """
 
 from __future__ import annotations
@@ -36,9 +39,9 @@ from jax import Array
 
 from prednet_jax.noise.errors import integer, unit_interval
 from prednet_jax.noise.inject import inject
+from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.runs import Leaf
 from prednet_jax.noise.specs import NoiseSpec
-from prednet_jax.noise.tools import quantiles, runs
-from prednet_jax.noise.tools.runs import Leaf
 
 
 class DigitsRow(NamedTuple):
@@ -53,6 +56,8 @@ class DigitsRow(NamedTuple):
         whole: of the leaf as one vector: s and |m| are RMS over its elements.
         assured: what `whole` is at least in 95 % of runs, with 95 % confidence.
         precision: of the type; nothing has more.
+        reached: whether noise acts on anything that the leaf is computed from. If not,
+            though there is arithmetic, its digits are not known, and are 0 here.
     """
 
     path: str
@@ -63,6 +68,7 @@ class DigitsRow(NamedTuple):
     whole: float
     assured: float
     precision: float
+    reached: bool = True
 
 
 class DigitsTable(NamedTuple):
@@ -72,26 +78,32 @@ class DigitsTable(NamedTuple):
         rows: one per leaf that has elements.
         draws: number of runs.
         elements: what `digits` returns.
+        notes: what noise did not reach, and library routines.
     """
 
     rows: tuple[DigitsRow, ...]
     draws: int
     elements: Any
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         names = [f"{r.path} {r.dtype}{list(r.shape)}" for r in self.rows]
         width = max(map(len, ["significant digits", *names]))
         lines = [f"{'significant digits':{width}}  worst  median  whole  assured  of"]
-        lines += [
-            f"{name:{width}}  {r.worst:5.1f}  {r.median:6.1f}  {r.whole:5.1f}  "
-            f"{r.assured:7.1f}  {r.precision:.1f}"
-            for name, r in zip(names, self.rows, strict=True)
-        ]
+        for name, r in zip(names, self.rows, strict=True):
+            cells = [
+                f"{number:.1f}" if r.reached else "-"
+                for number in (r.worst, r.median, r.whole, r.assured)
+            ]
+            line = "  ".join(
+                f"{c:>{w}}" for c, w in zip(cells, (5, 6, 5, 7), strict=True)
+            )
+            lines.append(f"{name:{width}}  {line}  {r.precision:.1f}")
         lines.append(
             f"{self.draws} draws; assured: of the whole leaf, in {ASSURED:.0%} of "
             f"runs, with {ASSURED:.0%} confidence, if errors are normal"
         )
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.notes])
 
     def to_json(self) -> dict[str, Any]:
         """The rows as dictionaries of numbers and texts; without `elements`."""
@@ -99,6 +111,7 @@ class DigitsTable(NamedTuple):
             "rows": [{**r._asdict(), "shape": list(r.shape)} for r in self.rows],
             "draws": self.draws,
             "assured": ASSURED,
+            "notes": list(self.notes),
         }
 
 
@@ -138,40 +151,35 @@ def digits(
 def digits_table(
     fn: Callable, spec: NoiseSpec, *, draws: int = 16, probability: float = 0.5
 ) -> Callable[..., DigitsTable]:
-    """As `digits`, and a row for each leaf: `print(digits_table(fn, spec)(key, x))`.
-
-    Args:
-        fn: as for `digits`.
-        spec: as for `digits`.
-        draws: as for `digits`.
-        probability: as for `digits`.
-
-    Returns:
-        `measure(key, *args, **kwargs)`, which gives the table.
-
-    Raises:
-        NoiseError: as for `digits`.
-    """
+    """As `digits`, and a row for each leaf: `print(digits_table(fn, spec)(key, x))`."""
     integer("draws", draws, 2)
     unit_interval("probability", probability)
-    noisy = inject(fn, runs.acting(spec))
+    spec = runs.reaching(spec)
+    noisy = inject(fn, spec)
     # How far D(0.95) with confidence lies below D(p).
-    z, cautious = quantiles.two_sided(1 - probability), quantiles.two_sided(1 - ASSURED)
-    caution = math.log10(cautious / z * quantiles.spread_bound(draws, ASSURED))
+    z, cautious = runs.two_sided(1 - probability), runs.two_sided(1 - ASSURED)
+    caution = math.log10(cautious / z * runs.spread_bound(draws, ASSURED))
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DigitsTable:
         results = runs.draw(noisy, key, draws, args, kwargs)
         tree, means, spreads = runs.moments(results)
+        reaches = runs.reaches(fn, spec, args, kwargs)
+        unknown = runs.not_reached(tree, reaches)
         found, rows = [], []
-        for leaf, mean, spread in zip(runs.leaves(tree), means, spreads, strict=True):
+        for leaf, mean, spread, blind in zip(
+            runs.leaves(tree), means, spreads, unknown, strict=True
+        ):
             elements = _digits(mean, z * spread, leaf.precision)
+            if blind:
+                elements = np.zeros_like(elements)
             found.append(elements)
             if elements.size:
                 size, error = np.asarray(runs.rms(mean)), z * runs.rms(spread)
                 whole = float(_digits(size, np.asarray(error), leaf.precision))
-                rows.append(_row(leaf, elements, whole, caution))
-        structure = jax.tree.structure(tree)
-        return DigitsTable(tuple(rows), draws, jax.tree.unflatten(structure, found))
+                row = _row(leaf, elements, 0.0 if blind else whole, caution)
+                rows.append(row._replace(reached=not blind))
+        elements = jax.tree.unflatten(jax.tree.structure(tree), found)
+        return DigitsTable(tuple(rows), draws, elements, tuple(runs.notes(reaches)))
 
     return measure
 

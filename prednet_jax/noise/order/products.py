@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise.arithmetic.partials import (
+from prednet_jax.noise.order.partials import (
     Cut,
     Params,
     after,
@@ -22,7 +22,7 @@ from prednet_jax.noise.arithmetic.partials import (
     too_few,
     unstack,
 )
-from prednet_jax.noise.arithmetic.permutations import piece_count, widened
+from prednet_jax.noise.order.permutations import piece_count, widened
 from prednet_jax.noise.specs import ReductionOrder
 
 # Matrix products with at most as many outputs always have all their pieces. Libraries

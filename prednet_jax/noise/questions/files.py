@@ -30,7 +30,14 @@ def read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     try:
         with np.load(file, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
-    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
+    except (
+        EOFError,
+        OSError,
+        ValueError,
+        AttributeError,
+        TypeError,
+        zipfile.BadZipFile,
+    ):
         raise NoiseError(
             f"--{flag}={file}: expected a file of arrays as numpy.savez writes it"
         ) from None

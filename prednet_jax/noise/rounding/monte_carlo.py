@@ -36,8 +36,8 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise.arithmetic import error_free, rounding
-from prednet_jax.noise.arithmetic.error_free import (
+from prednet_jax.noise.rounding import error_free, steps
+from prednet_jax.noise.rounding.error_free import (
     format_of,
     guard,
     power_below,
@@ -107,9 +107,9 @@ def operand(
     held = guard(x, zero)
     if x.dtype.itemsize == 2:
         wide = lax.convert_element_type(held, jnp.float32)
-        return rounding.narrow(wide + inexactness(wide, first, precision), x, second)
+        return steps.narrow(wide + inexactness(wide, first, precision), x, second)
     rounded, error = error_free.two_sum(held, inexactness(held, first, precision))
-    noisy = rounding.towards(rounded, error, second)
+    noisy = steps.towards(rounded, error, second)
     return lax.select(_finite(noisy) & _finite(x), noisy, x)
 
 

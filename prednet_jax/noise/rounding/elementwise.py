@@ -25,14 +25,15 @@ import zlib
 from collections.abc import Callable, Sequence
 
 import jax
+import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 from jax.typing import DTypeLike
 
-from prednet_jax.noise.arithmetic import error_free, monte_carlo, rounding
-from prednet_jax.noise.arithmetic.draws import FLOATS, drawer, is_float, salted
-from prednet_jax.noise.arithmetic.error_free import format_of
+from prednet_jax.noise import random_bits
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.rounding import error_free, monte_carlo, steps
+from prednet_jax.noise.rounding.error_free import format_of, to_bits
 from prednet_jax.noise.specs import (
     Elementwise,
     Gaussian,
@@ -102,6 +103,8 @@ def perturb_operands(
     operands: Sequence[Array],
     words: Array,
     salt: int = 0,
+    *,
+    routine: bool = False,
 ) -> tuple[Array, ...]:
     """Operands as `pb` and `mca` see them, for a primitive without an exact result.
 
@@ -110,11 +113,13 @@ def perturb_operands(
     are.
 
     Args:
-        spec: any spec; its MonteCarlo parts with mode `pb` or `mca` act.
+        spec: any spec; its MonteCarlo parts with mode `pb` or `mca` act, and those with
+            `routines` on a library's routine.
         primitive: name of the primitive about to be evaluated.
         operands: of any shape and type.
         words: uint32 [2], as for `apply`.
         salt: as for `apply`.
+        routine: whether the primitive is such a routine, or a kernel.
     """
     out = tuple(operands)
     known = error_free.ERROR_FREE.get(primitive) == len(out)
@@ -127,7 +132,22 @@ def perturb_operands(
             out = tuple(
                 _bounded_parts(part, i, label, x, state) for i, x in enumerate(out)
             )
+        elif routine and isinstance(part, Elementwise) and part.routines:
+            state = salted(words, salt, position)
+            out = tuple(
+                _as_result(part, i, primitive, x, state) for i, x in enumerate(out)
+            )
     return out
+
+
+def _as_result(
+    spec: Elementwise, position: int, primitive: str, x: Array, state: Array
+) -> Array:
+    """An operand perturbed as the result of an unknown operation would be."""
+    if not has_noise(x.dtype):
+        return x
+    here = salted(state, zlib.crc32(b"operand"), position)
+    return apply(spec, x, (), here, primitive=f"{primitive} operand {position}")
 
 
 def _bounded_parts(
@@ -160,14 +180,14 @@ def has_noise(dtype: DTypeLike) -> bool:
 
 def is_wider(dtype: DTypeLike, spec: ReducedPrecision) -> bool:
     """Whether `round_operand` changes operands of this type."""
-    return jnp.dtype(dtype).name in FLOATS and rounding.is_wider(dtype, spec.format)
+    return jnp.dtype(dtype).name in FLOATS and steps.is_wider(dtype, spec.format)
 
 
 def round_operand(spec: NoiseSpec, x: Array) -> Array:
     """An operand of dot or conv, rounded to nearest-even in a narrower format.
 
     The type of `x` stays: products and sums are computed in it, as tensor cores
-    accumulate in float32. See `rounding.to_format`.
+    accumulate in float32. See `steps.to_format`.
 
     Args:
         spec: any spec; its ReducedPrecision part acts.
@@ -203,13 +223,13 @@ def _perturbed(
     draw = drawer(spec, label, (value, *operands), state)
     match spec:
         case UlpPerturbation():
-            return rounding.random_step(value, spec.max_ulps, draw(0))
+            return steps.random_step(value, spec.max_ulps, draw(0))
         case Gaussian():
-            return rounding.add_normal(
+            return steps.add_normal(
                 value, spec.scale, draw(0), zero, relative=spec.relative
             )
         case StochasticRounding():
-            return rounding.stochastic(
+            return steps.stochastic(
                 primitive, value, operands, spec.mantissa_bits, draw, zero
             )
         case MonteCarlo():
@@ -220,7 +240,7 @@ def _perturbed(
                 draw,
                 zero,
                 mode=spec.mode,
-                precision=spec.virtual_precision,
+                precision=spec.precision(value.dtype),
             )
     raise NoiseError(f"spec={spec!r}: expected an elementwise noise of this module")
 
@@ -230,7 +250,7 @@ def _perturbed_operand(
 ) -> Array:
     zero = error_free.run_time_zero(state)
     draw = drawer(spec, f"{label} operand {position}", (x,), state)
-    return monte_carlo.operand(x, draw, zero, position, spec.virtual_precision)
+    return monte_carlo.operand(x, draw, zero, position, spec.precision(x.dtype))
 
 
 def _straight_through(function: Callable, static: int) -> Callable:
@@ -258,4 +278,58 @@ def _straight_through(function: Callable, static: int) -> Callable:
 
 _noisy = _straight_through(_perturbed, 3)
 _bounded = _straight_through(_perturbed_operand, 3)
-_rounded = _straight_through(rounding.to_format, 1)
+_rounded = _straight_through(steps.to_format, 1)
+
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def is_float(x: Array) -> bool:
+    """Whether an array is of a type that has noise, and not complex."""
+    # By name: the types of PRNG keys are not NumPy's.
+    return x.dtype.name in FLOATS
+
+
+def salted(words: Array, salt: int, position: int) -> Array:
+    """The words of one of several noises on one result."""
+    return words ^ np.array(random_bits.salt_words((salt, position)), np.uint32)
+
+
+def drawer(
+    spec: Elementwise, name: str, arrays: tuple[Array, ...], state: Array
+) -> Callable[[int], Array]:
+    """`draw(i)`: the bits numbered i for each element of `arrays[0]`.
+
+    Without `deterministic`, they are those of the state. With it, a hash of `name` and
+    of the bits of all `arrays` that have its shape, or none: one operation and element,
+    one result, wherever it stands and whatever the key. (The result of dot or conv
+    stands for its operands.)
+    """
+    shape = arrays[0].shape
+    if not spec.deterministic:
+        # The pair keeps these salts apart from those of `salted`, also a pair, by
+        # its second number.
+        return lambda i: random_bits.bits(state, shape, (i, zlib.crc32(b"draw")))
+    seed, tail = random_bits.salt_words(zlib.crc32(name.encode()))
+    digest = jnp.full(shape, seed, jnp.uint32)
+    for x in arrays:
+        if is_float(x) and x.shape in ((), shape):
+            for half in _halves(x):
+                digest = random_bits.hash_counter(
+                    digest ^ half, np.uint32(tail), np.uint32(seed)
+                )
+
+    def draw(i: int) -> Array:
+        w0, w1 = random_bits.salt_words((i, seed))
+        return random_bits.hash_counter(digest, np.uint32(w0), np.uint32(w1))
+
+    return draw
+
+
+def _halves(x: Array) -> tuple[Array, ...]:
+    """The bits of `x` as one or two uint32 arrays."""
+    b = to_bits(x)
+    low = lax.convert_element_type(b, jnp.uint32)
+    if b.dtype.itemsize <= 4:
+        return (low,)
+    return low, lax.convert_element_type(b >> np.uint64(32), jnp.uint32)

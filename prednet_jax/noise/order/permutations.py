@@ -33,7 +33,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise.arithmetic import random_bits
+from prednet_jax.noise import random_bits
 from prednet_jax.noise.specs import ReductionOrder
 
 _WORD = 32  # exchanges packed into one unsigned word

@@ -31,8 +31,9 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise.arithmetic import error_free, random_bits
-from prednet_jax.noise.arithmetic.error_free import format_of, from_bits, guard, to_bits
+from prednet_jax.noise import random_bits
+from prednet_jax.noise.rounding import error_free
+from prednet_jax.noise.rounding.error_free import format_of, from_bits, guard, to_bits
 
 # Exponent and mantissa bits of the narrower formats of tensor cores.
 FORMATS = {"tf32": (8, 10), "bf16": (8, 7), "fp16": (5, 10)}
@@ -112,7 +113,7 @@ def stochastic(
     primitive: str,
     value: Array,
     operands: tuple[Array, ...],
-    mantissa_bits: int,
+    mantissa_bits: int | None,
     draw: Callable[[int], Array],
     zero: Array,
 ) -> Array:
@@ -122,12 +123,12 @@ def stochastic(
         primitive: a name in `error_free.ERROR_FREE`, or empty: exact result unknown.
         value: the computed result.
         operands: of the primitive; read where it is known.
-        mantissa_bits: explicit bits kept.
+        mantissa_bits: explicit bits kept; None: those of the type.
         draw: `draw(i)` gives independent uint32 bits, i = 0, 1, ...
         zero: of `error_free.run_time_zero`.
     """
     kept = format_of(value.dtype).mantissa
-    if mantissa_bits < kept:
+    if mantissa_bits is not None and mantissa_bits < kept:
         return cut(value, kept - mantissa_bits, draw)
     if not primitive:
         return modelled_step(value, draw(0))

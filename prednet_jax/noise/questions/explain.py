@@ -25,26 +25,27 @@ another pattern, with a cosine near 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
+from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import integer
-from prednet_jax.noise.tools import runs
-from prednet_jax.noise.tools.closeness import check_alike
-from prednet_jax.noise.tools.ladder import (
-    FORMATS,
-    RANDOM,
-    Cloud,
-    Ladder,
-    Sample,
-    ladder,
-    sample,
+from prednet_jax.noise.inject import inject
+from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.runs import Leaf, Result
+from prednet_jax.noise.questions.tolerance import check_alike
+from prednet_jax.noise.specs import (
+    NoiseSpec,
+    ReducedPrecision,
+    ReductionOrder,
+    StochasticRounding,
+    UlpPerturbation,
+    compose,
 )
-from prednet_jax.noise.tools.runs import Leaf
 
 RUNGS = ("identical", "order", "rounding", "tf32", "bf16", "beyond")
 NOT_MODELLED = (
@@ -88,11 +89,13 @@ class Explanation(NamedTuple):
         rung: one of `RUNGS`, or a pytree like the result with one for each leaf.
         leaves: the same with numbers, one entry per leaf.
         draws: number of runs of each random noise.
+        notes: what no noise reached, and library routines.
     """
 
     rung: Any
     leaves: tuple[ExplainedLeaf, ...]
     draws: int
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         width = max([len(one.path) for one in self.leaves], default=0)
@@ -107,13 +110,14 @@ class Explanation(NamedTuple):
             line = f"{one.path:{width}}  {one.rung:9}  {_cell(one.relative):>8}{cells}"
             lines.append(f"{line}  {'; '.join(filter(None, notes))}".rstrip())
         lines.append("columns: the difference over the one that a rung makes")
-        return "\n".join([*lines, NOT_MODELLED])
+        return "\n".join([*lines, *self.notes, NOT_MODELLED])
 
     def to_json(self) -> dict[str, Any]:
         """The leaves as dictionaries of numbers and texts."""
         return {
             "leaves": [one._asdict() for one in self.leaves],
             "draws": self.draws,
+            "notes": list(self.notes),
             "not_modelled": NOT_MODELLED,
         }
 
@@ -166,7 +170,7 @@ def place(rungs: Ladder, a: Any, b: Any) -> Explanation:
         found.append(_place(leaf, x, y, rungs.clouds[i], effects, is_plain))
     structure = jax.tree.structure(rungs.tree)
     names = jax.tree.unflatten(structure, [one.rung for one in found])
-    return Explanation(names, tuple(found), rungs.draws)
+    return Explanation(names, tuple(found), rungs.draws, rungs.notes)
 
 
 def _place(
@@ -260,3 +264,131 @@ def _same_pattern(difference: np.ndarray, effect: np.ndarray) -> bool:
         return True
     lengths = np.linalg.norm(difference) * np.linalg.norm(effect)
     return bool(abs(np.vdot(difference, effect)) >= PATTERN * lengths)
+
+
+# Two noises are on the rung of rounding: errors of one operation, and at most an ulp.
+RANDOM: dict[str, tuple[NoiseSpec, ...]] = {
+    "order": (ReductionOrder(granularity="element"),),
+    "rounding": (StochasticRounding(), UlpPerturbation()),
+}
+FORMATS = ("tf32", "bf16")
+
+
+class Sample(NamedTuple):
+    """One difference of a leaf: RMS, largest element, fraction that differs."""
+
+    rms: float
+    largest: float
+    fraction: float
+
+
+class Cloud(NamedTuple):
+    """Differences that one noise makes in one leaf, those that are not zero.
+
+    Attributes:
+        rung: of the noise.
+        single: of noisy runs from the plain one.
+        pairs: of two noisy runs.
+    """
+
+    rung: str
+    single: list[Sample]
+    pairs: list[Sample]
+
+    @property
+    def samples(self) -> list[Sample]:
+        """Of both kinds."""
+        return self.single + self.pairs
+
+
+class Ladder(NamedTuple):
+    """What each rung does to a function at its arguments, measured once.
+
+    Attributes:
+        tree: the result without noise.
+        plain: the same as arrays, compiled and not.
+        clouds: differences under random noises, for each leaf.
+        formats: the difference that each narrower format makes, leaf by leaf.
+        draws: runs of each random noise.
+        notes: what no noise reached, and library routines.
+    """
+
+    tree: Any
+    plain: tuple[Result, Result]
+    clouds: list[list[Cloud]]
+    formats: dict[str, Result]
+    draws: int
+    notes: tuple[str, ...] = ()
+
+
+def ladder(
+    fn: Callable, key: Array, args: Sequence[Any], kwargs: dict, *, draws: int
+) -> Ladder:
+    """Runs `fn` under the noise of every rung; arguments as for `explain`."""
+    tree = runs.without_noise(fn, UlpPerturbation())(key, *args, **kwargs)
+    clean = runs.values(tree)
+    every = compose(*(spec for specs in RANDOM.values() for spec in specs))
+    reaches = runs.reaches(fn, runs.reaching(every), args, kwargs)
+    return Ladder(
+        tree,
+        (clean, runs.values(runs.plain(fn, args, kwargs))),
+        _clouds(fn, clean, key, draws, args, kwargs),
+        _formats(fn, clean, key, args, kwargs),
+        draws,
+        tuple(runs.notes(reaches)),
+    )
+
+
+def _clouds(
+    fn: Callable, clean: Result, key: Array, draws: int, args: Any, kwargs: dict
+) -> list[list[Cloud]]:
+    """The clouds of every leaf, one for each noise that acts on `fn`."""
+    found: list[list[Cloud]] = [[] for _ in clean]
+    for rung, specs in RANDOM.items():
+        for spec in map(runs.reaching, specs):
+            if not coverage(fn, spec)(*args, **kwargs).perturbed:
+                continue
+            here = [Cloud(rung, [], []) for _ in clean]
+            before = None
+            for result in runs.draw(inject(fn, spec), key, draws, args, kwargs):
+                now = runs.values(result)
+                for i, cloud in enumerate(here):
+                    _add(cloud.single, runs.difference(now[i], clean[i]))
+                    if before is not None:
+                        _add(cloud.pairs, runs.difference(now[i], before[i]))
+                before = now
+            for i, cloud in enumerate(here):
+                if cloud.samples:
+                    found[i].append(cloud)
+    return found
+
+
+def _formats(
+    fn: Callable, clean: Result, key: Array, args: Any, kwargs: dict
+) -> dict[str, Result]:
+    """The difference that each narrower format makes, leaf by leaf."""
+    found = {}
+    for name in FORMATS:
+        spec = ReducedPrecision(name)
+        if coverage(fn, spec)(*args, **kwargs).perturbed:
+            mine, named = runs.copies(args, kwargs)
+            result = inject(fn, spec)(key, *mine, **named)
+            found[name] = list(map(runs.difference, runs.values(result), clean))
+    return found
+
+
+def _add(samples: list[Sample], difference: np.ndarray) -> None:
+    now = sample(difference)
+    if 0 < now.rms < math.inf:
+        samples.append(now)
+
+
+def sample(difference: np.ndarray) -> Sample:
+    """What a difference is like."""
+    if not difference.size:
+        return Sample(0.0, 0.0, 0.0)
+    return Sample(
+        runs.rms(difference),
+        float(np.max(np.abs(difference))),
+        np.count_nonzero(difference) / difference.size,
+    )

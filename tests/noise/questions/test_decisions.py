@@ -31,7 +31,7 @@ def test_a_tie_flips_and_a_clear_case_does_not():
     assert tied["argmax"].flipped > 0.5
     assert tied["argmax"].elements == 6
     assert 0 < tied["argmax"].share < 1
-    assert tied["argmax"].source.startswith("test_noise_decisions.py:")
+    assert tied["argmax"].source.startswith("test_decisions.py:")
     assert tied["argmax"].source.endswith(" in fn")
     assert found(fn, X, W)["argmax"].flipped == 0
 

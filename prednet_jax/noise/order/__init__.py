@@ -1,0 +1,1 @@
+"""Order of sums: profiles choose them, `partials` cuts them, `permutations` adds."""

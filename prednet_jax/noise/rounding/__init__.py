@@ -1,0 +1,1 @@
+"""Noise on single operations: arrays and random words in, arrays out; no jaxprs."""

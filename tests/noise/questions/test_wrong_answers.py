@@ -1,0 +1,245 @@
+"""Answers that were wrong, as users met them; each of these tests failed before."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax import lax
+from jax.experimental import pallas
+
+from prednet_jax import noise
+
+ROOT = Path(__file__).parents[3]
+KEY = jax.random.key(0)
+DEFAULT = noise.parse("reduction_order+stochastic_rounding")
+ORDER = noise.ReductionOrder(granularity="element")
+RNG = np.random.default_rng(0)
+
+
+def ill_conditioned():
+    """A symmetric positive matrix of condition 6e3."""
+    q, _ = np.linalg.qr(RNG.standard_normal((24, 24)))
+    matrix = ((q * np.logspace(0, 3.8, 24)) @ q.T).astype(np.float32)
+    return (matrix + matrix.T) / 2
+
+
+MATRIX = ill_conditioned()
+ROUTINES = {
+    "inv": (jnp.linalg.inv, np.linalg.inv),
+    "cholesky": (jnp.linalg.cholesky, np.linalg.cholesky),
+    "eigh": (jnp.linalg.eigvalsh, np.linalg.eigvalsh),
+}
+
+
+@pytest.fixture
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def product(a, b):
+    return jnp.tanh(a @ b)
+
+
+def test_rounding_follows_the_type(wide):
+    """Digits of float64 were 7.6 of 16; noise was that of float32."""
+    a, b = (jnp.asarray(RNG.standard_normal((8, 8))) for _ in range(2))
+    assert a.dtype == np.float64
+    assert noise.digits(product, DEFAULT)(KEY, a, b).mean() > 15
+    for mode in ("rr", "pb", "mca"):
+        assert noise.digits(product, noise.MonteCarlo(mode))(KEY, a, b).mean() > 14
+    narrow = noise.parse("stochastic_rounding:mantissa_bits=23")
+    assert noise.digits(product, narrow)(KEY, a, b).mean() < 8.5
+
+
+def test_explain_in_float64_knows_a_defect_from_rounding(wide):
+    """One of 1e-8 was called rounding."""
+    a, b = (jnp.asarray(RNG.standard_normal((8, 8))) for _ in range(2))
+    right = product(a, b)
+    assert noise.explain(product, right, right * (1 + 1e-8))(KEY, a, b).rung == "beyond"
+    rung = noise.explain(product, right, np.tanh(np.asarray(a) @ np.asarray(b)))
+    assert rung(KEY, a, b).rung in ("identical", "order", "rounding")
+
+
+def test_float32_keeps_its_bits():
+    x = jnp.asarray(RNG.standard_normal((8, 8)), jnp.float32)
+    for own, written in (
+        ("stochastic_rounding", "stochastic_rounding:mantissa_bits=23"),
+        ("mca:mode=mca", "mca:mode=mca,virtual_precision=24"),
+    ):
+        runs = [
+            noise.inject(product, noise.parse(text))(KEY, x, x)
+            for text in (own, written)
+        ]
+        np.testing.assert_array_equal(*runs)
+    assert noise.format(noise.StochasticRounding()) == "stochastic_rounding"
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+def test_digits_of_linear_algebra(name):
+    """They were 7.2 where 2.4 to 4.6 were right."""
+    fn, exact = ROUTINES[name]
+    truth = exact(MATRIX.astype(np.float64))
+    result = np.asarray(fn(MATRIX), np.float64)
+    some = truth != 0
+    right = -np.log10(np.max(np.abs(result - truth)[some] / np.abs(truth[some])))
+    for spec in (DEFAULT, ORDER):
+        table = noise.digits_table(fn, spec)(KEY, MATRIX)
+        assert table.rows[0].worst == pytest.approx(right, abs=1)
+        assert "routines, perturbed by a rounding of their operands" in str(table)
+    assert noise.digits(fn, noise.MonteCarlo("mca"))(KEY, MATRIX).min() < right + 1
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+def test_a_correct_routine_is_within_the_tolerance_and_no_bug(name):
+    """NumPy's inverse was 9000 times outside, and `beyond`."""
+    fn, exact = ROUTINES[name]
+    other = np.asarray(exact(MATRIX))
+    noise.noise_reference(fn, MATRIX).assert_close(other)
+    report = noise.explain(fn, fn(MATRIX), other)(KEY, MATRIX)
+    assert report.rung in ("order", "rounding")
+    assert "a rounding of their operands" in str(report)
+
+
+def test_operands_of_routines_are_perturbed_on_demand_only():
+    for text in ("stochastic_rounding", "ulp", "gaussian:scale=1e-6", "mca"):
+        plain = noise.parse(text)
+        asked = noise.parse(
+            text + (",routines=true" if ":" in text else ":routines=true")
+        )
+        assert noise.format(plain, defaults=True).count("routines") == 0
+        moved = [
+            jnp.linalg.norm(
+                noise.inject(jnp.linalg.inv, spec)(KEY, MATRIX) - jnp.linalg.inv(MATRIX)
+            )
+            for spec in (plain, asked)
+        ]
+        assert moved[1] != moved[0]
+        (lu, *_) = [
+            e
+            for e in noise.coverage(jnp.linalg.inv, asked)(MATRIX).perturbed
+            if e.primitive == "lu"
+        ]
+        assert lu.reason.endswith("on the operands too")
+
+
+def test_what_noise_does_not_reach_has_no_digits():
+    """It was said to have all."""
+
+    def fn(x):
+        return {
+            "scan": lax.associative_scan(jnp.add, x),
+            "sine": jnp.sin(x),
+            "sum": jnp.sum(x),
+            "same": x[::-1],
+            "loop": lax.fori_loop(0, 3, lambda i, x: x * x, x),
+            "called": jax.jit(jnp.exp)(x),
+        }
+
+    x = jnp.linspace(0.1, 1.0, 40)
+    table = noise.digits_table(fn, ORDER)(KEY, x)
+    rows = {row.path.strip("[']"): row for row in table.rows}
+    reached = {name for name, row in rows.items() if row.reached}
+    assert reached == {"sum", "same"}
+    assert rows["same"].worst == rows["same"].precision
+    elements = table.elements
+    assert not any(elements[name].any() for name in rows.keys() - reached)
+    text = str(table)
+    assert text.count("  -  ") >= 4
+    assert "not reached by this noise: " in text
+    assert "test_wrong_answers.py:" in text
+    # The additions of the scan come first: they are a sum.
+    assert "add" in text.split("not reached by this noise: ")[1].split(",")[0]
+    both = noise.digits_table(fn, DEFAULT)(KEY, x)
+    assert all(row.reached for row in both.rows)
+    assert not both.notes
+
+
+def kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...] - jnp.float32(1.0)
+
+
+def test_every_tool_goes_past_a_pallas_kernel():
+    called = pallas.pallas_call(
+        kernel, jax.ShapeDtypeStruct((8,), jnp.float32), interpret=True
+    )
+
+    def fn(x):
+        return called(x) * np.float32(0.3)
+
+    x = 1 + jnp.linspace(0.1, 1.0, 8) / 512
+    table = noise.digits_table(fn, DEFAULT)(KEY, x)
+    # The kernel cancels three digits; a rounding of its operand shows them.
+    assert 3.5 < table.rows[0].worst < 5.5
+    assert "pallas_call" in "".join(table.notes)
+    noise.noise_reference(fn, x).assert_close(fn(x))
+    assert noise.explain(fn, fn(x), fn(x))(KEY, x).rung == "identical"
+    assert noise.decisions(fn, noise.UlpPerturbation(), draws=2)(KEY, x) == ()
+
+
+def nnx_step(model, x):
+    loss, grads = nnx.value_and_grad(lambda m: jnp.mean(m(x) ** 2))(model)
+    model.kernel[...] -= 0.1 * grads.kernel[...]
+    return loss
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda fn, loss: noise.explain(fn, loss, loss),
+        lambda fn, loss: noise.tolerance(fn, ORDER),
+        lambda fn, loss: noise.decisions(fn, ORDER, draws=2),
+        lambda fn, loss: noise.localize(fn, ORDER, samples=2),
+        lambda fn, loss: noise.effects(fn, ORDER, [""]),
+        lambda fn, loss: noise.digits(fn, ORDER),
+    ],
+    ids=["explain", "tolerance", "decisions", "localize", "effects", "digits"],
+)
+def test_no_tool_trains_the_users_model_or_consumes_what_it_is_given(ask):
+    """`explain` trained it, two steps, and ended on donated arguments."""
+    model = nnx.Linear(8, 1, rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(1), (64, 8))
+    before = np.asarray(model.kernel[...])
+    loss = nnx_step(nnx.clone(model), x)
+    report = ask(nnx_step, loss)(KEY, model, x)
+    np.testing.assert_array_equal(np.asarray(model.kernel[...]), before)
+    if hasattr(report, "rung"):
+        assert report.rung in ("identical", "order", "rounding")
+
+    step = jax.jit(lambda w, x: w - 0.1 * (x.T @ (x @ w)), donate_argnums=0)
+    weights = jax.random.normal(jax.random.key(2), (8, 4))
+    ask(step, step(jnp.copy(weights), x))(KEY, weights, x)
+    assert not weights.is_deleted()
+    assert np.isfinite(np.asarray(weights)).all()
+
+
+ONE_PROCESSOR = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import jax, jax.numpy as jnp
+from prednet_jax import noise
+x = jax.random.normal(jax.random.key(1), (100_000, 64))
+found = noise.decisions(lambda x: jnp.argmax(x * 0.3, axis=1) + (x > 0).sum(1),
+                        noise.UlpPerturbation(), draws=1)(jax.random.key(0), x)
+print([(d.primitive, d.elements) for d in found])
+"""
+
+
+def test_decisions_end_on_one_processor():
+    """Large arrays waited in a callback for the thread that the callback ran in."""
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_PROCESSOR],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+    )
+    assert "('argmax', 100000)" in done.stdout
+    assert "('gt', 6400000)" in done.stdout

@@ -1,0 +1,282 @@
+"""No floating-point arithmetic is passed by in silence: it is perturbed, or listed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export, lax
+from jax.experimental import pallas, sparse
+from jax.extend import core
+
+from prednet_jax import noise
+from prednet_jax.noise import compat
+from prednet_jax.noise.rules import registry
+from prednet_jax.noise.rules.primitives import EXACT, ROUNDING, rounds_to
+from tests.noise.test_noise_harnesses import WIDE, harnesses  # noqa: F401 (a fixture)
+
+KEY = jax.random.key(0)
+ORDER = noise.ReductionOrder(granularity="element", shortest=1)
+ULP = noise.UlpPerturbation()
+# They run programs of their own, and are refused where they have no rule.
+PROGRAMS = {
+    "custom_lin", "custom_partitioning", "custom_vmap_call", "linear_call",
+    "remat_opt", "run_scoped", "run_state",
+}  # fmt: skip
+
+
+def listed(report):
+    return {e.path: e for e in (*report.perturbed, *report.untouched, *report.single)}
+
+
+def test_every_primitive_of_jax_is_known():
+    """Of another version of JAX, new ones are listed as unknown until they are here."""
+    if jax.__version__ != "0.10.2":
+        pytest.skip("a list of jax 0.10.2")
+    names = compat.primitive_names()
+    unknown = {n for n in names if registry.find(n) is None} - EXACT - PROGRAMS
+    # Those that other tests of this process define.
+    assert not {n for n in unknown if not n.startswith("tests_")}
+    assert not EXACT & ROUNDING
+    assert not EXACT & {
+        n
+        for n, rule in registry.registered().items()
+        if getattr(rule, "cut", None) or getattr(rule, "left_alone", "")
+    }
+
+
+def floating(equation):
+    avals = [var.aval for var in equation.outvars] or [
+        atom.aval for atom in equation.invars
+    ]
+    types = [getattr(aval, "dtype", np.dtype(bool)) for aval in avals]
+    sizes = [getattr(aval, "size", 1) for aval in avals]
+    return any(jnp.issubdtype(t, jnp.inexact) for t in types) and any(sizes)
+
+
+@pytest.mark.parametrize("spec", [ORDER, ULP, noise.ReducedPrecision("bf16")])
+def test_every_equation_of_jax_programs_is_in_a_list_or_exact(harnesses, spec):  # noqa: F811
+    """A walk over the program on its own, beside the plan's."""
+    for group in harnesses.values():
+        harness = group[0]
+        with (
+            jax.enable_x64(any(name in str(harness.dtype) for name in WIDE)),
+            jax.numpy_dtype_promotion("standard"),
+        ):
+            args = harness.dyn_args_maker(np.random.RandomState(0))
+            found = listed(noise.coverage(harness.dyn_fun, spec)(*args))
+            equations = jax.make_jaxpr(harness.dyn_fun)(*args).eqns
+        for i, equation in enumerate(equations):
+            name = equation.primitive.name
+            if isinstance(registry.find(name), noise.HigherOrder):
+                continue
+            exact = name in EXACT and not rounds_to(equation)
+            if floating(equation) and not exact:
+                assert f"{i}:{name}" in found, (harness.fullname, name)
+
+
+def test_what_is_called_exact_is(harnesses):  # noqa: F811
+    """In float64 the same operands give the same numbers."""
+    compared = set()
+    for name, group in harnesses.items():
+        for harness in group[:3]:
+            # The next number of a type is what its name says.
+            by_type = name == "nextafter" or np.dtype(harness.dtype) != np.float32
+            if name not in EXACT or by_type:
+                continue
+            args = harness.dyn_args_maker(np.random.RandomState(0))
+            narrow = jax.tree.leaves(harness.dyn_fun(*args))
+            with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+                wide = [
+                    jnp.asarray(x, np.float64)
+                    if getattr(x, "dtype", None) == np.float32
+                    else x
+                    for x in args
+                ]
+                try:
+                    wide = jax.tree.leaves(harness.dyn_fun(*wide))
+                except TypeError:
+                    continue  # its types are fixed
+            if all(w.dtype == np.float64 for w in wide):
+                compared.add(name)
+                for x, w in zip(narrow, wide, strict=True):
+                    np.testing.assert_array_equal(np.float64(x), w, err_msg=name)
+    assert len(compared) > 20, compared
+
+
+FORMS = (sparse.BCOO, sparse.BCSR, sparse.CSR, sparse.COO)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=[f.__name__ for f in FORMS])
+def test_products_of_sparse_arrays_have_noise(form):
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((8, 600)) * (rng.random((8, 600)) < 0.5)
+    matrix = form.fromdense(jnp.asarray(dense, jnp.float32))
+    vector = jnp.asarray(rng.standard_normal(600), jnp.float32)
+
+    def product(matrix, vector):
+        return matrix @ vector
+
+    clean = product(matrix, vector)
+    for spec in (ORDER, ULP):
+        found = noise.inject(product, spec)(KEY, matrix, vector)
+        assert np.any(found != clean), spec
+        np.testing.assert_allclose(found, clean, atol=1e-3)
+    names = {e.primitive for e in noise.coverage(product, ORDER)(matrix, vector)[0]}
+    assert names == {"scatter-add"}
+    gradient = jax.grad(lambda v: jnp.sum(noise.inject(product, ORDER)(KEY, matrix, v)))
+    np.testing.assert_allclose(gradient(vector), dense.sum(0), rtol=1e-4, atol=1e-5)
+
+
+def test_the_digits_of_a_sparse_product_are_those_of_its_sums():
+    """They were 7.2, whatever cancelled."""
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((64, 900)).astype(np.float32)
+    vector = rng.standard_normal(900).astype(np.float32)
+    matrix = sparse.BCOO.fromdense(dense)
+    digits = noise.digits(lambda m, v: m @ v, noise.parse("reduction_order+ulp"))
+    exact = dense.astype(np.float64) @ vector
+    error = np.abs((matrix @ vector) - exact) / np.abs(exact)
+    right = -np.log10(error.max())
+    assert right < 5.5
+    assert digits(KEY, matrix, vector).min() == pytest.approx(right, abs=1)
+
+
+def accumulated(x):
+    ref = jax.new_ref(jnp.zeros(4, x.dtype))
+    jax.ref.addupdate(ref, slice(0, 2), x[:2] * x[2:4])
+    jax.ref.addupdate(ref, np.array([1, 1, 3]), x[:3])
+    return ref[...]
+
+
+@pytest.mark.parametrize(
+    "spec", [ULP, noise.StochasticRounding(), noise.MonteCarlo("mca")]
+)
+def test_sums_into_a_mutable_array_have_noise(spec):
+    x = jnp.asarray([0.1, 0.3, 0.7, 1.1])
+    clean = accumulated(x)
+    runs = [noise.inject(accumulated, spec)(k, x) for k in jax.random.split(KEY, 20)]
+    assert np.any(np.stack(runs) != clean)
+    np.testing.assert_allclose(runs, np.broadcast_to(clean, (20, 4)), rtol=1e-6)
+    named = noise.UlpPerturbation(primitives=("addupdate",))
+    moved = noise.inject(accumulated, named)(KEY, x)
+    assert np.any(moved != clean)
+    assert moved[2] == clean[2] == 0
+
+
+def test_the_order_of_sums_into_a_mutable_array_is_listed_as_left_alone():
+    with pytest.raises(noise.UncoveredReductionError, match="mutable array"):
+        noise.coverage(accumulated, ORDER, strict=True)(jnp.ones(4))
+    perturbed = noise.coverage(accumulated, ULP)(jnp.ones(4)).perturbed
+    assert [e.primitive for e in perturbed] == ["mul", "addupdate", "addupdate"]
+
+
+def test_composites_are_entered():
+    tests_norm = jax.lax.composite(
+        lambda x: x / jnp.sqrt(jnp.sum(x * x)), name="tests.norm"
+    )
+    x = jnp.linspace(0.1, 1.0, 40)
+    report = noise.coverage(tests_norm, ORDER)(x)
+    assert [e.path.split("/")[1:] for e in report.perturbed] == [["1:reduce_sum"]]
+    found = noise.inject(tests_norm, ULP)(KEY, x)
+    assert np.any(found != tests_norm(x))
+    np.testing.assert_allclose(found, tests_norm(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fn", "primitive", "reason"),
+    [
+        (lambda x: x.astype(jnp.bfloat16), "convert_element_type", "bfloat16"),
+        (lambda x: x.astype(int).astype(x.dtype), "convert_element_type", "int32 to"),
+        (lambda x: lax.reduce_precision(x, 8, 7), "reduce_precision", "7 bits"),
+        (lambda x: abs(lax.complex(x, x)), "abs", "magnitude"),
+        (
+            lambda x: x.astype(jnp.float8_e4m3fn) * x.astype(jnp.float8_e4m3fn),
+            "mul",
+            "float8_e4m3fn, a type that has no noise",
+        ),
+    ],
+    ids=["cast", "integer", "reduce_precision", "abs", "float8"],
+)  # fmt: skip
+def test_what_rounds_without_noise_is_listed(fn, primitive, reason):
+    x = jnp.linspace(0.1, 1.0, 8)
+    entries = noise.coverage(fn, ULP)(x).untouched
+    assert any(e.primitive == primitive and reason in e.reason for e in entries)
+    single = noise.coverage(fn, ORDER)(x)
+    assert primitive in {e.primitive for e in single.single}
+    assert primitive in str(single)
+    # And no more than that: without a loss of bits nothing is.
+    exact = [lambda x: x.astype(jnp.float16).astype(jnp.float32), abs, jnp.negative]
+    for same in exact[1:]:
+        assert not noise.coverage(same, ULP)(x).untouched
+    widened = noise.coverage(exact[0], ULP)(x).untouched
+    assert [e.reason for e in widened] == [
+        "a conversion from float32 to float16, which rounds"
+    ]
+
+
+def test_an_unknown_primitive_is_listed():
+    primitive = core.Primitive("tests_unknown")
+    primitive.def_abstract_eval(lambda x: x)
+    primitive.def_impl(lambda x: x)
+    x = jnp.ones(3)
+    for spec in (ORDER, ULP):
+        (entry,) = noise.coverage(primitive.bind, spec)(x).untouched
+        assert "does not know" in entry.reason
+        assert entry.has_order
+    assert not noise.coverage(primitive.bind, ULP)(jnp.arange(3)).untouched
+
+
+def test_a_float_beside_an_integer_is_a_result_too():
+    """Only the first result's type was looked at."""
+
+    def fn(x):
+        shapes = (jax.ShapeDtypeStruct((), jnp.int32), jax.typeof(x))
+        return jax.pure_callback(lambda x: (np.int32(1), np.sin(x)), shapes, x)
+
+    x = jnp.linspace(0.1, 1.0, 8)
+    for spec in (ORDER, ULP):
+        (entry,) = noise.coverage(fn, spec)(x).untouched
+        assert entry.primitive == "pure_callback"
+        assert entry.has_order
+    asked = noise.UlpPerturbation(primitives=("pure_callback",))
+    count, sines = noise.inject(fn, asked)(KEY, x)
+    assert count == 1
+    assert np.any(sines != np.sin(x))
+
+
+def kernel(x_ref, o_ref):
+    o_ref[...] = jnp.exp(x_ref[...])
+
+
+def test_a_pallas_kernel_is_opaque():
+    """It stopped every tool."""
+    called = pallas.pallas_call(
+        kernel, jax.ShapeDtypeStruct((8,), jnp.float32), interpret=True
+    )
+
+    def fn(x):
+        return jnp.sum(called(x * 0.3))
+
+    x = jnp.linspace(0.1, 1.0, 8)
+    for spec in (ORDER, ULP):
+        report = noise.coverage(fn, spec)(x)
+        (entry,) = [e for e in report.untouched if e.primitive == "pallas_call"]
+        assert entry.reason
+        assert entry.source.endswith(" in fn")
+        np.testing.assert_allclose(noise.inject(fn, spec)(KEY, x), fn(x), rtol=1e-5)
+        assert noise.localize(fn, spec)(KEY, x).equations == len(report.perturbed)
+
+
+def test_symbolic_shapes_are_refused_in_one_line():
+    (size,) = export.symbolic_shape("n")
+    noisy = jax.jit(noise.inject(jnp.sum, ORDER))
+    key = jax.eval_shape(lambda: jax.random.key_data(KEY))
+    with pytest.raises(noise.NoiseError, match="exported for fixed shapes"):
+        export.export(noisy)(key, jax.ShapeDtypeStruct((size,), jnp.float32))
+    fixed = export.export(noisy)(key, jax.ShapeDtypeStruct((9,), jnp.float32))
+    assert fixed.call(jax.random.key_data(KEY), jnp.ones(9)) == 9
+
+
+def test_two_bit_flips_are_refused():
+    with pytest.raises(noise.NoiseError, match="at most one of a kind"):
+        noise.parse("bit_flip+bit_flip")
