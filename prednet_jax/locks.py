@@ -7,6 +7,7 @@ released.
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from prednet_jax.messages import say
 FILE = ".lock"
 # `check` holds the lock for a moment; others try again instead of refusing for that.
 _PATIENCE, _PAUSE = 0.25, 0.05
+# What `flock` answers on file systems that have no locks, such as some network ones.
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class LockedError(UserError):
@@ -66,7 +69,8 @@ def _locked(folder: Path, seconds: float) -> Iterator[None]:
     except filelock.Timeout:
         raise LockedError(_refusal(folder)) from None
     except (OSError, NotImplementedError) as error:
-        # Some network file systems have no locks.
+        if isinstance(error, OSError) and error.errno not in _WITHOUT_LOCKS:
+            raise
         say(f"no lock ({error}); nothing guards {folder}")
         yield
         return

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -88,11 +89,19 @@ def test_a_second_one_can_wait(tmp_path, holder):
         assert holder.wait(timeout=5) == -signal.SIGKILL
 
 
-def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("number", "refused"), [(errno.ENOLCK, False), (errno.ENOSPC, True)]
+)
+def test_a_file_system_without_locks_is_said(
+    tmp_path, monkeypatch, capsys, number, refused
+):
+    """A disk that is full is another fault."""
+
     def refuses(*args):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuses)
-    with locks.hold(tmp_path):
+    outcome = pytest.raises(OSError, match="No space") if refused else nullcontext()
+    with outcome, locks.hold(tmp_path):
         pass
-    assert "nothing guards" in capsys.readouterr().err
+    assert ("nothing guards" in capsys.readouterr().err) is not refused
