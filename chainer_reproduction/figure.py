@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from chainer_reproduction.plans import ends
-
 from prednet_jax.report import charts
 from prednet_jax.report.charts import ROLES
 
@@ -57,11 +56,11 @@ def draw(runs: Sequence[Mapping[str, str]], releases: Sequence[Mapping]) -> byte
         The SVG.
     """
     lines = [*of_arms(runs), *of_releases(releases)]
-    ends = ["the weights of true targets", "other weights"]
+    columns = ["the weights of true targets", "other weights"]
     dots = [
         {
             "row": line.words,
-            "end": ends[0 if same else 1],
+            "end": columns[0 if same else 1],
             "place": i - (line.agrees.count(same) - 1) / 2,
         }
         for line in lines
@@ -69,9 +68,9 @@ def draw(runs: Sequence[Mapping[str, str]], releases: Sequence[Mapping]) -> byte
         for i in range(line.agrees.count(same))
     ]
     top = {"orient": "top", "labelAngle": 0, "titleAnchor": "start"}
-    x = charts.names("end", sort=ends, title="Training ends in", axis=top)
+    x = charts.names("end", sort=columns, title="Training ends in", axis=top)
     y = charts.names("row", axis={"grid": True, "labelColor": charts.INK})
-    colours = {"domain": ends, "range": [ROLES["treatment"], ROLES["stale"]]}
+    colours = {"domain": columns, "range": [ROLES["treatment"], ROLES["stale"]]}
     colour = charts.names("end", scale=colours, legend=None)
     place = charts.channel("place", domain=[-6, 6])
     encoding = {"x": x, "xOffset": place, "y": y, "color": colour}
