@@ -2,16 +2,20 @@
 
 There is one row per change of the published loop or release of Chainer, and one dot per
 seed. The dot is left if training ends in the weights of the run with copied targets,
-and right if it does not. The bytes of the file are the same on every machine.
+and right if it does not.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from chainer_reproduction.plans import ends
+from prednet_jax.report import charts
+from prednet_jax.report.charts import ROLES
 
-WIDTH, ROW, TOP, LABEL = 760, 24, 62, 400
-SAME, OTHER = "#1b6ca8", "#c0392b"
+ALT = (
+    "A dot per seed: whether training ends in the weights of true targets or in "
+    "others, per change of the published loop and per release of Chainer."
+)
 # The run that an arm is compared with, if it is not "target copied".
 COMPARED = {
     "static": "static, target copied",
@@ -52,26 +56,30 @@ def draw(runs: Sequence[Mapping[str, str]], releases: Sequence[Mapping]) -> byte
         The SVG.
     """
     lines = [*of_arms(runs), *of_releases(releases)]
-    height = TOP + ROW * len(lines) + 14
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        'font-family="sans-serif" font-size="14">',
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="{_middle(True)}" y="22" text-anchor="middle">the weights of</text>',
-        f'<text x="{_middle(True)}" y="40" text-anchor="middle">true targets</text>',
-        f'<text x="{_middle(False)}" y="22" text-anchor="middle">other weights</text>',
-        '<text x="16" y="40">Training ends in</text>',
+    columns = ["the weights of true targets", "other weights"]
+    dots = [
+        {
+            "row": line.words,
+            "end": columns[0 if same else 1],
+            "place": i - (line.agrees.count(same) - 1) / 2,
+        }
+        for line in lines
+        for same in (True, False)
+        for i in range(line.agrees.count(same))
     ]
-    for i, line in enumerate(lines):
-        y = TOP + ROW * i
-        if i % 2 == 0:
-            parts.append(
-                f'<rect x="8" y="{y}" width="{WIDTH - 16}" height="{ROW}" '
-                'fill="#f3f3f3"/>'
-            )
-        parts.append(f'<text x="16" y="{y + 17}">{line.words}</text>')
-        parts += _dots(line.agrees, y + ROW // 2)
-    return "\n".join([*parts, "</svg>\n"]).encode()
+    top = {"orient": "top", "labelAngle": 0, "titleAnchor": "start"}
+    x = charts.names("end", sort=columns, title="Training ends in", axis=top)
+    y = charts.names("row", axis={"grid": True, "labelColor": charts.INK})
+    colours = {"domain": columns, "range": [ROLES["treatment"], ROLES["stale"]]}
+    colour = charts.names("end", scale=colours, legend=None)
+    place = charts.channel("place", domain=[-6, 6])
+    encoding = {"x": x, "xOffset": place, "y": y, "color": colour}
+    chart = {
+        "width": 440,
+        "height": {"step": 24},
+        **charts.layer("circle", encoding, data=dots, size=110, opacity=1),
+    }
+    return charts.svg(chart, ALT)
 
 
 def of_arms(runs: Sequence[Mapping[str, str]]) -> list[Line]:
@@ -95,18 +103,3 @@ def of_releases(rows: Sequence[Mapping[str, str]]) -> list[Line]:
         Line(f"Chainer {release}: as published", [len(set(own.values())) == 1])
         for release, own in finals.items()
     ]
-
-
-def _middle(same: bool) -> int:
-    return LABEL + (WIDTH - LABEL) // 4 + (0 if same else (WIDTH - LABEL) // 2)
-
-
-def _dots(agrees: Sequence[bool], y: int) -> list[str]:
-    """The seeds that agree in the left column, the others in the right one."""
-    parts = []
-    for same, colour in ((True, SAME), (False, OTHER)):
-        count = agrees.count(same)
-        for i in range(count):
-            x = _middle(same) + 16 * i - 8 * (count - 1)
-            parts.append(f'<circle cx="{x}" cy="{y}" r="6" fill="{colour}"/>')
-    return parts

@@ -22,10 +22,9 @@ import _flags
 import jax
 import numpy as np
 from absl import flags
-from matplotlib.figure import Figure
 
 from prednet_jax import curvature, keys, process, records
-from prednet_jax.report.theme import plain_png
+from prednet_jax.report import charts
 from prednet_jax.training import loop, truncated
 
 FLAGS = flags.FLAGS
@@ -159,24 +158,37 @@ def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> di
 
 def figure(result: dict) -> bytes:
     """Distance and losses along training."""
-    drawing = Figure(figsize=(10, 4), layout="constrained")
-    left, right = drawing.subplots(1, 2)
-    t = np.arange(len(result["distance"]))
-    left.plot(t[1:], result["distance"][1:], label="between the two")
-    left.plot(t[1:], result["travelled"][1:], label="from the start")
-    found = result["exponent"]
-    if found:
-        ends = np.array([found["first"], found["last"]])
-        line = np.log(result["distance"][found["first"]])
-        fit = np.exp(line + found["rate"] * (ends - ends[0]))
-        left.plot(ends, fit, "k--", label=f"{found['rate']:.3f} per update")
-    left.set(xlabel="update", ylabel="L2 distance of weights", yscale="log")
-    left.legend()
-    right.plot(t[1:], result["losses"][0], label="first")
-    right.plot(t[1:], result["losses"][1], "--", label="second")
-    right.set(xlabel="update", ylabel="loss", yscale="log")
-    right.legend()
-    return plain_png(drawing)
+    first, second = result["losses"]
+    distances = {
+        "between the two": enumerate(result["distance"][1:], 1),
+        "from the start": enumerate(result["travelled"][1:], 1),
+    }
+    if fit := result["exponent"]:
+        start, end = fit["first"], fit["last"]
+        ends = [result["distance"][start]]
+        ends.append(ends[0] * math.exp(fit["rate"] * (end - start)))
+        distances[f"{fit['rate']:.3f} per update"] = zip(
+            (start, end), ends, strict=True
+        )
+    losses = {"first": enumerate(first, 1), "second": enumerate(second, 1)}
+    panels = []
+    for title, lines in (("L2 distance of weights", distances), ("loss", losses)):
+        rows = [
+            {"update": update, "value": value, "line": name}
+            for name, points in lines.items()
+            for update, value in points
+            if value > 0 and math.isfinite(value)
+        ]
+        encoding = {
+            "x": charts.channel("update", "update"),
+            "y": charts.channel("value", title, type="log"),
+            "color": charts.names("line"),
+            "strokeDash": charts.names("line"),
+        }
+        drawn = charts.layer("line", encoding, data=rows)
+        panels.append({"width": 380, "height": 280, **drawn})
+    scales = {"color": "independent", "strokeDash": "independent"}
+    return charts.png({"hconcat": panels, "resolve": {"scale": scales}})
 
 
 if __name__ == "__main__":

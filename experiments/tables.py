@@ -13,8 +13,8 @@ from pathlib import Path
 import _cli
 
 from prednet_jax import errors, records
+from prednet_jax.report import comparison_figures, documents, speed
 from prednet_jax.report import document_tables as make
-from prednet_jax.report import documents, speed
 from prednet_jax.studies import (
     along_tables,
     study_figures,
@@ -96,8 +96,10 @@ def passages(readme: str) -> dict[str, str]:
 def figures(verdicts: dict[str, dict]) -> dict[Path, bytes]:
     """Each figure and each derived record, by its file."""
     made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
+    compared = comparison_figures.seeds(_published("verdict.json"))
+    made[ROOT / "docs" / "comparison.svg"] = compared.svg()
     drawn = study_figures.figures(STUDY, verdicts)
-    made |= {ROOT / "docs" / "study" / name: svg for name, svg in drawn.items()}
+    made |= {ROOT / "docs" / "study" / name: one.svg() for name, one in drawn.items()}
     return made | {STUDY / k: records.json_bytes(v) for k, v in verdicts.items()}
 
 

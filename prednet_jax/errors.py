@@ -104,8 +104,8 @@ EXTRAS = {
     "av": "data",
     "h5py": "data",
     "importlib_resources": "data",
+    "jinja2": "report",
     "matfree": "study",
-    "matplotlib": "report",
     "pandas": "report",
     "pyarrow": "sweep",
     "ray": "sweep",
@@ -114,6 +114,7 @@ EXTRAS = {
     "skimage": "data",
     "sklearn": "data",
     "tensorflow_datasets": "data",
+    "vl_convert": "report",
 }
 
 

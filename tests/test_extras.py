@@ -56,7 +56,7 @@ def test_the_library_says_it():
     ("module", "extra", "command"),
     [
         # At the import of the script, and when it opens its data.
-        ("matplotlib", "report", ["experiments/predict.py", "--frames=3"]),
+        ("vl_convert", "report", ["experiments/divergence.py"]),
         ("PIL", "data", ["experiments/train.py", "--updates=1"]),
     ],
 )

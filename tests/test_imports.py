@@ -148,7 +148,7 @@ def loaded_after(statement):
 def test_noise_loads_jax_and_numpy_alone():
     bare = loaded_after("import jax, jax.numpy, jax.extend, numpy")
     heavy = {
-        "flax", "optax", "scipy", "pandas", "matplotlib", "h5py", "chex", "orbax",
+        "flax", "optax", "scipy", "pandas", "vl_convert", "h5py", "chex", "orbax",
         "av", "PIL", "statsmodels", "skimage", "sklearn", "tensorflow_datasets",
         "matfree", "absl", "jaxtyping",
     }  # fmt: skip

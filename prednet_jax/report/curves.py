@@ -1,138 +1,311 @@
-"""Loss curves as PNG: every arm over the control, in small panels."""
+"""A figure with lines over an axis, whose lines and seeds a reader switches.
 
+The numbers of a figure are one CSV table. The page holds it as the file that a reader
+downloads, and its script hands the same table to Vega; so what is seen is what is
+downloaded. Medians, quartiles and relative values are computed by the figure itself,
+in the page as in a picture.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from prednet_jax.report import theme as look
-from prednet_jax.report.answers import gap
-from prednet_jax.report.results import (
-    CONTROL,
-    Results,
-    smooth,
-    smoothing_width,
-)
-from prednet_jax.report.theme import Theme
+from prednet_jax.report import charts
+from prednet_jax.report.charts import FAINT, INK, MUTED, ROLES, Spec
 
-MOST_ARMS = 12
+HEIGHT, LINE = 250, 17  # Pixels: of the axes, and of a line of text.
+_DASH = 6  # Pixels; lines that coincide take turns.
 
 
-@dataclass(frozen=True)
-class Band:
-    """Smoothed loss of an arm: [points] each.
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A line of a figure.
 
     Attributes:
-      update: last update that each point averages over.
-      middle: median of the seeds.
-      low: a quarter of the seeds lies below.
-      high: a quarter of the seeds lies above.
+        name: what the reader switches on and off.
+        colour: of the line.
+        curves: values by seed, [points] each. A line of its own has one seed, "".
+        shown: whether it is on at first.
     """
 
-    update: NDArray
-    middle: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    name: str
+    colour: str
+    curves: dict[str, NDArray[np.float64]]
+    shown: bool = True
 
 
-def band(results: Results, model: str, arm: str) -> Band | None:
-    """The loss curve of an arm over its seeds, or None where it was not run."""
-    return _band(list(results.losses.get(model, {}).get(arm, {}).values()))
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Lines over a common axis.
 
-
-def copy_band(results: Results, model: str) -> Band | None:
-    """The loss of copying the last frame, or None where frames have no order."""
-    return _band(list(results.copied.get(model, {}).values()))
-
-
-def _band(curves: list[NDArray[np.float64]]) -> Band | None:
-    if not curves:
-        return None
-    length = min(map(len, curves))
-    width = smoothing_width(length)
-    stack = np.stack([smooth(curve[:length], width) for curve in curves])
-    update = np.arange(width, length + 1)
-    return quartiles(update, stack)
-
-
-def quartiles(update: NDArray, seeds: NDArray[np.float64]) -> Band:
-    """The middle half of the seeds' curves, [seeds, points], diverged ones left out."""
-    finite = np.isfinite(seeds).all(axis=1)
-    seeds = seeds[finite] if finite.any() else seeds
-    low, middle, high = np.percentile(seeds, [25, 50, 75], axis=0)
-    return Band(update, middle, low, high)
-
-
-def loss_curves(results: Results, theme: Theme, model: str) -> bytes | None:
-    """The loss of each arm over the control's, one small panel an arm.
-
-    Small panels, because curves that coincide hide one another in one. At most
-    `MOST_ARMS` arms, in the order of the contrasts.
+    Attributes:
+        name: of the CSV file, without its ending.
+        x: values of the axis, [points], rising.
+        x_name: what they are.
+        y_name: what the lines are.
+        series: the lines, in the order of drawing.
+        x_log: whether the axis is logarithmic, and so `y_log`.
+        y_log: as above.
+        base: name of the series that all are shown relative to, in percent, seed by
+            seed; None: as they are.
+        zone: half the width of a zone around zero that counts as none, or None.
+        source: name of the figure whose table holds the numbers; None: its own.
     """
-    control, copied = band(results, model, CONTROL), copy_band(results, model)
-    arms = shown_arms(results, model)[:MOST_ARMS]
-    if control is None or not arms:
-        return None
-    rows = (len(arms) + 1) // 2
-    height = 0.3 + 1.25 * rows
-    with look.canvas(theme, 4.9, height) as figure:
-        grid = figure.add_gridspec(
-            rows,
-            2,
-            left=0.095,
-            right=0.97,
-            top=1 - 0.32 / height,
-            bottom=0.28 / height,
-            wspace=0.16,
-            hspace=0.45,
-        )
-        first: Axes | None = None
-        for number, arm in enumerate(arms):
-            axes = figure.add_subplot(
-                grid[number // 2, number % 2], sharex=first, sharey=first
-            )
-            first = first or axes
-            if copied is not None:
-                axes.plot(copied.update, copied.middle, color=theme.ink, lw=1, ls=":")
-            for name in (CONTROL, arm):
-                _small_line(axes, results, theme, model, name)
-            look.log_axis(axes)
-            axes.set_xlim(0, control.update[-1])
-            axes.tick_params(labelsize=8, labelleft=number % 2 == 0)
-            axes.tick_params(labelbottom=number >= len(arms) - 2)
-            shade = look.colour(results.roles(model).get(arm), theme)
-            axes.set_title(arm, loc="left", size=9, weight="bold", color=shade, pad=5)
-            change = gap(results.contrast(model, arm))
-            corner: Any = {"transform": axes.transAxes, "ha": "right", "va": "top"}
-            axes.text(1, 0.97, change, size=8.5, color=theme.muted, **corner)
-        return look.png(figure)
+
+    name: str
+    x: NDArray
+    x_name: str
+    y_name: str
+    series: tuple[Series, ...]
+    x_log: bool = False
+    y_log: bool = False
+    base: str | None = None
+    zone: float | None = None
+    source: str | None = None
+
+    def columns(self) -> list[tuple[int, str]]:
+        """Number of the line, and seed, of each column after the axis."""
+        return [(k, s) for k, one in enumerate(self.series) for s in one.curves]
+
+    def csv(self) -> str:
+        """The table: the axis, then a column per line and seed."""
+        curves = [curve for one in self.series for curve in one.curves.values()]
+        names = [f"{self.series[k].name} {seed}".strip() for k, seed in self.columns()]
+        return csv_text([self.x_name, *names], zip(self.x, *curves, strict=True))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table as the figure takes it; the page's script makes the same rows."""
+        return [
+            {"i": i, "x": float(x), "k": k, "seed": seed, "value": float(value)}
+            for k, one in enumerate(self.series)
+            for seed, curve in one.curves.items()
+            for i, (x, value) in enumerate(zip(self.x, curve, strict=True))
+            if np.isfinite(value)
+        ]
 
 
-def shown_arms(results: Results, model: str) -> list[str]:
-    """Arms with curves beside the control, in the order of the contrasts."""
-    have = results.losses.get(model, {})
-    named = [
-        name
-        for one in results.contrasts(model)
-        for name in (one["treatment"], one["control"])
+def csv_text(head: Sequence[str], rows: Iterable[Iterable[float | str | None]]) -> str:
+    """A CSV file; numbers that are not finite, or not known, are empty cells."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    for row in rows:
+        writer.writerow([_cell(value) for value in row])
+    return text.getvalue()
+
+
+def _cell(value: float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:.9g}" if np.isfinite(value) else ""
+
+
+def chart(curves: Curves, rows: Sequence[Spec] | None = None) -> Spec:
+    """Medians of the seeds with the middle half around them, and a cursor.
+
+    Above the axes stands a line of text per curve with its values at the cursor. Lines,
+    seed and cursor are parameters of the figure with HTML inputs.
+
+    Args:
+        curves: what is drawn.
+        rows: `curves.rows()`; None: whoever embeds the figure gives it the table
+            "curves" with these rows.
+
+    Returns:
+        A Vega-Lite specification.
+    """
+    x = charts.channel("x", curves.x_name, **_scale(curves.x_log))
+    x["axis"] = {"grid": False, "labelFlush": True, "labelOverlap": True}
+    y = charts.channel("middle", **_scale(curves.y_log))
+    unit = " + ' %'" if curves.base else ""
+    y["axis"] = {"labelExpr": charts.PLAIN + unit, "tickCount": 5}
+    band = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    colour = _by_line([one.colour for one in curves.series])
+    style = {
+        "color": colour,
+        "strokeDash": _by_line(_dashes(curves.series)),
+        # The control is a broad pale line below the others.
+        "strokeWidth": charts.literal("width", "quantitative"),
+        "strokeOpacity": charts.literal("opacity", "quantitative"),
+    }
+    here, both = {"filter": {"param": "cursor"}}, {"x": x, "y": y}
+    # Invisible; the pointer finds the nearest of them.
+    points = charts.layer("point", both, opacity=0) | {"params": [_cursor(curves)]}
+    axes = [
+        charts.layer("area", {"x": x, **band, "color": colour}, opacity=0.13),
+        charts.layer("line", {**both, **style}, opacity=1),
+        points,
+        charts.layer("rule", {"x": x}, here, color=MUTED, strokeDash=[2, 3]),
+        charts.layer("circle", {**both, "color": colour}, here, size=50, opacity=1),
     ]
-    order = dict.fromkeys([*named, *have])
-    return [arm for arm in order if arm in have and arm != CONTROL]
+    if curves.zone:
+        ends = [{"low": -curves.zone, "high": curves.zone}]
+        zone = charts.layer("rect", band, data=ends, color=FAINT, opacity=0.55)
+        axes.insert(0, zone)
+    return {
+        "data": {"name": "curves"} if rows is None else {"values": rows},
+        "width": "container",
+        "height": HEIGHT,
+        "autosize": "fit-x",
+        "params": _inputs(curves),
+        "transform": _summary(curves),
+        "layer": [{"layer": axes}, *_values(curves, here, style)],
+        "resolve": {"scale": {"y": "independent"}},
+    }
 
 
-def _small_line(
-    axes: Axes, results: Results, theme: Theme, model: str, arm: str
-) -> None:
-    curve = band(results, model, arm)
-    if curve is None:
-        return
-    shade = look.colour(results.roles(model).get(arm), theme)
-    shade = theme.muted if arm == CONTROL else shade
-    axes.fill_between(
-        curve.update, curve.low, curve.high, color=shade, alpha=0.15, lw=0
+def _scale(log: bool) -> Spec:
+    return {"type": "log", "nice": False} if log else {"nice": False}
+
+
+def _cursor(curves: Curves) -> Spec:
+    """The point whose values are written, by slider or by pointer."""
+    last = len(curves.x) - 1
+    slider = {"input": "range", "min": 0, "max": last, "step": 1}
+    return {
+        "name": "cursor",
+        "select": {
+            "type": "point",
+            "fields": ["i"],
+            "on": "pointermove,click",
+            "nearest": True,
+            "toggle": False,
+            "clear": False,
+        },
+        "value": [{"i": last}],
+        "bind": {"i": {**slider, "name": f"{curves.x_name} (point)"}},
+    }
+
+
+def _inputs(curves: Curves) -> list[Spec]:
+    """The choice of a seed where there are several, and a switch per line."""
+    seeds = [s for s in dict.fromkeys(seed for _, seed in curves.columns()) if s]
+    seed: Spec = {"name": "seed", "value": ""}
+    if len(seeds) > 1:
+        labels = [f"all {len(seeds)}: median and middle half", *seeds]
+        options = {"input": "select", "options": ["", *seeds], "labels": labels}
+        seed["bind"] = {**options, "name": "Seed"}
+    return [
+        seed,
+        *(
+            {
+                "name": f"line_{k}",
+                "value": one.shown,
+                "bind": {"input": "checkbox", "name": one.name},
+            }
+            for k, one in enumerate(curves.series)
+        ),
+    ]
+
+
+def _summary(curves: Curves) -> list[Spec]:
+    """From the table's values to quartiles over the chosen seeds."""
+
+    def joined(op: str, field: str | None, name: str, *groups: str) -> Spec:
+        aggregate = {"op": op, "as": name} | ({"field": field} if field else {})
+        return {"joinaggregate": [aggregate], "groupby": list(groups)}
+
+    # A seed that diverged has fewer finite values than the others and is left out.
+    steps = [
+        joined("count", None, "points", "k", "seed"),
+        joined("max", "points", "most", "k"),
+        {"filter": "datum.points == datum.most"},
+    ]
+    if curves.base is not None:
+        k = [one.name for one in curves.series].index(curves.base)
+        steps += [
+            {"calculate": f"datum.k == {k} ? datum.value : null", "as": "own"},
+            joined("max", "own", "base", "i", "seed"),
+            {"filter": "isValid(datum.base)"},
+            {"calculate": "100 * (datum.value / datum.base - 1)", "as": "value"},
+        ]
+    shown = ", ".join(f"line_{k}" for k in range(len(curves.series)))
+    control = [one.colour == INK for one in curves.series]
+    widths, opacities = (
+        [a if c else b for c in control] for a, b in ((5.5, 2), (0.3, 1))
     )
-    width = 3.2 if arm == CONTROL else 1.4
-    alpha = 0.45 if arm == CONTROL else 1.0
-    axes.plot(curve.update, curve.middle, color=shade, lw=width, alpha=alpha)
+    return [
+        *steps,
+        {"filter": f"[{shown}][datum.k]"},
+        {"filter": "seed == '' || datum.seed == seed || datum.seed == ''"},
+        {
+            "aggregate": [
+                {"op": op, "field": "value", "as": name}
+                for op, name in (("q1", "low"), ("median", "middle"), ("q3", "high"))
+            ],
+            "groupby": ["i", "x", "k"],
+        },
+        {"calculate": f"{widths}[datum.k]", "as": "width"},
+        {"calculate": f"{opacities}[datum.k]", "as": "opacity"},
+    ]
+
+
+def _values(curves: Curves, here: Spec, style: Spec) -> list[Spec]:
+    """Name and values of each line at the cursor, above the axes, and the cursor's."""
+    names = json.dumps([one.name for one in curves.series])
+    form, unit = ("'+.3~g'", "' %'") if curves.base else ("'.4~g'", "''")
+    low, middle, high = (
+        f"replace(format(datum.{field}, {form}), '-', '−')"
+        for field in ("low", "middle", "high")
+    )
+    spread = f"(datum.low < datum.high ? ' (' + {low} + ' to ' + {high} + ')' : '')"
+    rows = [
+        here,
+        {"joinaggregate": [{"op": "count", "as": "lines"}]},
+        {"window": [{"op": "row_number", "as": "place"}], "sort": [{"field": "k"}]},
+        {"calculate": "datum.place - datum.lines - 0.8", "as": "row"},
+        {
+            "calculate": f"{names}[datum.k] + '  ' + {middle} + {unit} + {spread}",
+            "as": "text",
+        },
+    ]
+    y = charts.channel("row", domain=[0, 1], range=[0, LINE]) | {"axis": None}
+    start, end = {"value": -2 * LINE}, {"value": 24 - 2 * LINE}
+    text = {"field": "text"}
+    at = [
+        here,
+        {"aggregate": [{"op": "count", "as": "n"}], "groupby": ["x"]},
+        {"calculate": f"'{curves.x_name} ' + datum.x", "as": "text"},
+    ]
+    right = {"x": {"value": "width"}, "y": {"value": HEIGHT + 33}, "text": text}
+    return [
+        charts.layer("rule", {"x": start, "x2": end, "y": y, **style}, *rows),
+        charts.layer(
+            "text",
+            {"x": start, "y": y, "text": text},
+            *rows,
+            align="left",
+            dx=30,
+            color=INK,
+            fontSize=12,
+        ),
+        charts.layer("text", right, *at, align="right", color=MUTED, fontSize=12),
+    ]
+
+
+def _by_line(values: Sequence[Any]) -> Spec:
+    """A property of each line."""
+    scale = {"domain": list(range(len(values))), "range": list(values)}
+    return {"field": "k", "type": "ordinal", "legend": None, "scale": scale}
+
+
+def _dashes(lines: Sequence[Series]) -> list[list[int]]:
+    """Stale targets are a solid line on the control's, the others dashes on both."""
+    dashed = [one for one in lines if one.colour not in (INK, MUTED, ROLES["stale"])]
+    turns = min(3, len(dashed)) if any(one.colour == INK for one in lines) else 1
+    dashes = []
+    for one in lines:
+        if one.colour == MUTED:
+            dashes.append([2, 4])
+        elif one not in dashed or turns < 2:
+            dashes.append([1, 0])
+        else:
+            turn = dashed.index(one) % turns
+            dashes.append([0, turn * _DASH, _DASH, (turns - turn - 1) * _DASH])
+    return dashes

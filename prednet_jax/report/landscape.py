@@ -4,7 +4,6 @@ Both records lie beside the verdict or among the published ones; where there is 
 there is no figure.
 """
 
-import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ import numpy as np
 
 from prednet_jax import records
 from prednet_jax.report.answers import display_name
-from prednet_jax.report.chart import Chart, Series
+from prednet_jax.report.charts import CYCLE, INK
+from prednet_jax.report.curves import Curves, Series
 from prednet_jax.report.numbers import significant
-from prednet_jax.report.records_beside import find, origin
+from prednet_jax.report.records_beside import find
 
 SADDLES, CURVATURE = "saddle_escape.json", "probe_curvature.json"
 #: Cases of an escape record that the page has room for.
 MOST = 4
-_COLOURS = ("treatment", "descriptive", "gaussian", "gpu", "gpu_deterministic", "stale")
 Record = Mapping[str, Any]
 
 
@@ -38,7 +37,7 @@ def load(places: Sequence[Path]) -> dict[str, Record]:
     return found
 
 
-def charts(found: Mapping[str, Record]) -> list[tuple[Chart, str, str]]:
+def charts(found: Mapping[str, Record]) -> list[tuple[Curves, str, str]]:
     """Each chart with its words and the command that made its record.
 
     Raises:
@@ -60,7 +59,7 @@ def charts(found: Mapping[str, Record]) -> list[tuple[Chart, str, str]]:
     return made
 
 
-def _escapes(record: Record) -> list[tuple[Chart, str]]:
+def _escapes(record: Record) -> list[tuple[Curves, str]]:
     """Runs that have not passed every saddle, against steps; a chart a case."""
     cases: dict[tuple, list[Record]] = {}
     for group in record["groups"]:
@@ -69,7 +68,7 @@ def _escapes(record: Record) -> list[tuple[Chart, str]]:
     return [_escape(key, groups) for key, groups in list(cases.items())[:MOST]]
 
 
-def _escape(key: tuple, groups: Sequence[Record]) -> tuple[Chart, str]:
+def _escape(key: tuple, groups: Sequence[Record]) -> tuple[Curves, str]:
     budget = max(max(group["arrival_steps"]) for group in groups)
     steps = np.unique(np.geomspace(1, budget, 80).round())
     series, left = [], []
@@ -79,7 +78,7 @@ def _escape(key: tuple, groups: Sequence[Record]) -> tuple[Chart, str]:
         arrived = np.array(group["arrived"], bool)
         when = np.where(arrived, np.array(group["arrival_steps"], float), np.inf)
         stuck = 100 * (when[:, None] > steps).mean(axis=0)
-        colour = "ink" if quiet else _COLOURS[(i - 1) % len(_COLOURS)]
+        colour = INK if quiet else CYCLE[(i - 1) % len(CYCLE)]
         series.append(Series(name=name, colour=colour, curves={"": stuck}))
         left.append(f"{name} {np.sum(~arrived)} of {len(arrived)}")
     function, optimizer, form, precision = (str(k).replace("_", " ") for k in key)
@@ -88,7 +87,7 @@ def _escape(key: tuple, groups: Sequence[Record]) -> tuple[Chart, str]:
         f"{function}, {form}, {optimizer}, {precision}; runs that have not passed "
         f"every saddle after {budget:g} steps: {', '.join(left)}."
     )
-    chart = Chart(
+    chart = Curves(
         name="saddles_" + "_".join(map(str, key)),
         x=steps,
         x_name="step",
@@ -99,7 +98,7 @@ def _escape(key: tuple, groups: Sequence[Record]) -> tuple[Chart, str]:
     return chart, words
 
 
-def _curvature(record: Record) -> list[tuple[Chart, str]]:
+def _curvature(record: Record) -> list[tuple[Curves, str]]:
     """Extreme eigenvalues in Adam's coordinates along training, in one chart."""
     rows = record["rows"]
     updates = np.array(sorted({row["update"] for row in rows}))
@@ -115,7 +114,7 @@ def _curvature(record: Record) -> list[tuple[Chart, str]]:
             (("minus the lowest", -lowest), ("highest", highest))
         ):
             values = np.where(values > 0, values, np.nan)
-            colour = _COLOURS[(2 * i + j) % len(_COLOURS)]
+            colour = CYCLE[(2 * i + j) % len(CYCLE)]
             series.append(
                 Series(name=f"{name}, {said}", colour=colour, curves={"": values})
             )
@@ -126,7 +125,7 @@ def _curvature(record: Record) -> list[tuple[Chart, str]]:
             f"{significant(np.nanmax(highest))}, negative curvature proved at {proved} "
             f"of {len(ends)} stops"
         )
-    chart = Chart(
+    chart = Curves(
         name="curvature",
         x=updates,
         x_name="update",
@@ -136,14 +135,3 @@ def _curvature(record: Record) -> list[tuple[Chart, str]]:
         y_log=True,
     )
     return [(chart, "; ".join(words) + ".")]
-
-
-def findings(found: Mapping[str, Record]) -> str:
-    """What the records say, as the scripts wrote it, and where they come from; HTML."""
-    parts = []
-    for record in found.values():
-        listed = "".join(
-            f"<li>{html.escape(str(one))}</li>" for one in record.get("findings") or ()
-        )
-        parts.append(f"<ul>{listed}</ul>{origin(record)}")
-    return "".join(parts)

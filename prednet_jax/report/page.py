@@ -1,98 +1,189 @@
 """The report: one HTML page that needs nothing beside itself.
 
-One script, no font, no address outside; a content security policy says so to the
-browser and lets no other script run. Every text from the records is escaped. Without
-the script the page shows pictures in the charts' places.
+Vega, Vega-Lite and the page's own script stand in it; a content security policy lets no
+other script run and lets nothing be fetched. The template escapes every text from the
+records.
 """
 
-import html
+import base64
+import functools
+import hashlib
+import json
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any
+from urllib.parse import quote
 
-from prednet_jax.report import answers, method, sections
-from prednet_jax.report.figure import Images
-from prednet_jax.report.numbers import significant
-from prednet_jax.report.results import Results
-from prednet_jax.report.script import POLICY, SCRIPT
-from prednet_jax.report.stylesheet import STYLE
+import jinja2
+import vl_convert
+from markupsafe import Markup
+
+from prednet_jax.report import (
+    answers,
+    charts,
+    comparison_figures,
+    curves,
+    landscape,
+    numbers,
+    speed,
+)
+from prednet_jax.report.answers import display_name
+from prednet_jax.report.results import CONTROL, Results, identical, label, relative
+
+# Colours that the page's style sheet has in a light and a dark shade.
+_SHADES = {
+    charts.INK: "ink",
+    charts.MUTED: "muted",
+    charts.FAINT: "line",
+    **{colour: name for name, colour in charts.ROLES.items() if name != "control"},
+}
+
+
+@functools.cache
+def script() -> str:
+    """The text of the page's one script: its own, with Vega and Vega-Lite."""
+    return vl_convert.javascript_bundle(_text("page.js"))
+
+
+def policy() -> str:
+    """Nothing from outside, no form, and no script but `script()`."""
+    digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
+    return (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
 
 
 def page(
     results: Results,
-    images: Images,
     measured: Mapping[str, Any] | None = None,
-    landscape: Mapping[str, Mapping[str, Any]] | None = None,
+    beside: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
     """The whole page.
 
     Args:
-      results: what the comparison left.
-      images: figures `finding_<model>`, `loss_<model>` and `frames_<model>`, those
-        there are, each with its "light" and "dark" bytes; the charts of `measured` and
-        `landscape` by their names.
-      measured: what `benchmark.py --suite=backends` wrote, or None.
-      landscape: records of saddles and curvature, by file name.
+        results: what the comparison left.
+        measured: what `benchmark.py --suite=backends` wrote, or None.
+        beside: records of saddles and curvature, by file name.
 
     Returns:
-      HTML. A section whose records are missing is left out or says so.
+        HTML. A section whose records are missing is left out.
     """
-    title = html.escape(answers.question(results))
-    parts = [
-        section(results, images)
-        for section in (
-            sections.finding,
-            sections.numbers,
-            sections.curves,
-            sections.frames,
-        )
-    ]
-    parts.append(sections.saddles(landscape or {}, images))
-    if measured is not None:
-        parts.append(sections.speeds(measured, images))
-    for section in (
-        method.variability,
-        method.arms,
-        method.design,
-        method.excluded,
-        method.limits,
-    ):
-        parts.append(section(results))
-    body = "\n".join(parts)
-    cards = "".join(answers.card(results, model) for model in results.models)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{title}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<main>
-<header>
-<p class="kicker">prednet_jax: compare</p>
-<h1>{title}</h1>
-<p class="standfirst">Every arm starts from the same weights and sees the same frames;
-each changes one thing.</p>
-</header>
-<div class="columns">{cards}</div>
-{body}
-{_footer(results)}
-</main>
-<script>{SCRIPT}</script>
-</body>
-</html>
-"""
-
-
-def _footer(results: Results) -> str:
-    seconds = results.verdict.get("seconds")
-    took = ""
-    if isinstance(seconds, (int, float)):
-        took = f" The runs took {significant(seconds / 60, 2)} minutes."
-    return (
-        "<footer><p>Everything on this page is read from <code>verdict.json</code> "
-        "and the runs beside it; <code>.venv/bin/python experiments/report.py</code> "
-        f"writes it anew.{took}</p></footer>"
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("prednet_jax.report", "template"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters |= {
+        "typeset": lambda text: Markup(numbers.typeset(str(text))),
+        "significant": numbers.significant,
+        "probability": numbers.probability,
+        "percent": numbers.percent,
+        "interval": numbers.interval,
+        "address": lambda text: "data:text/csv;charset=utf-8," + quote(text, safe=","),
+    }
+    command = results.section("design").get("command")
+    return environment.get_template("report.html").render(
+        results=results,
+        verdict=results.verdict,
+        models=[_model(results, model, command) for model in results.models],
+        command=command,
+        saddles=[
+            _of_curves(drawn, words, made_by)
+            for drawn, words, made_by in landscape.charts(beside or {})
+        ],
+        records=list((beside or {}).values()),
+        measured=measured,
+        speeds=[
+            _of_curves(drawn, speed.best(measured, drawn.name), measured.get("command"))
+            for drawn in speed.charts(measured)
+        ]
+        if measured
+        else [],
+        speed=speed,
+        label=label,
+        identical=identical,
+        relative=relative,
+        display_name=display_name,
+        style=Markup(_text("page.css")),
+        script=Markup(script()),
+        policy=policy(),
+    )
+
+
+def _text(name: str) -> str:
+    return (resources.files(__package__) / "template" / name).read_text(
+        encoding="utf-8"
+    )
+
+
+def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
+    """What the template shows of a model."""
+    name = display_name(model)
+    chosen = results.contrasts(model)
+    said = "; ".join(
+        f"{label(one)} {answers.gap(one)}"
+        for one in chosen
+        if one["control"] == CONTROL
+    )
+    caption = f"{name}. At the end, against {CONTROL}: {said or 'not recorded'}."
+    loss = comparison_figures.losses(results, model)
+    relative_loss = comparison_figures.relative_losses(results, model)
+    drawn = comparison_figures.differences(results, model)
+    slides = comparison_figures.slides(results, model)
+    return {
+        "id": model,
+        "name": name,
+        "word": str(results.verdict["verdict"][model]),
+        "details": answers.details(results, model),
+        "facts": answers.facts(results, model),
+        "margin": results.section("margins").get(model) or {},
+        "contrasts": chosen,
+        "arms": [
+            a for a in results.verdict.get("arms") or [] if a.get("model") == model
+        ],
+        "finding": relative_loss and _of_curves(relative_loss, caption, command),
+        "losses": loss and _of_curves(loss, caption, command),
+        "differences": drawn
+        and {
+            "name": f"differences_{model}",
+            "spec": _in_page(drawn.chart, f"{name}: differences in margins. {said}."),
+            "caption": f"{name}. Dot: mean difference; bar: interval; diamond: the "
+            "weights are the same bits; shaded: counts as none.",
+            "csv": drawn.csv,
+            "command": command,
+        },
+        "frames": slides
+        and {
+            "name": f"frames_{model}",
+            "slides": slides,
+            "caption": f"{name}. Mean squared error of each frame, pixels from 0 to 1.",
+            "csv": comparison_figures.frames_csv(slides),
+            "command": command,
+        },
+    }
+
+
+def _of_curves(drawn: curves.Curves, words: str, command: Any) -> dict[str, Any]:
+    """A figure with lines, as the template takes it."""
+    return {
+        "name": drawn.name,
+        "title": drawn.y_name,
+        "spec": _in_page(curves.chart(drawn), f"{drawn.y_name}. {words}"),
+        "caption": words,
+        "csv": None if drawn.source else drawn.csv(),
+        "source": drawn.source or drawn.name,
+        "columns": json.dumps(drawn.columns()),
+        "command": command,
+    }
+
+
+def _in_page(chart: charts.Spec, alt_text: str) -> Markup:
+    """The specification as JSON, in colours that follow the page's light or dark."""
+    made = charts.spec({**chart, "description": alt_text, "background": None})
+    text = json.dumps(made)
+    for colour, name in _SHADES.items():
+        text = text.replace(f'"{colour}"', f'"var(--{name})"')
+    # Nothing in it can end the script element that holds it.
+    return Markup(text.replace("<", "\\u003c"))

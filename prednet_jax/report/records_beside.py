@@ -1,7 +1,6 @@
 """Records that lie beside a comparison, or among the published ones."""
 
-import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,3 @@ def find(places: Sequence[Path], name: str, listed: str) -> dict[str, Any] | Non
     if not isinstance(found, dict) or not found.get(listed):
         raise records.RecordError(f"{path}: expected an object with {listed}")
     return found
-
-
-def origin(record: Mapping[str, Any]) -> str:
-    """From which code a record is, as HTML, or nothing where it does not say."""
-    commit = record.get("git_commit")
-    if not commit:
-        return ""
-    return f'<p class="note">Recorded at commit {html.escape(str(commit)[:12])}.</p>'

@@ -3,26 +3,20 @@
 Reads backends.json, which lies beside a verdict or not.
 """
 
-import html
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from prednet_jax.report import theme as look
-from prednet_jax.report.chart import Chart, Series
+from prednet_jax.report.charts import CYCLE
+from prednet_jax.report.curves import Curves, Series
 from prednet_jax.report.documents import columns, markdown
 from prednet_jax.report.numbers import significant
 from prednet_jax.report.records_beside import find
-from prednet_jax.report.tables import table
-from prednet_jax.report.theme import LIGHT, Theme
 
 FILE = "backends.json"
-__all__ = ["FILE", "LIGHT", "figure", "html_table", "load", "text_table"]
-_HEADS = ("work", "threads", "batch", "frames", "ms per call", "frames/s")
-_SHADES = ("descriptive", "treatment", "gpu", "stale", "gaussian")
+HEADS = ("work", "threads", "batch", "frames", "ms per call", "frames/s")
 
 
 def load(*places: Path) -> dict[str, Any] | None:
@@ -34,7 +28,7 @@ def load(*places: Path) -> dict[str, Any] | None:
     return find(places, FILE, "rows")
 
 
-def charts(result: Mapping[str, Any]) -> list[Chart]:
+def charts(result: Mapping[str, Any]) -> list[Curves]:
     """Frames per second against batch size: a chart per work, a line per case."""
     batches = np.array(sorted({row["batch"] for row in result["rows"]}))
     found = []
@@ -48,14 +42,14 @@ def charts(result: Mapping[str, Any]) -> list[Chart]:
         series = tuple(
             Series(
                 name=f"{_threads(count)}, {_feed(feed)}",
-                colour=_SHADES[threads.index(count) % len(_SHADES)],
+                colour=CYCLE[threads.index(count) % len(CYCLE)],
                 curves={"": np.array([case.get(b, np.nan) for b in batches])},
                 shown=feed == "device",
             )
             for (count, feed), case in cases.items()
         )
         found.append(
-            Chart(
+            Curves(
                 name=f"speed_{work}",
                 x=batches,
                 x_name="batch",
@@ -102,7 +96,8 @@ def cells(result: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _replica_lines(result: Mapping[str, Any]) -> list[str]:
+def replica_lines(result: Mapping[str, Any]) -> list[str]:
+    """What several seeds at once cost, a sentence per case."""
     return [
         f"{row['replicas']} replica(s), {row['mode']}, {row['devices']} device(s): "
         f"{significant(1e3 * row['seconds_per_seed_update'], 3)} ms per seed and "
@@ -111,7 +106,8 @@ def _replica_lines(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _notes(result: Mapping[str, Any]) -> list[str]:
+def notes(result: Mapping[str, Any]) -> list[str]:
+    """What was not measured, in sentences."""
     missing = result.get("threads_not_here")
     if not missing:
         return []
@@ -123,8 +119,8 @@ def _notes(result: Mapping[str, Any]) -> list[str]:
 
 def text_table(result: Mapping[str, Any]) -> str:
     """The table for a terminal."""
-    shown = columns([_HEADS, *cells(result)], right=(1, 2, 4, 5))
-    return "\n".join([shown, *_replica_lines(result), *_notes(result)])
+    shown = columns([HEADS, *cells(result)], right=(1, 2, 4, 5))
+    return "\n".join([shown, *replica_lines(result), *notes(result)])
 
 
 def markdown_table(result: Mapping[str, Any]) -> str:
@@ -136,74 +132,10 @@ def markdown_table(result: Mapping[str, Any]) -> str:
         f"PredNet at {width}x{height}, channels {','.join(map(str, channels))}, "
         f"training windows of {result['window']} frames, {result['precision']}, "
         f"{result['device']['processor']}.",
-        markdown(pd.DataFrame(cells(result), columns=list(_HEADS))),
-        "\n".join(f"- {line}" for line in _replica_lines(result)),
-        *_notes(result),
+        markdown(pd.DataFrame(cells(result), columns=list(HEADS))),
+        "\n".join(f"- {line}" for line in replica_lines(result)),
+        *notes(result),
     ]
     if result.get("command"):
         lines.append(f"```\n{result['command']}\n```")
     return "\n\n".join(lines)
-
-
-def html_table(result: Mapping[str, Any]) -> str:
-    """The table, the replicas and the notes for the page."""
-    rows = [[html.escape(cell) for cell in row] for row in cells(result)]
-    replicas = "".join(f"<li>{html.escape(x)}</li>" for x in _replica_lines(result))
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in _notes(result))
-    return f'<div class="wide">{table(_HEADS, rows)}</div><ul>{replicas}</ul>{notes}'
-
-
-def figure(result: Mapping[str, Any], theme: Theme) -> bytes:
-    """Frames a second against batch size, a line a number of threads.
-
-    Filled: frames kept on the device. Hollow: fed from the host each step.
-    """
-    works = list(dict.fromkeys(row["work"] for row in result["rows"]))
-    threads = sorted({row["threads"] for row in result["rows"]})
-    batches = sorted({row["batch"] for row in result["rows"]})
-    with look.canvas(theme, 7.0, 2.9) as drawn:
-        panels = drawn.subplots(1, len(works), squeeze=False)[0]
-        for axes, work in zip(panels, works, strict=True):
-            for i, count in enumerate(threads):
-                shade = theme.colours[_SHADES[i % len(_SHADES)]]
-                for feed in ("device", "host"):
-                    points = sorted(
-                        (row["batch"], row["frames_per_second"])
-                        for row in result["rows"]
-                        if (row["work"], row["threads"], row["feed"])
-                        == (work, count, feed)
-                    )
-                    x, y = zip(*points, strict=True)
-                    held = feed == "device"
-                    axes.plot(
-                        x,
-                        y,
-                        color=shade,
-                        lw=1.6 if held else 0.9,
-                        ls="-" if held else ":",
-                        marker="o",
-                        ms=4.5,
-                        mfc=shade if held else theme.ground,
-                        label=_threads(count) if held else None,
-                    )
-            axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_locator(FixedLocator(batches))
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.set_xticklabels([str(b) for b in batches])
-            shown = [
-                r["frames_per_second"] for r in result["rows"] if r["work"] == work
-            ]
-            # Room for a round number on each side.
-            axes.set_ylim(min(shown) / 1.6, max(shown) * 1.6)
-            look.log_axis(axes)
-            axes.yaxis.set_major_formatter(FuncFormatter(_plain))
-            axes.set_title(work, loc="left", size=10)
-            axes.set_xlabel("batch")
-        panels[0].set_ylabel("frames a second")
-        panels[-1].legend(frameon=False, fontsize=9)
-        drawn.tight_layout(pad=0.6)
-        return look.png(drawn)
-
-
-def _plain(value: float, _: object) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

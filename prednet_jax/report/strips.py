@@ -4,13 +4,15 @@ import io
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from prednet_jax.report.theme import plain_png
-
 _MOST = 10  # Frames of a strip.
+_STRIP_WIDTH, _LINE, _GAP = (
+    160,
+    16,
+    4,
+)  # Pixels: of a frame, of a line of text, between.
 _FILM_HEIGHT = 160  # Pixels of a film's frame, about.
 _MILLISECONDS = 200  # Of each.
 _MARK = "#D55E00"
@@ -25,28 +27,37 @@ def strip(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
             number is coloured; None: no line.
     """
     length = len(next(iter(rows.values())))
-    count = min(_MOST, length)
-    shown = np.linspace(0, length - 1, count).round().astype(int)
+    shown = np.linspace(0, length - 1, min(_MOST, length)).round().astype(int)
     _, height, width, _ = next(iter(rows.values())).shape
-    size = (1.4 * count, 1.4 * len(rows) * height / width + 0.6)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(len(rows), count, squeeze=False)
-    for row, (name, images) in enumerate(rows.items()):
-        for t, ax in zip(shown, axes[row], strict=True):
-            own = extrapolate_from is not None and t >= extrapolate_from
-            ax.imshow(np.clip(images[t].squeeze(), 0, 1), cmap="gray", vmin=0, vmax=1)
-            ax.set(xticks=[], yticks=[])
-            if row == 0:
-                colour = _MARK if own else "black"
-                ax.set_title(f"frame {t}", fontsize=8, color=colour)
-        axes[row, 0].set_ylabel(name, fontsize=8)
+    factor = max(1, round(_STRIP_WIDTH / width))
+    across, down = factor * width + _GAP, factor * height + _LINE
+    canvas = Image.new("RGB", (across * len(shown), _LINE + down * len(rows)), "white")
+    draw = ImageDraw.Draw(canvas)
+    for column, t in enumerate(shown):
+        own = extrapolate_from is not None and t >= extrapolate_from
+        place = (column * across + 2, 2)
+        draw.text(place, f"frame {t}", fill=_MARK if own else "black")
+        for row, (name, images) in enumerate(rows.items()):
+            top = _LINE + row * down
+            if column == 0:
+                draw.text((2, top + 2), name, fill="black")
+            picture = _picture(images[t], factor)
+            canvas.paste(picture, (column * across, top + _LINE))
     if extrapolate_from is not None and (shown >= extrapolate_from).any():
-        first = int(np.argmax(shown >= extrapolate_from))
-        for line in axes:
-            line[first].spines["left"].set(color=_MARK, linewidth=4)
-        said = f"from frame {extrapolate_from} on the network sees its own predictions"
-        figure.supxlabel(said, color=_MARK, fontsize=8)
-    return plain_png(figure, dpi=120, bbox_inches="tight")
+        x = int(np.argmax(shown >= extrapolate_from)) * across - _GAP // 2
+        draw.line([(x, 0), (x, canvas.height)], fill=_MARK, width=_GAP)
+    buffer = io.BytesIO()
+    canvas.save(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _picture(frame: NDArray, factor: int) -> Image.Image:
+    """A frame `[H, W, C]` in [0, 1], each pixel as a square of pixels."""
+    pixels = (255 * np.clip(frame, 0, 1)).round().astype(np.uint8)
+    pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    size = (factor * pixels.shape[1], factor * pixels.shape[0])
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    return image.resize(size, Image.Resampling.NEAREST)
 
 
 def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> list[Image.Image]:
@@ -64,11 +75,7 @@ def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> list[Image.I
     factor = max(1, round(_FILM_HEIGHT / height))
     pictures = []
     for t, frame in enumerate(stacked):
-        pixels = (255 * np.clip(frame, 0, 1)).round().astype(np.uint8)
-        pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
-        image = Image.fromarray(np.ascontiguousarray(pixels)).resize(
-            (factor * pixels.shape[1], factor * height), Image.Resampling.NEAREST
-        )
+        image = _picture(frame, factor)
         size = (image.width + image.width % 2, image.height + image.height % 2 + 16)
         canvas = Image.new("RGB", size, "white")
         canvas.paste(image, (0, 16))

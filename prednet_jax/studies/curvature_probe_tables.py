@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from prednet_jax.report.theme import plain_png
+from prednet_jax.report import charts
 
 Row = dict[str, Any]
 _COLUMNS = (
@@ -107,42 +105,39 @@ def findings(rows: list[Row], noise: float) -> list[str]:
 
 def figure(rows: list[Row], noise: float) -> bytes:
     """PNG: lowest curvature, and the noise that would save an update."""
-    drawing = Figure(figsize=(10, 4), layout="constrained")
-    left, right = drawing.subplots(1, 2)
-    smallest = min(
-        abs(row[form]["lowest"]) for row in rows for form in ("raw", "preconditioned")
+    lowest = [
+        {
+            "update": row["update"],
+            "value": row[form]["lowest"],
+            "line": f"{row['model']}, {form}",
+        }
+        for row in rows
+        for form in ("raw", "preconditioned")
+    ]
+    needed = [
+        {"update": row["update"], "value": value, "line": f"{row['model']}: {words}"}
+        for row in rows
+        for words, value in (
+            ("to save one update", (row["escape"] or {}).get("noise_for_one_update")),
+            ("from sample to sample", row["sampling_noise"] or None),
+        )
+        if value is not None
+    ]
+    needed += [
+        {"update": row["update"], "value": noise, "line": f"asked about: {noise:g}"}
+        for row in rows
+    ]
+    smallest = max(min(abs(row["value"]) for row in lowest), 1e-12)
+    x = charts.channel("update", "update", type="log")
+    first = charts.channel(
+        "value", "lowest eigenvalue", type="symlog", constant=smallest
     )
-    for i, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
-        mine = [row for row in rows if row["model"] == model]
-        for form, style in (("raw", "o--"), ("preconditioned", "o-")):
-            left.plot(
-                [row["update"] for row in mine],
-                [row[form]["lowest"] for row in mine],
-                style,
-                color=f"C{i}",
-                label=f"{model}, {form}",
-            )
-        found = [row for row in mine if row["escape"]]
-        right.plot(
-            [row["update"] for row in found],
-            [row["escape"]["noise_for_one_update"] for row in found],
-            "o-",
-            color=f"C{i}",
-            label=f"{model}: to save one update",
-        )
-        sampled = [row for row in mine if row["sampling_noise"]]
-        right.plot(
-            [row["update"] for row in sampled],
-            [row["sampling_noise"] for row in sampled],
-            ":",
-            color=f"C{i}",
-            label=f"{model}: from sample to sample",
-        )
-    left.axhline(0.0, color="0.7", linewidth=0.8)
-    left.set_yscale("symlog", linthresh=max(smallest, 1e-12))
-    left.set(xlabel="update", ylabel="lowest eigenvalue", xscale="log")
-    left.legend(fontsize="small")
-    right.axhline(noise, color="0.3", label=f"asked about: {noise:g}")
-    right.set(xlabel="update", ylabel="noise / gradient", xscale="log", yscale="log")
-    right.legend(fontsize="small")
-    return plain_png(drawing)
+    second = charts.channel("value", "noise / gradient", type="log")
+    line = charts.names("line", legend={"columns": 1})
+    panels = [
+        charts.layer("line", {"x": x, "y": y, "color": line}, data=values, point=True)
+        | {"width": 380, "height": 280}
+        for values, y in ((lowest, first), (needed, second))
+    ]
+    scales = {"color": "independent"}
+    return charts.png({"hconcat": panels, "resolve": {"scale": scales}})

@@ -2,16 +2,12 @@
 
 import csv
 import io
-import itertools
 import math
 import textwrap
 
-import numpy as np
-from matplotlib.figure import Figure
-
 from prednet_jax import statistics
+from prednet_jax.report import charts
 from prednet_jax.report.documents import columns
-from prednet_jax.report.theme import plain_png
 from prednet_jax.studies.saddle_escape import (
     EVENTS,
     QUIET,
@@ -92,72 +88,65 @@ def survival_figure(groups: list[Group], budget: int) -> bytes:
         groups: groups of one optimiser.
         budget: steps of a run.
     """
-    functions = list(dict.fromkeys(g["function"] for g in groups))
-    columns = list(dict.fromkeys((g["form"], g["precision"]) for g in groups))
-    size = (3.2 * len(columns) + 0.6, 2.1 * len(functions) + 1.1)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(len(functions), len(columns), squeeze=False, sharey=True)
-    by_place: dict[tuple, list[Group]] = {}
+    rows = []
     for group in groups:
-        place = (group["function"], group["form"], group["precision"])
-        by_place.setdefault(place, []).append(group)
-    for (i, function), (j, column) in itertools.product(
-        enumerate(functions), enumerate(columns)
-    ):
-        ax = axes[i, j]
-        ax.set_title(", ".join((function, *column)), fontsize=8)
-        # Later lines are thinner, so that equal curves stay visible.
-        for rank, group in enumerate(by_place[function, *column]):
-            times, left = statistics.survival_curve(
-                group["arrival_steps"], group["arrived"]
-            )
-            ax.step(
-                np.concatenate([[1], times, [budget]]),
-                np.concatenate([[1], left, left[-1:]]),
-                where="post",
-                label="no noise" if group["noise"] == QUIET else group["noise"],
-                linewidth=3.5 * 0.65**rank,
-            )
-        ax.set(xscale="log", xlim=(SETTLE, budget), ylim=(-0.05, 1.05))
-        ax.tick_params(labelsize=7)
-    for ax in axes[-1]:
-        ax.set_xlabel("steps", fontsize=8)
-    for ax in axes[:, 0]:
-        ax.set_ylabel("not past all saddles", fontsize=8)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.suptitle(groups[0]["optimizer"].replace("_", " "), fontsize=10)
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
-    return plain_png(figure, dpi=130)
+        panel = ", ".join((group["function"], group["form"], group["precision"]))
+        noise = "no noise" if group["noise"] == QUIET else group["noise"]
+        times, left = statistics.survival_curve(
+            group["arrival_steps"], group["arrived"]
+        )
+        curve = [(1, 1), *zip(times, left, strict=True)]
+        rows += [
+            {"panel": panel, "noise": noise, "step": float(step), "left": float(share)}
+            for step, share in [*curve, (budget, curve[-1][1])]
+        ]
+    names = list(dict.fromkeys(row["noise"] for row in rows))
+    # Later lines are thinner, so that equal curves stay visible.
+    width = {"domain": names, "range": [4 * 0.65**i for i in range(len(names))]}
+    encoding = {
+        "x": charts.channel("step", "steps", type="log", domain=[SETTLE, budget]),
+        "y": charts.channel("left", "not past all saddles", domain=[0, 1]),
+        "color": charts.names("noise"),
+        "size": charts.names("noise", scale=width, legend=None),
+    }
+    curves = charts.layer("line", encoding, interpolate="step-after", clip=True)
+    return charts.png(
+        {
+            "data": {"values": rows},
+            "title": groups[0]["optimizer"].replace("_", " "),
+            "facet": charts.names("panel"),
+            "columns": len({(g["form"], g["precision"]) for g in groups}),
+            "spec": {"width": 260, "height": 150, **curves},
+        }
+    )
 
 
 def predicted_figure(groups: list[Group], budget: int) -> bytes:
     """PNG: measured against predicted escape times, one point per run."""
-    figure = Figure(figsize=(5.5, 5), layout="constrained")
-    ax = figure.subplots()
-    names = dict.fromkeys(g["optimizer"] for g in groups)
-    for name, marker in zip(names, "o^sv", strict=False):
-        points = [
-            (expected, steps)
-            for g in groups
-            if g["optimizer"] == name
-            for expected, steps, left in zip(
-                g["predicted_steps"], g["escape_steps"], g["escaped"], strict=True
-            )
-            if left and expected is not None and math.isfinite(expected)
-        ]
-        if points:
-            text = name.replace("_", " ")
-            if name == "adam":
-                text += ", no noise: radius / rate"
-            x, y = zip(*points, strict=True)
-            ax.scatter(x, y, s=12, alpha=0.4, marker=marker, label=text)
-    ax.plot([1, budget], [1, budget], color="grey", linewidth=0.8)
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel="predicted steps to leave the first saddle",
-        ylabel="measured",
-    )
-    if ax.collections:
-        ax.legend(fontsize=8)
-    return plain_png(figure, dpi=130)
+    rows = [
+        {
+            "optimizer": group["optimizer"].replace("_", " ")
+            + (", no noise: radius / rate" if group["optimizer"] == "adam" else ""),
+            "expected": expected,
+            "steps": steps,
+        }
+        for group in groups
+        for expected, steps, left in zip(
+            group["predicted_steps"],
+            group["escape_steps"],
+            group["escaped"],
+            strict=True,
+        )
+        if left and expected is not None and math.isfinite(expected)
+    ]
+    words = "predicted steps to leave the first saddle"
+    x = charts.channel("expected", words, type="log")
+    y = charts.channel("steps", "measured", type="log")
+    kind = charts.names("optimizer")
+    equal = [{"expected": end, "steps": end} for end in (1, budget)]
+    dots = {"x": x, "y": y, "color": kind, "shape": kind}
+    layers = [
+        charts.layer("line", {"x": x, "y": y}, data=equal, color=charts.MUTED),
+        charts.layer("point", dots, data=rows),
+    ]
+    return charts.png({"width": 400, "height": 360, "layer": layers})

@@ -3,13 +3,14 @@
 A part that is not complete has no figure.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from prednet_jax.report.dots import Panel, Row, draw
+from prednet_jax.report import charts
+from prednet_jax.report.charts import ROLES, Dots, Panel, Row
 from prednet_jax.statistics import MARGIN_FRACTION
 from prednet_jax.statistics.losses import match
 from prednet_jax.studies import (
@@ -21,13 +22,17 @@ from prednet_jax.studies import (
 from prednet_jax.studies.parts import PARTS
 from prednet_jax.studies.symmetric_findings import Effect
 
-GREY, BLUE, ORANGE, GREEN, SKY = "#626a73", "#0072B2", "#D55E00", "#009E73", "#56B4E9"
-_ARMS = {"float32": GREY, "float64": GREEN, "shared": SKY, "tile": BLUE, "run": ORANGE}
+GREY, BLUE = charts.MUTED, ROLES["treatment"]
+_ARMS = {
+    "float32": GREY,
+    "float64": ROLES["gpu"],
+    "shared": ROLES["descriptive"],
+    "tile": BLUE,
+    "run": ROLES["stale"],
+}
 
 
-def figures(
-    folder: Path, verdicts: Mapping[str, Mapping[str, Any]]
-) -> dict[str, bytes]:
+def figures(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, Dots]:
     """All figures of docs/study, by the name of their file.
 
     Args:
@@ -51,7 +56,7 @@ def figures(
     return made
 
 
-def saddle(found: Sequence[Effect], program: str, updates: int) -> bytes:
+def saddle(found: Sequence[Effect], program: str, updates: int) -> Dots:
     """Part A: the update of separation and the final loss of every seed."""
     shown = [effect for effect in found if effect.program == program]
     losses = [loss for effect in shown for loss in effect.over_control]
@@ -63,7 +68,7 @@ def saddle(found: Sequence[Effect], program: str, updates: int) -> bytes:
             min(low, 0.2),
             max(high, 1.2),
             [tick for tick in (0.25, 0.5, 1, 1.5, 2, 2.5) if tick <= max(high, 1.2)],
-            band=(1 - MARGIN_FRACTION, 1 + MARGIN_FRACTION),
+            zone=(1 - MARGIN_FRACTION, 1 + MARGIN_FRACTION),
         ),
     )
     rows = [
@@ -75,10 +80,10 @@ def saddle(found: Sequence[Effect], program: str, updates: int) -> bytes:
         for effect in shown
     ]
     alt = f"Part A, {program} program: a dot per seed; the right end means never."
-    return draw(alt, panels, rows)
+    return Dots(alt, panels, rows)
 
 
-def contrasts(record: Mapping[str, Any]) -> bytes:
+def contrasts(record: Mapping[str, Any]) -> Dots:
     """Part C: the difference of every seed in per cent, with the mean's interval."""
     arms = record["losses"][judgement.MODEL]
     asked = len(judgement.QUESTIONS)
@@ -101,7 +106,7 @@ def contrasts(record: Mapping[str, Any]) -> bytes:
 
 def against_control(
     name: str, compared: Sequence[described_parts.AgainstControl]
-) -> bytes:
+) -> Dots:
     """Another part: how much every seed's loss differs from its own control's.
 
     In part B one control has most of the mean of all; in per cent of the mean the
@@ -143,25 +148,9 @@ def _difference(
     )
 
 
-def _differences(alt: str, rows: Sequence[Row], title: str, grey: str) -> bytes:
+def _differences(alt: str, rows: Sequence[Row], title: str, grey: str) -> Dots:
     """One panel, wide enough for all arms but those that are far away."""
     margin = 100 * MARGIN_FRACTION
-    largest = sorted(max(map(abs, row.values[0])) for row in rows)
-    # Room for half of the arms and a quarter more. Stale targets are far away; with
-    # them in the panel the other arms would look like lines.
-    reach = float(np.ceil(1.25 * max(2 * margin, largest[(len(largest) - 1) // 2])))
-    panel = Panel(
-        title,
-        -reach,
-        reach,
-        tuple(_ticks(reach)),
-        band=(-margin, margin),
-    )
+    panel = charts.around_zero(title, [row.values[0] for row in rows], margin)
     said = f"{alt}. Grey zone: {grey}. Triangles: beyond the ends."
-    return draw(said, [panel], rows)
-
-
-def _ticks(reach: float) -> Iterator[float]:
-    step = 10.0 ** np.floor(np.log10(reach))
-    step *= 0.5 if reach < 2 * step else 1 if reach < 5 * step else 2
-    yield from (np.arange(-(reach // step), reach // step + 1) * step).tolist()
+    return Dots(said, (panel,), rows)

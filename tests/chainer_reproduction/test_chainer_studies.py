@@ -13,6 +13,7 @@ from chainer_reproduction import __main__ as command
 from chainer_reproduction import environments, figure, plans, runs, tables
 from prednet_jax import records
 from prednet_jax.errors import UserError
+from prednet_jax.report import charts
 
 ROOT = environments.ROOT
 DOCUMENTS = ("docs/chainer.md", "docs/chainer_predictions.md", "docs/claims.md")
@@ -175,8 +176,9 @@ def test_the_figure_counts_seeds_on_both_sides():
     [line] = figure.of_arms(rows)
     assert line.agrees == [True, False]
     drawn = ET.fromstring(figure.draw(rows, []))
-    colours = [c.get("fill") for c in drawn.iter() if c.tag.endswith("circle")]
-    assert colours == [figure.SAME, figure.OTHER]
+    blue, red = charts.ROLES["treatment"], charts.ROLES["stale"]
+    colours = [c.get("fill") for c in drawn.iter() if c.get("fill") in (blue, red)]
+    assert colours == [blue, red]
 
 
 def test_chance_of_a_gap_between_four_and_eight():

@@ -2,10 +2,7 @@
 
 import json
 
-import pytest
-
 from prednet_jax import report
-from prednet_jax.report import tables
 
 
 def test_text_table_names_every_contrast_and_fits(verdict):
@@ -78,31 +75,6 @@ def test_no_pair_of_columns_touches(verdict):
     assert len(body) == 3
     for row in body:
         assert all(row.ljust(len(rule))[i] == " " for i in edges), row
-
-
-def test_nested_values_as_html():
-    shown = tables.nested(
-        {
-            "a_b": True,
-            "cases": [{"x": 1.23456789, "y": None}, {"x": 2, "z": "<b>"}],
-            "list": [1, "two"],
-            "none": [],
-        }
-    )
-    assert "<dt>a b</dt><dd>yes</dd>" in shown
-    assert "1.235" in shown
-    assert "&lt;b&gt;" in shown
-    assert "<b>" not in shown
-    assert "1, two" in shown
-    assert "<dt>none</dt><dd>none</dd>" in shown
-
-
-def test_table_cells_name_their_column():
-    shown = tables.table(["A", "<B>"], [["1", "2"]], classes=['x"y'])
-    assert '<td data-label="&lt;B&gt;"><span>2</span></td>' in shown
-    assert 'class="x&quot;y"' in shown
-    with pytest.raises(ValueError, match="zip"):
-        tables.table(["A", "B", "C"], [["1", "2"]])
 
 
 def test_text_table_takes_what_json_gives_back(verdict):

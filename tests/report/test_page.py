@@ -1,0 +1,281 @@
+"""The page: what it says, that it needs nothing beside itself, that it escapes."""
+
+import base64
+import csv
+import hashlib
+import html
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+
+from prednet_jax import report
+from prednet_jax.records import RecordError
+from prednet_jax.report import answers, comparison_figures
+from prednet_jax.report import page as pages
+
+VOID = {"meta", "img", "input", "br", "link"}
+MODELS = ("prednet", "autoencoder")
+
+
+class Balance(HTMLParser):
+    """Checks that every element is closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+        self.text = []
+
+    def handle_starttag(self, tag, attrs):
+        self.text.append(" " if tag in ("td", "th", "dt", "dd", "p") else "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text.append(data)
+
+
+def text_of(page: str) -> str:
+    parser = Balance()
+    parser.feed(page)
+    assert parser.open == []
+    return re.sub(r"\s+", " ", "".join(parser.text)).replace("\xa0", " ")
+
+
+@pytest.fixture
+def page(built):
+    return (built / report.PAGE).read_text()
+
+
+def csv_of(page: str, name: str) -> list[list[str]]:
+    """The rows of a file that the page holds."""
+    held = re.search(f'download="{name}.csv" href="data:[^,]*,([^"]*)"', page)[1]
+    return list(csv.reader(io.StringIO(unquote(html.unescape(held)))))
+
+
+def specs(page: str) -> list[dict]:
+    found = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    return [json.loads(text) for text in found]
+
+
+def test_the_page_holds_verdicts_arms_and_commands(page, verdict):
+    text = text_of(page)
+    assert "running mean over 6 updates" in text
+    assert "PredNet Refuted" in text
+    assert "Autoencoder Inconclusive" in text
+    for arm in verdict["arms"]:
+        for said in (arm["name"], arm["command"], arm["status"]):
+            assert said in text
+    for seeds in verdict["fingerprints"].values():
+        for pair in seeds.values():
+            assert pair["initial_params_sha256"] in text
+            assert pair["data_order_sha256"] in text
+    for phrase in (
+        "about emulated noise only",
+        verdict["design"]["git_commit"],
+        "0.10.2",
+        "of a pilot of 4 control and 2 stale seeds",
+        "sign flip, exact (all 64 patterns)",
+        "loss not finite <nan>",
+        "heavy ball",
+        "0, bit for bit",
+        "p Holm: over all 7 contrasts of prednet",
+        "Stale targets +32 % [+26, +39]",
+    ):
+        assert phrase in text, phrase
+
+
+def test_the_answer_comes_first(page):
+    body = page[page.index("<body>") :]
+    assert body.index("Refuted") < body.index("<figure>") < body.index("<table>")
+
+
+def test_the_page_needs_nothing_beside_itself(page, built):
+    text = pages.script()
+    assert f'<script type="module">{text}</script>' in page
+    assert page.count("<script") == 1 + page.count('<script type="application/json">')
+    assert "</script" not in text
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in html.unescape(page)
+    assert "default-src 'none'" in html.unescape(page)
+    page = page.replace(text, "")
+    sources = re.findall(r'\s(?:src|srcset)="([^"]{0,22})', page)
+    # The slider's sheets: three arms, the truth and, of PredNet, the frame before.
+    assert len(sources) == 5 + 4
+    assert set(sources) == {"data:image/png;base64,"}
+    links = set(re.findall(r'href="([^",]{0,28})', page))
+    assert links == {"data:text/csv;charset=utf-8", *(f"#loss_{m}" for m in MODELS)}
+    assert 'name="viewport"' in page
+    assert (built / report.PAGE).stat().st_size < 3e6
+    assert not list(built.glob("*.tmp"))
+
+
+def test_every_figure_has_its_words_its_data_and_its_command(page, verdict):
+    figures = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
+    assert len(figures) == 8
+    for one in figures:
+        assert "data:text/csv" in one or 'href="#loss_' in one
+        assert verdict["design"]["command"] in one
+        assert "<figcaption>" in one
+    said = [spec["description"] for spec in specs(page)]
+    assert len(said) == 6
+    assert all("stale_targets +32 %" in alt for alt in said if "PredNet" in alt)
+    assert all("stale_targets same bits" in alt for alt in said if "Auto" in alt)
+    assert all(re.findall(r'<img alt="([^"]+)"', page))
+
+
+def test_colours_follow_light_and_dark(page):
+    style = (page[page.index("<style>") : page.index("</style>")]).split("@media")
+    names = set(re.findall(r"var\(--(\w+)\)", json.dumps(specs(page))))
+    assert {"ink", "muted", "line", "stale", "treatment"} <= names
+    assert not re.findall(
+        r'"#[0-9a-fA-F]{6}"', json.dumps([s["layer"] for s in specs(page)])
+    )
+    for name in names:
+        assert f"--{name}:" in style[0], name
+
+
+def test_a_figure_can_be_made_again_from_its_file(page, comparison):
+    found = report.load(comparison)
+    for model in MODELS:
+        rows = csv_of(page, f"loss_{model}")
+        assert rows[0][0] == "update"
+        column = rows[0].index("stale_targets 3")
+        arm = found.losses[model]["stale_targets"][3]
+        assert int(rows[-1][0]) == len(arm) == 60
+        # Nine digits are written.
+        assert float(rows[-1][column]) == pytest.approx(arm[-6:].mean(), rel=1e-8)
+        rows = csv_of(page, f"differences_{model}")
+        one = found.contrast(model, "treatment")
+        row = next(row for row in rows if row[0] == one["treatment"])
+        assert float(row[rows[0].index("mean_difference")]) == pytest.approx(
+            one["mean_difference"], rel=1e-8
+        )
+        rows = csv_of(page, f"frames_{model}")
+        examples = found.examples[model]["float32"]
+        error = np.mean((examples.predictions[0] - examples.frames[0]) ** 2)
+        assert rows[0][1] == "float32"
+        assert float(rows[1][1]) == pytest.approx(error, rel=1e-8)
+
+
+def test_claims_are_shown_as_the_verdict_has_them(verdict, tmp_path):
+    verdict["claims"] = [
+        {
+            "claim": "random <order> lowers the loss",
+            "model": "prednet",
+            "answer": "cannot tell",
+            "estimate": -0.02,
+            "low": None,
+            "high": None,
+            "published": {"estimate": -0.3, "low": -0.5, "high": -0.1},
+            "predicted": [-0.01, 0.01],
+            "holds": False,
+        },
+        {
+            "claim": "stale targets change nothing",
+            "model": "autoencoder",
+            "answer": "same bits",
+            "estimate": 0.0,
+            "low": 0.0,
+            "high": 0.0,
+            "published": None,
+            "predicted": None,
+            "holds": True,
+        },
+    ]
+    (tmp_path / "verdict.json").write_text(json.dumps(verdict))
+    page = report.build(tmp_path).read_text()
+    text = text_of(page[page.index("<section><h2>Cl") : page.index("<section><h2>Wh")])
+    for said in (
+        "random <order> lowers the loss",
+        "PredNet cannot tell −2.0 % - −50 % to −10 % −1.0 % to +1.0 % no",
+        "Autoencoder same bits 0 % 0 % to 0 % - - yes",
+    ):
+        assert said in text, said
+
+
+def test_every_text_is_escaped(verdict, tmp_path):
+    evil = "</script><script>alert('x')</script>&\"'"
+
+    def poison(value, key=None):
+        if isinstance(value, dict):
+            return {k: poison(v, k) for k, v in value.items()}
+        if isinstance(value, list):
+            return [poison(v) for v in value]
+        kept = key in ("model", "control", "verdict")
+        return value + evil if isinstance(value, str) and not kept else value
+
+    words = verdict["verdict"]
+    bad = poison(verdict) | {"verdict": {m: w + evil for m, w in words.items()}}
+    bad["verdict"][evil] = evil
+    bad["design"][evil] = {evil: [evil, {evil: evil}]}
+    bad["controls"][evil] = [{evil: evil}]
+    (tmp_path / "verdict.json").write_text(json.dumps(bad))
+    page = report.build(tmp_path).read_text()
+    assert "<script>alert" not in page
+    assert page.count("</script>") == page.count("<script")
+    assert evil in text_of(page)
+
+
+def test_the_least_that_a_verdict_has_is_enough(tmp_path, verdict):
+    names = "model treatment control metric n mean_difference ci_low ci_high p_value"
+    names = [*names.split(), "p_holm", "tost_p", "margin", "verdict"]
+    contrast = {name: verdict["contrasts"][0].get(name) for name in names}
+    least = {"contrasts": [contrast], "verdict": verdict["verdict"]}
+    (tmp_path / "verdict.json").write_text(json.dumps(least))
+    text = text_of(report.build(tmp_path).read_text())
+    assert "No run with a loss curve was found" in text
+    assert "No contrast was recorded" in text
+    assert {path.name for path in tmp_path.iterdir()} == {"verdict.json", "report.html"}
+
+
+def test_the_same_records_give_the_same_bytes(broken):
+    first = report.build(broken).read_bytes()
+    assert report.build(broken).read_bytes() == first
+
+
+def test_a_missing_control_or_arm_is_left_out(broken):
+    for arm in ("reduction_order", "stale_targets", "float64"):
+        shutil.rmtree(broken / "runs" / "prednet" / arm)
+    shutil.rmtree(broken / "runs" / "autoencoder" / "float32")
+    page = report.build(broken).read_text()
+    # Without the control there is nothing to draw an arm over.
+    assert 'id="loss_prednet"' in page
+    assert 'id="loss_autoencoder"' not in page
+    assert 'id="frames_autoencoder"' in page
+    assert "float64 0" not in csv_of(page, "loss_prednet")[0]
+
+
+def test_nothing_is_written_when_a_record_is_broken(broken):
+    (broken / "runs" / "prednet" / "ulp" / "seed_4" / "metrics.jsonl").write_text("{")
+    with pytest.raises(RecordError, match="ulp"):
+        report.build(broken)
+    assert not (broken / report.PAGE).exists()
+
+
+def test_frames_of_two_arms_must_be_the_same(broken):
+    path = broken / "runs" / "prednet" / "stale_targets" / "seed_0" / "examples.npz"
+    with np.load(path) as file:
+        arrays = dict(file)
+    arrays["frames"] = arrays["frames"][::-1]
+    np.savez(path, **arrays)
+    with pytest.raises(RecordError, match="different frames"):
+        comparison_figures.slides(report.load(broken), "prednet")
+
+
+def test_facts_name_the_control_where_it_is_not_the_usual_one(verdict, tmp_path):
+    verdict["contrasts"][2] |= {"role": "gpu", "control": "fixed_orders"}
+    (tmp_path / "verdict.json").write_text(json.dumps(verdict))
+    facts = dict(answers.facts(report.load(tmp_path), "prednet"))
+    assert facts["GPU, fixed_orders"].startswith("-0.0083 %")
+    assert facts["Counts as none"] == "within ±3.1 %"
+    assert facts["Sample"] == "6 seeds, power 0.99"
