@@ -51,7 +51,7 @@ def test_digits_of_unseen_pictures():
         for split in ("train", "validation", "unseen")
     }
     assert not np.array_equal(frames["train"], frames["validation"])
-    from prednet_jax.data.digits import digits
+    from prednet_jax.data.stills import digits
 
     # On a canvas of their size the brighter pixel of two digits is shown.
     pictures = np.stack([digits().picture(i) for i in range(digits().total)])

@@ -9,7 +9,7 @@ from runs_on_disk import TINY, assert_equal_runs, manifest, metrics
 from test_train_resume import stopped
 
 from prednet_jax import data, predict
-from prednet_jax.training import runs
+from prednet_jax.weights import runs
 
 WINDOWS = (
     *(*TINY, "--sampling=windows", "--sequences=3", "--batch=2", "--devices=1"),
@@ -52,7 +52,7 @@ def test_the_records_say_what_was_trained_and_scored(whole):
 
 def test_the_scores_are_those_of_predict(whole):
     """Pooled over 16 held-out walks of 100 frames, and only then divided."""
-    task, params = runs.saved_weights(whole)
+    task, params = runs.load_run(whole)
     source = data.open_split("walk", "validation", height=8, width=8, channels=3)
     shown = np.stack([source.read(300 * i, 300 * i + 100) for i in range(16)], 1)
     frames = jax.numpy.asarray(shown, "f4") / 255
