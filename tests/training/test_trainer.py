@@ -156,9 +156,12 @@ def test_windows_are_refused_by_a_network_of_single_images():
         train_windows(params, config, VIDEO, window=5)
 
 
-def test_the_example_of_the_documents_runs(capsys):
+def test_the_examples_of_the_documents_run(capsys):
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
-    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], {})
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        exec(example, {})
     assert float(capsys.readouterr().out) > 0
 
 
