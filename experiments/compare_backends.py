@@ -171,7 +171,8 @@ def publish(root: Path, verdict: dict) -> None:
         "\nThis size is a check of the instrument. The published answer is carried by "
         "part C of the study, with part A as its control (docs/study/plan.md)."
     )
-    print(f"{verdict['seconds'] / 60:.1f} minutes; report: {page}")
+    print(f"{verdict['seconds'] / 60:.1f} minutes; report: {page}\n")
+    print(report.claim_lines(verdict))
 
 
 if __name__ == "__main__":

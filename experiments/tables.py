@@ -40,16 +40,15 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
         "autoencoder": _published("gradient_noise_autoencoder.json"),
     }
     task = (ROOT / "tests" / "experiments" / "tiny_task.py").read_text()
+    simulated = _rows_of("statistics/simulated_studies.csv")
     backends = speed.load(ROOT / "results" / "published")
     return {
         # What Chainer showed is made beside the code that recorded it.
         **chainer_tables.blocks(),
         **study_tables.blocks(STUDY, verdicts),
         **along_tables.blocks(STUDY / "F"),
-        "verdict-rates": make.verdict_rates(_rows_of("statistics/verdict_rates.csv")),
-        "interval-coverage": make.interval_coverage(
-            _rows_of("statistics/coverage.csv")
-        ),
+        "simulated-answers": make.simulated_answers(simulated),
+        "simulated-intervals": make.simulated_intervals(simulated),
         "preset-quick": make.learning_curves(_rows_of("published/preset_quick.csv")),
         "comparison": make.comparison(_published("verdict.json")),
         "comparison-again": make.again(
@@ -114,7 +113,7 @@ def _published(name: str) -> dict:
 def main(argv: list[str]) -> None:
     """Fills every document, draws every figure, and says what has changed."""
     del argv
-    verdicts = study_tables.verdict_files(STUDY, _published("verdict.json"))
+    verdicts = study_tables.verdict_files(STUDY)
     made, used, changed = tables(verdicts) | numbers(verdicts), set(), []
     pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
     for path in [ROOT / "README.md", *sorted(pages)]:

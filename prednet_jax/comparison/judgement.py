@@ -7,7 +7,6 @@ from typing import Any
 from prednet_jax import statistics
 from prednet_jax.comparison.contrasts import (
     EXCLUSION_RULE,
-    Contrast,
     Measured,
     contrasts,
     excluded,
@@ -50,33 +49,36 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
         task.name: excluded(task, found[task.name], measured[task.name])
         for task in design.tasks
     }
-    checks = {
-        task.name: manipulation(
-            found[task.name], measured[task.name], arms.TREATMENT, arms.CONTROL
+    answers = {
+        task.name: asked(found[task.name], measured[task.name], task.name, design)
+        for task in design.tasks
+    }
+    every = [
+        row
+        for task in design.tasks
+        for row in (
+            *(one.as_dict() for one in made[task.name]),
+            *(
+                one.contrast(f"log of the {design.metric_name(task)}")
+                for one in answers[task.name]
+            ),
         )
-        for task in design.tasks
-    }
-    verdicts = {
-        task.name: statistics.decide(
-            evidence(
-                task,
-                made[task.name],
-                measured,
-                checks[task.name],
-                controls,
-                left_out[task.name],
-                _of_the_gpu(found[task.name], measured[task.name]),
-            )
-        ).as_dict()
-        for task in design.tasks
-    }
-    every = [one for of_task in made.values() for one in of_task]
+    ]
     return {
-        "contrasts": [one.as_dict() for one in every],
-        "verdict": {name: verdict["verdict"] for name, verdict in verdicts.items()},
-        "details": verdicts,
+        "contrasts": every,
+        "verdict": {name: statistics.verdict(of) for name, of in answers.items()},
+        "details": {name: details(of) for name, of in answers.items()},
+        "claims": [
+            claim.as_dict()
+            for task in design.tasks
+            for claim in claims(task, answers[task.name], measured, design.margin)
+        ],
         "losses": measured,
-        "manipulation": {name: dataclasses.asdict(c) for name, c in checks.items()},
+        "manipulation": {
+            name: dataclasses.asdict(of[0].check)
+            for name, of in answers.items()
+            if of[0].check is not None
+        },
         "margins": {name: margin.as_dict() for name, margin in margins.items()},
         "controls": {name: _plain(value) for name, value in controls.items()},
         "arms": [row for arm_runs in found.values() for row in _arms(design, arm_runs)],
@@ -86,6 +88,65 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
         },
         "design": _design(design, found),
     }
+
+
+def asked(
+    found: list[ArmRuns], measured: Measured, model: str, design: Design
+) -> list[statistics.Answered]:
+    """The answer about random orders, and about a GPU's own noise if it was run.
+
+    Args:
+        found: the runs of a network.
+        measured: its losses.
+        model: its name.
+        design: the comparison.
+    """
+    by_role = {runs.arm.role: runs.arm for runs in found}
+    questions = [(arms.TREATMENT, arms.CONTROL, statistics.FIXED_ORDERS)]
+    gpu, quiet = by_role.get(Role.GPU), by_role.get(Role.GPU_DETERMINISTIC)
+    if gpu and quiet and statistics.comparable(measured, gpu.name, quiet.name):
+        questions.append((gpu, quiet, quiet.name))
+    return [
+        statistics.ask(
+            model,
+            measured,
+            manipulation(found, measured, noisy, still),
+            treatment=noisy.name,
+            control=control,
+            margin=design.margin,
+        )
+        for noisy, still, control in questions
+    ]
+
+
+def details(answers: list[statistics.Answered]) -> dict[str, Any]:
+    """What is known of the answers of one network, and in sentences."""
+    sentences = [one.sentence for one in answers]
+    if len(answers) == 1:
+        sentences.append("This is about emulated noise only: no GPU was used.")
+    return answers[0].as_dict() | {
+        "verdict": statistics.verdict(answers),
+        "sentence": " ".join(sentences),
+        "emulated_only": len(answers) == 1,
+    }
+
+
+def claims(
+    task: Task,
+    answers: list[statistics.Answered],
+    measured: Mapping[str, Measured],
+    margin: float,
+) -> list[statistics.Claim]:
+    """What the comparison says about one network.
+
+    With one image per update stale targets cannot have an effect.
+    """
+    found = [statistics.noise_claim(one) for one in answers]
+    losses_of = measured[task.name]
+    stale = arms.STALE.name
+    if task.windowed and statistics.comparable(losses_of, stale, arms.CONTROL.name):
+        found.append(statistics.stale_claim(task.name, losses_of, stale, margin))
+    return found
 
 
 def manipulation(
@@ -111,105 +172,9 @@ def manipulation(
     )
 
 
-def _of_the_gpu(
-    found: list[ArmRuns], measured: Measured
-) -> statistics.Manipulation | None:
-    """`manipulation` by the GPU's noise; None unless both GPU arms have a seed."""
-    by_role = {runs.arm.role: runs.arm for runs in found}
-    both = [by_role.get(role) for role in (Role.GPU, Role.GPU_DETERMINISTIC)]
-    if both[0] is None or both[1] is None:
-        return None
-    if not statistics.comparable(measured, both[0].name, both[1].name):
-        return None
-    return manipulation(found, measured, both[0], both[1])
-
-
-def evidence(
-    task: Task,
-    made: list[Contrast],
-    measured: statistics.Losses,
-    check: statistics.Manipulation,
-    controls: Mapping[str, Any],
-    left_out: list[dict[str, Any]],
-    gpu_check: statistics.Manipulation | None = None,
-) -> statistics.Evidence:
-    """Collects what the decision rule needs for one network.
-
-    Args:
-        task: the network.
-        made: its contrasts.
-        measured: the losses of all networks.
-        check: the result of `manipulation` for the emulated noise.
-        controls: as in `judge`.
-        left_out: the result of `excluded`.
-        gpu_check: the result of `manipulation` for the GPU's noise.
-    """
-
-    def of_role(role: Role) -> list[Contrast]:
-        return [one for one in made if one.treatment.role is role]
-
-    (emulated,) = of_role(Role.TREATMENT)
-    pair = emulated.treatment.name, emulated.control.name
-    draws = statistics.contrasts_of_draws(
-        measured, task.name, pair, emulated.result.margin
-    )
-    questions = [
-        statistics.Question(result=emulated.result, manipulation=check, draws=draws)
-    ]
-    gpu = _gpu(made)
-    if gpu is not None:
-        pair = gpu.control.name, gpu.treatment.name
-        questions.append(
-            statistics.Question(
-                result=gpu.result.reversed(),
-                manipulation=gpu_check,
-                draws=statistics.contrasts_of_draws(
-                    measured, task.name, pair, gpu.result.margin
-                ),
-                gpu=True,
-            )
-        )
-    nulls = [one.result for one in of_role(Role.NULL)]
-    stale = next((one.result for one in of_role(Role.STALE)), None)
-    if stale is not None and not task.windowed:
-        # With one image per update stale targets have no effect: one more null.
-        nulls.append(stale)
-        stale = None
-    return statistics.Evidence(
-        model=task.name,
-        questions=tuple(questions),
-        nulls=tuple(nulls),
-        gaussian_ladder=tuple(
-            (one.treatment.scale, one.result)
-            for one in of_role(Role.GAUSSIAN)
-            if one.treatment.scale is not None
-        ),
-        stale=stale,
-        stale_applies=task.windowed,
-        theory_matched=controls["theory_matched"],
-        units_separated=controls["units_separated"],
-        noise_can_help=controls.get("noise_can_help"),
-        diverged=len({row["seed"] for row in left_out if _asked(row)}),
-    )
-
-
 def _plain(value: Any) -> Any:
     """A control's outcome in types that JSON has."""
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
-
-
-def _asked(row: Mapping[str, Any]) -> bool:
-    """Whether a seed was left out of a contrast in question."""
-    roles = arms.arm(row["treatment"]).role, arms.arm(row["control"]).role
-    return roles[0] is Role.TREATMENT or roles == (Role.GPU_DETERMINISTIC, Role.GPU)
-
-
-def _gpu(made: list[Contrast]) -> Contrast | None:
-    """Deterministic minus default algorithms on the GPU; None unless both were run."""
-    for one in made:
-        if one.control.role is Role.GPU:
-            return one
-    return None
 
 
 def _arms(design: Design, found: list[ArmRuns]) -> list[dict[str, Any]]:

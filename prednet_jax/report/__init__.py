@@ -4,11 +4,11 @@ from pathlib import Path
 
 from prednet_jax import records
 from prednet_jax.report.results import VERDICT, load
-from prednet_jax.report.tables import text_table
+from prednet_jax.report.tables import claim_lines, text_table
 
 PAGE = "report.html"
 
-__all__ = ["PAGE", "VERDICT", "build", "load", "text_table"]
+__all__ = ["PAGE", "VERDICT", "build", "claim_lines", "load", "text_table"]
 
 
 def build(directory: str | Path, *others: Path) -> Path:

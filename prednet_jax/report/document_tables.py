@@ -104,33 +104,48 @@ def learning_curves(rows: Sequence[Record]) -> str:
     return markdown(table, numbers=table.shape[1])
 
 
-def verdict_rates(records: Sequence[Record]) -> str:
-    """Rates of the verdicts in percent, from `statistics.rates.simulate`."""
-    keys = {
-        "truth": "truth",
-        "shape": "scatter of the losses",
-        "answer": "right answer",
+def simulated_answers(records: Sequence[Record]) -> str:
+    """Rates of the answers in percent, from `statistics.simulated.simulate`.
+
+    The kinds of scatter are averaged; the last column is the worst of them.
+    """
+    names = list(records[0])
+    answers = names[names.index("right") + 1 : names.index("coverage")]
+    frame = pd.DataFrame(records)
+    numbers = ["effect", "spread", *answers]
+    frame[numbers] = 100 * frame[numbers].astype(float)
+    # The last answer is that nothing can be told, which is never wrong.
+    frame["wrong"] = [
+        max(row[a] for a in answers[:-1] if a != row["right"])
+        for row in frame.to_dict("records")
+    ]
+    groups = frame.groupby(["effect", "spread", "seeds"], sort=False)
+    means = groups[answers].mean().join(groups["wrong"].max()).reset_index()
+    cells: dict[str, str | Cell] = {
+        "true effect": lambda row: f"{row['effect']:+g} %" if row["effect"] else "none",
+        "differs between seeds by": "{spread:g} %",
+        "seeds": "{seeds}",
     }
-    rows: dict[tuple, dict[str, str]] = {}
-    for record in records:
-        words = (record[word] for word in ("supported", "refuted", "inconclusive"))
-        rates = " / ".join(f"{100 * float(rate):.1f}" for rate in words)
-        row = rows.setdefault(tuple(record[key] for key in keys), {})
-        row[f"{record['seeds']} seeds"] = rates
-    seeds = [f"{n} seeds" for n in sorted({int(record["seeds"]) for record in records})]
-    frame = pd.DataFrame(list(rows.values()), columns=seeds).fillna("")
-    head = pd.DataFrame(list(rows), columns=list(keys.values()))
-    return markdown(head.join(frame), numbers=len(seeds))
+    cells |= {answer: f"{{{answer}:.1f}}" for answer in answers}
+    return markdown(means, cells | {"most often wrong": "{wrong:.1f}"}, numbers=7)
 
 
-def interval_coverage(records: Sequence[Record]) -> str:
-    """Rates of coverage and false equivalence, from `statistics.coverage.simulate`."""
-    rates = [name for name in records[0] if name.endswith(("coverage", "level"))]
-    frame = pd.DataFrame(records)[["differences", "seeds", *rates]]
-    frame[rates] = 100 * frame[rates].astype(float)
-    cells = {name: f"{{{name}}}" for name in ("differences", "seeds")}
-    cells |= {name.replace("_", " "): f"{{{name}:.1f}}" for name in rates}
-    return markdown(frame, cells, numbers=len(cells) - 1)
+def simulated_intervals(records: Sequence[Record]) -> str:
+    """How often intervals hold the truth, in percent: mean (least) over the truths."""
+    names = {
+        "coverage": "the effect: 95 % interval",
+        "spread_coverage": "its spread over the seeds: upper bound",
+        "redraw_coverage": "a pair of runs of a new seed: `redraw_interval`",
+        "predicted_coverage": "a repetition with 3 seeds x (2 + 2): `predicted`",
+    }
+    frame = pd.DataFrame(records).replace("", None)
+    by_size = {size: rows[[*names]] for size, rows in frame.groupby("seeds")}
+    rows = []
+    for name, words in names.items():
+        rates = [100 * of[name].dropna().astype(float) for of in by_size.values()]
+        rows.append((words, *(f"{r.mean():.1f} ({r.min():.1f})" for r in rates)))
+    head = ["what is held", *(f"{size} seeds" for size in by_size)]
+    return markdown(pd.DataFrame(rows, columns=head), numbers=len(by_size))
 
 
 def saddles(record: Record) -> str:

@@ -7,6 +7,7 @@ The two keys that every verdict has are `contrasts` and `verdict`; a section tha
 there stays out of the report. A file that is there and broken is an error.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,8 @@ def relative(contrast: Mapping[str, Any] | None, field: str) -> float | None:
     if contrast is None:
         return None
     value, scale = contrast.get(field), contrast.get("control_mean")
+    if contrast.get("scale") == "log":
+        return None if value is None else math.expm1(value)
     return None if value is None or not scale else value / scale
 
 

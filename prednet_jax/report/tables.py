@@ -6,6 +6,7 @@ from typing import Any
 
 from prednet_jax.report.numbers import (
     MISSING,
+    change,
     interval,
     percent,
     probability,
@@ -41,6 +42,25 @@ def text_table(verdict: Mapping[str, Any]) -> str:
         _text_of_model(verdict, model, str(word))
         for model, word in verdict["verdict"].items()
     )
+
+
+def claim_lines(verdict: Mapping[str, Any]) -> str:
+    """The claims of a verdict, a sentence each.
+
+    Args:
+      verdict: the content of verdict.json.
+    """
+    lines = []
+    for claim in verdict.get("claims") or ():
+        said = f"{claim['model']}: {claim['claim']}: {claim['answer']}"
+        if claim["estimate"]:
+            ends = (claim["low"], claim["high"])
+            shown = [None if end is None else 100 * end for end in ends]
+            said += f", {change(100 * claim['estimate'], *shown)}"
+            if None in ends:
+                said += " (too few seeds for an interval)"
+        lines.append(said)
+    return "\n".join(part for line in lines for part in _fit(line))
 
 
 def _text_of_model(verdict: Mapping[str, Any], model: str, word: str) -> str:

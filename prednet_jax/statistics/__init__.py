@@ -1,81 +1,89 @@
-"""Paired comparisons over seeds, equivalence, power, and the rule of the verdict.
+"""Paired comparisons over seeds, redraws, and what a comparison may claim.
 
-The unit of every comparison is the seed. Margins and bounds are fixed before there are
-results. One exact test gives p-values, intervals and equivalence. The module `verdict`
-states the rule.
+The unit of every comparison is the seed. Margins are fixed before there are results.
+One exact test gives p-values, intervals and equivalence. The module `redraws` states
+the rule.
 """
 
-from prednet_jax.statistics.decision import Verdict, decide
-from prednet_jax.statistics.evidence import (
+from prednet_jax.statistics.claims import (
+    Answered,
     Check,
-    Evidence,
+    Claim,
     Manipulation,
-    Question,
-    Rule,
+    ask,
+    beside,
+    float32_claim,
     manipulation,
+    noise_claim,
+    stale_claim,
+    verdict,
 )
 from prednet_jax.statistics.losses import (
     Draws,
     Losses,
     comparable,
     contrasts_from_losses,
-    contrasts_of_draws,
     margins_from_losses,
     match,
 )
 from prednet_jax.statistics.margins import MARGIN_FRACTION, Margin, margin
-from prednet_jax.statistics.multiplicity import holm, holm_p_values
-from prednet_jax.statistics.paired import PairedResult, paired
-from prednet_jax.statistics.power import (
-    sign_flip_floor,
-    tost_power,
-    tost_seeds,
+from prednet_jax.statistics.paired import PairedResult, holm, holm_p_values, paired
+from prednet_jax.statistics.redraws import (
+    FIXED_ORDERS,
+    Effect,
+    Redraws,
+    answer,
+    effect,
+    fixed_orders,
+    gather,
+    word,
 )
-from prednet_jax.statistics.proportions import (
-    excess_seeds,
-    excess_upper,
-    share_lower,
-    share_upper,
-)
-from prednet_jax.statistics.survival import (
-    LogRank,
-    SurvivalCurve,
-    logrank,
-    survival_curve,
+from prednet_jax.statistics.scatter import (
+    mixed_model,
+    permutation_p,
+    predicted,
+    redraw_interval,
+    scatter_ratio,
+    seed_spread,
 )
 
 __all__ = [
+    "FIXED_ORDERS",
     "MARGIN_FRACTION",
+    "Answered",
     "Check",
+    "Claim",
     "Draws",
-    "Evidence",
-    "LogRank",
+    "Effect",
     "Losses",
     "Manipulation",
     "Margin",
     "PairedResult",
-    "Question",
-    "Rule",
-    "SurvivalCurve",
-    "Verdict",
+    "Redraws",
+    "answer",
+    "ask",
+    "beside",
     "comparable",
     "contrasts_from_losses",
-    "contrasts_of_draws",
-    "decide",
-    "excess_seeds",
-    "excess_upper",
+    "effect",
+    "fixed_orders",
+    "float32_claim",
+    "gather",
     "holm",
     "holm_p_values",
-    "logrank",
     "manipulation",
     "margin",
     "margins_from_losses",
     "match",
+    "mixed_model",
+    "noise_claim",
     "paired",
-    "share_lower",
-    "share_upper",
-    "sign_flip_floor",
-    "survival_curve",
-    "tost_power",
-    "tost_seeds",
+    "permutation_p",
+    "predicted",
+    "redraw_interval",
+    "scatter_ratio",
+    "seed_spread",
+    "stale_claim",
+    "verdict",
+    "word",
 ]

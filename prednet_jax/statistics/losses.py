@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from prednet_jax import errors
 from prednet_jax.statistics.margins import MARGIN_FRACTION, Margin, margin
-from prednet_jax.statistics.multiplicity import holm
-from prednet_jax.statistics.paired import PairedResult, paired
+from prednet_jax.statistics.paired import PairedResult, holm, paired
 
 Draws = Sequence[float | None]
 Losses = Mapping[str, Mapping[str, Mapping[str, Draws]]]
@@ -76,37 +75,6 @@ def contrasts_from_losses(
     return found
 
 
-def contrasts_of_draws(
-    losses: Losses, model: str, pair: tuple[str, str], margin: float
-) -> tuple[PairedResult, ...]:
-    """One contrast per noise draw of the treatment, against the control's mean draw.
-
-    An effect has to be reproduced with other random numbers: for `supported`, `decide`
-    requires two draws that each improve the loss.
-
-    Args:
-        losses: see the module's docstring.
-        model: the model.
-        pair: (treatment, control).
-        margin: the margin, in units of the loss.
-
-    Returns:
-        One contrast per draw that all kept seeds of the treatment have.
-    """
-    treatment, control = pair
-    arms = losses[model]
-    kept = match(arms, treatment, control)
-    draws = min(len(arms[treatment][seed]) for seed in kept.seeds)
-    return tuple(
-        paired(
-            [_mean([arms[treatment][seed][draw]]) for seed in kept.seeds],
-            kept.control,
-            margin=margin,
-        ).labelled(model=model, treatment=treatment, control=control)
-        for draw in range(draws)
-    )
-
-
 def margins_from_losses(
     losses: Losses, control: str, fraction: float = MARGIN_FRACTION
 ) -> dict[str, Margin]:
@@ -147,7 +115,7 @@ def match(
     Raises:
         UserError: no common seed is finite in both arms.
     """
-    common = sorted(set(arms[treatment]) & set(arms[control]), key=_numeric)
+    common = sorted(set(arms[treatment]) & set(arms[control]), key=seed_order)
     means = {
         arm: {seed: _mean(arms[arm][seed]) for seed in common}
         for arm in (treatment, control)
@@ -172,6 +140,6 @@ def _mean(draws: Draws) -> float:
     return float(np.mean(np.asarray(draws, np.float64)))
 
 
-def _numeric(seed: str) -> tuple[bool, int, str]:
-    # Seeds are whole numbers that JSON keeps as text: 10 comes after 9.
+def seed_order(seed: str) -> tuple[bool, int, str]:
+    """Sorts seeds, whole numbers that JSON keeps as text: 10 comes after 9."""
     return (not seed.isdigit(), int(seed) if seed.isdigit() else 0, seed)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, interval, significant
-from prednet_jax.statistics import Rule
+from prednet_jax.statistics.redraws import SEPARATED
 from prednet_jax.studies import described_parts, judgement
 from prednet_jax.studies.dose import KINDS
 from prednet_jax.studies.judgement import ENDPOINTS, MOMENTS, PRIMARY
@@ -120,7 +120,7 @@ def separation(found: Records) -> str:
         if run["arm"] != run["control"]
     )
     updates = sorted(frame.columns.drop("arm"), key=int)
-    least = Rule().least_distance
+    least = SEPARATED
     by_arm = frame.groupby("arm", sort=False)
     table = by_arm[updates].median()
     table["runs"] = by_arm.size()

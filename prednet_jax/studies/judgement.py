@@ -1,9 +1,8 @@
-"""Judges the long trainings: contrasts of every part, and the verdict of part C.
+"""Judges the long trainings: contrasts of every part, and the answer of part C.
 
-The data flow is: seed_<n>.json -> losses by arm, seed and draw -> contrasts ->
-`statistics.decide`. Part C answers the question of the study. Part B contributes the
-Gaussian ladder, and part A the control in which noise can help. There is no verdict
-before the last seeds of parts B and C are recorded.
+The data flow is: seed_<n>.json -> losses by arm, seed and draw -> contrasts, and the
+answer by the rule (`statistics.redraws`) -> verdict.json. There is no answer before the
+last seed is recorded.
 """
 
 import dataclasses
@@ -24,12 +23,18 @@ PRIMARY = "last_frame_loss"
 ENDPOINTS = (PRIMARY, "window_loss", "over_copy", "held_out_loss")
 MOMENTS = ("plateau_left", "parity")
 RANDOM, FIXED = "reduction_order", "reduction_order_run"
-#: The contrasts in question.
-QUESTIONS = ((RANDOM, CONTROL), (FIXED, CONTROL), (RANDOM, FIXED))
+#: What the rule asks about.
+QUESTION = (RANDOM, statistics.FIXED_ORDERS)
 NULL, STALE = "convolution_im2col", "stale_targets"
-#: Further contrasts. The null is a family of its own: Holm's correction over others
-#: would make it easier to show nothing.
-BESIDE = (((NULL, CONTROL),), ((STALE, CONTROL), ("float64", CONTROL)))
+#: Contrasts that are described in units of the loss, in families of Holm's correction:
+#: those in question before the rule of 23 November 2026, the A/A null, and the others.
+DESCRIBED = (
+    ((RANDOM, CONTROL), (FIXED, CONTROL), (RANDOM, FIXED)),
+    ((NULL, CONTROL),),
+    ((STALE, CONTROL), ("float64", CONTROL)),
+)
+#: Part C was seen before the rule was fixed.
+STATUS = "after looking: part C"
 
 
 def read(part: Part, folder: Path) -> list[dict[str, Any]]:
@@ -86,15 +91,18 @@ def _ended(run: Mapping[str, Any]) -> bool:
 
 
 def manipulation(
-    found: Sequence[Mapping[str, Any]], treatment: str, control: str
+    found: Sequence[Mapping[str, Any]], treatment: str, *controls: str
 ) -> statistics.Manipulation | None:
-    """Whether the runs of two arms separated; draws are averaged within a seed.
+    """Whether the runs of two groups separated; pairs are averaged within a seed.
+
+    Runs without noise have a recorded distance from float32 alone; other pairs of them
+    are left out.
 
     Args:
-        found: records of seeds. A seed is left out if it lacks one of the two arms or
-            if one of their runs diverged.
+        found: records of seeds. A seed is left out if it lacks one of the arms or if
+            one of their runs diverged.
         treatment: the noisy arm.
-        control: another noisy arm, or the arm without noise.
+        controls: arms that it is compared with.
 
     Returns:
         None: no seed is left.
@@ -102,19 +110,29 @@ def manipulation(
     differ, distances = [], []
     for record in found:
         mine = [run for run in record["runs"] if run["arm"] == treatment]
-        other = [run for run in record["runs"] if run["arm"] == control]
+        other = [run for run in record["runs"] if run["arm"] in controls]
         runs = mine + other
         # Some arms are trained on the first seeds of the part only.
-        if not (mine and other) or any(run["diverged_at"] is not None for run in runs):
+        missing = {treatment, *controls} - {run["arm"] for run in runs}
+        if missing or any(run["diverged_at"] is not None for run in runs):
             continue
         prints = {run["final_params_sha256"] for run in other}
         differ += [all(run["final_params_sha256"] not in prints for run in mine)]
-        distances += [float(np.mean([_apart(a, b) for a in mine for b in other]))]
+        apart = [_apart(a, b) for a in mine for b in other]
+        known = [distance for distance in apart if distance is not None]
+        if not known:
+            raise errors.UserError(
+                f"no distance between {treatment} and {', '.join(controls)} is recorded"
+            )
+        distances += [float(np.mean(known))]
     return statistics.manipulation(differ, distances) if differ else None
 
 
-def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
-    """Final distance of two runs over the control's distance from its start."""
+def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
+    """Final distance of two runs over the control's distance from its start.
+
+    None: it is not recorded.
+    """
     if b["arm"] == b["control"]:
         found = a["distance_over_travelled"]
         return found[max(found, key=int)]
@@ -123,7 +141,7 @@ def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
         name = f"{other['arm']}.{other['draw']}"
         if name in one["final_distance_from"]:
             return one["final_distance_from"][name]
-    raise errors.UserError(f"no distance between {a['arm']} and {b['arm']} is recorded")
+    return None
 
 
 def contrasts(
@@ -151,108 +169,62 @@ def contrasts(
     )
 
 
-def ladder(found: Sequence[Mapping[str, Any]]) -> tuple:
-    """(factor, contrast) of each isotropic Gaussian rung of part B under Adam.
-
-    Empty if the largest diverged in every seed: that one is the control of the rule,
-    and no smaller one stands in for it.
-    """
-    if not found:
-        return ()
-    rungs = {
-        run["arm"]: run["dose"][0]
-        for run in found[0]["runs"]
-        if run["dose"] and run["dose"][1] == "isotropic" and run["control"] == CONTROL
-    }
-    made = contrasts(found, PRIMARY, [(arm, CONTROL) for arm in rungs])
-    steps = tuple((rungs[str(one.treatment)], one) for one in made)
-    largest = max(rungs.values(), default=None)
-    return steps if any(factor == largest for factor, _ in steps) else ()
+def all_contrasts(
+    found: Sequence[Mapping[str, Any]], endpoint: str
+) -> list[statistics.PairedResult]:
+    """The contrasts in `DESCRIBED`; Holm within each family."""
+    return [one for pairs in DESCRIBED for one in contrasts(found, endpoint, pairs)]
 
 
-def evidence(
-    found: Sequence[Mapping[str, Any]],
-    made: Sequence[statistics.PairedResult],
-    doses: Sequence[Mapping[str, Any]],
-    controls: Mapping[str, Any],
-) -> statistics.Evidence:
-    """The evidence for the rule of the verdict.
+def ask(
+    found: Sequence[Mapping[str, Any]], endpoint: str = PRIMARY
+) -> statistics.Answered:
+    """The answer of a part about random orders of sums, by one endpoint.
 
     Args:
-        found: records of part C.
-        made: the result of `all_contrasts` for the primary endpoint.
-        doses: records of part B.
-        controls: `theory_matched`, `units_separated` (bool or None) and
-            `noise_can_help` (`statistics.Check` or None).
+        found: records of all seeds, which have a random and a fixed order.
+        endpoint: one of `ENDPOINTS` or `MOMENTS`.
     """
-    measured = losses(found, PRIMARY)
-    by_pair = {(one.treatment, one.control): one for one in made}
-    questions = tuple(
-        statistics.Question(
-            result=by_pair[pair],
-            manipulation=manipulation(found, *pair),
-            draws=statistics.contrasts_of_draws(
-                measured, MODEL, pair, by_pair[pair].margin
-            ),
-            fresh=pair == (RANDOM, FIXED),
-        )
-        for pair in QUESTIONS
-    )
-    diverged = [
-        record["seed"]
-        for record in found
-        for run in record["runs"]
-        if run["diverged_at"] is not None
-    ]
-    return statistics.Evidence(
-        model=MODEL,
-        questions=questions,
-        nulls=tuple(one for pair, one in by_pair.items() if pair == (NULL, CONTROL)),
-        gaussian_ladder=ladder(doses),
-        ladder_unit="the order noise",
-        stale=by_pair.get((STALE, CONTROL)),
-        diverged=len(set(diverged)),
-        **controls,
-    )
+    measured = losses(found, endpoint)[MODEL]
+    fixed = statistics.fixed_orders(measured)
+    check = manipulation(found, RANDOM, *fixed)
+    return statistics.ask(MODEL, measured, check, treatment=RANDOM)
 
 
 def judge(
     found: Sequence[Mapping[str, Any]],
-    doses: Sequence[Mapping[str, Any]],
-    controls: Mapping[str, Any],
     made: Sequence[statistics.PairedResult] | None = None,
 ) -> dict[str, Any]:
     """The study's verdict.json.
 
     Args:
         found: records of part C, all seeds.
-        doses: as in `evidence`.
-        controls: as in `evidence`.
         made: `all_contrasts` of the primary endpoint, if it is known; it takes seconds.
     """
     made = all_contrasts(found, PRIMARY) if made is None else made
-    verdict = statistics.decide(evidence(found, made, doses, controls)).as_dict()
-    return describe(found, PRIMARY, made) | {
-        "verdict": {MODEL: verdict["verdict"]},
-        "details": {MODEL: verdict},
+    answered = ask(found)
+    measured = losses(found, PRIMARY)[MODEL]
+    claims = (
+        statistics.noise_claim(answered),
+        statistics.stale_claim(MODEL, measured, STALE),
+        statistics.float32_claim(MODEL, measured),
+    )
+    details = answered.as_dict() | statistics.beside(
+        statistics.gather(measured, *QUESTION)
+    )
+    details["sentence"] += " This is about emulated noise only: no GPU was used."
+    return describe(found, PRIMARY, made, answered) | {
+        "verdict": {MODEL: details["verdict"]},
+        "claims": [claim.as_dict() for claim in claims],
+        "details": {MODEL: details | {"emulated_only": True, "status": STATUS}},
     }
-
-
-def all_contrasts(
-    found: Sequence[Mapping[str, Any]], endpoint: str
-) -> list[statistics.PairedResult]:
-    """The contrasts in `QUESTIONS`, then those in `BESIDE`; Holm within each group."""
-    return [
-        one
-        for family in (QUESTIONS, *BESIDE)
-        for one in contrasts(found, endpoint, family)
-    ]
 
 
 def describe(
     found: Sequence[Mapping[str, Any]],
     endpoint: str,
     made: Sequence[statistics.PairedResult],
+    answered: statistics.Answered | None = None,
 ) -> dict[str, Any]:
     """verdict_<endpoint>.json: contrasts and losses of an endpoint, without a verdict.
 
@@ -260,16 +232,22 @@ def describe(
         found: records of part C, all seeds.
         endpoint: one of `ENDPOINTS` or `MOMENTS`.
         made: its `all_contrasts`.
+        answered: its `ask`, if it is known.
     """
-    checks = {pair: manipulation(found, *pair) for pair in QUESTIONS}
+    answered = ask(found, endpoint) if answered is None else answered
+    pairs = [pair for family in DESCRIBED[:1] for pair in family]
+    checks = {" - ".join(QUESTION): answered.check}
+    checks |= {" - ".join(pair): manipulation(found, *pair) for pair in pairs}
     measured = {
-        " - ".join(pair): check and dataclasses.asdict(check)
-        for pair, check in checks.items()
+        name: check and dataclasses.asdict(check) for name, check in checks.items()
     }
     return {
         "manipulation": {MODEL: next(iter(measured.values()))},
         "manipulations": measured,
-        "contrasts": [one.as_dict() for one in made],
+        "contrasts": [
+            answered.contrast(f"log of {endpoint}"),
+            *(one.as_dict() for one in made),
+        ],
         "losses": losses(found, endpoint),
         "design": {
             "seeds": [record["seed"] for record in found],

@@ -5,7 +5,8 @@ import io
 import math
 import textwrap
 
-from prednet_jax import statistics
+from scipy import stats
+
 from prednet_jax.report import charts
 from prednet_jax.report.documents import columns
 from prednet_jax.studies.saddle_escape import (
@@ -14,6 +15,7 @@ from prednet_jax.studies.saddle_escape import (
     SETTLE,
     Group,
     cases,
+    censored,
     differs,
 )
 
@@ -92,10 +94,9 @@ def survival_figure(groups: list[Group], budget: int) -> bytes:
     for group in groups:
         panel = ", ".join((group["function"], group["form"], group["precision"]))
         noise = "no noise" if group["noise"] == QUIET else group["noise"]
-        times, left = statistics.survival_curve(
-            group["arrival_steps"], group["arrived"]
-        )
-        curve = [(1, 1), *zip(times, left, strict=True)]
+        # Kaplan & Meier 1958, J. Am. Stat. Assoc. 53:457.
+        left = stats.ecdf(censored(group["arrival_steps"], group["arrived"])).sf
+        curve = [(1, 1), *zip(left.quantiles, left.probabilities, strict=True)]
         rows += [
             {"panel": panel, "noise": noise, "step": float(step), "left": float(share)}
             for step, share in [*curve, (budget, curve[-1][1])]

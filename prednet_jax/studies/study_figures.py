@@ -11,7 +11,7 @@ import numpy as np
 
 from prednet_jax.report import charts
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
-from prednet_jax.statistics import MARGIN_FRACTION
+from prednet_jax.statistics import MARGIN_FRACTION, gather
 from prednet_jax.statistics.losses import match
 from prednet_jax.studies import (
     described_parts,
@@ -47,9 +47,9 @@ def figures(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str
             made[f"saddle_{program}.svg"] = saddle(found, program, rows[0].updates)
     if verdicts:
         made["contrasts.svg"] = contrasts(verdicts[f"verdict_{judgement.PRIMARY}.json"])
-    for name, part in PARTS.items():
-        found_seeds = judgement.read(part, folder / name)
-        if name != "C" and len(found_seeds) == len(part.seeds):
+    for name in study_tables.DESCRIBED:
+        found_seeds = judgement.read(PARTS[name], folder / name)
+        if len(found_seeds) == len(PARTS[name].seeds):
             compared = described_parts.against_control(found_seeds)
             if any(one.ratios for one in compared):
                 made[f"part_{name}.svg"] = against_control(name, compared)
@@ -86,15 +86,16 @@ def saddle(found: Sequence[Effect], program: str, updates: int) -> Dots:
 def contrasts(record: Mapping[str, Any]) -> Dots:
     """Part C: the difference of every seed in per cent, with the mean's interval."""
     arms = record["losses"][judgement.MODEL]
-    asked = len(judgement.QUESTIONS)
-    rows = [
+    question, *others = record["contrasts"]
+    rows = [_effect(arms, question)]
+    rows += [
         _difference(
             arms,
             (one["treatment"], one["control"]),
-            BLUE if place < asked else GREY,
+            GREY,
             (one["ci_low"], one["ci_high"]),
         )
-        for place, one in enumerate(record["contrasts"])
+        for one in others
     ]
     return _differences(
         "Part C: difference of every seed between two arms",
@@ -126,6 +127,18 @@ def against_control(
         rows,
         "difference, % of the same seed's control",
         "2 % on either side",
+    )
+
+
+def _effect(arms: Mapping[str, Any], one: Mapping[str, Any]) -> Row:
+    """A row with the effect in every seed, and its interval, in per cent."""
+    treatment, control = gather(arms, one["treatment"], one["control"]).logs
+    low, high = (100 * float(np.expm1(one[name])) for name in ("ci_low", "ci_high"))
+    return Row(
+        f"{one['treatment']} - {one['control'].replace('_', ' ')}",
+        BLUE,
+        [(100 * np.expm1(treatment - control)).tolist()],
+        [(low, high)],
     )
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from prednet_jax import records, statistics
+from prednet_jax import records
 from prednet_jax.report.documents import markdown, spread
+from prednet_jax.report.numbers import change, probability, significant
 from prednet_jax.statistics import Check
 from prednet_jax.studies import (
     described_tables,
@@ -92,104 +93,100 @@ def _reached(endpoint: str, found: Sequence[Record]) -> str:
     return f", reached by {reached} of {len(ends)} runs of {judgement.CONTROL}"
 
 
-def verdict_files(folder: Path, small: Record) -> dict[str, dict[str, Any]]:
-    """The study's verdict files by name, from the records of parts A, B and C.
+def verdict_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """The study's verdict files by name, from the records of part C.
 
     Each endpoint has a file verdict_<endpoint>.json with its contrasts. verdict.json
-    has the verdict; the largest Gaussian rung of part B is a control of the rule.
+    has the answer as well.
 
     Args:
         folder: the directory results/study.
-        small: verdict.json of the small comparison, which has the controls
-            `theory_matched` and `units_separated`.
     """
-    found, doses = (judgement.read(PARTS[name], folder / name) for name in "CB")
+    found = judgement.read(PARTS["C"], folder / "C")
     contrasts_of = {
         endpoint: judgement.all_contrasts(found, endpoint)
         for endpoint in (*judgement.ENDPOINTS, *judgement.MOMENTS)
     }
-    checks = symmetric_findings.checks(
-        symmetric_findings.read(folder / SADDLE / "runs.csv")
-    )
-    controls = {
-        "theory_matched": small["controls"]["theory_matched"],
-        "units_separated": small["controls"]["units_separated"],
-        "noise_can_help": noise_can_help(checks),
-    }
-    primary = contrasts_of[judgement.PRIMARY]
-    return {"verdict.json": judgement.judge(found, doses, controls, primary)} | {
+    judged = judgement.judge(found, contrasts_of[judgement.PRIMARY])
+    return {"verdict.json": judged} | {
         f"verdict_{endpoint}.json": judgement.describe(found, endpoint, contrasts)
         for endpoint, contrasts in contrasts_of.items()
     }
 
 
-def noise_can_help(found: Mapping[str, Check]) -> Check:
-    """All checks of part A together, as one control of the rule."""
-    return Check(
-        passed=all(check.passed for check in found.values()),
-        figure="; ".join(check.figure for check in found.values()),
-    )
-
-
 def verdict(record: Record) -> str:
-    """The verdict; an inconclusive one with what `refuted` and `supported` lack.
+    """The answer, and what is reported beside it, in percent of the loss.
 
     Args:
         record: the study's verdict.json.
     """
-    details = record["details"][judgement.MODEL]
-    if details["verdict"] != "inconclusive":
-        return f"**{details['verdict']}**. {details['sentence']}"
-    lines = ["**inconclusive**"]
-    for wanted, which in (
-        ("refuted", ""),
-        ("supported", ", in the contrast that lacks least"),
-    ):
-        lines += ["", f"What `{wanted}` lacks{which}:", ""]
-        lines += [f"- {one}" for one in details[f"unmet_for_{wanted}"]]
-    # What the sentence says after the two lists: seeds needed, limits.
-    unmet = ", ".join(details["unmet_for_supported"])
-    rest = details["sentence"].partition(f"Not supported because {unmet}.")[2]
-    return "\n".join([*lines, "", rest.strip()])
+    of = record["details"][judgement.MODEL]
+    mixed, ratio, seeds = of["mixed_model"], of["scatter_ratio"], of["seed_spread"]
+    apart = record["manipulation"][judgement.MODEL]["distance_over_travelled"]
+
+    def shown(of: Record, *names: str) -> str:
+        mean, low, high = (100 * of[name] for name in names)
+        return change(mean, low, high)
+
+    ends = ("estimate", "low", "high")
+    rows = {
+        "random against fixed orders": shown(of, *ends),
+        "the same, 90 % interval of the equivalence test": shown(
+            of, "estimate", "low_90", "high_90"
+        ),
+        "the same, difference of the mean losses": shown(
+            of, "raw", "raw_low", "raw_high"
+        ),
+        "the same, mixed model": shown(mixed, *ends),
+        "p: sign flip; permutation within seeds; equivalence": "; ".join(
+            probability(of[name]) for name in ("p_value", "permutation_p", "tost_p")
+        ),
+        **{
+            f"{claim['claim']}: {claim['answer']}": shown(claim, *ends)
+            for claim in record["claims"][1:]
+        },
+        "effect from seed to seed, standard deviation; at most": (
+            f"{100 * seeds['sd']:.2f} %; {100 * seeds['upper']:.2f} %"
+        ),
+        "scatter of a seed's runs, standard deviation": f"{100 * of['scatter']:.2f} %",
+        "scatter of random over that of fixed orders": (
+            f"{ratio['ratio']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}], "
+            f"p {probability(ratio['p_value'])}"
+        ),
+        "two runs of a new seed differ by less than, in 95 of 100": (
+            f"{100 * of['redraw_interval']['limit']:.1f} %"
+        ),
+        "distance / travelled": significant(apart, 2),
+    }
+    table = markdown(pd.DataFrame(list(rows.items()), columns=["what", "found"]))
+    return f"**{of['answer']}** (`{of['verdict']}`; {of['status']})\n\n{table}"
 
 
 def contrasts(record: Record) -> str:
-    """Contrasts of the primary endpoint, with the tests that the rule uses.
+    """Contrasts of the primary endpoint, in units of the loss.
 
     Args:
         record: verdict.json or verdict_<endpoint>.json.
     """
-    frame = contrasts_frame(record["contrasts"])
-    frame["excess"] = [
-        statistics.excess_upper(
-            one.seeds_gaining, one.seeds_losing, one.n, alpha=statistics.Rule().alpha
-        )
-        for one in frame.itertuples()
-    ]
-    frame["power"] = [
-        statistics.tost_power(
-            one.n, margin=one.margin, sd=one.sd_difference, alpha=one.alpha
-        )
-        for one in frame.itertuples()
-    ]
-    gains = "gain / lose more than the margin"
     return markdown(
-        frame,
+        contrasts_frame(raw(record)),
         CONTRAST
         | {
-            gains: "{seeds_gaining} / {seeds_losing}",
-            "excess at most": "{excess:sig2}",
             "p (Holm)": "{p_holm:prob}",
             "p (equivalence)": "{tost_p:prob}",
-            "power (equivalence)": "{power:prob}",
             "finding": "{verdict}",
         },
     )
 
 
+def raw(record: Record) -> list[Record]:
+    """The contrasts in units of the loss, without those of its logarithm."""
+    return [one for one in record["contrasts"] if one.get("scale") != "log"]
+
+
 def other_contrasts(record: Record) -> str:
     """Contrasts of another endpoint: intervals alone, since it decides nothing."""
-    return markdown(contrasts_frame(record["contrasts"]), CONTRAST)
+    return markdown(contrasts_frame(raw(record)), CONTRAST)
 
 
 def progress(parts: Mapping[str, tuple[int, int]]) -> str:

@@ -21,12 +21,6 @@ from prednet_jax.studies.described_tables import in_percent
 from prednet_jax.studies.judgement import CONTROL, FIXED, NULL, PRIMARY, RANDOM, STALE
 from prednet_jax.studies.parts import PARTS
 
-#: The verdict files that sentences quote, and the ends of the names.
-VERDICTS = {
-    f"verdict_{PRIMARY}.json": "",
-    "verdict_held_out_loss.json": ".held_out",
-}
-
 
 def values(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Every number, by name.
@@ -75,15 +69,19 @@ def long_trainings(
 ) -> dict[str, str]:
     """Part C."""
     made = {}
-    for file, end in VERDICTS.items():
-        for one in verdicts[file]["contrasts"]:
-            for name, pair in (
-                ("C.random", (RANDOM, CONTROL)),
-                ("C.fixed", (FIXED, CONTROL)),
-                ("C.random-fixed", (RANDOM, FIXED)),
-            ):
-                if pair == (one["treatment"], one["control"]):
-                    made[f"{name}{end}"] = in_percent(one)
+    for claim in verdicts["verdict.json"]["claims"][:1]:
+        ends = (claim[name] for name in ("estimate", "low", "high"))
+        made["C.noise"] = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(
+            *(100 * e for e in ends)
+        )
+    for one in verdicts["verdict_held_out_loss.json"]["contrasts"]:
+        for name, pair in (
+            ("C.random.held_out", (RANDOM, CONTROL)),
+            ("C.fixed.held_out", (FIXED, CONTROL)),
+            ("C.random-fixed.held_out", (RANDOM, FIXED)),
+        ):
+            if pair == (one["treatment"], one["control"]):
+                made[name] = in_percent(one)
     alone = runs.pivot(index="seed", columns=["arm", "draw"], values=PRIMARY)
     control = alone[CONTROL, 0]
     moves = 100 * alone[[RANDOM, FIXED, NULL]].sub(control, axis=0) / control.mean()

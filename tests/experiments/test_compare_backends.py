@@ -83,4 +83,4 @@ def test_an_interrupted_comparison_leaves_no_children_and_goes_on(tmp_path):
     assert len(after) == 8
     assert {path: after[path] for path in before} == before
     verdict = records.read_json(folder / "verdict.json")
-    assert [row["n"] for row in verdict["contrasts"]] == [2, 2]
+    assert [row["n"] for row in verdict["contrasts"]] == [2, 2, 2]

@@ -23,6 +23,18 @@ def test_text_table_names_every_contrast_and_fits(verdict):
         assert f"p Holm: over all 7 contrasts of {model}" in lines
 
 
+def test_claims_are_sentences():
+    claim = {"claim": "noise helps", "model": "prednet", "answer": "cannot tell"}
+    measured = claim | {"estimate": 0.0123, "low": -0.01, "high": 0.05}
+    few = claim | {"estimate": 0.0123, "low": None, "high": None}
+    same = claim | {"answer": "same bits", "estimate": 0, "low": None, "high": None}
+    assert report.claim_lines({"claims": [measured, few, same]}).splitlines() == [
+        "prednet: noise helps: cannot tell, +1.2 % [-1.0, +5.0]",
+        "prednet: noise helps: cannot tell, +1.2 % (too few seeds for an interval)",
+        "prednet: noise helps: same bits",
+    ]
+
+
 def test_text_table_counts_the_pairs_of_each_row(verdict):
     verdict["contrasts"][0]["n"] = 5
     head, _, *rows = report.text_table(verdict).splitlines()[2:9]

@@ -7,7 +7,6 @@ import pytest
 
 from prednet_jax.statistics import (
     contrasts_from_losses,
-    contrasts_of_draws,
     holm,
     margins_from_losses,
     match,
@@ -53,12 +52,6 @@ def test_seeds_are_matched_in_numerical_order_and_diverged_ones_left_out():
     np.testing.assert_array_equal(found.treatment - found.control, [-2.0, -4.0])
     with pytest.raises(ValueError, match="no seed with a finite loss"):
         match({"a": {"1": [None]}, "b": {"1": [1.0]}}, "a", "b")
-
-
-def test_each_draw_by_itself():
-    first, second = contrasts_of_draws(LOSSES, "prednet", PAIR, 0.02)
-    assert first.mean_difference == pytest.approx(np.mean(NOISY[:, 0] - CONTROL))
-    assert second.mean_difference == pytest.approx(np.mean(NOISY[:, 1] - CONTROL))
 
 
 def test_margins():

@@ -1,0 +1,302 @@
+"""What a comparison found, as verdict.json says it: contrasts, answers and claims.
+
+The answer about a model is that of its random orders against its fixed ones
+(`redraws`). Where a GPU was used, its default algorithms against deterministic ones are
+asked about too. The verdict is `supported` if one answer is, and `refuted` if all are.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from prednet_jax import errors
+from prednet_jax.statistics import redraws, scatter
+from prednet_jax.statistics.losses import Draws
+from prednet_jax.statistics.margins import MARGIN_FRACTION
+
+Arms = Mapping[str, Mapping[str, Draws]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manipulation:
+    """Whether the noise changed the trajectories.
+
+    Attributes:
+        bits_differ: whether the final weights of the two groups differ on every seed.
+        distance_over_travelled: distance between the final weights of the two groups,
+            over the distance of the control's final weights from its initial ones;
+            median over the seeds.
+    """
+
+    bits_differ: bool
+    distance_over_travelled: float
+
+
+def manipulation(
+    bits_differ: Sequence[bool], distance_over_travelled: Sequence[float]
+) -> Manipulation:
+    """The manipulation check, from one entry per seed.
+
+    Raises:
+        UserError: there is no seed, the lengths differ, or a distance is negative or
+            NaN.
+    """
+    ratios = np.asarray(distance_over_travelled, np.float64)
+    if ratios.ndim != 1 or not ratios.size or len(bits_differ) != ratios.size:
+        raise errors.UserError(
+            f"{len(bits_differ)} entries of bits, distances of shape {ratios.shape}; "
+            "expected one of each per seed"
+        )
+    if not (ratios >= 0).all():
+        raise errors.UserError(
+            f"distance_over_travelled={ratios.tolist()}: expected numbers, 0 or more"
+        )
+    return Manipulation(
+        bits_differ=all(map(bool, bits_differ)),
+        distance_over_travelled=float(np.median(ratios)),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """The outcome of a control experiment.
+
+    Attributes:
+        passed: whether it had the expected outcome.
+        figure: what was measured, in words with units.
+    """
+
+    passed: bool
+    figure: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answered:
+    """The answer about one noise of one model.
+
+    Attributes:
+        model: name of the model.
+        treatment: name of the arm with the noise.
+        control: name of the arm without, or `redraws.FIXED_ORDERS`.
+        effect: its effect.
+        check: the manipulation check; None: not measured.
+    """
+
+    model: str
+    treatment: str
+    control: str
+    effect: redraws.Effect
+    check: Manipulation | None
+
+    @property
+    def answer(self) -> str:
+        """One of the four answers of `redraws`."""
+        distance = None if self.check is None else self.check.distance_over_travelled
+        return redraws.answer(self.effect, distance)
+
+    @property
+    def sentence(self) -> str:
+        """The answer with its numbers, in words."""
+        name = f"{self.treatment} against {self.control.replace('_', ' ')}"
+        said = (
+            f"{name} changes the loss of {self.model} by {percent(self.effect)} "
+            f"({self.effect.seeds} seeds, margin {100 * self.effect.margin:g} %): "
+            f"{self.answer}."
+        )
+        if self.check is None:
+            return f"{said} How far the runs separated was not measured."
+        distance = self.check.distance_over_travelled
+        if not self.check.bits_differ:
+            said += " On at least one seed the noise changed no bit."
+        if not distance >= redraws.SEPARATED:
+            return (
+                f"{said} The runs have not separated (distance / travelled "
+                f"{distance:.2g}, below {redraws.SEPARATED:g}), so they say nothing "
+                "about longer ones."
+            )
+        return f"{said} Distance / travelled {distance:.2g}."
+
+    def contrast(self, metric: str | None = None) -> dict[str, Any]:
+        """The contrast as in verdict.json, in units of the log loss (`scale`).
+
+        Its means are geometric means of the loss.
+        """
+        labels = {"model": self.model, "treatment": self.treatment}
+        labels |= {"control": self.control} | (
+            {} if metric is None else {"metric": metric}
+        )
+        row = self.effect.contrast.labelled(**labels).as_dict()
+        for name in ("treatment_mean", "control_mean"):
+            row[name] = math.exp(row[name])
+        return row | {"scale": "log", "p_holm": row["p_value"]}
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON object for `details`."""
+        return {
+            "model": self.model,
+            "treatment": self.treatment,
+            "control": self.control,
+            "verdict": redraws.word(self.answer),
+            "answer": self.answer,
+            "sentence": self.sentence,
+            "n": self.effect.seeds,
+            **self.effect.as_dict(),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One line of `claims` in verdict.json; numbers are relative changes of the loss.
+
+    Attributes:
+        claim: what is claimed.
+        model: name of the model.
+        answer: an answer of `redraws`, or a short word such as `yes`.
+        estimate: the effect; None: not measured.
+        low: lower end of the 95 % interval; None: too few seeds.
+        high: upper end.
+        published: the same three of the published study; None: there is none.
+        predicted: where a repetition of this size should fall; None: unknown.
+        holds: whether `estimate` lies there.
+    """
+
+    claim: str
+    model: str
+    answer: str
+    estimate: float | None
+    low: float | None
+    high: float | None
+    published: Mapping[str, float | None] | None = None
+    predicted: tuple[float, float] | None = None
+    holds: bool | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON object."""
+        return dataclasses.asdict(self)
+
+
+def ask(
+    model: str,
+    arms: Arms,
+    check: Manipulation | None,
+    *,
+    treatment: str,
+    control: str = redraws.FIXED_ORDERS,
+    margin: float = MARGIN_FRACTION,
+) -> Answered:
+    """The answer about a noise.
+
+    Args:
+        model: name of the model.
+        arms: its losses, `{arm: {seed: [loss of each draw]}}`.
+        check: the manipulation check; None: not measured.
+        treatment: the arm with the noise.
+        control: the arm without, or `redraws.FIXED_ORDERS`.
+        margin: largest relative change that counts as none.
+    """
+    found = redraws.effect(redraws.gather(arms, treatment, control), margin)
+    return Answered(
+        model=model, treatment=treatment, control=control, effect=found, check=check
+    )
+
+
+def verdict(answers: Sequence[Answered]) -> str:
+    """The verdict of a model: `supported`, `refuted` or `inconclusive`."""
+    words = [redraws.word(one.answer) for one in answers]
+    if "supported" in words:
+        return "supported"
+    return "refuted" if set(words) == {"refuted"} else "inconclusive"
+
+
+def noise_claim(answered: Answered) -> Claim:
+    """The claim about a noise; runs whose losses are all equal have the `same bits`."""
+    effect, name = answered.effect, "random order of sums"
+    if answered.treatment == "gpu":
+        name = "a GPU's own noise"
+    same = effect.contrast.bitwise_equal and effect.runs.scatter == 0
+    return _claim(
+        f"{name} changes the loss",
+        answered.model,
+        "same bits" if same else answered.answer,
+        effect,
+    )
+
+
+def stale_claim(
+    model: str, arms: Arms, arm: str = "stale_targets", margin: float = MARGIN_FRACTION
+) -> Claim:
+    """The claim that the mistake of the published script raises the loss."""
+    effect = redraws.effect(redraws.gather(arms, arm), margin)
+    answer = "cannot tell"
+    if effect.contrast.p_value < effect.contrast.alpha:
+        answer = "yes" if effect.estimate > 0 else "no"
+    return _claim("stale targets raise the loss", model, answer, effect)
+
+
+def float32_claim(model: str, arms: Arms, margin: float = MARGIN_FRACTION) -> Claim:
+    """The claim that the ordinary program differs from all other orders of its sums."""
+    others = [*redraws.fixed_orders(arms), "reduction_order"]
+    others = [name for name in others if name != "float32" and name in arms]
+    effect = redraws.effect(redraws.gather(arms, "float32", others), margin)
+    answer = "cannot tell"
+    if effect.contrast.tost_p < effect.contrast.alpha:
+        answer = "no"
+    elif effect.low > margin or effect.high < -margin:
+        answer = "yes"
+    name = "float32's own order changes the loss against all other orders"
+    return _claim(name, model, answer, effect)
+
+
+def _claim(name: str, model: str, answer: str, effect: redraws.Effect) -> Claim:
+    low, high = ends(effect)
+    return Claim(
+        claim=name,
+        model=model,
+        answer=answer,
+        estimate=effect.estimate,
+        low=low,
+        high=high,
+    )
+
+
+def beside(runs: redraws.Redraws) -> dict[str, Any]:
+    """What is reported beside the answer and has no say in it.
+
+    Args:
+        runs: the result of `redraws.gather`, with redraws in both groups.
+    """
+    spread, ratio = scatter.seed_spread(runs), scatter.scatter_ratio(runs)
+    limit = scatter.redraw_interval(runs.together)
+    return {
+        "permutation_p": scatter.permutation_p(runs),
+        "mixed_model": scatter.mixed_model(runs)._asdict(),
+        "seed_spread": _finite(spread._asdict()),
+        "scatter_ratio": _finite(ratio._asdict()),
+        "redraw_interval": _finite(limit._asdict()),
+    }
+
+
+def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity and no NaN; both become null."""
+    return {
+        name: None if isinstance(v, float) and not math.isfinite(v) else v
+        for name, v in record.items()
+    }
+
+
+def ends(effect: redraws.Effect) -> tuple[float | None, float | None]:
+    """The 95 % interval of an effect; None: too few seeds for one."""
+    known = math.isfinite(effect.high)
+    return (effect.low, effect.high) if known else (None, None)
+
+
+def percent(effect: redraws.Effect) -> str:
+    """An effect with its 95 % interval, in percent of the loss."""
+    low, high = ends(effect)
+    said = f"{100 * effect.estimate:+.2g} %"
+    if low is None or high is None:
+        return f"{said} (too few seeds for an interval)"
+    return f"{said} [{100 * low:+.2g}, {100 * high:+.2g}]"

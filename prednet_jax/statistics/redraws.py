@@ -1,0 +1,282 @@
+"""What a random order of sums does to the loss, and in one word whether it helps.
+
+Runs of one seed that differ only in their order of sums are redraws. Runs with a fixed
+order are the control group, runs with a random order per call the treatment group. With
+y_sr the loss of run r of seed s, m the number of runs of a group and n that of seeds:
+
+    d_s    = mean over the treatment's runs of log y_sr
+           - mean over the control's runs of log y_sr
+    effect = exp(mean over the seeds of d_s) - 1
+
+An effect of 0.02 is a loss that is 2 % higher. The p-value and the intervals come from
+the exact sign-flip test over the seeds (`sign_flip`). The answers, for a margin of 2 %:
+
+    noise lowers the loss       the whole 95 % interval lies below -2 %
+    noise raises the loss       the whole 95 % interval lies above +2 %
+    no effect within the margin the 90 % interval lies between -2 and +2 %, which is two
+                                one-sided tests at 5 %
+    cannot tell                 anything else; and every study whose runs did not
+                                separate or do not scatter within a seed, or that lost
+                                more than one seed in twenty to runs that diverged
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prednet_jax import errors
+from prednet_jax.statistics import sign_flip
+from prednet_jax.statistics.losses import Draws, seed_order
+from prednet_jax.statistics.margins import MARGIN_FRACTION
+from prednet_jax.statistics.paired import PairedResult, classify, paired
+
+#: Name of the control group in place of an arm's.
+FIXED_ORDERS = "fixed_orders"
+_FIXED = re.compile(r"float32|convolution_\w+|reduction_order_run|gpu_order")
+#: Smallest distance between two runs, over the distance travelled, that counts as
+#: separated. Runs of 200 updates reach 2e-5 to 1e-2, separated ones 0.2 to 0.5.
+SEPARATED = 0.1
+LOWERS, RAISES = "noise lowers the loss", "noise raises the loss"
+NO_EFFECT, CANNOT_TELL = "no effect within the margin", "cannot tell"
+_WORDS = {LOWERS: "supported", RAISES: "refuted", NO_EFFECT: "refuted"}
+Floats = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Redraws:
+    """The losses of two groups of runs, seed by seed.
+
+    Attributes:
+        seeds: names of the seeds, ascending.
+        treatment: losses of the treatment's runs, one array `[runs]` per seed.
+        control: losses of the control's runs; their number may differ.
+        excluded: seeds that were left out because a run of theirs diverged.
+    """
+
+    seeds: tuple[str, ...]
+    treatment: tuple[Floats, ...]
+    control: tuple[Floats, ...]
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def logs(self) -> tuple[Floats, Floats]:
+        """Mean log loss of each seed in the two groups, `[seeds]` each."""
+        groups = self.treatment, self.control
+        first, second = (
+            np.asarray([np.log(runs).mean() for runs in group]) for group in groups
+        )
+        return first, second
+
+    @property
+    def together(self) -> tuple[Floats, ...]:
+        """The losses of both groups' runs, one array per seed."""
+        both = zip(self.treatment, self.control, strict=True)
+        return tuple(np.concatenate(groups) for groups in both)
+
+    @property
+    def scatter(self) -> float:
+        """Standard deviation of the log loss within seeds and groups, pooled.
+
+        NaN: every group has one run.
+        """
+        logs = [
+            np.log(runs) for group in (self.treatment, self.control) for runs in group
+        ]
+        freedom = sum(len(runs) - 1 for runs in logs)
+        squares = sum(float(((runs - runs.mean()) ** 2).sum()) for runs in logs)
+        return math.sqrt(squares / freedom) if freedom else math.nan
+
+
+def fixed_orders(arms: Mapping[str, Any]) -> list[str]:
+    """The names of the arms with a fixed order of sums, in their order."""
+    return [name for name in arms if _FIXED.fullmatch(name)]
+
+
+def gather(
+    arms: Mapping[str, Mapping[str, Draws]],
+    treatment: str,
+    control: str | Sequence[str] = FIXED_ORDERS,
+) -> Redraws:
+    """The runs of two groups, from the losses of one model.
+
+    A seed counts if both groups have a run of it; a fixed order that only some seeds
+    have counts on those. A seed with a run that diverged is left out of both groups.
+
+    Args:
+        arms: `{arm: {seed: [loss of each draw]}}`; None or NaN: the run diverged.
+        treatment: name of an arm.
+        control: name of an arm, or names of several, or `FIXED_ORDERS`: all arms of
+            `fixed_orders` but the treatment.
+
+    Raises:
+        UserError: a name is unknown, a loss is not positive, or no seed is left.
+    """
+    errors.one_of("treatment", treatment, tuple(arms))
+    names = [control] if isinstance(control, str) else list(control)
+    if control == FIXED_ORDERS:
+        names = [name for name in fixed_orders(arms) if name != treatment]
+    for name in names:
+        errors.one_of("control", name, (FIXED_ORDERS, *arms))
+
+    def runs(group: Sequence[str], seed: str) -> Floats:
+        found = [value for name in group for value in arms[name].get(seed, ())]
+        return np.asarray([np.nan if v is None else v for v in found], np.float64)
+
+    kept, excluded = {}, []
+    for seed in sorted(arms[treatment], key=seed_order):
+        both = runs([treatment], seed), runs(names, seed)
+        if not all(group.size for group in both):
+            continue
+        if all(np.isfinite(group).all() for group in both):
+            kept[seed] = both
+        else:
+            excluded.append(seed)
+    if not kept:
+        raise errors.UserError(
+            f"{treatment} - {control}: no seed with finite losses in both groups; "
+            "expected at least one"
+        )
+    for seed, both in kept.items():
+        lowest = min(float(group.min()) for group in both)
+        errors.positive(f"loss of seed {seed}", lowest)
+    return Redraws(
+        seeds=tuple(kept),
+        treatment=tuple(both[0] for both in kept.values()),
+        control=tuple(both[1] for both in kept.values()),
+        excluded=tuple(excluded),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Effect:
+    """The effect of a treatment; all changes of the loss are relative (0.02 is 2 %).
+
+    Attributes:
+        runs: the runs behind it.
+        contrast: the paired contrast of the mean log losses, in units of the log loss.
+        margin: largest change that counts as none.
+    """
+
+    runs: Redraws
+    contrast: PairedResult
+    margin: float
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds."""
+        return self.contrast.n
+
+    @property
+    def estimate(self) -> float:
+        """The effect."""
+        return math.expm1(self.contrast.mean_difference)
+
+    @property
+    def low(self) -> float:
+        """Lower end of the 95 % interval; -1: too few seeds for one."""
+        return math.expm1(self.contrast.ci_low)
+
+    @property
+    def high(self) -> float:
+        """Upper end of the 95 % interval; infinity: too few seeds for one."""
+        return math.expm1(self.contrast.ci_high)
+
+    @functools.cached_property
+    def interval_90(self) -> tuple[float, float]:
+        """The 90 % interval, which is that of the equivalence test."""
+        first, second = self.runs.logs
+        low, high = sign_flip.interval(first - second, 0.9)
+        return math.expm1(low), math.expm1(high)
+
+    @functools.cached_property
+    def raw(self) -> PairedResult:
+        """The contrast of the mean losses, over the mean loss of the control."""
+        groups = self.runs.treatment, self.runs.control
+        means = [np.asarray([runs.mean() for runs in group]) for group in groups]
+        scale = means[1].mean()
+        return paired(means[0] / scale, means[1] / scale, margin=self.margin)
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON object; an interval that too few seeds cannot give is null."""
+        raw = self.raw
+        return {
+            "seeds": self.seeds,
+            "estimate": self.estimate,
+            **_ends("low", "high", self.low, self.high),
+            **_ends("low_90", "high_90", *self.interval_90),
+            "raw": raw.mean_difference,
+            **_ends("raw_low", "raw_high", raw.ci_low, raw.ci_high),
+            "margin": self.margin,
+            "scatter": None if math.isnan(self.runs.scatter) else self.runs.scatter,
+            "excluded": len(self.runs.excluded),
+            "p_value": self.contrast.p_value,
+            "tost_p": self.contrast.tost_p,
+        }
+
+
+def _ends(low_name: str, high_name: str, low: float, high: float) -> dict[str, Any]:
+    """Both ends of an interval by name; None: there is no interval."""
+    known = math.isfinite(high)
+    return {low_name: low if known else None, high_name: high if known else None}
+
+
+def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
+    """The effect of a treatment on the loss.
+
+    Any number of seeds is accepted. With fewer than six the 95 % interval is unbounded,
+    since no pattern of signs is rare enough, and with fewer than five no equivalence
+    can be shown.
+
+    Args:
+        runs: the result of `gather`.
+        margin: largest relative change that counts as none, fixed before the results
+            exist, in (0, 1).
+
+    Raises:
+        UserError: the margin is out of range.
+    """
+    errors.open_unit("margin", margin)
+    treatment, control = runs.logs
+    contrast = paired(treatment, control, margin=math.log1p(margin))
+    d = treatment - control
+    # The lower margin, 1 - 0.02, is a little further away on the scale of logarithms.
+    tails = (
+        sign_flip.upper_tail(d, math.log1p(-margin)),
+        sign_flip.upper_tail(-d, -math.log1p(margin)),
+    )
+    contrast = dataclasses.replace(contrast, tost_p=max(tails))
+    contrast = dataclasses.replace(contrast, verdict=classify(contrast))
+    return Effect(runs=runs, contrast=contrast, margin=margin)
+
+
+def answer(found: Effect, separation: float | None) -> str:
+    """The answer about a noise, as the module's docstring defines it.
+
+    Args:
+        found: the effect of the noise.
+        separation: distance between runs of the two groups over the distance travelled,
+            median over the seeds; None: not measured.
+    """
+    if separation is None or not separation >= SEPARATED or found.runs.scatter == 0:
+        return CANNOT_TELL
+    excluded = len(found.runs.excluded)
+    if excluded > (found.seeds + excluded) / 20:
+        return CANNOT_TELL
+    if found.high < -found.margin:
+        return LOWERS
+    if found.low > found.margin:
+        return RAISES
+    if found.contrast.tost_p < found.contrast.alpha:
+        return NO_EFFECT
+    return CANNOT_TELL
+
+
+def word(of: str) -> str:
+    """The verdict of an answer: `supported`, `refuted` or `inconclusive`."""
+    return _WORDS.get(of, "inconclusive")

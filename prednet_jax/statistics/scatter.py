@@ -1,0 +1,392 @@
+"""How much redraws scatter, what follows for single runs, and checks of the effect.
+
+All functions work on log losses and show relative changes of the loss. Seeds are the
+unit: intervals resample whole seeds, with a random generator of a fixed seed, so the
+same losses give the same numbers. `redraws` defines the effect itself.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from prednet_jax import errors
+from prednet_jax.statistics.redraws import Redraws
+
+_RESAMPLES = 20_000
+_MOST_SUBSETS = 5000
+Floats = NDArray[np.float64]
+
+
+class Spread(NamedTuple):
+    """The standard deviation of the true effect over the seeds, of the log loss.
+
+    Attributes:
+        sd: the estimate, at least 0; NaN: a group has one run per seed, or one seed.
+        upper: its 95 % upper bound.
+    """
+
+    sd: float
+    upper: float
+
+
+class Ratio(NamedTuple):
+    """The scatter of the treatment's runs within a seed over that of the control's.
+
+    Attributes:
+        ratio: ratio of the two standard deviations; NaN: a group has one run per seed,
+            or the control's runs are equal.
+        low: lower end of the 95 % interval.
+        high: upper end.
+        p_value: permutation p-value of "the two groups are the same".
+    """
+
+    ratio: float
+    low: float
+    high: float
+    p_value: float
+
+
+class Mixed(NamedTuple):
+    """The effect by a mixed model; relative changes of the loss.
+
+    Attributes:
+        estimate: the effect.
+        low: lower end of its 95 % interval (normal distribution).
+        high: upper end.
+        sd: standard deviation of the effect over the seeds, of the log loss.
+        converged: whether the likelihood had a maximum inside the allowed region.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    sd: float
+    converged: bool
+
+
+class Limit(NamedTuple):
+    """How far two runs of one seed may differ; relative changes of the loss.
+
+    Attributes:
+        limit: at least 95 in 100 pairs of runs of a new seed differ by less; infinity:
+            there are too few seeds.
+        observed: 95 in 100 pairs of the seeds at hand differ by less.
+        seeds: number of seeds with two runs or more.
+    """
+
+    limit: float
+    observed: float
+    seeds: int
+
+
+def permutation_p(runs: Redraws, *, seed: int = 0) -> float:
+    """P-value of the sharp null: each run has the loss that it would have in any order.
+
+    Runs change groups within their seed. The statistic is the absolute mean over the
+    seeds of `d_s`. All relabellings are counted if there are at most 20 000, else as
+    many are drawn. This test alone must not decide: it is too sure if the effect
+    differs between seeds.
+
+    Args:
+        runs: the result of `gather`.
+        seed: of the random relabellings.
+    """
+    means = _permuted(runs, np.random.default_rng(seed))[:, 0]
+    return _share(np.abs(means), abs(_observed(runs)[0]))
+
+
+def seed_spread(runs: Redraws) -> Spread:
+    """Whether the effect differs from seed to seed, beyond what redraws explain.
+
+    Args:
+        runs: the result of `gather`.
+    """
+    treatment, control = runs.logs
+    variances = _variances(runs)
+    if len(runs.seeds) < 2 or variances is None:
+        return Spread(math.nan, math.inf)
+    groups = runs.treatment, runs.control
+    sizes = [np.asarray([len(losses) for losses in group]) for group in groups]
+    explained = variances[0] / sizes[0] + variances[1] / sizes[1]
+    sd, upper = spread(treatment - control, explained)
+    return Spread(float(sd), float(upper))
+
+
+def spread(d: Floats, explained: Floats) -> tuple[Floats, Floats]:
+    """Standard deviation of the true effect over the seeds, and its upper bound.
+
+    Each seed contributes its squared deviation from the mean effect, less the variance
+    that the scatter of its runs explains. Their mean is the variance of the effect. The
+    bound is Student's for a mean; at 97.5 %, since the contributions are skewed: it
+    holds in about 95 of 100 simulated studies (docs/study/rule.md).
+
+    Args:
+        d: `d_s` of the seeds, `[..., n]`, n >= 2.
+        explained: the variances that the scatter explains, `[..., n]`.
+    """
+    n = d.shape[-1]
+    parts = (d - d.mean(axis=-1, keepdims=True)) ** 2 * n / (n - 1) - explained
+    reach = special.stdtrit(n - 1, 0.975) * parts.std(axis=-1, ddof=1) / math.sqrt(n)
+    mean = parts.mean(axis=-1)
+    return np.sqrt(np.maximum(0, mean)), np.sqrt(np.maximum(0, mean + reach))
+
+
+def scatter_ratio(runs: Redraws, *, seed: int = 0) -> Ratio:
+    """Whether a random order changes the scatter of the runs.
+
+    Args:
+        runs: the result of `gather`.
+        seed: of the resamples and relabellings.
+    """
+    variances = _variances(runs)
+    if variances is None or not variances[1].any():
+        return Ratio(math.nan, 0.0, math.inf, math.nan)
+    rng = np.random.default_rng(seed)
+    chosen = rng.integers(0, len(runs.seeds), (_RESAMPLES, len(runs.seeds)))
+    means = [v[chosen].mean(axis=1) for v in variances]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn = np.sqrt(means[0] / means[1])
+    low, high = np.nanquantile(drawn, (0.025, 0.975))
+    permuted = _permuted(runs, rng)
+    statistic = np.abs(_log_ratio(permuted[:, 1], permuted[:, 2]))
+    observed = abs(float(_log_ratio(*_observed(runs)[1:])))
+    return Ratio(
+        math.sqrt(variances[0].mean() / variances[1].mean()),
+        float(low),
+        float(high),
+        _share(statistic, observed),
+    )
+
+
+def mixed_model(runs: Redraws) -> Mixed:
+    """The effect by a linear mixed model with a random slope of the treatment.
+
+    log y = a + treatment (b + b_s) + a_s + e, with seeds as groups, by restricted
+    maximum likelihood (`statsmodels.MixedLM`). It assumes normal scatter of one size
+    for all seeds, which the sign-flip test does not.
+
+    Args:
+        runs: the result of `gather`.
+
+    Raises:
+        UserError: a group has one run per seed, or nothing scatters.
+    """
+    import warnings
+
+    from statsmodels.regression.mixed_linear_model import MixedLM
+
+    if not (runs.scatter > 0 and len(runs.seeds) > 1):
+        raise errors.UserError(
+            f"mixed_model: {len(runs.seeds)} seeds, scatter {runs.scatter}; expected "
+            "two seeds or more, with runs that differ"
+        )
+    logs, treated, seeds = [], [], []
+    for index, groups in enumerate(zip(runs.control, runs.treatment, strict=True)):
+        for label, losses in enumerate(groups):
+            logs += np.log(losses).tolist()
+            treated += [label - 0.5] * len(losses)
+            seeds += [index] * len(losses)
+    # A mean of 0 and a scatter of about 1 help the optimiser. Its other methods end at
+    # lower likelihoods on part C of the study.
+    scale = runs.scatter
+    values = (np.asarray(logs) - np.mean(logs)) / scale
+    design = np.stack([np.ones(len(treated)), np.asarray(treated)], axis=1)
+    with warnings.catch_warnings():
+        # A variance of 0 lies on the edge of the allowed region, which is no fault.
+        warnings.simplefilter("ignore")
+        model = MixedLM(values, design, groups=seeds, exog_re=design)
+        fitted = model.fit(reml=True, method=["powell"])
+    mean, error = float(fitted.fe_params[1]), float(fitted.bse_fe[1])
+    reach = 1.959964 * error
+    return Mixed(
+        estimate=math.expm1(scale * mean),
+        low=math.expm1(scale * (mean - reach)),
+        high=math.expm1(scale * (mean + reach)),
+        sd=scale * math.sqrt(max(0.0, float(np.asarray(fitted.cov_re)[1, 1]))),
+        converged=bool(fitted.converged),
+    )
+
+
+def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limit:
+    """How far two runs of one seed may differ before it is not rounding.
+
+    The limit holds for two runs of a seed that is not among those given, whatever the
+    distribution of the scatter: every seed counts alike, and the new one counts as the
+    widest (Lee, Barber & Willett 2023, arXiv 2306.06342, hierarchical conformal
+    prediction). So 95 % needs 19 seeds.
+
+    Args:
+        runs: losses of runs that differ in nothing but their order of sums, one array
+            `[runs]` per seed. `Redraws.together` has this form.
+        confidence: share of the pairs that the limit holds for, in (0, 1).
+
+    Example:
+        A hundred seeds of three runs that scatter by 1 %:
+
+        >>> import numpy as np
+        >>> from prednet_jax import statistics
+        >>> losses = np.exp(np.random.default_rng(0).normal(0, 0.01, (100, 3)))
+        >>> round(statistics.redraw_interval(losses).limit, 2)
+        0.03
+    """
+    errors.open_unit("confidence", confidence)
+    logs = [np.log(np.asarray(of_seed, np.float64)) for of_seed in runs]
+    logs = [of_seed for of_seed in logs if of_seed.size > 1]
+    if not logs:
+        raise errors.UserError(
+            "redraw_interval: no seed has two runs; expected at least one"
+        )
+    pairs, weights = [], []
+    for of_seed in logs:
+        i, j = np.triu_indices(of_seed.size, 1)
+        pairs.append(np.abs(of_seed[i] - of_seed[j]))
+        weights.append(np.full(i.size, 1 / i.size))
+    distance, weight = np.concatenate(pairs), np.concatenate(weights)
+    order = np.argsort(distance)
+    mass = np.cumsum(weight[order])
+
+    def quantile(of: float) -> float:
+        place = int(np.searchsorted(mass, of - 1e-9))
+        return math.expm1(distance[order][place]) if place < mass.size else math.inf
+
+    n = len(logs)
+    return Limit(quantile(confidence * (n + 1)), quantile(confidence * n), n)
+
+
+def predicted(
+    study: Redraws,
+    *,
+    seeds: int,
+    treatment: int,
+    control: int,
+    confidence: float = 0.95,
+    resamples: int = _RESAMPLES,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Where the effect of a small repetition of a study should fall.
+
+    The repetition draws whole seeds of the study with replacement, and runs of each
+    without (with, if it wants more than there are). The error of the study itself is
+    added in the same way, and the percentiles are those that few seeds need (Hesterberg
+    2015, Am. Stat. 69:371, "expanded").
+
+    Args:
+        study: the result of `gather`, at least two seeds.
+        seeds: number of new seeds.
+        treatment: runs of the treatment per new seed.
+        control: runs of the control per new seed.
+        confidence: of the interval, in (0, 1).
+        resamples: number of simulated repetitions.
+        seed: of the resamples.
+
+    Returns:
+        Lower and upper end, relative changes of the loss.
+    """
+    for name, value in {
+        "seeds": seeds,
+        "treatment": treatment,
+        "control": control,
+    }.items():
+        errors.whole(name, value, 1)
+    rng = np.random.default_rng(seed)
+    n = len(study.seeds)
+    if n < 2:
+        return -1.0, math.inf
+    chosen = rng.integers(0, n, (resamples, seeds))
+    repeated = np.empty(chosen.shape)
+    for index in range(n):
+        places = chosen == index
+        count = int(places.sum())
+        repeated[places] = _means(study.treatment[index], treatment, count, rng)
+        repeated[places] -= _means(study.control[index], control, count, rng)
+    first, second = study.logs
+    d = first - second
+    again = d[rng.integers(0, n, (resamples, n))].mean(axis=1)
+    effects = d.mean() + repeated.mean(axis=1) - again
+    reach = special.stdtrit(n - 1, (1 + confidence) / 2) * math.sqrt(n / (n - 1))
+    tail = float(special.ndtr(-reach))
+    low, high = np.expm1(np.quantile(effects, (tail, 1 - tail)))
+    return float(low), float(high)
+
+
+def _means(runs: Floats, size: int, count: int, rng: np.random.Generator) -> Floats:
+    """Mean log losses of `count` random subsets of `size` runs."""
+    logs = np.log(runs)
+    if size > logs.size:
+        return logs[rng.integers(0, logs.size, (count, size))].mean(axis=1)
+    order = np.argsort(rng.random((count, logs.size)), axis=1)[:, :size]
+    return logs[order].mean(axis=1)
+
+
+def _variances(runs: Redraws) -> tuple[Floats, Floats] | None:
+    """Variance of the log loss of each seed and group; None: a group has one run."""
+    groups = runs.treatment, runs.control
+    if any(len(losses) < 2 for group in groups for losses in group):
+        return None
+    first, second = (
+        np.asarray([np.log(losses).var(ddof=1) for losses in group]) for group in groups
+    )
+    return first, second
+
+
+def _statistics(first: Floats, second: Floats) -> Floats:
+    """d_s and the sums of squares of the two groups, for log losses `[..., runs]`."""
+    values = [first.mean(axis=-1) - second.mean(axis=-1)]
+    for group in (first, second):
+        centred = group - group.mean(axis=-1, keepdims=True)
+        values.append((centred**2).sum(axis=-1) / max(1, group.shape[-1] - 1))
+    return np.stack(values, axis=-1)
+
+
+def _observed(runs: Redraws) -> Floats:
+    """Mean over the seeds of `_statistics`, `[3]`."""
+    both = zip(runs.treatment, runs.control, strict=True)
+    found = [_statistics(np.log(first), np.log(second)) for first, second in both]
+    return np.mean(found, axis=0)
+
+
+def _permuted(runs: Redraws, rng: np.random.Generator) -> Floats:
+    """`_observed` of all relabellings within the seeds, or of many, `[many, 3]`."""
+    tables = [
+        _relabelled(np.log(losses), len(first), rng)
+        for losses, first in zip(runs.together, runs.treatment, strict=True)
+    ]
+    if math.prod(len(table) for table in tables) <= _RESAMPLES:
+        sums = np.zeros((1, 3))
+        for table in tables:
+            sums = (sums[:, None] + table[None]).reshape(-1, 3)
+    else:
+        # The observed labels are one of the relabellings, so no p-value is 0.
+        sums = len(tables) * _observed(runs)[None]
+        drawn = sum(table[rng.integers(0, len(table), _RESAMPLES)] for table in tables)
+        sums = np.concatenate([sums, drawn])
+    return sums / len(tables)
+
+
+def _relabelled(logs: Floats, first: int, rng: np.random.Generator) -> Floats:
+    """`_statistics` of one seed for all its relabellings, or many, `[many, 3]`."""
+    if math.comb(logs.size, first) <= _MOST_SUBSETS:
+        chosen = np.asarray(list(itertools.combinations(range(logs.size), first)))
+        rest = np.asarray([np.setdiff1d(np.arange(logs.size), c) for c in chosen])
+    else:
+        order = np.argsort(rng.random((_MOST_SUBSETS, logs.size)), axis=1)
+        chosen, rest = order[:, :first], order[:, first:]
+    return _statistics(logs[chosen], logs[rest])
+
+
+def _log_ratio(first: Floats, second: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(first / second)
+
+
+def _share(statistic: Floats, observed: float) -> float:
+    """Share of the relabellings that are at least as extreme; ties by rounding count.
+
+    The error of a sum of logarithms is far below 1e-12.
+    """
+    return float(np.mean(statistic >= observed - 1e-12))

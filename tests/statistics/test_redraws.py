@@ -1,0 +1,239 @@
+"""The effect of random orders of sums, its answer, and what follows for single runs."""
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prednet_jax import records, statistics
+from prednet_jax.statistics import redraws, scatter
+
+STUDY = Path(__file__).parents[2] / "results" / "study"
+
+
+def groups(treatment, control):
+    """`Redraws` of log losses, one row per seed."""
+    return redraws.Redraws(
+        seeds=tuple(str(seed) for seed in range(len(treatment))),
+        treatment=tuple(np.exp(np.asarray(row, float)) for row in treatment),
+        control=tuple(np.exp(np.asarray(row, float)) for row in control),
+    )
+
+
+def drawn(seed, n=12, runs=(4, 4), effect=0.0, size=0.01):
+    """Normal log losses with an effect; seeds differ far more than runs."""
+    rng = np.random.default_rng(seed)
+    level = rng.normal(-6, 0.3, (n, 1))
+    made = [level + size * rng.normal(size=(n, count)) for count in runs]
+    return groups(made[0] + effect, made[1])
+
+
+def test_part_c_of_the_study():
+    losses = records.read_json(STUDY / "verdict.json")["losses"]["prednet"]
+    found = redraws.gather(losses, "reduction_order")
+    assert (len(found.seeds), len(found.treatment[0]), len(found.control[0])) == (
+        (40, 2, 4)
+    )
+    effect = redraws.effect(found)
+    shown = [effect.estimate, effect.low, effect.high, effect.raw.mean_difference]
+    # A computation of its own, with NumPy alone, gave the same.
+    assert [round(100 * value, 2) for value in shown] == [0.17, -0.37, 0.72, 0.32]
+    assert round(100 * found.scatter, 2) == 2.23
+    assert redraws.answer(effect, 0.39) == redraws.NO_EFFECT
+    assert effect.contrast.tost_p < 1e-6
+    mixed = scatter.mixed_model(found)
+    assert mixed.converged
+    assert mixed.estimate == pytest.approx(effect.estimate, abs=1e-6)
+    assert -0.006 < mixed.low < mixed.high < 0.01
+    assert scatter.permutation_p(found) == pytest.approx(0.56, abs=0.03)
+    limit = scatter.redraw_interval(found.together)
+    assert limit.observed == pytest.approx(0.066, abs=0.001)
+    assert limit.limit > limit.observed
+
+
+def test_the_control_group_is_every_fixed_order_and_each_run_counts_alike():
+    arms = {
+        "float32": {"2": [1.0], "10": [2.0]},
+        "reduction_order": {"10": [6.0], "2": [3.0], "7": [1.0]},
+        "reduction_order_run": {"2": [1.0, math.e**3], "10": [2.0, 2.0]},
+        "convolution_im2col": {"2": [1.0]},
+        "stale_targets": {"2": [9.0], "10": [9.0]},
+        "float64": {"2": [9.0]},
+    }
+    found = redraws.gather(arms, "reduction_order")
+    assert found.seeds == ("2", "10")
+    assert [len(runs) for runs in found.control] == [4, 3]
+    np.testing.assert_allclose(found.logs[1], [0.75, math.log(2)])
+    alone = redraws.gather(arms, "reduction_order_run", "float32")
+    assert [len(runs) for runs in alone.control] == [1, 1]
+    # A treatment that is a fixed order itself is no part of its control.
+    assert len(redraws.gather(arms, "float32").control[0]) == 3
+
+
+def test_a_planted_effect_is_found_exactly():
+    runs = drawn(0)
+    planted = groups(
+        [np.log(row) + math.log(1.03) for row in runs.control],
+        [np.log(row) for row in runs.control],
+    )
+    effect = redraws.effect(planted)
+    ends = (effect.estimate, effect.low, effect.high, effect.raw.mean_difference)
+    assert ends == pytest.approx([0.03] * 4)
+    assert redraws.answer(effect, 0.5) == redraws.RAISES
+    assert redraws.word(redraws.RAISES) == "refuted"
+    down = redraws.effect(
+        dataclasses.replace(planted, treatment=runs.control, control=planted.treatment)
+    )
+    assert redraws.answer(down, 0.5) == redraws.LOWERS
+    assert redraws.word(redraws.LOWERS) == "supported"
+
+
+def test_no_effect_needs_an_interval_inside_the_margin():
+    small, large = (redraws.effect(drawn(1, size=size)) for size in (0.005, 0.08))
+    assert -0.02 < small.interval_90[0] < small.interval_90[1] < 0.02
+    assert redraws.answer(small, 0.5) == redraws.NO_EFFECT
+    assert redraws.word(redraws.NO_EFFECT) == "refuted"
+    assert redraws.answer(large, 0.5) == redraws.CANNOT_TELL
+    assert redraws.word(redraws.CANNOT_TELL) == "inconclusive"
+    # Clear of 0, but not beyond the margin.
+    above = redraws.effect(drawn(1, n=20, effect=0.022, size=0.01))
+    assert above.low > 0
+    assert redraws.answer(above, 0.5) == redraws.CANNOT_TELL
+
+
+@pytest.mark.parametrize("separation", [None, 0.099, math.nan])
+def test_runs_that_did_not_separate_answer_nothing(separation):
+    effect = redraws.effect(drawn(1, size=0.005))
+    assert redraws.answer(effect, separation) == redraws.CANNOT_TELL
+
+
+def test_runs_that_do_not_scatter_answer_nothing():
+    same = groups(np.ones((8, 2)), np.ones((8, 2)))
+    effect = redraws.effect(same)
+    assert (same.scatter, effect.estimate, effect.low, effect.high) == (0, 0, 0, 0)
+    assert redraws.answer(effect, 0.5) == redraws.CANNOT_TELL
+    assert math.isnan(scatter.scatter_ratio(same).ratio)
+    assert scatter.seed_spread(same) == (0, 0)
+    assert scatter.permutation_p(same) == 1
+    assert scatter.redraw_interval(same.together).observed == 0
+
+
+def test_one_seed_has_an_estimate_and_no_interval():
+    effect = redraws.effect(groups([[0.1, 0.3]], [[0.0, 0.1]]))
+    assert effect.estimate == pytest.approx(math.expm1(0.15))
+    record = effect.as_dict()
+    assert [record[k] for k in ("low", "high", "low_90", "high_90", "raw_low")] == (
+        [None] * 5
+    )
+    one = groups([[0.1]], [[0.0]])
+    assert math.isnan(one.scatter)
+    assert redraws.answer(redraws.effect(one), 0.5) == redraws.CANNOT_TELL
+    assert scatter.seed_spread(one).upper == math.inf
+    assert scatter.predicted(one, seeds=3, treatment=1, control=1) == (-1, math.inf)
+
+
+def test_a_diverged_run_leaves_its_seed_out_and_is_counted():
+    arms = {
+        "float32": {"1": [1.0], "2": [1.0], "3": [1.0]},
+        "reduction_order": {"1": [2.0, 2.0], "2": [2.0, None], "3": [math.nan, 1.0]},
+    }
+    found = redraws.gather(arms, "reduction_order")
+    assert (found.seeds, found.excluded) == (("1",), ("2", "3"))
+    assert redraws.effect(found).as_dict()["excluded"] == 2
+    with pytest.raises(ValueError, match="no seed with finite losses in both groups"):
+        redraws.gather({**arms, "float32": {"1": [None]}}, "reduction_order")
+    with pytest.raises(ValueError, match="control='ulp': expected one of fixed_orders"):
+        redraws.gather(arms, "reduction_order", "ulp")
+    with pytest.raises(ValueError, match="loss of seed 1"):
+        redraws.gather({**arms, "float32": {"1": [0.0]}}, "reduction_order")
+
+
+def test_the_permutation_test_counts_every_relabelling():
+    runs = drawn(3, n=3, runs=(2, 3), effect=0.01)
+    logs = [np.log(row) for row in runs.together]
+    means = []
+    for chosen in itertools.product(itertools.combinations(range(5), 2), repeat=3):
+        d = [
+            row[list(c)].mean() - np.delete(row, list(c)).mean()
+            for row, c in zip(logs, chosen, strict=True)
+        ]
+        means.append(abs(np.mean(d)))
+    first, second = runs.logs
+    brute = np.mean(np.asarray(means) >= abs((first - second).mean()) - 1e-12)
+    assert scatter.permutation_p(runs) == pytest.approx(brute)
+    # Too many relabellings to count: as many are drawn, to the same end.
+    many = drawn(3, n=8, effect=0.002)
+    exact = redraws.effect(many).contrast.p_value
+    assert scatter.permutation_p(many) == pytest.approx(exact, abs=0.15)
+    assert scatter.permutation_p(many) == scatter.permutation_p(many)
+
+
+def test_the_spread_over_seeds_leaves_out_what_redraws_explain():
+    quiet = [scatter.seed_spread(drawn(seed, n=40)) for seed in range(40)]
+    assert np.mean([found.sd for found in quiet]) < 0.003
+    rng = np.random.default_rng(5)
+    held, sds = [], []
+    for seed in range(40):
+        runs = drawn(seed, n=40)
+        effects = np.exp(rng.normal(0, 0.02, 40))
+        treated = tuple(r * e for r, e in zip(runs.treatment, effects, strict=True))
+        found = scatter.seed_spread(dataclasses.replace(runs, treatment=treated))
+        held.append(found.upper >= 0.02)
+        sds.append(found.sd)
+    assert np.mean(sds) == pytest.approx(0.02, rel=0.05)
+    assert np.mean(held) > 0.85
+
+
+def test_the_ratio_of_the_scatters():
+    runs = drawn(7, n=60)
+    centre = [np.log(row).mean() for row in runs.treatment]
+    wide = tuple(
+        np.exp(c + 2 * (np.log(row) - c))
+        for c, row in zip(centre, runs.treatment, strict=True)
+    )
+    plain, wider = (
+        scatter.scatter_ratio(found)
+        for found in (runs, dataclasses.replace(runs, treatment=wide))
+    )
+    assert wider.ratio == pytest.approx(2 * plain.ratio)
+    assert plain.low < 1 < plain.high
+    assert plain.p_value > 0.05
+    assert wider.low > 1.4
+    assert wider.p_value < 0.001
+
+
+def test_the_limit_for_two_runs_of_a_new_seed():
+    logs = np.zeros((20, 2))
+    logs[:, 1] = np.arange(1, 21) / 100
+    limit = scatter.redraw_interval(np.exp(logs))
+    # 95 % of 21 seeds is 19.95, so the widest seed is needed.
+    assert limit.limit == pytest.approx(math.expm1(0.2))
+    assert limit.observed == pytest.approx(math.expm1(0.19))
+    assert scatter.redraw_interval(np.exp(logs[:18])).limit == math.inf
+    # A seed with many runs counts as much as one with two.
+    ragged = [np.exp(np.linspace(0, 1, 40)), *np.exp(logs)]
+    assert scatter.redraw_interval(ragged, 0.5).limit < 0.2
+    with pytest.raises(ValueError, match="no seed has two runs"):
+        statistics.redraw_interval([[1.0]])
+
+
+def test_a_small_repetition_falls_where_it_is_predicted():
+    study = drawn(11, n=40, effect=0.03)
+    low, high = scatter.predicted(study, seeds=3, treatment=2, control=2)
+    first, second = study.logs
+    assert low < math.expm1((first - second).mean()) < high
+    # The standard error of three seeds with two runs in each group, over 40 seeds'.
+    width = 2 * 1.96 * 0.01 / math.sqrt(3)
+    assert math.log1p(high) - math.log1p(low) == pytest.approx(width, rel=0.15)
+    wider = scatter.predicted(study, seeds=3, treatment=1, control=1)
+    assert wider[1] - wider[0] > 1.2 * (high - low)
+    again = [
+        redraws.effect(drawn(seed, n=3, runs=(2, 2), effect=0.03)).estimate
+        for seed in range(100, 200)
+    ]
+    assert np.mean([low <= value <= high for value in again]) > 0.88
+    # More runs than the study has are drawn with replacement.
+    assert scatter.predicted(study, seeds=1, treatment=9, control=1)[0] < high
