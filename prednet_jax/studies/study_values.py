@@ -212,7 +212,6 @@ def along(folder: Path) -> dict[str, str]:
         fields |= {f"{name}.low": column.min(), f"{name}.high": column.max()}
     groups = records.read_json(folder / "octopus.json")["groups"]
     fields |= {f"octopus.{i}": one["escape_median"] for i, one in enumerate(groups)}
-    fields |= {f"passed.{i}": sum(one["arrived"]) for i, one in enumerate(groups)}
     templates = {
         "F.proved": "{proved} of {stops}",
         "F.agree": "{agree}",
@@ -225,7 +224,5 @@ def along(folder: Path) -> dict[str, str]:
         "F.octopus.orders": "{octopus.1:.0f} and {octopus.2:.0f}",
         "F.octopus.none": "{octopus.0:.0f}",
         "F.octopus.gaussian": "{octopus.3:.0f}",
-        "F.octopus.passed": "{passed.1}",
-        "F.octopus.passed_none": "{passed.0}",
     }
     return {name: text(template, fields) for name, template in templates.items()}
