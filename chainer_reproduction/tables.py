@@ -4,12 +4,15 @@
 .. `<!-- end -->`), `figures()` the files by path. Both only read results/chainer/.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from chainer_reproduction import environments, figure, judgement, plans
 from prednet_jax import records
-from prednet_jax.report import documents
+from prednet_jax.report.documents import markdown
 
 RESULTS = environments.ROOT / "results" / "chainer"
 # The article compares 4 runs with 8; how often such a comparison is resampled.
@@ -25,8 +28,8 @@ def read(name: str) -> pd.DataFrame:
 def blocks() -> dict[str, str]:
     """Every block of the documents, by name."""
     other = read("others")
-    frames = {
-        "recording": recording(),
+    made = {
+        "recording": recording(read("recording")),
         "interventions": interventions(read("interventions_full")),
         "bisection": bisection(read("bisection")),
         "long": long_runs(read("long")),
@@ -35,14 +38,10 @@ def blocks() -> dict[str, str]:
         "predictions": predictions(),
         "gaps": gaps(read("stale_runs")),
         "fingerprint": fingerprint(read("fingerprint")),
-        "threads": threads(other),
-        "others": others(other),
+        "threads": threads(other[other["study"] == "threads"]),
+        "others": f"{others(other)}\n\n{chance(other[other['study'] == 'seeds'])}",
     }
-    made = {f"chainer-{name}": markdown(frame) for name, frame in frames.items()}
-    machine = ", ".join(sorted(set(other["processors"][other["study"] == "threads"])))
-    made["chainer-threads"] += f"\n\nProcessors of the machine: {machine}."
-    made["chainer-others"] += f"\n\n{chance(other[other['study'] == 'seeds'])}"
-    return made
+    return {f"chainer-{name}": block for name, block in made.items()}
 
 
 def figures() -> dict[str, bytes]:
@@ -54,199 +53,179 @@ def figures() -> dict[str, bytes]:
     return {"docs/chainer.svg": figure.draw(runs, releases)}
 
 
-def markdown(frame: pd.DataFrame) -> str:
-    """A Markdown table of a data frame."""
-    return documents.markdown(frame.astype(str))
-
-
-def recording() -> pd.DataFrame:
+def recording(rows: pd.DataFrame) -> str:
     """Our training in Chainer compared with the recorded one."""
-    rows = read("recording")
     words = {"copied": "copied", "aliased": "shared (as published, on a CPU)"}
-    return pd.DataFrame(
+    return markdown(
+        rows,
         {
-            "target's buffer": rows["targets"].map(words),
-            "weight arrays equal bit for bit": rows["arrays_equal"]
-            + " of "
-            + rows["arrays"],
-            "losses equal bit for bit": rows["losses_equal"] + " of " + rows["losses"],
-            "worst distance / update": rows["worst"],
-        }
+            "target's buffer": lambda row: words[row["targets"]],
+            "weight arrays equal bit for bit": "{arrays_equal} of {arrays}",
+            "losses equal bit for bit": "{losses_equal} of {losses}",
+            "worst distance / update": "{worst}",
+        },
     )
 
 
-def interventions(runs: pd.DataFrame) -> pd.DataFrame:
+def interventions(runs: pd.DataFrame) -> str:
     """What each change does to the final weights, over all seeds."""
-    # One column per seed; arms in the order of the record.
-    finals = runs.pivot(index="arm", columns="seed", values="final_sha256")
-    finals = finals.loc[runs["arm"].unique()]
-    return pd.DataFrame(
-        {
-            "arm": finals.index,
-            "what is changed": [plans.ARMS[arm].meaning for arm in finals.index],
-            "same weights as": [
-                finals.index[(finals == ends).all(axis=1)][0]
-                for _, ends in finals.iterrows()
-            ],
-            "seed 0": _short(finals["0"]),
-            "seeds": finals.notna().sum(axis=1),
-        }
-    )
+    finals = _pivot(runs, "arm", "seed", "final_sha256")
+    rows = finals.reset_index()
+    rows["meaning"] = [plans.ARMS[arm].meaning for arm in finals.index]
+    rows["same"] = [
+        finals.index[(finals == end).all(axis=1)][0] for _, end in finals.iterrows()
+    ]
+    rows["seeds"] = len(finals.columns)
+    cells = {
+        "arm": "{arm}",
+        "what is changed": "{meaning}",
+        "same weights as": "{same}",
+        "seed 0": "`{0:.12}`",
+        "seeds": "{seeds}",
+    }
+    return markdown(rows, cells)
 
 
-def bisection(runs: pd.DataFrame) -> pd.DataFrame:
+def bisection(runs: pd.DataFrame) -> str:
     """Final weights of both loops by release of Chainer."""
-    finals = runs.pivot(index="release", columns="arm", values="final_sha256")
-    finals = finals.loc[runs["release"].unique()]
-    differ = finals[plans.PUBLISHED] != finals[plans.COPIED]
-    return pd.DataFrame(
-        {
-            "Chainer": finals.index,
-            **{arm: _short(finals[arm]) for arm in plans.PAIR},
-            "gap": np.where(differ, "yes", "no"),
-        }
+    finals = _pivot(runs, "release", "arm", "final_sha256")
+    finals["gap"] = np.where(
+        finals[plans.PUBLISHED] != finals[plans.COPIED], "yes", "no"
     )
+    cells = {
+        "Chainer": "{release}",
+        **{arm: f"`{{{arm}:.12}}`" for arm in plans.PAIR},
+        "gap": "{gap}",
+    }
+    return markdown(finals.reset_index(), cells)
 
 
-def long_runs(runs: pd.DataFrame) -> pd.DataFrame:
+def long_runs(runs: pd.DataFrame) -> str:
     """Loss of published and copied targets at 64x48, by seed."""
-    mean = runs.pivot(index="seed", columns="arm", values="mean_loss").astype(float)
-    ratio = mean[plans.PUBLISHED] / mean[plans.COPIED]
-    return pd.DataFrame(
-        {
-            "seed": mean.index,
-            plans.COPIED: mean[plans.COPIED].map("{:.5f}".format),
-            plans.PUBLISHED: mean[plans.PUBLISHED].map("{:.5f}".format),
-            "published / copied": ratio.map("{:.3f}".format),
-        }
-    )
+    loss = _pivot(runs, "seed", "arm", "mean_loss").astype(float)
+    loss["ratio"] = loss[plans.PUBLISHED] / loss[plans.COPIED]
+    cells = {
+        "seed": "{seed}",
+        "target copied": "{target copied:.5f}",
+        "published": "{published:.5f}",
+        "published / copied": "{ratio:.3f}",
+    }
+    return markdown(loss.reset_index(), cells)
 
 
-def agreement(rows: pd.DataFrame) -> pd.DataFrame:
+def agreement(rows: pd.DataFrame) -> str:
     """Distances between trainings in JAX and in Chainer, by update."""
-    both = rows.pivot(index="update", columns="targets")
-    both = both.loc[rows["update"].unique()]
-    return pd.DataFrame(
-        {
-            "updates": both.index,
-            "JAX true to Chainer copied": both["distance", "true"],
-            "JAX stale to Chainer published": both["distance", "stale"],
-            "Chainer published to Chainer copied": both["gap", "true"],
-        }
-    )
+    distance = _pivot(rows, "update", "targets", "distance")
+    distance["gap"] = _pivot(rows, "update", "targets", "gap")["true"]
+    cells = {
+        "updates": "{update}",
+        "JAX true to Chainer copied": "{true}",
+        "JAX stale to Chainer published": "{stale}",
+        "Chainer published to Chainer copied": "{gap}",
+    }
+    return markdown(distance.reset_index(), cells)
 
 
-def transplanted(runs: pd.DataFrame) -> pd.DataFrame:
+def transplanted(runs: pd.DataFrame) -> str:
     """PyTorch with the buffer shared and copied."""
-    held = dict(plans.check_transplant(runs.to_dict("records")))
-    rows = []
-    for (network, losses), case in runs.groupby(
-        ["network", "losses_per_update"], sort=False
-    ):
-        gap = int(losses) > 1
-        expected = f"{network}, {losses} losses per update: {'a' if gap else 'no'} gap"
-        words = "differ" if gap else "equal, bit for bit"
-        loss = case["mean_loss"].astype(float).groupby(case["target"]).mean()
-        rows.append(
-            {
-                "network": network,
-                "losses per update": losses,
-                "final weights, shared and copied": words
-                if held[expected]
-                else "not as predicted",
-                "loss, shared / copied": f"{loss['shared'] / loss['copied']:.3f}",
-                "seeds": case["seed"].nunique(),
-            }
-        )
-    return pd.DataFrame(rows)
+    by = ["network", "losses_per_update"]
+    loss = runs.astype({"mean_loss": float}).groupby([*by, "target"], sort=False)
+    rows = loss["mean_loss"].mean().unstack("target")
+    rows["seeds"] = runs.groupby(by)["seed"].nunique()
+    rows["held"] = [held for _, held in plans.check_transplant(runs.to_dict("records"))]
+    rows["ratio"] = rows["shared"] / rows["copied"]
+
+    def weights(row: Mapping[str, Any]) -> str:
+        if not row["held"]:
+            return "not as predicted"
+        return "equal, bit for bit" if row["losses_per_update"] == "1" else "differ"
+
+    cells = {
+        "network": "{network}",
+        "losses per update": "{losses_per_update}",
+        "final weights, shared and copied": weights,
+        "loss, shared / copied": "{ratio:.3f}",
+        "seeds": "{seeds}",
+    }
+    return markdown(rows.reset_index(), cells)
 
 
-def predictions() -> pd.DataFrame:
+def predictions() -> str:
     """Each prediction, what was measured, and whether it came true."""
     texts = records.read_json(RESULTS / "predictions.json")["predictions"]
     judged = judgement.judge(
         read("stale_runs"), read("stale_positions"), read("stale_horizons")
     )
     head = ["prediction", "measured", "seeds", "verdict"]
-    return pd.DataFrame([(p["text"], *judged[p["id"]]) for p in texts], columns=head)
+    rows = [(p["text"], *judged[p["id"]]) for p in texts]
+    return markdown(pd.DataFrame(rows, columns=head))
 
 
-def gaps(runs: pd.DataFrame) -> pd.DataFrame:
+def gaps(runs: pd.DataFrame) -> str:
     """The gap in every condition."""
     gap = judgement.gaps(runs)
-    rows = []
-    for condition in (
-        runs[judgement.CONDITION].drop_duplicates().itertuples(index=False)
-    ):
-        values = gap.loc[tuple(condition)]
-        low, middle, high = np.exp(judgement.interval(values))
-        rows.append(
-            {
-                "window": condition.window,
-                "speed": condition.speed,
-                "rate": f"{float(condition.rate):g}",
-                "loss, stale / true": f"{middle:.3f}",
-                "95 % interval": f"{low:.3f} to {high:.3f}",
-                "seeds": len(values),
-            }
-        )
-    return pd.DataFrame(rows)
+    rows = runs[judgement.CONDITION].drop_duplicates()
+    values = [gap.loc[tuple(condition)] for condition in rows.to_numpy()]
+    intervals = np.exp([judgement.interval(seeds) for seeds in values])
+    rows[["low", "middle", "high"]] = intervals
+    rows["seeds"] = [len(seeds) for seeds in values]
+    cells = {
+        "window": "{window}",
+        "speed": "{speed}",
+        "rate": "{rate:g}",
+        "loss, stale / true": "{middle:.3f}",
+        "95 % interval": "{low:.3f} to {high:.3f}",
+        "seeds": "{seeds}",
+    }
+    return markdown(rows.astype({"rate": float}), cells)
 
 
-def fingerprint(horizons: pd.DataFrame) -> pd.DataFrame:
+def fingerprint(horizons: pd.DataFrame) -> str:
     """How often models are called stale, by a limit from other seeds."""
     slopes = judgement.slope(judgement.errors_by_model(horizons))
-    rows = []
-    for (targets, window, rate), calls in judgement.called_stale(slopes).groupby(
-        ["targets", "window", "rate"]
-    ):
-        low, high = judgement.proportion(calls)
-        rows.append(
-            {
-                "trained with": f"{targets} targets, window {window}, "
-                f"rate {float(rate):g}",
-                "models": len(calls),
-                "called stale": calls.sum(),
-                "95 % interval of the rate": f"{low:.2f} to {high:.2f}",
-            }
-        )
-    return pd.DataFrame(rows).sort_values("trained with")
+    calls = judgement.called_stale(slopes).groupby(["targets", "window", "rate"])
+    rows = calls.agg(models="size", stale="sum").reset_index()
+    rows[["low", "high"]] = [judgement.proportion(models) for _, models in calls]
+    cells = {
+        "trained with": "{targets} targets, window {window}, rate {rate:g}",
+        "models": "{models}",
+        "called stale": "{stale}",
+        "95 % interval of the rate": "{low:.2f} to {high:.2f}",
+    }
+    # As text: window 10 between 1 and 2, as published.
+    return markdown(rows.astype({"rate": float}), cells)
 
 
-def threads(runs: pd.DataFrame) -> pd.DataFrame:
+def threads(runs: pd.DataFrame) -> str:
     """Final weights and losses by the number of threads of the BLAS."""
-    both = runs[runs["study"] == "threads"].pivot(index="threads", columns="arm")
-    return pd.DataFrame(
-        {
-            "threads": both.index,
-            **{arm: _short(both["final_sha256", arm]) for arm in plans.PAIR},
-            **{
-                head: both["mean_loss", arm].astype(float).map("{:.6f}".format)
-                for head, arm in zip(
-                    ("loss, published", "copied"), plans.PAIR, strict=True
-                )
-            },
-        }
-    )
+    rows = _pivot(runs, "threads", "arm", "final_sha256")
+    loss = _pivot(runs, "threads", "arm", "mean_loss").astype(float)
+    rows[["stale loss", "true loss"]] = loss[list(plans.PAIR)]
+    cells = {
+        "threads": "{threads}",
+        **{arm: f"`{{{arm}:.12}}`" for arm in plans.PAIR},
+        "loss, published": "{stale loss:.6f}",
+        "copied": "{true loss:.6f}",
+    }
+    machine = ", ".join(sorted(set(runs["processors"])))
+    table = markdown(rows.reset_index(), cells)
+    return f"{table}\n\nProcessors of the machine: {machine}."
 
 
-def others(runs: pd.DataFrame) -> pd.DataFrame:
+def others(runs: pd.DataFrame) -> str:
     """By other explanation: how much copied runs vary, compared with the gap."""
-    rows = []
-    for study, arms in runs.groupby("study", sort=False):
-        loss = arms["mean_loss"].astype(float).groupby(arms["arm"])
-        mean, low, high = loss.mean(), loss.min(), loss.max()
-        varies = high[plans.COPIED] / low[plans.COPIED]
-        gap = mean[plans.PUBLISHED] / mean[plans.COPIED]
-        rows.append(
-            {
-                "explanation": study,
-                "runs": loss.size()[plans.COPIED],
-                "copied targets: largest / smallest loss": f"{varies:.6f}",
-                "published / copied": f"{gap:.6f}",
-            }
-        )
-    return pd.DataFrame(rows)
+    loss = runs.astype({"mean_loss": float}).groupby(["study", "arm"], sort=False)
+    size = loss["mean_loss"].agg(["size", "mean", "min", "max"]).unstack("arm")
+    rows = pd.DataFrame({"runs": size["size", plans.COPIED]})
+    rows["varies"] = size["max", plans.COPIED] / size["min", plans.COPIED]
+    rows["gap"] = size["mean", plans.PUBLISHED] / size["mean", plans.COPIED]
+    cells = {
+        "explanation": "{study}",
+        "runs": "{runs}",
+        "copied targets: largest / smallest loss": "{varies:.6f}",
+        "published / copied": "{gap:.6f}",
+    }
+    return markdown(rows.reset_index(), cells)
 
 
 def chance(runs: pd.DataFrame) -> str:
@@ -270,6 +249,7 @@ def chance(runs: pd.DataFrame) -> str:
     )
 
 
-def _short(final: pd.Series) -> pd.Series:
-    """Hashes of final weights as the documents show them."""
-    return "`" + final.str[:12] + "`"
+def _pivot(rows: pd.DataFrame, index: str, columns: str, values: str) -> pd.DataFrame:
+    """`DataFrame.pivot` with the rows in the order in which they stand."""
+    made = rows.pivot(index=index, columns=columns, values=values)
+    return made.loc[rows[index].unique()]
