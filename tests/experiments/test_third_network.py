@@ -42,7 +42,9 @@ def test_it_gets_the_same_arms_and_a_verdict(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = records.read_json(tmp_path / "out" / "verdict.json")
     assert verdict["verdict"] == {NAME: "inconclusive"}
-    rows = {row["treatment"]: row for row in verdict["contrasts"]}
+    *against_float32, question = verdict["contrasts"]
+    assert question["control"] == "fixed_orders"
+    rows = {row["treatment"]: row for row in against_float32}
     assert set(rows) == {"reduction_order", "float64", "stale_targets", "gaussian_10"}
     # It sees windows: stale targets move it, and are a positive control.
     assert rows["stale_targets"]["bitwise_equal"] == 0
