@@ -16,6 +16,7 @@ DISTRIBUTIONS = {
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
     "tensorflow_datasets": "tensorflow-datasets",
+    "vl_convert": "vl-convert-python",
 }
 HIDE = "import sys; sys.modules[{name!r}] = None; "
 

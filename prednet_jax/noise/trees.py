@@ -23,7 +23,7 @@ from jax import numpy as jnp
 from prednet_jax.noise import errors, random_bits
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.fusion import materialised
-from prednet_jax.noise.rounding import error_free
+from prednet_jax.noise.rounding import error_free, steps
 from prednet_jax.noise.rounding.error_free import format_of, from_bits, guard, to_bits
 from prednet_jax.noise.specs import NoiseSpec, Site, parts
 
