@@ -29,7 +29,7 @@ def test_digits_are_scikit_learn_s():
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch):
     digits.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match=r"needs scikit-learn.*prednet-jax\[data\]"):
+    with pytest.raises(DataError, match=r"needs scikit-learn.*\.\[data\]"):
         digits()
 
 

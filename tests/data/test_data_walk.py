@@ -127,5 +127,5 @@ def test_missing_photographs_are_named(monkeypatch, tmp_path):
     with pytest.raises(DataError, match=r"astronaut\.png.*scikit-image"):
         open_source("walk", **SIZE)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match=r"needs scikit-image.*prednet-jax\[data\]"):
+    with pytest.raises(DataError, match=r"needs scikit-image.*\.\[data\]"):
         open_source("walk", **SIZE)
