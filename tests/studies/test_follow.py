@@ -195,7 +195,7 @@ def test_a_record_has_its_snapshots_in_the_order_of_the_updates(tmp_path):
     longer = dataclasses.replace(TINY, updates=12, treatments=TINY.treatments[:1])
     follow.follow_seed(longer, 11, tmp_path, ABOUT)
     (run,) = json.loads((tmp_path / "seed_11.json").read_text())["runs"]
-    assert list(run["distance_over_travelled"]) == ["1", "2", "5", "10", "12"]
+    assert list(run["distance_over_travelled"]) == ["1", "2", "5", "6", "10", "12"]
 
 
 def kept_runs(folder):
