@@ -12,7 +12,8 @@ from prednet_jax.noise.localize import localize
 @pytest.mark.parametrize("program", planted.PROGRAMS, ids=lambda p: p.__name__)
 def test_the_planted_line_is_found(program):
     report = localize(program, noise.UlpPerturbation())(jax.random.key(1), planted.X)
-    worst = report.culprits[0]
+    # In the order of discovery: the last line may round as much as the planted one.
+    worst = report.sets[0][0]
     assert worst.source.startswith(planted.marked(program)), (worst, report)
     # One line is to blame, and the rest of the program is not.
     assert {c.source for c in report.sets[0]} == {worst.source}
