@@ -1,7 +1,8 @@
-"""The tables and the figure of docs/chainer*.md and docs/claims.md, from the records.
+"""Tables, numbers and the figure of docs/chainer*.md and docs/claims.md, from records.
 
 `blocks()` returns Markdown by the name in the documents' marks (`<!-- table: NAME -->`
-.. `<!-- end -->`), `figures()` the files by path. Both only read results/chainer/.
+.. `<!-- end -->`), `numbers()` those in sentences, `figures()` the files by path. They
+only read results/chainer/.
 """
 
 from collections.abc import Mapping
@@ -42,6 +43,23 @@ def blocks() -> dict[str, str]:
         "others": f"{others(other)}\n\n{chance(other[other['study'] == 'seeds'])}",
     }
     return {f"chainer-{name}": block for name, block in made.items()}
+
+
+def numbers() -> dict[str, str]:
+    """How many of the pairs of runs have a higher loss as published than copied."""
+    other = read("others")
+    pairs = {
+        "seeds": (other[other["study"] == "seeds"], "seed"),
+        "videos": (other[other["study"] == "order"], "data_seed"),
+        "full": (read("interventions_full"), "seed"),
+        "long": (read("long"), "seed"),
+    }
+    made = {}
+    for name, (rows, unit) in pairs.items():
+        loss = rows.pivot(index=unit, columns="arm", values="mean_loss").astype(float)
+        higher = loss["published"] > loss["target copied"]
+        made[f"chainer.higher.{name}"] = f"{higher.sum()} of {len(higher)}"
+    return made
 
 
 def figures() -> dict[str, bytes]:

@@ -76,8 +76,10 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
 
 def numbers(verdicts: dict[str, dict]) -> dict[str, str]:
     """Each number in a sentence, by the name that documents mark it with."""
-    return study_values.values(STUDY, verdicts) | make.processors(
-        _published("verdict.json"), _published("verdict_amd.json")
+    return (
+        study_values.values(STUDY, verdicts)
+        | make.processors(_published("verdict.json"), _published("verdict_amd.json"))
+        | chainer_tables.numbers()
     )
 
 
