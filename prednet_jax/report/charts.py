@@ -276,7 +276,10 @@ def _panel(
             "colour": row.colour,
         }
         for row in rows
-        if number < len(row.intervals) and (ends := row.intervals[number]) is not None
+        if number < len(row.intervals)
+        and (ends := row.intervals[number]) is not None
+        and ends[0] < panel.high
+        and ends[1] > panel.low
     ]
     if intervals:
         bar = {"x": x, "x2": to, "y": y, "color": colour}

@@ -48,6 +48,16 @@ def test_what_is_beyond_an_end_is_a_triangle_there(value, end):
     assert "A" not in marks[1]
 
 
+def test_an_interval_beyond_an_end_does_not_widen_the_figure():
+    def width(interval):
+        svg = dots([30.0], [interval]).svg()
+        return float(ET.fromstring(svg).get("viewBox").split()[2])
+
+    assert width((180.0, 220.0)) == width(None)
+    # A bar that ends at the edge sticks out by half of its thickness.
+    assert width((5.0, 220.0)) < width(None) + 10
+
+
 def test_what_is_not_finite_is_left_out():
     assert places(dots([float("nan"), 1.0]).svg().decode()) == [(165, 13)]
 
