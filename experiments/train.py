@@ -117,9 +117,12 @@ flags.DEFINE_integer(
     "are processors, or fewer where that divides the work evenly.",
 )
 flags.DEFINE_string(
-    "coordinator", None, "host:port of process 0, where several hosts train together."
+    "coordinator",
+    "auto",
+    "host:port of process 0, where several processes train together (--replicas, "
+    "--batch). auto: as SLURM, Open MPI or Kubernetes say; none: this one alone.",
 )
-flags.DEFINE_integer("processes", 1, "Processes that train together.")
+flags.DEFINE_integer("processes", 1, "Processes that --coordinator=host:port joins.")
 flags.DEFINE_integer("process", 0, "Number of this one, from 0.")
 flags.DEFINE_enum("targets", "true", TARGETS, "stale: Chainer's CPU bug.")
 flags.DEFINE_bool(
@@ -294,11 +297,6 @@ def _check_sampling(network: Task) -> bool:
             f"--validate_every={FLAGS.validate_every} with --data={name}: expected "
             "--sampling=windows, which keeps sequences out of training"
         )
-    if FLAGS.validate_every and FLAGS.processes > 1:
-        raise UserError(
-            f"--validate_every={FLAGS.validate_every}: expected one process "
-            f"(--processes={FLAGS.processes})"
-        )
     return by_windows
 
 
@@ -340,19 +338,11 @@ def _train_replicas(interruption: Interruption) -> None:
             "--seeds: expected --replicas=N (seeds --seed, --seed + 1, ...) or --seeds "
             "without --batch, not both"
         )
-    if FLAGS.processes > 1 and not FLAGS.coordinator:
-        raise UserError(f"--processes={FLAGS.processes}: expected --coordinator too")
-    if FLAGS.processes > 1 and (FLAGS.checkpoint_every or FLAGS.resume):
-        raise UserError(
-            "--checkpoint_every and --resume: expected one process "
-            f"(--processes={FLAGS.processes})"
-        )
     count, folder = max(1, FLAGS.replicas), Path(FLAGS.workdir)
-    if FLAGS.coordinator:
-        process.join_processes(FLAGS.coordinator, FLAGS.processes, FLAGS.process)
+    processes = _join()
     process.split_cpu(
         FLAGS.devices
-        or most_devices(count, FLAGS.batch, device.available_threads(), FLAGS.processes)
+        or most_devices(count, FLAGS.batch, device.available_threads(), processes)
     )
     # As --seeds names them; a batch alone is one run.
     folders = {
@@ -360,6 +350,28 @@ def _train_replicas(interruption: Interruption) -> None:
         for seed in range(FLAGS.seed, FLAGS.seed + count)
     }
     replica_runs.train(_recipe(), folders, FLAGS.replica_mode, interruption)
+
+
+def _join() -> int:
+    """Joins the processes that train together; how many they are.
+
+    Raises:
+        UserError: flags contradict each other, or they cannot be joined.
+    """
+    if FLAGS.coordinator not in ("auto", "none"):
+        process.join_processes(FLAGS.coordinator, FLAGS.processes, FLAGS.process)
+        return FLAGS.processes
+    for name in ("processes", "process"):
+        if getattr(FLAGS, name) != FLAGS[name].default:
+            raise UserError(
+                f"--{name}={getattr(FLAGS, name)}: expected --coordinator=host:port too"
+            )
+    found = process.launched() if FLAGS.coordinator == "auto" else None
+    if found is None:
+        return 1
+    process.join_launched(found)
+    # Where the launcher does not say how many, a CPU stays one device.
+    return found.count or device.available_threads()
 
 
 if __name__ == "__main__":
