@@ -17,7 +17,7 @@ from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.keeping import Keeper, follow
 from prednet_jax.training.layout import Layout, layout
 from prednet_jax.training.recipe import Prepared, Recipe, prepare
-from prednet_jax.training.runs import check_same, check_unchanged, look
+from prednet_jax.training.runs import announce, check_same, check_unchanged, look
 from prednet_jax.training.truncated import TrainState
 
 
@@ -89,6 +89,7 @@ def train(
     mine = [paths[n] for n in written]
     if mine:
         recipe.check_disk(mine, any_held.state)
+        announce(any_held.found.source)
     with locks.hold(*mine):
         check_unchanged(recipe, {n: paths[n] for n in written}, begun)
         # Of runs that other processes hold only the shapes of the state matter.

@@ -50,6 +50,7 @@ def train(
         manifest = manifests.make(recipe, seed, found)
         check_same(recipe, seed, left[seed], begun[seed], manifest, found.source)
         opened[seed] = manifest
+    announce(next(iter(prepared.values())).source)
     with locks.hold(*left.values()):
         check_unchanged(recipe, left, begun)
         for seed, folder in left.items():
@@ -60,6 +61,12 @@ def train(
                 (folder, begun[seed], opened[seed]),
                 interruption or Interruption(),
             )
+
+
+def announce(source: data.FrameSource) -> None:
+    """Says what is done to frames of another size."""
+    if source.done:
+        print(f"data={source.name}: {source.done}", flush=True)
 
 
 def look(
