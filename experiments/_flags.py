@@ -71,7 +71,7 @@ def define_data_flags() -> None:
         "auto",
         data.CROPS,
         "How frames are brought to size. center: the middle is cut out; resize: scaled "
-        "without keeping the aspect; auto: cut where at least half of a picture is left.",
+        "without keeping the aspect; auto: cut where at least half of it is left.",
     )
     flags.DEFINE_list(
         "offset",

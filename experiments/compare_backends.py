@@ -51,6 +51,7 @@ flags.DEFINE_list(
         "gpu",
         "gpu_deterministic",
     ],
+    f"Of {', '.join(runs.NAMES)}, where a spec is one of train.py --noise. "
     "Arms beside float32 and reduction_order, which are always run. GPU arms are "
     "skipped, with the reason printed, where no GPU is found.",
 )
@@ -106,7 +107,7 @@ def make_design() -> runs.Design:
         )
     return runs.Design(
         script=_script("train.py"),
-        arms=tuple(FLAGS.arms),
+        arms=runs.arm_names(FLAGS.arms),
         seeds=FLAGS.seeds,
         first_seed=FLAGS.first_seed,
         margin=FLAGS.margin,

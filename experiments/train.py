@@ -31,7 +31,7 @@ import _resume
 import _weights
 from absl import flags
 
-from prednet_jax import data, device, noise, process
+from prednet_jax import data, device, errors, noise, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import OBJECTIVES, TARGETS, Method
 from prednet_jax.tasks import Task
@@ -157,7 +157,8 @@ flags.DEFINE_string("workdir", None, "Where to write.", required=True)
 flags.DEFINE_integer(
     "checkpoint_every",
     0,
-    "Updates between checkpoints; 0: the final state alone is kept.",
+    "Updates between checkpoints; 0: one every five minutes and when interrupted, in "
+    "place of the one before. The final state is always kept.",
 )
 flags.DEFINE_integer(
     "keep_checkpoints", 0, "How many of the last checkpoints stay; 0: all."
@@ -179,7 +180,7 @@ flags.DEFINE_string(
     "init_weights",
     None,
     "Start from these weights: a Chainer or Keras file, or a run's directory, which "
-    "also says model, variant and sizes.",
+    "also says model, variant, sizes, data, crop and offset.",
 )
 flags.DEFINE_integer(
     "examples", 0, "Frames to predict after training, kept in workdir/examples.npz."
@@ -188,6 +189,11 @@ flags.DEFINE_string(
     "profile",
     None,
     "Directory for a trace of updates 3 to 5, for TensorBoard, XProf or Perfetto.",
+)
+flags.DEFINE_bool(
+    "plot",
+    True,
+    "Draw the losses of a single run at its end, as workdir/loss.png (extra report).",
 )
 flags.DEFINE_bool(
     "progress",
@@ -210,6 +216,21 @@ def main(argv: list[str]) -> None:
             _train_replicas(interruption)
         else:
             _train_seeds(interruption)
+        if FLAGS.plot and process.writes():
+            _draw(Path(FLAGS.workdir))
+
+
+def _draw(folder: Path) -> None:
+    """The losses of a single run as a picture, where the extra `report` is there."""
+    if not (folder / records.METRICS).exists():
+        return
+    try:
+        from prednet_jax.report.loss_picture import loss_picture
+    except ModuleNotFoundError as error:
+        if errors.missing_extra(error) is None:
+            raise
+        return
+    records.write_bytes(folder / records.LOSS_PICTURE, loss_picture(folder))
 
 
 def _train_seeds(interruption: Interruption) -> None:
@@ -229,6 +250,8 @@ def _recipe() -> recipe.Recipe:
     if FLAGS.init_weights:
         kept = _resume.initial_weights(Path(FLAGS.workdir)) if FLAGS.resume else None
         network, weights = _weights.initial_weights(FLAGS.init_weights, kept)
+        if not kept:
+            _weights.inherit_frames(FLAGS.init_weights)
     else:
         network, weights = _flags.task(), None
     spec = _flags.parse_noise(FLAGS.noise)

@@ -1,4 +1,4 @@
-"""The losses of one training as a picture, which `train.py` puts beside metrics.jsonl."""
+"""The losses of one training as a picture, which `train.py` puts beside the metrics."""
 
 import os
 
@@ -7,8 +7,6 @@ import numpy as np
 from prednet_jax import records
 from prednet_jax.report import charts
 
-#: Its name in the directory of a run.
-FILE = "loss.png"
 # Points of a line: each is a mean over as many updates.
 _POINTS = 200
 

@@ -181,7 +181,7 @@ def keep_initial(folder: Path, weights: Mapping | None) -> None:
 def clear(folder: Path) -> None:
     """Removes a run from its directory, and nothing else."""
     checkpoints.clear(folder)
-    for name in (*PARTS, INITIAL):
+    for name in (*PARTS, INITIAL, records.LOSS_PICTURE):
         if name != checkpoints.FOLDER:
             (folder / name).unlink(missing_ok=True)
     for events in folder.glob("events.out.tfevents.*"):
