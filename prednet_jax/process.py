@@ -181,6 +181,8 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
 
 
 def _join(what: str, **options: Any) -> None:
+    # It would take SIGTERM away from `training.interruption`, which saves.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(**options)
     except (RuntimeError, ValueError) as error:

@@ -85,7 +85,7 @@ class Fit:
             return f"{pictures}, scaled to {shown}"
         left = 100 * self.height * self.width / (own[0] * own[1])
         return (
-            f"{pictures}, of which {shown} is cut out, {left:.0f} % of a picture; "
+            f"{pictures}, of which {shown} is cut out, {left:.2g} % of a picture; "
             "--crop=resize scales the whole"
         )
 

@@ -38,14 +38,16 @@ def loss_picture(folder: str | os.PathLike) -> bytes:
     values = [
         {"line": name, "update": update, "loss": loss}
         for name, update, loss in rows
-        if np.isfinite(loss) and loss > 0  # The axis is logarithmic.
+        if np.isfinite(loss)
     ]
+    positive = [value for value in values if value["loss"] > 0]
     update, loss = charts.channel("update", "update"), charts.channel("loss", "loss")
-    loss["scale"] = {"type": "log"}
+    if positive:
+        loss["scale"] = {"type": "log"}
     chart = charts.layer(
         "line",
         {"x": update, "y": loss, "color": charts.names("line")},
-        data=values,
+        data=positive or values,
         point=len(rows) < _POINTS,
     )
     return charts.png(chart | {"width": 480, "height": 260})

@@ -156,7 +156,7 @@ def test_a_run_is_saved_by_the_clock(monkeypatch, tmp_path):
 
 TWO = (
     "--channels=3,4", "--height=8", "--width=8", "--window=4", "--convolution=shifted",
-    "--batch=2", "--updates=400", "--devices=1",
+    "--batch=2", "--updates=150", "--devices=1",
 )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def test_two_processes_go_on_to_the_same_bits(started, tmp_path):
             process.kill()
     last = saved(folder)[-1]
     assert "final_params_sha256" not in manifest(folder)
-    assert last < 400
+    assert last < 150
     resume = ("--resume", "--checkpoint_every=0", "--devices=1")
     with two_processes(started, folder, *resume) as both:
         both[0].wait_for_update(folder, last + 3)
