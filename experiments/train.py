@@ -122,8 +122,10 @@ flags.DEFINE_string(
     "host:port of process 0, where several processes train together (--replicas, "
     "--batch). auto: as SLURM, Open MPI or Kubernetes say; none: this one alone.",
 )
-flags.DEFINE_integer("processes", 1, "Processes that --coordinator=host:port joins.")
-flags.DEFINE_integer("process", 0, "Number of this one, from 0.")
+flags.DEFINE_integer(
+    "processes", 1, "Processes that --coordinator=host:port joins; mpirun and srun say."
+)
+flags.DEFINE_integer("process", 0, "Number of this one, from 0; launchers say.")
 flags.DEFINE_enum("targets", "true", TARGETS, "stale: Chainer's CPU bug.")
 flags.DEFINE_bool(
     "truncation_leak", False, "Reproduce the gradient Chainer leaks between windows."
@@ -381,16 +383,20 @@ def _join() -> int:
     Raises:
         UserError: flags contradict each other, or they cannot be joined.
     """
+    found = process.launched()
     if FLAGS.coordinator not in ("auto", "none"):
-        process.join_processes(FLAGS.coordinator, FLAGS.processes, FLAGS.process)
-        return FLAGS.processes
+        count, number = FLAGS.processes, FLAGS.process
+        if found:
+            count = count if FLAGS["processes"].present else found.count or 1
+            number = number if FLAGS["process"].present else found.number
+        process.join_processes(FLAGS.coordinator, count, number)
+        return count
     for name in ("processes", "process"):
         if getattr(FLAGS, name) != FLAGS[name].default:
             raise UserError(
                 f"--{name}={getattr(FLAGS, name)}: expected --coordinator=host:port too"
             )
-    found = process.launched() if FLAGS.coordinator == "auto" else None
-    if found is None:
+    if found is None or FLAGS.coordinator == "none":
         return 1
     process.join_launched(found)
     # Where the launcher does not say how many, a CPU stays one device.
