@@ -308,7 +308,7 @@ def _join() -> int:
     if FLAGS.coordinator not in ("auto", "none"):
         count, number = FLAGS.processes, FLAGS.process
         if found:
-            count = count if FLAGS["processes"].present else found.count or 1
+            count = count if FLAGS["processes"].present else found.total or 1
             number = number if FLAGS["process"].present else found.number
         process.join_processes(FLAGS.coordinator, count, number)
         return count
@@ -321,7 +321,7 @@ def _join() -> int:
         return 1
     process.join_launched(found)
     # Where the launcher does not say how many, a CPU stays one device.
-    return found.count or device.available_threads()
+    return found.total or device.available_threads()
 
 
 if __name__ == "__main__":

@@ -116,12 +116,12 @@ class Launched(NamedTuple):
 
     Attributes:
         launcher: `slurm`, `ompi` or `k8s`.
-        count: number of processes; None: it does not say.
+        total: number of processes; None: it does not say.
         number: of this one, from 0.
     """
 
     launcher: str
-    count: int | None
+    total: int | None
     number: int
 
 

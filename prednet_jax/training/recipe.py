@@ -58,8 +58,9 @@ class Recipe:
             to `rate_floor` times it at the end.
         rate_floor: last rate of the cosine schedule, as a share of the first.
         weights: to start from; None: drawn from the seed.
-        sampling: what an update sees. stream: the frames in order, the state carried, as published; windows:
-            random windows of many sequences, each from the zero state.
+        sampling: what an update sees. stream: the frames in order, the state carried,
+            as published; windows: random windows of many sequences, each from the zero
+            state.
         batch: sequences of the data trained together, spread over the devices: a source
             of as many sequences is dealt out, one of fewer is cut into equal parts; of
             random windows, windows per update.
