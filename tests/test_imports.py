@@ -15,10 +15,11 @@ PACKAGE = ROOT / "prednet_jax"
 LAYERS = [
     {"errors", "messages"},
     {"files"},
-    {"config", "device", "escape", "keys", "locks", "provenance", "records"},
+    {"config", "device", "escape", "keys", "locks"},
+    {"optimizers", "provenance", "records"},
     {"process"},
     {"models", "noise", "data", "saddles", "curvature", "statistics"},
-    {"evaluation", "objectives", "optimizers", "pytest_plugin"},
+    {"evaluation", "objectives", "pytest_plugin"},
     {"tasks", "report"},
     {"training"},
     {"runs"},
