@@ -6,7 +6,6 @@ from typing import Any
 
 from prednet_jax.report.numbers import (
     MISSING,
-    change,
     interval,
     percent,
     probability,
@@ -44,23 +43,65 @@ def text_table(verdict: Mapping[str, Any]) -> str:
     )
 
 
+_SAID = {
+    "noise lowers the loss": "yes, it lowers it",
+    "noise raises the loss": "yes, it raises it",
+    "no effect within the margin": "no",
+    "same bits": "no, same bits",
+}
+
+
 def claim_lines(verdict: Mapping[str, Any]) -> str:
     """The claims of a verdict, a sentence each.
 
     Args:
       verdict: the content of verdict.json.
     """
-    lines = []
-    for claim in verdict.get("claims") or ():
-        said = f"{claim['model']}: {claim['claim']}: {claim['answer']}"
-        if claim["estimate"]:
-            ends = (claim["low"], claim["high"])
-            shown = [None if end is None else 100 * end for end in ends]
-            said += f", {change(100 * claim['estimate'], *shown)}"
-            if None in ends:
-                said += " (too few seeds for an interval)"
-        lines.append(said)
+    lines = list(map(claim_sentence, verdict.get("claims") or ()))
+    lines += list(map(together_sentence, verdict.get("together") or ()))
     return "\n".join(part for line in lines for part in _fit(line))
+
+
+def claim_sentence(claim: Mapping[str, Any]) -> str:
+    """A claim with its answer, what was measured, predicted and published."""
+    answer = _SAID.get(claim["answer"], claim["answer"])
+    said = f"{claim['model']}: {claim['claim']}: {answer}"
+    predicted, published = claim.get("predicted"), claim.get("published")
+    if not claim["estimate"]:
+        return said
+    if predicted is None:
+        said += f", {_three(claim)}"
+        few = None in (claim["low"], claim["high"])
+        return said + " (too few seeds for an interval)" * few
+    ends = " to ".join(signed_percent(end) for end in predicted)
+    said += f", {_three(claim)} here, predicted {ends}"
+    said += "" if claim["holds"] else ", outside, as one honest run in 20 is"
+    return said + f" (published {_three(published)})" * (published is not None)
+
+
+def together_sentence(both: Mapping[str, Any]) -> str:
+    """The effect over the seeds of the study and of its repetition."""
+    return (
+        f"{both['model']}: {both['claim'].partition(' (')[0]}: {both['seeds']} seeds, "
+        f"published and yours, give {_three(both)}"
+    )
+
+
+def signed_percent(fraction: float) -> str:
+    """A change of the loss: whole percents from 10 on, else one decimal."""
+    value = 100 * fraction
+    places = 0 if abs(value) >= 10 else 1
+    return f"{0.0 if round(value, places) == 0 else value:+.{places}f}"
+
+
+def _three(record: Mapping[str, Any]) -> str:
+    """An estimate with its interval, in percent."""
+    ends = [record["low"], record["high"]]
+    said = f"{signed_percent(record['estimate'])} %"
+    if None in ends:
+        return said
+    low, high = map(signed_percent, ends)
+    return f"{said} [{low}, {high}]"
 
 
 def _text_of_model(verdict: Mapping[str, Any], model: str, word: str) -> str:
