@@ -57,15 +57,44 @@ def claim_lines(verdict: Mapping[str, Any]) -> str:
     Args:
       verdict: the content of verdict.json.
     """
-    lines = list(map(claim_sentence, verdict.get("claims") or ()))
-    lines += list(map(together_sentence, verdict.get("together") or ()))
-    return "\n".join(part for line in lines for part in _fit(line))
+    return "\n".join(part for line in claim_sentences(verdict) for part in _fit(line))
 
 
-def claim_sentence(claim: Mapping[str, Any]) -> str:
-    """A claim with its answer, what was measured, predicted and published."""
+def claim_sentences(verdict: Mapping[str, Any]) -> list[str]:
+    """The same, each in one line."""
+    both = {(c["claim"], c["model"]): c for c in verdict.get("together") or ()}
+    return [
+        _sentence(
+            claim,
+            both.get((claim["claim"], claim["model"])),
+            (verdict.get("manipulation") or {}).get(claim["model"]),
+        )
+        for claim in verdict.get("claims") or ()
+    ]
+
+
+def _sentence(
+    claim: Mapping[str, Any],
+    both: Mapping[str, Any] | None,
+    check: Mapping[str, Any] | None,
+) -> str:
+    """A claim with its answer, what was measured, predicted and published.
+
+    Args:
+      claim: an entry of `claims`.
+      both: the entry of `together` with the same claim.
+      check: the entry of `manipulation` of its model.
+    """
     answer = _SAID.get(claim["answer"], claim["answer"])
     said = f"{claim['model']}: {claim['claim']}: {answer}"
+    apart = check["distance_over_travelled"] if check else None
+    about_order = claim["claim"].startswith("random order")
+    if about_order and answer == "cannot tell" and apart is not None and apart < 0.1:
+        return (
+            f"{claim['model']}: {claim['claim']}: not in this length, {_three(claim)}; "
+            f"the runs are {significant(apart, 1)} of the way apart, too little to say "
+            "more"
+        )
     predicted, published = claim.get("predicted"), claim.get("published")
     if not claim["estimate"]:
         return said
@@ -76,22 +105,16 @@ def claim_sentence(claim: Mapping[str, Any]) -> str:
     ends = " to ".join(signed_percent(end) for end in predicted)
     said += f", {_three(claim)} here, predicted {ends}"
     said += "" if claim["holds"] else ", outside, as one honest run in 20 is"
-    return said + f" (published {_three(published)})" * (published is not None)
-
-
-def together_sentence(both: Mapping[str, Any]) -> str:
-    """The effect over the seeds of the study and of its repetition."""
-    return (
-        f"{both['model']}: {both['claim'].partition(' (')[0]}: {both['seeds']} seeds, "
-        f"published and yours, give {_three(both)}"
-    )
+    known = [f"published {_three(published)}"] * (published is not None)
+    known += [f"together {_three(both)}"] * (both is not None)
+    return f"{said} ({'; '.join(known)})" if known else said
 
 
 def signed_percent(fraction: float) -> str:
     """A change of the loss: whole percents from 10 on, else one decimal."""
     value = 100 * fraction
     places = 0 if abs(value) >= 10 else 1
-    return f"{0.0 if round(value, places) == 0 else value:+.{places}f}"
+    return f"{value:+.{places}f}" if round(value, places) else "0.0"
 
 
 def _three(record: Mapping[str, Any]) -> str:
