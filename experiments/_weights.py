@@ -1,9 +1,12 @@
 """Weights to start from, and whether the flags beside them agree."""
 
+from pathlib import Path
+
 import _flags
+import _resume
 from absl import flags
 
-from prednet_jax import weights
+from prednet_jax import data, records, weights
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 
@@ -44,6 +47,30 @@ def initial_weights(
     if FLAGS.convolution != FLAGS["convolution"].default:
         network = network.with_convolution(FLAGS.convolution)
     return network, params
+
+
+def inherit_frames(path: str) -> None:
+    """Takes the frames of a run, and how they are cut, where no flag says otherwise.
+
+    How they are cut only where they lie on disk. Does nothing where the path is no run.
+
+    Raises:
+        UserError: the manifest has no flags, or other values than they take.
+    """
+    manifest = Path(path) / records.MANIFEST
+    if not manifest.is_file():
+        return
+    of_run = records.read_json(manifest).get("flags")
+    if not isinstance(of_run, dict):
+        raise UserError(f"{manifest}: not the manifest of a run of train.py")
+    for name in ("data", "crop", "offset"):
+        if name != "data" and FLAGS.data in (None, *data.NAMES):
+            return
+        if not FLAGS[name].present and of_run.get(name) is not None:
+            value = _resume.parsed(FLAGS[name], of_run[name], manifest)
+            setattr(FLAGS, name, value)
+            if name == "data":
+                print(f"--data={value}, as {path}")
 
 
 def _check_agrees(task: Task, path: str) -> None:

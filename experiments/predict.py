@@ -24,13 +24,12 @@ from typing import Any
 
 import _cli
 import _flags
-import _resume
 import _weights
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from prednet_jax import data, errors, evaluation, files, process, records, weights
+from prednet_jax import data, errors, evaluation, files, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet, sequences
 from prednet_jax.report import strips
@@ -55,7 +54,6 @@ flags.DEFINE_list(
 flags.DEFINE_integer("seed", 0, "Seed of generated frames.")
 flags.DEFINE_integer("updates", 60, "Updates of the small network without --weights.")
 flags.DEFINE_string("workdir", "runs/predict", "Where to write.")
-_OF_THE_DATA = ("data", "crop", "offset")
 _LAYERS = ("layers.npz", "layers.png")
 
 
@@ -115,12 +113,12 @@ def network() -> tuple:
             than the flags say.
     """
     if FLAGS.weights:
-        folder = Path(FLAGS.weights)
         found = _weights.initial_weights(FLAGS.weights)
-        if folder.is_dir() and not weights.is_orbax(folder):
-            inherit(folder / records.MANIFEST)
+        _weights.inherit_frames(FLAGS.weights)
         if found[0].name != "prednet":
-            raise UserError(f"--weights={folder}: of {found[0].name}; expected prednet")
+            raise UserError(
+                f"--weights={FLAGS.weights}: of {found[0].name}; expected prednet"
+            )
         return found
     if FLAGS.model != "prednet":
         raise UserError(f"--model={FLAGS.model}: expected prednet")
@@ -138,20 +136,6 @@ def network() -> tuple:
     for end, _ in steps:  # noqa: B007 (the last state is used)
         pass
     return task, end.params
-
-
-def inherit(manifest: Path) -> None:
-    """Takes the frames of a run, and how they are cut, where no flag says otherwise.
-
-    Raises:
-        UserError: the manifest has no flags, or other values than they take.
-    """
-    of_run = records.read_json(manifest).get("flags")
-    if not isinstance(of_run, dict):
-        raise UserError(f"{manifest}: not the manifest of a run of train.py")
-    for name in _OF_THE_DATA:
-        if not FLAGS[name].present and of_run.get(name) is not None:
-            setattr(FLAGS, name, _resume.parsed(FLAGS[name], of_run[name], manifest))
 
 
 def say(rows: list[dict[str, Any]]) -> None:

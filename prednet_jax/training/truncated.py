@@ -49,6 +49,11 @@ class StepMetrics(NamedTuple):
     scored: jax.Array
     grad_norm: jax.Array
 
+    @property
+    def loss(self) -> jax.Array:
+        """Mean over the transitions that count: the `loss` of metrics.jsonl."""
+        return (self.frame_losses * self.scored).sum() / self.scored.sum()
+
 
 def make_loss(network: Network, method: Method) -> Callable:
     """The function `loss(params, carry, frames, first) -> (value, WindowResult)`."""
