@@ -1,7 +1,8 @@
 """Frozen, validated settings of the two networks. This module does not import JAX.
 
 Sources: Lotter, Kreiman & Cox, arXiv 1605.08104 (variant `lotter`); the Chainer
-implementation quadjr/PredNet and eijwat/prednet_in_chainer_py3 (variant `watanabe`).
+implementation quadjr/PredNet and eijwat/prednet_in_chainer_py3 (variant `watanabe`);
+the PyTorch ports eijwat/prednet_in_pytorch and leido/pytorch-prednet (cell `pytorch`).
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from prednet_jax.errors import UserError, one_of, positive, whole
 
 VARIANTS = ("lotter", "watanabe")
+CELLS = ("published", "pytorch")
 CONVOLUTIONS = (
     "auto",
     "xla",
@@ -55,6 +57,9 @@ class PredNetConfig:
             a list of layers - 1 numbers.
         ahat_filters: odd filter size of the predictions: one number, or one per layer.
         r_filters: odd filter size of the ConvLSTM gates: one number, or one per layer.
+        cell: `published`, the variant's own ConvLSTM; or `pytorch`, that of the PyTorch
+            ports in either variant: logistic gates, of which i, f and o see the old
+            cell through a convolution, and A without a rectifier.
         convolution: algorithm of the convolutions; `auto` chooses the fastest for each
             shape (`models.thresholds.fastest`).
 
@@ -71,6 +76,7 @@ class PredNetConfig:
     a_filters: int | tuple[int, ...] = 3
     ahat_filters: int | tuple[int, ...] = 3
     r_filters: int | tuple[int, ...] = 3
+    cell: str = "published"
     convolution: str = "auto"
 
     def __post_init__(self) -> None:
@@ -79,6 +85,7 @@ class PredNetConfig:
 
         put("channels", _widths("channels", self.channels))
         one_of("variant", self.variant, VARIANTS)
+        one_of("cell", self.cell, CELLS)
         one_of("convolution", self.convolution, CONVOLUTIONS)
         layers = len(self.channels)
         r_channels = self.channels if self.r_channels is None else self.r_channels
@@ -100,6 +107,11 @@ class PredNetConfig:
                     f"(2^(layers - 1), {layers} layers)"
                 )
         positive("pixel_max", self.pixel_max)
+
+    @property
+    def peepholes(self) -> bool:
+        """Whether each unit's gates see its old cell, which ties the frame size."""
+        return self.variant == "watanabe" and self.cell == "published"
 
     @property
     def layers(self) -> int:

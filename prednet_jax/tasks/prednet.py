@@ -75,12 +75,12 @@ class PredNetTask(Configured):
 
 
 def _weights(config: PredNetConfig) -> int:
-    """Numbers in the parameters: kernels, biases and, for `watanabe`, peepholes."""
+    """Numbers in the parameters: kernels, biases and peepholes."""
     total = 0
     for name, conv in prednet.convolutions(config).items():
         kind, layer = name.rsplit("_", 1)
         total += conv.filter_size**2 * conv.in_channels * conv.out_channels
-        total += conv.out_channels if kind != "top_down" else 0
-        if kind == "gates" and config.variant == "watanabe":
+        total += conv.out_channels if kind not in ("top_down", "cell") else 0
+        if kind == "gates" and config.peepholes:
             total += 3 * conv.height * conv.width * config.recurrent[int(layer)]
     return total
