@@ -2,15 +2,15 @@
 
 Sources: Lotter, Kreiman & Cox, arXiv 1605.08104 (variant `lotter`); the Chainer
 implementation quadjr/PredNet and eijwat/prednet_in_chainer_py3 (variant `watanabe`);
-the PyTorch ports eijwat/prednet_in_pytorch and leido/pytorch-prednet (cell `pytorch`).
+the PyTorch ports eijwat/prednet_in_pytorch (`watanabe_pytorch`) and
+leido/pytorch-prednet (`lotter_pytorch`).
 """
 
 from dataclasses import dataclass
 
 from prednet_jax.errors import UserError, one_of, positive, whole
 
-VARIANTS = ("lotter", "watanabe")
-CELLS = ("published", "pytorch")
+VARIANTS = ("lotter", "watanabe", "lotter_pytorch", "watanabe_pytorch")
 CONVOLUTIONS = (
     "auto",
     "xla",
@@ -48,7 +48,9 @@ class PredNetConfig:
     Attributes:
         channels: channels of A (and of its prediction) per layer, bottom first;
             `channels[0]` is the number of channels of a frame.
-        variant: `lotter` (Keras original) or `watanabe` (Chainer form).
+        variant: `lotter` (Keras original), `watanabe` (Chainer form), or one of the
+            PyTorch ports, `lotter_pytorch` and `watanabe_pytorch`, which have the order
+            of the other two and a cell of their own (`models.step`).
         height: rows of a frame; divisible by 2^(layers - 1).
         width: columns of a frame; divisible by 2^(layers - 1).
         r_channels: channels of the recurrent state per layer; None: as `channels`.
@@ -57,9 +59,6 @@ class PredNetConfig:
             a list of layers - 1 numbers.
         ahat_filters: odd filter size of the predictions: one number, or one per layer.
         r_filters: odd filter size of the ConvLSTM gates: one number, or one per layer.
-        cell: `published`, the variant's own ConvLSTM; or `pytorch`, that of the PyTorch
-            ports in either variant: logistic gates, of which i, f and o see the old
-            cell through a convolution, and A without a rectifier.
         convolution: algorithm of the convolutions; `auto` chooses the fastest for each
             shape (`models.thresholds.fastest`).
 
@@ -76,7 +75,6 @@ class PredNetConfig:
     a_filters: int | tuple[int, ...] = 3
     ahat_filters: int | tuple[int, ...] = 3
     r_filters: int | tuple[int, ...] = 3
-    cell: str = "published"
     convolution: str = "auto"
 
     def __post_init__(self) -> None:
@@ -85,7 +83,6 @@ class PredNetConfig:
 
         put("channels", _widths("channels", self.channels))
         one_of("variant", self.variant, VARIANTS)
-        one_of("cell", self.cell, CELLS)
         one_of("convolution", self.convolution, CONVOLUTIONS)
         layers = len(self.channels)
         r_channels = self.channels if self.r_channels is None else self.r_channels
@@ -109,9 +106,19 @@ class PredNetConfig:
         positive("pixel_max", self.pixel_max)
 
     @property
+    def order(self) -> str:
+        """What comes first in a frame, `lotter`: top-down; `watanabe`: bottom-up."""
+        return self.variant.removesuffix("_pytorch")
+
+    @property
+    def ported(self) -> bool:
+        """Whether it has the cell of the PyTorch ports."""
+        return self.variant != self.order
+
+    @property
     def peepholes(self) -> bool:
         """Whether each unit's gates see its old cell, which ties the frame size."""
-        return self.variant == "watanabe" and self.cell == "published"
+        return self.variant == "watanabe"
 
     @property
     def layers(self) -> int:

@@ -19,7 +19,7 @@ def lstm(
     """The elementwise part of the three ConvLSTM cells.
 
     With peepholes (`watanabe`): logistic gates; each of i, f, o sees the old cell.
-    With the cell convolved (`pytorch`): the same, but of all the cells around.
+    With the cell convolved (the PyTorch ports): the same, but of all the cells around.
     Without (`lotter`): gates with Keras's hard sigmoid, clip(0.2 x + 0.5, 0, 1).
 
     Args:

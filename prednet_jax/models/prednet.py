@@ -189,7 +189,7 @@ def _predict(
         lambda out: out.prediction[0],
         extrapolate_from=extrapolate_from,
     )
-    if config.variant == "watanabe":
+    if config.order == "watanabe":
         # The step at frame t predicts frame t + 1, so predictions shift by one.
         predictions = jnp.concatenate([before[None], predictions[:-1]])
     return predictions, state

@@ -1,9 +1,9 @@
 """Sequences of any length by one program of a fixed length.
 
 `prednet.predict` is compiled once for each number of frames. Here one program of
-`CHUNK` frames is called repeatedly and passes its state on. So neither another length of
-a sequence nor another start of extrapolation compiles again, and the device holds the
-activations of `CHUNK` frames at a time.
+`CHUNK` frames is called repeatedly and passes its state on. So neither another length
+of a sequence nor another start of extrapolation compiles again, and the device holds
+the activations of `CHUNK` frames at a time.
 """
 
 import functools
@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError, whole
+from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 
 CHUNK = 10
@@ -177,7 +177,7 @@ def _program(config: PredNetConfig, maps: tuple[str, ...]) -> Callable:
         state, found = prednet.scan_frames(
             params, config, state, frames, pick, extrapolate_from=unseen_from
         )
-        if config.variant == "watanabe":
+        if config.order == "watanabe":
             # The step at frame t predicts t + 1: shift by one.
             made = jnp.concatenate([before[None], found[_PREDICTION][:-1]])
             found = found | {_PREDICTION: made}

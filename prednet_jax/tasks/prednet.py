@@ -19,7 +19,7 @@ class PredNetTask(Configured):
         super().__init__(config)
         self.frame = config.height, config.width, config.channels[0]
         # `lotter` was published with sequences of one window each.
-        self.fresh_windows = config.variant == "lotter"
+        self.fresh_windows = config.order == "lotter"
         self.multiplications = sum(
             conv.height
             * conv.width
@@ -41,7 +41,7 @@ class PredNetTask(Configured):
 
     def loss(self, params, carry, frames, first, method):
         """`objectives.window_loss`, by default with the variant's published loss."""
-        published = "errors" if self.config.variant == "lotter" else "squares"
+        published = "errors" if self.config.order == "lotter" else "squares"
         method = dataclasses.replace(method, objective=method.objective or published)
         return objectives.window_loss(params, self.config, carry, frames, first, method)
 
@@ -50,7 +50,7 @@ class PredNetTask(Configured):
 
     def adam(self, updates):
         """Chainer's Adam; for `lotter` Keras's, with its schedule."""
-        if self.config.variant == "lotter":
+        if self.config.order == "lotter":
             return Adam(optimizers.lotter_schedule(updates), 1e-7)
         return Adam()
 
