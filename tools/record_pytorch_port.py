@@ -43,8 +43,8 @@ def main() -> None:
         network = prednet.PredNet((3, 5, 6), CHANNELS, output_mode="prediction")
     with torch.no_grad():
         for parameter in network.parameters():
-            parameter *= 2  # So that the bottom prediction is clipped somewhere.
-        network.conv0[0].weight *= 12 * largest
+            parameter *= 1.5  # So that the bottom prediction is clipped somewhere.
+        network.conv0[0].weight *= 16 * largest
         network.conv0[0].bias *= largest
         network.cell0.weight_ih[:, : 2 * CHANNELS[0]] /= largest
         network.update_A0[0].weight /= largest

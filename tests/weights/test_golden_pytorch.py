@@ -4,8 +4,8 @@ A port's network and ours add up a step's terms in another order, so the largest
 difference allowed is 1e-6 of the range of pixels.
 """
 
-import collections
 import io
+import os
 import pickle
 import shutil
 import zipfile
@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from prednet_jax import Trainer, predict, units, weights, windows
 from prednet_jax.errors import UserError
@@ -71,7 +72,7 @@ def test_an_imported_port_is_a_network_like_any_other(port, tmp_path):
         with pytest.raises(UserError, match=f"variant='{port}': expected"):
             weights.writer(name)(tmp_path / name, config, params)
     trainer = Trainer(config)
-    state = trainer.init(params)
+    state = trainer.init(params, batch=2)
     video = np.load(GOLDEN / f"{port}.npz")["frames"]
     for frames, first in windows(video, 3):
         state, metrics = trainer.step(state, frames, first)
@@ -117,19 +118,19 @@ class Runs:
         self.path = path
 
     def __reduce__(self):
-        return Path.touch, (self.path,)
+        return os.system, (f"touch {self.path}",)
 
 
 def test_no_program_in_a_pickle_is_run(tmp_path):
     harm = tmp_path / "harm"
     content = pickle.dumps({"cell0.weight_ih": Runs(harm)}, protocol=2)
     path = with_pickle(tmp_path, lambda _: content)
-    with pytest.raises(UserError, match=r"it names pathlib\S*\.\S+, which is not run"):
+    with pytest.raises(UserError, match=r"it names posix\.system, which is not run"):
         weights.load(path)
     legacy = tmp_path / "legacy.pth"
     head = (GOLDEN / "watanabe_pytorch.legacy.pth").read_bytes()[:15]
     legacy.write_bytes(head + content)
-    with pytest.raises(UserError, match=r"it names pathlib\S*\.\S+, which is not run"):
+    with pytest.raises(UserError, match=r"it names posix\.system, which is not run"):
         weights.load(legacy)
     assert not harm.exists()
     pickle.loads(content)
@@ -185,8 +186,6 @@ def test_a_checkpoint_around_the_state_dict_is_read(tmp_path):
     """Prefixes of DataParallel and of a dictionary around it; two networks are not."""
     shutil.copy(GOLDEN / "watanabe_pytorch.pth", tmp_path / "w.pth")
     stored = weights.pytorch.read_pth(tmp_path / "w.pth")
-    from safetensors.numpy import save_file
-
     renamed = {f"state_dict.module.{n}": x.copy() for n, x in stored.items()}
     save_file(renamed, tmp_path / "w.safetensors")
     config, params = weights.load(
@@ -195,9 +194,7 @@ def test_a_checkpoint_around_the_state_dict_is_read(tmp_path):
     _, plain = load("watanabe_pytorch")
     jax.tree.map(np.testing.assert_array_equal, params, plain)
     assert config.layers == 3
-    both = collections.ChainMap(
-        renamed, {f"b.{n}": x.copy() for n, x in stored.items()}
-    )
-    save_file(dict(both), tmp_path / "w.safetensors")
+    second = {f"b.{name}": x.copy() for name, x in stored.items()}
+    save_file(renamed | second, tmp_path / "w.safetensors")
     with pytest.raises(UserError, match="holds 2 networks"):
         weights.load(tmp_path / "w.safetensors")
