@@ -135,6 +135,20 @@ def _explain(asked: Asked) -> Answer:
     return Answer(str(report), report)
 
 
+def _invariance(asked: Asked) -> Answer:
+    from prednet_jax.noise.questions.invariance import invariance
+
+    options = asked.options
+    batch = options.batch.split(",")
+    if not all(i.strip().isdecimal() for i in batch):
+        raise NoiseError(f"--batch={options.batch}: expected positions, such as 0,2")
+    measure = invariance(
+        asked.fn, batch=[*map(int, batch)], draws=asked.draws(8), seed=options.seed
+    )
+    report = measure(*asked.args, **asked.kwargs)
+    return Answer(str(report), report)
+
+
 def _result(asked: Asked, flag: str, file: str) -> Any:
     """A result of the function, read from a file."""
     static, arrays = split_static((asked.args, asked.kwargs))
@@ -157,6 +171,11 @@ COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
     "tolerance": (_tolerance, "reduction_order", "the tolerance a test should have"),
     "explain": (_explain, "reduction_order", "what makes two results differ"),
     "decisions": (_decisions, "reduction_order", "which decisions noise flips"),
+    "invariance": (
+        _invariance,
+        "none",
+        "whether a row's result depends on how the function is called",
+    ),
 }
 
 
@@ -197,6 +216,12 @@ def _parser() -> argparse.ArgumentParser:
         "--parts",
         metavar="NAME,...",
         help="localize: effects of these scopes or paths, in place of a search",
+    )
+    parser.add_argument(
+        "--batch",
+        default="0",
+        metavar="I,...",
+        help="invariance: positions of the arguments with a batch axis 0; default 0",
     )
     parser.add_argument("--a", metavar="FILE.npz", help="explain: one result")
     parser.add_argument("--b", metavar="FILE.npz", help="explain: the other")
