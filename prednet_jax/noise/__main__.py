@@ -92,9 +92,18 @@ def _localize(asked: Asked) -> Answer:
 
 
 def _decisions(asked: Asked) -> Answer:
-    search = decisions(asked.fn, asked.spec, draws=asked.draws(16))
+    file, labels = asked.options.labels, None
+    if file is not None:
+        held, named = files.read("labels", file)
+        labels = [*held, *named.values()]
+        if len(labels) != 1:
+            raise NoiseError(f"--labels={file}: {len(labels)} arrays: expected one")
+        (labels,) = labels
+    search = decisions(asked.fn, asked.spec, draws=asked.draws(16), labels=labels)
     report = search(asked.key, *asked.args, **asked.kwargs)
-    return Answer(str(report), {"decisions": list(report)})
+    return Answer(
+        str(report), {"decisions": list(report), "evaluation": report.evaluation}
+    )
 
 
 def _digits(asked: Asked) -> Answer:
@@ -216,6 +225,11 @@ def _parser() -> argparse.ArgumentParser:
         "--parts",
         metavar="NAME,...",
         help="localize: effects of these scopes or paths, in place of a search",
+    )
+    parser.add_argument(
+        "--labels",
+        metavar="FILE.npz",
+        help="decisions: of an evaluation set, whose answers the function returns",
     )
     parser.add_argument(
         "--batch",

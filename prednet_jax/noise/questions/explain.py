@@ -229,7 +229,8 @@ def _judged(
     error: float,
 ) -> ExplainedLeaf:
     """A leaf with the distances of its two values from that in float64."""
-    far = runs.rms(runs.difference(x, truth)), runs.rms(runs.difference(y, truth))
+    distances = [runs.rms(runs.difference(value, truth)) for value in (x, y)]
+    far = [d if math.isfinite(d) else math.inf for d in distances]
     size = runs.rms(truth[np.isfinite(truth)]) or 1.0
     relative = far[0] / size, far[1] / size
     # As JSON has it, no number is infinite.

@@ -129,10 +129,8 @@ def invariance(
                 key = jax.random.key(seed)
                 rungs = ladder(fn, key, args, kwargs, draws=draws)
             leaves = place(rungs, _result(shapes, values), tree).leaves
-            sizes = [one.relative for one in leaves]
-            difference = (
-                None if None in sizes else max(s for s in sizes if s is not None)
-            )
+            sizes = [math.inf if x.relative is None else x.relative for x in leaves]
+            difference = max(sizes) if math.isfinite(max(sizes)) else None
             rung = max((one.rung for one in leaves), key=RUNGS.index)
             flipped = np.any([_flipped(x, y) for x, y in pairs], axis=0)
             rows = tuple(np.flatnonzero(flipped).tolist())
