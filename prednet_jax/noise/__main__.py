@@ -158,6 +158,13 @@ def _invariance(asked: Asked) -> Answer:
     return Answer(str(report), report)
 
 
+def _tolerances(asked: Asked) -> Answer:
+    from prednet_jax.noise.questions.kept import compare
+
+    found = compare(asked.options.function)
+    return Answer(str(found), {"written": list(found.written)})
+
+
 def _result(asked: Asked, flag: str, file: str) -> Any:
     """A result of the function, read from a file."""
     static, arrays = split_static((asked.args, asked.kwargs))
@@ -184,6 +191,11 @@ COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
         _invariance,
         "none",
         "whether a row's result depends on how the function is called",
+    ),
+    "tolerances": (
+        _tolerances,
+        "none",
+        "which tests have a looser or tighter tolerance than measured; takes a folder",
     ),
 }
 
@@ -253,8 +265,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, kwargs = files.read("args", options.args) if options.args else ((), {})
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
-            fn = _function(options.function)
-            _check_call(fn, options, args, kwargs)
+            # `tolerances` is asked about a folder of tests, and runs no function.
+            fn: Callable = _tolerances
+            if options.command != "tolerances":
+                fn = _function(options.function)
+                _check_call(fn, options, args, kwargs)
             answer = ask(Asked(fn, args, kwargs, spec, options))
     except NoiseError as error:
         print(f"python -m prednet_jax.noise: {_one_line(error)}", file=sys.stderr)
