@@ -19,6 +19,7 @@ from prednet_jax.noise.localize import Culprit, Effect, Findings, effects, local
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
+from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
 from prednet_jax.noise.questions.tolerance import (
     Tolerance,
     assert_close,
@@ -57,6 +58,7 @@ __all__ = [
     "GradientGaussian",
     "HigherOrder",
     "Identity",
+    "Invariance",
     "MonteCarlo",
     "NoiseError",
     "NoiseSpec",
@@ -68,6 +70,7 @@ __all__ = [
     "UlpPerturbation",
     "UncoveredReductionError",
     "UnsupportedPrimitiveError",
+    "Variant",
     "assert_close",
     "at",
     "compose",
@@ -79,6 +82,7 @@ __all__ = [
     "explain",
     "format",
     "inject",
+    "invariance",
     "localize",
     "noise_reference",
     "parse",
