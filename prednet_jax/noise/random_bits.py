@@ -250,8 +250,8 @@ class Words(NamedTuple):
     Attributes:
         call: uint32 [2], folded with the loop counters.
         run: uint32 [2], the same at each step of a loop.
-        places: on a logical mesh (`logical`), the index of this device along each of
-            its axes, and the size of the axis.
+        places: on a logical mesh (`rules.logical`), the index of this device along each
+            of its axes, and the size of the axis.
     """
 
     call: Array

@@ -95,9 +95,9 @@ class ReductionOrder(NoiseSpec):
         collectives: in which order sums over devices (psum, pmean, psum_scatter, with
             groups, and the sum over an all_gather) are added, in the type that they
             travel in; `order.collectives` has the sources. `"ring"`, `"tree"`: as NCCL
-            does. `"sequential"`: by rank, as XLA does on a CPU. `"random"`: drawn. None:
-            psum over at most 64 devices is drawn and kept in float32; others have XLA's
-            order.
+            does. `"sequential"`: by rank, as XLA does on a CPU. `"random"`: drawn.
+            None: psum over at most 64 devices is drawn and kept in float32; others have
+            XLA's order.
     """
 
     alone: ClassVar[bool] = True

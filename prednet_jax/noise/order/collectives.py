@@ -45,7 +45,7 @@ from prednet_jax.noise.specs import ReductionOrder
 
 
 def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
-    """psum and reduce_scatter, with groups: one piece for each device of a group."""
+    """A psum or reduce_scatter: one piece for each device, or each of a group."""
     axes = axes_of(params)
     if not all(isinstance(axis, str) for axis in axes):
         return "sum over positional axes"

@@ -2,8 +2,8 @@
 
 The same program over 1, 8 and 64 devices adds in other orders: each device sums its
 part, and a collective adds the parts. Nothing else changes, and this much can be
-computed anywhere: `logical` evaluates what each device does, one after another, and
-`order.collectives` adds as a ring, a tree or XLA's CPU would.
+computed anywhere: `rules.logical` evaluates what each device does, one after another,
+and `order.collectives` adds as a ring, a tree or XLA's CPU would.
 
 What is given to `devices` is either a program of whole arrays, in which `shard_map`s or
 the shardings of JAX's types (explicit axes) say what is spread over the mesh, or the
@@ -23,12 +23,13 @@ from jax import Array
 from jax import numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from prednet_jax.noise import compat, logical, random_bits
+from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import Traced, evaluate
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.explain import RUNGS, ladder, place
+from prednet_jax.noise.rules import logical
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
 
 # XLA's own order on a CPU, so that a machine with forced host devices gives these bits.
@@ -101,7 +102,9 @@ def _placed(
         specs = jax.tree.broadcast(
             in_specs,
             args,
-            is_leaf=lambda x: x is None or isinstance(x, PartitionSpec) or is_mutable(x),
+            is_leaf=lambda x: (
+                x is None or isinstance(x, PartitionSpec) or is_mutable(x)
+            ),
         )
     except ValueError as error:
         raise NoiseError(
@@ -117,7 +120,9 @@ def _placed(
     for (path, x), one in zip(named, spread, strict=True):
         one = PartitionSpec() if one is None else one
         if not isinstance(one, PartitionSpec):
-            raise NoiseError(f"in_specs holds {one!r}: expected PartitionSpecs, or None")
+            raise NoiseError(
+                f"in_specs holds {one!r}: expected PartitionSpecs, or None"
+            )
         if not hasattr(x, "shape"):
             continue
         where = "args" + jax.tree_util.keystr(path)
@@ -175,10 +180,17 @@ def _traced(
                     raise
                 fn = _body(fn, specs, None, spread)
                 jaxpr, shapes = jax.make_jaxpr(fn, return_shape=True)(*spread)
+        except ValueError as error:
+            if "should match the mesh passed to shard_map" not in str(error):
+                raise
+            raise NoiseError(
+                f"mesh={dict(sizes)} and a shard_map inside with a mesh of its own: "
+                "expected shard_map without mesh="
+            ) from error
         except compat.ShardingTypeError as error:
             raise NoiseError(
-                f"in_specs={specs}: JAX cannot tell from these shardings where a result "
-                f"lies: {str(error).splitlines()[0]}"
+                f"in_specs={specs}: JAX cannot tell from these shardings where a "
+                f"result lies: {str(error).splitlines()[0]}"
             ) from error
     program = logical.on_one_device(jaxpr, sizes)
     if placed is None and not logical.spread_over(program):
@@ -209,8 +221,8 @@ def _body(
             if varying:
                 raise NoiseError(
                     f"result{jax.tree_util.keystr(path)} differs along "
-                    f"{', '.join(varying)}: expected out_specs that say how it lies, or "
-                    "results that are the same on all devices (psum, pmean)"
+                    f"{', '.join(varying)}: expected out_specs that say how it lies, "
+                    "or results that are the same on all devices (psum, pmean)"
                 )
         out: Any = PartitionSpec()
     else:
@@ -304,13 +316,13 @@ def devices_table(
             devices, fn, in_specs=in_specs, out_specs=out_specs, spec=spec
         )
         results = [
-            jax.device_get(runs.plain(functools.partial(over(mesh=m), key), args, kwargs))
+            jax.device_get(
+                runs.plain(functools.partial(over(mesh=m), key), args, kwargs)
+            )
             for m in meshes
         ]
         alone = over(mesh=dict.fromkeys(several, 1))
-        rungs = ladder(
-            functools.partial(alone, key), key, args, kwargs, draws=draws
-        )
+        rungs = ladder(functools.partial(alone, key), key, args, kwargs, draws=draws)
         rows = [
             _row(m, result, results[0], place(rungs, result, results[0]).leaves)
             for m, result in zip(meshes, results, strict=True)
@@ -347,3 +359,36 @@ def _row(mesh: dict[str, int], result: Any, first: Any, placed: Any) -> DevicesR
 def _norm(arrays: Sequence[np.ndarray]) -> float:
     """The Euclidean norm of arrays together."""
     return math.sqrt(sum(float(np.sum(np.abs(x) ** 2)) for x in arrays))
+
+
+def from_text(mesh: str | None, specs: str | None) -> tuple[dict[str, Any], Any]:
+    """A mesh and `in_specs` as the command line has them.
+
+    Args:
+        mesh: sizes by axis, as `data=1,8,64;model=2`.
+        specs: for each argument the mesh axes of its axes, as `-;data,-;data+model`;
+            None: no `in_specs`.
+
+    Raises:
+        NoiseError: when the mesh is no such text.
+    """
+    try:
+        axes = [part.split("=") for part in (mesh or "").split(";")]
+        found = {
+            axis.strip(): tuple(map(int, sizes.split(","))) for axis, sizes in axes
+        }
+    except ValueError:
+        raise NoiseError(
+            f"--mesh={mesh}: expected sizes of axes, as --mesh=data=1,8,64 or "
+            "--mesh='data=8;model=2'"
+        ) from None
+    if specs is None:
+        return found, None
+
+    def entry(name: str) -> Any:
+        names = tuple(part.strip() for part in name.split("+"))
+        return None if names in (("-",), ("",)) else names
+
+    return found, tuple(
+        PartitionSpec(*map(entry, spec.split(","))) for spec in specs.split(";")
+    )

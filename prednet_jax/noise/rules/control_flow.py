@@ -31,8 +31,9 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 from jax.sharding import PartitionSpec, Sharding
 
-from prednet_jax.noise import compat, logical
+from prednet_jax.noise import compat
 from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.rules import logical
 from prednet_jax.noise.rules.registry import Call, HigherOrder
 
 

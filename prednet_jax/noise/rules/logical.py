@@ -152,7 +152,9 @@ def _sum_of_shards(
     equation: compat.Equation, over: list[dict[int, Any]], sizes: Mapping[str, int]
 ) -> compat.Equation:
     """A contraction over sharded axes as partial sums and a psum, in a shard_map."""
-    axes = tuple(dict.fromkeys(a for dims in over for names in dims.values() for a in names))
+    axes = tuple(
+        dict.fromkeys(a for dims in over for names in dims.values() for a in names)
+    )
     specs, shapes = [], []
     for atom, dims in zip(equation.invars, over, strict=True):
         shape = list(atom.aval.shape)
@@ -258,7 +260,9 @@ def _join(x: Any, spec: Any, sizes: Mapping[str, int]) -> Any:
 
 def axis_names(spec: Any, ndim: int) -> list[tuple[str, ...]]:
     """The mesh axes of each axis of an array."""
-    named = [() if x is None else (x,) if isinstance(x, str) else tuple(x) for x in spec]
+    named = [
+        () if x is None else (x,) if isinstance(x, str) else tuple(x) for x in spec
+    ]
     return named + [()] * (ndim - len(named))
 
 
