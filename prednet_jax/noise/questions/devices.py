@@ -12,6 +12,7 @@ body of a shard_map, which names the axes in its collectives.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +29,9 @@ from prednet_jax.noise.arguments import Outcome, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import Traced, evaluate
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.explain import RUNGS, ladder, place
+from prednet_jax.noise.questions.explain import RUNGS, ExplainedLeaf, ladder, place
 from prednet_jax.noise.rules import logical
-from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
+from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
 
 # XLA's own order on a CPU, so that a machine with forced host devices gives these bits.
 SUMS_BY_RANK = ReductionOrder(profile="collectives", collectives="sequential")
@@ -58,7 +59,7 @@ def devices(
         out_specs: of a body, how its results lie; None: each is the same on all.
         spec: the order of sums over devices, as in
             `ReductionOrder(profile="collectives", collectives="ring")`, and any other
-            noise. Default: by rank, as XLA adds on a CPU.
+            noise. By rank, as XLA adds on a CPU, unless it says otherwise.
 
     Returns:
         `run(key, *args, **kwargs)`, which gives what `fn` gives; the key, typed or raw,
@@ -75,6 +76,7 @@ def devices(
         raise NoiseError("mesh={}: expected sizes of axes by name, as {'data': 64}")
     for axis, size in sizes.items():
         integer(f"mesh[{axis!r}]", size, 1)
+    spec = _with_order(spec)
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def compiled(static: Any, placed: tuple, key: Array, *arrays: Array) -> Outcome:
@@ -90,6 +92,21 @@ def devices(
         return outcome.result(objects)
 
     return run
+
+
+def _with_order(spec: NoiseSpec) -> NoiseSpec:
+    """A spec that orders sums over devices: by rank, if it says nothing of them."""
+    found = parts(spec)
+    if not any(isinstance(part, ReductionOrder) for part in found):
+        return compose(SUMS_BY_RANK, spec)
+    return compose(
+        *(
+            dataclasses.replace(part, collectives=SUMS_BY_RANK.collectives)
+            if isinstance(part, ReductionOrder) and part.collectives is None
+            else part
+            for part in found
+        )
+    )
 
 
 def _placed(
@@ -247,7 +264,7 @@ class DevicesRow(NamedTuple):
         distance: to the results over the first mesh, L2, relative to those.
         decisions: elements of integer and boolean results, and argmaxima along the last
             axis of the others, that differ from those over the first mesh.
-        rung: the highest that the difference of a result reaches; see `explain`.
+        rung: the cause that explains the differences of all results; see `explain`.
     """
 
     mesh: dict[str, int]
@@ -332,7 +349,9 @@ def devices_table(
     return measure
 
 
-def _row(mesh: dict[str, int], result: Any, first: Any, placed: Any) -> DevicesRow:
+def _row(
+    mesh: dict[str, int], result: Any, first: Any, placed: Sequence[ExplainedLeaf]
+) -> DevicesRow:
     now, before = runs.values(result), runs.values(first)
     floats = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in runs.leaves(result)]
     numbers = [i for i, x in enumerate(now) if floats[i] and not x.ndim]
@@ -352,8 +371,13 @@ def _row(mesh: dict[str, int], result: Any, first: Any, placed: Any) -> DevicesR
         _norm(others),
         _norm(moved) / size if size else _norm(moved),
         decided,
-        max((leaf.rung for leaf in placed), key=RUNGS.index, default=RUNGS[0]),
+        max((_lowest(leaf) for leaf in placed), key=RUNGS.index, default=RUNGS[0]),
     )
+
+
+def _lowest(leaf: ExplainedLeaf) -> str:
+    """The first cause that makes such a difference; order and rounding overlap."""
+    return min((leaf.rung, *leaf.plausible), key=RUNGS.index)
 
 
 def _norm(arrays: Sequence[np.ndarray]) -> float:

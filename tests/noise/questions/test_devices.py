@@ -99,7 +99,7 @@ def test_random_orders_are_orders_and_differ_from_key_to_key():
         np.asarray(
             collectives.add_terms(order("random"), x, jnp.uint32([i, 7]), 0)
         ).item()
-        for i in range(50)
+        for i in range(20)
     }
     possible = {one_by_one(x[:, 0], p).item() for p in itertools.permutations(range(5))}
     assert len(sums) > 1
@@ -187,7 +187,8 @@ def test_a_mesh_of_two_axes_and_what_devices_say_to_each_other():
         i, j = lax.axis_index("i"), lax.axis_index("j")
         right = lax.ppermute(x, "j", [(k, (k + 1) % 4) for k in range(4)])
         counts = lax.psum(jnp.int32(1), ("i", "j"))
-        return right + i, lax.all_gather(x, "i").sum(0) * counts, j[None]
+        gathered = lax.all_gather(x, "i").sum(0)
+        return right + i.astype(x.dtype), gathered * counts.astype(x.dtype), j[None]
 
     x = terms(8, 12)
     out = (P("i", "j"), P(None, "j"), P("j"))
@@ -197,7 +198,7 @@ def test_a_mesh_of_two_axes_and_what_devices_say_to_each_other():
     )
     right, summed, index = run(KEY, x)
     np.testing.assert_array_equal(
-        right, np.roll(x, 3, axis=1) + np.repeat([[0], [1]], 4, axis=0)
+        right, np.roll(x, 3, axis=1) + np.repeat(np.float32([[0], [1]]), 4, axis=0)
     )
     np.testing.assert_allclose(summed, 8 * (x[:4] + x[4:]), 1e-6)
     np.testing.assert_array_equal(index, range(4))
@@ -242,15 +243,13 @@ def test_the_default_is_as_before():
 
 
 def test_table():
-    measure = noise.devices_table(
-        step, mesh={"data": (1, 8, 64)}, in_specs=SPECS, draws=2
-    )
+    measure = noise.devices_table(step, mesh={"data": (1, 8)}, in_specs=SPECS, draws=2)
     table = measure(KEY, PARAMS, X)
-    assert [row.devices for row in table.rows] == [1, 8, 64]
+    assert [row.devices for row in table.rows] == [1, 8]
     assert table.rows[0].rung == "identical"
     assert all(row.distance < 1e-6 for row in table.rows)
     assert all(row.rung in ("identical", "order", "rounding") for row in table.rows)
-    assert len(str(table).splitlines()) == 4
+    assert len(str(table).splitlines()) == 3
 
     def summed(params, x):
         value, gradient = step(params, x)
@@ -338,6 +337,7 @@ from prednet_jax import noise
 from tests.noise.questions import test_devices as t
 
 mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+KINDS = [("random", "element"), ("tree", "tile"), ("ring", "tile")]
 GROUPS = [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
@@ -371,12 +371,11 @@ for name, (fn, args, ins, out, check) in programs.items():
     here = jax.shard_map(fn, in_specs=ins, out_specs=out, check_vma=check)
     one = noise.devices(here, mesh={"data": 8})(t.KEY, *args)
     found[f"{name}, XLA"] = same(jax.jit(real)(*args), one)
-    for kind in t.ORDERS:
-        for granularity in ("tile", "element"):
-            spec = t.order(kind, granularity=granularity)
-            noisy = noise.inject(real, spec)(t.KEY, *args)
-            one = noise.devices(here, mesh={"data": 8}, spec=spec)(t.KEY, *args)
-            found[f"{name}, {kind}, {granularity}"] = same(noisy, one)
+    for kind, granularity in KINDS if check else KINDS[:1]:
+        spec = t.order(kind, granularity=granularity)
+        noisy = noise.inject(real, spec)(t.KEY, *args)
+        one = noise.devices(here, mesh={"data": 8}, spec=spec)(t.KEY, *args)
+        found[f"{name}, {kind}"] = same(noisy, one)
     # What each device draws for itself is what it draws on the mesh.
     spec = noise.StochasticRounding(primitives=("dot_general", "psum"))
     noisy = noise.inject(real, spec)(t.KEY, *args)
@@ -416,5 +415,5 @@ def test_eight_real_devices_give_the_same_bits():
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 31
+    assert len(found) == 12
     assert [name for name, right in found.items() if not right] == []
