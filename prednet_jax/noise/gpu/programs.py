@@ -1,39 +1,34 @@
-"""A program that XLA compiled for a GPU, from what the compiler dumped, to be run here.
+"""A program that was compiled for a GPU, put together so that it can be run here.
 
-`--xla_dump_to` writes for each module the PTX of its kernels, the sequence of launches
-(`thunk_sequence.txt`), where each value lies (`buffer-assignment.txt`) and the compiled
-program (`gpu_after_optimizations.txt`). `read` puts them together; `run` executes the
-launches with the interpreter of `ptx`. A program that does anything but launch kernels
-of its own, such as a call of a library, is a `PtxError`.
+`compilation` gives the PTX of the kernels, their launches, where each value lies and
+the compiled program. `assemble` joins them; `Program.run` executes the launches with
+the interpreter of `ptx`. A program that does anything but launch kernels of XLA's own,
+such as a call of a library, is a `PtxError`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prednet_jax.noise.gpu import ptx
-from prednet_jax.noise.gpu.ptx import PtxError
-
-_NUMPY = {"f32": "float32", "bf16": "uint16", "f16": "float16", "f64": "float64"}
-# Instructions of a compiled program that compute nothing.
-_NOTHING = ("parameter", "bitcast", "tuple", "get-tuple-element")
+from prednet_jax.noise.gpu.compilation import Compiled
+from prednet_jax.noise.gpu.ptx import Array, PtxError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
-    """Launches over numbered allocations.
+    """Launches over numbered variables.
 
     Attributes:
         launches: in order.
-        sizes: bytes of each allocation.
-        parameters: allocation of each parameter.
-        result: allocation of the result.
+        sizes: bytes of each variable.
+        parameters: variable of each parameter.
+        result: variable of the result.
     """
 
     launches: tuple[ptx.Launch, ...]
@@ -41,12 +36,13 @@ class Program:
     parameters: tuple[int, ...]
     result: int
 
-    def run(self, arguments: Sequence[Any], dtype: Any) -> np.ndarray[Any, Any]:
-        """The result for arrays, flat."""
-        memory = self.memory(arguments)
+    def run(
+        self, memory: ptx.Memory, dtype: Any, tags: ptx.Tags | None = None
+    ) -> Array:
+        """The result, flat, from the arguments in a memory."""
         for launch in self.launches:
-            ptx.run(launch, memory)
-        return memory.view(self.result, dtype).copy()
+            ptx.run(launch, memory, tags)
+        return memory.view(self.result, dtype)
 
     def memory(self, arguments: Sequence[Any], *, tagged: bool = False) -> ptx.Memory:
         """Memory that holds the arguments."""
@@ -57,104 +53,82 @@ class Program:
         return memory
 
 
-def read(directory: Path, name: str) -> Program:
-    """The module of that name, such as "jit_f", from a directory of dumps.
+def assemble(compiled: Compiled) -> Program:
+    """What was compiled, as a program to be run.
 
     Raises:
-        PtxError: it does more than launch kernels, or is not there.
+        PtxError: it has several results, or does more than launch kernels.
     """
-
-    def text(end: str) -> str:
-        found = sorted(directory.glob(f"module_*.{name}.*{end}"))
-        if not found:
-            raise PtxError(f"dump={name!r}: expected a file *{end}")
-        return "\n".join(path.read_text() for path in found)
-
-    return parse(
-        text(".ptx"),
-        text("thunk_sequence.txt"),
-        text("after_optimizations-buffer-assignment.txt"),
-        text("gpu_after_optimizations.txt"),
-    )
-
-
-def parse(kernels: str, sequence: str, buffers: str, hlo: str) -> Program:
-    """The same from the texts of the dump."""
-    found = {}
-    for module in kernels.split(".version")[1:]:
-        found |= ptx.parse(".version" + module)
-    sizes, places, parameters, result = _allocations(buffers)
+    kernels: dict[str, ptx.Kernel] = {}
+    for text in dict.fromkeys(compiled.ptx.values()):
+        kernels |= ptx.parse(text)
+    sizes, places, parameters, result = _variables(compiled.buffers)
+    operands = dict(_kernel_calls(compiled.hlo))
     launches = []
-    fusions = list(_fusions(hlo))
-    thunks = [line for line in sequence.splitlines() if line.strip()]
-    if len(thunks) != len(fusions):
-        raise PtxError(f"program: {len(thunks)} steps for {len(fusions)} fusions")
-    for thunk, (target, operands) in zip(thunks, fusions, strict=True):
-        shape = re.search(
-            r"kCustomKernel .*\] (\w+) grid: \[(.*?)\] threads: \[(.*?)\]  "
-            r"shared_memory: 0 bytes",
-            thunk,
-        )
-        if shape is None:
-            raise PtxError(f"program={thunk.strip()!r}: expected a kernel of XLA's own")
-        grid, block = (
-            tuple(int(x) for x in numbers.split(",")) for numbers in shape.groups()[1:]
-        )
-        arguments = tuple(places[name] for name in (*operands, target))
-        launches.append(ptx.Launch(found[shape[1]], grid, block, arguments))
-    return Program(tuple(launches), tuple(sizes), tuple(parameters), result)
+    for launch in compiled.launches:
+        if launch.kernel not in kernels or launch.instruction not in operands:
+            raise PtxError(
+                f"program: {launch.kind} {launch.instruction!r}: expected kernels of "
+                "XLA's own alone"
+            )
+        names = (*operands[launch.instruction], launch.instruction)
+        arguments = tuple(places[name] for name in names)
+        kernel = kernels[launch.kernel]
+        launches.append(ptx.Launch(kernel, launch.grid, launch.threads, arguments))
+    return Program(tuple(launches), sizes, parameters, result)
 
 
-def _allocations(
+def _variables(
     text: str,
-) -> tuple[list[int], dict[str, int], list[int], int]:
-    """Sizes of the variables, which is where, those of the parameters and the result.
+) -> tuple[tuple[int, ...], dict[str, int], tuple[int, ...], int]:
+    """Variables: their sizes, which values they hold, parameters and result.
 
-    Each slice of an allocation that holds a value is a variable of its own; values
-    share one where they share a slice.
+    Each slice of an allocation is a variable, which values may share.
     """
-    slices: dict[tuple[int, int], int] = {}
+    slices: dict[tuple[str, str], int] = {}
     sizes: list[int] = []
     places: dict[str, int] = {}
     parameters: dict[int, int] = {}
-    result = -1
+    results = []
     for part in re.split(r"^allocation ", text, flags=re.MULTILINE)[1:]:
-        head, *values = part.splitlines()
-        number = int(head.split(":")[0])
-        for line in values:
-            value = re.match(
-                r" value: <\d+ (\S+) @\d+> \(size=(\d+),offset=(\d+)\)", line
-            )
+        head, *lines = part.splitlines()
+        for line in lines:
+            value = _VALUE.match(line)
             if value is None:
                 break
-            key = number, int(value[3])
-            if key not in slices:
-                slices[key] = len(sizes)
+            name, size, offset = value.groups()
+            place = slices.setdefault((head, offset), len(sizes))
+            if place == len(sizes):
                 sizes.append(0)
-            place = slices[key]
-            sizes[place] = max(sizes[place], int(value[2]))
-            places[value[1]] = place
-            if found := re.search(r"parameter (\d+)", head):
-                parameters[int(found[1])] = place
+            sizes[place] = max(sizes[place], int(size))
+            places[name] = place
+            if number := re.search(r"parameter (\d+)", head):
+                parameters[int(number[1])] = place
             if "output shape is" in head:
-                result = place
-    return sizes, places, [parameters[i] for i in sorted(parameters)], result
+                results.append(place)
+    if len(set(results)) != 1:
+        raise PtxError("program: expected one result")
+    ordered = tuple(parameters[i] for i in sorted(parameters))
+    return tuple(sizes), places, ordered, results[0]
 
 
-def _fusions(hlo: str) -> Any:
+# " value: <10 input_reduce_fusion @0> (size=1000,offset=0): f32[250]{0}"
+_VALUE = re.compile(r" value: <\d+ (\S+) @\d+> \(size=(\d+),offset=(\d+)\)")
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(\S+) = \S+ ([\w-]+)\((.*?)\)(?:,|$)")
+
+
+def _kernel_calls(hlo: str) -> Iterator[tuple[str, list[str]]]:
     """Each instruction of the entry that computes: its name and its operands."""
     entry = hlo[hlo.index("\nENTRY ") :]
     alias: dict[str, str] = {}
     for line in entry.splitlines()[2:]:
-        found = re.match(r"\s+(?:ROOT )?%(\S+) = \S+ ([\w-]+)\((.*?)\)(?:,|$)", line)
+        found = _INSTRUCTION.match(line)
         if found is None:
             continue
         name, kind, operands = found.groups()
         names = [re.sub(r".*%", "", x).strip() for x in operands.split(",")]
+        names = [alias.get(x, x) for x in names]
         if kind == "bitcast":
-            alias[name] = alias.get(names[0], names[0])
-        if kind in _NOTHING:
-            continue
-        if kind != "fusion":
-            raise PtxError(f"program={line.strip()[:80]!r}: expected kernels alone")
-        yield name, [alias.get(x, x) for x in names]
+            alias[name] = names[0]
+        elif kind == "fusion":
+            yield name, names

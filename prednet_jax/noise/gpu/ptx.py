@@ -562,7 +562,8 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
     return odd.view(np.float64).astype(np.float32)
 
 
-def _to_bfloat16(x: Array) -> Array:
+def to_bfloat16(x: Array) -> Array:
+    """The bits of float32 numbers rounded to bfloat16, to nearest even."""
     bits = x.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(x), 0x7FFF, rounded).astype(np.uint16)
@@ -583,7 +584,7 @@ def _shift(left: bool) -> Callable[[Array, Array], Array]:
 def _extremum(
     pick: Callable[..., Array], zeros: Callable[..., Array], nan: bool
 ) -> Any:
-    """min or max; of two zeros the sign decides, of a NaN and a number the number."""
+    """The min or max; zeros go by sign, a number comes before a NaN."""
 
     def extremum(a: Array, b: Array) -> Array:
         unsigned = f"uint{8 * a.dtype.itemsize}"
@@ -652,7 +653,7 @@ _COMPARE: Mapping[str, Callable[..., Array]] = MappingProxyType(
 _CONVERSIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
     {
         "cvt.f32.bf16": lambda x: (x.astype(np.uint32) << 16).view(np.float32),
-        "cvt.rn.bf16.f32": _to_bfloat16,
+        "cvt.rn.bf16.f32": to_bfloat16,
         "cvt.f32.f16": lambda x: x.astype(np.float32),
         "cvt.rn.f16.f32": lambda x: x.astype(np.float16),
         "cvt.f64.f32": lambda x: x.astype(np.float64),
