@@ -148,17 +148,19 @@ def compiled_for(
         }
         _run(folder, environment, time_limit)
         answer = json.loads((folder / "answer.json").read_text())
-        ptx = {}
-        for file in sorted(dump.glob("*.ptx")):
-            text = file.read_text()
-            ptx.update({entry: text for entry in _ENTRY.findall(text)})
-        (buffers,) = dump.glob("*after_optimizations-buffer-assignment.txt")
-        return Compiled(
-            ptx=ptx,
-            launches=_launches(dump),
-            buffers=buffers.read_text(),
-            **answer,
-        )
+        return from_dump(dump, answer)
+
+
+def from_dump(dump: Path, answer: Mapping[str, Any]) -> Compiled:
+    """What XLA dumped of one module, with the answer of the worker."""
+    ptx = {}
+    for file in sorted(dump.glob("*.ptx")):
+        text = file.read_text()
+        ptx.update({entry: text for entry in _ENTRY.findall(text)})
+    (buffers,) = dump.glob("*after_optimizations-buffer-assignment.txt")
+    return Compiled(
+        ptx=ptx, launches=_launches(dump), buffers=buffers.read_text(), **answer
+    )
 
 
 _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$.]+)", re.MULTILINE)

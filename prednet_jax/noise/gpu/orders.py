@@ -34,6 +34,7 @@ from prednet_jax.noise import compat
 from prednet_jax.noise.gpu import compilation, programs, replay, targets
 from prednet_jax.noise.gpu.ptx import PtxError
 from prednet_jax.noise.gpu.replay import Schedule
+from prednet_jax.noise.order.partials import NoOrder, too_few
 from prednet_jax.noise.specs import GpuOrder
 
 # Types whose sums are added in float32.
@@ -75,6 +76,8 @@ def replayed(spec: GpuOrder, equation: Any) -> Replay | str:
         return _replayed_sum(spec, operands[0], tuple(sorted(params["axes"])))
     if name in ("dot_general", "conv_general_dilated"):
         return _replayed_product(spec, name, params, operands, equation.outvars[0].aval)
+    if name == "add_any":
+        return NoOrder("two cotangents, added as the program says on every machine")
     return "not replayed: its order on a GPU was not read from a kernel"
 
 
@@ -104,14 +107,14 @@ def _replayed_sum(spec: GpuOrder, x: Any, axes: tuple[int, ...]) -> Replay | str
     if x.dtype.name not in TYPES:
         return f"not replayed: a sum in {x.dtype}"
     if _terms(x.shape, axes) < 3:
-        return "two terms at most: addition commutes"
+        return too_few(_terms(x.shape, axes))
     key = Sum(spec.gpu, x.shape, x.dtype.name, axes)
     try:
         schedule = schedule_of(key)
     except PtxError as error:
         return f"not replayed: {error}"
     evaluate = functools.partial(in_order, schedule, axes)
-    return Replay(evaluate, f"in the order of {spec.gpu}'s kernel")
+    return Replay(evaluate, f"in the order of {spec.gpu}'s kernel for this sum")
 
 
 def schedule_of(key: Sum) -> Schedule:
