@@ -693,12 +693,12 @@ def _function(
         return _shift(name == "shl"), [kind, "u32"]
     if opcode == "bfe.u32":
         return _extract, [kind, "u32", "u32"]
-    if name in ("mul.wide", "mad.wide", "mul.hi") and kind not in ("u32", "s32"):
+    if name in ("mul.wide", "mad.wide", "mul.hi") and kind.endswith("64"):
         raise _unknown(instruction)
     if name in _INTEGER:
         kinds = [kind] * (len(instruction.operands) - 1)
         if name == "mad.wide":
-            kinds[2] = f"{kind[0]}64"
+            kinds[2] = f"{kind[0]}{2 * int(kind[1:])}"
         return _INTEGER[name], kinds
     raise _unknown(instruction)
 
