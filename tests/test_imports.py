@@ -31,7 +31,8 @@ LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 REPORT_SEES = {"report", "records", "errors"}
 # The modules of noise/ that may touch what is internal to JAX.
 INTERNAL = {
-    "compat", "control_flow", "coverage", "fusion", "logical", "plan", "registry", "run"
+    "compat", "control_flow", "coverage", "fusion", "logical", "plan", "registry",
+    "run", "worker",
 }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_r
 from prednet_jax.noise.specs import (
     Composition,
     Gaussian,
+    GpuOrder,
     Identity,
     MonteCarlo,
     NoiseSpec,
@@ -56,6 +57,7 @@ __all__ = [
     "Findings",
     "FirstOrder",
     "Gaussian",
+    "GpuOrder",
     "GradientGaussian",
     "HigherOrder",
     "Identity",

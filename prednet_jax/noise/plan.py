@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax import numpy as jnp
@@ -36,6 +36,7 @@ from prednet_jax.noise.rules.primitives import KERNELS, MATRIX_PRODUCTS, ROUTINE
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder
 from prednet_jax.noise.specs import (
     Elementwise,
+    GpuOrder,
     NoiseSpec,
     ReducedPrecision,
     ReductionOrder,
@@ -44,17 +45,22 @@ from prednet_jax.noise.specs import (
     parts,
 )
 
+if TYPE_CHECKING:
+    from prednet_jax.noise.gpu.orders import Replay
+
 
 class Noise(NamedTuple):
     """The parts of a spec that act on a computation, sorted by what they act on.
 
     Attributes:
         order: acts on sums.
+        gpu: the GPU whose order sums have instead.
         operands: acts on the operands of matrix products.
         results: elementwise noises, which act on results.
     """
 
     order: ReductionOrder | None = None
+    gpu: GpuOrder | None = None
     operands: ReducedPrecision | None = None
     results: NoiseSpec | None = None
 
@@ -65,6 +71,7 @@ class Action(NamedTuple):
     Attributes:
         order: the reduction order that acts, if any, and `cut` how it cuts the sum.
         cut: see `order.partials`.
+        replay: how the sum is added in the order of a GPU.
         operands: the format to which operands are rounded.
         results: the noises on the result.
         reason: why the order of a sum is left alone.
@@ -73,6 +80,7 @@ class Action(NamedTuple):
 
     order: ReductionOrder | None = None
     cut: Cut | None = None
+    replay: Replay | None = None
     operands: ReducedPrecision | None = None
     results: NoiseSpec | None = None
     reason: str = ""
@@ -81,7 +89,8 @@ class Action(NamedTuple):
     @property
     def any(self) -> bool:
         """Whether anything acts."""
-        return not (self.order is None and self.operands is None and not self.results)
+        acting = (self.order, self.replay, self.operands, self.results or None)
+        return any(part is not None for part in acting)
 
 
 class Draw(NamedTuple):
@@ -205,7 +214,17 @@ def plan(jaxpr: Any, spec: NoiseSpec, only: Collection[str] | None = None) -> Pl
         UnsupportedPrimitiveError: when a higher-order primitive has no rule.
     """
     chosen = None if only is None else frozenset(only)
-    return _plan(_Asked(sort_noise(spec), chosen), jaxpr)
+    noise = sort_noise(spec)
+    if noise.gpu is not None:
+        _orders().prepare(noise.gpu, jaxpr)
+    return _plan(_Asked(noise, chosen), jaxpr)
+
+
+def _orders() -> Any:
+    """The module that reads orders from kernels, which only `GpuOrder` needs."""
+    from prednet_jax.noise.gpu import orders
+
+    return orders
 
 
 class _Asked(NamedTuple):
@@ -363,6 +382,7 @@ def sort_noise(spec: NoiseSpec) -> Noise:
     results = [part for part in found if isinstance(part, Elementwise)]
     return Noise(
         order=next((p for p in found if isinstance(p, ReductionOrder)), None),
+        gpu=next((p for p in found if isinstance(p, GpuOrder)), None),
         operands=next((p for p in found if isinstance(p, ReducedPrecision)), None),
         results=compose(*results) if results else None,
     )
@@ -405,10 +425,16 @@ def action_on(
         else:
             found = _cut(noise.order, rule, equation, shapes, scope)
         cut, reason = (found, "") if isinstance(found, Cut) else (None, found)
+    replay = None
+    if noise.gpu is not None and (rule.cut is not None or rule.left_alone):
+        replayed = _orders().replayed(noise.gpu, equation)
+        replay, reason = (
+            (None, replayed) if isinstance(replayed, str) else (replayed, "")
+        )
     order = None if cut is None else noise.order
     results = _on_results(noise, equation, rule)
     routine = name in ROUTINES or name in KERNELS
-    return Action(order, cut, operands, results, reason, routine)
+    return Action(order, cut, replay, operands, results, reason, routine)
 
 
 def _cut(

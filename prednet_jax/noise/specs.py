@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 
 from prednet_jax.noise import errors
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.gpu.targets import CARDS
 
 Site = Literal["computation", "gradient", "weights"]
 
@@ -29,6 +30,7 @@ COLLECTIVES = ("random", "ring", "tree", "sequential")
 MCA_MODES = ("rr", "pb", "mca")
 ACCUMULATORS = ("float32", "operand")
 FORMATS = ("tf32", "bf16", "fp16")
+PRODUCTS = ("fused", "plain")
 MAX_PARTIALS = 64
 
 # Of an option that came after records were published: they name it only where it is not
@@ -120,6 +122,28 @@ class ReductionOrder(NoiseSpec):
         errors.choice("accumulate", self.accumulate, ACCUMULATORS)
         if self.collectives is not None:
             errors.choice("collectives", self.collectives, COLLECTIVES)
+
+
+@dataclass(frozen=True)
+class GpuOrder(NoiseSpec):
+    """Sums added in the fixed order of a GPU's kernels; nothing is random.
+
+    Attributes:
+        gpu: whose, a name of `gpu.targets.CARDS`. The order of each `reduce_sum` is
+            read from the kernel that XLA compiles for that sum alone.
+        products: the model of dots and convolutions, which are the libraries'.
+            `"fused"`: one accumulator for each output, terms in rising order of k,
+            fused multiply-add; operands rounded to TF32 where the GPU does that
+            (`gpu.orders`). `"plain"`: as this machine computes them.
+    """
+
+    alone: ClassVar[bool] = True
+    gpu: str
+    products: str = field(default="fused", metadata=LATER)
+
+    def __post_init__(self) -> None:
+        errors.choice("gpu", self.gpu, CARDS)
+        errors.choice("products", self.products, PRODUCTS)
 
 
 @dataclass(frozen=True)
@@ -245,8 +269,8 @@ class ReducedPrecision(NoiseSpec):
 class Composition(NoiseSpec):
     """Several noises at once, applied in the order of `specs`.
 
-    At most one ReductionOrder, ReducedPrecision and BitFlip each: a sum has one order,
-    an operand one format, and one bit is flipped.
+    At most one ReductionOrder or GpuOrder, ReducedPrecision and BitFlip each: a sum has
+    one order, an operand one format, and one bit is flipped.
     """
 
     specs: tuple[NoiseSpec, ...]
@@ -267,6 +291,9 @@ class Composition(NoiseSpec):
             found = [spec for spec in specs if isinstance(spec, kind)]
             if len(found) > 1:
                 raise NoiseError(f"specs={found!r}: expected at most one of a kind")
+        orders = [s for s in specs if isinstance(s, ReductionOrder | GpuOrder)]
+        if len(orders) > 1:
+            raise NoiseError(f"specs={orders!r}: expected one order for a sum")
 
 
 def compose(*specs: NoiseSpec) -> NoiseSpec:
