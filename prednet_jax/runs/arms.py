@@ -20,6 +20,7 @@ NAMES = (
     "threads_<n>",
     "reduction_order",
     "reduction_order_<shared|tile|element|run>",
+    "gpu_order",
     "ulp",
     "stochastic_rounding",
     "gaussian_<scale>",
@@ -132,6 +133,13 @@ _FIXED = (
         role=Role.NULL,
         flags=("--noise=reduction_order:schedule=run",),
         cost=2.0,
+    ),
+    Arm(
+        name="gpu_order",
+        meaning="the fixed order of sums of a GTX 1080, products by a model",
+        role=Role.NULL,
+        flags=("--noise=gpu_order:gpu=gtx1080",),
+        cost=3.0,
     ),
     Arm(
         name="ulp",

@@ -15,6 +15,7 @@ import optax
 
 from prednet_jax import noise as noise_lib
 from prednet_jax import tasks
+from prednet_jax.models.step import to_pixels
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
@@ -194,10 +195,3 @@ def global_norm(tree: dict) -> jax.Array:
     """L2 norm of all the leaves together."""
     squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]
     return jnp.sqrt(jnp.sum(jnp.stack(squares)))
-
-
-def to_pixels(frames: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Frames as floating point in [0, 1]; uint8 is divided by 255."""
-    if frames.dtype == jnp.uint8:
-        return frames.astype(dtype) / jnp.asarray(255, dtype)
-    return frames.astype(dtype)
