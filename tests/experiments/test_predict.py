@@ -129,7 +129,7 @@ def test_imported_weights_of_keras_predict_what_keras_recorded(tmp_path):
 
 def test_a_layer_that_is_not_there_is_refused(tmp_path, refused):
     refused(
-        "--layers=R9: mode='R9': expected",
+        "--layers=R9: layer='R9': expected",
         "predict.py",
         f"--weights={KERAS / 'A_save_weights.hdf5'}",
         "--height=24",
