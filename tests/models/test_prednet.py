@@ -236,10 +236,9 @@ def test_predict_compiles_once_by_itself_and_is_a_part_of_a_compiled_function():
 
 
 def test_a_port_is_a_published_form_with_a_cell_of_its_own():
-    """Without weights over the old cell, saturated gates tell only hard from soft."""
-    config, params = network("lotter_pytorch")
-    own = network("lotter")[1]
-    assert set(params) - set(own) == {"cell_0", "cell_1"}
+    """Its gates are soft, and i, f and o see what a convolution made of the old cell."""
+    own, ported = (network(name)[1] for name in ("lotter", "lotter_pytorch"))
+    assert set(ported) - set(own) == {"cell_0", "cell_1"}
     x = jnp.zeros((1, 4, 6, 8)) + 0.3
     cell = jnp.zeros((1, 4, 6, 2)) + 0.5
     seen = jnp.broadcast_to(jnp.array([0.1, -0.2, 0.4]).repeat(2), (1, 4, 6, 6))

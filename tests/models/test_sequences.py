@@ -69,5 +69,5 @@ def test_units_that_are_not_there_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             sequences.units(params, config, FRAMES[:, None], layers)
-    with pytest.raises(ValueError, match="expected .T, B, H, W, C"):
+    with pytest.raises(ValueError, match=r"expected \[T, B, H, W, C\]"):
         sequences.units(params, config, FRAMES)
