@@ -236,7 +236,7 @@ def test_predict_compiles_once_by_itself_and_is_a_part_of_a_compiled_function():
 
 
 def test_a_port_is_a_published_form_with_a_cell_of_its_own():
-    """Its gates are soft, and i, f and o see what a convolution made of the old cell."""
+    """Its gates are soft; i, f and o see what a convolution made of the old cell."""
     own, ported = (network(name)[1] for name in ("lotter", "lotter_pytorch"))
     assert set(ported) - set(own) == {"cell_0", "cell_1"}
     x = jnp.zeros((1, 4, 6, 8)) + 0.3
