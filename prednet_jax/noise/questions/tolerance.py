@@ -20,13 +20,13 @@ what s_e may be at most:
     t_e^2 = (1 + 1/n) F(d)^2 (w s0^2 + (1 - w) max(s_e, s0)^2) u_e^2,  w = 1 - (n-1)/d
 
 all s in units of u_e. No element counts as quieter than the leaf's s0 (RMS): few runs
-may miss what it does rarely. Sixteen runs say little of one element, much of a leaf. As G. K.
-Smyth ("Linear models and empirical Bayes methods ...", Stat. Appl. Genet. Mol. Biol.
-3(1), 2004) does with genes, each is drawn towards s0 the more, the
-less the s_e differ beyond what n runs explain: d0 degrees of freedom are those at which
-the variance of log s_e^2 is psi'((n - 1) / 2) + psi'(d0 / 2), and d = n - 1 + d0. But
-elements that move together are one: d is at most (n - 1) N_eff / 2, where N_eff =
-2 mean(q)^2 / var(q), q the mean square distance of a run from R, over the runs.
+may miss what it does rarely. Sixteen runs say little of one element, much of a leaf. As
+G. K. Smyth ("Linear models and empirical Bayes methods ...", Stat. Appl. Genet. Mol.
+Biol. 3(1), 2004) does with genes, each is drawn towards s0 the more, the less the s_e
+differ beyond what n runs explain: d0 degrees of freedom are those at which the variance
+of log s_e^2 is psi'((n - 1) / 2) + psi'(d0 / 2), and d = n - 1 + d0. But elements that
+move together are one: d is at most (n - 1) N_eff / 2, where N_eff = 2 mean(q)^2 /
+var(q), q the mean square distance of a run from R, over the runs.
 
 F(d)  sqrt(d / chi2(1 %; d)): the true standard deviation is below F times the estimate
       with 99 % confidence
