@@ -17,6 +17,7 @@ from prednet_jax.noise.errors import (
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.localize import Culprit, Effect, Findings, effects, localize
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
+from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
@@ -31,6 +32,7 @@ from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_r
 from prednet_jax.noise.specs import (
     Composition,
     Gaussian,
+    GpuOrder,
     Identity,
     MonteCarlo,
     NoiseSpec,
@@ -55,6 +57,7 @@ __all__ = [
     "Findings",
     "FirstOrder",
     "Gaussian",
+    "GpuOrder",
     "GradientGaussian",
     "HigherOrder",
     "Identity",
@@ -76,6 +79,8 @@ __all__ = [
     "compose",
     "coverage",
     "decisions",
+    "devices",
+    "devices_table",
     "digits",
     "digits_table",
     "effects",

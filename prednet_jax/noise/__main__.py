@@ -165,6 +165,18 @@ def _tolerances(asked: Asked) -> Answer:
     return Answer(str(found), {"written": list(found.written)})
 
 
+def _devices(asked: Asked) -> Answer:
+    from prednet_jax.noise.questions.devices import devices_table, from_text
+
+    options = asked.options
+    mesh, in_specs = from_text(options.mesh, options.specs)
+    compare = devices_table(
+        asked.fn, mesh=mesh, in_specs=in_specs, spec=asked.spec, draws=asked.draws(8)
+    )
+    table = compare(asked.key, *asked.args, **asked.kwargs)
+    return Answer(str(table), table)
+
+
 def _result(asked: Asked, flag: str, file: str) -> Any:
     """A result of the function, read from a file."""
     static, arrays = split_static((asked.args, asked.kwargs))
@@ -196,6 +208,11 @@ COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
         _tolerances,
         "none",
         "which tests have a looser or tighter tolerance than measured; takes a folder",
+    ),
+    "devices": (
+        _devices,
+        "reduction_order:profile=collectives,collectives=sequential",
+        "what it computes over meshes of devices that are not here",
     ),
 }
 
@@ -253,6 +270,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--a", metavar="FILE.npz", help="explain: one result")
     parser.add_argument("--b", metavar="FILE.npz", help="explain: the other")
+    parser.add_argument(
+        "--mesh",
+        metavar="AXIS=SIZE,...[;...]",
+        help="devices: sizes of the axes, several to compare; data=1,8,64",
+    )
+    parser.add_argument(
+        "--specs",
+        metavar="AXIS,...[;...]",
+        help="devices: for each positional argument the mesh axes of its axes, - for "
+        "none: -;data spreads the rows of the second",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
