@@ -244,7 +244,9 @@ def _parser() -> argparse.ArgumentParser:
         "reduction_order, for digits reduction_order+stochastic_rounding",
     )
     parser.add_argument(
-        "--draws", type=int, help="noisy runs; default 16, explain and localize 8"
+        "--draws",
+        type=int,
+        help="noisy runs; default 16, explain, invariance and localize 8",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
     parser.add_argument(
