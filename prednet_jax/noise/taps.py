@@ -28,9 +28,9 @@ tap_p.multiple_results = True
 tap_p.def_abstract_eval(lambda *values, label: [])
 
 
-def tap(label: Any, *values: Array) -> None:
-    """Mark values; `label` must be hashable."""
-    tap_p.bind(*values, label=label)
+def tap(label: Any, value: Array) -> None:
+    """Mark a value; `label` must be hashable."""
+    tap_p.bind(value, label=label)
 
 
 class Tapped(NamedTuple):
@@ -40,29 +40,55 @@ class Tapped(NamedTuple):
         label: as given to `tap`.
         place: positions of the equation and of those around it, -1 for each loop, in
             whose place its step stands: the order of execution is lexicographic.
-        values: the arrays, with an axis for each loop around, outermost first.
+        ran: bool, whether it was computed, with an axis for each loop around.
+        values: what `Room.shrink` made of it, with the same axes, outermost first.
     """
 
     label: Any
     place: tuple[int, ...]
+    ran: Array
     values: list[Array]
+
+
+class Room(NamedTuple):
+    """How much of each value is kept.
+
+    Attributes:
+        shrink: from a value and the number of times that it is kept, the arrays to keep.
+        limit: executions that are kept of one tap, the first of each loop.
+        made: executions of the program at hand that are kept.
+    """
+
+    shrink: Callable[[Array, int], list[Array]] = lambda x, made: [x]
+    limit: int = 256
+    made: int = 1
+
+    def rows(self, length: int | None) -> int:
+        """How many steps of a loop are kept; None: of unknown length."""
+        most = max(1, self.limit // self.made)
+        return most if length is None else min(length, most)
+
+    def inside(self, rows: int) -> Room:
+        """The same inside of a loop."""
+        return self._replace(made=self.made * max(1, rows))
 
 
 Reaped = tuple[list[Any], list[Tapped]]
 
 
-def reap(jaxpr: Any, args: Sequence[Any], room: int = 256) -> Reaped:
+def reap(jaxpr: Any, args: Sequence[Any], room: Room) -> Reaped:
     """Evaluate a program; its results, and what was tapped on the way.
 
     Args:
         jaxpr: closed, or open without constants.
         args: its arguments.
-        room: executions that are kept of one tap, the first of each loop.
+        room: how much is kept.
     """
     opened, consts = compat.open_jaxpr(jaxpr)
     values = dict(zip(opened.constvars, consts, strict=True))
     values.update(zip(opened.invars, args, strict=True))
     tapped: list[Tapped] = []
+    ran = jnp.ones((), bool)
 
     def read(atom: Any) -> Any:
         return atom.val if isinstance(atom, core.Literal) else values[atom]
@@ -70,7 +96,8 @@ def reap(jaxpr: Any, args: Sequence[Any], room: int = 256) -> Reaped:
     for i, equation in enumerate(opened.eqns):
         operands = [read(atom) for atom in equation.invars]
         if equation.primitive is tap_p:
-            tapped.append(Tapped(equation.params["label"], (i,), operands))
+            kept = room.shrink(*operands, room.made)
+            tapped.append(Tapped(equation.params["label"], (i,), ran, kept))
             continue
         with compat.context(equation):
             if _has_taps(equation):
@@ -91,26 +118,33 @@ def _has_taps(equation: compat.Equation) -> bool:
     )
 
 
-def _inlined(params: Any, operands: list[Any], room: int) -> Reaped:
+def _inlined(params: Any, operands: list[Any], room: Room) -> Reaped:
     """A call: its program, in its place."""
     return reap(compat.sub_jaxprs(params)[0], operands, room)
+
+
+# Arrays of taps on their way out of a body: flags that several share, and the values.
+_Out = tuple[list[Array], list[list[Array]]]
 
 
 class _Kept(NamedTuple):
     """What the taps of a body are, seen while it is traced."""
 
-    labels: list[tuple[Any, tuple[int, ...]]]
+    known: list[tuple[Any, tuple[int, ...], int]]
 
-    def note(self, tapped: Sequence[Tapped]) -> list[list[Array]]:
+    def note(self, tapped: Sequence[Tapped]) -> _Out:
         """Remembers labels and places; the arrays."""
-        self.labels[:] = [(t.label, t.place) for t in tapped]
-        return [t.values for t in tapped]
+        flags = {id(t.ran): t.ran for t in tapped}
+        number = {name: i for i, name in enumerate(flags)}
+        self.known[:] = [(t.label, t.place, number[id(t.ran)]) for t in tapped]
+        return list(flags.values()), [t.values for t in tapped]
 
-    def back(self, values: Sequence[list[Array]], *before: int) -> list[Tapped]:
+    def back(self, out: _Out, *before: int) -> list[Tapped]:
         """Taps again, inside of something."""
+        flags, values = out
         return [
-            Tapped(label, (*before, *place), list(arrays))
-            for (label, place), arrays in zip(self.labels, values, strict=True)
+            Tapped(label, (*before, *place), flags[flag], list(arrays))
+            for (label, place, flag), arrays in zip(self.known, values, strict=True)
         ]
 
 
@@ -118,7 +152,7 @@ class _Buffers(NamedTuple):
     """Rows for the taps of the first steps of a loop."""
 
     rows: int
-    empty: list[list[Array]]
+    empty: Any
 
     def put(self, step: Array, buffers: Any, values: Any) -> Any:
         """Row `step` of each; beyond the last row nothing changes."""
@@ -138,13 +172,13 @@ def _buffers(of_step: Callable[[], Any], rows: int) -> _Buffers:
     return _Buffers(rows, empty)
 
 
-def _scan(params: Any, operands: list[Any], room: int) -> Reaped:
+def _scan(params: Any, operands: list[Any], room: Room) -> Reaped:
     n_consts, n_carry = compat.scan_counts(params)
     consts, first = operands[:n_consts], operands[n_consts : n_consts + n_carry]
-    xs, rows = operands[n_consts + n_carry :], min(params["length"], room)
-    kept, inside = _Kept([]), room // max(1, rows)
+    xs, rows = operands[n_consts + n_carry :], room.rows(params["length"])
+    kept, inside = _Kept([]), room.inside(rows)
 
-    def body(carry: list, x: list) -> tuple[list, list, list]:
+    def body(carry: list, x: list) -> tuple[list, list, _Out]:
         out, tapped = reap(params["jaxpr"], [*consts, *carry, *x], inside)
         return out[:n_carry], out[n_carry:], kept.note(tapped)
 
@@ -169,7 +203,10 @@ def _scan(params: Any, operands: list[Any], room: int) -> Reaped:
         (carry, taps), ys = _loop(carried, (first, held.empty), (steps, xs), params)
     tapped = kept.back(taps, -1)
     if params["reverse"] and rows == params["length"]:
-        tapped = [t._replace(values=[v[::-1] for v in t.values]) for t in tapped]
+        tapped = [
+            t._replace(ran=t.ran[::-1], values=[v[::-1] for v in t.values])
+            for t in tapped
+        ]
     return [*carry, *ys], tapped
 
 
@@ -179,18 +216,19 @@ def _loop(body: Callable, first: Any, xs: Any, params: Any) -> Any:
     )
 
 
-def _while(params: Any, operands: list[Any], room: int) -> Reaped:
+def _while(params: Any, operands: list[Any], room: Room) -> Reaped:
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     of_cond, of_body = operands[:n_cond], operands[n_cond : n_cond + n_body]
-    first, rows = operands[n_cond + n_body :], max(1, room)
+    first, rows = operands[n_cond + n_body :], room.rows(None)
+    inside = room.inside(rows)
     # Of both programs: that of the predicate is evaluated in the body once more.
     kept = _Kept([]), _Kept([])
 
     def going(carry: list) -> Reaped:
-        return reap(params["cond_jaxpr"], [*of_cond, *carry], 1)
+        return reap(params["cond_jaxpr"], [*of_cond, *carry], inside)
 
-    def body(carry: list) -> tuple[list, list]:
-        new, tapped = reap(params["body_jaxpr"], [*of_body, *carry], 1)
+    def body(carry: list) -> tuple[list, list[_Out]]:
+        new, tapped = reap(params["body_jaxpr"], [*of_body, *carry], inside)
         return new, [kept[0].note(going(carry)[1]), kept[1].note(tapped)]
 
     held = _buffers(lambda: body(first)[1], rows)
@@ -205,7 +243,7 @@ def _while(params: Any, operands: list[Any], room: int) -> Reaped:
     return carry, kept[0].back(taps[0], -1, 0) + kept[1].back(taps[1], -1, 1)
 
 
-def _cond(params: Any, operands: list[Any], room: int) -> Reaped:
+def _cond(params: Any, operands: list[Any], room: Room) -> Reaped:
     index, *args = operands
     kept = [_Kept([]) for _ in params["branches"]]
     shapes = [
@@ -219,7 +257,7 @@ def _cond(params: Any, operands: list[Any], room: int) -> Reaped:
             taps: list[Any] = [
                 jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), s) for s in shapes
             ]
-            taps[i] = [t.values for t in tapped]
+            taps[i] = kept[i].note(tapped)
             return out, taps
 
         return taken
@@ -243,7 +281,7 @@ def _cond(params: Any, operands: list[Any], room: int) -> Reaped:
     return out, tapped
 
 
-def _shard_map(params: Any, operands: list[Any], room: int) -> Reaped:
+def _shard_map(params: Any, operands: list[Any], room: Room) -> Reaped:
     """Each device's values, along an axis of all devices."""
     kept = _Kept([])
     axes = tuple(compat.manual_axis_sizes(params))

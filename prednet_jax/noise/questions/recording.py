@@ -1,7 +1,7 @@
 """A recording: what every equation of a program computed, in little space.
 
 The program is traced and evaluated as it stands, and each value becomes a few numbers
-on the device (`reap` brings them out):
+on the device (`taps.reap` brings them out):
 
     up to `WHOLE` elements  the values themselves
     larger                  64 sums of the elements with random signs (a count sketch),
@@ -45,6 +45,8 @@ WHOLE = 1024
 COLUMNS = 64
 # Of a value in a loop, the first executions are kept.
 EXECUTIONS = 256
+# Bytes of a value, in all its executions, that may leave the device whole.
+LEAVES = 1 << 20
 # Masks of -1e30 would drown all else: such numbers count as infinite.
 HUGE = 1e18
 
@@ -297,25 +299,26 @@ class Watch:
         x = _numbers(x)
         fact = _Fact(path, primitive, source, x.shape, str(x.dtype), within, (*from_,))
         self._facts.append(fact)
-        taps.tap(number, digest(x))
+        taps.tap(number, x)
 
-    def _reaped(self, *args: Any) -> list[Array]:
-        _, found = taps.reap(self._jaxpr, args, EXECUTIONS)
+    def _reaped(self, *args: Any) -> list[Any]:
+        _, found = taps.reap(self._jaxpr, args, taps.Room(_shrunk, EXECUTIONS))
         # A predicate is traced twice in a while loop.
         once = {self._facts[t.label].path: t for t in reversed(found)}
         chosen = sorted(once.values(), key=lambda t: t.label)
         self._places = [(t.label, t.place) for t in chosen]
-        return [t.values[0] for t in chosen]
+        return [(t.ran, t.values) for t in chosen]
 
     def run(self, key: Array) -> tuple[Recorded, ...]:
         """All values of one run."""
-        values = jax.device_get(self._compiled(key, *self._arrays))
+        values = self._compiled(key, *self._arrays)
         position = {label: i for i, (label, _) in enumerate(self._places)}
         found = []
-        for (label, place), words in zip(self._places, values, strict=True):
+        for (label, place), (ran, arrays) in zip(self._places, values, strict=True):
             fact = self._facts[label]
             operands = tuple(position[o] for o in fact.operands if o in position)
-            found.append(_decoded(fact._replace(operands=operands), place, words))
+            fact = fact._replace(operands=operands)
+            found.append(_decoded(fact, place, np.asarray(ran), arrays))
         return tuple(found)
 
 
@@ -376,22 +379,26 @@ def _as_words(x: Array) -> Array:
     return jnp.ravel(lax.bitcast_convert_type(flat, jnp.uint32))
 
 
+def _shrunk(x: Array, made: int) -> list[Array]:
+    """A value as it leaves the program: small ones whole, they compile far faster."""
+    if x.size <= WHOLE or x.size * made * x.dtype.itemsize <= LEAVES:
+        return [x]
+    return digest(x)
+
+
 # Traced once for each shape and type.
 @jax.jit
-def digest(x: Array) -> Array:
-    """A value in few words: uint32 [1 + k], the first a 1 that says that it was made.
+def digest(x: Array) -> list[Array]:
+    """A large value in few numbers.
 
     Args:
         x: of real numbers.
 
     Returns:
-        Up to `WHOLE` elements, their bits. Beyond, for each of `COLUMNS` columns of the
-        flat array: a hash, the signed sum, the sum of squares, the largest magnitude,
-        the number of unbounded elements; and the sample.
+        For each of `COLUMNS` columns of the flat array: a hash, the signed sum, the sum
+        of squares, the largest magnitude, the number of unbounded elements; and the
+        sample.
     """
-    one = jnp.ones((1,), jnp.uint32)
-    if x.size <= WHOLE:
-        return jnp.concatenate([one, _as_words(x)])
     wide, rows = _wide(x.dtype), -(-x.size // COLUMNS)
 
     def table(flat: Array) -> Array:
@@ -416,8 +423,10 @@ def digest(x: Array) -> Array:
         ),
         (0,),
     )
-    shown = lax.convert_element_type(jnp.ravel(x)[_sampled(x.shape)], wide)
-    return jnp.concatenate([one, *map(_as_words, (*columns, shown))])
+    return [*columns, lax.convert_element_type(jnp.ravel(x)[_sampled(x.shape)], wide)]
+
+
+_digests = jax.jit(jax.vmap(digest))
 
 
 def _mixed(x: Array) -> Array:
@@ -435,48 +444,35 @@ def _sampled(shape: tuple[int, ...]) -> slice:
     return slice(0, step * (COLUMNS - 1) + 1, step)
 
 
-def _decoded(fact: _Fact, place: tuple[int, ...], words: np.ndarray) -> Recorded:
-    """A value of the words of its digests."""
-    loops = words.shape[:-1]
-    table = words.reshape(math.prod(loops), words.shape[-1])
-    ran, words = table[:, 0] == 1, np.ascontiguousarray(table[:, 1:])
-    size, dtype = math.prod(fact.shape), jnp.dtype(fact.dtype)
-    hashes = np.array(
-        [
-            int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest())
-            for row in words
-        ],
-        np.uint64,
-    ).reshape(len(words))
-    if size <= WHOLE:
-        if dtype.itemsize < 4 or dtype.kind == "b":
-            narrow = jnp.issubdtype(dtype, jnp.inexact)
-            dtype = np.dtype("float32" if narrow else "int32")
-        numbers = words.view(dtype).astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            bounded = np.abs(numbers) < HUGE
+def _decoded(
+    fact: _Fact, place: tuple[int, ...], ran: np.ndarray, arrays: Sequence[Array]
+) -> Recorded:
+    """A value of what left the program."""
+    loops, n = ran.shape, ran.size
+    if len(arrays) == 1 and math.prod(fact.shape) > WHOLE:
+        arrays = _digests(arrays[0].reshape(n, *fact.shape))
+    tables = [np.asarray(a).reshape(n, -1) for a in arrays]
+    if len(tables) == 1:
+        (hashed,) = tables
+        numbers = hashed.astype(np.float64)
+        bounded = np.abs(numbers) < HUGE
         values = np.where(bounded, numbers, 0)
         largest = np.max(np.abs(values), 1, initial=0)
         norms = np.sqrt(np.sum(np.square(values), 1))
         unbounded, sample = np.sum(~bounded, 1), numbers[:, :0]
     else:
-        wide = _wide(dtype)
-        types = [np.dtype("uint32"), wide, wide, wide, np.dtype("int32"), wide]
-        ends = np.cumsum([COLUMNS * t.itemsize // 4 for t in types])
-        parts = np.split(words, ends[:-1], 1)
-        _, values, squares, tops, counts, sample = (
-            np.ascontiguousarray(p).view(t) for p, t in zip(parts, types, strict=True)
-        )
+        hashed, values, squares, tops, counts, sample = tables
         values, sample = values.astype(np.float64), sample.astype(np.float64)
         norms = np.sqrt(np.sum(squares.astype(np.float64), 1))
         largest, unbounded = np.max(tops, 1), np.sum(counts, 1)
+    hashes = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in hashed]
     return Recorded(
         *fact,
         place,
         loops,
-        ran,
-        hashes,
-        norms.astype(np.float64),
+        np.ravel(ran),
+        np.array([int.from_bytes(h, "little") for h in hashes], np.uint64),
+        norms,
         largest.astype(np.float64),
         unbounded.astype(np.int64),
         values,
