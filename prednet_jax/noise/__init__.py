@@ -19,6 +19,12 @@ from prednet_jax.noise.localize import Culprit, Effect, Findings, effects, local
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
+from prednet_jax.noise.questions.first_difference import (
+    Difference,
+    Differences,
+    first_difference,
+)
+from prednet_jax.noise.questions.recording import Recording, load_recording, record
 from prednet_jax.noise.questions.tolerance import (
     Tolerance,
     assert_close,
@@ -49,6 +55,8 @@ __all__ = [
     "Culprit",
     "Decision",
     "Decisions",
+    "Difference",
+    "Differences",
     "Effect",
     "Entry",
     "Findings",
@@ -60,6 +68,7 @@ __all__ = [
     "MonteCarlo",
     "NoiseError",
     "NoiseSpec",
+    "Recording",
     "ReducedPrecision",
     "ReductionOrder",
     "Report",
@@ -77,12 +86,15 @@ __all__ = [
     "digits_table",
     "effects",
     "explain",
+    "first_difference",
     "format",
     "inject",
+    "load_recording",
     "localize",
     "noise_reference",
     "parse",
     "perturb_tree",
+    "record",
     "register_rule",
     "tolerance",
     "tolerance_table",

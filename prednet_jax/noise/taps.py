@@ -54,7 +54,7 @@ class Room(NamedTuple):
     """How much of each value is kept.
 
     Attributes:
-        shrink: from a value and the number of times that it is kept, the arrays to keep.
+        shrink: from a value and the number of times that it is kept, what is kept.
         limit: executions that are kept of one tap, the first of each loop.
         made: executions of the program at hand that are kept.
     """
@@ -211,9 +211,7 @@ def _scan(params: Any, operands: list[Any], room: Room) -> Reaped:
 
 
 def _loop(body: Callable, first: Any, xs: Any, params: Any) -> Any:
-    return lax.scan(
-        body, first, xs, length=params["length"], reverse=params["reverse"]
-    )
+    return lax.scan(body, first, xs, length=params["length"], reverse=params["reverse"])
 
 
 def _while(params: Any, operands: list[Any], room: Room) -> Reaped:
@@ -274,9 +272,7 @@ def _cond(params: Any, operands: list[Any], room: Room) -> Reaped:
         }
         out, taps = lax.platform_dependent(*args, **named)
     tapped = [
-        t
-        for i, (k, v) in enumerate(zip(kept, taps, strict=True))
-        for t in k.back(v, i)
+        t for i, (k, v) in enumerate(zip(kept, taps, strict=True)) for t in k.back(v, i)
     ]
     return out, tapped
 

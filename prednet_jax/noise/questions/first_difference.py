@@ -12,9 +12,9 @@ damped. A difference is beyond noise if
 
     d > MARGIN max(e, f) max(e, f) / median(e, f)
 
-f is a floor: one element moved by an ulp, or of integers one in a thousand. The quotient
-is near 1 where a value has many elements, and near 3 where it is one number, whose noise
-few draws tell badly.
+f is a floor: one element moved by an ulp, or of integers one in a thousand. The
+quotient is near 1 where a value has many elements, and near 3 where it is one number,
+whose noise few draws tell badly.
 
 *Programs that differ* (another version, an edited line) are aligned: loops and branches
 around, primitive, shape and type of two equations must agree, and of several ways the
@@ -58,8 +58,8 @@ class Difference(NamedTuple):
             program alone has, its path there.
         primitive: JAX's name; `argument`, `constant`, `result`.
         source: the user's line, such as `model.py:12 in loss`.
-        difference: relative to the recorded value; infinite if numbers are NaN, infinite
-            or above 1e18 in one of the two alone.
+        difference: relative to the recorded value; infinite if numbers are NaN,
+            infinite or above 1e18 in one of the two alone.
         expected: the same for noise, RMS over the draws.
         step: of the loops around, outermost first, when it first differs so much.
         note: what there is to say about it.
@@ -402,6 +402,8 @@ def _report(
         for found, over in ((beyond, far > bound), (differing, far > 0)):
             if not over.any():
                 continue
+            note = "" if noise is not None else "not judged: noise makes no such value"
+            note = "finite in one of the two alone" if far.max() == math.inf else note
             when = min(np.flatnonzero(over), key=lambda r: tuple(order[r]))
             loops = np.asarray(value.place) < 0
             entry = Difference(
@@ -411,7 +413,7 @@ def _report(
                 float(far[when]),
                 float(expected[when]),
                 tuple(order[when][loops].tolist()),
-                "finite in one of the two alone" if far[when] == math.inf else "",
+                note,
             )
             found.append(_Found(tuple(order[when].tolist()), entry, (i, j)))
             break

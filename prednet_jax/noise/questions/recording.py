@@ -7,20 +7,22 @@ on the device (`taps.reap` brings them out):
     larger                  64 sums of the elements with random signs (a count sketch),
                             64 elements at fixed places, the largest magnitude, a hash
 
-The sketch s(x) is linear and E |s(x)|^2 = |x|^2 (M. Charikar, K. Chen & M. Farach-Colton,
-"Finding frequent items in data streams", ICALP 2002): the distance of two values that
-were never on one machine is |s(x) - s(y)|, to within 9 % (standard deviation), and
-no single element can hide from it.
+The sketch s(x) is linear and E |s(x)|^2 = |x|^2 (M. Charikar, K. Chen & M.
+Farach-Colton, "Finding frequent items in data streams", ICALP 2002): the distance of
+two values that were never on one machine is |s(x) - s(y)|, to within 9 % (standard
+deviation), and no single element can hide from it.
 
-The recorded program is not quite the plain one: where every value is a result, XLA fuses
-otherwise, and contracts fewer products and sums. Its values are right to rounding.
+The recorded program is not quite the plain one: where every value is a result, XLA
+fuses otherwise, and contracts fewer products and sums. Its values are right to rounding.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,6 +51,7 @@ EXECUTIONS = 256
 LEAVES = 1 << 20
 # Masks of -1e30 would drown all else: such numbers count as infinite.
 HUGE = 1e18
+NO_NOISE = Identity()
 
 
 class Recorded(NamedTuple):
@@ -135,14 +138,21 @@ class Recording:
             )
             for name in _ARRAYS
         }
-        with open(path, "wb") as file:
-            np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)
+        # Beside it first, so that no half of a file is left.
+        beside = f"{os.fspath(path)}.{os.getpid()}"
+        try:
+            with open(beside, "wb") as file:
+                np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)
+            os.replace(beside, path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(beside)
 
     def __str__(self) -> str:
         count = sum(int(one.ran.sum()) for one in self.equations)
         return (
-            f"{self.function} on {self.machine}: {len(self.equations)} values, computed "
-            f"{count} times"
+            f"{self.function} on {self.machine}: {len(self.equations)} values, "
+            f"computed {count} times"
         )
 
 
@@ -240,7 +250,7 @@ class Watch:
     """
 
     def __init__(
-        self, fn: Callable, args: Any, kwargs: Any, spec: NoiseSpec = Identity()
+        self, fn: Callable, args: Any, kwargs: Any, spec: NoiseSpec = NO_NOISE
     ) -> None:
         """Trace and plan; `spec` is the noise of each run."""
         self.name = getattr(fn, "__name__", type(fn).__name__)
@@ -437,7 +447,7 @@ def _mixed(x: Array) -> Array:
 
 
 def _sampled(shape: tuple[int, ...]) -> slice:
-    """Every k-th element, k without a factor of the last axis, so that columns differ."""
+    """Every k-th element, k and the last axis coprime, so that columns differ."""
     step = math.prod(shape) // COLUMNS
     while step > 1 and math.gcd(step, shape[-1]) > 1:
         step -= 1
