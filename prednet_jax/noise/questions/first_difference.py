@@ -417,6 +417,9 @@ def _report(
             )
             found.append(_Found(tuple(order[when].tolist()), entry, (i, j)))
             break
+    if partings:
+        beyond, healed = _inherited(here, pairs, beyond)
+        differing += healed
     beyond.sort(key=lambda f: f.order)
     differing.sort(key=lambda f: f.order)
     report = Differences(_blamed(there, here, pairs, beyond))
@@ -424,6 +427,34 @@ def _report(
     report.parted, report.compared = partings, compared
     report.recording = str(recording)
     return report
+
+
+def _inherited(
+    here: Sequence[Recorded], pairs: Sequence[tuple[int, int]], beyond: list[_Found]
+) -> tuple[list[_Found], list[_Found]]:
+    """Differences that some reader inherits, or that none reads; and the others.
+
+    Where programs differ, two equations that correspond may compute another thing, such
+    as permuted weights. If all that is computed of them agrees, so do the programs.
+    """
+    readers: dict[int, list[int]] = {}
+    for _, j in pairs:
+        for i in here[j].operands:
+            readers.setdefault(i, []).append(j)
+    alive: set[int] = set()
+    for found in sorted(beyond, key=lambda f: -f.pair[1]):
+        j = found.pair[1]
+        if j not in readers or alive.intersection(readers[j]):
+            alive.add(j)
+    note = "what is computed of it agrees"
+    return (
+        [f for f in beyond if f.pair[1] in alive],
+        [
+            f._replace(entry=f.entry._replace(note=note))
+            for f in beyond
+            if f.pair[1] not in alive
+        ],
+    )
 
 
 def _blamed(

@@ -13,7 +13,8 @@ two values that were never on one machine is |s(x) - s(y)|, to within 9 % (stand
 deviation), and no single element can hide from it.
 
 The recorded program is not quite the plain one: where every value is a result, XLA
-fuses otherwise, and contracts fewer products and sums. Its values are right to rounding.
+fuses otherwise, and contracts fewer products and sums. Its values are right to
+rounding.
 """
 
 from __future__ import annotations
@@ -163,7 +164,8 @@ def load_recording(path: Any) -> Recording:
         NoiseError: when it is no such file, is damaged or of another version.
     """
     try:
-        with np.load(path, allow_pickle=False) as held:
+        # Opened here, since NumPy leaves a file open that it cannot read.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as held:
             about = json.loads(str(held["about"]))
             arrays = {name: held[name] for name in _ARRAYS}
         if about["version"] != VERSION:
