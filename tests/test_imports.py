@@ -30,7 +30,7 @@ LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 REPORT_SEES = {"report", "records", "errors"}
 # The modules of noise/ that may touch what is internal to JAX.
 INTERNAL = {
-    "compat", "control_flow", "coverage", "fusion", "plan", "registry", "run"
+    "compat", "control_flow", "coverage", "fusion", "plan", "registry", "run", "taps"
 }  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def reap(jaxpr: Any, args: Sequence[Any], room: Room) -> Reaped:
     for i, equation in enumerate(opened.eqns):
         operands = [read(atom) for atom in equation.invars]
         if equation.primitive is tap_p:
-            kept = room.shrink(*operands, room.made)
+            kept = room.shrink(operands[0], room.made)
             tapped.append(Tapped(equation.params["label"], (i,), ran, kept))
             continue
         with compat.context(equation):

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "docs" / "noise"
-PAGES = [FOLDER / "decisions.md", FOLDER / "localize.md"]
+PAGES = [FOLDER / f"{n}.md" for n in ("decisions", "localize", "first_difference")]
 
 
 def code(page):
@@ -31,6 +31,7 @@ def test_the_examples_run(page, tmp_path, monkeypatch, capsys):
     assert printed
     expected = {
         "decisions": r"argmax (1\.0|0\.\d*[1-9]) decisions\.py:\d+ in predict",
+        "first_difference": r"beyond noise: none(?s:.*)first: mul .*:9 in block",
         "localize": r"(?s)localize\.py:9 in loss.*encoder  \(equations: 1\)",
     }
     assert re.search(expected[page.stem], printed), printed

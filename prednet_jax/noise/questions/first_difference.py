@@ -182,24 +182,41 @@ def first_difference(
         random_bits.check(key)
         clean = Watch(fn, args, kwargs)
         values = clean.run(key)
-        pairs, partings = _aligned(recording, values, clean.name)
-        noises = [
-            np.zeros((draws, len(one.ran))) if _is_given(one) else None
-            for one in values
-        ]
+        # Before the noisy program is compiled, since it may refuse.
+        aligned = _aligned(recording, values, clean.name)
         noisy = Watch(fn, args, kwargs, reaching)
-        index = {one.path: i for i, one in enumerate(values)}
-        for k, one in enumerate(random_bits.split(key, draws)):
-            for value in noisy.run(one):
-                i = index.get(value.path)
-                if i is None:
-                    continue
-                if noises[i] is None:
-                    noises[i] = np.zeros((draws, len(values[i].ran)))
-                noises[i][k] = _distance(value, values[i])[0]
-        return _report(recording, values, pairs, partings, noises)
+        draw = map(noisy.run, random_bits.split(key, draws))
+        return against(recording, values, draw, aligned)
 
     return compare
+
+
+Pairs = list[tuple[int, int]]
+
+
+def against(
+    recording: Recording,
+    values: Sequence[Recorded],
+    noisy: Iterable[Sequence[Recorded]],
+    aligned: tuple[Pairs, tuple[Parting, ...]] | None = None,
+) -> Differences:
+    """Compare a run with a recording.
+
+    Args:
+        recording: of another run.
+        values: of the run here.
+        noisy: values of runs here under noise.
+        aligned: pairs of values and where programs part; None: found here.
+    """
+    pairs, partings = aligned or _aligned(recording, values, recording.function)
+    index = {one.path: i for i, one in enumerate(values)}
+    noises: list[list[np.ndarray]] = [[] for _ in values]
+    for run in noisy:
+        for value in run:
+            i = index.get(value.path)
+            if i is not None:
+                noises[i].append(_distance(value, values[i])[0])
+    return _report(recording, values, pairs, partings, noises)
 
 
 def _is_given(value: Recorded) -> bool:
@@ -254,7 +271,7 @@ def _floor(value: Recorded) -> np.ndarray:
 
 def _aligned(
     recording: Recording, here: Sequence[Recorded], name: str
-) -> tuple[list[tuple[int, int]], tuple[Parting, ...]]:
+) -> tuple[Pairs, tuple[Parting, ...]]:
     """Pairs of a recorded value and one here, in order, and where programs part."""
     there = recording.equations
     pairs = align(there, here)
@@ -275,8 +292,10 @@ def _aligned(
             for values, a, b in zip((there, here), before, after, strict=True)
         )
         if left or right:
-            first = (f"{v[0].path} {v[0].source}" if v else "" for v in (right, left))
-            partings.append(Parting(*first, (len(right), len(left))))
+            mine, other = (
+                f"{v[0].path} {v[0].source}" if v else "" for v in (right, left)
+            )
+            partings.append(Parting(mine, other, (len(right), len(left))))
         before = after
     return pairs, tuple(partings)
 
@@ -377,13 +396,15 @@ def _report(
     here: Sequence[Recorded],
     pairs: Sequence[tuple[int, int]],
     partings: tuple[Parting, ...],
-    noises: Sequence[np.ndarray | None],
+    noises: Sequence[list[np.ndarray]],
 ) -> Differences:
     """The entries of all pairs."""
     there = recording.equations
-    beyond, differing, compared = [], [], 0
+    beyond: list[_Found] = []
+    differing: list[_Found] = []
+    compared = 0
     for i, j in pairs:
-        value, noise = here[j], noises[j]
+        value, drawn = here[j], noises[j]
         far, both = _distance(there[i], value)
         compared += bool(both.any())
         if not far.any():
@@ -392,7 +413,8 @@ def _report(
         # A value that noise never made (a part of a longer sum) is not judged.
         bound = np.full(len(far), math.inf)
         expected = np.zeros(len(far))
-        if noise is not None:
+        if drawn:
+            noise = np.stack(drawn)
             levels = np.maximum(noise, _floor(value))
             largest, middle = levels.max(0), np.median(levels, 0)
             with np.errstate(all="ignore"):
@@ -402,7 +424,7 @@ def _report(
         for found, over in ((beyond, far > bound), (differing, far > 0)):
             if not over.any():
                 continue
-            note = "" if noise is not None else "not judged: noise makes no such value"
+            note = "" if drawn else "not judged: noise makes no such value"
             note = "finite in one of the two alone" if far.max() == math.inf else note
             when = min(np.flatnonzero(over), key=lambda r: tuple(order[r]))
             loops = np.asarray(value.place) < 0

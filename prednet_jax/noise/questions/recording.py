@@ -133,10 +133,8 @@ class Recording:
                 {name: getattr(one, name) for name in _FACTS} for one in self.equations
             ],
         }
-        arrays = {
-            name: np.concatenate(
-                [np.ravel(getattr(one, name)) for one in self.equations] or [[]]
-            )
+        arrays: dict[str, Any] = {
+            name: np.concatenate([np.ravel(getattr(e, name)) for e in self.equations])
             for name in _ARRAYS
         }
         # Beside it first, so that no half of a file is left.
@@ -189,10 +187,12 @@ def _cut(facts: Sequence[dict], arrays: dict[str, np.ndarray]) -> list[Recorded]
     start = dict.fromkeys(_ARRAYS, 0)
     found = []
     for fact in facts:
-        lists = {k: tuple(v) if isinstance(v, list) else v for k, v in fact.items()}
+        lists: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in fact.items()
+        }
         n = math.prod(lists["shape_of_loops"])
         kept, shown = _widths(math.prod(lists["shape"]))
-        own = {}
+        own: dict[str, Any] = {}
         for name in _ARRAYS:
             shape = {"values": (n, kept), "sample": (n, shown)}.get(name, (n,))
             stop = start[name] + math.prod(shape)
@@ -321,9 +321,9 @@ class Watch:
         self._places = [(t.label, t.place) for t in chosen]
         return [(t.ran, t.values) for t in chosen]
 
-    def run(self, key: Array) -> tuple[Recorded, ...]:
-        """All values of one run."""
-        values = self._compiled(key, *self._arrays)
+    def run(self, key: Array, arrays: Sequence[Any] = ()) -> tuple[Recorded, ...]:
+        """All values of one run, at other arrays than those traced if some are given."""
+        values = self._compiled(key, *(arrays or self._arrays))
         position = {label: i for i, (label, _) in enumerate(self._places)}
         found = []
         for (label, place), (ran, arrays) in zip(self._places, values, strict=True):
