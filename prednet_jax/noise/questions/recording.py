@@ -322,7 +322,7 @@ class Watch:
         return [(t.ran, t.values) for t in chosen]
 
     def run(self, key: Array, arrays: Sequence[Any] = ()) -> tuple[Recorded, ...]:
-        """All values of one run, at other arrays than those traced if some are given."""
+        """All values of one run; at `arrays`, or those that were traced."""
         values = self._compiled(key, *(arrays or self._arrays))
         position = {label: i for i, (label, _) in enumerate(self._places)}
         found = []
