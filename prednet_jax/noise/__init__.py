@@ -17,6 +17,7 @@ from prednet_jax.noise.errors import (
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.localize import Culprit, Effect, Findings, effects, localize
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
+from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import (
@@ -24,6 +25,7 @@ from prednet_jax.noise.questions.first_difference import (
     Differences,
     first_difference,
 )
+from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
 from prednet_jax.noise.questions.recording import Recording, load_recording, record
 from prednet_jax.noise.questions.tolerance import (
     Tolerance,
@@ -36,6 +38,7 @@ from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_r
 from prednet_jax.noise.specs import (
     Composition,
     Gaussian,
+    GpuOrder,
     Identity,
     MonteCarlo,
     NoiseSpec,
@@ -62,9 +65,11 @@ __all__ = [
     "Findings",
     "FirstOrder",
     "Gaussian",
+    "GpuOrder",
     "GradientGaussian",
     "HigherOrder",
     "Identity",
+    "Invariance",
     "MonteCarlo",
     "NoiseError",
     "NoiseSpec",
@@ -77,11 +82,14 @@ __all__ = [
     "UlpPerturbation",
     "UncoveredReductionError",
     "UnsupportedPrimitiveError",
+    "Variant",
     "assert_close",
     "at",
     "compose",
     "coverage",
     "decisions",
+    "devices",
+    "devices_table",
     "digits",
     "digits_table",
     "effects",
@@ -89,6 +97,7 @@ __all__ = [
     "first_difference",
     "format",
     "inject",
+    "invariance",
     "load_recording",
     "localize",
     "noise_reference",
