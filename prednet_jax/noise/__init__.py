@@ -20,7 +20,13 @@ from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
 from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
+from prednet_jax.noise.questions.first_difference import (
+    Difference,
+    Differences,
+    first_difference,
+)
 from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
+from prednet_jax.noise.questions.recording import Recording, load_recording, record
 from prednet_jax.noise.questions.tolerance import (
     Tolerance,
     assert_close,
@@ -52,6 +58,8 @@ __all__ = [
     "Culprit",
     "Decision",
     "Decisions",
+    "Difference",
+    "Differences",
     "Effect",
     "Entry",
     "Findings",
@@ -65,6 +73,7 @@ __all__ = [
     "MonteCarlo",
     "NoiseError",
     "NoiseSpec",
+    "Recording",
     "ReducedPrecision",
     "ReductionOrder",
     "Report",
@@ -85,13 +94,16 @@ __all__ = [
     "digits_table",
     "effects",
     "explain",
+    "first_difference",
     "format",
     "inject",
     "invariance",
+    "load_recording",
     "localize",
     "noise_reference",
     "parse",
     "perturb_tree",
+    "record",
     "register_rule",
     "tolerance",
     "tolerance_table",

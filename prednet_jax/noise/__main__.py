@@ -37,6 +37,8 @@ from prednet_jax.noise.inject import traced
 from prednet_jax.noise.localize import effects, localize
 from prednet_jax.noise.questions import files, runs
 from prednet_jax.noise.questions.decisions import decisions
+from prednet_jax.noise.questions.first_difference import first_difference
+from prednet_jax.noise.questions.recording import load_recording, record
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import parse
 
@@ -184,6 +186,29 @@ def _result(asked: Asked, flag: str, file: str) -> Any:
     return files.result(flag, file, shapes)
 
 
+def _record(asked: Asked) -> Answer:
+    path = asked.options.output
+    if path is None:
+        raise NoiseError("record: expected a file to write, --output=FILE.npz")
+    recording = record(asked.fn)(*asked.args, **asked.kwargs)
+    try:
+        recording.save(path)
+    except OSError as error:
+        raise NoiseError(f"--output={path}: {error.strerror}") from None
+    told = {"recording": str(recording), "output": path}
+    return Answer(f"{recording}: {path}", told)
+
+
+def _first_difference(asked: Asked) -> Answer:
+    path = asked.options.recording
+    if path is None:
+        raise NoiseError("first_difference: expected --recording=FILE.npz, of record")
+    recording, draws = load_recording(path), asked.draws(8)
+    search = first_difference(asked.fn, recording, spec=asked.spec, draws=draws)
+    report = search(asked.key, *asked.args, **asked.kwargs)
+    return Answer(str(report), report)
+
+
 COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
     "coverage": (
         _coverage,
@@ -199,6 +224,12 @@ COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
     "tolerance": (_tolerance, "reduction_order", "the tolerance a test should have"),
     "explain": (_explain, "reduction_order", "what makes two results differ"),
     "decisions": (_decisions, "reduction_order", "which decisions noise flips"),
+    "record": (_record, "none", "write what every equation computes"),
+    "first_difference": (
+        _first_difference,
+        "reduction_order:granularity=element+ulp",
+        "where a run here first differs from a recorded one",
+    ),
     "invariance": (
         _invariance,
         "none",
@@ -226,7 +257,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     listed = "\n".join(
-        f"  {name:10} {about}" for name, (_, _, about) in COMMANDS.items()
+        f"  {name:16} {about}" for name, (_, _, about) in COMMANDS.items()
     )
     parser = _Parser(
         prog="python -m prednet_jax.noise",
@@ -241,12 +272,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--noise",
         help="the noise, such as reduction_order:granularity=element or ulp; default: "
-        "reduction_order, for digits reduction_order+stochastic_rounding",
+        "reduction_order, for digits with stochastic_rounding, for first_difference of "
+        "each element and with ulp",
     )
     parser.add_argument(
         "--draws",
         type=int,
-        help="noisy runs; default 16, explain, invariance and localize 8",
+        help="noisy runs; default 16; explain, invariance, localize and "
+        "first_difference 8",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
     parser.add_argument(
@@ -270,6 +303,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--a", metavar="FILE.npz", help="explain: one result")
     parser.add_argument("--b", metavar="FILE.npz", help="explain: the other")
+    parser.add_argument("--output", metavar="FILE.npz", help="record: what it writes")
+    parser.add_argument(
+        "--recording", metavar="FILE.npz", help="first_difference: what record wrote"
+    )
     parser.add_argument(
         "--mesh",
         metavar="AXIS=SIZE,...[;...]",

@@ -8,7 +8,8 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "docs" / "noise"
 PAGES = [
-    FOLDER / f"{name}.md" for name in ("decisions", "devices", "invariance", "localize")
+    FOLDER / f"{name}.md"
+    for name in ("decisions", "devices", "first_difference", "invariance", "localize")
 ]
 
 
@@ -36,6 +37,7 @@ def test_the_examples_run(page, tmp_path, monkeypatch, capsys):
         r".*accuracy 0\.\d{4}, numerics move it by ±0\.",
         "invariance": r"one row at a time +differ .* beyond .*invariance\.py:12 in __",
         "devices": r"(?s)\n +512 .*(order|rounding)\n.*\n +64 .* beyond\n",
+        "first_difference": r"beyond noise: none(?s:.*)first: mul .*:9 in block",
         "localize": r"(?s)localize\.py:9 in loss.*encoder  \(equations: 1\)",
     }
     assert re.search(expected[page.stem], printed), printed
