@@ -28,7 +28,7 @@ def alone(monkeypatch, tmp_path):
     """No compiler, and nothing in the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("sys.prefix", str(tmp_path))
-    monkeypatch.setattr("sys.path", [p for p in [] if p])
+    monkeypatch.setattr(orders.compilation, "_version", lambda name, path: None)
     orders._kept.cache_clear()
     yield tmp_path
     orders._kept.cache_clear()
@@ -71,10 +71,8 @@ def test_without_the_compiler_one_line_has_the_command(alone):
     assert "\n" not in str(caught.value)
 
 
-def test_an_order_is_read_once(compiler, alone, monkeypatch):
-    monkeypatch.setattr(orders.compilation, "found_wheels", lambda: compiler)
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(alone))
+def test_an_order_is_read_once(compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     key = orders.Sum("gtx1080", (5, 70), "float32", (1,))
     schedule = orders.schedule_of(key)
     monkeypatch.setattr(orders, "read_order", None)
@@ -122,12 +120,10 @@ NHWC = ("NHWC", "HWIO", "NHWC")
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "reason"),
-    [((2, 5), "float32", NoOrder), ((5, 2), "float16", str), ((9, 2), "float64", str)],
+    [((2, 5), "float32", NoOrder), ((9, 2), "float64", str)],
 )
 def test_sums_that_are_not_replayed(shape, dtype, reason):
     x = jax.ShapeDtypeStruct(shape, dtype)
-    if dtype == "float16":
-        pytest.skip("replayed where the compiler is")
     found = orders._replayed_sum(GTX, x, (0,))
     assert isinstance(found, reason)
 
