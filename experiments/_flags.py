@@ -66,7 +66,13 @@ def define_data_flags() -> None:
         "another split than train). "
         "Default: walk, or digits for the autoencoder.",
     )
-    flags.DEFINE_enum("crop", "center", data.CROPS, "How frames are brought to size.")
+    flags.DEFINE_enum(
+        "crop",
+        "auto",
+        data.CROPS,
+        "How frames are brought to size. center: the middle is cut out; resize: scaled "
+        "without keeping the aspect; auto: cut where at least half of it is left.",
+    )
     flags.DEFINE_list(
         "offset",
         ["0", "0"],

@@ -31,7 +31,7 @@ import _resume
 import _weights
 from absl import flags
 
-from prednet_jax import data, device, noise, process
+from prednet_jax import data, device, errors, noise, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import OBJECTIVES, TARGETS, Method
 from prednet_jax.tasks import Task
@@ -117,9 +117,12 @@ flags.DEFINE_integer(
     "are processors, or fewer where that divides the work evenly.",
 )
 flags.DEFINE_string(
-    "coordinator", None, "host:port of process 0, where several hosts train together."
+    "coordinator",
+    "auto",
+    "host:port of process 0, where several processes train together (--replicas, "
+    "--batch). auto: as SLURM, Open MPI or Kubernetes say; none: this one alone.",
 )
-flags.DEFINE_integer("processes", 1, "Processes that train together.")
+flags.DEFINE_integer("processes", 1, "Processes that --coordinator=host:port joins.")
 flags.DEFINE_integer("process", 0, "Number of this one, from 0.")
 flags.DEFINE_enum("targets", "true", TARGETS, "stale: Chainer's CPU bug.")
 flags.DEFINE_bool(
@@ -154,7 +157,8 @@ flags.DEFINE_string("workdir", None, "Where to write.", required=True)
 flags.DEFINE_integer(
     "checkpoint_every",
     0,
-    "Updates between checkpoints; 0: the final state alone is kept.",
+    "Updates between checkpoints; 0: one every five minutes and when interrupted, in "
+    "place of the one before. The final state is always kept.",
 )
 flags.DEFINE_integer(
     "keep_checkpoints", 0, "How many of the last checkpoints stay; 0: all."
@@ -176,7 +180,7 @@ flags.DEFINE_string(
     "init_weights",
     None,
     "Start from these weights: a Chainer or Keras file, or a run's directory, which "
-    "also says model, variant and sizes.",
+    "also says model, variant, sizes, data, crop and offset.",
 )
 flags.DEFINE_integer(
     "examples", 0, "Frames to predict after training, kept in workdir/examples.npz."
@@ -185,6 +189,11 @@ flags.DEFINE_string(
     "profile",
     None,
     "Directory for a trace of updates 3 to 5, for TensorBoard, XProf or Perfetto.",
+)
+flags.DEFINE_bool(
+    "plot",
+    True,
+    "Draw the losses of a single run at its end, as workdir/loss.png (extra report).",
 )
 flags.DEFINE_bool(
     "progress",
@@ -207,6 +216,21 @@ def main(argv: list[str]) -> None:
             _train_replicas(interruption)
         else:
             _train_seeds(interruption)
+        if FLAGS.plot and process.writes():
+            _draw(Path(FLAGS.workdir))
+
+
+def _draw(folder: Path) -> None:
+    """The losses of a single run as a picture, where the extra `report` is there."""
+    if not (folder / records.METRICS).exists():
+        return
+    try:
+        from prednet_jax.report.loss_picture import loss_picture
+    except ModuleNotFoundError as error:
+        if errors.missing_extra(error) is None:
+            raise
+        return
+    records.write_bytes(folder / records.LOSS_PICTURE, loss_picture(folder))
 
 
 def _train_seeds(interruption: Interruption) -> None:
@@ -226,6 +250,8 @@ def _recipe() -> recipe.Recipe:
     if FLAGS.init_weights:
         kept = _resume.initial_weights(Path(FLAGS.workdir)) if FLAGS.resume else None
         network, weights = _weights.initial_weights(FLAGS.init_weights, kept)
+        if not kept:
+            _weights.inherit_frames(FLAGS.init_weights)
     else:
         network, weights = _flags.task(), None
     spec = _flags.parse_noise(FLAGS.noise)
@@ -294,11 +320,6 @@ def _check_sampling(network: Task) -> bool:
             f"--validate_every={FLAGS.validate_every} with --data={name}: expected "
             "--sampling=windows, which keeps sequences out of training"
         )
-    if FLAGS.validate_every and FLAGS.processes > 1:
-        raise UserError(
-            f"--validate_every={FLAGS.validate_every}: expected one process "
-            f"(--processes={FLAGS.processes})"
-        )
     return by_windows
 
 
@@ -340,19 +361,11 @@ def _train_replicas(interruption: Interruption) -> None:
             "--seeds: expected --replicas=N (seeds --seed, --seed + 1, ...) or --seeds "
             "without --batch, not both"
         )
-    if FLAGS.processes > 1 and not FLAGS.coordinator:
-        raise UserError(f"--processes={FLAGS.processes}: expected --coordinator too")
-    if FLAGS.processes > 1 and (FLAGS.checkpoint_every or FLAGS.resume):
-        raise UserError(
-            "--checkpoint_every and --resume: expected one process "
-            f"(--processes={FLAGS.processes})"
-        )
     count, folder = max(1, FLAGS.replicas), Path(FLAGS.workdir)
-    if FLAGS.coordinator:
-        process.join_processes(FLAGS.coordinator, FLAGS.processes, FLAGS.process)
+    processes = _join()
     process.split_cpu(
         FLAGS.devices
-        or most_devices(count, FLAGS.batch, device.available_threads(), FLAGS.processes)
+        or most_devices(count, FLAGS.batch, device.available_threads(), processes)
     )
     # As --seeds names them; a batch alone is one run.
     folders = {
@@ -360,6 +373,28 @@ def _train_replicas(interruption: Interruption) -> None:
         for seed in range(FLAGS.seed, FLAGS.seed + count)
     }
     replica_runs.train(_recipe(), folders, FLAGS.replica_mode, interruption)
+
+
+def _join() -> int:
+    """Joins the processes that train together; how many they are.
+
+    Raises:
+        UserError: flags contradict each other, or they cannot be joined.
+    """
+    if FLAGS.coordinator not in ("auto", "none"):
+        process.join_processes(FLAGS.coordinator, FLAGS.processes, FLAGS.process)
+        return FLAGS.processes
+    for name in ("processes", "process"):
+        if getattr(FLAGS, name) != FLAGS[name].default:
+            raise UserError(
+                f"--{name}={getattr(FLAGS, name)}: expected --coordinator=host:port too"
+            )
+    found = process.launched() if FLAGS.coordinator == "auto" else None
+    if found is None:
+        return 1
+    process.join_launched(found)
+    # Where the launcher does not say how many, a CPU stays one device.
+    return found.count or device.available_threads()
 
 
 if __name__ == "__main__":

@@ -17,8 +17,10 @@ from prednet_jax.noise.errors import (
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.localize import Culprit, Effect, Findings, effects, localize
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
+from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
+from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
 from prednet_jax.noise.questions.tolerance import (
     Tolerance,
     assert_close,
@@ -59,6 +61,7 @@ __all__ = [
     "GradientGaussian",
     "HigherOrder",
     "Identity",
+    "Invariance",
     "MonteCarlo",
     "NoiseError",
     "NoiseSpec",
@@ -70,17 +73,21 @@ __all__ = [
     "UlpPerturbation",
     "UncoveredReductionError",
     "UnsupportedPrimitiveError",
+    "Variant",
     "assert_close",
     "at",
     "compose",
     "coverage",
     "decisions",
+    "devices",
+    "devices_table",
     "digits",
     "digits_table",
     "effects",
     "explain",
     "format",
     "inject",
+    "invariance",
     "localize",
     "noise_reference",
     "parse",

@@ -92,9 +92,18 @@ def _localize(asked: Asked) -> Answer:
 
 
 def _decisions(asked: Asked) -> Answer:
-    search = decisions(asked.fn, asked.spec, draws=asked.draws(16))
+    file, labels = asked.options.labels, None
+    if file is not None:
+        held, named = files.read("labels", file)
+        labels = [*held, *named.values()]
+        if len(labels) != 1:
+            raise NoiseError(f"--labels={file}: {len(labels)} arrays: expected one")
+        (labels,) = labels
+    search = decisions(asked.fn, asked.spec, draws=asked.draws(16), labels=labels)
     report = search(asked.key, *asked.args, **asked.kwargs)
-    return Answer(str(report), {"decisions": list(report)})
+    return Answer(
+        str(report), {"decisions": list(report), "evaluation": report.evaluation}
+    )
 
 
 def _digits(asked: Asked) -> Answer:
@@ -135,6 +144,39 @@ def _explain(asked: Asked) -> Answer:
     return Answer(str(report), report)
 
 
+def _invariance(asked: Asked) -> Answer:
+    from prednet_jax.noise.questions.invariance import invariance
+
+    options = asked.options
+    batch = options.batch.split(",")
+    if not all(i.strip().isdecimal() for i in batch):
+        raise NoiseError(f"--batch={options.batch}: expected positions, such as 0,2")
+    measure = invariance(
+        asked.fn, batch=[*map(int, batch)], draws=asked.draws(8), seed=options.seed
+    )
+    report = measure(*asked.args, **asked.kwargs)
+    return Answer(str(report), report)
+
+
+def _tolerances(asked: Asked) -> Answer:
+    from prednet_jax.noise.questions.kept import compare
+
+    found = compare(asked.options.function)
+    return Answer(str(found), {"written": list(found.written)})
+
+
+def _devices(asked: Asked) -> Answer:
+    from prednet_jax.noise.questions.devices import devices_table, from_text
+
+    options = asked.options
+    mesh, in_specs = from_text(options.mesh, options.specs)
+    compare = devices_table(
+        asked.fn, mesh=mesh, in_specs=in_specs, spec=asked.spec, draws=asked.draws(8)
+    )
+    table = compare(asked.key, *asked.args, **asked.kwargs)
+    return Answer(str(table), table)
+
+
 def _result(asked: Asked, flag: str, file: str) -> Any:
     """A result of the function, read from a file."""
     static, arrays = split_static((asked.args, asked.kwargs))
@@ -157,6 +199,21 @@ COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
     "tolerance": (_tolerance, "reduction_order", "the tolerance a test should have"),
     "explain": (_explain, "reduction_order", "what makes two results differ"),
     "decisions": (_decisions, "reduction_order", "which decisions noise flips"),
+    "invariance": (
+        _invariance,
+        "none",
+        "whether a row's result depends on how the function is called",
+    ),
+    "tolerances": (
+        _tolerances,
+        "none",
+        "which tests have a looser or tighter tolerance than measured; takes a folder",
+    ),
+    "devices": (
+        _devices,
+        "reduction_order:profile=collectives,collectives=sequential",
+        "what it computes over meshes of devices that are not here",
+    ),
 }
 
 
@@ -198,8 +255,30 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help="localize: effects of these scopes or paths, in place of a search",
     )
+    parser.add_argument(
+        "--labels",
+        metavar="FILE.npz",
+        help="decisions: of an evaluation set, whose answers the function returns",
+    )
+    parser.add_argument(
+        "--batch",
+        default="0",
+        metavar="I,...",
+        help="invariance: positions of the arguments with a batch axis 0; default 0",
+    )
     parser.add_argument("--a", metavar="FILE.npz", help="explain: one result")
     parser.add_argument("--b", metavar="FILE.npz", help="explain: the other")
+    parser.add_argument(
+        "--mesh",
+        metavar="AXIS=SIZE,...[;...]",
+        help="devices: sizes of the axes, several to compare; data=1,8,64",
+    )
+    parser.add_argument(
+        "--specs",
+        metavar="AXIS,...[;...]",
+        help="devices: for each positional argument the mesh axes of its axes, - for "
+        "none: -;data spreads the rows of the second",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
@@ -214,8 +293,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, kwargs = files.read("args", options.args) if options.args else ((), {})
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
-            fn = _function(options.function)
-            _check_call(fn, options, args, kwargs)
+            # `tolerances` is asked about a folder of tests, and runs no function.
+            fn: Callable = _tolerances
+            if options.command != "tolerances":
+                fn = _function(options.function)
+                _check_call(fn, options, args, kwargs)
             answer = ask(Asked(fn, args, kwargs, spec, options))
     except NoiseError as error:
         print(f"python -m prednet_jax.noise: {_one_line(error)}", file=sys.stderr)

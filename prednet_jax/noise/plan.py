@@ -18,6 +18,7 @@ import functools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from jax.extend import core
 from prednet_jax.noise import compat, fusion
 from prednet_jax.noise.errors import UnsupportedPrimitiveError
 from prednet_jax.noise.order import permutations, profiles
+from prednet_jax.noise.order.collectives import axes_of, cut_gathered
 from prednet_jax.noise.order.partials import Cut, NoOrder
 from prednet_jax.noise.rounding import elementwise
 from prednet_jax.noise.rules import registry
@@ -132,6 +134,13 @@ class Step:
         jaxpr, around = self.within
         line = compat.source(self.equation, jaxpr)
         return line or (around.source if around is not None else "")
+
+    @functools.cached_property
+    def communicates(self) -> bool:
+        """Whether it, or a program inside, speaks to other devices or asks which."""
+        inside = (step for body in self.bodies.values() for step in body.steps)
+        named = any(isinstance(a, str) for a in axes_of(self.equation.params))
+        return named or any(step.communicates for step in inside)
 
     def made_by(self, function: str) -> bool:
         """Whether JAX's function of that name made the equation, or one around it."""
@@ -297,6 +306,13 @@ def _sketch(
     paths = [_path(path, i, equation) for i, equation in enumerate(jaxpr.eqns)]
     scopes = [f"{scope}/{compat.scope(equation)}" for equation in jaxpr.eqns]
     chains = add_any_chains(jaxpr) if asked.noise.order else {}
+    # Results of an all_gather, and the axis that numbers the devices.
+    gathers = {
+        equation.outvars[0]: equation.params["all_gather_dimension"]
+        for equation in jaxpr.eqns
+        if equation.primitive.name.startswith("all_gather")
+        and not equation.params.get("tiled", True)
+    }
     joined: dict[int, _Sketch] = {}
     absorbed: set[int] = set()
     draws: list[Draw] = []
@@ -316,9 +332,12 @@ def _sketch(
         if i in joined:
             sketches.append(joined[i])
             continue
-        action = action_on(asked.noise, equation, equation.invars, scopes[i])
+        action = action_on(
+            asked.noise, equation, equation.invars, scopes[i], gathers=gathers
+        )
         draw = None
-        if action.order is not None and equation.primitive.name != "add_any":
+        drawn = action.cut is not None and action.cut.total is None
+        if drawn and equation.primitive.name != "add_any":
             draw = _draw(paths[i], equation, action)
         if not asked.chooses(paths[i]):
             action = Action(reason="not among the chosen paths")
@@ -370,7 +389,11 @@ def sort_noise(spec: NoiseSpec) -> Noise:
 
 
 def action_on(
-    noise: Noise, equation: compat.Equation, atoms: Sequence[Any], scope: str
+    noise: Noise,
+    equation: compat.Equation,
+    atoms: Sequence[Any],
+    scope: str,
+    gathers: Mapping[Any, int] = MappingProxyType({}),
 ) -> Action:
     """What acts on an equation, a higher-order one excepted.
 
@@ -379,6 +402,7 @@ def action_on(
         equation: of a jaxpr.
         atoms: what it reads: of a chain of `add_any`, all its terms.
         scope: named scopes around it.
+        gathers: results of `all_gather` in this program, and their axes of devices.
     """
     name = equation.primitive.name
     rule = registry.find(name)
@@ -395,7 +419,11 @@ def action_on(
         operands = noise.operands if any(wide) else None
     cut, reason = None, "not among what the spec perturbs"
     if noise.order is not None and has_floats(result_avals(equation)[:1]):
-        found = _cut(noise.order, rule, equation, shapes, scope)
+        axis = gathers.get(atoms[0]) if name == "reduce_sum" else None
+        if noise.order.collectives and axis in equation.params.get("axes", ()):
+            found = cut_gathered(noise.order, axis, equation.params["axes"], shapes[0])
+        else:
+            found = _cut(noise.order, rule, equation, shapes, scope)
         cut, reason = (found, "") if isinstance(found, Cut) else (None, found)
     replay = None
     if noise.gpu is not None and (rule.cut is not None or rule.left_alone):

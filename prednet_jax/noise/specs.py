@@ -25,7 +25,8 @@ Site = Literal["computation", "gradient", "weights"]
 SITES = ("computation", "gradient", "weights")
 GRANULARITIES = ("tile", "element", "shared")
 SCHEDULES = ("call", "run")
-PROFILES = ("uniform_worst_case", "xla_gpu", "chainer_cudnn")
+PROFILES = ("uniform_worst_case", "xla_gpu", "chainer_cudnn", "collectives")
+COLLECTIVES = ("random", "ring", "tree", "sequential")
 MCA_MODES = ("rr", "pb", "mca")
 ACCUMULATORS = ("float32", "operand")
 FORMATS = ("tf32", "bf16", "fp16")
@@ -82,7 +83,8 @@ class ReductionOrder(NoiseSpec):
             `dot_general` is part of a convolution if a scope around it begins with
             `conv`; it or a convolution is a gradient if JAX transposed it, if a scope
             contains `gradient` or `backward`, or by its dimension numbers. What
-            `jax.checkpoint` computes again counts as a forward pass.
+            `jax.checkpoint` computes again counts as a forward pass. `"collectives"`:
+            sums over devices alone.
         shortest: a sum is cut into 3 pieces instead of `partials` where pieces would
             have fewer terms than this; library kernels do the same, and short pieces
             cost most of the time. (4 where no axis holds three.) Dots and convolutions
@@ -92,6 +94,12 @@ class ReductionOrder(NoiseSpec):
             in that of the operands (bfloat16 or float16), rounded after each piece and
             each addition, as split-K kernels and all-reduces with such outputs do; for
             wider operands the same as `"float32"`.
+        collectives: in which order sums over devices (psum, pmean, psum_scatter, with
+            groups, and the sum over an all_gather) are added, in the type that they
+            travel in; `order.collectives` has the sources. `"ring"`, `"tree"`: as NCCL
+            does. `"sequential"`: by rank, as XLA does on a CPU. `"random"`: drawn.
+            None: psum over at most 64 devices is drawn and kept in float32; others have
+            XLA's order.
     """
 
     alone: ClassVar[bool] = True
@@ -102,6 +110,7 @@ class ReductionOrder(NoiseSpec):
     profile: str = "uniform_worst_case"
     shortest: int = 256
     accumulate: str = field(default="float32", metadata=LATER)
+    collectives: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         errors.integer("partials", self.partials, 3, MAX_PARTIALS)
@@ -111,6 +120,8 @@ class ReductionOrder(NoiseSpec):
         errors.choice("schedule", self.schedule, SCHEDULES)
         errors.choice("profile", self.profile, PROFILES)
         errors.choice("accumulate", self.accumulate, ACCUMULATORS)
+        if self.collectives is not None:
+            errors.choice("collectives", self.collectives, COLLECTIVES)
 
 
 @dataclass(frozen=True)

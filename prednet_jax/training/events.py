@@ -38,6 +38,10 @@ class EventWriter:
             if math.isfinite(value):
                 self._writer.add_scalar(f"validation/{name}", value, update)
 
+    def flush(self) -> None:
+        """Writes what was added so far: an interrupted process does not close."""
+        self._writer.flush()
+
     def close(self) -> None:
         """Writes what is left."""
         self._writer.close()

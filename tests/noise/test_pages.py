@@ -7,7 +7,9 @@ import jax
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "docs" / "noise"
-PAGES = [FOLDER / "decisions.md", FOLDER / "localize.md"]
+PAGES = [
+    FOLDER / f"{name}.md" for name in ("decisions", "devices", "invariance", "localize")
+]
 
 
 def code(page):
@@ -30,7 +32,10 @@ def test_the_examples_run(page, tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert printed
     expected = {
-        "decisions": r"argmax (1\.0|0\.\d*[1-9]) decisions\.py:\d+ in predict",
+        "decisions": r"(?s)argmax (1\.0|0\.\d*[1-9]) decisions\.py:\d+ in predict"
+        r".*accuracy 0\.\d{4}, numerics move it by ±0\.",
+        "invariance": r"one row at a time +differ .* beyond .*invariance\.py:12 in __",
+        "devices": r"(?s)\n +512 .*(order|rounding)\n.*\n +64 .* beyond\n",
         "localize": r"(?s)localize\.py:9 in loss.*encoder  \(equations: 1\)",
     }
     assert re.search(expected[page.stem], printed), printed
