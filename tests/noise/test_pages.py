@@ -8,7 +8,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "docs" / "noise"
 PAGES = [
-    FOLDER / f"{name}.md" for name in ("decisions", "devices", "invariance", "localize")
+    FOLDER / f"{name}.md" for name in ("decisions", "devices", "gpu_order", "invariance", "localize")
 ]
 
 
@@ -34,6 +34,7 @@ def test_the_examples_run(page, tmp_path, monkeypatch, capsys):
     expected = {
         "decisions": r"(?s)argmax (1\.0|0\.\d*[1-9]) decisions\.py:\d+ in predict"
         r".*accuracy 0\.\d{4}, numerics move it by ±0\.",
+        "gpu_order": r"(?s)\d\d% of the sums differ, by \d.*order of gtx1080's kernel",
         "invariance": r"one row at a time +differ .* beyond .*invariance\.py:12 in __",
         "devices": r"(?s)\n +512 .*(order|rounding)\n.*\n +64 .* beyond\n",
         "localize": r"(?s)localize\.py:9 in loss.*encoder  \(equations: 1\)",

@@ -39,7 +39,8 @@ from prednet_jax.noise.specs import GpuOrder
 
 # Types whose sums are added in float32.
 TYPES = ("float32", "bfloat16", "float16")
-_COMMITTED = Path(__file__).with_name("schedules.npz")
+# Orders that come with the package (tools/gpu_schedules.py).
+COMMITTED = Path(__file__).with_name("schedules.npz")
 
 
 class Sum(NamedTuple):
@@ -143,7 +144,7 @@ def read_order(key: Sum) -> Schedule:
 
 @functools.cache
 def _committed() -> dict[str, Schedule]:
-    with np.load(_COMMITTED) as file:
+    with np.load(COMMITTED) as file:
         return unpack({name: file[name] for name in file.files})
 
 
