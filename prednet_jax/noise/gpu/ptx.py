@@ -42,7 +42,7 @@ class Tags(Protocol):
 
     def combine(
         self, opcode: str, tags: Sequence[Array | None], values: Sequence[Array]
-    ) -> Array | None:
+    ) -> Array:
         """The tags of a result.
 
         Args:
@@ -339,7 +339,7 @@ class _Threads:
         if operand in self.special:
             return np.asarray(self.special[operand])
         if operand in self.launch.kernel.symbols:
-            # Each block has its own variables in `shared`, found by `_address`.
+            # Each block has a copy; `_move` adds where it lies.
             return np.array(self.launch.kernel.symbols[operand], np.uint64)
         value = self.values[operand]
         return value if value.dtype == bool else value.view(dtype)
@@ -379,20 +379,14 @@ class _Threads:
             raise unknown(instruction)
         values = [self.read(x, TYPES[k]) for x, k in zip(sources, kinds, strict=True)]
         tags = None
-        if self.rules is not None and not name.startswith("setp"):
-            tagged = [self._tags(x) for x in sources]
-            if any(tag is not None for tag in tagged):
-                shape = mask.shape
-                tags = np.zeros(shape, np.int32)
-                found = self.rules.combine(
-                    instruction.opcode,
-                    [None if t is None else t[mask] for t in tagged],
-                    [np.broadcast_to(v, shape)[mask] for v in values],
-                )
-                tags = None
-                if found is not None:
-                    tags = np.zeros(shape, np.int32)
-                    tags[mask] = found
+        tagged = [self._tags(x) for x in sources]
+        if self.rules is not None and any(t is not None for t in tagged):
+            tags = np.zeros(mask.shape, np.int32)
+            tags[mask] = self.rules.combine(
+                instruction.opcode,
+                [None if t is None else t[mask] for t in tagged],
+                [np.broadcast_to(v, mask.shape)[mask] for v in values],
+            )
         self.write(target, np.asarray(function(*values)), tags, mask, full)
 
     def _copy(self, instruction: Instruction, mask: Array, full: bool) -> None:
