@@ -19,6 +19,10 @@ from prednet_jax.noise.gpu import orders
 
 ROOT = Path(__file__).parents[1]
 GPU = "gtx1080"
+TRAININGS = (
+    "--model=prednet --channels=3,6,12 --height=24 --width=32 --window=10 --data=walk",
+    "--model=autoencoder --data=digits",
+)
 DOCUMENTED = orders.Sum(GPU, (64, 1000), "float32", (1,))
 
 
@@ -28,15 +32,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         os.environ["XDG_CACHE_HOME"] = name
         np.savez_compressed(file)
-        for model in ("prednet", "autoencoder"):
+        for i, training in enumerate(TRAININGS):
             command = [
                 sys.executable,
                 str(ROOT / "experiments" / "train.py"),
-                f"--model={model}",
-                "--preset=quick",
-                "--updates=1",
+                *training.split(),
+                "--updates=2",
                 f"--noise=gpu_order:gpu={GPU}",
-                f"--workdir={name}/{model}",
+                f"--workdir={name}/run{i}",
             ]
             subprocess.run(command, check=True)
         orders.order_of(DOCUMENTED)

@@ -220,8 +220,8 @@ class Launch(NamedTuple):
     """
 
     kernel: Kernel
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
     arguments: tuple[int, ...]
 
 
