@@ -190,6 +190,8 @@ def _failure(output: str, status: int) -> str:
     """What went wrong in the worker, in one line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = next((x for x in reversed(lines) if _ERROR.match(x)), "")
+    if said.startswith("ValueError: devices="):
+        return said.removeprefix("ValueError: ")
     if "Failed to parse" in output or "target_config" in said:
         said += " (expected XLA's GpuTargetConfigProto as text)"
     return f"XLA's CUDA compiler: {said or f'its process ended with status {status}'}"
