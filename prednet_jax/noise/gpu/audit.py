@@ -150,9 +150,15 @@ def audit(
         shapes = [_shape(x, mesh) for x in arrays]
         program = static.call(fn)
 
+        with _context(mesh):
+            closed = jax.make_jaxpr(program)(*shapes)
+            steps = _steps(closed)
+
         def compiled(deterministic: bool) -> Compiled:
+            with _context(mesh):
+                module = _lowered(program, shapes, compat.donated(closed), steps)
             return compiled_for(
-                _lowered(program, shapes, mesh),
+                module,
                 gpu,
                 devices=devices,
                 deterministic=deterministic,
@@ -160,7 +166,6 @@ def audit(
             )
 
         made = compiled(deterministic)
-        steps = _steps(program, shapes, mesh)
         entries = entries_of(made, steps, modern, deterministic)
         tried: list[Advice] = []
         if advice:
@@ -235,28 +240,26 @@ def _context(mesh: AbstractMesh) -> contextlib.AbstractContextManager:
     return jax.sharding.use_abstract_mesh(mesh)
 
 
-def _lowered(program: Callable, shapes: Sequence[Any], mesh: AbstractMesh) -> bytes:
+def _lowered(
+    program: Callable, shapes: Sequence[Any], donate: Sequence[int], steps: list[Step]
+) -> bytes:
     """The program for CUDA.
 
     Raises:
         NoiseError: names the equation that has no lowering for CUDA, and its line.
     """
-    with _context(mesh):
-        try:
-            closed = jax.make_jaxpr(program)(*shapes)
-            return lower(program, *shapes, donate=compat.donated(closed))
-        except NoiseError:
-            raise
-        except Exception as error:
-            said = _first_line(error)
-            for step in _steps(program, shapes, mesh):
-                if not step.bodies and _fails(step, said):
-                    why = "it calls Python" if "callback" in step.name else said
-                    raise NoiseError(
-                        f"{step.path} [{step.source}] cannot be compiled for a GPU "
-                        f"that is not there: {why}"
-                    ) from error
-            raise
+    try:
+        return lower(program, *shapes, donate=donate)
+    except Exception as error:
+        said = _first_line(error)
+        for step in steps:
+            if not step.bodies and _fails(step, said):
+                why = "it calls Python" if "callback" in step.name else said
+                raise NoiseError(
+                    f"{step.path} [{step.source}] cannot be compiled for a GPU that is "
+                    f"not there: {why}"
+                ) from error
+        raise
 
 
 def _first_line(error: Exception) -> str:
@@ -277,14 +280,12 @@ def _fails(step: Step, said: str) -> bool:
     return False
 
 
-def _steps(program: Callable, shapes: Sequence[Any], mesh: AbstractMesh) -> list[Step]:
-    """The equations of a function; none if it holds a primitive nobody knows."""
-    with _context(mesh):
-        closed = jax.make_jaxpr(program)(*shapes)
-        try:
-            return list(plan(closed, Identity()).walk())
-        except NoiseError:
-            return []
+def _steps(closed: Any) -> list[Step]:
+    """The equations of a program; none if it holds a primitive that noise refuses."""
+    try:
+        return list(plan(closed, Identity()).walk())
+    except NoiseError:
+        return []
 
 
 def _deterministic(again: Sequence[Entry]) -> Advice:
