@@ -56,6 +56,7 @@ flags.adopt_module_key_flags(_flags)
 flags.DEFINE_list(
     "arms",
     None,
+    f"Of {', '.join(runs.NAMES)}, where a spec is one of train.py --noise. "
     "Arms beside float32 and reduction_order, which are always run. Default: another "
     "fixed order and stale targets, for networks that see windows. GPU arms are "
     "skipped, with the reason printed, where no GPU is found.",
@@ -137,7 +138,7 @@ def make_design() -> runs.Design:
     first_seed, seeds = _seeds(Path(FLAGS.workdir))
     return runs.Design(
         script=_script("train.py"),
-        arms=None if FLAGS.arms is None else tuple(FLAGS.arms),
+        arms=None if FLAGS.arms is None else runs.arm_names(FLAGS.arms),
         seeds=seeds,
         first_seed=first_seed,
         margin=FLAGS.margin,
