@@ -81,8 +81,8 @@ def prednet() -> tuple[Task, dict]:
         own = tasks.of(config), params
     name, folder = FLAGS.weights, Path(FLAGS.weights)
     found = initial_weights(name, own)
-    if given and folder.is_dir() and not weights.is_orbax(folder):
-        _inherit(folder / records.MANIFEST)
+    if given:
+        inherit_frames(name)
     if found[0].name != "prednet":
         raise UserError(f"--weights={folder}: of {found[0].name}; expected prednet")
     if given and (folder.exists() or name not in weights.pretrained_names()):
@@ -93,7 +93,9 @@ def prednet() -> tuple[Task, dict]:
         FLAGS.crop = "resize"
     if not given:
         height, width = found[0].frame[:2]
-        done = {"resize": "scaled", "center": "cut"}[FLAGS.crop] if of_disk else "made"
+        done = "made"
+        if of_disk:
+            done = "scaled" if FLAGS.crop == "resize" else "cut"
         print(
             f"no --weights: {name}, which comes with the package "
             f"(prednet_jax.pretrained); frames of {FLAGS.data} are {done} to its "
@@ -103,21 +105,28 @@ def prednet() -> tuple[Task, dict]:
     return found
 
 
-_OF_THE_DATA = ("data", "crop", "offset")
-
-
-def _inherit(manifest: Path) -> None:
+def inherit_frames(path: str) -> None:
     """Takes the frames of a run, and how they are cut, where no flag says otherwise.
+
+    How they are cut only where they lie on disk. Does nothing where the path is no run.
 
     Raises:
         UserError: the manifest has no flags, or other values than they take.
     """
+    manifest = Path(path) / records.MANIFEST
+    if not manifest.is_file():
+        return
     of_run = records.read_json(manifest).get("flags")
     if not isinstance(of_run, dict):
         raise UserError(f"{manifest}: not the manifest of a run of train.py")
-    for name in _OF_THE_DATA:
+    for name in ("data", "crop", "offset"):
+        if name != "data" and FLAGS.data in (None, *data.NAMES):
+            return
         if not FLAGS[name].present and of_run.get(name) is not None:
-            setattr(FLAGS, name, _resume.parsed(FLAGS[name], of_run[name], manifest))
+            value = _resume.parsed(FLAGS[name], of_run[name], manifest)
+            setattr(FLAGS, name, value)
+            if name == "data":
+                print(f"--data={value}, as {path}")
 
 
 def _check_agrees(task: Task, path: str) -> None:

@@ -17,9 +17,16 @@ from typing import Any
 
 import jax
 from jax._src import source_info_util
-from jax._src.core import extend_axis_env_nd
+from jax._src.core import (
+    AbstractValue,
+    extend_axis_env_nd,
+)
+from jax._src.core import ShardingTypeError as ShardingTypeError
 from jax._src.interpreters import mlir
+from jax._src.interpreters.batching import BatchTracer as BatchTracer
 from jax._src.lax.lax import _convert_element_type
+from jax._src.lax.parallel import all_gather_invariant as all_gather_invariant
+from jax._src.shard_map import shard_map_p as shard_map_p
 from jax.extend import core
 from jax.extend.core import primitives
 
@@ -139,7 +146,7 @@ def varying_axes(*operands: Any) -> tuple[str, ...]:
     axes: set[str] = set()
     for operand in operands:
         # The manual axis type, `mat`; its axes were an attribute of their own before.
-        aval = jax.typeof(operand)
+        aval = operand if isinstance(operand, AbstractValue) else jax.typeof(operand)
         varying = getattr(getattr(aval, "mat", None), "varying", None)
         axes |= set(getattr(aval, "vma", ()) if varying is None else varying)
     return tuple(sorted(axes))
@@ -163,6 +170,9 @@ def automatic(function: Callable, equation: Equation) -> Callable:
         return function
 
     def wrapped(*args: Any) -> Any:
+        placed = (jax.typeof(x).sharding.mesh for x in jax.tree.leaves(args))
+        if jax.sharding.get_abstract_mesh().empty and all(m.empty for m in placed):
+            return function(*args)  # Evaluated on one device; see `rules.logical`.
         with jax.sharding.use_abstract_mesh(mesh):
             inside = jax.sharding.auto_axes(
                 function, axes=explicit, out_sharding=sharding.spec
@@ -209,7 +219,7 @@ def source(equation: Equation, jaxpr: Any) -> str:
     codes, positions = traceback.raw_frames() if traceback else ((), ())
     traced = getattr(jaxpr.debug_info, "func_src_info", "") or ""
     for code, position in zip(codes, positions, strict=True):
-        if _is_users(code.co_filename):
+        if is_users(code.co_filename):
             frame = source_info_util.raw_frame_to_frame(code, position)
             name = code.co_qualname.rsplit(".", 1)[-1]
             return f"{os.path.basename(code.co_filename)}:{frame.start_line} in {name}"
@@ -232,7 +242,7 @@ def called_from(equation: Equation, jaxpr: Any, function: str) -> bool:
 
 
 @functools.cache
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
     """Whether a file is neither a library's nor of this package."""
     if not source_info_util.is_user_filename(filename):
         return False

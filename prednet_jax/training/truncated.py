@@ -52,7 +52,7 @@ class StepMetrics(NamedTuple):
 
     @property
     def loss(self) -> jax.Array:
-        """Mean over the transitions that count: `loss` of metrics.jsonl."""
+        """Mean over the transitions that count: the `loss` of metrics.jsonl."""
         return (self.frame_losses * self.scored).sum() / self.scored.sum()
 
 

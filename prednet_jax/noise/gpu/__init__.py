@@ -1,0 +1,1 @@
+"""What a GPU would run, read on a machine without one."""

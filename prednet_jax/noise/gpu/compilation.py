@@ -1,0 +1,279 @@
+"""Compiles a JAX program for a GPU that is not there.
+
+XLA's CUDA compiler needs no device, only the description of one. It comes as a plugin
+of JAX; a process of its own (`worker`) loads it, so that it never touches the process
+of the user, who goes on as if it were not installed. What is handed over is the
+program as StableHLO with the source line of each operation, which survives in the
+metadata of the compiled text.
+
+Three wheels are needed beside JAX, at its version: the plugin, XLA itself, and NVIDIA's
+assembler. They are looked for in the folder `gpu-audit` of the environment (where
+`make gpu-wheels` puts them, and JAX does not see them), then in the environment itself
+(extra `gpu-audit`).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from prednet_jax.noise.errors import NoiseError, flag, integer, positive
+from prednet_jax.noise.gpu.targets import config_of
+
+# Seconds.
+TIME_LIMIT = 600.0
+
+# The plugin and XLA itself, of JAX's version, and NVIDIA's assembler. CUDA 12 is the
+# last that compiles for Maxwell, Pascal and Volta.
+WHEELS = {
+    "jax-cuda12-plugin": jax.__version__,
+    "jax-cuda12-pjrt": jax.__version__,
+    "nvidia-cuda-nvcc-cu12": "12.9.86",
+}
+# Measuring kernels to choose among them needs a device.
+_FLAGS = ("--xla_gpu_autotune_level=0",)
+
+
+class Compiled(NamedTuple):
+    """A program as a GPU would get it.
+
+    Attributes:
+        hlo: text of XLA's optimised, scheduled program, with metadata: names of
+            operations and stack frames, innermost first.
+        ptx: assembler text of each kernel that XLA wrote itself, by the kernel's name.
+            The text holds one module, whose `.entry` has that name.
+        launches: in order of the schedule, bodies of loops before what comes after.
+        buffers: text of XLA's buffer assignment: which value lies where in memory.
+        memory: bytes of `argument`, `output`, `alias` (outputs in arguments that were
+            given away) and `temp`.
+        cost: `flops` and `bytes accessed` of `hlo` by XLA's cost model, in which
+            library calls have no operations and the body of a loop counts once.
+    """
+
+    hlo: str
+    ptx: dict[str, str]
+    launches: tuple[Launch, ...]
+    buffers: str
+    memory: dict[str, int]
+    cost: dict[str, float]
+
+
+class Launch(NamedTuple):
+    """One thing that the GPU is told to do.
+
+    Attributes:
+        kind: XLA's name, such as `kCustomKernel`, `kGemm`, `kConvolution`,
+            `kAllReduce`.
+        instruction: name of the instruction of the program; "" if unknown.
+        kernel: key of `Compiled.ptx`; "" if this is no kernel of XLA's own.
+        grid: blocks along x, y, z; () if this is no kernel of XLA's own.
+        threads: likewise, of a block.
+    """
+
+    kind: str
+    instruction: str
+    kernel: str
+    grid: tuple[int, ...]
+    threads: tuple[int, ...]
+
+
+def lower(fn: Callable, *args: Any, donate: Sequence[int] = ()) -> bytes:
+    """A program for CUDA, as StableHLO with source lines.
+
+    Args:
+        fn: of arrays to a pytree of arrays.
+        *args: arrays or `jax.ShapeDtypeStruct`s, whose shardings count.
+        donate: positions of arguments whose memory results may take.
+
+    Returns:
+        MLIR bytecode.
+    """
+    program = jax.jit(fn, donate_argnums=tuple(donate)).trace(*args)
+    lowered = program.lower(lowering_platforms=("cuda",))
+    buffer = io.BytesIO()
+    lowered.compiler_ir("stablehlo").operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def compiled_for(
+    module: bytes,
+    gpu: str,
+    *,
+    devices: int = 1,
+    deterministic: bool = False,
+    flags: Sequence[str] = (),
+    time_limit: float = TIME_LIMIT,
+) -> Compiled:
+    """Compiles a program for a GPU, in a process of its own.
+
+    Args:
+        module: of `lower`.
+        gpu: a name of `targets.CARDS`, or XLA's description of another.
+        devices: number of GPUs that the program is spread over.
+        deterministic: under `--xla_gpu_deterministic_ops=true`.
+        flags: more flags of XLA. Those of `XLA_FLAGS` that begin with `--xla_gpu` count
+            too, as they would on the GPU.
+        time_limit: seconds.
+
+    Raises:
+        NoiseError: unknown GPU, no compiler installed, an error of the compiler, or
+            the time is over.
+    """
+    target = config_of(gpu)
+    integer("devices", devices, 1)
+    flag("deterministic", deterministic)
+    positive("time_limit", time_limit)
+    wheels = found_wheels()
+    own = [x for x in os.environ.get("XLA_FLAGS", "").split() if "--xla_gpu" in x]
+    if deterministic:
+        own.append("--xla_gpu_deterministic_ops=true")
+    with tempfile.TemporaryDirectory(prefix="gpu-audit-") as name:
+        folder = Path(name)
+        (folder / "module.mlirbc").write_bytes(module)
+        request = {"target": target, "devices": devices}
+        (folder / "request.json").write_text(json.dumps(request))
+        dump = folder / "dump"
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": " ".join([*own, *flags, *_FLAGS, f"--xla_dump_to={dump}"]),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [*wheels, os.environ.get("PYTHONPATH")])
+            ),
+        }
+        _run(folder, environment, time_limit)
+        answer = json.loads((folder / "answer.json").read_text())
+        return from_dump(dump, answer)
+
+
+def from_dump(dump: Path, answer: Mapping[str, Any]) -> Compiled:
+    """What XLA dumped of one module, with the answer of the worker."""
+    ptx = {}
+    for file in sorted(dump.glob("*.ptx")):
+        text = file.read_text()
+        ptx.update({entry: text for entry in _ENTRY.findall(text)})
+    (buffers,) = dump.glob("*after_optimizations-buffer-assignment.txt")
+    return Compiled(
+        ptx=ptx, launches=_launches(dump), buffers=buffers.read_text(), **answer
+    )
+
+
+_ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$.]+)", re.MULTILINE)
+
+
+def _run(folder: Path, environment: Mapping[str, str], time_limit: float) -> None:
+    """Runs the worker, and ends all that it started when the time is over."""
+    worker = Path(__file__).with_name("worker.py")
+    command = [sys.executable, "-P", "-W", "ignore", str(worker), str(folder)]
+    with (folder / "output").open("w+b") as output:
+        child = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = child.wait(time_limit)
+        except subprocess.TimeoutExpired:
+            raise NoiseError(
+                f"time_limit={time_limit:g}: compiling for the GPU took longer; "
+                "expected a longer limit (seconds) or a smaller program"
+            ) from None
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        if status != 0 or not (folder / "answer.json").exists():
+            output.seek(0)
+            raise NoiseError(_failure(output.read().decode(errors="replace"), status))
+
+
+def _failure(output: str, status: int) -> str:
+    """What went wrong in the worker, in one line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    said = next((x for x in reversed(lines) if _ERROR.match(x)), "")
+    if said.startswith("ValueError: devices="):
+        return said.removeprefix("ValueError: ")
+    if "Failed to parse" in output or "target_config" in said:
+        said += " (expected XLA's GpuTargetConfigProto as text)"
+    return f"XLA's CUDA compiler: {said or f'its process ended with status {status}'}"
+
+
+_ERROR = re.compile(r"[\w.]*(Error|Exception|RuntimeError)\b")
+
+
+def _launches(dump: Path) -> tuple[Launch, ...]:
+    """What XLA's dump says of the sequence of kernels and calls."""
+    (sequence,) = dump.glob("*.thunk_sequence.txt")
+    (metadata,) = dump.glob("*.thunk_metadata.txt")
+    names = {}
+    for block in metadata.read_text().split("thunk_metadata {")[1:]:
+        number = re.search(r"thunk_id: (\d+)", block)
+        name = re.search(r'profile_annotation: "([^"]*)"', block)
+        if number and name:
+            names[int(number[1])] = name[1]
+    found = []
+    for line in sequence.read_text().splitlines():
+        match = _THUNK.match(line)
+        if match is None:
+            continue
+        number, kind, rest = match.groups()
+        shape = _SHAPE.search(rest)
+        kernel, grid, threads = "", (), ()
+        if shape:
+            kernel = shape[1]
+            grid, threads = (
+                tuple(int(size) for size in sizes.split(","))
+                for sizes in shape.groups()[1:]
+            )
+        found.append(Launch(kind, names.get(int(number), ""), kernel, grid, threads))
+    return tuple(found)
+
+
+# "004: kCustomKernel [prev=... | next=...] name grid: [4, 1, 1] threads: [64, 1, 1]"
+_THUNK = re.compile(r"\s*(\d+): (k\w+)\s*(?:\[[^\]]*\])?(.*)")
+_SHAPE = re.compile(r"(\S+) grid: \[([^\]]*)\] threads: \[([^\]]*)\]")
+
+
+def found_wheels() -> list[str]:
+    """Folders that the worker has to look in for the compiler.
+
+    Returns:
+        At most one folder; none if the compiler is a part of the environment.
+
+    Raises:
+        NoiseError: it is not installed, or is another version than JAX.
+    """
+    folder = Path(sys.prefix) / "gpu-audit"
+    beside = [str(folder)] if folder.is_dir() else []
+    path: dict[str, Any] = {"path": beside} if beside else {}
+    for name, wanted in WHEELS.items():
+        each = next(iter(importlib.metadata.distributions(name=name, **path)), None)
+        if each is None or each.version != wanted:
+            state = "is not installed" if each is None else f"is {each.version}"
+            wheels = " ".join(f"{name}=={version}" for name, version in WHEELS.items())
+            raise NoiseError(
+                f"XLA's CUDA compiler: {name} {state}, with jax {jax.__version__}; "
+                f"expected what this installs: {sys.executable} -m pip install "
+                f"--no-deps --upgrade --target {folder} {wheels}"
+            )
+    return beside
+
+
+if __name__ == "__main__":
+    # For `make gpu-wheels`.
+    print(*(f"{name}=={version}" for name, version in WHEELS.items()))

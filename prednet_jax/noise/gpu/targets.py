@@ -1,0 +1,170 @@
+"""GPUs by name, as XLA's compiler wants them described.
+
+XLA compiles for a device that it only knows by a text, its `GpuTargetConfigProto`
+(xla/stream_executor/device_description.proto). That text has two sources here: figures
+of an architecture (table "Technical specifications per compute capability" of the CUDA
+C++ programming guide), and figures of a card (NVIDIA's data sheets; those of V100,
+A100, H100 and B200 as in XLA's own xla/backends/gpu/target_config/specs).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prednet_jax.noise.errors import NoiseError, choice
+
+
+class Architecture(NamedTuple):
+    """What the cards of one compute capability share.
+
+    Attributes:
+        fpus: float32 units per multiprocessor.
+        threads: that a multiprocessor holds.
+        shared: bytes of shared memory per multiprocessor.
+        optin: bytes of it that one block can ask for.
+    """
+
+    fpus: int
+    threads: int
+    shared: int
+    optin: int
+
+
+ARCHITECTURES = {
+    (5, 0): Architecture(128, 2048, 65536, 49152),
+    (5, 2): Architecture(128, 2048, 98304, 49152),
+    (6, 1): Architecture(128, 2048, 98304, 49152),
+    (7, 0): Architecture(64, 2048, 98304, 98304),
+    (7, 5): Architecture(64, 1024, 65536, 65536),
+    (8, 0): Architecture(64, 2048, 167936, 166912),
+    (8, 9): Architecture(128, 1536, 102400, 101376),
+    (9, 0): Architecture(128, 2048, 233472, 232448),
+    (10, 0): Architecture(128, 2048, 233472, 232448),
+}
+
+
+class Card(NamedTuple):
+    """A GPU.
+
+    Attributes:
+        title: its name on the market.
+        capability: compute capability; (6, 1) is sm_61.
+        multiprocessors: their number.
+        memory: bytes.
+        bandwidth: of that memory, bytes per second.
+        l2: bytes of the second cache.
+        clock: boost clock in GHz.
+    """
+
+    title: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    memory: int
+    bandwidth: float
+    l2: int
+    clock: float
+
+    @property
+    def sm(self) -> str:
+        """The architecture as the compiler names it, such as `sm_61`."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}"
+
+    @property
+    def operations(self) -> float:
+        """Float32 operations per second at most: a fused multiply-add counts two."""
+        fpus = ARCHITECTURES[self.capability].fpus
+        return 2e9 * self.clock * fpus * self.multiprocessors
+
+    def config(self) -> str:
+        """XLA's description of it."""
+        own = ARCHITECTURES[self.capability]
+        major, minor = self.capability
+        extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
+        return f"""gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: {own.shared}
+  threads_per_core_limit: {own.threads}
+  core_count: {self.multiprocessors}
+  fpus_per_core: {own.fpus}
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: {self.bandwidth:.0f}
+  l2_cache_size: {self.l2}
+  clock_rate_ghz: {self.clock}
+  device_memory_size: {self.memory}
+  shared_memory_per_block_optin: {own.optin}
+  cuda_compute_capability {{
+    major: {major} minor: {minor} feature_extension: {extension}
+  }}
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  thread_dim_limit_x: 1024
+  thread_dim_limit_y: 1024
+  thread_dim_limit_z: 64
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
+device_description_str: "{self.title}"
+"""
+
+
+_GB, _MB = 2**30, 2**20
+
+CARDS = {
+    "gtx750ti": Card("GeForce GTX 750 Ti", (5, 0), 5, 2 * _GB, 86.4e9, 2 * _MB, 1.085),
+    "gtx970": Card("GeForce GTX 970", (5, 2), 13, 4 * _GB, 224e9, 7 * _MB // 4, 1.178),
+    "gtx1080": Card("GeForce GTX 1080", (6, 1), 20, 8 * _GB, 320e9, 2 * _MB, 1.733),
+    "gtx1080ti": Card(
+        "GeForce GTX 1080 Ti", (6, 1), 28, 11 * _GB, 484e9, 11 * _MB // 4, 1.582
+    ),
+    "rtx2060super": Card(
+        "GeForce RTX 2060 Super", (7, 5), 34, 8 * _GB, 448e9, 4 * _MB, 1.65
+    ),
+    "rtx2070super": Card(
+        "GeForce RTX 2070 Super", (7, 5), 40, 8 * _GB, 448e9, 4 * _MB, 1.77
+    ),
+    "rtx2080ti": Card(
+        "GeForce RTX 2080 Ti", (7, 5), 68, 11 * _GB, 616e9, 11 * _MB // 2, 1.545
+    ),
+    "titanrtx": Card("Titan RTX", (7, 5), 72, 24 * _GB, 672e9, 6 * _MB, 1.77),
+    "v100": Card(
+        "Tesla V100-SXM2-16GB", (7, 0), 80, 16935682048, 898.048e9, 6291456, 1.53
+    ),
+    "a100": Card("A100-SXM4-40GB", (8, 0), 108, 42331013120, 1555.2e9, 41943040, 1.41),
+    "h100": Card("H100 80GB HBM3", (9, 0), 132, 84942979072, 3352.32e9, 52428800, 1.98),
+    "b200": Card("B200", (10, 0), 148, 191514411008, 7672.32e9, 132644864, 1.965),
+    "rtx4090": Card("GeForce RTX 4090", (8, 9), 128, 24 * _GB, 1008e9, 72 * _MB, 2.52),
+}
+
+# The cards of S. Watanabe's measurements, oldest first.
+ARTICLE = (
+    "gtx750ti",
+    "gtx970",
+    "gtx1080",
+    "gtx1080ti",
+    "rtx2060super",
+    "rtx2070super",
+    "rtx2080ti",
+    "titanrtx",
+)
+
+
+def config_of(gpu: str) -> str:
+    """XLA's description of a GPU.
+
+    Args:
+        gpu: a name of `CARDS`, or the description itself.
+
+    Raises:
+        NoiseError: when it is neither.
+    """
+    if not isinstance(gpu, str):
+        raise NoiseError(f"gpu={gpu!r}: expected one of {', '.join(CARDS)}")
+    if "gpu_device_info" in gpu:
+        return gpu
+    choice("gpu", gpu, [*CARDS, "a text with XLA's description (gpu_device_info ...)"])
+    return CARDS[gpu].config()

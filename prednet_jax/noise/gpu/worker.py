@@ -1,0 +1,59 @@
+"""The process that compiles: it loads XLA's CUDA compiler and knows nothing else.
+
+    python -P worker.py FOLDER
+
+reads FOLDER/request.json and FOLDER/module.mlirbc, compiles for the GPU described there
+and writes FOLDER/answer.json. PTX and the sequence of kernels are among what XLA dumps
+into FOLDER/dump (XLA_FLAGS). Nothing of this package is imported, so that what its
+imports do cannot matter here.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax._src import compiler
+from jax._src.interpreters import mlir
+from jax._src.lib import _jax
+from jax._src.lib.mlir import ir
+from jax.experimental import topologies
+
+
+def main(folder: Path) -> None:
+    """Compiles what lies in a folder."""
+    request = json.loads((folder / "request.json").read_text())
+    count = request["devices"]
+    topology = topologies.get_topology_desc(
+        "gpu", "cuda", target_config=request["target"], topology=f"1x1x{count}"
+    )
+    devices = np.array(topology.devices[:count]).reshape(1, count)
+    client = devices[0, 0].client
+    with mlir.make_ir_context():
+        module = ir.Module.parse((folder / "module.mlirbc").read_bytes())
+    spread = ir.IntegerAttr(module.operation.attributes["mhlo.num_partitions"]).value
+    if spread != count:
+        raise ValueError(f"devices={count}: expected {spread}, as the program's mesh")
+    compiled = compiler.backend_compile_and_load(
+        client,
+        module,
+        _jax.DeviceList(tuple(devices[0])),
+        compiler.get_compile_options(1, count, devices, backend=client),
+        [],
+    )
+    (hlo,) = compiled.hlo_modules()
+    stats = compiled.get_compiled_memory_stats()
+    kinds = ("argument", "output", "alias", "temp")
+    # The compile-only client has no cost model; that of the CPU counts the same text.
+    cost = _jax.hlo_module_cost_analysis(jax.devices("cpu")[0].client, hlo)
+    answer = {
+        "hlo": hlo.to_string(),
+        "memory": {kind: getattr(stats, f"{kind}_size_in_bytes") for kind in kinds},
+        "cost": {name: cost[name] for name in ("flops", "bytes accessed")},
+    }
+    (folder / "answer.json").write_text(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

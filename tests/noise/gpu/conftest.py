@@ -1,0 +1,15 @@
+"""XLA's CUDA compiler is looked for once; without it these tests are skipped."""
+
+import pytest
+
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.gpu.compilation import found_wheels
+
+
+@pytest.fixture(scope="session")
+def compiler():
+    """Skips where XLA's CUDA compiler is not installed (`make gpu-wheels`)."""
+    try:
+        return found_wheels()
+    except NoiseError as error:
+        pytest.skip(str(error))

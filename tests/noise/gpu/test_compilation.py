@@ -1,0 +1,164 @@
+"""Programs compiled for a GPU by a process that has none."""
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+from jax import numpy as jnp
+
+from prednet_jax import messages
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.gpu import compilation, targets
+
+
+def summed(x, ids):
+    product = jnp.tanh(x) @ x.T
+    return jax.ops.segment_sum(product, ids, num_segments=5)  # the line
+
+
+LINE = summed.__code__.co_firstlineno + 2
+SHAPES = (
+    jax.ShapeDtypeStruct((64, 64), jnp.float32),
+    jax.ShapeDtypeStruct((64,), jnp.int32),
+)
+
+
+@pytest.fixture(scope="module")
+def module():
+    return compilation.lower(summed, *SHAPES)
+
+
+@pytest.fixture(scope="module")
+def compiled(compiler, module):
+    return compilation.compiled_for(module, "h100")
+
+
+def test_every_kernel_is_there(compiled):
+    kernels = {launch.kernel for launch in compiled.launches if launch.kernel}
+    assert kernels == set(compiled.ptx)
+    assert all(".target sm_90" in text for text in compiled.ptx.values())
+    assert compiled.memory["argument"] == 64 * 64 * 4 + 64 * 4
+    assert compiled.memory["output"] == 5 * 64 * 4
+    assert compiled.cost["flops"] > 2 * 64**3
+
+
+def test_source_lines_survive(compiled):
+    assert f"line={LINE} " in compiled.hlo
+    assert os.path.basename(__file__) in compiled.hlo
+    assert 'op_name="jit(summed)/scatter-add"' in compiled.hlo
+
+
+def test_launches_name_instructions(compiled):
+    names = {launch.instruction for launch in compiled.launches}
+    assert all(f"%{name} = " in compiled.hlo for name in names)
+
+
+def test_process_of_the_user_stays_clean(compiled):
+    assert not [name for name in sys.modules if name.startswith("jax_plugins.xla_cuda")]
+    assert "xla_dump_to" not in os.environ.get("XLA_FLAGS", "")
+    assert {device.platform for device in jax.devices()} == {"cpu"}
+
+
+def test_deterministic_changes_the_program(compiled, compiler, module):
+    sorted_first = compilation.compiled_for(module, "h100", deterministic=True)
+    assert any("atom" in text for text in compiled.ptx.values())
+    assert not any("atom" in text for text in sorted_first.ptx.values())
+
+
+def test_several_devices(compiler):
+    mesh = jax.sharding.AbstractMesh((8,), ("x",))
+    spec = jax.sharding.PartitionSpec("x")
+    rows = jax.sharding.NamedSharding(mesh, spec)
+    x = jax.ShapeDtypeStruct((64, 8), jnp.float32, sharding=rows)
+    compiled = compilation.compiled_for(
+        compilation.lower(jnp.sum, x), "a100", devices=8
+    )
+    assert "kAllReduce" in {launch.kind for launch in compiled.launches}
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"gpu": "gtx1081"}, "gpu='gtx1081': expected one of gtx750ti, gtx970, "),
+        ({"gpu": 3}, "gpu=3: expected one of gtx750ti"),
+        ({"devices": 0}, "devices=0: expected an integer of at least 1"),
+        ({"deterministic": 1}, "deterministic=1: expected True or False"),
+        ({"time_limit": 0}, "time_limit=0: expected a positive, finite number"),
+        ({"time_limit": 0.01}, "time_limit=0.01: compiling for the GPU took longer"),
+        ({"gpu": "gpu_device_info {"}, "Failed to parse GpuTargetConfigProto"),
+    ],
+)
+def test_bad_input(compiler, keywords, said):
+    keywords = {"gpu": "h100"} | keywords
+    with pytest.raises(NoiseError, match=said) as caught:
+        compilation.compiled_for(b"", **keywords)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_compiler(monkeypatch, tmp_path):
+    """One line names the command that installs it."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (tmp_path / "gpu-audit").mkdir()
+    with pytest.raises(
+        NoiseError, match=r"-m pip install .* jax-cuda12-plugin=="
+    ) as it:
+        compilation.compiled_for(b"", "h100")
+    assert "\n" not in str(it.value)
+
+
+def test_another_version_than_jax(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    for name in ("jax_cuda12_plugin", "jax_cuda12_pjrt", "nvidia_cuda_nvcc_cu12"):
+        folder = tmp_path / "gpu-audit" / f"{name}-0.1.0.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Name: {name}\nVersion: 0.1.0\n")
+    with pytest.raises(NoiseError, match=f"is 0.1.0, with jax {jax.__version__}"):
+        compilation.compiled_for(b"", "h100")
+
+
+def test_cards():
+    """Operations per second are those of NVIDIA's data sheets."""
+    assert len(targets.CARDS) == 13
+    teraflops = {
+        "gtx750ti": 1.4, "gtx970": 3.9, "gtx1080": 8.9, "gtx1080ti": 11.3,
+        "rtx2060super": 7.2, "rtx2070super": 9.1, "rtx2080ti": 13.4, "titanrtx": 16.3,
+        "v100": 15.7, "a100": 19.5, "h100": 66.9, "b200": 74.5, "rtx4090": 82.6,
+    }  # fmt: skip
+    found = {name: card.operations / 1e12 for name, card in targets.CARDS.items()}
+    assert found == pytest.approx(teraflops, rel=0.01)
+
+
+def test_the_extra_names_the_same_wheels():
+    declared = configparser.ConfigParser()
+    declared.read(Path(__file__).parents[3] / "setup.cfg")
+    extra = declared["options.extras_require"]["gpu-audit"]
+    assert re.findall(r"^([\w-]+)", extra, re.MULTILINE) == list(compilation.WHEELS)
+    assert compilation.WHEELS["nvidia-cuda-nvcc-cu12"] in extra
+
+
+PLAIN = "import prednet_jax.noise, jax; print(jax.devices(), jax.default_backend())"
+
+
+def test_the_plugin_in_the_environment_changes_nothing(compiler):
+    """With the extra installed where JAX sees it, a process prints what it did."""
+    if any(map(os.path.exists, messages._DRIVERS)):
+        pytest.skip("a GPU is here")
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
+    package = str(Path(__file__).parents[3])
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", PLAIN],
+            env=environment | {"PYTHONPATH": os.pathsep.join([package, *folders])},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for folders in ([], compiler)
+    ]
+    assert done[0].stdout == done[1].stdout == "[CpuDevice(id=0)] cpu\n"
+    assert done[0].stderr == done[1].stderr == ""
