@@ -27,7 +27,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -381,7 +381,7 @@ class _Unpickler(pickle._Unpickler):
     def _forget_attributes(self: Any) -> None:
         self.stack.pop()  # Of the dictionary: the versions of its modules.
 
-    dispatch: dict[int, Any] = {
+    dispatch: ClassVar[dict[int, Any]] = {
         code: load
         for code, load in pickle._Unpickler.dispatch.items()
         if bytes([code])
