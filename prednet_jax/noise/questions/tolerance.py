@@ -31,8 +31,7 @@ var(q), q the mean square distance of a run from R, over the runs.
 F(d)  sqrt(d / chi2(1 %; d)): the true standard deviation is below F times the estimate
       with 99 % confidence
 s_e   holds a quarter of the distance from |R_e| to the next number of its type (added
-      in squares): results lie on a grid, and few runs may all meet one point of it.
-      T u_e is at least a_e and that whole distance
+      in squares): results lie on a grid, and few runs may all meet one point of it
 
 Noise in the order of sums is bounded, and its tail lighter than the normal one. But 16
 runs show nothing of what happens once in a million: a bound below `EXTRAPOLATED` is an
@@ -193,11 +192,9 @@ def _of_leaf(
     size = np.min([np.abs(x) for x in references], axis=0)
     shift = np.max([np.abs(mean - x) for x in references], axis=0)
     largest = np.max([np.abs(x) for x in references], axis=0)
-    # The distance from |R_e| to the next number of its type.
-    step = np.ldexp(leaf.epsilon, np.frexp(largest)[1] - 1) * (largest > 0)
     # An element that met one point of its grid in all draws may still leave it.
-    spread_here = np.hypot(spread, step / 4)
-    rtol, atol = _cover(shift, spread_here, step, size, distances, failure)
+    spread_here = np.hypot(spread, largest * leaf.epsilon / 4)
+    rtol, atol = _cover(shift, spread_here, size, distances, failure)
     allowed = atol + rtol * size
     seen = allowed > 0
     noise = runs.rms(spread[seen] / allowed[seen])
@@ -217,7 +214,6 @@ def _distance(x: np.ndarray, reference: np.ndarray) -> float:
 def _cover(
     shift: np.ndarray,
     spread: np.ndarray,
-    step: np.ndarray,
     size: np.ndarray,
     distances: np.ndarray,
     failure: float,
@@ -227,12 +223,11 @@ def _cover(
     if not np.any(spread) and not np.any(shift):
         return 0.0, 0.0
     if scale == 0:
-        return 0.0, _threshold(shift, _upper(spread, distances), step, failure)
+        return 0.0, _threshold(shift, _upper(spread, distances), failure)
     best = math.inf, 0.0, 0.0
     for balance in BALANCES:
         unit = size + balance * scale
-        upper = _upper(spread / unit, distances)
-        rtol = _threshold(shift / unit, upper, step / unit, failure)
+        rtol = _threshold(shift / unit, _upper(spread / unit, distances), failure)
         cost = math.log(rtol) + float(np.mean(np.log(unit)))
         # Where several serve alike, the one with the least atol.
         if cost < best[0] - 0.01:
@@ -262,14 +257,8 @@ def _upper(spread: np.ndarray, distances: np.ndarray) -> np.ndarray:
     return factor * np.sqrt(pooled + (1 - weight) * more)
 
 
-def _threshold(
-    shift: np.ndarray, spread: np.ndarray, step: np.ndarray, failure: float
-) -> float:
-    """The smallest T that |N(shift_e, spread_e)| exceeds with probability `failure`.
-
-    At least shift_e + step_e.
-    """
-    least = float(np.max(shift + step))
+def _threshold(shift: np.ndarray, spread: np.ndarray, failure: float) -> float:
+    """The smallest T that |N(shift_e, spread_e)| exceeds with probability `failure`."""
     low = float(np.max(shift + NormalDist().inv_cdf(1 - failure) * spread))
     rare = runs.two_sided(failure / shift.size)
     high = float(np.max(shift + rare * spread))
@@ -280,7 +269,7 @@ def _threshold(
         middle = (low + high) / 2
         above = _tail((middle - shift) / spread) + _tail((middle + shift) / spread)
         low, high = (middle, high) if np.sum(above) > failure else (low, middle)
-    return max(high, least)
+    return high
 
 
 def _tail(z: np.ndarray) -> np.ndarray:
