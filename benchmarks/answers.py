@@ -213,6 +213,7 @@ def accuracies(draws: int = 16, fresh: int = 1000) -> tuple[float, float]:
         for seed in range(4):
             search = noise.decisions(answers, ORDER, draws=draws, labels=labels)
             evaluation = search(jax.random.key(seed), x, w).evaluation
+            assert evaluation is not None
             far = np.abs(np.mean(found == 1, 1) - evaluation.accuracy)
             within.append(np.mean(far <= evaluation.moved + 1e-9))
     return float(np.mean(within)), draws / (draws + 1)
