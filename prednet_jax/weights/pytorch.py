@@ -19,6 +19,7 @@ one; a file that names anything else is refused, and so is every other way of ma
 object.
 """
 
+import functools
 import io
 import math
 import os
@@ -47,7 +48,9 @@ _NAME = re.compile(
 # Blocks of their gates i, f, g, o in our order i, f, o, g.
 _GATES = (0, 1, 3, 2)
 # The pickle of a state dict takes some hundred bytes an array; checkpoints more.
-_PICKLE_LIMIT = 64 * 2**20
+_PICKLE_LIMIT = 16 * 2**20
+# Dictionaries within dictionaries: a checkpoint, its model, its state.
+_DEEPEST = 8
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _STORAGES = {
     "DoubleStorage": np.dtype("<f8"),
@@ -241,7 +244,7 @@ def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
         stream = io.BytesIO(content)
         zipped = zipfile.is_zipfile(stream)
         found = _read_zip(stream) if zipped else _read_legacy(content)
-        return {name: _with_numpys_types(x) for name, x in _tensors(found)}
+        return _tensors(found)
     except files.FileError as error:
         raise UserError(f"{error}; expected {_EXPECTED}") from None
     except (*files.BROKEN, pickle.UnpicklingError, AttributeError) as error:
@@ -270,6 +273,7 @@ def _read_zip(stream: io.BytesIO) -> Any:
         if order in archive.namelist() and archive.read(order) != b"little":
             raise ValueError("written on a big-endian machine")
 
+        @functools.cache
         def storage(dtype: np.dtype, key: str, count: int) -> np.ndarray:
             return _numbers(archive.read(f"{root}data/{key}"), dtype, count)
 
@@ -324,9 +328,11 @@ def _tensor(storage: _Storage, offset: int, size: tuple, stride: tuple, *_: Any)
     sizes = (offset, *size, *stride)
     if len(size) != len(stride) or any(type(n) is not int or n < 0 for n in sizes):
         raise ValueError(f"a tensor of size {size}, stride {stride}, offset {offset}")
+    if 0 in size:
+        return np.empty(0, numbers.dtype)
     last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     # A stride of zero would make a large array of a small file.
-    if 0 in size or math.prod(size) > len(numbers) or offset + last >= len(numbers):
+    if math.prod(size) > len(numbers) or offset + last >= len(numbers):
         raise ValueError(f"a tensor of size {size} in a storage of {len(numbers)}")
     strides = tuple(step * numbers.itemsize for step in stride)
     return np.lib.stride_tricks.as_strided(numbers[offset:], size, strides)
@@ -386,14 +392,18 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
     } | {pickle.BUILD[0]: _forget_attributes}
 
 
-def _with_numpys_types(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype == jnp.bfloat16 else array
-
-
-def _tensors(tree: Any, prefix: str = "") -> Any:
-    """The arrays of nested dictionaries, with their names."""
-    if isinstance(tree, np.ndarray):
-        yield prefix, tree
-    elif isinstance(tree, Mapping):
-        for key, value in tree.items():
-            yield from _tensors(value, f"{prefix}.{key}" if prefix else str(key))
+def _tensors(tree: Any) -> dict[str, np.ndarray]:
+    """The arrays of nested dictionaries by name; of shared ones under one name."""
+    found: dict[str, np.ndarray] = {}
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), tree)]
+    seen: set[int] = set()
+    while waiting:
+        place, node = waiting.pop()
+        if isinstance(node, np.ndarray):
+            bfloat16 = node.dtype == jnp.bfloat16
+            found[".".join(place)] = node.astype(np.float32) if bfloat16 else node
+        # Each once: references to references would take for ever.
+        elif isinstance(node, dict) and id(node) not in seen and len(place) < _DEEPEST:
+            seen.add(id(node))
+            waiting += [((*place, str(key)), value) for key, value in node.items()]
+    return found

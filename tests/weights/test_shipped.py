@@ -61,7 +61,7 @@ def test_the_package_has_a_network_of_walks():
 def test_a_run_becomes_a_network_of_the_package(run, tmp_path, forked):
     place = tmp_path / "shipped"
     words = (f"--run={run}", "--name=tiny", f"--folder={place}", "--sequences=2")
-    with pytest.raises(UserError, match="name='tiny': no such .*known are: none"):
+    with pytest.raises(UserError, match=r"name='tiny': no such .*known are: none"):
         prednet_jax.pretrained("tiny")
     done = forked("ship_weights.py", *words)
     assert done.returncode == 0, done.stderr
@@ -88,7 +88,7 @@ def test_a_run_becomes_a_network_of_the_package(run, tmp_path, forked):
     (place / "tiny.npz").write_bytes(broken[:-1] + bytes([broken[-1] ^ 1]))
     with pytest.raises(UserError, match=r"tiny\.npz: damaged; its SHA-256"):
         prednet_jax.pretrained("tiny")
-    with pytest.raises(UserError, match="name='other': .*known are: tiny"):
+    with pytest.raises(UserError, match=r"name='other': .*known are: tiny"):
         prednet_jax.pretrained("other")
 
 

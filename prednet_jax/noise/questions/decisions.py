@@ -234,19 +234,24 @@ def decisions(
             jax.effects_barrier()
             return dict(seen), _answers(outcome.result(), wanted)
 
-        count, right = _Count(), []
-        answers: Counter[int] = Counter()
+        count, answers = _Count(), Counter[int]()
+        right: list[tuple[float, float]] = []
         for one in random_bits.split(key, draws):
             (clean, expected), (noisy, found) = watched(one, False), watched(one, True)
             count.add(clean, noisy)
-            answers.update(np.flatnonzero(found != expected).tolist())
-            right.append([np.mean(x == wanted) for x in (expected, found)])
+            if wanted is not None:
+                answers.update(np.flatnonzero(found != expected).tolist())
+                right.append(
+                    (
+                        float(np.mean(expected == wanted)),
+                        float(np.mean(found == wanted)),
+                    )
+                )
         report = _report(count, steps.values(), draws)
         if wanted is not None:
-            clean_run, noisy_runs = np.array(right).T
             report.evaluation = Evaluation(
-                float(clean_run[0]),
-                float(np.max(np.abs(noisy_runs - clean_run))),
+                right[0][0],
+                max(abs(noisy_rate - clean_rate) for clean_rate, noisy_rate in right),
                 draws / (draws + 1),
                 len(wanted),
                 _flips(answers, draws),

@@ -280,8 +280,8 @@ def _ways(given: _Given) -> dict[str, _Way]:
     padded = 1 << given.rows.bit_length()
     ways[f"padded to {padded} rows"] = functools.partial(_padded, size=padded)
     ways["rows in reverse"] = _reversed
-    ways["vmap over rows"] = _vmap
-    ways["loop over rows"] = _loop
+    ways["vmap over rows"] = functools.partial(_by_row, loop=False)
+    ways["loop over rows"] = functools.partial(_by_row, loop=True)
     return ways
 
 
@@ -348,35 +348,21 @@ def _reversed(
     ]
 
 
-def _of_row(f: Callable, given: _Given) -> Callable[..., list[Any]]:
-    """`f` of the rows of each batch, without their axis."""
-
-    def of_row(*rows: Any) -> list[Any]:
+def _by_row(
+    f: Callable, given: _Given, axes: Sequence[int | None], *, loop: bool
+) -> list[np.ndarray]:
+    def of_row(rows: list[Any]) -> list[Any]:
         left = iter(rows)
         return f(*given.mapped(lambda x: next(left)[None]))
 
-    return of_row
+    def of_rows(batches: list[Any]) -> list[Any]:
+        return jax.lax.map(of_row, batches) if loop else jax.vmap(of_row)(batches)
 
-
-def _joined(values: Sequence[Any], axes: Sequence[int | None]) -> list[np.ndarray]:
-    """Of what each row gave, stacked, the rows joined."""
+    # What each row gave is stacked along a new axis 0.
     return [
         x[0] if axis is None else np.concatenate(list(x), axis)
-        for x, axis in zip(_numpy(values), axes, strict=True)
+        for x, axis in zip(_numpy(jax.jit(of_rows)(given.batches())), axes, strict=True)
     ]
-
-
-def _vmap(f: Callable, given: _Given, axes: Sequence[int | None]) -> list[np.ndarray]:
-    return _joined(jax.jit(jax.vmap(_of_row(f, given)))(*given.batches()), axes)
-
-
-def _loop(f: Callable, given: _Given, axes: Sequence[int | None]) -> list[np.ndarray]:
-    of_row = _of_row(f, given)
-
-    def loop(batches: list[Any]) -> list[Any]:
-        return jax.lax.map(lambda rows: of_row(*rows), batches)
-
-    return _joined(jax.jit(loop)(given.batches()), axes)
 
 
 class _Line(NamedTuple):

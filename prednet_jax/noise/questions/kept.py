@@ -274,9 +274,8 @@ def _written(
     numbers: Mapping[str, float],
 ) -> Iterator[Written]:
     """The tolerances by hand of one test."""
-    for node in ast.walk(test):
-        if not isinstance(node, ast.Call):
-            continue
+    calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
+    for node in sorted(calls, key=lambda call: call.lineno):
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))
         if called not in COMPARISONS or any(
             isinstance(a, ast.Starred) for a in node.args

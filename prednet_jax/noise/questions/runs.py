@@ -7,6 +7,7 @@ numbers of all narrower types exactly.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import NormalDist
@@ -304,6 +305,7 @@ def chi_squared(probability: float, degrees: int) -> float:
     return (low + high) / 2
 
 
+@functools.cache
 def spread_bound(draws: int, confidence: float) -> float:
     """How far above a sample's standard deviation the true one may be.
 

@@ -17,15 +17,16 @@ Q, the upper tail of the normal distribution, is bounded from above by H. O. Pol
 formula; the sum over elements, however they depend on each other, by G. Boole's. t_e is
 what s_e may be at most:
 
-    t_e^2 = (1 + 1/n) F(d)^2 (w s0^2 + (1 - w) s_e^2) u_e^2,   w = 1 - (n - 1) / d
+    t_e^2 = (1 + 1/n) F(d)^2 (w s0^2 + (1 - w) max(s_e, s0)^2) u_e^2,  w = 1 - (n-1)/d
 
-all s in units of u_e. Sixteen runs say little of one element, much of a leaf. As G. K.
-Smyth ("Linear models and empirical Bayes methods ...", Stat. Appl. Genet. Mol. Biol.
-3(1), 2004) does with genes, each is drawn towards the leaf's s0 (RMS) the more, the
-less the s_e differ beyond what n runs explain: d0 degrees of freedom are those at which
-the variance of log s_e^2 is psi'((n - 1) / 2) + psi'(d0 / 2), and d = n - 1 + d0. But
-elements that move together are one: d is at most (n - 1) N_eff / 2, where N_eff =
-2 mean(q)^2 / var(q), q the mean square distance of a run from R, over the runs.
+all s in units of u_e. No element counts as quieter than the leaf's s0 (RMS): few runs
+may miss what it does rarely. Sixteen runs say little of one element, much of a leaf. As
+G. K. Smyth ("Linear models and empirical Bayes methods ...", Stat. Appl. Genet. Mol.
+Biol. 3(1), 2004) does with genes, each is drawn towards s0 the more, the less the s_e
+differ beyond what n runs explain: d0 degrees of freedom are those at which the variance
+of log s_e^2 is psi'((n - 1) / 2) + psi'(d0 / 2), and d = n - 1 + d0. But elements that
+move together are one: d is at most (n - 1) N_eff / 2, where N_eff = 2 mean(q)^2 /
+var(q), q the mean square distance of a run from R, over the runs.
 
 F(d)  sqrt(d / chi2(1 %; d)): the true standard deviation is below F times the estimate
       with 99 % confidence
@@ -243,17 +244,17 @@ def _upper(spread: np.ndarray, distances: np.ndarray) -> np.ndarray:
     prior = 0.0
     if square.size >= 4 and pooled > 0:
         logs = np.log(np.maximum(square, 1e-4 * pooled))
-        more = float(np.var(logs, ddof=1)) - _trigamma(free / 2)
-        prior = 2 * _inverse_trigamma(more)
+        excess = float(np.var(logs, ddof=1)) - _trigamma(free / 2)
+        prior = 2 * _inverse_trigamma(excess)
     middle = float(np.mean(distances))
     varying = float(np.var(distances, ddof=1))
     together = free * middle**2 / varying if varying > 0 else math.inf
     degrees = max(free, min(free + prior, together, MOST))
     weight = 1 - free / degrees
-    # One element, or few: nothing tells how they differ, and none is quieter than all.
-    own = np.maximum(square, pooled) if prior == 0 else square
     factor = math.sqrt(1 + 1 / draws) * runs.spread_bound(int(degrees) + 1, CONFIDENCE)
-    return factor * np.sqrt(weight * pooled + (1 - weight) * own)
+    # No element counts as quieter than the leaf: few runs may miss what it does rarely.
+    more = np.maximum(square - pooled, 0)
+    return factor * np.sqrt(pooled + (1 - weight) * more)
 
 
 def _threshold(shift: np.ndarray, spread: np.ndarray, failure: float) -> float:
