@@ -24,7 +24,7 @@ from absl import flags
 
 from prednet_jax import noise, records
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.noise.gpu import compilation
+from prednet_jax.noise.gpu import compilation, targets
 from prednet_jax.objectives import Method
 from prednet_jax.training import loop, truncated
 
@@ -39,7 +39,6 @@ SIZES = {
 # One card of each architecture of the article, then today's.
 GPUS = ("gtx750ti", "gtx970", "gtx1080", "rtx2080ti", "a100", "h100", "b200")
 FACTORS = (
-    {},
     {"program": "prediction"},
     {"variant": "lotter"},
     {"targets": "stale"},
@@ -47,14 +46,14 @@ FACTORS = (
     {"noise": "reduction_order"},
     {"convolution": "im2col"},
     {"deterministic": True},
-    {"size": "24x32"},
+    {"size": "64x48"},
     {"size": "160x120"},
 )
 BASE: dict[str, Any] = {
     "model": "prednet",
     "program": "step",
     "variant": "watanabe",
-    "size": "64x48",
+    "size": "24x32",
     "targets": "true",
     "leak": True,
     "noise": "none",
@@ -66,11 +65,12 @@ BASE: dict[str, Any] = {
 def cases() -> list[dict[str, Any]]:
     """All programs to compile, the base program on every GPU first."""
     found = [{**BASE, "gpu": gpu} for gpu in GPUS]
-    for gpu in ("gtx1080", "rtx2080ti", "h100"):
-        found += [{**BASE, **factor, "gpu": gpu} for factor in FACTORS[1:]]
+    gpus = ("gtx1080", "rtx2080ti", "h100")
+    for gpu in gpus:
         for program in ("step", "prediction"):
             fields = {"model": "autoencoder", "program": program}
             found.append({**BASE, **fields, "variant": "", "size": "", "gpu": gpu})
+    found += [{**BASE, **each, "gpu": gpu} for each in FACTORS for gpu in gpus]
     return found
 
 
@@ -157,9 +157,29 @@ def main(argv: list[str]) -> None:
             continue
         row = audited(case)
         rows.append(row)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        records.write_json(file, {"jax": jax.__version__, "rows": rows})
-        print(f"{number}/{len(todo)}", *case.values(), row["varies"], row["kernels"])
+        _write(file, rows)
+        print(
+            f"{number}/{len(todo)}",
+            *case.values(),
+            row["varies"],
+            row["kernels"],
+            flush=True,
+        )
+    _write(file, rows)
+
+
+def _write(file: Path, rows: list[dict[str, Any]]) -> None:
+    cards = {
+        name: {
+            "memory": card.memory,
+            "bandwidth": card.bandwidth,
+            "operations": card.operations,
+        }
+        for name, card in targets.CARDS.items()
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    record = {"jax": jax.__version__, "base": BASE, "cards": cards, "rows": rows}
+    records.write_json(file, record)
 
 
 if __name__ == "__main__":
