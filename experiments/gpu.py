@@ -8,10 +8,11 @@ architecture: others of it get the same kernels) and for A100, H100 and B200. No
 runs. `auto` would choose the algorithm of convolutions for this machine's CPU; on a GPU
 it is `xla`, which is what is compiled here unless a factor says otherwise.
 
-Writes --record after each program and takes up where it was: about an hour on two
-cores. docs/gpu.md is made from it (experiments/tables.py).
+Writes --record after each program and takes up where it was. Beside it, sums.json says
+what varies of every primitive that sums (benchmarks/gpu_sums.py). docs/gpu.md is made from it (experiments/tables.py).
 """
 
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -27,6 +28,9 @@ from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.noise.gpu import compilation, targets
 from prednet_jax.objectives import Method
 from prednet_jax.training import loop, truncated
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from benchmarks import gpu_sums  # noqa: E402
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("record", "results/gpu/audit.json", "Where to write.")
@@ -166,6 +170,8 @@ def main(argv: list[str]) -> None:
             flush=True,
         )
     _write(file, rows)
+    sums = {gpu: gpu_sums.measured(gpu) for gpu in gpu_sums.GPUS}
+    records.write_json(file.with_name("sums.json"), {"jax": jax.__version__} | sums)
 
 
 def _write(file: Path, rows: list[dict[str, Any]]) -> None:

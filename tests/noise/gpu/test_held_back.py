@@ -4,7 +4,7 @@ import inspect
 import os
 
 import pytest
-from held_back import CASES
+from tests.noise.gpu.held_back import CASES
 
 from prednet_jax import noise
 
