@@ -4,6 +4,8 @@ Each function is named after its primitive: an entry of the audit is of the func
 that its source names, so that all of them are compiled as one program.
 """
 
+# ruff: noqa: D103 (each function is its name)
+
 from typing import Any
 
 import jax

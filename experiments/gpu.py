@@ -9,7 +9,8 @@ runs. `auto` would choose the algorithm of convolutions for this machine's CPU; 
 it is `xla`, which is what is compiled here unless a factor says otherwise.
 
 Writes --record after each program and takes up where it was. Beside it, sums.json says
-what varies of every primitive that sums (benchmarks/gpu_sums.py). docs/gpu.md is made from it (experiments/tables.py).
+what varies of every primitive that sums (benchmarks/gpu_sums.py). docs/gpu.md is made
+from the record (experiments/tables.py).
 """
 
 import sys
@@ -30,7 +31,7 @@ from prednet_jax.objectives import Method
 from prednet_jax.training import loop, truncated
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from benchmarks import gpu_sums  # noqa: E402
+from benchmarks import gpu_sums
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("record", "results/gpu/audit.json", "Where to write.")

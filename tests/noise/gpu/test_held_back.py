@@ -4,9 +4,9 @@ import inspect
 import os
 
 import pytest
-from tests.noise.gpu.held_back import CASES
 
 from prednet_jax import noise
+from tests.noise.gpu.held_back import CASES
 
 MARK = "  # call"
 
