@@ -5,10 +5,12 @@ fault of the program, with its traceback; 2 something the user can mend, in one 
 stderr; 128 + number of the signal interrupted.
 """
 
+import contextlib
 import errno
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -73,6 +75,8 @@ def _guarded(main: Callable) -> Callable:
             if said is None:
                 raise
             fail(said)
+        except BrokenPipeError:
+            _leave_pipe()
         except (MemoryError, OSError, RuntimeError) as error:
             used_up = _used_up(error)
             if used_up is None:
@@ -85,14 +89,27 @@ def _guarded(main: Callable) -> Callable:
     return guarded
 
 
+def _leave_pipe() -> None:
+    """Ends the script where nobody reads its output any more, as in `| head`."""
+    os._exit(128 + signal.SIGPIPE)
+
+
 def _parse(argv: list[str]) -> list[str]:
     try:
         rest = FLAGS(argv)
     except SystemExit:
         # absl's --help exits with 1; asking for help is no mistake.
-        raise SystemExit(0) from None
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
+            raise SystemExit(0) from None
+        _leave_pipe()
+    except BrokenPipeError:
+        _leave_pipe()
     except flags.IllegalFlagValueError as error:
-        fail(f"{error}; expected {_expected(str(error))}")
+        name = _named(error)
+        if name and "other than None" in str(error):  # Of a flag that is required.
+            fail(f"--{name} is missing: {FLAGS[name].help}")
+        fail(f"{error}; expected {_expected(name)}")
     except flags.UnrecognizedFlagError as error:
         fail(f"{error}; expected a flag that --help lists")
     except flags.Error as error:
@@ -102,12 +119,17 @@ def _parse(argv: list[str]) -> list[str]:
     return rest
 
 
-def _expected(message: str) -> str:
-    """What the flag that a message of absl names would accept."""
-    match = re.match(r"flag --(\w+)=", message)
-    if match is None or match[1] not in FLAGS:
+def _named(error: flags.Error) -> str | None:
+    """The flag that a message of absl names."""
+    match = re.match(r"flag --(\w+)=", str(error))
+    return match[1] if match and match[1] in FLAGS else None
+
+
+def _expected(name: str | None) -> str:
+    """What a flag would accept."""
+    if name is None:
         return "another value"
-    return FLAGS[match[1]].parser.syntactic_help or "one of those named"
+    return FLAGS[name].parser.syntactic_help or "one of those named"
 
 
 def _some_flag() -> str:

@@ -13,7 +13,8 @@ from prednet_jax.training import folders
 FLAGS = flags.FLAGS
 # Of the command, not of the run.
 _OF_COMMAND = (
-    "workdir", "resume", "overwrite", "progress", "profile", "coordinator", "process",
+    "workdir", "resume", "overwrite", "progress", "profile", "plot", "coordinator",
+    "process", "processes",
 )  # fmt: skip
 # They change no number of a run: another value may be given. More seeds are more runs.
 _FREE = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples", "seeds")

@@ -1,17 +1,27 @@
-"""Trains every arm on the same weights and data, and ends in a verdict.
+"""Repeats the published study on this machine, and says what comes of its claims.
 
     python experiments/compare_backends.py --workdir=results/compare
 
-Each arm is a process of its own (`experiments/train.py`). The margin of equivalence is
-a fraction of the control's loss, fixed beforehand. Writes verdict.json, report.html and
-one directory per run, in place of what an earlier comparison left. What an interrupted
-comparison finished is kept: runs of the same flags, source, versions and device.
+Every arm trains on the same weights and data, in a process of its own
+(`experiments/train.py`). Without --seeds and --first_seed the seeds are fresh, so that
+every run is new evidence; they are recorded. Without --arms each network gets another
+fixed order of its sums and stale targets beside float32 and reduction_order. Where the
+setting is that of the study, the claims stand beside what was published and where a
+repetition of this size should fall.
+
+Writes verdict.json, report.html and one directory per run, in place of what an earlier
+comparison left. What an interrupted comparison finished is kept: runs of the same
+flags, source, versions and device.
 """
 
 import contextlib
+import dataclasses
+import secrets
 import shlex
+import shutil
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import _cli
@@ -24,38 +34,43 @@ from prednet_jax import (
     locks,
     noise,
     process,
+    provenance,
     records,
     report,
     runs,
     saddles,
-    statistics,
     tasks,
 )
-from prednet_jax.config import PredNetConfig
-from prednet_jax.studies import symmetric_runs
+from prednet_jax.runs import executor
+from prednet_jax.studies import replication, symmetric_findings
+from prednet_jax.studies.symmetric_runs import BINS
 
 FLAGS = flags.FLAGS
-# Records of speed, saddles and curvature that the page shows too.
-PUBLISHED = Path(__file__).resolve().parent.parent / "results" / "published"
+RESULTS = Path(__file__).resolve().parent.parent / "results"
 _flags.define_setup_flags(
-    models=list(tasks.NAMED), updates=400, workdir="results/compare"
+    models=list(tasks.NAMED),
+    updates=replication.PART.updates,
+    workdir="results/compare",
 )
 flags.adopt_module_key_flags(_flags)
 flags.DEFINE_list(
     "arms",
-    [
-        "threads_1",
-        "reduction_order_run",
-        "gaussian_10",
-        "stale_targets",
-        "gpu",
-        "gpu_deterministic",
-    ],
-    "Arms beside float32 and reduction_order, which are always run. GPU arms are "
+    None,
+    f"Of {', '.join(runs.NAMES)}, where a spec is one of train.py --noise. "
+    "Arms beside float32 and reduction_order, which are always run. Default: another "
+    "fixed order and stale targets, for networks that see windows. GPU arms are "
     "skipped, with the reason printed, where no GPU is found.",
 )
-flags.DEFINE_integer("first_seed", 3000, "The first root seed.")
-flags.DEFINE_integer("seeds", 8, "Number of seeds: first_seed, first_seed + 1, ...")
+# The seeds of comparisons that name their number only.
+FIRST_SEED, FEW = 3000, 3
+flags.DEFINE_integer(
+    "first_seed",
+    None,
+    f"The first root seed. Default: {FIRST_SEED} with --seeds, else a fresh one.",
+)
+flags.DEFINE_integer(
+    "seeds", None, f"Number of seeds: first_seed, first_seed + 1, ... Default: {FEW}."
+)
 flags.DEFINE_float(
     "margin", 0.02, "Margin of equivalence, as a fraction of the control's mean metric."
 )
@@ -86,32 +101,66 @@ def main(argv: list[str]) -> None:
     print(f"{len(missing)} processes, about {minutes:.0f} minutes on two cores")
     with locks.hold(design.root):
         runs.clear(design.root, jobs)
-        execute(missing)
-        print(
-            "positive controls: escape times, identical units, a symmetric saddle",
-            flush=True,
-        )
-        verdict = comparison.judge(design, positive_controls())
+        if _fresh():
+            seeds = [design.first_seed, design.seeds]
+            records.write_json(design.root / SEEDS, seeds)
+        # The longest first, so that no core waits for the last one.
+        missing.sort(key=lambda job: -design.seconds([job]))
+        with saddle_runs(design) as saddle:
+            execute(missing)
+            controls = positive_controls()
+            rows = saddle()
+        others = []
+        if rows:
+            checks = symmetric_findings.checks(rows)
+            controls["noise_can_help"] = dataclasses.asdict(
+                checks["noise separates and lowers the loss"]
+            )
+            others = [replication.saddle_claim(rows, RESULTS / "study")]
+        study = replication.published(design, RESULTS / "study")
+        verdict = comparison.judge(design, controls, study, others)
         verdict["design"]["command"] = shlex.join(["python", *sys.argv])
         verdict["design"]["flags"] = _cli.chosen_flags()
         verdict["seconds"] = time.perf_counter() - started
         publish(design.root, verdict)
 
 
+#: The fresh seeds of a comparison; one that was interrupted goes on with them.
+SEEDS = "seeds.json"
+
+
 def make_design() -> runs.Design:
     """What the flags describe."""
-    if not FLAGS.arms:
+    if FLAGS.arms == []:
         raise errors.UserError(
             f"--arms=: expected at least one of {', '.join(runs.NAMES)}"
         )
+    first_seed, seeds = _seeds(Path(FLAGS.workdir))
     return runs.Design(
         script=_script("train.py"),
-        arms=tuple(FLAGS.arms),
-        seeds=FLAGS.seeds,
-        first_seed=FLAGS.first_seed,
+        arms=None if FLAGS.arms is None else runs.arm_names(FLAGS.arms),
+        seeds=seeds,
+        first_seed=first_seed,
         margin=FLAGS.margin,
         **_flags.setup(),
     )
+
+
+def _seeds(root: Path) -> tuple[int, int]:
+    """The first seed and their number; those of an unfinished comparison are kept."""
+    if not _fresh():
+        first = FIRST_SEED if FLAGS.first_seed is None else FLAGS.first_seed
+        return first, FEW if FLAGS.seeds is None else FLAGS.seeds
+    begun = root / SEEDS
+    if begun.is_file():
+        first, seeds = records.read_json(begun)
+        return int(first), int(seeds)
+    return secrets.randbelow(2**31), FEW
+
+
+def _fresh() -> bool:
+    """Whether the seeds come from the system's randomness."""
+    return FLAGS.first_seed is None and FLAGS.seeds is None
 
 
 def _script(name: str) -> str:
@@ -138,39 +187,64 @@ def execute(jobs: list[runs.Job]) -> None:
             progress.ended(f"{ended.job.model} {arm.name}{draw}: {arm.meaning}")
 
 
-# A control, not a sample: the network of part A of docs/study/plan.md, on one of its
-# pilot's seeds.
-SYMMETRIC = symmetric_runs.Design(
-    config=PredNetConfig(channels=(3, 4, 4), r_channels=(2, 4, 4), height=24, width=32),
-    window=10,
-    updates=2000,
-    tile=1,
-)
-SYMMETRIC_SEED = 2
+@contextlib.contextmanager
+def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
+    """Trains PredNet from an exact saddle beside the other processes; one seed.
+
+    The trainings are as long as the others, in whole parts.
+
+    Yields:
+        A function that waits for the runs and returns their rows; none if the
+        comparison is not about PredNet.
+    """
+    if "prednet" not in [task.name for task in design.tasks]:
+        yield list
+        return
+    folder = design.root / "saddle"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    launch = executor.Launch(
+        script=_script("symmetric_start.py"),
+        arguments=(
+            "--programs=symmetric",
+            f"--arms={','.join(replication.SADDLE_ARMS)}",
+            "--deltas=0",
+            f"--seeds={design.first_seed}",
+            f"--updates={-(-design.updates // BINS) * BINS}",
+            f"--workdir={folder}",
+        ),
+        environment=provenance.environment() | {"JAX_PLATFORMS": "cpu"},
+    )
+    log = folder / executor.LOG
+    with executor.started(launch, log) as child:
+
+        def rows() -> list:
+            if status := child.wait():
+                raise runs.ProcessError(
+                    f"the trainings from a saddle ended with status {status}; see {log}"
+                )
+            return symmetric_findings.read(folder / "runs.csv")
+
+        yield rows
 
 
 def positive_controls() -> dict:
-    """Escape times, identical units, a symmetric saddle of PredNet; run here."""
+    """Escape times and identical units; run here."""
 
     def noisy(gradient, granularity: str):
         return noise.inject(gradient, noise.ReductionOrder(granularity=granularity))
 
-    found = symmetric_runs.noise_can_help(SYMMETRIC, SYMMETRIC_SEED, FLAGS.margin)
-    return saddles.positive_controls(noisy).as_dict() | {
-        "noise_can_help": statistics.Check(passed=found[0], figure=found[1])
-    }
+    return saddles.positive_controls(noisy).as_dict()
 
 
 def publish(root: Path, verdict: dict) -> None:
     """Writes the verdict and the report, prints the table."""
-    records.write_json(root / "verdict.json", verdict)
-    page = report.build(root, PUBLISHED)
+    records.write_json(root / report.VERDICT, verdict)
+    (root / SEEDS).unlink(missing_ok=True)
+    page = report.build(root, RESULTS / "published")
     print()
     print(report.text_table(verdict))
-    print(
-        "\nThis size is a check of the instrument. The published answer is carried by "
-        "part C of the study, with part A as its control (docs/study/plan.md)."
-    )
+    print()
     print(f"{verdict['seconds'] / 60:.1f} minutes; report: {page}\n")
     print(report.claim_lines(verdict))
 

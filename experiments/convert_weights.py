@@ -5,7 +5,9 @@ r"""Converts weights between the formats that people keep them in.
         --height=128 --width=160
 
 Input: a run of train.py (of an unfinished one its newest checkpoint), a Chainer npz, a
-Keras HDF5 file, a safetensors file or an orbax directory. Output, by its suffix:
+Keras HDF5 file, a PyTorch state dict (.pth or safetensors; --variant says of which
+port), a safetensors file, an orbax directory, or a name of prednet_jax.pretrained.
+Output, by its suffix:
 
     .npz .model      Chainer's layout (networks of the variant watanabe)
     .hdf5 .h5        Keras's layout, with the model as .json beside it (lotter)
@@ -28,11 +30,19 @@ flags.DEFINE_string("output", None, "File or directory to write.", required=True
 flags.DEFINE_integer(
     "height",
     None,
-    "Rows of a frame of a Keras file; default: of its model, or 120.",
+    "Rows of a frame of a Keras or PyTorch file; default: of its model, or 120.",
     lower_bound=1,
 )
 flags.DEFINE_integer("width", None, "Columns of a frame, likewise.", lower_bound=1)
-flags.DEFINE_float("pixel_max", None, "Upper clip of the bottom prediction, likewise.")
+flags.DEFINE_float(
+    "pixel_max",
+    None,
+    "Upper clip of the bottom prediction, likewise; of a PyTorch file the largest "
+    "pixel that it was trained on.",
+)
+flags.DEFINE_enum(
+    "variant", None, tuple(weights.PORTS), "Port that a PyTorch file is of."
+)
 flags.DEFINE_bool("overwrite", False, "Replace what is there, of files.")
 
 
@@ -53,6 +63,7 @@ def main(argv: list[str]) -> None:
         height=FLAGS.height,
         width=FLAGS.width,
         pixel_max=FLAGS.pixel_max,
+        variant=FLAGS.variant,
     )
     if not isinstance(config, PredNetConfig):
         raise UserError(f"--input={FLAGS.input}: of autoencoder; expected prednet")

@@ -1,11 +1,14 @@
 """Predicts frames with trained weights and compares with copy-last-frame.
 
-    python experiments/predict.py                         (trains a small network first)
+    python experiments/predict.py                     (the network of the package)
+    python experiments/predict.py --data=VIDEO        (the same, on frames of yours)
     python experiments/predict.py --weights=runs/first
     python experiments/predict.py --weights=FILE --data=PATH --extrapolate_from=10
 
-Weights: a run of train.py, a file of Chainer (npz), Keras (HDF5) or safetensors, or an
-orbax directory. Of a run, frames, crop and size are its own unless flags say otherwise.
+Weights: a run of train.py, a file of Chainer (npz), Keras (HDF5), PyTorch (.pth) or
+safetensors, an orbax directory, or a name of prednet_jax.pretrained. Of a run, frames,
+crop and size are its own unless flags say otherwise. Without --weights it is a network
+that comes with the package, and frames from disk are scaled to its size.
 
 Protocol: one sequence from the zero state; frame 0, which nothing could predict, is not
 scored; from --extrapolate_from on the network sees its own predictions. Prints MSE,
@@ -24,24 +27,20 @@ from typing import Any
 
 import _cli
 import _flags
-import _resume
 import _weights
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from prednet_jax import data, errors, evaluation, files, process, records, weights
+from prednet_jax import errors, evaluation, files, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet, sequences
 from prednet_jax.report import strips
-from prednet_jax.training import loop, truncated
-from prednet_jax.training.trainer import Trainer
 
 FLAGS = flags.FLAGS
-_flags.define_model_flags(channels="3,12,24", height=48, width=64)
+_flags.define_model_flags()
 _flags.define_data_flags()
 flags.adopt_module_key_flags(_flags)
-flags.DEFINE_string("weights", None, "Weight file, or a run directory of train.py.")
+_weights.define_weights()
 flags.DEFINE_integer("start", 0, "First frame of the sequence.")
 flags.DEFINE_integer("frames", 20, "Frames to show, >= 2.")
 flags.DEFINE_integer(
@@ -53,9 +52,7 @@ flags.DEFINE_list(
     "Inner maps to keep: R, A, Ahat or E and the number of a layer, such as E0,R1.",
 )
 flags.DEFINE_integer("seed", 0, "Seed of generated frames.")
-flags.DEFINE_integer("updates", 60, "Updates of the small network without --weights.")
 flags.DEFINE_string("workdir", "runs/predict", "Where to write.")
-_OF_THE_DATA = ("data", "crop", "offset")
 _LAYERS = ("layers.npz", "layers.png")
 
 
@@ -71,7 +68,7 @@ def main(argv: list[str]) -> None:
             f"--extrapolate_from={k} --frames={FLAGS.frames}: expected a frame from 1 "
             f"to {FLAGS.frames - 1}"
         )
-    task, params = network()
+    task, params = _weights.prednet()
     for name in FLAGS.layers:
         try:
             prednet.place_of_map(task.config, name)
@@ -86,9 +83,10 @@ def main(argv: list[str]) -> None:
             f"--start={FLAGS.start} --frames={FLAGS.frames}: expected at most "
             f"{source.length} frames of {source.name}"
         )
+    if source.done:
+        print(f"data={source.name}: {source.done}", flush=True)
     shown = source.read(FLAGS.start, FLAGS.start + FLAGS.frames)
-    frames = truncated.to_pixels(jnp.asarray(shown), jnp.float32)
-    truth = np.asarray(frames)
+    truth = shown.astype(np.float32) / np.float32(255)
     predictions, maps = sequences.predict_sequence(
         params, task.config, truth, extrapolate_from=k, maps=FLAGS.layers
     )
@@ -105,53 +103,6 @@ def main(argv: list[str]) -> None:
     say(rows)
     kept = "scores.csv, scores.json, predictions.npz, .png, .gif, .mp4"
     print(f"{folder}: {kept}{', layers.npz, .png' if maps else ''}")
-
-
-def network() -> tuple:
-    """The network and its weights: loaded, or trained here.
-
-    Raises:
-        UserError: the weights are of another network than PredNet, or of another one
-            than the flags say.
-    """
-    if FLAGS.weights:
-        folder = Path(FLAGS.weights)
-        found = _weights.initial_weights(FLAGS.weights)
-        if folder.is_dir() and not weights.is_orbax(folder):
-            inherit(folder / records.MANIFEST)
-        if found[0].name != "prednet":
-            raise UserError(f"--weights={folder}: of {found[0].name}; expected prednet")
-        return found
-    if FLAGS.model != "prednet":
-        raise UserError(f"--model={FLAGS.model}: expected prednet")
-    _flags.check_numbers(1, "updates")
-    task = _flags.task()
-    source = data.open_source(
-        "walk", height=task.frame[0], width=task.frame[1], seed=FLAGS.seed + 1
-    )
-    schedule = loop.frame_schedule(task, source, window=10, updates=FLAGS.updates)
-    trainer = Trainer(task, task.optimizer(FLAGS.updates))
-    state = trainer.init(loop.initial_params(task, FLAGS.seed))
-    print(f"no --weights: training a small one, {FLAGS.updates} updates", flush=True)
-    end = state
-    steps = loop.train(trainer, state, source, schedule, seed=FLAGS.seed)
-    for end, _ in steps:  # noqa: B007 (the last state is used)
-        pass
-    return task, end.params
-
-
-def inherit(manifest: Path) -> None:
-    """Takes the frames of a run, and how they are cut, where no flag says otherwise.
-
-    Raises:
-        UserError: the manifest has no flags, or other values than they take.
-    """
-    of_run = records.read_json(manifest).get("flags")
-    if not isinstance(of_run, dict):
-        raise UserError(f"{manifest}: not the manifest of a run of train.py")
-    for name in _OF_THE_DATA:
-        if not FLAGS[name].present and of_run.get(name) is not None:
-            setattr(FLAGS, name, _resume.parsed(FLAGS[name], of_run[name], manifest))
 
 
 def say(rows: list[dict[str, Any]]) -> None:

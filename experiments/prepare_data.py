@@ -39,7 +39,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_integer("height", 120, "Rows (walk, image_sequence).", lower_bound=1)
 flags.DEFINE_integer("width", 160, "Columns (walk, image_sequence).", lower_bound=1)
-flags.DEFINE_enum("crop", "center", data.CROPS, "Of image_sequence.")
+flags.DEFINE_enum("crop", "auto", data.CROPS, "Of image_sequence.")
 flags.DEFINE_integer("frames", 5000, "Frames of the walk.", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "Of the walk.")
 # Flags that only these data sets have.

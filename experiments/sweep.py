@@ -96,7 +96,7 @@ def make_sweep() -> sweeps.Sweep:
             FLAGS[name].value = sweeps.absolute(FLAGS[name].value)
     return sweeps.Sweep(
         script=str(Path(__file__).with_name("train.py").absolute()),
-        arms=tuple(FLAGS.arms),
+        arms=runs.arm_names(FLAGS.arms),
         seeds=_flags.integers("seeds"),
         draws=FLAGS.draws,
         hardware=tuple(FLAGS.hardware),

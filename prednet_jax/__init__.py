@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from prednet_jax.config import AutoencoderConfig, PredNetConfig
     from prednet_jax.models.parameters import init_params
     from prednet_jax.models.prednet import predict
+    from prednet_jax.models.sequences import units
     from prednet_jax.training.stream import windows
     from prednet_jax.training.trainer import Trainer, train_windows
+    from prednet_jax.weights.shipped import pretrained
 
 from prednet_jax import messages
 
@@ -46,11 +48,13 @@ __all__ = [
     "objectives",
     "optimizers",
     "predict",
+    "pretrained",
     "process",
     "saddles",
     "statistics",
     "tasks",
     "train_windows",
+    "units",
     "weights",
     "windows",
 ]
@@ -61,6 +65,8 @@ _DEFINED_IN = {
     "PredNetConfig": "config",
     "init_params": "models.parameters",
     "predict": "models.prednet",
+    "pretrained": "weights.shipped",
+    "units": "models.sequences",
     "Trainer": "training.trainer",
     "train_windows": "training.trainer",
     "windows": "training.stream",

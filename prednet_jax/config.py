@@ -1,14 +1,16 @@
 """Frozen, validated settings of the two networks. This module does not import JAX.
 
 Sources: Lotter, Kreiman & Cox, arXiv 1605.08104 (variant `lotter`); the Chainer
-implementation quadjr/PredNet and eijwat/prednet_in_chainer_py3 (variant `watanabe`).
+implementation quadjr/PredNet and eijwat/prednet_in_chainer_py3 (variant `watanabe`);
+the PyTorch ports eijwat/prednet_in_pytorch (`watanabe_pytorch`) and
+leido/pytorch-prednet (`lotter_pytorch`).
 """
 
 from dataclasses import dataclass
 
 from prednet_jax.errors import UserError, one_of, positive, whole
 
-VARIANTS = ("lotter", "watanabe")
+VARIANTS = ("lotter", "watanabe", "lotter_pytorch", "watanabe_pytorch")
 CONVOLUTIONS = (
     "auto",
     "xla",
@@ -46,7 +48,9 @@ class PredNetConfig:
     Attributes:
         channels: channels of A (and of its prediction) per layer, bottom first;
             `channels[0]` is the number of channels of a frame.
-        variant: `lotter` (Keras original) or `watanabe` (Chainer form).
+        variant: `lotter` (Keras original), `watanabe` (Chainer form), or one of the
+            PyTorch ports, `lotter_pytorch` and `watanabe_pytorch`, which have the order
+            of the other two and a cell of their own (`models.step`).
         height: rows of a frame; divisible by 2^(layers - 1).
         width: columns of a frame; divisible by 2^(layers - 1).
         r_channels: channels of the recurrent state per layer; None: as `channels`.
@@ -100,6 +104,21 @@ class PredNetConfig:
                     f"(2^(layers - 1), {layers} layers)"
                 )
         positive("pixel_max", self.pixel_max)
+
+    @property
+    def order(self) -> str:
+        """What comes first in a frame, `lotter`: top-down; `watanabe`: bottom-up."""
+        return self.variant.removesuffix("_pytorch")
+
+    @property
+    def ported(self) -> bool:
+        """Whether it has the cell of the PyTorch ports."""
+        return self.variant != self.order
+
+    @property
+    def peepholes(self) -> bool:
+        """Whether each unit's gates see its old cell, which ties the frame size."""
+        return self.variant == "watanabe"
 
     @property
     def layers(self) -> int:

@@ -1,4 +1,4 @@
-"""How good predicted frames are: MSE, MAE, PSNR and SSIM of each frame.
+"""How good predicted frames are: MSE, MAE, PSNR and SSIM of each frame, and of many.
 
 One protocol. A sequence starts from the zero state. Frame 0, which nothing could
 predict, is scored nowhere. Up to frame k the network sees the true frames (observed
@@ -8,17 +8,27 @@ steps). Copying the last frame that was seen is scored beside it.
 PSNR is 10 log10(1 / MSE) in decibels. SSIM is Wang et al. 2004 (IEEE Trans. Image
 Process. 13:600) with scikit-image's uniform window of 7x7, or the largest odd one that
 fits, averaged over pixels and colours.
+
+`evaluate` scores frozen weights on many sequences. Losses are pooled over all of them
+before they are divided by those of copying: where a scene hardly moves, its own ratio
+says little.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prednet_jax import errors
+from prednet_jax.config import PredNetConfig
+from prednet_jax.data.source import FrameSource
+from prednet_jax.models import sequences
 
 METRICS = ("mse", "mae", "psnr", "ssim")
 _WINDOW = 7
+# Sequences that are predicted together, and the most frames of one by default.
+_BATCH, _LONGEST = 8, 100
 
 Frames = NDArray[np.floating[Any]]
 
@@ -39,12 +49,14 @@ class Scores(NamedTuple):
     ssim: NDArray[np.float64]
 
 
-def score(truth: Frames, predictions: Frames) -> Scores:
+def score(truth: Frames, predictions: Frames, *, data_range: float = 1.0) -> Scores:
     """Scores of predicted frames.
 
     Args:
         truth: `[T, H, W, C]` in [0, 1], H and W at least 3.
         predictions: the same shape.
+        data_range: the range of pixels in SSIM's constants. Some published figures have
+            2, which older versions of scikit-image took for floating-point pictures.
 
     Raises:
         UserError: shapes that differ, or frames too small for a window of SSIM.
@@ -67,7 +79,9 @@ def score(truth: Frames, predictions: Frames) -> Scores:
     with np.errstate(divide="ignore"):
         psnr = -10 * np.log10(mse)
     ssim = [
-        structural_similarity(a, b, win_size=window, data_range=1.0, channel_axis=-1)
+        structural_similarity(
+            a, b, win_size=window, data_range=data_range, channel_axis=-1
+        )
         for a, b in zip(truth, predictions, strict=True)
     ]
     return Scores(mse, np.abs(difference).mean((1, 2, 3)), psnr, np.asarray(ssim))
@@ -126,3 +140,107 @@ def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
         for group, of in groups.items()
         if of
     }
+
+
+def evaluate(
+    params: dict,
+    config: PredNetConfig,
+    source: FrameSource,
+    *,
+    frames: int | None = None,
+    extrapolate_from: int | None = None,
+    count: int | None = None,
+    data_range: float = 1.0,
+) -> dict[str, Any]:
+    """Scores frozen weights on many sequences, each from the zero state.
+
+    The sequences of the source are cut into pieces of equal length, which do not
+    overlap; a shorter rest is dropped. The first pieces of all sequences come first,
+    then the second ones.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        source: sequences, at the network's size.
+        frames: of a piece, >= 2; None: 100, or the median length of the sequences where
+            that is less.
+        extrapolate_from: first frame of a piece that the network does not see.
+        count: how many pieces; None: all.
+        data_range: as in `score`.
+
+    Returns:
+        `sequences`, `frames`, and for `observed` and `extrapolated` frames, where there
+        are any: `mse`, `mae`, `ssim`, means over frames; `psnr`, of that MSE;
+        `squared_error` and `absolute_error`, sums over a frame's pixels, as the
+        literature on Moving MNIST has MSE and MAE; the same of copying the last frame
+        that was seen, `copy_<name>`; and `ratio`, the MSE over that of copying.
+
+    Raises:
+        UserError: there are not as many pieces, or a value is not accepted.
+    """
+    begins, steps = _pieces(source, frames, count)
+    if extrapolate_from is not None:
+        errors.whole("extrapolate_from", extrapolate_from, 1, steps - 1)
+    batch = min(_BATCH, len(begins))
+    found: dict[str, list[dict[str, float]]] = {}
+    for start in range(0, len(begins), batch):
+        chosen = begins[start : start + batch]
+        # The last batch is filled up, so that one program serves all.
+        filled = (chosen * batch)[:batch]
+        shown = np.stack([source.read(at, at + steps) for at in filled], axis=1)
+        predictions, _ = sequences.predict_sequence(
+            params, config, shown, extrapolate_from=extrapolate_from
+        )
+        for i in range(len(chosen)):
+            truth = shown[:, i].astype(np.float32) / np.float32(255)
+            copied = last_seen(truth, extrapolate_from)
+            rows = table(
+                score(truth, predictions[:, i], data_range=data_range),
+                score(truth, copied, data_range=data_range),
+                extrapolate_from,
+            )
+            for group, of in means(rows).items():
+                found.setdefault(group, []).append(of)
+    pixels = config.height * config.width * config.channels[0]
+    return {"sequences": len(begins), "frames": steps} | {
+        group: _pooled(of, pixels) for group, of in found.items()
+    }
+
+
+def _pieces(
+    source: FrameSource, frames: int | None, count: int | None
+) -> tuple[list[int], int]:
+    """First frames of the pieces of a source's sequences, and their length."""
+    begins = np.asarray(source.boundaries)
+    lengths = np.diff(begins, append=source.length)
+    if frames is None:
+        frames = max(2, int(min(_LONGEST, np.median(lengths))))
+    errors.whole("frames", frames, 2)
+    pieces = [
+        (k, int(begin) + k * frames)
+        for begin, length in zip(begins, lengths, strict=True)
+        for k in range(length // frames)
+    ]
+    if not pieces or (count is not None and not 1 <= count <= len(pieces)):
+        asked = "any" if count is None else count
+        raise errors.UserError(
+            f"{asked} sequences of {frames} frames of {source.name}: it has "
+            f"{len(pieces)}"
+        )
+    return [begin for _, begin in sorted(pieces)[:count]], frames
+
+
+def _pooled(of: list[dict[str, float]], pixels: int) -> dict[str, float]:
+    """Means over sequences of equal length, and what follows from them."""
+    found = {}
+    for copy in ("", "copy_"):
+        mse, mae, ssim = (
+            float(np.mean([row[f"{copy}{name}"] for row in of]))
+            for name in ("mse", "mae", "ssim")
+        )
+        psnr = -10 * math.log10(mse) if mse else math.inf
+        found |= {f"{copy}mse": mse, f"{copy}mae": mae, f"{copy}psnr": psnr}
+        found |= {f"{copy}ssim": ssim, f"{copy}squared_error": mse * pixels}
+        found |= {f"{copy}absolute_error": mae * pixels}
+    found["ratio"] = found["mse"] / found["copy_mse"] if found["copy_mse"] else math.inf
+    return found

@@ -172,7 +172,7 @@ def window_loss(
     objective = method.objective or "squares"
     weights = _check_errors(config, method, objective)
     state = cut(state, first)
-    if method.truncation_leak and config.variant == "watanabe":
+    if method.truncation_leak and config.order == "watanabe":
         state = prednet.attach_predictions(params, config, state)
     seen, scored, reset = _transitions(config, frames, first)
 
@@ -229,7 +229,7 @@ def _first_unseen_step(config: PredNetConfig, method: Method) -> int | None:
     if method.extrapolate_from is None:
         return None
     # Step 0 of `watanabe` sees the stand-in, that of `lotter` frame 0.
-    return method.extrapolate_from + (config.variant == "watanabe")
+    return method.extrapolate_from + (config.order == "watanabe")
 
 
 def _transitions(
@@ -244,7 +244,7 @@ def _transitions(
         The frames that are shown `[T, B, H, W, C]`; the weight of each transition
         `[T]`; and whether the state is zeroed after each frame `[T]`.
     """
-    watanabe = config.variant == "watanabe"
+    watanabe = config.order == "watanabe"
     steps = frames.shape[0] - 1
     seen = frames[:-1] if watanabe else frames[1:]
     stand_in = first if steps > 1 else jnp.zeros_like(first)

@@ -86,7 +86,7 @@ def _chainer_adam(
         # Python floats are weakly typed, so the arithmetic stays in this dtype.
         dtype = jax.tree.leaves(gradients)[0].dtype
         t = step.astype(dtype)
-        fix1, fix2 = _one_minus_power(b1, t), _one_minus_power(b2, t)
+        fix1, fix2 = one_minus_power(b1, t), one_minus_power(b2, t)
         scale = jnp.asarray(rate, dtype) * jnp.sqrt(fix2) / fix1
         mu = jax.tree.map(lambda m, g: m + (1 - b1) * (g - m), state.mu, gradients)
         nu = jax.tree.map(lambda v, g: v + (1 - b2) * (g * g - v), state.nu, gradients)
@@ -96,8 +96,11 @@ def _chainer_adam(
     return optax.GradientTransformation(init, update)
 
 
-def _one_minus_power(b: float, t: jax.Array) -> jax.Array:
-    """1 - b^t; written plainly in float32 it is off by 6e-5 at b = 0.999, t = 1."""
+def one_minus_power(b: float, t: jax.Array) -> jax.Array:
+    """1 - b^t, of a running mean after t updates that began at zero.
+
+    Written plainly it is off by 6e-5 in float32 at b = 0.999, t = 1.
+    """
     return -jnp.expm1(t * math.log(b)) if b > 0 else jnp.ones_like(t)
 
 

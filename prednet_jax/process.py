@@ -13,13 +13,18 @@ noted beside it; docs/measurements.md, section Speed, has the commands.
 
 import ctypes
 import functools
+import importlib.util
 import os
 import re
 import sys
 import threading
+import zlib
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
 
 from prednet_jax import messages
 from prednet_jax.device import available_threads
@@ -96,6 +101,62 @@ def split_cpu(count: int) -> None:
         jax.config.update("jax_num_cpu_devices", count)
 
 
+# What says, in a process that a launcher started, how many there are and which this
+# one is: srun of SLURM, mpirun of Open MPI, an Indexed Job of Kubernetes (not how
+# many). The first name is that by which `jax.distributed` knows the launcher.
+_LAUNCHERS = (
+    ("slurm", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"),
+    ("ompi", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("k8s", "KUBERNETES_SERVICE_HOST", None, "JOB_COMPLETION_INDEX"),
+)
+
+
+class Launched(NamedTuple):
+    """What a launcher says of this process.
+
+    Attributes:
+        launcher: `slurm`, `ompi` or `k8s`.
+        total: number of processes; None: it does not say.
+        number: of this one, from 0.
+    """
+
+    launcher: str
+    total: int | None
+    number: int
+
+
+def launched() -> Launched | None:
+    """What SLURM, Open MPI or Kubernetes say of this process; None: it is alone."""
+    for name, mark, count, number in _LAUNCHERS:
+        if mark in os.environ and number in os.environ:
+            total = int(os.environ[count]) if count else None
+            return (
+                None if total == 1 else Launched(name, total, int(os.environ[number]))
+            )
+    return None
+
+
+def join_launched(found: Launched) -> None:
+    """Joins the processes that a launcher started: `jax.distributed` knows the rest.
+
+    Call it before any array is made. Waits until all have joined.
+
+    Raises:
+        UserError: they cannot be joined.
+    """
+    if found.launcher == "k8s" and importlib.util.find_spec("kubernetes") is None:
+        raise UserError(
+            "a Job of Kubernetes: expected pip install 'jax[k8s]', or --coordinator="
+            "host:port and --processes; --coordinator=none trains in this pod alone"
+        )
+    if found.launcher == "ompi" and "OMPI_MCA_orte_hnp_uri" not in os.environ:
+        raise UserError(
+            "Open MPI 5 does not say where process 0 is: expected --coordinator="
+            "host:port; --coordinator=none trains in each process alone"
+        )
+    _join(f"processes of {found.launcher}", cluster_detection_method=found.launcher)
+
+
 def join_processes(coordinator: str, count: int, number: int) -> None:
     """Joins the processes of one program, through `jax.distributed`.
 
@@ -116,11 +177,55 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
         raise UserError(
             f"coordinator={coordinator!r}: expected host:port such as localhost:9000"
         )
+    _join(
+        f"coordinator={coordinator!r}",
+        coordinator_address=coordinator,
+        num_processes=count,
+        process_id=number,
+    )
+
+
+def _join(what: str, **options: Any) -> None:
+    # It would take SIGTERM away from `training.interruption`, which saves.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
-        jax.distributed.initialize(coordinator, count, number)
-    except RuntimeError as error:
+        jax.distributed.initialize(**options)
+    except (RuntimeError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
-        raise UserError(f"coordinator={coordinator!r}: not joined ({first})") from None
+        raise UserError(f"{what}: not joined ({first})") from None
+
+
+def largest(*values: int) -> tuple[int, ...]:
+    """The largest of each value over all processes; all of them call it."""
+    if jax.process_count() == 1:
+        return values
+    everywhere = multihost_utils.process_allgather(np.asarray(values, np.int32))
+    return tuple(np.max(everywhere, axis=0).tolist())
+
+
+def writes() -> bool:
+    """Whether this process writes what several have in common."""
+    return jax.process_index() == 0
+
+
+def meet(name: str) -> None:
+    """Waits until all processes are here; `name` is the same in all of them."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def same(name: str, value: Any) -> None:
+    """Refuses values that differ between processes; all of them call it.
+
+    Raises:
+        UserError: they differ, as where processes see different disks.
+    """
+    digest = zlib.crc32(repr(value).encode()) >> 1
+    if largest(digest, -digest) != (digest, -digest):
+        raise UserError(
+            f"{name} differs between processes: {value} in process "
+            f"{jax.process_index()}; expected a --workdir on a disk that all share"
+        )
 
 
 # Flags of XLA's CPU compiler: the value measured to be best (docs/measurements.md), and

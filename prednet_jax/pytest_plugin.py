@@ -1,12 +1,14 @@
-"""A pytest plugin: the fixture `noise_tolerance`.
+"""A pytest plugin: the fixture `noise_tolerance`, and the flag `--noise-update`.
 
     def test_kernel(noise_tolerance):
         reference = noise_tolerance(softmax, x)
         reference.assert_close(my_softmax(x))
 
 The tolerance is measured: it is how far the reference moves when its sums are added in
-another order. pytest loads the plugin by its entry point. The plugin imports JAX only
-when the fixture is first used, so that a conftest.py can still choose the platform.
+another order. It is kept in a file beside the test, `test_model.noise.json`, and
+measured again when `--noise-update` is given. pytest loads the plugin by its entry
+point. The plugin imports JAX only when the fixture is first used, so that a conftest.py
+can still choose the platform.
 """
 
 from collections.abc import Callable
@@ -15,13 +17,23 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture(scope="session")
-def noise_tolerance() -> Callable[..., Any]:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the flag."""
+    parser.addoption(
+        "--noise-update",
+        action="store_true",
+        help="measure the tolerances of noise_tolerance anew and renew their files",
+    )
+
+
+@pytest.fixture
+def noise_tolerance(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """`noise_tolerance(fn, *args).assert_close(actual)` compares with `fn(*args)`.
 
     Keyword arguments: `spec` (the noise), `draws`, `failure` (probability of a false
     alarm per leaf), `seed`; see `prednet_jax.noise.noise_reference`.
     """
-    from prednet_jax.noise import noise_reference
+    from prednet_jax.noise.questions.kept import Keeper
 
-    return noise_reference
+    test = request.node.nodeid.partition("::")[2]
+    return Keeper(request.path, test, request.config.getoption("--noise-update"))

@@ -4,6 +4,7 @@ A run directory holds
     manifest.json   what was run: git commit, versions, device, flags, fingerprints
     metrics.jsonl   one JSON object per update
     validation.jsonl  one JSON object per score of the frozen weights, if asked for
+    loss.png        the losses, drawn at the end, with the extra `report`
     summary.npz     optional arrays for the report (predicted frames)
     weights.npz     the final weights
     checkpoints/    optional
@@ -26,7 +27,7 @@ from prednet_jax import files
 from prednet_jax.errors import UserError
 
 MANIFEST, METRICS, WEIGHTS = "manifest.json", "metrics.jsonl", "weights.npz"
-VALIDATION = "validation.jsonl"
+VALIDATION, LOSS_PICTURE = "validation.jsonl", "loss.png"
 
 
 class RecordError(UserError):

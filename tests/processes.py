@@ -145,7 +145,7 @@ def train(forked):
     """`train(*flags)`: a training that ends well."""
 
     def run(*flags):
-        done = forked("train.py", "--noprogress", *flags)
+        done = forked("train.py", "--noprogress", "--noplot", *flags)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 

@@ -15,10 +15,11 @@ PACKAGE = ROOT / "prednet_jax"
 LAYERS = [
     {"errors", "messages"},
     {"files"},
-    {"config", "device", "escape", "keys", "locks", "provenance", "records"},
+    {"config", "device", "escape", "keys", "locks"},
+    {"optimizers", "provenance", "records"},
     {"process"},
     {"models", "noise", "data", "saddles", "curvature", "statistics"},
-    {"evaluation", "objectives", "optimizers", "pytest_plugin"},
+    {"evaluation", "objectives", "pytest_plugin"},
     {"tasks", "report"},
     {"training"},
     {"runs"},
@@ -30,8 +31,8 @@ LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 REPORT_SEES = {"report", "records", "errors"}
 # The modules of noise/ that may touch what is internal to JAX.
 INTERNAL = {
-    "compat", "control_flow", "coverage", "fusion", "plan", "registry", "run",
-    "worker",
+    "compat", "control_flow", "coverage", "fusion", "logical", "plan", "registry",
+    "run", "taps", "worker",
 }  # fmt: skip
 
 

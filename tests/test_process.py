@@ -112,3 +112,51 @@ def test_heaps_are_shared(monkeypatch):
     monkeypatch.setattr(process.sys, "platform", "darwin")
     process.share_heap()
     assert len(asked) == 1
+
+
+SLURM = {"SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NTASKS": "8", "SLURM_PROCID": "3"}
+OMPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"}
+K8S = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        (SLURM, ("slurm", 8, 3)),
+        (OMPI, ("ompi", 4, 2)),
+        (K8S, ("k8s", None, 1)),
+        # Alone, in the shell of an allocation, in a pod that is no Job's.
+        (SLURM | {"SLURM_NTASKS": "1"}, None),
+        ({"SLURM_NTASKS": "8"}, None),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
+        ({}, None),
+    ],
+)
+def test_what_a_launcher_says_of_a_process(monkeypatch, variables, expected):
+    for name in (*SLURM, *OMPI, *K8S):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert process.launched() == expected
+
+
+def test_a_launcher_is_known_to_jax_by_its_name(monkeypatch):
+    """Its values go through `jax.distributed`, which is not asked to detect anew."""
+    seen = {}
+    monkeypatch.setattr(jax.distributed, "initialize", seen.update)
+    process.join_launched(process.Launched("slurm", 8, 3))
+    monkeypatch.delenv("OMPI_MCA_orte_hnp_uri", raising=False)
+    with pytest.raises(ValueError, match=r"Open MPI 5 .*expected --coordinator="):
+        process.join_launched(process.Launched("ompi", 4, 2))
+    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1.0;tcp://10.0.0.1:34911")
+    assert seen == {"cluster_detection_method": "slurm"}
+
+    def fail(**_):
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", fail)
+    with pytest.raises(ValueError, match="processes of ompi: not joined"):
+        process.join_launched(process.Launched("ompi", 4, 2))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"jax\[k8s\]"):
+        process.join_launched(process.Launched("k8s", None, 1))

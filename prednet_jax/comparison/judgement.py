@@ -1,7 +1,7 @@
 """Judges a comparison: from its runs on disk to verdict.json."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prednet_jax import statistics
@@ -19,13 +19,21 @@ from prednet_jax.runs.design import Design
 from prednet_jax.tasks import Task
 
 
-def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
+def judge(
+    design: Design,
+    controls: Mapping[str, Any],
+    study: Mapping[str, Measured] | None = None,
+    others: Sequence[statistics.Claim] = (),
+) -> dict[str, Any]:
     """All contrasts and verdicts, as in verdict.json.
 
     Args:
         design: the comparison; its runs are on disk.
         controls: outcomes of the positive controls: `theory_matched`,
             `units_separated`, and `noise_can_help` if that was run.
+        study: losses of the published study, by networks for which the comparison
+            repeats it.
+        others: claims that do not come from its runs.
     """
     found = {
         task.name: read([job for job in design.runs() if job.task == task])
@@ -53,6 +61,16 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
         task.name: asked(found[task.name], measured[task.name], task.name, design)
         for task in design.tasks
     }
+    every_claim = [
+        claim
+        for task in design.tasks
+        for claim in claims(
+            task,
+            answers[task.name],
+            measured[task.name],
+            (study or {}).get(task.name),
+        )
+    ] + list(others)
     every = [
         row
         for task in design.tasks
@@ -68,11 +86,7 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
         "contrasts": every,
         "verdict": {name: statistics.verdict(of) for name, of in answers.items()},
         "details": {name: details(of) for name, of in answers.items()},
-        "claims": [
-            claim.as_dict()
-            for task in design.tasks
-            for claim in claims(task, answers[task.name], measured, design.margin)
-        ],
+        **said(every_claim),
         "losses": measured,
         "manipulation": {
             name: dataclasses.asdict(of[0].check)
@@ -80,7 +94,7 @@ def judge(design: Design, controls: Mapping[str, Any]) -> dict[str, Any]:
             if of[0].check is not None
         },
         "margins": {name: margin.as_dict() for name, margin in margins.items()},
-        "controls": {name: _plain(value) for name, value in controls.items()},
+        "controls": dict(controls),
         "arms": [row for arm_runs in found.values() for row in _arms(design, arm_runs)],
         "excluded": [row for of_task in left_out.values() for row in of_task],
         "fingerprints": {
@@ -134,19 +148,35 @@ def details(answers: list[statistics.Answered]) -> dict[str, Any]:
 def claims(
     task: Task,
     answers: list[statistics.Answered],
-    measured: Mapping[str, Measured],
-    margin: float,
+    measured: Measured,
+    study: Measured | None,
 ) -> list[statistics.Claim]:
     """What the comparison says about one network.
 
     With one image per update stale targets cannot have an effect.
+
+    Args:
+        task: the network.
+        answers: the result of `asked`.
+        measured: its losses.
+        study: losses of the study that is repeated; None: there is none.
     """
-    found = [statistics.noise_claim(one) for one in answers]
-    losses_of = measured[task.name]
-    stale = arms.STALE.name
-    if task.windowed and statistics.comparable(losses_of, stale, arms.CONTROL.name):
-        found.append(statistics.stale_claim(task.name, losses_of, stale, margin))
+    found = [statistics.noise_claim(one, study) for one in answers]
+    stale, margin = arms.STALE.name, answers[0].effect.margin
+    if task.windowed and statistics.comparable(measured, stale, arms.CONTROL.name):
+        found.insert(
+            0, statistics.stale_claim(task.name, measured, stale, margin, study)
+        )
     return found
+
+
+def said(found: Sequence[statistics.Claim]) -> dict[str, Any]:
+    """`claims`, and what they say `together` with the study that is repeated."""
+    both = [claim.together() for claim in found]
+    return {
+        "claims": [claim.as_dict() for claim in found],
+        "together": [one for one in both if one is not None],
+    }
 
 
 def manipulation(
@@ -172,11 +202,6 @@ def manipulation(
     )
 
 
-def _plain(value: Any) -> Any:
-    """A control's outcome in types that JSON has."""
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
-
-
 def _arms(design: Design, found: list[ArmRuns]) -> list[dict[str, Any]]:
     """The table of arms of one network; those that could not run come last."""
     skipped = dict(design.skipped)
@@ -184,7 +209,7 @@ def _arms(design: Design, found: list[ArmRuns]) -> list[dict[str, Any]]:
         {"model": found[0].job.model, "name": arm.name}
         | {"status": f"skipped: {skipped[arm.name]}"}
         | arm.as_dict()
-        for arm in design.chosen
+        for arm in design.arms_of(found[0].job.task)
         if arm.name in skipped
     ]
 

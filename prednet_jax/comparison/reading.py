@@ -33,7 +33,10 @@ class ArmRuns:
         return self.job.arm
 
     def metric(self, last: int) -> np.ndarray:
-        """Mean loss of each run's `last` last updates, `[seeds]`; NaN: diverged."""
+        """Mean of each run's `last` last losses, `[seeds]`; NaN: diverged.
+
+        The loss of an update is that of the window's last frame.
+        """
         return np.asarray([_mean(run, last) for run in self.runs])
 
     def weights(self, place: int) -> np.ndarray:
@@ -159,7 +162,7 @@ def distance_over_travelled(
 def _mean(run: records.Run, last: int) -> float:
     if stored.FAILURE in run.manifest:
         return float("nan")
-    return float(run.metrics["loss"][-last:].mean())
+    return float(run.metrics["last_frame_loss"][-last:].mean())
 
 
 def _predictions(path: Path) -> np.ndarray:

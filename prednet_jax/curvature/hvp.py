@@ -15,7 +15,6 @@ References:
     arXiv 2207.14484, section 2 (the preconditioner with its bias corrections).
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +23,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from prednet_jax.errors import UserError, decay, positive, whole
+from prednet_jax.optimizers import one_minus_power
 
 PyTree = Any
 Loss = Callable[[PyTree], jax.Array]
@@ -125,15 +125,10 @@ def adam_scale(
     def leaf(v: jax.Array) -> jax.Array:
         v = jnp.asarray(v)
         t = jnp.asarray(count).astype(v.dtype)
-        first, second = _one_minus_power(b1, t), _one_minus_power(b2, t)
+        first, second = one_minus_power(b1, t), one_minus_power(b2, t)
         return first * (jnp.sqrt(v) + eps) / jnp.sqrt(second)
 
     return jax.tree.map(leaf, second_moment)
-
-
-def _one_minus_power(b: float, t: jax.Array) -> jax.Array:
-    """1 - b^t without cancellation: b is near 1 and t may be 1."""
-    return -jnp.expm1(t * math.log(b)) if b > 0.0 else jnp.ones_like(t)
 
 
 def _checked(params: PyTree) -> PyTree:

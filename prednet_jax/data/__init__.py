@@ -7,6 +7,7 @@ scikit-learn, tensorflow-datasets) is imported only by the source that needs it.
 
 import os
 import pathlib
+from typing import Any
 
 from prednet_jax import files
 from prednet_jax.data.frames import CROPS, Fit
@@ -66,7 +67,7 @@ def open_source(
     channels: int | None = None,
     seed: int = 0,
     length: int | None = None,
-    crop: str = "center",
+    crop: str = "auto",
     offset: tuple[int, int] = (0, 0),
     allow_outside: bool = False,
 ) -> FrameSource:
@@ -88,7 +89,8 @@ def open_source(
         length: Number of frames; None: all (1e9 for generated sources, 200000 for
             moving digits).
         crop: `center` cuts the middle out of larger pictures, `resize` scales without
-            keeping the aspect ratio. Sources from disk only.
+            keeping the aspect ratio, `auto` cuts where at least half of the first
+            picture is left and else scales. Sources from disk only.
         offset: `(right, down)` in pixels by which the crop is moved. Sources from disk
             only.
         allow_outside: Whether a text list may name files outside its own folder.
@@ -100,7 +102,7 @@ def open_source(
         DataError: A value or file is not accepted.
     """
     default = own_size(data)
-    size = {
+    size: dict[str, Any] = {
         "height": default[0] if height is None else height,
         "width": default[1] if width is None else width,
         "channels": default[2] if channels is None else channels,
@@ -111,10 +113,10 @@ def open_source(
         raise DataError(f"length={length}: need at least 1 frame")
     if data not in NAMES:
         return _open_path(data, fit, length, allow_outside)
-    if crop != "center" or tuple(offset) != (0, 0):
+    if crop == "resize" or tuple(offset) != (0, 0):
         raise DataError(
             f"crop={crop!r}, offset={tuple(offset)} with data={data}: it is made at "
-            "the asked size; accepted are 'center' and (0, 0)"
+            "the asked size; accepted are 'auto', 'center' and (0, 0)"
         )
     options = {**size, "seed": seed} | ({} if length is None else {"length": length})
     return _open_name(data, options)
@@ -189,7 +191,9 @@ def _open_folder(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSourc
                 f"data={path}: holds folders of images, and videos; accepted is either"
             )
         if videos:
-            opened = [video.open_video(pathlib.Path(name), fit) for name in videos]
+            paths = [pathlib.Path(name) for name in videos]
+            fit = video.Video(paths[0], fit).fit  # All are cut, or all are scaled.
+            opened = [video.open_video(path, fit) for path in paths]
             return joined(str(path), opened, length)
     if pictures:
         return images.open_images(str(path), pictures.values(), fit, length)

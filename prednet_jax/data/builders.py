@@ -150,7 +150,7 @@ def kitti(folder: pathlib.Path) -> Splits:
         if len(parts) > 2 and parts[-2:] == ("image_03", "data"):
             split = KITTI_HELD_OUT.get(parts[-3], "train")
             sequences.setdefault(split, []).append(names)
-    fit = KittiFit(height=128, width=160)
+    fit = KittiFit(height=128, width=160, crop="center")
     return {
         split: images.open_images(f"{folder}, {split}", found, fit)
         for split, found in sequences.items()
@@ -193,7 +193,7 @@ def moving_mnist(folder: pathlib.Path) -> Splits:
 
     with files.open_binary(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    fit = Fit(height=height, width=width, channels=1)
+    fit = Fit(height=height, width=width, channels=1, crop="center")
     begins = tuple(range(0, steps * count, steps))
     source = fit.source(str(path), steps * count, begins, read, file=digest)
     return {"test": source}

@@ -19,7 +19,7 @@ from prednet_jax.data.source import (
     fingerprint,
 )
 
-CROPS = ("center", "resize")
+CROPS = ("auto", "center", "resize")
 
 # OpenCV's INTER_RESIZE_COEF_BITS for 8-bit images; 255 * 2**22 fits in int32.
 _BITS = 11
@@ -33,16 +33,19 @@ class Fit:
         height: Height of the frame, in pixels.
         width: Width of the frame, in pixels.
         channels: 3 (RGB) or 1 (grey, ITU-R 601 luma).
-        crop: `center` cuts the middle out; `resize` scales the whole picture.
+        crop: `center` cuts the middle out; `resize` scales the whole picture; `auto`
+            is `center` where half of the picture or more is left, else `resize`.
         offset: `(right, down)` in pixels, added to the position of the crop: the x,y
             of the published `--offset`.
+        original: height and width of the pictures, from `settled`.
     """
 
     height: int
     width: int
     channels: int = 3
-    crop: str = "center"
+    crop: str = "auto"
     offset: tuple[int, int] = (0, 0)
+    original: tuple[int, int] | None = None
 
     def __post_init__(self):
         """Check the fields.
@@ -60,6 +63,31 @@ class Fit:
                 f"offset={self.offset} with crop='resize': an offset moves the crop, "
                 "so use crop='center' or offset (0, 0)"
             )
+
+    def settled(self, height: int, width: int) -> "Fit":
+        """This fit for a source whose first picture has a size, in pixels."""
+        crop = self.crop
+        if crop == "auto":
+            loses = 2 * self.height * self.width < height * width
+            scaled = loses and tuple(self.offset) == (0, 0)
+            crop = "resize" if scaled else "center"
+        return dataclasses.replace(self, crop=crop, original=(height, width))
+
+    @property
+    def done(self) -> str:
+        """What is done to the pictures, in words; empty: nothing."""
+        own, size = self.original, (self.height, self.width)
+        if own is None or own == size:
+            return ""
+        pictures = f"pictures of {own[1]}x{own[0]} (width x height)"
+        shown = f"{self.width}x{self.height}"
+        if self.crop == "resize":
+            return f"{pictures}, scaled to {shown}"
+        left = 100 * self.height * self.width / (own[0] * own[1])
+        return (
+            f"{pictures}, of which {shown} is cut out, {left:.2g} % of a picture; "
+            "--crop=resize scales the whole"
+        )
 
     def check(self, height: int, width: int, name: str) -> None:
         """Check that the crop fits into a picture of this size.
@@ -131,7 +159,7 @@ class Fit:
         digest = fingerprint(
             size=size, crop=self.crop, offset=tuple(self.offset), **identity
         )
-        return FrameSource(name, *size, length, begins, read, digest)
+        return FrameSource(name, *size, length, begins, read, digest, done=self.done)
 
     def _corner(self, height: int, width: int) -> tuple[int, int]:
         """Top and left of the crop; floor division as in the published trainer."""

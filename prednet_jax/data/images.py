@@ -97,6 +97,8 @@ def open_images(
         paths += sequence
     total = limited_length(name, len(paths), length)
     paths = paths[:total]
+    first = pictures.read_header(_bytes(paths[0]), paths[0])
+    fit = fit.settled(first[0], first[1])
     # A list may name the same file many times.
     digests = {path: _digest(path, fit) for path in dict.fromkeys(paths)}
 

@@ -124,14 +124,18 @@ def open_prepared(
     name = f"{path}:{chosen}"
     total = limited_length(name, count, length)
 
+    def picture_of(index: int) -> np.ndarray:
+        with Image.open(io.BytesIO(examples[index]["image"])) as image:
+            picture = np.asarray(image)
+        return picture.reshape(*picture.shape[:2], -1)
+
+    fit = fit.settled(*picture_of(0).shape[:2])
+
     def read(start: int, stop: int) -> np.ndarray:
         check_range(name, total, start, stop)
         out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
         for index, frame in zip(range(start, stop), out, strict=True):
-            with Image.open(io.BytesIO(examples[index]["image"])) as image:
-                picture = np.asarray(image)
-            picture = picture.reshape(*picture.shape[:2], -1)
-            frame[:] = to_channels(fit(picture, name), fit.channels)
+            frame[:] = to_channels(fit(picture_of(index), name), fit.channels)
         return out
 
     read(0, 1)  # So that a frame size that does not fit is told at once.

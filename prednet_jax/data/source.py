@@ -39,6 +39,7 @@ class FrameSource:
         fingerprint: SHA-256 of what identifies the content and its order: generator
             version, seed, size and embedded files for generated sources, the bytes of
             every file for sources from disk. Paths are not part of it.
+        done: What was done to pictures of another size, in words; empty: nothing.
         new_read: Makes a `read` for a second caller, if two callers of one `read` would
             slow each other down (a video decoder has a position); None: they would
             not.
@@ -53,6 +54,7 @@ class FrameSource:
     read: Callable[[int, int], np.ndarray]
     fingerprint: str
     new_read: Callable[[], Callable[[int, int], np.ndarray]] | None = None
+    done: str = ""
 
     def __post_init__(self):
         """Check the sizes and the boundaries.

@@ -53,7 +53,7 @@ def open_split(
     width: int,
     channels: int,
     sequences: int | None = None,
-    crop: str = "center",
+    crop: str = "auto",
     offset: tuple[int, int] = (0, 0),
     allow_outside: bool = False,
 ) -> FrameSource:
@@ -216,6 +216,7 @@ def _pieces(
         boundaries=tuple(starts.tolist()),
         read=read,
         fingerprint=fingerprint(source=source.fingerprint, pieces=list(pieces)),
+        done=source.done,
     )
 
 

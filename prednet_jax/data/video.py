@@ -82,6 +82,7 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> Frame
     with files.open_binary(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     first = Video(path, fit)
+    fit = first.fit
     total = limited_length(name, first.index.length, length)
     first.read(0, 1)  # Refuses at once a frame size that does not fit.
     if first.bits > 8:
@@ -108,7 +109,6 @@ class Video:
         import av
 
         self._path = path
-        self._fit = fit
         self.bits = 0  # Per channel, of the frames that were read.
         self._errors: Any = (av.FFmpegError, OSError, IndexError)
         self._lock = threading.Lock()
@@ -121,10 +121,12 @@ class Video:
             ) from error
         self._next = 0
         self._frames = _numbered(path, self.index, 0)
+        settled = fit.original is not None and fit.crop != "auto"
+        self.fit = fit if settled else fit.settled(*self._picture(0).shape[:2])
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Frames `start` to `stop - 1`, uint8 `[T, H, W, C]`."""
-        fit = self._fit
+        fit = self.fit
         out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
         with self._lock:
             if start < self._next or self._key_before(start) > self._next:

@@ -14,16 +14,19 @@ def lstm(
     gates: Float[Array, "B H W 4R"],
     cell: Float[Array, "B H W R"],
     peephole: Float[Array, "3 H W R"] | None,
+    convolved: Float[Array, "B H W 3R"] | None = None,
 ) -> tuple[Float[Array, "B H W R"], Float[Array, "B H W R"]]:
-    """The elementwise part of both ConvLSTM cells.
+    """The elementwise part of the three ConvLSTM cells.
 
     With peepholes (`watanabe`): logistic gates; each of i, f, o sees the old cell.
+    With the cell convolved (the PyTorch ports): the same, but of all the cells around.
     Without (`lotter`): gates with Keras's hard sigmoid, clip(0.2 x + 0.5, 0, 1).
 
     Args:
         gates: pre-activations in the order i, f, o, g.
         cell: the cell state before the step.
         peephole: weights of the old cell in i, f and o; None: a cell without them.
+        convolved: the old cell's part in i, f and o, already convolved; None: none.
 
     Returns:
         The new hidden state and the new cell.
@@ -31,7 +34,13 @@ def lstm(
     if peephole is not None:
         return _peephole_lstm(gates, cell, peephole)
     i, f, o, g = jnp.split(gates, 4, axis=-1)
-    i, f, o = hard_sigmoid(i), hard_sigmoid(f), hard_sigmoid(o)
+    if convolved is None:
+        i, f, o = hard_sigmoid(i), hard_sigmoid(f), hard_sigmoid(o)
+    else:
+        of_cell = jnp.split(convolved, 3, axis=-1)
+        i, f, o = (
+            jax.nn.sigmoid(x + y) for x, y in zip((i, f, o), of_cell, strict=True)
+        )
     cell = f * cell + i * jnp.tanh(g)
     return o * jnp.tanh(cell), cell
 

@@ -9,6 +9,7 @@ The published initialisers:
                 convolutions; zero biases; peepholes N(0, 1/(R H W)) (Chainer's
                 LeCunNormal)
     autoencoder N(0, 1/fan_in), zero biases (Chainer's LeCunNormal)
+A PyTorch port is drawn as the variant whose order it has, cell_l as top_down_l.
 """
 
 import math
@@ -121,15 +122,16 @@ def _(config: PredNetConfig) -> Table:
         recurrent = config.recurrent[int(layer)]
         taps = conv.filter_size**2
         shape = (conv.filter_size, conv.filter_size, conv.in_channels)
-        gate = kind in ("gates", "top_down")
+        gate = kind in ("gates", "top_down", "cell")
         fan_out = (recurrent if gate else conv.out_channels) * taps
-        if config.variant == "lotter":
+        if config.order == "lotter":
             inputs = conv.in_channels
             if gate:
                 # In Keras one convolution sees h, E and the layer above together.
                 above = int(layer) + 1
                 inputs = recurrent + 2 * config.channels[int(layer)]
                 inputs += config.recurrent[above] if above < config.layers else 0
+                inputs += recurrent if config.ported else 0
             limit = math.sqrt(6 / (inputs * taps + fan_out))
             kernel = _uniform((*shape, conv.out_channels), limit)
         elif kind == "gates":
@@ -141,9 +143,9 @@ def _(config: PredNetConfig) -> Table:
         else:
             kernel = _normal((*shape, conv.out_channels), conv.in_channels * taps)
         table[name] = {"kernel": kernel}
-        if kind != "top_down":
+        if kind not in ("top_down", "cell"):
             table[name]["bias"] = _zeros(conv.out_channels)
-        if kind == "gates" and config.variant == "watanabe":
+        if kind == "gates" and config.peepholes:
             maps = (conv.height, conv.width, recurrent)
             table[name]["peephole"] = _normal((3, *maps), math.prod(maps))
     return table

@@ -8,11 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError, whole
+from prednet_jax.errors import UserError, one_of, whole
 from prednet_jax.models import convolution
 from prednet_jax.models.shapes import convolutions
 from prednet_jax.models.step import (
@@ -22,21 +23,28 @@ from prednet_jax.models.step import (
     StepOutputs,
     initial_state,
     step,
+    to_pixels,
 )
 from prednet_jax.models.unroll import convolve, unroll
 
+LAYOUTS = ("TBHWC", "NTHWC")
+
 __all__ = [
+    "LAYOUTS",
     "Params",
     "PredNetState",
     "StepOutputs",
     "algorithms",
+    "as_pixels",
     "attach_predictions",
+    "check_frames",
     "convolutions",
     "initial_state",
     "outputs",
     "predict",
     "scan_frames",
     "split_kernels",
+    "time_first",
 ]
 
 
@@ -109,33 +117,67 @@ def scan_frames(
 def predict(
     params: Params,
     config: PredNetConfig,
-    frames: Float[Array, "T B H W C"],
+    frames: Shaped[Array, "T B H W C"],
     state: PredNetState | None = None,
     *,
     extrapolate_from: int | None = None,
+    layout: str = "TBHWC",
 ) -> tuple[Float[Array, "T B H W C"], PredNetState]:
     """Predicts every frame before it is seen.
+
+    Compiled once for each number of frames. Within a function that is being compiled
+    or differentiated it is a part of that function.
 
     Args:
         params: the network's parameters.
         config: the network.
-        frames: `[T, B, H, W, C]`, pixels in [0, pixel_max].
+        frames: `[T, B, H, W, C]`, floating point in [0, pixel_max], or uint8, which is
+            divided by 255.
         state: the state to start from; None: a new sequence.
         extrapolate_from: k > 0: from t = k on the input is the network's last
             prediction instead of frames[t], without stop_gradient. In `watanabe` this
             is the prediction of frames[t]. In `lotter` it is the prediction of
             frames[t - 1], as in coxlab/prednet: that of frames[t] is made within
             step t.
+        layout: `TBHWC`, or `NTHWC` for frames and predictions `[N, T, H, W, C]`, as
+            Keras has them.
 
     Returns:
-        Predictions `[T, B, H, W, C]`, and the state after the last frame.
+        Predictions in the layout of the frames, and the state after the last frame.
         predictions[t] predicts frames[t] and was made before frames[t] was seen. In a
         new `watanabe` sequence predictions[0] is zero.
 
     Raises:
-        UserError: frames do not fit the network, or extrapolate_from is below 1.
+        UserError: frames do not fit the network, extrapolate_from is below 1, or there
+            is no such layout.
     """
-    _check(config, frames, extrapolate_from)
+    frames = time_first(frames, layout)
+    check_frames(config, frames, extrapolate_from)
+    given = (params, frames, state, extrapolate_from)
+    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
+    run = _predict if traced else _compiled
+    predictions, state = run(config, *given)
+    return time_first(predictions, layout), state
+
+
+def time_first(frames: jax.Array, layout: str) -> jax.Array:
+    """Frames of a layout as `[T, B, ...]`; the same swap takes them back.
+
+    Raises:
+        UserError: there is no such layout.
+    """
+    one_of("layout", layout, LAYOUTS)
+    return frames if layout == "TBHWC" or frames.ndim < 2 else frames.swapaxes(0, 1)
+
+
+def _predict(
+    config: PredNetConfig,
+    params: Params,
+    frames: jax.Array,
+    state: PredNetState | None,
+    extrapolate_from: int | jax.Array | None,
+) -> tuple[jax.Array, PredNetState]:
+    frames = as_pixels(params, frames)
     if state is None:
         state = initial_state(config, frames.shape[1], frames.dtype)
     before = state.prediction[0]
@@ -147,16 +189,26 @@ def predict(
         lambda out: out.prediction[0],
         extrapolate_from=extrapolate_from,
     )
-    if config.variant == "watanabe":
+    if config.order == "watanabe":
         # The step at frame t predicts frame t + 1, so predictions shift by one.
         predictions = jnp.concatenate([before[None], predictions[:-1]])
     return predictions, state
 
 
+_compiled = jax.jit(_predict, static_argnums=0)
+
+
+def as_pixels(params: Params, frames: jax.Array) -> jax.Array:
+    """Frames in floating point; those that already are stay as they are."""
+    if frames.dtype != jnp.uint8:
+        return frames
+    return to_pixels(jnp.asarray(frames), jax.tree.leaves(params)[0].dtype)
+
+
 def outputs(
     params: Params,
     config: PredNetConfig,
-    frames: Float[Array, "T B H W C"],
+    frames: Shaped[Array, "T B H W C"],
     mode: str = "prediction",
     state: PredNetState | None = None,
     *,
@@ -167,7 +219,7 @@ def outputs(
     Args:
         params: the network's parameters.
         config: the network.
-        frames: `[T, B, H, W, C]`.
+        frames: `[T, B, H, W, C]`, as in `predict`.
         mode: `prediction`, `[T, B, H, W, C]`; `error`, the mean of each E_l,
             `[T, B, L]`; `all`, both, with predictions flattened row by row,
             `[T, B, H W C + L]`; or one map of one layer, `[T, B, H_l, W_l, .]`, named
@@ -178,9 +230,11 @@ def outputs(
     Raises:
         UserError: the mode is unknown, or frames do not fit the network.
     """
-    _check(config, frames, extrapolate_from)
-    whole_modes = ("prediction", "error", "all")
-    field, layer = ("", 0) if mode in whole_modes else place_of_map(config, mode)
+    check_frames(config, frames, extrapolate_from)
+    field, layer = "", 0
+    if mode not in ("prediction", "error", "all"):
+        also = "prediction, error, all, or "
+        field, layer = place_of_map(config, mode, what="mode", also=also)
     if mode == "prediction":
         return predict(
             params, config, frames, state, extrapolate_from=extrapolate_from
@@ -192,6 +246,7 @@ def outputs(
         ]
         flat = run[0].reshape(*run[0].shape[:2], -1)
         return jnp.concatenate([flat, run[1]], axis=-1)
+    frames = as_pixels(params, frames)
     if state is None:
         state = initial_state(config, frames.shape[1], frames.dtype)
 
@@ -206,8 +261,16 @@ def outputs(
     return result
 
 
-def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
+def place_of_map(
+    config: PredNetConfig, name: str, *, what: str = "layer", also: str = ""
+) -> tuple[str, int]:
     """Field of `StepOutputs` and layer of a map such as `R0`.
+
+    Args:
+        config: the network.
+        name: of the map.
+        what: what the name is called in the error's message.
+        also: what else that message says is accepted.
 
     Raises:
         UserError: there is no such map.
@@ -217,8 +280,8 @@ def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
     layer = name[len(kind) :]
     if kind not in fields or layer == "" or int(layer) >= config.layers:
         raise UserError(
-            f"mode={name!r}: expected prediction, error, all, or R, A, Ahat, E and a "
-            f"layer from 0 to {config.layers - 1}, such as R0"
+            f"{what}={name!r}: expected {also}R, A, Ahat or E and a number from 0 to "
+            f"{config.layers - 1}, such as R0"
         )
     return fields[kind], int(layer)
 
@@ -243,16 +306,25 @@ def attach_predictions(
     return state._replace(prediction=tuple(attached))
 
 
-def _check(
-    config: PredNetConfig, frames: jax.Array, extrapolate_from: int | None
+def check_frames(
+    config: PredNetConfig,
+    frames: jax.Array | np.ndarray,
+    extrapolate_from: int | None,
 ) -> None:
+    """Refuses frames that a network cannot be shown.
+
+    Raises:
+        UserError: their shape or dtype does not fit, or extrapolate_from is below 1.
+    """
     expected = (config.height, config.width, config.channels[0])
-    if frames.ndim != 5 or tuple(frames.shape[2:]) != expected:
+    if frames.ndim != 5 or 0 in frames.shape or tuple(frames.shape[2:]) != expected:
         raise UserError(
             f"frames of shape {tuple(frames.shape)}: expected [T, B, H, W, C] with "
             f"H, W, C = {expected}"
         )
-    if not jnp.issubdtype(frames.dtype, jnp.floating):
-        raise UserError(f"frames of dtype {frames.dtype}: expected floating point")
+    if frames.dtype != jnp.uint8 and not jnp.issubdtype(frames.dtype, jnp.floating):
+        raise UserError(
+            f"frames of dtype {frames.dtype}: expected floating point, or uint8"
+        )
     if extrapolate_from is not None:
         whole("extrapolate_from", extrapolate_from, 1)

@@ -1,31 +1,79 @@
-"""Predictions of sequences of any length by one program of a fixed length.
+"""Sequences of any length by one program of a fixed length.
 
-`prednet.predict` is a pure function that its caller compiles, once per number of
-frames. Here one program of `CHUNK` frames is called repeatedly and passes its state on.
-So neither another length of a sequence nor another start of extrapolation compiles
-again.
+`prednet.predict` is compiled once for each number of frames. Here one program of
+`CHUNK` frames is called repeatedly and passes its state on. So neither another length
+of a sequence nor another start of extrapolation compiles again, and the device holds
+the activations of `CHUNK` frames at a time.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError, whole
+from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 
 CHUNK = 10
+_PREDICTION = "prediction"
+
+
+def units(
+    params: prednet.Params,
+    config: PredNetConfig,
+    frames: Shaped[Array, "T B H W C"],
+    layers: Sequence[str] | None = None,
+    *,
+    extrapolate_from: int | None = None,
+    layout: str = "TBHWC",
+) -> dict[str, np.ndarray]:
+    """Activations of the network's units while it is shown frames.
+
+    The program is compiled once, whatever the number of frames, and the device holds
+    ten frames' activations at a time. For activations that do not fit into the memory
+    of the host, `pieces` yields them ten frames at a time.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        frames: `[T, B, H, W, C]`, floating point in [0, pixel_max], or uint8, which is
+            divided by 255; sequences that start from the zero state.
+        layers: which units: R (representation; h in `watanabe`), A (target), Ahat
+            (prediction) or E (error) and the number of a layer, such as E0 or R1; None:
+            R and E of every layer.
+        extrapolate_from: as in `prednet.predict`.
+        layout: as in `prednet.predict`.
+
+    Returns:
+        By name `[T, B, H_l, W_l, .]` in the layout of the frames, each of the step at
+        which frame t is shown. E has two halves along its channels: in `lotter` first
+        where the prediction is too bright, then where it is too dark; in `watanabe` the
+        other way round.
+
+    Raises:
+        UserError: frames do not fit the network, or there are no such units.
+    """
+    if layers is None:
+        layers = [f"{kind}{i}" for i in range(config.layers) for kind in "RE"]
+    elif isinstance(layers, str):
+        raise UserError(f"layers={layers!r}: expected a list such as ('E0', 'R1')")
+    frames = prednet.time_first(_on_host(frames), layout)
+    found = _joined(
+        pieces(params, config, frames, layers, extrapolate_from=extrapolate_from),
+        frames.shape[0],
+    )
+    return {name: prednet.time_first(found[name], layout) for name in layers}
 
 
 def predict_sequence(
     params: prednet.Params,
     config: PredNetConfig,
-    frames: Float[Array, "T H W C"],
+    frames: Shaped[Array, "T H W C"],
     *,
     extrapolate_from: int | None = None,
     maps: Sequence[str] = (),
@@ -35,42 +83,80 @@ def predict_sequence(
     Args:
         params: the network's parameters.
         config: the network.
-        frames: `[T, H, W, C]`, pixels in [0, pixel_max].
+        frames: `[T, H, W, C]`, or `[T, B, H, W, C]` of several sequences, as in
+            `units`.
         extrapolate_from: as in `prednet.predict`.
-        maps: inner layers to return too, such as `R0` or `E1` (`prednet.outputs`).
+        maps: units to return too, as in `units`.
 
     Returns:
-        predictions `[T, H, W, C]`, as of `prednet.predict`; and by name the maps
-        `[T, H_l, W_l, .]`, each of the step at which frame t is shown.
+        predictions, shaped as the frames, as of `prednet.predict`; and by name the maps
+        `[T, H_l, W_l, .]`, or `[T, B, H_l, W_l, .]`.
 
     Raises:
-        UserError: frames do not fit the network, extrapolate_from is not >= 1, or there
-            is no such map.
+        UserError: as `units`.
     """
-    expected = (config.height, config.width, config.channels[0])
-    if frames.ndim != 4 or tuple(frames.shape[1:]) != expected:
-        raise UserError(
-            f"frames of shape {tuple(frames.shape)}: expected [T, H, W, C] with "
-            f"H, W, C = {expected}"
-        )
-    if extrapolate_from is not None:
-        whole("extrapolate_from", extrapolate_from, 1)
-    host = np.asarray(frames)
-    total = len(host)
-    unseen_from = total if extrapolate_from is None else extrapolate_from
+    frames = _on_host(frames)
+    single = frames.ndim == 4
+    if single:
+        frames = frames[:, None]
+    found = _joined(
+        pieces(params, config, frames, maps, extrapolate_from=extrapolate_from),
+        frames.shape[0],
+    )
+    if single:
+        found = {name: value[:, 0] for name, value in found.items()}
+    return found.pop(_PREDICTION), found
+
+
+def pieces(
+    params: prednet.Params,
+    config: PredNetConfig,
+    frames: Shaped[Array, "T B H W C"],
+    maps: Sequence[str] = (),
+    *,
+    extrapolate_from: int | None = None,
+) -> Iterator[dict[str, np.ndarray]]:
+    """What `predict_sequence` returns, `CHUNK` frames at a time.
+
+    Yields:
+        `prediction` and the maps by name, `[CHUNK or fewer, B, ...]`.
+
+    Raises:
+        UserError: as `units`.
+    """
+    frames = _on_host(frames)
+    prednet.check_frames(config, frames, extrapolate_from)
     run = _program(config, tuple(maps))
-    state = prednet.initial_state(config, 1, host.dtype)
-    parts = []
+    total, batch = frames.shape[:2]
+    dtype = frames.dtype
+    if dtype == np.uint8:
+        dtype = jax.tree.leaves(params)[0].dtype
+    state = prednet.initial_state(config, batch, jax.dtypes.canonicalize_dtype(dtype))
+    unseen_from = total if extrapolate_from is None else extrapolate_from
     for begin in range(0, total, CHUNK):
         places = np.minimum(np.arange(begin, begin + CHUNK), total - 1)
-        left = np.int32(unseen_from - begin)
-        state, found = run(params, state, host[places][:, None], left)
-        parts.append(jax.device_get(found))
-    joined = {
-        name: np.concatenate([part[name] for part in parts])[:total, 0]
-        for name in parts[0]
-    }
-    return joined.pop("prediction"), joined
+        state, found = run(params, state, frames[places], np.int32(unseen_from - begin))
+        count = min(CHUNK, total - begin)
+        yield {name: np.asarray(part)[:count] for name, part in found.items()}
+
+
+def _on_host(frames: Any) -> np.ndarray:
+    return frames if isinstance(frames, np.ndarray) else np.asarray(frames)
+
+
+def _joined(
+    parts: Iterator[dict[str, np.ndarray]], total: int
+) -> dict[str, np.ndarray]:
+    """The pieces one after the other, in memory that is taken once."""
+    found: dict[str, np.ndarray] = {}
+    begin = 0
+    for part in parts:
+        for name, value in part.items():
+            if name not in found:
+                found[name] = np.empty((total, *value.shape[1:]), value.dtype)
+            found[name][begin : begin + len(value)] = value
+        begin += len(part[_PREDICTION])
+    return found
 
 
 @functools.lru_cache(maxsize=32)
@@ -78,22 +164,23 @@ def _program(config: PredNetConfig, maps: tuple[str, ...]) -> Callable:
     """`(params, state, frames, unseen_from) -> (state, maps by name)`, compiled."""
     places = {name: prednet.place_of_map(config, name) for name in maps}
 
-    def pick(out: prednet.StepOutputs) -> dict[str, jax.Array]:
-        found = {"prediction": out.prediction[0]}
+    def pick(out: prednet.StepOutputs) -> dict[str, Float[Array, "B H W C"]]:
+        found = {_PREDICTION: out.prediction[0]}
         for name, (field, layer) in places.items():
             found[name] = getattr(out, field)[layer]
         return found
 
     @jax.jit
     def run(params: Any, state: Any, frames: jax.Array, unseen_from: jax.Array):
+        frames = prednet.as_pixels(params, frames)
         before = state.prediction[0]
         state, found = prednet.scan_frames(
             params, config, state, frames, pick, extrapolate_from=unseen_from
         )
-        if config.variant == "watanabe":
+        if config.order == "watanabe":
             # The step at frame t predicts t + 1: shift by one.
-            made = jnp.concatenate([before[None], found["prediction"][:-1]])
-            found = found | {"prediction": made}
+            made = jnp.concatenate([before[None], found[_PREDICTION][:-1]])
+            found = found | {_PREDICTION: made}
         return state, found
 
     return run

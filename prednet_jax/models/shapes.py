@@ -49,6 +49,8 @@ def convolutions(config: PredNetConfig) -> dict[str, Convolution]:
             "gates": (r_filter, recurrent + 2 * channels, 4 * recurrent),
             "prediction": (config.ahat_filters[layer], recurrent, channels),  # type: ignore[index]
         }
+        if config.ported:
+            sizes["cell"] = (r_filter, recurrent, 3 * recurrent)
         if layer + 1 < config.layers:
             above = layer + 1
             sizes["top_down"] = (r_filter, config.recurrent[above], 4 * recurrent)

@@ -1,4 +1,4 @@
-"""One frame of PredNet, in its two published variants.
+"""One frame of PredNet, in its published variants.
 
 `lotter` (arXiv 1605.08104, eqs. 1-4; Keras code coxlab/prednet), at each frame x_t:
     top-down, l = L-1..0:  u = [R_l, E_l, up(R_{l+1})]
@@ -15,9 +15,15 @@ with hs(x) = clip(0.2 x + 0.5, 0, 1). The prediction Ahat_0 is made before x_t i
         g = tanh(z), c = f c + i g, h = o tanh(c), P_l = relu(conv h)
     P_0 = min(P_0, pixel_max) is the prediction of x_{t+1}.
 
+`lotter_pytorch` (leido/pytorch-prednet) and `watanabe_pytorch` (the authors' port,
+eijwat/prednet_in_pytorch) have the order above of that name, and, z as above,
+    i, f, o = sigmoid(z + conv c_l) (a convolution in place of the peepholes),
+    g = tanh(z), and A_{l+1} = pool(conv E_l), without a rectifier.
+
 Parameters, `[k, k, in, out]` kernels, l the layer, four gates in the order i, f, o, g:
     gates_l       kernel over [h_l, E_l], bias [4 R], peephole [3, H, W, R] (watanabe)
     top_down_l    kernel over up(h_{l+1}); absent in the top layer
+    cell_l        kernel over c_l, [3 R] for i, f, o; in the two ports only
     prediction_l  kernel, bias of P_l or Ahat_l
     features_l    kernel, bias of A_{l+1}; absent in the top layer
 """
@@ -82,13 +88,20 @@ def initial_state(
             for layer, width in enumerate(widths)
         )
 
-    lotter = config.variant == "lotter"
+    lotter = config.order == "lotter"
     return PredNetState(
         hidden=zeros(config.recurrent),
         cell=zeros(config.recurrent),
         error=zeros(tuple(2 * c for c in config.channels)) if lotter else (),
         prediction=zeros(config.channels[:1] if lotter else config.channels),
     )
+
+
+def to_pixels(frames: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Frames as floating point in [0, 1]; uint8 is divided by 255."""
+    if frames.dtype == jnp.uint8:
+        return frames.astype(dtype) / jnp.asarray(255, dtype)
+    return frames.astype(dtype)
 
 
 def step(
@@ -111,7 +124,7 @@ def step(
     Returns:
         The state after the frame, and every intermediate quantity.
     """
-    if config.variant == "lotter":
+    if config.order == "lotter":
         hidden, cell = _top_down(config, conv, others, state, state.error)
         predictions = _predictions(config, conv, others, hidden)
         targets, errors = _bottom_up(config, conv, others, predictions, frame)
@@ -137,14 +150,17 @@ def _bottom_up(
         above = jax.nn.relu(predictions[layer] - targets[layer])
         below = jax.nn.relu(targets[layer] - predictions[layer])
         # The two variants stack the halves in opposite order.
-        halves = [above, below] if config.variant == "lotter" else [below, above]
+        halves = [above, below] if config.order == "lotter" else [below, above]
         errors.append(jnp.concatenate(halves, axis=-1))
         if layer + 1 < config.layers:
             name = f"features_{layer}"
             features = conv({name: errors[layer]}) + others[name]["bias"]
             # relu(max) equals max(relu), in value and gradient, for a quarter of the
             # work.
-            targets.append(jax.nn.relu(max_pool(features)))
+            pooled = max_pool(features)
+            if not config.ported:
+                pooled = jax.nn.relu(pooled)
+            targets.append(pooled)
     return tuple(targets), tuple(errors)
 
 
@@ -163,8 +179,12 @@ def _top_down(
         if layer + 1 < config.layers:
             inputs[f"top_down_{layer}"] = hidden[layer + 1]
         gates = conv(inputs) + others[name]["bias"]
+        old = state.cell[layer]
+        convolved = None
+        if config.ported:
+            convolved = conv({f"cell_{layer}": old})
         hidden[layer], cells[layer] = lstm(
-            gates, state.cell[layer], others[name].get("peephole")
+            gates, old, others[name].get("peephole"), convolved
         )
     return tuple(hidden), tuple(cells)
 

@@ -18,8 +18,16 @@ from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.localize import Culprit, Effect, Findings, effects, localize
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
+from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
+from prednet_jax.noise.questions.first_difference import (
+    Difference,
+    Differences,
+    first_difference,
+)
+from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
+from prednet_jax.noise.questions.recording import Recording, load_recording, record
 from prednet_jax.noise.questions.tolerance import (
     Tolerance,
     assert_close,
@@ -31,6 +39,7 @@ from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_r
 from prednet_jax.noise.specs import (
     Composition,
     Gaussian,
+    GpuOrder,
     Identity,
     MonteCarlo,
     NoiseSpec,
@@ -50,17 +59,22 @@ __all__ = [
     "Culprit",
     "Decision",
     "Decisions",
+    "Difference",
+    "Differences",
     "Effect",
     "Entry",
     "Findings",
     "FirstOrder",
     "Gaussian",
+    "GpuOrder",
     "GradientGaussian",
     "HigherOrder",
     "Identity",
+    "Invariance",
     "MonteCarlo",
     "NoiseError",
     "NoiseSpec",
+    "Recording",
     "ReducedPrecision",
     "ReductionOrder",
     "Report",
@@ -69,22 +83,29 @@ __all__ = [
     "UlpPerturbation",
     "UncoveredReductionError",
     "UnsupportedPrimitiveError",
+    "Variant",
     "assert_close",
     "at",
     "audit",
     "compose",
     "coverage",
     "decisions",
+    "devices",
+    "devices_table",
     "digits",
     "digits_table",
     "effects",
     "explain",
+    "first_difference",
     "format",
     "inject",
+    "invariance",
+    "load_recording",
     "localize",
     "noise_reference",
     "parse",
     "perturb_tree",
+    "record",
     "register_rule",
     "tolerance",
     "tolerance_table",

@@ -38,6 +38,8 @@ from prednet_jax.noise.inject import traced
 from prednet_jax.noise.localize import effects, localize
 from prednet_jax.noise.questions import files, runs
 from prednet_jax.noise.questions.decisions import decisions
+from prednet_jax.noise.questions.first_difference import first_difference
+from prednet_jax.noise.questions.recording import load_recording, record
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import parse
 
@@ -93,9 +95,18 @@ def _localize(asked: Asked) -> Answer:
 
 
 def _decisions(asked: Asked) -> Answer:
-    search = decisions(asked.fn, asked.spec, draws=asked.draws(16))
+    file, labels = asked.options.labels, None
+    if file is not None:
+        held, named = files.read("labels", file)
+        labels = [*held, *named.values()]
+        if len(labels) != 1:
+            raise NoiseError(f"--labels={file}: {len(labels)} arrays: expected one")
+        (labels,) = labels
+    search = decisions(asked.fn, asked.spec, draws=asked.draws(16), labels=labels)
     report = search(asked.key, *asked.args, **asked.kwargs)
-    return Answer(str(report), {"decisions": list(report)})
+    return Answer(
+        str(report), {"decisions": list(report), "evaluation": report.evaluation}
+    )
 
 
 def _digits(asked: Asked) -> Answer:
@@ -136,6 +147,39 @@ def _explain(asked: Asked) -> Answer:
     return Answer(str(report), report)
 
 
+def _invariance(asked: Asked) -> Answer:
+    from prednet_jax.noise.questions.invariance import invariance
+
+    options = asked.options
+    batch = options.batch.split(",")
+    if not all(i.strip().isdecimal() for i in batch):
+        raise NoiseError(f"--batch={options.batch}: expected positions, such as 0,2")
+    measure = invariance(
+        asked.fn, batch=[*map(int, batch)], draws=asked.draws(8), seed=options.seed
+    )
+    report = measure(*asked.args, **asked.kwargs)
+    return Answer(str(report), report)
+
+
+def _tolerances(asked: Asked) -> Answer:
+    from prednet_jax.noise.questions.kept import compare
+
+    found = compare(asked.options.function)
+    return Answer(str(found), {"written": list(found.written)})
+
+
+def _devices(asked: Asked) -> Answer:
+    from prednet_jax.noise.questions.devices import devices_table, from_text
+
+    options = asked.options
+    mesh, in_specs = from_text(options.mesh, options.specs)
+    compare = devices_table(
+        asked.fn, mesh=mesh, in_specs=in_specs, spec=asked.spec, draws=asked.draws(8)
+    )
+    table = compare(asked.key, *asked.args, **asked.kwargs)
+    return Answer(str(table), table)
+
+
 def _audit(asked: Asked) -> Answer:
     from prednet_jax.noise.gpu.audit import audit
 
@@ -160,6 +204,29 @@ def _result(asked: Asked, flag: str, file: str) -> Any:
     return files.result(flag, file, shapes)
 
 
+def _record(asked: Asked) -> Answer:
+    path = asked.options.output
+    if path is None:
+        raise NoiseError("record: expected a file to write, --output=FILE.npz")
+    recording = record(asked.fn)(*asked.args, **asked.kwargs)
+    try:
+        recording.save(path)
+    except OSError as error:
+        raise NoiseError(f"--output={path}: {error.strerror}") from None
+    told = {"recording": str(recording), "output": path}
+    return Answer(f"{recording}: {path}", told)
+
+
+def _first_difference(asked: Asked) -> Answer:
+    path = asked.options.recording
+    if path is None:
+        raise NoiseError("first_difference: expected --recording=FILE.npz, of record")
+    recording, draws = load_recording(path), asked.draws(8)
+    search = first_difference(asked.fn, recording, spec=asked.spec, draws=draws)
+    report = search(asked.key, *asked.args, **asked.kwargs)
+    return Answer(str(report), report)
+
+
 COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
     "coverage": (
         _coverage,
@@ -175,6 +242,27 @@ COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
     "tolerance": (_tolerance, "reduction_order", "the tolerance a test should have"),
     "explain": (_explain, "reduction_order", "what makes two results differ"),
     "decisions": (_decisions, "reduction_order", "which decisions noise flips"),
+    "record": (_record, "none", "write what every equation computes"),
+    "first_difference": (
+        _first_difference,
+        "reduction_order:granularity=element+ulp",
+        "where a run here first differs from a recorded one",
+    ),
+    "invariance": (
+        _invariance,
+        "none",
+        "whether a row's result depends on how the function is called",
+    ),
+    "tolerances": (
+        _tolerances,
+        "none",
+        "which tests have a looser or tighter tolerance than measured; takes a folder",
+    ),
+    "devices": (
+        _devices,
+        "reduction_order:profile=collectives,collectives=sequential",
+        "what it computes over meshes of devices that are not here",
+    ),
     "audit": (_audit, "identity", "what on a GPU will vary; needs no GPU"),
 }
 
@@ -188,7 +276,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     listed = "\n".join(
-        f"  {name:10} {about}" for name, (_, _, about) in COMMANDS.items()
+        f"  {name:16} {about}" for name, (_, _, about) in COMMANDS.items()
     )
     parser = _Parser(
         prog="python -m prednet_jax.noise",
@@ -203,10 +291,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--noise",
         help="the noise, such as reduction_order:granularity=element or ulp; default: "
-        "reduction_order, for digits reduction_order+stochastic_rounding",
+        "reduction_order, for digits with stochastic_rounding, for first_difference of "
+        "each element and with ulp",
     )
     parser.add_argument(
-        "--draws", type=int, help="noisy runs; default 16, explain and localize 8"
+        "--draws",
+        type=int,
+        help="noisy runs; default 16; explain, invariance, localize and "
+        "first_difference 8",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
     parser.add_argument(
@@ -217,8 +309,34 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help="localize: effects of these scopes or paths, in place of a search",
     )
+    parser.add_argument(
+        "--labels",
+        metavar="FILE.npz",
+        help="decisions: of an evaluation set, whose answers the function returns",
+    )
+    parser.add_argument(
+        "--batch",
+        default="0",
+        metavar="I,...",
+        help="invariance: positions of the arguments with a batch axis 0; default 0",
+    )
     parser.add_argument("--a", metavar="FILE.npz", help="explain: one result")
     parser.add_argument("--b", metavar="FILE.npz", help="explain: the other")
+    parser.add_argument("--output", metavar="FILE.npz", help="record: what it writes")
+    parser.add_argument(
+        "--recording", metavar="FILE.npz", help="first_difference: what record wrote"
+    )
+    parser.add_argument(
+        "--mesh",
+        metavar="AXIS=SIZE,...[;...]",
+        help="devices: sizes of the axes, several to compare; data=1,8,64",
+    )
+    parser.add_argument(
+        "--specs",
+        metavar="AXIS,...[;...]",
+        help="devices: for each positional argument the mesh axes of its axes, - for "
+        "none: -;data spreads the rows of the second",
+    )
     parser.add_argument(
         "--gpu", default="h100", help="audit: which GPU, such as gtx1080; default h100"
     )
@@ -250,8 +368,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, kwargs = files.read("args", options.args) if options.args else ((), {})
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
-            fn = _function(options.function)
-            _check_call(fn, options, args, kwargs)
+            # `tolerances` is asked about a folder of tests, and runs no function.
+            fn: Callable = _tolerances
+            if options.command != "tolerances":
+                fn = _function(options.function)
+                _check_call(fn, options, args, kwargs)
             answer = ask(Asked(fn, args, kwargs, spec, options))
     except NoiseError as error:
         print(f"python -m prednet_jax.noise: {_one_line(error)}", file=sys.stderr)

@@ -17,9 +17,16 @@ from typing import Any
 
 import jax
 from jax._src import source_info_util
-from jax._src.core import extend_axis_env_nd
+from jax._src.core import (
+    AbstractValue,
+    extend_axis_env_nd,
+)
+from jax._src.core import ShardingTypeError as ShardingTypeError
 from jax._src.interpreters import mlir
+from jax._src.interpreters.batching import BatchTracer as BatchTracer
 from jax._src.lax.lax import _convert_element_type
+from jax._src.lax.parallel import all_gather_invariant as all_gather_invariant
+from jax._src.shard_map import shard_map_p as shard_map_p
 from jax.extend import core
 from jax.extend.core import primitives
 
@@ -139,7 +146,7 @@ def varying_axes(*operands: Any) -> tuple[str, ...]:
     axes: set[str] = set()
     for operand in operands:
         # The manual axis type, `mat`; its axes were an attribute of their own before.
-        aval = jax.typeof(operand)
+        aval = operand if isinstance(operand, AbstractValue) else jax.typeof(operand)
         varying = getattr(getattr(aval, "mat", None), "varying", None)
         axes |= set(getattr(aval, "vma", ()) if varying is None else varying)
     return tuple(sorted(axes))
@@ -163,6 +170,9 @@ def automatic(function: Callable, equation: Equation) -> Callable:
         return function
 
     def wrapped(*args: Any) -> Any:
+        placed = (jax.typeof(x).sharding.mesh for x in jax.tree.leaves(args))
+        if jax.sharding.get_abstract_mesh().empty and all(m.empty for m in placed):
+            return function(*args)  # Evaluated on one device; see `rules.logical`.
         with jax.sharding.use_abstract_mesh(mesh):
             inside = jax.sharding.auto_axes(
                 function, axes=explicit, out_sharding=sharding.spec

@@ -232,6 +232,8 @@ def _perturbed(step: Step, readers: Mapping[Any, list[Any]]) -> Entry:
                 f"{narrow} and seldom seen behind it"
             )
             hidden = action.results is None and action.operands is None
+    if action.replay is not None:
+        found.append(action.replay.reason)
     if action.results is not None:
         found += [type(part).__name__ for part in parts(action.results)]
         if action.routine and any(

@@ -18,7 +18,8 @@ import functools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax import numpy as jnp
@@ -27,6 +28,7 @@ from jax.extend import core
 from prednet_jax.noise import compat, fusion
 from prednet_jax.noise.errors import UnsupportedPrimitiveError
 from prednet_jax.noise.order import permutations, profiles
+from prednet_jax.noise.order.collectives import axes_of, cut_gathered
 from prednet_jax.noise.order.partials import Cut, NoOrder
 from prednet_jax.noise.rounding import elementwise
 from prednet_jax.noise.rules import registry
@@ -34,6 +36,7 @@ from prednet_jax.noise.rules.primitives import KERNELS, MATRIX_PRODUCTS, ROUTINE
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder
 from prednet_jax.noise.specs import (
     Elementwise,
+    GpuOrder,
     NoiseSpec,
     ReducedPrecision,
     ReductionOrder,
@@ -42,17 +45,22 @@ from prednet_jax.noise.specs import (
     parts,
 )
 
+if TYPE_CHECKING:
+    from prednet_jax.noise.gpu.orders import Replay
+
 
 class Noise(NamedTuple):
     """The parts of a spec that act on a computation, sorted by what they act on.
 
     Attributes:
         order: acts on sums.
+        gpu: the GPU whose order sums have instead.
         operands: acts on the operands of matrix products.
         results: elementwise noises, which act on results.
     """
 
     order: ReductionOrder | None = None
+    gpu: GpuOrder | None = None
     operands: ReducedPrecision | None = None
     results: NoiseSpec | None = None
 
@@ -63,6 +71,7 @@ class Action(NamedTuple):
     Attributes:
         order: the reduction order that acts, if any, and `cut` how it cuts the sum.
         cut: see `order.partials`.
+        replay: how the sum is added in the order of a GPU.
         operands: the format to which operands are rounded.
         results: the noises on the result.
         reason: why the order of a sum is left alone.
@@ -71,6 +80,7 @@ class Action(NamedTuple):
 
     order: ReductionOrder | None = None
     cut: Cut | None = None
+    replay: Replay | None = None
     operands: ReducedPrecision | None = None
     results: NoiseSpec | None = None
     reason: str = ""
@@ -79,7 +89,8 @@ class Action(NamedTuple):
     @property
     def any(self) -> bool:
         """Whether anything acts."""
-        return not (self.order is None and self.operands is None and not self.results)
+        acting = (self.order, self.replay, self.operands, self.results or None)
+        return any(part is not None for part in acting)
 
 
 class Draw(NamedTuple):
@@ -123,6 +134,13 @@ class Step:
         jaxpr, around = self.within
         line = compat.source(self.equation, jaxpr)
         return line or (around.source if around is not None else "")
+
+    @functools.cached_property
+    def communicates(self) -> bool:
+        """Whether it, or a program inside, speaks to other devices or asks which."""
+        inside = (step for body in self.bodies.values() for step in body.steps)
+        named = any(isinstance(a, str) for a in axes_of(self.equation.params))
+        return named or any(step.communicates for step in inside)
 
     def made_by(self, function: str) -> bool:
         """Whether JAX's function of that name made the equation, or one around it."""
@@ -196,7 +214,17 @@ def plan(jaxpr: Any, spec: NoiseSpec, only: Collection[str] | None = None) -> Pl
         UnsupportedPrimitiveError: when a higher-order primitive has no rule.
     """
     chosen = None if only is None else frozenset(only)
-    return _plan(_Asked(sort_noise(spec), chosen), jaxpr)
+    noise = sort_noise(spec)
+    if noise.gpu is not None:
+        _orders().prepare(noise.gpu, jaxpr)
+    return _plan(_Asked(noise, chosen), jaxpr)
+
+
+def _orders() -> Any:
+    """The module that reads orders from kernels, which only `GpuOrder` needs."""
+    from prednet_jax.noise.gpu import orders
+
+    return orders
 
 
 class _Asked(NamedTuple):
@@ -278,6 +306,13 @@ def _sketch(
     paths = [_path(path, i, equation) for i, equation in enumerate(jaxpr.eqns)]
     scopes = [f"{scope}/{compat.scope(equation)}" for equation in jaxpr.eqns]
     chains = add_any_chains(jaxpr) if asked.noise.order else {}
+    # Results of an all_gather, and the axis that numbers the devices.
+    gathers = {
+        equation.outvars[0]: equation.params["all_gather_dimension"]
+        for equation in jaxpr.eqns
+        if equation.primitive.name.startswith("all_gather")
+        and not equation.params.get("tiled", True)
+    }
     joined: dict[int, _Sketch] = {}
     absorbed: set[int] = set()
     draws: list[Draw] = []
@@ -297,9 +332,12 @@ def _sketch(
         if i in joined:
             sketches.append(joined[i])
             continue
-        action = action_on(asked.noise, equation, equation.invars, scopes[i])
+        action = action_on(
+            asked.noise, equation, equation.invars, scopes[i], gathers=gathers
+        )
         draw = None
-        if action.order is not None and equation.primitive.name != "add_any":
+        drawn = action.cut is not None and action.cut.total is None
+        if drawn and equation.primitive.name != "add_any":
             draw = _draw(paths[i], equation, action)
         if not asked.chooses(paths[i]):
             action = Action(reason="not among the chosen paths")
@@ -344,13 +382,18 @@ def sort_noise(spec: NoiseSpec) -> Noise:
     results = [part for part in found if isinstance(part, Elementwise)]
     return Noise(
         order=next((p for p in found if isinstance(p, ReductionOrder)), None),
+        gpu=next((p for p in found if isinstance(p, GpuOrder)), None),
         operands=next((p for p in found if isinstance(p, ReducedPrecision)), None),
         results=compose(*results) if results else None,
     )
 
 
 def action_on(
-    noise: Noise, equation: compat.Equation, atoms: Sequence[Any], scope: str
+    noise: Noise,
+    equation: compat.Equation,
+    atoms: Sequence[Any],
+    scope: str,
+    gathers: Mapping[Any, int] = MappingProxyType({}),
 ) -> Action:
     """What acts on an equation, a higher-order one excepted.
 
@@ -359,6 +402,7 @@ def action_on(
         equation: of a jaxpr.
         atoms: what it reads: of a chain of `add_any`, all its terms.
         scope: named scopes around it.
+        gathers: results of `all_gather` in this program, and their axes of devices.
     """
     name = equation.primitive.name
     rule = registry.find(name)
@@ -375,12 +419,22 @@ def action_on(
         operands = noise.operands if any(wide) else None
     cut, reason = None, "not among what the spec perturbs"
     if noise.order is not None and has_floats(result_avals(equation)[:1]):
-        found = _cut(noise.order, rule, equation, shapes, scope)
+        axis = gathers.get(atoms[0]) if name == "reduce_sum" else None
+        if noise.order.collectives and axis in equation.params.get("axes", ()):
+            found = cut_gathered(noise.order, axis, equation.params["axes"], shapes[0])
+        else:
+            found = _cut(noise.order, rule, equation, shapes, scope)
         cut, reason = (found, "") if isinstance(found, Cut) else (None, found)
+    replay = None
+    if noise.gpu is not None and (rule.cut is not None or rule.left_alone):
+        replayed = _orders().replayed(noise.gpu, equation)
+        replay, reason = (
+            (None, replayed) if isinstance(replayed, str) else (replayed, "")
+        )
     order = None if cut is None else noise.order
     results = _on_results(noise, equation, rule)
     routine = name in ROUTINES or name in KERNELS
-    return Action(order, cut, operands, results, reason, routine)
+    return Action(order, cut, replay, operands, results, reason, routine)
 
 
 def _cut(

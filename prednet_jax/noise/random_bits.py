@@ -250,14 +250,17 @@ class Words(NamedTuple):
     Attributes:
         call: uint32 [2], folded with the loop counters.
         run: uint32 [2], the same at each step of a loop.
+        places: on a logical mesh (`rules.logical`), the index of this device along each
+            of its axes, and the size of the axis.
     """
 
     call: Array
     run: Array
+    places: dict[str, tuple[Array, Array]] = {}  # noqa: RUF012 (never written to)
 
     def at_step(self, step: Array) -> Words:
         """The words of one step of a loop, which an integer numbers."""
-        return Words(fold(self.call, step), self.run)
+        return self._replace(call=fold(self.call, step))
 
     def of(self, schedule: str) -> Array:
         """Those that orders are drawn from; see `ReductionOrder.schedule`."""
@@ -290,11 +293,17 @@ def on_device(
 
     Args:
         words: those that all devices share.
-        operands: of the equation.
+        operands: of the equation, or their shapes and types in the program.
         shared_over: axes over which the result, and so its noise, must be the same.
     """
     axes = set(compat.varying_axes(*operands)) - set(shared_over)
     if not axes:
         return words
-    index = lax.axis_index(tuple(sorted(axes)))
-    return Words(*(fold(w, index) for w in words))
+    if axes <= words.places.keys():
+        index = jnp.uint32(0)
+        for axis in sorted(axes):
+            here, size = words.places[axis]
+            index = index * size + here
+    else:
+        index = lax.axis_index(tuple(sorted(axes)))
+    return Words(fold(words.call, index), fold(words.run, index), words.places)

@@ -117,16 +117,28 @@ def _evaluate(
     one is an inlined part; None: this one draws its own.
     """
     values: dict[Any, Any] = {}
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else values[atom]
-
     values.update(zip(plan.jaxpr.constvars, plan.consts, strict=True))
     values.update(zip(plan.jaxpr.invars, args, strict=True))
     if drawn is None:
         drawn = _draw_ahead(plan, words)
-    for step in plan.steps:
-        operands = [read(atom) for atom in step.atoms]
+    told = any(isinstance(x, compat.BatchTracer) for x in args)
+    if words.places and (told or any(step.communicates for step in plan.steps)):
+        _in_step(plan, words, values, drawn, hooks, told)
+    else:
+        _advance(plan.steps, words, values, drawn, hooks)
+    return [_read(values, atom) for atom in plan.jaxpr.outvars]
+
+
+def _advance(
+    steps: Sequence[Step],
+    words: Words,
+    values: dict[Any, Any],
+    drawn: Drawn,
+    hooks: Hooks,
+) -> None:
+    """Evaluate steps one after another; `values`, by variable, grows."""
+    for step in steps:
+        operands = [_read(values, atom) for atom in step.atoms]
         with compat.context(step.equation):
             rule = registry.find(step.name)
             if isinstance(rule, HigherOrder):
@@ -139,7 +151,72 @@ def _evaluate(
                 step.equation.outvars, results, step.held, strict=True
             )
         )
-    return [read(atom) for atom in plan.jaxpr.outvars]
+
+
+def _read(values: Mapping[Any, Any], atom: Any) -> Any:
+    return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+
+def _in_step(
+    plan: Plan,
+    words: Words,
+    values: dict[Any, Any],
+    drawn: Drawn,
+    hooks: Hooks,
+    told: bool,
+) -> None:
+    """Evaluate the steps of all devices of a logical mesh, between collectives apart.
+
+    A collective is evaluated for all devices at once, under the mapped axes of the
+    mesh; so is what is the same on all of them. Everything else waits until a
+    collective reads it, and then runs device by device.
+
+    `told` says whether values tell what differs from device to device; in the body of a
+    loop they do not.
+    """
+    results = [v for v in plan.jaxpr.outvars if not isinstance(v, core.Literal)]
+    waiting: dict[Step, None] = {}
+    made: set[Any] = set()
+
+    def variables(step: Step) -> list[Any]:
+        return [atom for atom in step.atoms if not isinstance(atom, core.Literal)]
+
+    def catch_up() -> None:
+        others = (variables(step) for step in plan.steps if step not in waiting)
+        read = [v for step in waiting for v in variables(step)]
+        names = [v for v in dict.fromkeys(read) if v not in made]
+        later = [v for reads in (*others, results) for v in reads]
+        wanted = [v for v in dict.fromkeys(later) if v in made]
+        steps = list(waiting)
+
+        @jax.custom_batching.sequential_vmap
+        def alone(words: Words, drawn: dict, given: list) -> list:
+            inner = dict(zip(names, given, strict=True))
+            _advance(steps, words, inner, drawn, hooks)
+            return [inner[v] for v in wanted]
+
+        now = alone(words, dict(drawn), [values[v] for v in names])
+        values.update(zip(wanted, now, strict=True))
+        waiting.clear()
+        made.clear()
+
+    for step in plan.steps:
+        reads = variables(step)
+        waits = not made.isdisjoint(reads)
+        differs = not told or any(
+            isinstance(values.get(v), compat.BatchTracer) for v in reads
+        )
+        if step.communicates:
+            if waits:
+                catch_up()
+            _advance([step], words, values, drawn, hooks)
+        elif waits or differs:
+            waiting[step] = None
+            made.update(step.equation.outvars)
+        else:
+            _advance([step], words, values, drawn, hooks)
+    if waiting:
+        catch_up()
 
 
 def _first_order(
@@ -220,7 +297,8 @@ def _perturb(
         return _accumulated(step, words, operands, switch)
     clean = _plain(step, operands) if switch is not None else []
     summed_over = equation.params["axes"] if step.name.startswith("psum") else ()
-    here = on_device(words, operands, summed_over)
+    types = [atom.aval for atom in step.atoms]
+    here = on_device(words, types, summed_over)
     salt = path_salt(step.path)
     if action.operands is not None:
         operands = [elementwise.round_operand(action.operands, x) for x in operands]
@@ -237,6 +315,8 @@ def _perturb(
         )
     if action.order is not None:
         results = [_ordered(step, here, operands, orders if here is words else None)]
+    elif action.replay is not None:
+        results = [_with_plain_derivative(step, action.replay.evaluate)(*operands)]
     else:
         results = compat.bind(equation, *operands)
     if action.results is not None:
@@ -256,7 +336,8 @@ def _accumulated(
     """
     spec, (ref, addend, *indices) = step.action.results, operands
     assert spec is not None
-    here, salt = on_device(words, [addend]).call, path_salt(step.path)[0]
+    here = on_device(words, [step.atoms[1].aval]).call
+    salt = path_salt(step.path)[0]
     (moved,) = elementwise.perturb_operands(spec, step.name, [addend], here, salt)
     if switch is not None:
         moved = jnp.where(switch, moved, addend)
@@ -296,6 +377,22 @@ def _plain(step: Step, operands: Sequence[Any]) -> list[Any]:
     return compat.bind(step.equation, *operands)
 
 
+def _with_plain_derivative(
+    step: Step, evaluate: Callable[..., Array]
+) -> Callable[..., Array]:
+    """Another way to evaluate a sum, with the derivative of the plain sum."""
+    replayed = jax.custom_jvp(compat.automatic(evaluate, step.equation))
+
+    @replayed.defjvp
+    def rule(primals: Sequence[Array], tangents: Sequence[Array]) -> tuple:
+        def plain(*operands: Array) -> Array:
+            return _plain(step, operands)[0]
+
+        return replayed(*primals), jax.jvp(plain, primals, tangents)[1]
+
+    return replayed
+
+
 def _ordered(
     step: Step,
     words: Words,
@@ -315,10 +412,13 @@ def _ordered(
         return compat.automatic(added, step.equation)(source, *operands)
 
     def added(source: Any, *operands: Array) -> Array:
+        salt = path_salt(step.path)
+        if cut.total is not None:
+            total = cut.total(source, salt, *operands)
+            return lax.convert_element_type(total, dtype)
         initial, sums = cut.split(*operands)
         if drawn is None:
             grid = permutations.tile_grid(sums[0].shape, spec.granularity, spec.tile)
-            salt = path_salt(step.path)
             orders = permutations.draw_orders(source, grid, cut.pieces, salt)
         else:
             orders = source

@@ -18,16 +18,19 @@ from typing import Any, ClassVar, Literal
 
 from prednet_jax.noise import errors
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.gpu.targets import CARDS
 
 Site = Literal["computation", "gradient", "weights"]
 
 SITES = ("computation", "gradient", "weights")
 GRANULARITIES = ("tile", "element", "shared")
 SCHEDULES = ("call", "run")
-PROFILES = ("uniform_worst_case", "xla_gpu", "chainer_cudnn")
+PROFILES = ("uniform_worst_case", "xla_gpu", "chainer_cudnn", "collectives")
+COLLECTIVES = ("random", "ring", "tree", "sequential")
 MCA_MODES = ("rr", "pb", "mca")
 ACCUMULATORS = ("float32", "operand")
 FORMATS = ("tf32", "bf16", "fp16")
+PRODUCTS = ("fused", "plain")
 MAX_PARTIALS = 64
 
 # Of an option that came after records were published: they name it only where it is not
@@ -80,7 +83,8 @@ class ReductionOrder(NoiseSpec):
             `dot_general` is part of a convolution if a scope around it begins with
             `conv`; it or a convolution is a gradient if JAX transposed it, if a scope
             contains `gradient` or `backward`, or by its dimension numbers. What
-            `jax.checkpoint` computes again counts as a forward pass.
+            `jax.checkpoint` computes again counts as a forward pass. `"collectives"`:
+            sums over devices alone.
         shortest: a sum is cut into 3 pieces instead of `partials` where pieces would
             have fewer terms than this; library kernels do the same, and short pieces
             cost most of the time. (4 where no axis holds three.) Dots and convolutions
@@ -90,6 +94,12 @@ class ReductionOrder(NoiseSpec):
             in that of the operands (bfloat16 or float16), rounded after each piece and
             each addition, as split-K kernels and all-reduces with such outputs do; for
             wider operands the same as `"float32"`.
+        collectives: in which order sums over devices (psum, pmean, psum_scatter, with
+            groups, and the sum over an all_gather) are added, in the type that they
+            travel in; `order.collectives` has the sources. `"ring"`, `"tree"`: as NCCL
+            does. `"sequential"`: by rank, as XLA does on a CPU. `"random"`: drawn.
+            None: psum over at most 64 devices is drawn and kept in float32; others have
+            XLA's order.
     """
 
     alone: ClassVar[bool] = True
@@ -100,6 +110,7 @@ class ReductionOrder(NoiseSpec):
     profile: str = "uniform_worst_case"
     shortest: int = 256
     accumulate: str = field(default="float32", metadata=LATER)
+    collectives: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         errors.integer("partials", self.partials, 3, MAX_PARTIALS)
@@ -109,6 +120,30 @@ class ReductionOrder(NoiseSpec):
         errors.choice("schedule", self.schedule, SCHEDULES)
         errors.choice("profile", self.profile, PROFILES)
         errors.choice("accumulate", self.accumulate, ACCUMULATORS)
+        if self.collectives is not None:
+            errors.choice("collectives", self.collectives, COLLECTIVES)
+
+
+@dataclass(frozen=True)
+class GpuOrder(NoiseSpec):
+    """Sums added in the fixed order of a GPU's kernels; nothing is random.
+
+    Attributes:
+        gpu: whose, a name of `gpu.targets.CARDS`. The order of each `reduce_sum` is
+            read from the kernel that XLA compiles for that sum alone.
+        products: the model of dots and convolutions, which are the libraries'.
+            `"fused"`: one accumulator for each output, terms in rising order of k,
+            fused multiply-add; operands rounded to TF32 where the GPU does that
+            (`gpu.orders`). `"plain"`: as this machine computes them.
+    """
+
+    alone: ClassVar[bool] = True
+    gpu: str
+    products: str = field(default="fused", metadata=LATER)
+
+    def __post_init__(self) -> None:
+        errors.choice("gpu", self.gpu, tuple(CARDS))
+        errors.choice("products", self.products, PRODUCTS)
 
 
 @dataclass(frozen=True)
@@ -234,8 +269,8 @@ class ReducedPrecision(NoiseSpec):
 class Composition(NoiseSpec):
     """Several noises at once, applied in the order of `specs`.
 
-    At most one ReductionOrder, ReducedPrecision and BitFlip each: a sum has one order,
-    an operand one format, and one bit is flipped.
+    At most one ReductionOrder or GpuOrder, ReducedPrecision and BitFlip each: a sum has
+    one order, an operand one format, and one bit is flipped.
     """
 
     specs: tuple[NoiseSpec, ...]
@@ -256,6 +291,9 @@ class Composition(NoiseSpec):
             found = [spec for spec in specs if isinstance(spec, kind)]
             if len(found) > 1:
                 raise NoiseError(f"specs={found!r}: expected at most one of a kind")
+        orders = [s for s in specs if isinstance(s, ReductionOrder | GpuOrder)]
+        if len(orders) > 1:
+            raise NoiseError(f"specs={orders!r}: expected one order for a sum")
 
 
 def compose(*specs: NoiseSpec) -> NoiseSpec:

@@ -30,6 +30,7 @@ KINDS: Mapping[str, type[NoiseSpec]] = MappingProxyType(
     {
         "identity": specs.Identity,
         "reduction_order": specs.ReductionOrder,
+        "gpu_order": specs.GpuOrder,
         "stochastic_rounding": specs.StochasticRounding,
         "mca": specs.MonteCarlo,
         "ulp": specs.UlpPerturbation,

@@ -6,7 +6,6 @@ from typing import Any
 
 from prednet_jax.report.numbers import (
     MISSING,
-    change,
     interval,
     percent,
     probability,
@@ -44,23 +43,88 @@ def text_table(verdict: Mapping[str, Any]) -> str:
     )
 
 
+_SAID = {
+    "noise lowers the loss": "yes, it lowers it",
+    "noise raises the loss": "yes, it raises it",
+    "no effect within the margin": "no",
+    "same bits": "no, same bits",
+}
+
+
 def claim_lines(verdict: Mapping[str, Any]) -> str:
     """The claims of a verdict, a sentence each.
 
     Args:
       verdict: the content of verdict.json.
     """
-    lines = []
-    for claim in verdict.get("claims") or ():
-        said = f"{claim['model']}: {claim['claim']}: {claim['answer']}"
-        if claim["estimate"]:
-            ends = (claim["low"], claim["high"])
-            shown = [None if end is None else 100 * end for end in ends]
-            said += f", {change(100 * claim['estimate'], *shown)}"
-            if None in ends:
-                said += " (too few seeds for an interval)"
-        lines.append(said)
-    return "\n".join(part for line in lines for part in _fit(line))
+    return "\n".join(part for line in claim_sentences(verdict) for part in _fit(line))
+
+
+def claim_sentences(verdict: Mapping[str, Any]) -> list[str]:
+    """The same, each in one line."""
+    both = {(c["claim"], c["model"]): c for c in verdict.get("together") or ()}
+    return [
+        _sentence(
+            claim,
+            both.get((claim["claim"], claim["model"])),
+            (verdict.get("manipulation") or {}).get(claim["model"]),
+        )
+        for claim in verdict.get("claims") or ()
+    ]
+
+
+def _sentence(
+    claim: Mapping[str, Any],
+    both: Mapping[str, Any] | None,
+    check: Mapping[str, Any] | None,
+) -> str:
+    """A claim with its answer, what was measured, predicted and published.
+
+    Args:
+      claim: an entry of `claims`.
+      both: the entry of `together` with the same claim.
+      check: the entry of `manipulation` of its model.
+    """
+    answer = _SAID.get(claim["answer"], claim["answer"])
+    said = f"{claim['model']}: {claim['claim']}: {answer}"
+    apart = check["distance_over_travelled"] if check else None
+    about_order = claim["claim"].startswith("random order")
+    if about_order and answer == "cannot tell" and apart is not None and apart < 0.1:
+        return (
+            f"{claim['model']}: {claim['claim']}: not in this length, {_three(claim)}; "
+            f"the runs are {significant(apart, 1)} of the way apart, too little to say "
+            "more"
+        )
+    predicted, published = claim.get("predicted"), claim.get("published")
+    if not claim["estimate"]:
+        return said
+    if predicted is None:
+        said += f", {_three(claim)}"
+        few = None in (claim["low"], claim["high"])
+        return said + " (too few seeds for an interval)" * few
+    ends = " to ".join(signed_percent(end) for end in predicted)
+    said += f", {_three(claim)} here, predicted {ends}"
+    said += "" if claim["holds"] else ", outside, as one honest run in 20 is"
+    known = [f"published {_three(published)}"] * (published is not None)
+    known += [f"together {_three(both)}"] * (both is not None)
+    return f"{said} ({'; '.join(known)})" if known else said
+
+
+def signed_percent(fraction: float) -> str:
+    """A change of the loss: whole percents from 10 on, else one decimal."""
+    value = 100 * fraction
+    places = 0 if abs(value) >= 10 else 1
+    return f"{value:+.{places}f}" if round(value, places) else "0.0"
+
+
+def _three(record: Mapping[str, Any]) -> str:
+    """An estimate with its interval, in percent."""
+    ends = [record["low"], record["high"]]
+    said = f"{signed_percent(record['estimate'])} %"
+    if None in ends:
+        return said
+    low, high = map(signed_percent, ends)
+    return f"{said} [{low}, {high}]"
 
 
 def _text_of_model(verdict: Mapping[str, Any], model: str, word: str) -> str:

@@ -7,6 +7,7 @@ executed on this machine (`execute`) or on many (`on_ray.execute`).
 """
 
 from prednet_jax.runs.arms import NAMES, Arm, Role, arm
+from prednet_jax.runs.arms import names as arm_names
 from prednet_jax.runs.design import Design, check
 from prednet_jax.runs.executor import Ended, ProcessError, clear, execute
 from prednet_jax.runs.jobs import Job
@@ -23,6 +24,7 @@ __all__ = [
     "Progress",
     "Role",
     "arm",
+    "arm_names",
     "check",
     "clear",
     "execute",

@@ -6,6 +6,7 @@ role and scale.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,6 +20,7 @@ NAMES = (
     "threads_<n>",
     "reduction_order",
     "reduction_order_<shared|tile|element|run>",
+    "gpu_order",
     "ulp",
     "stochastic_rounding",
     "gaussian_<scale>",
@@ -26,6 +28,7 @@ NAMES = (
     "stale_targets",
     "gpu",
     "gpu_deterministic",
+    "noise:<spec>",
 )
 
 
@@ -132,6 +135,13 @@ _FIXED = (
         cost=2.0,
     ),
     Arm(
+        name="gpu_order",
+        meaning="the fixed order of sums of a GTX 1080, products by a model",
+        role=Role.NULL,
+        flags=("--noise=gpu_order:gpu=gtx1080",),
+        cost=3.0,
+    ),
+    Arm(
         name="ulp",
         meaning="up to one ulp on every result",
         flags=("--noise=ulp",),
@@ -188,6 +198,8 @@ def arm(name: str) -> Arm:
         )
     if match := re.fullmatch(r"gaussian_(\d+(\.\d+)?(e-?\d+)?)", name):
         return _gaussian(name, match[1])
+    if name.startswith("noise:"):
+        return _any_noise(name)
     if match := re.fullmatch(f"convolution_({'|'.join(CONVOLUTIONS)})", name):
         return Arm(
             name=name,
@@ -196,6 +208,31 @@ def arm(name: str) -> Arm:
             flags=(f"--convolution={match[1]}",),
         )
     raise UserError(f"arm={name!r}: expected one of {', '.join(NAMES)}")
+
+
+def names(words: Sequence[str]) -> tuple[str, ...]:
+    """Names of arms from a text that was cut at its commas.
+
+    A spec has commas of its own: `noise:ulp:max_ulps=2,site=weights` is one name.
+    """
+    found: list[str] = []
+    for word in words:
+        if found and found[-1].startswith("noise:") and re.match(r"\w+=", word):
+            found[-1] += f",{word}"
+        else:
+            found.append(word)
+    return tuple(found)
+
+
+def _any_noise(name: str) -> Arm:
+    spec = name.removeprefix("noise:")
+    try:
+        parsed = noise.parse(spec)
+    except ValueError as error:
+        raise UserError(f"arm={name!r}: {error}") from None
+    if parsed == noise.Identity():
+        raise UserError(f"arm={name!r}: expected a noise, such as noise:ulp:max_ulps=2")
+    return Arm(name=name, meaning=spec, flags=(f"--noise={spec}",), cost=2.0)
 
 
 def _gaussian(name: str, scale: str) -> Arm:

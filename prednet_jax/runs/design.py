@@ -14,7 +14,7 @@ from prednet_jax.errors import UserError, open_unit, whole
 from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.jobs import Job
-from prednet_jax.tasks import Task
+from prednet_jax.tasks import PredNetTask, Task
 from prednet_jax.training import loop, sizes
 
 # There is no verdict without the control and the treatment.
@@ -32,14 +32,15 @@ class Setup:
         root: directory for everything that is written.
         script: path of `train.py`, as the commands name it.
         tasks: the networks; their names differ.
-        data: frames for networks that see windows; None: each network's default.
-        images: images for networks that see one per update; None: each network's
-            default.
-        allow_outside: whether text lists may name files outside their own folders.
+        data: frames for networks that see windows, as in train.py; None: each
+            network's own, walk for prednet.
+        images: images for networks that see one per update; None: each network's own,
+            digits for the autoencoder.
+        allow_outside: let a text list name files outside its own folder.
         window: transitions per update.
         updates: number of updates of networks that see windows.
         image_updates: number of updates of networks that see images.
-        last: the metric is the mean loss over this last fraction of the updates.
+        last: losses are means over this last fraction of the updates.
 
     Raises:
         UserError: a value is outside what is accepted.
@@ -97,7 +98,8 @@ class Design(Setup):
     """The design of a comparison.
 
     Attributes:
-        arms: names of arms; `ALWAYS` are added in front.
+        arms: names of arms; `ALWAYS` are added in front. None: those of
+            `own_arms` for each network.
         first_seed: the first root seed.
         seeds: number of seeds: first_seed, first_seed + 1, ...
         margin: margin of equivalence, as a fraction of the control's mean metric.
@@ -106,7 +108,7 @@ class Design(Setup):
         UserError: a value is outside what is accepted.
     """
 
-    arms: tuple[str, ...] = ()
+    arms: tuple[str, ...] | None = ()
     first_seed: int = 3000
     seeds: int = 8
     margin: float = statistics.MARGIN_FRACTION
@@ -120,8 +122,14 @@ class Design(Setup):
 
     @cached_property
     def chosen(self) -> tuple[Arm, ...]:
-        """The arms, the control first."""
-        return tuple(dict.fromkeys((*ALWAYS, *map(arms.arm, self.arms))))
+        """The arms of all networks, the control first."""
+        every = [arm for task in self.tasks for arm in self.arms_of(task)]
+        return tuple(dict.fromkeys(every))
+
+    def arms_of(self, task: Task) -> tuple[Arm, ...]:
+        """The arms of a network, the control first."""
+        names = own_arms(task) if self.arms is None else self.arms
+        return tuple(dict.fromkeys((*ALWAYS, *map(arms.arm, names))))
 
     @cached_property
     def skipped(self) -> tuple[tuple[str, str], ...]:
@@ -130,18 +138,14 @@ class Design(Setup):
             return ()
         return tuple((arm.name, "no GPU found") for arm in self.chosen if arm.gpu)
 
-    @property
-    def runnable(self) -> tuple[Arm, ...]:
-        """Arms that can run here."""
-        without = {name for name, _ in self.skipped}
-        return tuple(arm for arm in self.chosen if arm.name not in without)
-
     def runs(self) -> list[Job]:
         """One job per process; the control's is first, the draws of an arm adjoin."""
+        skipped = dict(self.skipped)
         return [
             self._job(task, arm, draw)
             for task in self.tasks
-            for arm in self.runnable
+            for arm in self.arms_of(task)
+            if arm.name not in skipped
             for draw in range(arm.draws)
         ]
 
@@ -167,8 +171,9 @@ class Design(Setup):
         return max(1, round(self.last * self.updates_of(task)))
 
     def metric_name(self, task: Task) -> str:
-        """The metric in words."""
-        return f"mean loss of the last {self.metric_updates(task)} updates"
+        """The metric in words; it is the primary endpoint of the study."""
+        loss = "loss of the window's last frame" if task.windowed else "loss"
+        return f"{loss}, mean over the last {self.metric_updates(task)} updates"
 
     def seconds(self, jobs: list[Job]) -> float:
         """Estimated seconds for the jobs, one after the other, on two cores."""
@@ -180,6 +185,19 @@ class Design(Setup):
         """Operations of a job: 2 per multiplication, in 1 forward and 2 backward."""
         frames = self.updates_of(job.task) * (self.window if job.task.windowed else 1)
         return 6.0 * job.task.multiplications * frames * len(job.seeds)
+
+
+def own_arms(task: Task) -> tuple[str, ...]:
+    """What a network is asked if nobody says: another fixed order, stale targets.
+
+    A network that sees single images cannot have stale targets.
+    """
+    if not task.windowed:
+        return ()
+    another = "convolution_im2col"
+    if not isinstance(task, PredNetTask):
+        another = "reduction_order_run"
+    return another, arms.STALE.name
 
 
 def check(design: Design) -> None:

@@ -152,7 +152,7 @@ def _files(job: Job) -> dict[str, str]:
             height=height,
             width=width,
             channels=channels,
-            crop=chosen.get("crop", "center"),
+            crop=chosen.get("crop", "auto"),
             allow_outside=chosen.get("allow_outside") == "true",
         )
     if "init_weights" in chosen:

@@ -15,6 +15,7 @@ from prednet_jax.statistics.claims import (
     float32_claim,
     manipulation,
     noise_claim,
+    saddle_claim,
     stale_claim,
     verdict,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "permutation_p",
     "predicted",
     "redraw_interval",
+    "saddle_claim",
     "scatter_ratio",
     "seed_spread",
     "stale_claim",

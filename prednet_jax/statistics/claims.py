@@ -154,13 +154,15 @@ class Claim:
     Attributes:
         claim: what is claimed.
         model: name of the model.
-        answer: an answer of `redraws`, or a short word such as `yes`.
-        estimate: the effect; None: not measured.
+        answer: an answer of `redraws`, or a short word such as `yes`. Where a study is
+            repeated, it rests on the seeds of both.
+        estimate: the effect in the runs at hand; None: not measured.
         low: lower end of the 95 % interval; None: too few seeds.
         high: upper end.
         published: the same three of the published study; None: there is none.
         predicted: where a repetition of this size should fall; None: unknown.
         holds: whether `estimate` lies there.
+        both: the effect over the seeds of the study and of the repetition.
     """
 
     claim: str
@@ -172,10 +174,19 @@ class Claim:
     published: Mapping[str, float | None] | None = None
     predicted: tuple[float, float] | None = None
     holds: bool | None = None
+    both: redraws.Effect | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON object."""
-        return dataclasses.asdict(self)
+        """A JSON object for `claims`."""
+        names = [field.name for field in dataclasses.fields(self)]
+        return {name: getattr(self, name) for name in names if name != "both"}
+
+    def together(self) -> dict[str, Any] | None:
+        """A JSON object for `together`; None: nothing was repeated."""
+        if self.both is None:
+            return None
+        about = {"claim": self.claim, "model": self.model, "seeds": self.both.seeds}
+        return about | _three(self.both)
 
 
 def ask(
@@ -211,29 +222,50 @@ def verdict(answers: Sequence[Answered]) -> str:
     return "refuted" if set(words) == {"refuted"} else "inconclusive"
 
 
-def noise_claim(answered: Answered) -> Claim:
-    """The claim about a noise; runs whose losses are all equal have the `same bits`."""
+def noise_claim(answered: Answered, study: Arms | None = None) -> Claim:
+    """The claim about a noise; runs whose losses are all equal have the `same bits`.
+
+    Args:
+        answered: the answer of the runs at hand.
+        study: losses of a published study that they repeat; None: of none.
+    """
     effect, name = answered.effect, "random order of sums"
     if answered.treatment == "gpu":
         name = "a GPU's own noise"
-    same = effect.contrast.bitwise_equal and effect.runs.scatter == 0
-    return _claim(
+    found = _claim(
         f"{name} changes the loss",
         answered.model,
-        "same bits" if same else answered.answer,
         effect,
+        _gathered(study, answered.treatment, answered.control),
     )
+    both = dataclasses.replace(answered, effect=found.both or effect)
+    same = effect.contrast.bitwise_equal and effect.runs.scatter == 0
+    return dataclasses.replace(found, answer="same bits" if same else both.answer)
 
 
 def stale_claim(
-    model: str, arms: Arms, arm: str = "stale_targets", margin: float = MARGIN_FRACTION
+    model: str,
+    arms: Arms,
+    arm: str = "stale_targets",
+    margin: float = MARGIN_FRACTION,
+    study: Arms | None = None,
 ) -> Claim:
-    """The claim that the mistake of the published script raises the loss."""
+    """The claim that the mistake of the published script raises the loss.
+
+    Args:
+        model: name of the model.
+        arms: its losses.
+        arm: name of the arm with stale targets.
+        margin: largest relative change that counts as none.
+        study: losses of a published study that the runs repeat; None: of none.
+    """
     effect = redraws.effect(redraws.gather(arms, arm), margin)
-    answer = "cannot tell"
-    if effect.contrast.p_value < effect.contrast.alpha:
-        answer = "yes" if effect.estimate > 0 else "no"
-    return _claim("stale targets raise the loss", model, answer, effect)
+    study_runs = _gathered(study, arm, redraws.FIXED_ORDERS)
+    found = _claim("stale targets raise the loss", model, effect, study_runs)
+    both, answer = found.both or effect, "cannot tell"
+    if both.contrast.p_value < both.contrast.alpha:
+        answer = "yes" if both.estimate > 0 else "no"
+    return dataclasses.replace(found, answer=answer)
 
 
 def float32_claim(model: str, arms: Arms, margin: float = MARGIN_FRACTION) -> Claim:
@@ -247,19 +279,100 @@ def float32_claim(model: str, arms: Arms, margin: float = MARGIN_FRACTION) -> Cl
     elif effect.low > margin or effect.high < -margin:
         answer = "yes"
     name = "float32's own order changes the loss against all other orders"
-    return _claim(name, model, answer, effect)
+    return dataclasses.replace(_claim(name, model, effect), answer=answer)
 
 
-def _claim(name: str, model: str, answer: str, effect: redraws.Effect) -> Claim:
-    low, high = ends(effect)
-    return Claim(
-        claim=name,
-        model=model,
-        answer=answer,
-        estimate=effect.estimate,
-        low=low,
-        high=high,
+def saddle_claim(
+    model: str,
+    effect: redraws.Effect,
+    left: bool,
+    study: redraws.Redraws | None,
+    away: float,
+) -> Claim:
+    """The claim about an exact saddle, which float32 alone cannot leave.
+
+    Args:
+        model: name of the model.
+        effect: of orders that differ between twins, against float32.
+        left: whether all runs with such an order left the saddle and float32 did not.
+        study: the same runs of the published study; None: they have another length.
+        away: orders of magnitude between ordinary weights and such a saddle.
+    """
+    name = (
+        "an order of sums that differs between twins leaves an exact saddle (ordinary "
+        f"weights are {away:.0f} orders of magnitude away from one)"
     )
+    found = _claim(name, model, effect, study)
+    answer = "cannot tell" if study is None else "no"
+    if left and effect.estimate < -effect.margin:
+        answer = "yes"
+    return dataclasses.replace(found, answer=answer)
+
+
+def _together(effect: redraws.Effect, study: redraws.Redraws) -> redraws.Effect:
+    """The effect over the seeds of a study and those of its repetition.
+
+    A seed that both have counts as one of the repetition.
+    """
+    mine = effect.runs
+    new = [i for i, seed in enumerate(study.seeds) if seed not in mine.seeds]
+    both = redraws.Redraws(
+        seeds=(*(study.seeds[i] for i in new), *mine.seeds),
+        treatment=(*(study.treatment[i] for i in new), *mine.treatment),
+        control=(*(study.control[i] for i in new), *mine.control),
+        excluded=(*study.excluded, *mine.excluded),
+    )
+    return redraws.effect(both, effect.margin)
+
+
+def _claim(
+    name: str,
+    model: str,
+    effect: redraws.Effect,
+    study: redraws.Redraws | None = None,
+) -> Claim:
+    """A claim without its answer, beside what a study found and what it predicts.
+
+    Args:
+        name: what is claimed.
+        model: name of the model.
+        effect: what was measured.
+        study: the same runs of a published study; None: nothing is repeated.
+    """
+    found = Claim(claim=name, model=model, answer="", **_three(effect))
+    if study is None:
+        return found
+    published = redraws.effect(study, effect.margin)
+    lower, upper = scatter.predicted(
+        study,
+        seeds=effect.seeds,
+        treatment=len(effect.runs.treatment[0]),
+        control=len(effect.runs.control[0]),
+    )
+    return dataclasses.replace(
+        found,
+        published=_three(published),
+        predicted=(lower, upper),
+        holds=lower <= effect.estimate <= upper,
+        both=_together(effect, study),
+    )
+
+
+def _three(effect: redraws.Effect) -> dict[str, float | None]:
+    """An effect and its 95 % interval, as in verdict.json."""
+    low, high = ends(effect)
+    return {"estimate": effect.estimate, "low": low, "high": high}
+
+
+def _gathered(
+    study: Arms | None, treatment: str, control: str
+) -> redraws.Redraws | None:
+    """The runs of a study, if it has both groups."""
+    if study is None or treatment not in study:
+        return None
+    if control not in (*study, redraws.FIXED_ORDERS):
+        return None
+    return redraws.gather(study, treatment, control)
 
 
 def beside(runs: redraws.Redraws) -> dict[str, Any]:

@@ -131,6 +131,7 @@ class Part:
 
 
 _SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
+_LEARNED = PredNetConfig(channels=(3, 12, 24), height=24, width=32)
 _GREY = PredNetConfig(channels=(1, 6, 12), height=40, width=40)
 _MIDDLE = PredNetConfig(channels=(3, 12, 24, 48), height=48, width=64)
 _ARTICLE = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
@@ -333,6 +334,20 @@ PARTS = {
                     Treatment(arm=f"float32_rate_{rate:g}", rate=rate)
                     for rate in (0.9, 0.8, 0.7)
                 ),
+            ),
+        ),
+        Part(
+            name="H-learned-pilot",
+            network=_LEARNED,
+            window=10,
+            updates=2000,
+            random_windows=RandomWindows(),
+            seeds=range(8694, 8696),
+            treatments=(
+                _PLAIN,
+                _NULL,
+                *_redraws(f"{_ELEMENT},schedule=run", "reduction_order_run", 1),
+                *_redraws(_ELEMENT, "reduction_order", 2),
             ),
         ),
         Part(

@@ -149,41 +149,6 @@ def measure(run: Run, design: Design) -> dict[str, Any]:
     }
 
 
-def noise_can_help(design: Design, seed: int, margin: float) -> tuple[bool, str]:
-    """A positive control: does noise help where only noise can?
-
-    Twins that add the same terms in the same order can be separated by noise only.
-
-    Args:
-        design: the network, with enough updates to separate.
-        seed: root seed.
-        margin: by which fraction separation has to lower the loss.
-
-    Returns:
-        Whether float32 kept every bit of the twins equal, and tile order separated
-        them and lowered the loss; and what was measured, in words.
-    """
-    clean, noisy = (
-        measure(Run("symmetric", arm, 0.0, seed), design) for arm in ("float32", "tile")
-    )
-    passed = (
-        clean["unequal_at"] is None
-        and noisy["separated_at"] is not None
-        and noisy["final_loss"] < (1 - margin) * clean["final_loss"]
-    )
-    kept = "no bit of the twins differs"
-    if clean["unequal_at"] is not None:
-        kept = f"twins differ from update {clean['unequal_at']}"
-    left = f"separates at update {noisy['separated_at']}"
-    if noisy["separated_at"] is None:
-        left = "does not separate"
-    return passed, (
-        f"PredNet started on a symmetric saddle, {design.updates} updates, seed "
-        f"{seed}: without noise {kept}, loss {clean['final_loss']:.4g}; tile order "
-        f"{left}, loss {noisy['final_loss']:.4g}"
-    )
-
-
 def first(happened: np.ndarray) -> int | None:
     """Number, from 1, of the first update at which it happened; None: never."""
     return int(np.argmax(happened)) + 1 if happened.any() else None

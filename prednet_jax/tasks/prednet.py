@@ -19,7 +19,7 @@ class PredNetTask(Configured):
         super().__init__(config)
         self.frame = config.height, config.width, config.channels[0]
         # `lotter` was published with sequences of one window each.
-        self.fresh_windows = config.variant == "lotter"
+        self.fresh_windows = config.order == "lotter"
         self.multiplications = sum(
             conv.height
             * conv.width
@@ -41,7 +41,7 @@ class PredNetTask(Configured):
 
     def loss(self, params, carry, frames, first, method):
         """`objectives.window_loss`, by default with the variant's published loss."""
-        published = "errors" if self.config.variant == "lotter" else "squares"
+        published = "errors" if self.config.order == "lotter" else "squares"
         method = dataclasses.replace(method, objective=method.objective or published)
         return objectives.window_loss(params, self.config, carry, frames, first, method)
 
@@ -50,7 +50,7 @@ class PredNetTask(Configured):
 
     def adam(self, updates):
         """Chainer's Adam; for `lotter` Keras's, with its schedule."""
-        if self.config.variant == "lotter":
+        if self.config.order == "lotter":
             return Adam(optimizers.lotter_schedule(updates), 1e-7)
         return Adam()
 
@@ -75,12 +75,12 @@ class PredNetTask(Configured):
 
 
 def _weights(config: PredNetConfig) -> int:
-    """Numbers in the parameters: kernels, biases and, for `watanabe`, peepholes."""
+    """Numbers in the parameters: kernels, biases and peepholes."""
     total = 0
     for name, conv in prednet.convolutions(config).items():
         kind, layer = name.rsplit("_", 1)
         total += conv.filter_size**2 * conv.in_channels * conv.out_channels
-        total += conv.out_channels if kind != "top_down" else 0
-        if kind == "gates" and config.variant == "watanabe":
+        total += conv.out_channels if kind not in ("top_down", "cell") else 0
+        if kind == "gates" and config.peepholes:
             total += 3 * conv.height * conv.width * config.recurrent[int(layer)]
     return total

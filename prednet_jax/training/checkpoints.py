@@ -35,7 +35,11 @@ class DamagedError(RecordError):
 
 
 def save(
-    directory: str | os.PathLike, state: TrainState, *, loss: float | None = None
+    directory: str | os.PathLike,
+    state: TrainState,
+    *,
+    loss: float | None = None,
+    passing: bool = False,
 ) -> Path:
     """Saves the state under its number of updates; whole or not at all.
 
@@ -44,6 +48,7 @@ def save(
         state: the state to save.
         loss: mean loss of the updates since the checkpoint before, by which `prune`
             knows the best.
+        passing: whether `prune` removes it when the next one is there.
 
     Returns:
         Where it was saved.
@@ -65,6 +70,7 @@ def save(
             "state_sha256": records.fingerprint(tree),
             "files_sha256": _files_digest(temporary),
             "loss": loss,
+            "passing": passing,
         }
         records.write_json(temporary / DIGEST, digest)
         _sync(temporary)
@@ -99,11 +105,13 @@ def restore(directory: str | os.PathLike, update: int, like: TrainState) -> Trai
         DamagedError: the files are not those that were saved.
         RecordError: there is no such checkpoint, or it is of another network.
     """
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _tree(like))
-    path, tree = _read(directory, update, shapes)
-    for name, shape in shapes.items():
-        if (tree[name].shape, tree[name].dtype) != (shape.shape, shape.dtype):
-            raise _other_network(path, tree[name].shape, shape.shape)
+    path, tree = _read(directory, update)
+    wanted = _tree(like)
+    if tree.keys() != wanted.keys():
+        raise _other_network(path, len(tree), len(wanted))
+    for name, array in wanted.items():
+        if (tree[name].shape, tree[name].dtype) != (array.shape, array.dtype):
+            raise _other_network(path, tree[name].shape, array.shape)
     leaves = jax.tree.leaves(tree)
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
@@ -120,9 +128,9 @@ def restore_params(directory: str | os.PathLike, update: int, like: dict) -> dic
         DamagedError: the files are not those that were saved.
         RecordError: there is no such checkpoint, or it is of another network.
     """
-    path, tree = _read(directory, update, None)
+    path, tree = _read(directory, update)
     # The parameters are the first field of a state.
-    leaves = [np.asarray(tree[name]) for name in sorted(tree)]
+    leaves = [tree[name] for name in sorted(tree)]
     wanted = jax.tree.leaves(like)
     if len(leaves) < len(wanted):
         raise _other_network(path, len(leaves), len(wanted))
@@ -132,9 +140,7 @@ def restore_params(directory: str | os.PathLike, update: int, like: dict) -> dic
     return jax.tree.unflatten(jax.tree.structure(like), leaves[: len(wanted)])
 
 
-def _read(
-    directory: str | os.PathLike, update: int, shapes: dict | None
-) -> tuple[Path, dict]:
+def _read(directory: str | os.PathLike, update: int) -> tuple[Path, dict]:
     """The arrays of a state, which are those that were saved."""
     path = Path(directory).resolve() / FOLDER / str(update)
     if update not in updates(directory):
@@ -145,8 +151,8 @@ def _read(
     if digest.get("files_sha256") != _files_digest(path):
         raise DamagedError(f"{path}: damaged; its files are not those that were saved")
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
-            tree = checkpointer.restore(path, shapes)
+        with _checkpointer() as checkpointer:
+            tree = jax.tree.map(np.asarray, checkpointer.restore(path))
     except (ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise RecordError(f"{path}: not a state of this network ({first})") from None
@@ -191,7 +197,7 @@ def newest(
 
 
 def prune(directory: str | os.PathLike, update: int, keep: int, best: int = 0) -> None:
-    """Removes all checkpoints but the last and the best ones.
+    """Removes all checkpoints but the last and the best ones, and passing ones.
 
     Later ones than that of the current update stay and do not count: a run that goes on
     has passed over them, so they are damaged, or lack their like in another replica.
@@ -202,10 +208,13 @@ def prune(directory: str | os.PathLike, update: int, keep: int, best: int = 0) -
         keep: how many of the last stay; 0: all of them.
         best: how many more stay, those of the lowest loss.
     """
+    folder = Path(directory) / FOLDER
+    for saved in updates(directory):
+        if saved < update and _digest(folder / str(saved)).get("passing"):
+            remove(folder / str(saved))
     if not keep:
         return
     older = [saved for saved in updates(directory) if saved <= update][:-keep]
-    folder = Path(directory) / FOLDER
     by_loss = sorted(older, key=lambda update: _loss(folder / str(update)))
     for update in by_loss[best:]:
         remove(folder / str(update))
@@ -236,9 +245,20 @@ def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{token}.tmp")
 
 
+def _checkpointer() -> ocp.StandardCheckpointer:
+    """Of this process: among several it waits for no other one."""
+    number = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=number,
+        active_processes={number},
+        barrier_sync_key_prefix=f"process_{number}",
+    )
+    return ocp.StandardCheckpointer(multiprocessing_options=alone)
+
+
 def _write(path: Path, tree: dict) -> None:
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
+        with _checkpointer() as checkpointer:
             checkpointer.save(path, tree)
     except Exception as error:
         # Not an OSError where the file is written by tensorstore.

@@ -7,11 +7,11 @@ refuse; `enter` is the first to write.
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from prednet_jax import records
+from prednet_jax import process, records
 from prednet_jax.errors import UserError
 from prednet_jax.training import checkpoints, examples
 from prednet_jax.training.truncated import TrainState
@@ -132,6 +132,7 @@ def enter(
     runs: Mapping[int, tuple[Path, Begun, Mapping[str, Any], TrainState]],
     *,
     overwrite: bool,
+    written: Collection[int] | None = None,
 ) -> tuple[int, dict[int, TrainState], dict[int, dict[str, Any]]]:
     """Begins runs or goes on with them, all at the same update.
 
@@ -139,27 +140,30 @@ def enter(
 
     Args:
         runs: by any number: directory, what was begun, the new manifest, and the state
-            before the first update.
+            before the first update. Every process has all of them.
         overwrite: whether what is there is removed.
+        written: those that this process writes; None: all.
 
     Returns:
         The update from which to go on, the states there, the manifests as written.
+
+    Raises:
+        UserError: processes find different checkpoints.
     """
-    if not runs:  # of another process
-        return 0, {}, {}
     folders = {n: run[0] for n, run in runs.items()}
-    for folder in folders.values():
+    for n in runs if written is None else written:
         if overwrite:
-            clear(folder)
-        sweep(folder)
-    lines = min(records.count_metrics(folder) for folder in folders.values())
-    if not all(run[1].manifest for run in runs.values()):
-        lines = 0
-    done, states = checkpoints.newest(
-        folders, {n: run[3] for n, run in runs.items()}, lines
-    )
+            clear(folders[n])
+        sweep(folders[n])
+    done, states = 0, {n: run[3] for n, run in runs.items()}
+    if all(run[1].manifest for run in runs.values()):
+        lines = min(records.count_metrics(folder) for folder in folders.values())
+        done, states = checkpoints.newest(folders, states, lines)
+    # From here on the directories change, which all processes have read by now.
+    process.same("the update to go on from", done)
     manifests = {}
-    for n, (folder, old, new, _) in runs.items():
+    for n in runs if written is None else written:
+        folder, old, new, _ = runs[n]
         manifests[n] = dict(new)
         if old.manifest:
             print(f"{folder}: going on after update {done}")
@@ -177,7 +181,7 @@ def keep_initial(folder: Path, weights: Mapping | None) -> None:
 def clear(folder: Path) -> None:
     """Removes a run from its directory, and nothing else."""
     checkpoints.clear(folder)
-    for name in (*PARTS, INITIAL):
+    for name in (*PARTS, INITIAL, records.LOSS_PICTURE):
         if name != checkpoints.FOLDER:
             (folder / name).unlink(missing_ok=True)
     for events in folder.glob("events.out.tfevents.*"):

@@ -33,6 +33,7 @@ class Guard:
 
     def __init__(self, name: object, updates: int):
         self.warnings: list[str] = []
+        self._still = 0
         self._name = name
         self._limit = min(ZERO_UPDATES, max(2, updates // 2))
         self._zeros = 0
@@ -56,13 +57,23 @@ class Guard:
                 f"{self._name}: update {record.update}: loss {record.loss}, norm of "
                 f"the gradient {record.grad_norm}; {tensor}; {ADVICE}"
             )
+        self._still += record.copy_last_frame_loss == 0
         self._zeros = self._zeros + 1 if record.grad_norm == 0 else 0
         if self._zeros == self._limit:
+            reason, advice = "the network no longer learns", ADVICE
+            if self._still:
+                # A prediction is clipped at 0: that of black frames can be exact.
+                black = "black" if record.loss == 0 else "black, or a still picture"
+                reason = (
+                    f"the frames of {self._still} updates do not change ({black}), and "
+                    "teach nothing"
+                )
+                advice = "begin where the pictures move, or see what is cut (--crop)"
             self.warnings.append(
                 f"the gradient was exactly zero in {self._limit} updates up to "
-                f"{record.update}: the network no longer learns"
+                f"{record.update}: {reason}"
             )
-            say(f"{self._name}: {self.warnings[-1]}; {ADVICE}")
+            say(f"{self._name}: {self.warnings[-1]}; {advice}")
 
     def end(self, state: TrainState) -> None:
         """Looks at the state after the last update, which no loss has seen.

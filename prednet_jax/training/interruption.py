@@ -60,6 +60,8 @@ class Interruption:
     def obey(self, message: str) -> None:
         """Ends the process, with status 128 + number, if a signal was noted.
 
+        What the process has not written by then is lost.
+
         From now on a signal does so at once.
         """
         self._deferred = False

@@ -178,14 +178,13 @@ def update_record(
     seconds: float,
 ) -> UpdateRecord:
     """What is written of an update, from its metrics as NumPy arrays."""
-    losses, scored, norm = metrics
     return UpdateRecord(
         update=update,
         frames_seen=frames_seen,
-        loss=float((losses * scored).sum() / scored.sum()),
-        last_frame_loss=float(losses[-1]),
+        loss=float(metrics.loss),
+        last_frame_loss=float(metrics.frame_losses[-1]),
         copy_last_frame_loss=copied,
-        grad_norm=float(norm),
+        grad_norm=float(metrics.grad_norm),
         seconds=seconds,
     )
 

@@ -1,25 +1,23 @@
 """Many seeds or streams in one program, as runs on disk (`train.py --replicas`)."""
 
 import dataclasses
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from prednet_jax import locks
+from prednet_jax import locks, process
 from prednet_jax.errors import UserError
 from prednet_jax.training import checkpoints, loop, manifests, replicas
 from prednet_jax.training import folders as places
 from prednet_jax.training.folders import Begun
 from prednet_jax.training.interruption import Interruption
-from prednet_jax.training.keeping import Keeper
+from prednet_jax.training.keeping import Keeper, follow
 from prednet_jax.training.layout import Layout, layout
-from prednet_jax.training.observe import Progress, traced
 from prednet_jax.training.recipe import Prepared, Recipe, prepare
-from prednet_jax.training.runs import check_same, check_unchanged, look, saved
+from prednet_jax.training.runs import announce, check_same, check_unchanged, look
 from prednet_jax.training.truncated import TrainState
 
 
@@ -64,48 +62,77 @@ def train(
     recipe = dataclasses.replace(
         recipe, task=replicas.resolve_network(recipe.task, mode)
     )
-    seeds, paths = list(folders), list(folders.values())
-    written = {n: paths[n] for n in place.local if place.written(n)}
-    begun = look(recipe, written)
-    if written and all(old.finished for old in begun.values()):
+    seeds, paths = list(folders), dict(enumerate(folders.values()))
+    written = [n for n in place.local if place.written(n)]
+    begun = look(recipe, paths, written)
+    process.same(
+        "what was begun", [(old.updates, old.finished) for old in begun.values()]
+    )
+    if all(old.finished for old in begun.values()):
         return
-    _check_whole(written, begun)
+    _check_whole(paths, begun)
     held = {n: _replica(recipe, seeds[n], place, mode) for n in place.local}
     update = replicas.compile_update(
         recipe.task, recipe.optimizer, recipe.method, recipe.noise, place, mode
     )
-    _check_program(recipe, update, place, next(iter(held.values())))
-    for n, old in begun.items():
+    any_held = next(iter(held.values()))
+    _check_program(recipe, update, place, any_held)
+    for n in written:
         check_same(
-            recipe, seeds[n], paths[n], old, held[n].manifest, held[n].found.source
+            recipe,
+            seeds[n],
+            paths[n],
+            begun[n],
+            held[n].manifest,
+            held[n].found.source,
         )
-    if written:
-        recipe.check_disk(list(written.values()), next(iter(held.values())).state)
-    with locks.hold(*written.values()):
-        check_unchanged(recipe, written, begun)
+    mine = [paths[n] for n in written]
+    if mine:
+        recipe.check_disk(mine, any_held.state)
+        announce(any_held.found.source)
+    with locks.hold(*mine):
+        check_unchanged(recipe, {n: paths[n] for n in written}, begun)
+        # Of runs that other processes hold only the shapes of the state matter.
         opened = {
-            n: (path, begun[n], held[n].manifest, held[n].state)
-            for n, path in written.items()
+            n: (path, begun[n], (one := held.get(n, any_held)).manifest, one.state)
+            for n, path in paths.items()
         }
-        done, states, begin = places.enter(opened, overwrite=recipe.overwrite)
-        for path in written.values():
+        done, states, begin = places.enter(
+            opened, overwrite=recipe.overwrite, written=written
+        )
+        for path in mine:
             places.keep_initial(path, recipe.weights)
         keepers = {n: Keeper(recipe, paths[n], begin[n], done) for n in written}
         runs = {
             n: replicas.Replica(
-                seeds[n], states.get(n, one.state), one.found.source, one.found.schedule
+                seeds[n], states[n], one.found.source, one.found.schedule
             )
             for n, one in held.items()
         }
-        steps = replicas.train(update, place, runs, recipe.method)
+        interruption = interruption or Interruption()
         clock = manifests.Clock()
-        ends = _train_all(recipe, keepers, steps, runs, interruption or Interruption())
+        end = follow(
+            recipe,
+            keepers,
+            replicas.train(update, place, runs, recipe.method),
+            replicas.replica_state,
+            interruption,
+            done=done,
+            name=f"{recipe.task.name} x {len(keepers)}",
+            whole=replicas.whole_states,
+        )
         measured = clock.stop()
         for n, keeper in keepers.items():
-            keeper.finish(ends[n], held[n].found.source, measured)
-    seconds, count = measured["wall_seconds"], place.mesh.size
-    made = f"{len(keepers)} x {recipe.updates} updates"
-    print(f"{made} in {seconds:.1f} s on {count} devices")
+            # Where all updates were made before, as a killed process leaves them.
+            params = (
+                states[n].params if end is None else replicas.replica_params(end, n)
+            )
+            keeper.finish(params, held[n].found.source, measured)
+    if keepers:
+        seconds, count = measured["wall_seconds"], place.mesh.size
+        made = f"{len(keepers)} x {recipe.updates} updates"
+        print(f"{made} in {seconds:.1f} s on {count} devices")
+    interruption.obey(f"{paths[0]} is finished")
 
 
 def _replica(recipe: Recipe, seed: int, place: Layout, mode: str) -> _Replica:
@@ -157,45 +184,3 @@ def _check_program(recipe: Recipe, update: Any, place: Layout, one: _Replica) ->
         shaped(count, dtype=np.bool_),
         shaped(2, dtype=np.uint32),
     )
-
-
-def _train_all(
-    recipe: Recipe,
-    keepers: Mapping[int, Keeper],
-    steps: Iterator,
-    runs: Mapping[int, replicas.Replica],
-    interruption: Interruption,
-) -> dict[int, dict]:
-    """Trains to the end, each run's records written; the weights at the end."""
-    done = int(next(iter(runs.values())).state.update)
-    name = f"{recipe.task.name} x {len(keepers)}"
-    bar = Progress(name, recipe.updates, done, shown=recipe.progress)
-    # Where all updates were made before, as a killed process leaves them.
-    params = {n: run.state.params for n, run in runs.items()}
-    try:
-        for after, lines in traced(steps, recipe.profile):
-            if recipe.checkpoint_every:
-                interruption.defer()
-            stop = interruption.noted is not None
-            saving = [
-                keeper
-                for n, keeper in keepers.items()
-                if keeper.see(
-                    lines[n],
-                    functools.partial(replicas.replica_state, after, n),
-                    now=stop,
-                )
-            ]
-            for keeper in saving:
-                keeper.prune()
-            update = next(iter(lines.values())).update
-            if stop:
-                interruption.obey(saved(next(iter(keepers.values())).folder, update))
-            if update == recipe.updates:
-                params = {n: replicas.replica_params(after, n) for n in keepers}
-            bar.update(*lines.values())
-    finally:
-        bar.close()
-        for keeper in keepers.values():
-            keeper.close()
-    return params

@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
+from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
 
 from prednet_jax import data, keys, tasks
-from prednet_jax.data.prefetch import prefetch
-from prednet_jax.data.windows import read_chunks
+from prednet_jax.data.windows import prefetch, read_chunks
 from prednet_jax.errors import UserError, one_of
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
@@ -215,9 +215,22 @@ def train(
             yield states, records
 
 
+def whole_states(states: TrainState) -> TrainState:
+    """All states, in every process; all of them call it."""
+    if jax.process_count() == 1:
+        return states
+    return multihost_utils.process_allgather(states, tiled=True)
+
+
 def replica_state(states: TrainState, replica: int) -> TrainState:
-    """One replica's state as NumPy arrays; the whole must be held by this process."""
-    return jax.tree.map(lambda x: np.asarray(x[replica]), states)
+    """One replica's state as NumPy arrays: what this process holds of it."""
+
+    def part(x: Any) -> np.ndarray:
+        if isinstance(x, jax.Array) and not x.is_fully_addressable:
+            return rows(x)[replica]
+        return np.asarray(x[replica])
+
+    return jax.tree.map(part, states)
 
 
 def replica_params(states: TrainState, replica: int) -> dict:

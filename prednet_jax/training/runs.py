@@ -4,8 +4,7 @@ Everything that can be refused is refused before the first write: sizes from sha
 directories, the data, and last the program itself, by tracing it.
 """
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import jax
@@ -17,8 +16,7 @@ from prednet_jax.training import folders as places
 from prednet_jax.training import loop, manifests
 from prednet_jax.training.folders import Begun
 from prednet_jax.training.interruption import Interruption
-from prednet_jax.training.keeping import Keeper
-from prednet_jax.training.observe import Progress, traced
+from prednet_jax.training.keeping import Keeper, follow
 from prednet_jax.training.recipe import Prepared, Recipe, prepare
 from prednet_jax.training.truncated import TrainState
 
@@ -52,6 +50,7 @@ def train(
         manifest = manifests.make(recipe, seed, found)
         check_same(recipe, seed, left[seed], begun[seed], manifest, found.source)
         opened[seed] = manifest
+    announce(next(iter(prepared.values())).source)
     with locks.hold(*left.values()):
         check_unchanged(recipe, left, begun)
         for seed, folder in left.items():
@@ -64,18 +63,35 @@ def train(
             )
 
 
-def look(recipe: Recipe, folders: Mapping[int, Path]) -> dict[int, Begun]:
+def announce(source: data.FrameSource) -> None:
+    """Says what is done to frames of another size."""
+    if source.done:
+        print(f"data={source.name}: {source.done}", flush=True)
+
+
+def look(
+    recipe: Recipe,
+    folders: Mapping[int, Path],
+    written: Collection[int] | None = None,
+) -> dict[int, Begun]:
     """What was begun in the directories; of finished runs it is said.
+
+    Args:
+        recipe: of the runs.
+        folders: their directories.
+        written: those that this process writes; None: all.
 
     Raises:
         UserError: another process works in one, or holds a run that cannot go on.
     """
     found = {}
+    mine = folders if written is None else written
     for seed, folder in folders.items():
-        locks.check(folder)
+        if seed in mine:
+            locks.check(folder)
         found[seed] = _begun(recipe, folder)
     for seed, begun in found.items():
-        if begun.finished:
+        if begun.finished and seed in mine:
             print(f"{folders[seed]}: finished, {recipe.updates} updates; nothing to do")
     return found
 
@@ -182,40 +198,26 @@ def _train_one(
         {seed: (*place, initial)}, overwrite=recipe.overwrite
     )
     places.keep_initial(place[0], recipe.weights)
-    state: TrainState = states[seed]
     keeper = Keeper(recipe, place[0], manifest[seed], done)
-    name = f"{recipe.task.name} seed {seed}"
-    bar = Progress(name, recipe.updates, done, shown=recipe.progress)
     clock = manifests.Clock()
-    try:
-        steps = loop.train(
-            recipe.trainer,
-            state,
-            found.source,
-            found.schedule,
-            seed=seed,
-            draw=recipe.draw,
-        )
-        for state, record in traced(steps, recipe.profile):
-            if recipe.checkpoint_every:
-                interruption.defer()
-            stop = interruption.noted is not None
-            if keeper.see(record, functools.partial(_given, state), now=stop):
-                keeper.prune()
-            if stop:
-                interruption.obey(saved(place[0], record.update))
-            bar.update(record)
-    finally:
-        bar.close()
-        keeper.close()
-    keeper.finish(state.params, found.source, clock.stop())
-    interruption.obey(saved(place[0], recipe.updates))
-
-
-def _given(state: TrainState) -> TrainState:
-    return state
-
-
-def saved(folder: Path, update: int) -> str:
-    """What an interrupted run says."""
-    return f"{folder} is saved after update {update}; --resume goes on"
+    steps = loop.train(
+        recipe.trainer,
+        states[seed],
+        found.source,
+        found.schedule,
+        seed=seed,
+        draw=recipe.draw,
+    )
+    end = follow(
+        recipe,
+        {seed: keeper},
+        ((state, {seed: record}) for state, record in steps),
+        lambda state, _: state,
+        interruption,
+        done=done,
+        name=f"{recipe.task.name} seed {seed}",
+    )
+    # Where all updates were made before, as a killed process leaves them.
+    params = (states[seed] if end is None else end).params
+    keeper.finish(params, found.source, clock.stop())
+    interruption.obey(f"{place[0]} is finished")

@@ -104,14 +104,14 @@ def check_disk(
         folder: where the runs are written.
         state: of one run, for its shapes.
         updates: of each run.
-        every: updates between checkpoints; 0: only the last state is kept.
+        every: updates between checkpoints; 0: one by the clock, and the last.
         kept: checkpoints that stay; 0: all.
         saved: of each run, how many checkpoints it has on the disk already.
 
     Raises:
         UserError: there is too little room.
     """
-    made = updates // every + 1 if every else 1
+    made = updates // every + 1 if every else 2
     # A new one is whole before an old one goes.
     count = min(made, kept + 1) if kept else made
     new = sum(max(0, count - there) for there in saved)

@@ -257,7 +257,7 @@ def train_windows(
             one window.
     """
     # The first frame of a `lotter` stream is only seen, by a transition of its own.
-    shortest = 1 if getattr(config, "variant", None) == "watanabe" else 2
+    shortest = 1 if getattr(config, "order", None) == "watanabe" else 2
     whole("window", window, shortest)
     method = Method(
         objective=objective, targets=targets, truncation_leak=truncation_leak

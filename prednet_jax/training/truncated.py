@@ -15,6 +15,7 @@ import optax
 
 from prednet_jax import noise as noise_lib
 from prednet_jax import tasks
+from prednet_jax.models.step import to_pixels
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
@@ -48,6 +49,11 @@ class StepMetrics(NamedTuple):
     frame_losses: jax.Array
     scored: jax.Array
     grad_norm: jax.Array
+
+    @property
+    def loss(self) -> jax.Array:
+        """Mean over the transitions that count: the `loss` of metrics.jsonl."""
+        return (self.frame_losses * self.scored).sum() / self.scored.sum()
 
 
 def make_loss(network: Network, method: Method) -> Callable:
@@ -189,10 +195,3 @@ def global_norm(tree: dict) -> jax.Array:
     """L2 norm of all the leaves together."""
     squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]
     return jnp.sqrt(jnp.sum(jnp.stack(squares)))
-
-
-def to_pixels(frames: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Frames as floating point in [0, 1]; uint8 is divided by 255."""
-    if frames.dtype == jnp.uint8:
-        return frames.astype(dtype) / jnp.asarray(255, dtype)
-    return frames.astype(dtype)

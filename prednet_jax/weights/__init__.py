@@ -14,6 +14,13 @@ from prednet_jax.tasks import Task
 from prednet_jax.weights import runs
 from prednet_jax.weights.chainer import load_chainer, save_chainer
 from prednet_jax.weights.keras import load_keras, save_keras
+from prednet_jax.weights.pytorch import (
+    PORTS,
+    is_pth,
+    is_pytorch_safetensors,
+    load_pytorch,
+)
+from prednet_jax.weights.shipped import pretrained, pretrained_names
 from prednet_jax.weights.tensors import (
     is_orbax,
     is_safetensors,
@@ -24,13 +31,17 @@ from prednet_jax.weights.tensors import (
 )
 
 __all__ = [
+    "PORTS",
     "is_orbax",
     "load",
     "load_chainer",
     "load_keras",
     "load_orbax",
+    "load_pytorch",
     "load_safetensors",
     "load_task",
+    "pretrained",
+    "pretrained_names",
     "save_chainer",
     "save_keras",
     "save_orbax",
@@ -40,8 +51,8 @@ __all__ = [
 ]
 
 _ACCEPTED = (
-    "a weight file of Chainer (npz) or Keras (HDF5), a safetensors file, a directory "
-    "of orbax, or of a run"
+    "a weight file of Chainer (npz), Keras (HDF5) or PyTorch (.pth), a safetensors "
+    "file, a directory of orbax, or of a run"
 )
 
 Writer = Callable[[str | os.PathLike, PredNetConfig, Mapping], None]
@@ -62,16 +73,21 @@ def load(
     height: int | None = None,
     width: int | None = None,
     pixel_max: float | None = None,
+    variant: str | None = None,
 ) -> tuple[PredNetConfig | AutoencoderConfig, dict]:
     """Reads weights of any kind, whatever the name.
 
     Args:
-        path: an npz of Chainer, an HDF5 file of Keras, a safetensors file, a directory
-            that `save_orbax` wrote, the directory of a run of train.py, or its
-            weights.npz. Of an unfinished run the newest checkpoint is taken, and said.
-        height: rows of the frames, which a Keras file may not say (`load_keras`).
+        path: an npz of Chainer, an HDF5 file of Keras, a state dict of PyTorch, a
+            safetensors file, a directory that `save_orbax` wrote, the directory of a
+            run of train.py, or its weights.npz; or, where there is no such file, a name
+            that `pretrained` knows. Of an unfinished run the newest checkpoint is
+            taken, and said.
+        height: rows of the frames, which files of Keras and PyTorch may not say.
         width: columns of the frames, likewise.
-        pixel_max: upper clip of the bottom prediction, likewise.
+        pixel_max: upper clip of the bottom prediction, likewise; of a PyTorch file the
+            largest pixel that it was trained on (`load_pytorch`).
+        variant: of a PyTorch file, which does not say it (`load_pytorch`).
 
     Returns:
         The network and its parameters, float32.
@@ -79,7 +95,9 @@ def load(
     Raises:
         UserError: there is nothing of the kind, or it is damaged.
     """
-    task, params = load_task(path, height=height, width=width, pixel_max=pixel_max)
+    task, params = load_task(
+        path, height=height, width=width, pixel_max=pixel_max, variant=variant
+    )
     config = getattr(task, "config", None)
     if config is None:
         raise UserError(f"{path}: of {task.name}; expected prednet or autoencoder")
@@ -92,36 +110,42 @@ def load_task(
     height: int | None = None,
     width: int | None = None,
     pixel_max: float | None = None,
+    variant: str | None = None,
 ) -> tuple[Task, dict]:
     """As `load`, with the network as a task, which may be one of another module.
 
     Parameters of a run have the precision of its training.
     """
     path = Path(path)
+    frame = {"height": height, "width": width, "pixel_max": pixel_max}
     if is_orbax(path):
         config, params = load_orbax(path)
     elif path.is_dir():
         if not (path / records.MANIFEST).exists():
             raise UserError(f"{path}: is a directory; expected {_ACCEPTED}")
         return runs.load_run(path)
+    elif str(path) in pretrained_names() and not path.exists():
+        config, params = pretrained(str(path))
     else:
         try:
             kind = files.kind(path)
         except files.FileError as error:
             raise UserError(f"{error}; expected {_ACCEPTED}") from None
         if kind == "hdf5":
-            config, params = load_keras(
-                path, height=height, width=width, pixel_max=pixel_max
-            )
+            config, params = load_keras(path, **frame)
+        elif is_pth(path):
+            config, params = load_pytorch(path, variant=variant, **frame)
         elif kind == "zip":
             of_run = (path.parent / records.MANIFEST).exists()
             if of_run and path.name == records.WEIGHTS:
                 return runs.load_run(path.parent)
             config, params = load_chainer(path)
-        elif is_safetensors(path):
-            config, params = load_safetensors(path)
-        else:
+        elif not is_safetensors(path):
             raise UserError(f"{path}: of another kind; expected {_ACCEPTED}")
+        elif is_pytorch_safetensors(path):
+            config, params = load_pytorch(path, variant=variant, **frame)
+        else:
+            config, params = load_safetensors(path)
     return tasks.of(config), params
 
 

@@ -1,6 +1,7 @@
 """What the arrays of any weight file have to be, before a network is made of them."""
 
 import os
+import re
 from collections.abc import Mapping
 
 import jax
@@ -13,8 +14,8 @@ from prednet_jax.models.parameters import parameter_shapes
 
 # The most pixels of a frame, as of a picture (`data.pictures`).
 PIXELS = 2**26
-# Axes of an array by the last part of its name, in Chainer's and in Keras's names.
-_AXES = {"W": 4, "kernel": 4, "b": 1, "bias": 1}
+# Axes of an array by the last part of its name, in Chainer's, Keras's and PyTorch's.
+_AXES = {"W": 4, "kernel": 4, "weight": 4, "b": 1, "bias": 1}
 
 
 def check_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
@@ -22,7 +23,8 @@ def check_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
 
     Args:
         path: of the file, for the message.
-        arrays: by name, which ends with /W, /kernel, /b or /bias.
+        arrays: by name, which ends with /W, /kernel, /b, /bias, .weight or .bias, or
+            the last two and a part of PyTorch's cell, such as .weight_ih.
 
     Raises:
         UserError: naming the first such array.
@@ -32,7 +34,8 @@ def check_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
             raise UserError(
                 f"{path}: {name} is {array.dtype}; expected floating-point numbers"
             )
-        axes = _AXES.get(name.rpartition("/")[2], array.ndim)
+        last = re.split(r"[/.]", name)[-1]
+        axes = _AXES.get(re.sub(r"_[ihc]h$", "", last), array.ndim)
         if array.ndim != axes or not array.size:
             raise UserError(
                 f"{path}: {name} of shape {array.shape}; expected {axes} axes, none "

@@ -61,12 +61,13 @@ def save_safetensors(
     records.write_bytes(path, save(arrays, metadata={METADATA: _text(config)}))
 
 
-def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
-    """Reads what `save_safetensors` wrote.
+def read_safetensors(
+    path: str | os.PathLike,
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays of a safetensors file by name, and its metadata.
 
     Raises:
-        UserError: the file is missing, is no safetensors file, or holds no network of
-            this package.
+        UserError: the file is missing or is no safetensors file.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -83,7 +84,18 @@ def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
         raise UserError(
             f"{path}: {files.reason(error)}; expected a safetensors file"
         ) from None
-    text = header.get("__metadata__", {}).get(METADATA)
+    return arrays, header.get("__metadata__", {})
+
+
+def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
+    """Reads what `save_safetensors` wrote.
+
+    Raises:
+        UserError: the file is missing, is no safetensors file, or holds no network of
+            this package.
+    """
+    arrays, metadata = read_safetensors(path)
+    text = metadata.get(METADATA)
     if text is None:
         raise UserError(
             f"{path}: no network in its metadata; expected a file that "

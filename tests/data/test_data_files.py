@@ -144,7 +144,8 @@ def test_fingerprint_is_of_content_not_of_place(tmp_path):
     two = write_images(tmp_path / "two", range(3), name="g{}.png")
     prints = {open_source(str(folder), **FULL).fingerprint for folder in (one, two)}
     assert len(prints) == 1
-    prints.add(open_source(str(one), height=8, width=8).fingerprint)
+    cut = open_source(str(one), height=8, width=8, crop="center")
+    prints.add(cut.fingerprint)
     prints.add(open_source(str(one), height=8, width=8, offset=(1, 0)).fingerprint)
     prints.add(open_source(str(one), height=8, width=8, crop="resize").fingerprint)
     write_images(two, [2], name="g0.png")
@@ -170,12 +171,32 @@ def test_grey_and_colour(tmp_path):
 @pytest.mark.parametrize("offset", [(0, 0), (2, -1), (-4, 3)])
 def test_crop_is_the_published_one(tmp_path, offset):
     folder = write_images(tmp_path / "f", [1], height=13, width=17)
-    frame = open_source(str(folder), height=6, width=8, offset=offset).read(0, 1)[0]
+    cut = {"height": 6, "width": 8, "crop": "center", "offset": offset}
+    frame = open_source(str(folder), **cut).read(0, 1)[0]
     # read_image of main.py, with --size 8,6.
     image = picture(1, height=13, width=17)
     top = offset[1] + (image.shape[0] - 6) // 2
     left = offset[0] + (image.shape[1] - 8) // 2
     np.testing.assert_array_equal(frame, image[top : top + 6, left : left + 8])
+
+
+def test_what_would_lose_more_than_half_is_scaled_and_either_is_said(tmp_path):
+    """Decided by the first picture, the same for all; the offset asks for a cut."""
+    folder = write_images(tmp_path / "f", [1], height=12, width=16)
+    write_images(folder, [2], height=8, width=12)
+    half, less = {"height": 8, "width": 12}, {"height": 8, "width": 11}
+    for size, crop, said in (
+        (half, "center", "of which 12x8 is cut out, 50 % of a picture; --crop=resize"),
+        (less, "resize", "pictures of 16x12 (width x height), scaled to 11x8"),
+    ):
+        source = open_source(str(folder), **size)
+        same = open_source(str(folder), **size, crop=crop)
+        assert said in source.done == same.done
+        assert source.fingerprint == same.fingerprint
+        np.testing.assert_array_equal(source.read(0, 2), same.read(0, 2))
+    moved = open_source(str(folder), **less, offset=(1, 0))
+    assert "cut out" in moved.done
+    assert open_source(str(write_images(tmp_path / "g", [1])), **FULL).done == ""
 
 
 @pytest.mark.parametrize(("height", "width"), [(5, 7), (24, 40), (12, 16), (1, 1)])

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs_on_disk import TINY, manifest, metrics
-from tensorboardX.proto import event_pb2
+from runs_on_disk import TINY, events, manifest, metrics
 
 SCRIPTS = Path(__file__).parents[2] / "experiments"
 
@@ -43,6 +42,23 @@ def test_same_seed_gives_the_same_bits_and_another_does_not(runs):
     for field in ("initial_params_sha256", "data_order_sha256", "final_params_sha256"):
         assert manifest(many)[field] == manifest(again)[field]
         assert manifest(many)[field] != manifest(other)[field]
+
+
+def test_the_page_on_runs_in_python(runs, tmp_path, monkeypatch, capsys):
+    """Its examples, in order, on a run at the place that the page names."""
+    page = (SCRIPTS.parent / "docs/run_in_python.md").read_text()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/first").symlink_to(runs / "again")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(compile(block, "docs/run_in_python.md", "exec"), {})
+    assert re.search(r"6 updates; .*frozen", capsys.readouterr().out, re.DOTALL)
+    named = re.findall(r"^\| `([a-z]+\.\w+)`", page, re.MULTILINE)
+    assert "loss.png" in named
+    missing = {name for name in named if not (runs / "again" / name).exists()}
+    assert missing == {"validation.jsonl"}
 
 
 def test_replicas_are_the_seeds(runs, tmp_path):
@@ -141,22 +157,6 @@ def test_mistakes_end_in_one_line_and_status_two(refused, tmp_path, flags, messa
     folder = tmp_path / "never"
     refused(message, "train.py", *TINY, f"--workdir={folder}", *flags)
     assert not folder.exists()
-
-
-def events(folder):
-    """Scalars of a run's TensorBoard files: {name: [(update, value)]}."""
-    found = {}
-    for path in sorted(folder.glob("events.out.tfevents.*")):
-        content = path.read_bytes()
-        while content:
-            # A record: its length, a checksum, the event, a checksum.
-            size = int.from_bytes(content[:8], "little")
-            event = event_pb2.Event.FromString(content[12 : 12 + size])
-            for value in event.summary.value:
-                row = (event.step, value.simple_value)
-                found.setdefault(value.tag, []).append(row)
-            content = content[16 + size :]
-    return found
 
 
 def test_tensorboard_has_what_the_metrics_have(runs):

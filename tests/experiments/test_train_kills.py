@@ -1,7 +1,9 @@
 """Kills and signals: what goes on ends in the bits of an undisturbed run."""
 
 import collections
+import contextlib
 import signal
+import socket
 import time
 
 import numpy as np
@@ -10,10 +12,15 @@ from runs_on_disk import (
     TINY,
     assert_equal_runs,
     assert_one_line,
+    events,
     manifest,
     metrics,
     saved,
 )
+
+from prednet_jax import PredNetConfig, data, tasks
+from prednet_jax.training import checkpoints, keeping, runs
+from prednet_jax.training.recipe import Recipe
 
 # Goes on for a second or more; one program for all that uses it.
 LONG = (*TINY, "--updates=400", "--noprogress")
@@ -90,17 +97,106 @@ def test_a_signal_saves_where_checkpoints_are_asked_for(
         assert_equal_runs(folder, long)
 
 
-@pytest.mark.fault("SIGTERM", "sent to a run without `--checkpoint_every`")
-def test_a_signal_ends_a_run_without_checkpoints_at_once(started, tmp_path):
-    """Status 143 at once, with a line that says so."""
-    folder = tmp_path / "r"
+@pytest.fixture(scope="module")
+def by_the_clock(started, tmp_path_factory):
+    """A run that was begun without checkpoints, after a SIGINT and `--resume`."""
+    folder = tmp_path_factory.mktemp("clock") / "r"
     with started("train.py", *LONG, f"--workdir={folder}") as process:
-        process.wait_for_update(folder, 1)
-        process.send_signal(signal.SIGTERM)
+        process.wait_for_update(folder, 2)
+        process.send_signal(signal.SIGINT)
         done = process.wait()
-    assert done.returncode == 128 + signal.SIGTERM
-    assert "interrupted by SIGTERM: left at once" in done.stderr
-    assert saved(folder) == []
+    assert done.returncode == 128 + signal.SIGINT, done
+    return folder, saved(folder), updates_shown(folder)
+
+
+def updates_shown(folder):
+    """Of which TensorBoard's files have the loss."""
+    return [update for update, _ in events(folder)["loss"]]
+
+
+@pytest.mark.fault("Ctrl-C", "sent to a run without `--checkpoint_every`")
+def test_an_interrupted_run_loses_neither_updates_nor_events(train, long, by_the_clock):
+    """The state and TensorBoard's events of that moment; the state goes at the end."""
+    folder, kept, shown = by_the_clock
+    assert kept == [len(metrics(folder))]
+    assert shown == list(range(1, kept[0] + 1))
+    train(f"--workdir={folder}", "--resume")
+    assert_equal_runs(folder, long)
+    assert updates_shown(folder) == list(range(1, 401))
+    assert saved(folder) == [400]
+
+
+def test_a_run_is_saved_by_the_clock(monkeypatch, tmp_path):
+    """Without `checkpoint_every`: the newest of them, until the last one."""
+    monkeypatch.setattr(keeping, "_SECONDS", 0.0)
+    seen = []
+    prune = checkpoints.prune
+    monkeypatch.setattr(
+        checkpoints, "prune", lambda *a: (prune(*a), seen.append(saved(tmp_path / "r")))
+    )
+    task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
+    recipe = Recipe(
+        task=task,
+        open_source=lambda _: data.open_source("walk", height=8, width=8),
+        updates=4,
+        window=3,
+    )
+    runs.train(recipe, {0: tmp_path / "r"})
+    assert seen == [[1], [2], [3], [4]]
+
+
+TWO = (
+    "--channels=3,4", "--height=8", "--width=8", "--window=4", "--convolution=shifted",
+    "--batch=2", "--updates=150", "--devices=1",
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def two_processes(started, folder, *flags):
+    """Both processes of a training, which ends with the block."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    of_both = (*flags, f"--coordinator=localhost:{port}", "--processes=2")
+    command = (f"--workdir={folder}", "--noprogress", "--noplot", *of_both)
+    with (
+        started("train.py", *command, "--process=0") as first,
+        started("train.py", *command, "--process=1") as second,
+    ):
+        yield first, second
+
+
+@pytest.mark.fault(
+    "SIGKILL of both processes of a training, then SIGTERM of one",
+    "in updates, with `--checkpoint_every`, then without",
+)
+def test_two_processes_go_on_to_the_same_bits(started, tmp_path):
+    """One batch over two processes, by gloo: what either holds is in the checkpoint."""
+    with two_processes(started, tmp_path / "whole", *TWO) as both:
+        for process in both:
+            done = process.wait()
+            assert done.returncode == 0, done
+    folder = tmp_path / "killed"
+    with two_processes(started, folder, *TWO, "--checkpoint_every=2") as both:
+        both[0].wait_for_update(folder, 5)
+        for process in both:
+            process.kill()
+    last = saved(folder)[-1]
+    assert "final_params_sha256" not in manifest(folder)
+    assert last < 150
+    resume = ("--resume", "--checkpoint_every=0", "--devices=1")
+    with two_processes(started, folder, *resume) as both:
+        both[0].wait_for_update(folder, last + 3)
+        both[1].send_signal(signal.SIGTERM)
+        for process in both:
+            done = process.wait()
+            assert done.returncode == 128 + signal.SIGTERM, done
+    assert saved(folder)[-1] == len(metrics(folder)) > last
+    with two_processes(started, folder, *resume) as both:
+        for process in both:
+            done = process.wait()
+            assert done.returncode == 0, done
+    assert_equal_runs(folder, tmp_path / "whole")
 
 
 @pytest.mark.fault(

@@ -38,10 +38,22 @@ def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
     assert design(tmp_path, arms=("gpu",)).skipped == ()
 
 
+def test_an_arm_of_any_noise_keeps_the_commas_of_its_spec(tmp_path):
+    text = "float64,noise:reduction_order:partials=4,granularity=element,noise:ulp,ulp"
+    names = runs.arm_names(text.split(","))
+    spec = "reduction_order:partials=4,granularity=element"
+    assert names == ("float64", f"noise:{spec}", "noise:ulp", "ulp")
+    job = design(tmp_path, arms=names, tasks=(PREDNET,)).runs()[4]
+    assert f"--noise={spec}" in shlex.split(job.shown)
+    assert job.arm.role == Role.DESCRIPTIVE
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"arms": ("magic",)}, "arm='magic': expected one of float32"),
+        ({"arms": ("noise:magic",)}, "arm='noise:magic': .*unknown kind 'magic'"),
+        ({"arms": ("noise:none",)}, "arm='noise:none': expected a noise"),
         ({"tasks": ()}, "models="),
         (
             {"tasks": (PREDNET, PREDNET)},

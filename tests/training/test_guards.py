@@ -57,6 +57,18 @@ def test_a_gradient_of_exactly_zero_is_said_once(capsys):
     assert len(guard.warnings) == 1
 
 
+def test_black_frames_are_named_as_the_reason(capsys):
+    """They do not change, and a prediction clipped at 0 meets them exactly."""
+    guard = guards.Guard("run", 1000)
+    black = dataclasses.replace(FINE, grad_norm=0.0, loss=0.0, copy_last_frame_loss=0.0)
+    for _ in range(10):
+        guard.see(black, state)
+    said = capsys.readouterr().err
+    assert "the frames of 10 updates do not change (black), and teach nothing" in said
+    assert "--crop" in said
+    assert "learning_rate" not in said
+
+
 def test_clipping_is_optax_own_before_the_optimiser():
     """The same bits as optax.chain; a large bound changes none."""
     params = {"w": jnp.arange(4.0), "b": jnp.ones(2)}

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from prednet_jax import PredNetConfig, data
-from prednet_jax.training import replica_runs, replicas
+from prednet_jax.training import keeping, replicas
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.layout import layout, most_devices, shares
 
@@ -22,25 +22,20 @@ def test_no_replica_drops_a_checkpoint_before_all_have_saved():
     def keeper(name):
         return SimpleNamespace(
             folder=name,
-            see=lambda *_, now: calls.append(f"save {name}") or True,
+            see=lambda *_: calls.append(f"save {name}"),
             prune=lambda: calls.append(f"prune {name}"),
             close=lambda: None,
         )
 
-    state = SimpleNamespace(update=0, params={})
     line = SimpleNamespace(update=1, loss=1.0, copy_last_frame_loss=None)
-    replica_runs._train_all(
-        SimpleNamespace(
-            task=SimpleNamespace(name="tiny"),
-            updates=9,
-            progress=False,
-            profile=None,
-            checkpoint_every=0,
-        ),
+    keeping.follow(
+        SimpleNamespace(updates=9, progress=False, profile=None, checkpoint_every=1),
         {0: keeper("a"), 1: keeper("b")},
         iter([(None, {0: line, 1: line})]),
-        dict.fromkeys((0, 1), SimpleNamespace(state=state)),
+        lambda states, _: states,
         Interruption(),
+        done=0,
+        name="tiny",
     )
     assert calls == ["save a", "save b", "prune a", "prune b"]
 

@@ -55,6 +55,7 @@ class Compiled(NamedTuple):
         ptx: assembler text of each kernel that XLA wrote itself, by the kernel's name.
             The text holds one module, whose `.entry` has that name.
         launches: in order of the schedule, bodies of loops before what comes after.
+        buffers: text of XLA's buffer assignment: which value lies where in memory.
         memory: bytes of `argument`, `output`, `alias` (outputs in arguments that were
             given away) and `temp`.
         cost: `flops` and `bytes accessed` of `hlo` by XLA's cost model, in which
@@ -64,6 +65,7 @@ class Compiled(NamedTuple):
     hlo: str
     ptx: dict[str, str]
     launches: tuple[Launch, ...]
+    buffers: str
     memory: dict[str, int]
     cost: dict[str, float]
 
@@ -152,11 +154,19 @@ def compiled_for(
         }
         _run(folder, environment, time_limit)
         answer = json.loads((folder / "answer.json").read_text())
-        ptx = {}
-        for file in sorted(dump.glob("*.ptx")):
-            text = file.read_text()
-            ptx.update({entry: text for entry in _ENTRY.findall(text)})
-        return Compiled(ptx=ptx, launches=_launches(dump), **answer)
+        return from_dump(dump, answer)
+
+
+def from_dump(dump: Path, answer: Mapping[str, Any]) -> Compiled:
+    """What XLA dumped of one module, with the answer of the worker."""
+    ptx = {}
+    for file in sorted(dump.glob("*.ptx")):
+        text = file.read_text()
+        ptx.update({entry: text for entry in _ENTRY.findall(text)})
+    (buffers,) = dump.glob("*after_optimizations-buffer-assignment.txt")
+    return Compiled(
+        ptx=ptx, launches=_launches(dump), buffers=buffers.read_text(), **answer
+    )
 
 
 _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$.]+)", re.MULTILINE)

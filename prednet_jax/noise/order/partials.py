@@ -45,11 +45,14 @@ class Cut(NamedTuple):
         split: operands -> (initial, partial sums); the sum starts at `initial`, or at
             the first partial sum where `initial` is None.
         terms: of each result; 0: not told.
+        total: words, salt, operands -> the sum, where another order than a drawn one of
+            `pieces` is asked for (`collectives`); None: `split` and the drawn order.
     """
 
     pieces: int
     split: Callable[..., tuple[Array | None, list[Array]]]
     terms: int = 0
+    total: Callable[..., Array] | None = None
 
 
 def bounds(size: int, n: int) -> list[tuple[int, int]]:

@@ -213,15 +213,19 @@ def randomly_ordered_sum(
     spread_out = tuple(spread(word, shape, tile) for word in orders)
     if kept is None:
         return add_in_order(spread_out, partial_sums, initial)
-    # Not by converting there and back, which XLA may leave out. Rounding twice, to
-    # float32 and to half its bits or fewer, is rounding once.
-    info = jnp.finfo(kept)
-
-    def rounded(x: Array) -> Array:
-        return lax.reduce_precision(x, info.nexp, info.nmant)
-
+    rounded = rounding_to(kept)
     sums = [rounded(x) for x in partial_sums]
     return add_in_order(spread_out, sums, initial, lambda a, b: rounded(a + b))
+
+
+def rounding_to(kept: np.dtype) -> Callable[[Array], Array]:
+    """Rounds float32 to a narrower type, and keeps it in float32.
+
+    Not by converting there and back, which XLA may leave out. Rounding twice, to
+    float32 and to half its bits or fewer, is rounding once.
+    """
+    info = jnp.finfo(kept)
+    return lambda x: lax.reduce_precision(x, info.nexp, info.nmant)
 
 
 def _batched(items, size: int):

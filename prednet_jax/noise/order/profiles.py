@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+SUMS_OVER_DEVICES = frozenset({"psum", "psum_invariant", "reduce_scatter"})
 _XLA_GPU = frozenset(
     {"dot_general", "conv_general_dilated", "scatter-add", "select_and_scatter_add"}
 )
@@ -69,12 +70,19 @@ def _chainer_cudnn(name: str, params: Mapping[str, Any], scope: str) -> str | No
     return "deterministic in Chainer with cuDNN"
 
 
+def _collectives(name: str, params: Mapping[str, Any], scope: str) -> str | None:
+    """Sums over devices alone."""
+    del params, scope
+    return None if name in SUMS_OVER_DEVICES else "not a sum over devices"
+
+
 _PROFILES: Mapping[str, Callable[[str, Mapping[str, Any], str], str | None]] = (
     MappingProxyType(
         {
             "uniform_worst_case": _uniform_worst_case,
             "xla_gpu": _xla_gpu,
             "chainer_cudnn": _chainer_cudnn,
+            "collectives": _collectives,
         }
     )
 )

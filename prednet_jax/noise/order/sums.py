@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from prednet_jax.noise.order.collectives import cut_collective
 from prednet_jax.noise.order.partials import (
     Cut,
     NoOrder,
@@ -198,6 +199,8 @@ def cut_select_and_scatter_add(
 
 def cut_psum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     """Sum over devices (or a mapped axis): one piece for each of them."""
+    if spec.collectives is not None:
+        return cut_collective(spec, params, x)
     axes = tuple(params["axes"])
     if not all(isinstance(axis, str) for axis in axes):
         return "sum over positional axes"
@@ -219,6 +222,13 @@ def cut_psum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
         return None, unstack(lax.psum(stacked, axes))
 
     return Cut(n, split, n)
+
+
+def cut_reduce_scatter(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
+    """psum_scatter: a sum over devices of which each keeps a part."""
+    if spec.collectives is None:
+        return "each device holds a part of the sum; `collectives` gives it an order"
+    return cut_collective(spec, params, x)
 
 
 def cut_add_any(terms: Sequence[Any]) -> Cut | str:

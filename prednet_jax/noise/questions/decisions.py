@@ -22,10 +22,18 @@ that what differs is noise, not compilation. Each execution of an equation is co
 with the same execution (the same step of every loop around it, the same device) of the
 clean run; executions that only one of the two has are the decision of the loop or
 branch around them.
+
+Of a decision about many examples, along axis 0, those that any draw flips are listed,
+each with the probability to flip and its exact interval of 95 % (C. J. Clopper & E. S.
+Pearson, Biometrika 26, 1934). Of an evaluation set, whose labels are given, the
+accuracy is said and how far noise moves it: the furthest of the draws. Draws are alike,
+so that another run is as far at most with probability draws / (draws + 1), whatever
+their distribution.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -38,13 +46,30 @@ from jax import numpy as jnp
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import report_of
-from prednet_jax.noise.errors import integer
+from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.random_bits import Words, on_device
 from prednet_jax.noise.run import Hooks
 from prednet_jax.noise.specs import NoiseSpec
+
+
+class Flip(NamedTuple):
+    """One example whose decision some draw flips.
+
+    Attributes:
+        index: of the example.
+        flipped: fraction of draws in which it is decided otherwise than in the clean
+            run.
+        low: lower end of the 95 % interval of that probability.
+        high: its upper end.
+    """
+
+    index: int
+    flipped: float
+    low: float
+    high: float
 
 
 class Decision(NamedTuple):
@@ -58,6 +83,7 @@ class Decision(NamedTuple):
             than in the clean run, 0 to 1.
         elements: number of elements that the clean run decides, over all executions.
         share: fraction of them decided otherwise, mean over draws.
+        examples: those along axis 0 that any draw flipped, the most often first.
     """
 
     path: str
@@ -66,12 +92,55 @@ class Decision(NamedTuple):
     flipped: float
     elements: int
     share: float
+    examples: tuple[Flip, ...] = ()
+
+
+class Evaluation(NamedTuple):
+    """The accuracy of a function's answers, and what noise makes of it.
+
+    Attributes:
+        accuracy: of the clean run, 0 to 1.
+        moved: the furthest that any draw is from it.
+        probability: that another run is at most so far.
+        total: number of examples.
+        examples: those whose answer any draw flipped, the most often first.
+        draws: number of noisy runs.
+    """
+
+    accuracy: float
+    moved: float
+    probability: float
+    total: int
+    examples: tuple[Flip, ...]
+    draws: int
+
+    def __str__(self) -> str:
+        unseen = _interval(0, self.draws)[1]
+        return (
+            f"accuracy {self.accuracy:.4f}, numerics move it by ±{self.moved:.2g} (the "
+            f"furthest of {self.draws} runs; another is within with probability "
+            f"{self.probability:.2f}); answers that flip: {len(self.examples)} of "
+            f"{self.total}{_listed(self.examples)}; of any other example the "
+            f"probability is below {unseen:.2g}"
+        )
+
+
+def _listed(examples: Sequence[Flip]) -> str:
+    """The first examples in words."""
+    if not examples:
+        return ""
+    named = [f"{e.index}: {e.flipped:.0%} ({e.low:.0%}-{e.high:.0%})" for e in examples]
+    return f" [{', '.join(named[:3])}{', ...' if named[3:] else ''}]"
 
 
 class Decisions(tuple[Decision, ...]):
-    """All decisions of a function: the most often flipped first, then as they come."""
+    """All decisions of a function: the most often flipped first, then as they come.
 
-    __slots__ = ()
+    Attributes:
+        evaluation: of the function's answers, where labels were given.
+    """
+
+    evaluation: Evaluation | None = None
 
     @property
     def unstable(self) -> tuple[Decision, ...]:
@@ -82,14 +151,18 @@ class Decisions(tuple[Decision, ...]):
         lines = [f"decisions: {len(self)}, flipped: {len(self.unstable)}"]
         lines += [
             f"  {d.flipped:.0%} of draws, {d.share:.2g} of {d.elements} elements  "
-            f"{d.path}" + (f"  [{d.source}]" if d.source else "")
+            f"{d.path}"
+            + (f"  [{d.source}]" if d.source else "")
+            + (f"  examples{_listed(d.examples)}" if d.examples else "")
             for d in self
         ]
+        if self.evaluation is not None:
+            lines.append(str(self.evaluation))
         return "\n".join(lines)
 
 
 def decisions(
-    fn: Callable, spec: NoiseSpec, *, draws: int = 16
+    fn: Callable, spec: NoiseSpec, *, draws: int = 16, labels: Any = None
 ) -> Callable[..., Decisions]:
     """How often noise flips each decision of a function.
 
@@ -97,17 +170,22 @@ def decisions(
         fn: as for `inject`.
         spec: the noise; its parts that act on a computation.
         draws: number of noisy runs, each beside a clean one.
+        labels: integers or booleans [N], of an evaluation set: the result of `fn` is
+            its answers [N], or scores [N, C], whose argmax is. The report's
+            `.evaluation` is then what noise makes of the accuracy.
 
     Returns:
         `search(key, *args, **kwargs)` that gives the decisions; `key` is a typed or raw
         PRNG key, consumed here. Flax NNX objects among the arguments stay as they are.
 
     Raises:
-        NoiseError: when `draws` is no positive integer, or `spec` acts on no
-            computation; on a call, as for `inject`.
+        NoiseError: when `draws` is no positive integer, `spec` acts on no computation,
+            or `labels` are none; on a call, as for `inject`, and when the result is no
+            answer to the labels, or holds a NaN.
     """
     integer("draws", draws, 1)
     acting = runs.acting(spec)
+    wanted = None if labels is None else _labels(labels)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Decisions:
         static, arrays = split_static((args, kwargs))
@@ -124,11 +202,14 @@ def decisions(
             here = on_device(words, operands).call
 
             for i, values in enumerate(found):
-                size = values.size
+                shape = values.shape
 
-                def note(words: Any, row: Any, part: Any, i=i, size=size) -> None:
-                    place = (step.path, i, int(row), *np.asarray(words).tolist())
-                    seen[place] = np.asarray(part)[: size - int(row) * _PART]
+                def note(words: Any, row: Any, part: Any, i=i, shape=shape) -> None:
+                    size = math.prod(shape) - int(row) * _PART
+                    width = math.prod(shape[1:]) if shape else 0
+                    words = np.asarray(words).tolist()
+                    place = (step.path, i, width, int(row), *words)
+                    seen[place] = np.asarray(part)[:size]
 
                 def send(row_and_part: Any, note=note) -> Array:
                     jax.debug.callback(note, here, *row_and_part)
@@ -147,18 +228,101 @@ def decisions(
             hooks = Hooks({entry.path: noise for entry in perturbed}, observe)
             return evaluate(acting, key, program, arrays, hooks=hooks)
 
-        def watched(key: Array, noise: bool) -> dict[_Place, np.ndarray]:
+        def watched(key: Array, noise: bool) -> tuple[dict, np.ndarray]:
             seen.clear()
-            jax.block_until_ready(run(key, noise, *arrays))
+            outcome = jax.block_until_ready(run(key, noise, *arrays))
             jax.effects_barrier()
-            return dict(seen)
+            return dict(seen), _answers(outcome.result(), wanted)
 
-        count = _Count()
+        count, answers = _Count(), Counter[int]()
+        right: list[tuple[float, float]] = []
         for one in random_bits.split(key, draws):
-            count.add(watched(one, False), watched(one, True))
-        return _report(count, steps.values(), draws)
+            (clean, expected), (noisy, found) = watched(one, False), watched(one, True)
+            count.add(clean, noisy)
+            if wanted is not None:
+                answers.update(np.flatnonzero(found != expected).tolist())
+                right.append(
+                    (
+                        float(np.mean(expected == wanted)),
+                        float(np.mean(found == wanted)),
+                    )
+                )
+        report = _report(count, steps.values(), draws)
+        if wanted is not None:
+            report.evaluation = Evaluation(
+                right[0][0],
+                max(abs(noisy_rate - clean_rate) for clean_rate, noisy_rate in right),
+                draws / (draws + 1),
+                len(wanted),
+                _flips(answers, draws),
+                draws,
+            )
+        return report
 
     return search
+
+
+def _labels(labels: Any) -> np.ndarray:
+    """The labels of an evaluation set, refusing what is none."""
+    found = np.asarray(labels)
+    if found.dtype.kind not in "biu" or found.ndim != 1 or not found.size:
+        raise NoiseError(
+            f"labels of type {found.dtype} and shape {found.shape}: expected integers "
+            "or booleans [N]"
+        )
+    return found
+
+
+def _answers(result: Any, labels: np.ndarray | None) -> np.ndarray:
+    """What a result answers to each label; nothing without labels."""
+    if labels is None:
+        return np.zeros(0)
+    leaves = jax.tree.leaves(result)
+    found = np.asarray(leaves[0]) if len(leaves) == 1 else None
+    count = labels.shape
+    if found is not None and jnp.issubdtype(found.dtype, jnp.floating):
+        if found.ndim == 2 and found.shape[:1] == count:
+            if np.isnan(found).any():
+                row = int(np.argwhere(np.isnan(found))[0, 0])
+                raise NoiseError(
+                    f"the scores of example {row} hold NaN: expected numbers"
+                )
+            return np.argmax(found, 1)
+    elif found is not None and found.shape == count:
+        return found
+    shapes = [f"{x.dtype}{list(x.shape)}" for x in leaves if hasattr(x, "dtype")]
+    raise NoiseError(
+        f"the result is {', '.join(shapes) or 'no array'}, with labels {list(count)}: "
+        f"expected one array, answers {list(count)} or scores [{count[0]}, classes]"
+    )
+
+
+def _interval(count: int, total: int) -> tuple[float, float]:
+    """Clopper and Pearson's interval of 95 % of a binomial probability."""
+
+    def crossing(tail: Callable[[float], float]) -> float:
+        """Where a tail, which grows, is 2.5 %."""
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if tail(middle) < 0.025 else (low, middle)
+        return low
+
+    def below(p: float, most: int) -> float:
+        """P(X <= most)."""
+        return sum(
+            math.comb(total, i) * p**i * (1 - p) ** (total - i) for i in range(most + 1)
+        )
+
+    low = crossing(lambda p: 1 - below(p, count - 1)) if count else 0.0
+    high = 1 - crossing(lambda q: below(1 - q, count)) if count < total else 1.0
+    return low, high
+
+
+def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
+    """The examples that flipped so often, the most often first."""
+    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Flip(i, n / draws, *_interval(n, draws)) for i, n in order)
 
 
 # A callback is given copies of its operands. On a machine with one processor a large
@@ -175,8 +339,8 @@ def _in_parts(values: Array) -> Array:
     return jnp.pad(flat, (0, rows * _PART - flat.size)).reshape(rows, _PART)
 
 
-# Path, numbers of the result and of its part, and the generator's words there, which
-# tell executions apart.
+# Path, number of the result, elements per example (0 of a scalar), number of the part,
+# and the generator's words there, which tell executions apart.
 _Place = tuple[Any, ...]
 
 # Results that are discrete although they are floats.
@@ -224,21 +388,30 @@ class _Count:
         self.compared: Counter[str] = Counter()
         self.differing: Counter[str] = Counter()
         self.flipped: Counter[str] = Counter()
+        self.examples: dict[str, Counter[int]] = {}
 
     def add(
         self, clean: dict[_Place, np.ndarray], noisy: dict[_Place, np.ndarray]
     ) -> None:
         """Compare the decisions of a noisy run with those of a clean one."""
         differing: Counter[str] = Counter()
+        examples: dict[str, set[int]] = {}
         for place, expected in clean.items():
             self.elements[place[0]] += expected.size
             if place in noisy:
                 found = noisy[place]
                 same = (found == expected) | ((found != found) & (expected != expected))
-                differing[place[0]] += int(np.count_nonzero(~same))
+                path, _, width, row, *_ = place
+                other = np.flatnonzero(~same)
+                differing[path] += other.size
+                if width:
+                    rows = (other + row * _PART) // width
+                    examples.setdefault(path, set()).update(rows.tolist())
                 self.compared[place[0]] += expected.size
         self.differing += differing
         self.flipped.update(path for path, count in differing.items() if count)
+        for path, flipped in examples.items():
+            self.examples.setdefault(path, Counter()).update(flipped)
 
 
 def _report(count: _Count, steps: Iterable[Step], draws: int) -> Decisions:
@@ -251,6 +424,7 @@ def _report(count: _Count, steps: Iterable[Step], draws: int) -> Decisions:
             count.flipped[step.path] / draws,
             count.elements[step.path] // draws,
             count.differing[step.path] / max(1, count.compared[step.path]),
+            _flips(count.examples.get(step.path, Counter()), draws),
         )
         for step in steps
         if count.elements[step.path]

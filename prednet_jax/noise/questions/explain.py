@@ -20,6 +20,11 @@ The ranges of the two overlap for many functions; `plausible` then names both.
 has to be of its size, `WITHIN` rms(e), and in leaves of `PATTERN_SIZE` elements or more
 also of its pattern: |cos(d, e)| of at least `PATTERN`. A bug of the same size has
 another pattern, with a cosine near 0.
+
+*Which of the two is right* is another question: both are compared with the function in
+float64 (`exact`). The nearer, by RMS over the leaf, is `closer` if the other is at
+least `NEARER` times as far; "neither" otherwise, and where the error of float64 itself
+is more than `KNOWN` of the larger of the two distances.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.exact import Exact, exact
 from prednet_jax.noise.questions.runs import Leaf, Result
 from prednet_jax.noise.questions.tolerance import check_alike
 from prednet_jax.noise.specs import (
@@ -56,6 +62,8 @@ MARGIN = 4.0
 WITHIN = (1 / 8, 4.0)
 PATTERN = 0.2
 PATTERN_SIZE = 32
+NEARER = 1.1
+KNOWN = 0.05
 
 
 class ExplainedLeaf(NamedTuple):
@@ -71,6 +79,10 @@ class ExplainedLeaf(NamedTuple):
             a rung that does not move this leaf.
         plausible: the rung, and others that made a larger and a smaller difference.
         reason: why none does, for `beyond`.
+        closer: which of the two is nearer to float64: "a", "b" or "neither".
+        error_a: RMS distance of a from float64, in units of its RMS; None: not known.
+        error_b: of b.
+        ulps: both in units of the type's epsilon; None: not known, or no floats.
     """
 
     path: str
@@ -80,6 +92,10 @@ class ExplainedLeaf(NamedTuple):
     ratios: dict[str, float | None]
     plausible: tuple[str, ...]
     reason: str = ""
+    closer: str = "neither"
+    error_a: float | None = None
+    error_b: float | None = None
+    ulps: tuple[float, float] | None = None
 
 
 class Explanation(NamedTuple):
@@ -89,27 +105,41 @@ class Explanation(NamedTuple):
         rung: one of `RUNGS`, or a pytree like the result with one for each leaf.
         leaves: the same with numbers, one entry per leaf.
         draws: number of runs of each random noise.
-        notes: what no noise reached, and library routines.
+        notes: what no noise reached, library routines, and what float64 leaves out.
+        closer: "a", "b" or "neither": which is nearer to float64; a string or a pytree,
+            as `rung`.
+        error_a: relative distance of a from float64, likewise.
+        error_b: of b.
     """
 
     rung: Any
     leaves: tuple[ExplainedLeaf, ...]
     draws: int
     notes: tuple[str, ...] = ()
+    closer: Any = None
+    error_a: Any = None
+    error_b: Any = None
 
     def __str__(self) -> str:
         width = max([len(one.path) for one in self.leaves], default=0)
         columns = [*RANDOM, *FORMATS]
         lines = [
-            f"{'':{width}}  rung       relative" + "".join(f"{c:>10}" for c in columns)
+            f"{'':{width}}  rung       relative"
+            + "".join(f"{c:>10}" for c in [*columns, "ulps of a", "of b"])
+            + "  closer"
         ]
         for one in self.leaves:
             cells = "".join(f"{_cell(one.ratios[name]):>10}" for name in columns)
             others = [name for name in one.plausible if name != one.rung]
             notes = [f"or {', '.join(others)}"] * bool(others) + [one.reason]
             line = f"{one.path:{width}}  {one.rung:9}  {_cell(one.relative):>8}{cells}"
-            lines.append(f"{line}  {'; '.join(filter(None, notes))}".rstrip())
-        lines.append("columns: the difference over the one that a rung makes")
+            ulps = "".join(f"{_cell(u):>10}" for u in one.ulps or (None, None))
+            words = "; ".join(filter(None, notes))
+            lines.append(f"{line}{ulps}  {one.closer:7}  {words}".rstrip())
+        lines += [
+            "columns: the difference over the one that a rung makes; the distances of",
+            "a and b from the function in float64, in units in the last place",
+        ]
         return "\n".join([*lines, *self.notes, NOT_MODELLED])
 
     def to_json(self) -> dict[str, Any]:
@@ -149,12 +179,21 @@ def explain(
     check_alike("a", a, "b", b)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Explanation:
-        return place(ladder(fn, key, args, kwargs, draws=draws), a, b)
+        rungs = ladder(fn, key, args, kwargs, draws=draws)
+        try:
+            truth = exact(fn, key, args, kwargs)
+        except Exception as error:
+            # A primitive that JAX has in narrow types alone must not stop the ladder.
+            why = str(error).partition("\n")[0]
+            return place(rungs, a, b, note=f"not computed in float64: {why}")
+        return place(rungs, a, b, truth)
 
     return measure
 
 
-def place(rungs: Ladder, a: Any, b: Any) -> Explanation:
+def place(
+    rungs: Ladder, a: Any, b: Any, truth: Exact | None = None, note: str = ""
+) -> Explanation:
     """The difference of two results on a ladder; errors as for `explain`."""
     check_alike("a", a, "b", b)
     described = check_alike("b", b, "the result", rungs.tree)
@@ -167,10 +206,48 @@ def place(rungs: Ladder, a: Any, b: Any) -> Explanation:
             for known in rungs.plain
         )
         effects = {name: effect[i] for name, effect in rungs.formats.items()}
-        found.append(_place(leaf, x, y, rungs.clouds[i], effects, is_plain))
+        one = _place(leaf, x, y, rungs.clouds[i], effects, is_plain)
+        if truth is not None:
+            one = _judged(one, leaf, x, y, truth.values[i], truth.errors[i])
+        found.append(one)
     structure = jax.tree.structure(rungs.tree)
-    names = jax.tree.unflatten(structure, [one.rung for one in found])
-    return Explanation(names, tuple(found), rungs.draws, rungs.notes)
+    notes = (*rungs.notes, *(truth.notes if truth else ()), *[note] * bool(note))
+
+    def tree(name: str) -> Any:
+        return jax.tree.unflatten(structure, [getattr(one, name) for one in found])
+
+    columns = map(tree, ("closer", "error_a", "error_b"))
+    return Explanation(tree("rung"), tuple(found), rungs.draws, notes, *columns)
+
+
+def _judged(
+    one: ExplainedLeaf,
+    leaf: Leaf,
+    x: np.ndarray,
+    y: np.ndarray,
+    truth: np.ndarray,
+    error: float,
+) -> ExplainedLeaf:
+    """A leaf with the distances of its two values from that in float64."""
+    distances = [runs.rms(runs.difference(value, truth)) for value in (x, y)]
+    far = [d if math.isfinite(d) else math.inf for d in distances]
+    size = runs.rms(truth[np.isfinite(truth)]) or 1.0
+    relative = far[0] / size, far[1] / size
+    # As JSON has it, no number is infinite.
+    first, second = (e if math.isfinite(e) else None for e in relative)
+    closer, reason = "neither", one.reason
+    if not math.isfinite(error) or error > KNOWN * max(far):
+        if one.rung != "identical":
+            more = f"float64 is no better, it errs by {_cell(error / size)} itself"
+            reason = "; ".join(filter(None, [reason, more]))
+    elif max(far) >= NEARER * min(far) < math.inf and max(far) > 0:
+        closer = "a" if far[0] < far[1] else "b"
+    ulps = None
+    if leaf.epsilon and first is not None and second is not None:
+        ulps = first / leaf.epsilon, second / leaf.epsilon
+    return one._replace(
+        closer=closer, error_a=first, error_b=second, ulps=ulps, reason=reason
+    )
 
 
 def _place(

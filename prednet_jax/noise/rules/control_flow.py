@@ -33,6 +33,7 @@ from jax.sharding import PartitionSpec, Sharding
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.rules import logical
 from prednet_jax.noise.rules.registry import Call, HigherOrder
 
 
@@ -193,7 +194,9 @@ def _shard_map(call: Call, words: Words, operands: list) -> list:
     def function(words: Words, *args: Any) -> tuple:
         return tuple(call.body(words, args))
 
-    everywhere: Any = Words(*(PartitionSpec() for _ in words))  # type: ignore[arg-type]
+    if isinstance(params["mesh"], logical.LogicalMesh):
+        return logical.mapped(function, params, words, operands)
+    everywhere: Any = jax.tree.map(lambda _: PartitionSpec(), words)
     mapped = jax.shard_map(
         function,
         mesh=params["mesh"],

@@ -37,6 +37,7 @@ CUTS: Mapping[str, Callable[..., Cut | str]] = MappingProxyType(
         "select_and_scatter_add": sums.cut_select_and_scatter_add,
         "psum": sums.cut_psum,
         "psum_invariant": sums.cut_psum,
+        "reduce_scatter": sums.cut_reduce_scatter,
         # Of whole chains of them; see `plan.add_any_chains`.
         "add_any": lambda spec, params, *terms: sums.cut_add_any(terms),
     }
@@ -81,7 +82,6 @@ LEFT_ALONE: Mapping[str, str] = MappingProxyType(
         "reduce_window": _BY_A_FUNCTION,
         "select_and_scatter": _BY_A_FUNCTION,
         "ragged_dot_general": "groups of unknown length",
-        "reduce_scatter": "each device holds a part of the sum",
         "addupdate": _IN_PLACE,
         "accum_grad_in_ref": _IN_PLACE,
         **dict.fromkeys(

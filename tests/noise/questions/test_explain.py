@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from benchmarks import accuracy, noise_programs
 from prednet_jax import noise
+from prednet_jax.noise.questions.exact import exact
 from prednet_jax.noise.questions.explain import NOT_MODELLED
 
 KEY = jax.random.key(4)
@@ -57,6 +59,96 @@ def test_the_report_of_a_tree():
     assert NOT_MODELLED in text
     assert all(path in text for path in by_path)
     json.dumps(report.to_json(), allow_nan=False)
+
+
+def in_float64(fn, args):
+    """The same function, called again on wide arguments: an oracle of its own."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        return jax.tree.map(np.asarray, fn(*jax.tree.map(accuracy._wide, args)))
+
+
+@pytest.mark.parametrize("name", ["attention", "recurrent", "segments", "variance"])
+def test_float64_is_that_of_the_function_on_wide_arguments(name):
+    fn, args = (noise_programs.SEEN | noise_programs.HELD_OUT)[name]()
+    truth = exact(fn, KEY, args, {})
+    for x, y in zip(truth.values, jax.tree.leaves(in_float64(fn, args)), strict=True):
+        assert y.dtype == np.float64
+        np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-13)
+
+
+def test_every_kind_of_program_has_a_float64():
+    """Loops, branches, rules, random numbers, casts, reductions by a function."""
+
+    def fn(key, x):
+        h = x.astype(jnp.float32) + jax.random.normal(key, x.shape)
+        h = lax.cond(h[0, 0] > 0, lambda h: h * 2.0, lambda h: h * 3.0, h)
+        h = lax.fori_loop(0, 3, lambda i, c: c * h[i, 0], h)
+        h = lax.while_loop(lambda c: jnp.sum(c) > 1.0, lambda c: c * 0.7, jnp.abs(h))
+        h = jax.nn.relu(jax.checkpoint(jnp.tanh)(h))
+        h = h.at[jnp.array([0, 1, 1])].add(h[:3])
+        product = lax.reduce(1.0 + h, np.float32(1), lambda a, b: a * b, (1,))
+        seen = jax.pure_callback(np.sin, jax.ShapeDtypeStruct((8,), x.dtype), product)
+        return jnp.linalg.solve(h @ h.T + jnp.eye(8), seen), jnp.argsort(h)
+
+    args = jax.random.key(2), noise_programs.normal(1, 8, 16)
+    truth = exact(fn, KEY, args, {})
+    value, order = fn(*args)
+    np.testing.assert_allclose(truth.values[0], value, rtol=1e-3)
+    assert np.any(truth.values[0] != np.asarray(value))
+    assert 0 < truth.errors[0] < 1e-12
+    np.testing.assert_array_equal(truth.values[1], order)
+    (note,) = truth.notes
+    assert note.startswith("computed in its own type, not in float64: test_explain.py:")
+
+
+def test_the_nearer_of_two_is_named_and_by_how_much():
+    fn, args = noise_programs.mlp()
+    plain = jax.jit(fn)(*args)
+    low = noisy(fn, "bf16", 1, args)
+    report = noise.explain(fn, low, plain, draws=2)(KEY, *args)
+    assert report.closer == "b"
+    truth = in_float64(fn, args)
+    for found, x in ((report.error_a, low), (report.error_b, plain)):
+        far = np.asarray(x, np.float64) - truth
+        expected = np.linalg.norm(far) / np.linalg.norm(truth)
+        assert found == pytest.approx(expected, rel=1e-6)
+    (leaf,) = report.leaves
+    assert leaf.ulps == pytest.approx(
+        (report.error_a * 2**23, report.error_b * 2**23), rel=1e-6
+    )
+    swapped = noise.explain(fn, plain, low, draws=2)(KEY, *args)
+    assert swapped.closer == "a"
+    broken = noise.explain(fn, plain.at[0, 0].set(jnp.nan), plain, draws=2)
+    assert broken(KEY, *args).closer == "b"
+    assert broken(KEY, *args).error_a is None
+    same = noise.explain(fn, plain, plain, draws=2)(KEY, *args)
+    assert same.closer == "neither"
+
+
+def test_where_float64_is_no_better_it_says_so():
+    def chaotic(x):
+        step = lambda x, _: (np.float32(3.9) * x * (np.float32(1) - x), None)  # noqa: E731
+        return lax.scan(step, x, length=200)[0]
+
+    x = jnp.linspace(0.1, 0.8, 16)
+    a, b = (noisy(chaotic, "ulp", seed, (x,)) for seed in (1, 2))
+    report = noise.explain(chaotic, a, b, draws=2)(KEY, x)
+    assert report.closer == "neither"
+    assert "float64 is no better" in report.leaves[0].reason
+
+    def casts(x):
+        return jnp.sum(x.astype(jnp.bfloat16).astype(jnp.float32) ** 2)
+
+    y = noise_programs.normal(3, 900)
+    a, b = casts(y), casts(y) * np.float32(1 + 1e-6)
+    report = noise.explain(casts, a, b, draws=2)(KEY, y)
+    assert report.closer == "neither"
+    assert "casts that float64 leaves out: test_explain.py:" in str(report)
+    # A function that is in float64 already has no better.
+    with jax.enable_x64(True):
+        z = jnp.asarray(np.random.default_rng(0).standard_normal(3000))
+        a, b = jnp.sum(z), jnp.sum(z[::-1]) + 1e-14
+        assert noise.explain(jnp.sum, a, b, draws=2)(KEY, z).closer == "neither"
 
 
 def test_one_leaf_gives_a_string_and_equal_results_are_identical():

@@ -1,0 +1,106 @@
+r"""Scores frozen weights on many sequences that were not trained on.
+
+    python experiments/evaluate.py                     (the network of the package)
+    python experiments/evaluate.py --weights=runs/first --split=unseen
+    python experiments/evaluate.py --weights=RUN --data=moving_digits --frames=20 \
+        --extrapolate_from=10 --sequences=1000          (10 -> 10, as Moving MNIST)
+
+Protocol: the sequences of the split are cut into pieces of --frames, each is predicted
+from the zero state, frame 0 is not scored; from --extrapolate_from on the network sees
+its own predictions. Prints MSE, MAE, PSNR and SSIM beside copying the last frame seen,
+pooled over all sequences, and writes them with the command, the weights' SHA-256 and
+the versions to --output. docs/benchmarks.md has the protocols of the literature.
+"""
+
+import math
+from pathlib import Path
+
+import _cli
+import _flags
+import _weights
+from absl import flags
+
+from prednet_jax import data, evaluation, process, records
+from prednet_jax.errors import UserError
+
+FLAGS = flags.FLAGS
+_flags.define_model_flags()
+_flags.define_data_flags()
+flags.adopt_module_key_flags(_flags)
+_weights.define_weights()
+flags.DEFINE_enum(
+    "split",
+    "test",
+    (*data.SPLITS, "all"),
+    "Which sequences (docs/training.md); all: every frame of --data.",
+)
+flags.DEFINE_integer(
+    "frames", None, "Frames of a sequence, >= 2; default: 100, or as many as it has."
+)
+flags.DEFINE_integer(
+    "extrapolate_from", None, "From this frame on the network sees its own predictions."
+)
+flags.DEFINE_integer("sequences", 16, "How many sequences; 0: all.")
+flags.DEFINE_float(
+    "ssim_range", 1.0, "Range of pixels in SSIM's constants; OpenSTL's is 2."
+)
+flags.DEFINE_integer("seed", 0, "Seed of generated frames, with --split=all.")
+flags.DEFINE_string("output", None, "JSON file to write.")
+
+
+def main(argv: list[str]) -> None:
+    """Checks, scores, writes, prints."""
+    del argv
+    process.prepare(cache=True)
+    _flags.check_numbers(0, "sequences")
+    if not (math.isfinite(FLAGS.ssim_range) and FLAGS.ssim_range > 0):
+        raise UserError(
+            f"--ssim_range={FLAGS.ssim_range}: expected a finite number above 0"
+        )
+    task, params = _weights.prednet()
+    if FLAGS.split == "all":
+        source = _flags.open_source(task, FLAGS.seed)
+    else:
+        source = _flags.open_split(task, FLAGS.split)
+    found = evaluation.evaluate(
+        params,
+        task.config,
+        source,
+        frames=FLAGS.frames,
+        extrapolate_from=FLAGS.extrapolate_from,
+        count=FLAGS.sequences or None,
+        data_range=FLAGS.ssim_range,
+    )
+    record = {
+        "weights": FLAGS.weights,
+        "weights_sha256": records.fingerprint(params),
+        "data": source.name,
+        "data_sha256": source.fingerprint,
+        "split": FLAGS.split,
+        "extrapolate_from": FLAGS.extrapolate_from,
+        "ssim_range": FLAGS.ssim_range,
+        **found,
+    } | _cli.provenance()
+    if FLAGS.output:
+        output = Path(FLAGS.output)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        records.write_json(output, record)
+    say(source.name, found)
+
+
+def say(name: str, found: dict) -> None:
+    """Prints the scores: the network's, and that of copying in brackets."""
+    print(f"{name}: {found['sequences']} sequences of {found['frames']} frames")
+    for group in ("observed", "extrapolated"):
+        if group in found:
+            of = found[group]
+            cells = (
+                f"{metric} {of[metric]:.4g} ({of['copy_' + metric]:.4g})"
+                for metric in (*evaluation.METRICS, "squared_error", "absolute_error")
+            )
+            print(f"{group}: {', '.join(cells)}")
+            print(f"{group}: {of['ratio']:.3f} of copying")
+
+
+if __name__ == "__main__":
+    _cli.run(main)

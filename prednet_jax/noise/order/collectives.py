@@ -1,0 +1,202 @@
+"""Sums over devices, in the order in which rings, trees and chance add them.
+
+The terms of n devices are gathered, and each device adds them in the order that the
+collective would:
+
+- *ring* (NCCL, `src/device/all_reduce.h` and `reduce_scatter.h`, `runRing`; baidu-
+  allreduce before it): the buffer has n chunks. Chunk c starts at rank c + 1 and is
+  added to by c + 2, ..., c + n (modulo n), so it ends where a reduce-scatter leaves it.
+- *tree* (NCCL, `src/graph/trees.cc`, `ncclGetBtree` and `ncclGetDtree`; Sanders, Speck
+  and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
+  Parallel Computing 35, 2009): a rank adds its first child to itself, then its second.
+  Half of the buffer goes over one binary tree, half over the mirrored one (shifted by
+  a rank where n is odd). A reduce-scatter has no tree in NCCL and goes around the ring.
+- *sequential*: rank 0, 1, 2, ..., as XLA does on a CPU.
+- *random*: all orders are equally likely, as where ranks add in order of arrival.
+
+bfloat16 and float16 are rounded at each addition, as the buffers are that travel. Only
+the sequential sum keeps them in float32: XLA promotes these collectives on a CPU.
+
+NCCL cuts a large buffer into channels and loops before it cuts chunks; here there are
+one channel and one loop, and one rank on each node of a tree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+
+from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise.order.partials import Cut, Params, too_few
+from prednet_jax.noise.order.permutations import (
+    narrow_type,
+    rounding_to,
+    spread,
+    tile_grid,
+    widened,
+)
+from prednet_jax.noise.specs import ReductionOrder
+
+
+def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
+    """A psum or reduce_scatter: one piece for each device, or each of a group."""
+    axes = axes_of(params)
+    if not all(isinstance(axis, str) for axis in axes):
+        return "sum over positional axes"
+    groups = params.get("axis_index_groups")
+    count = math.prod(lax.axis_size(axis) for axis in axes)
+    n = len(groups[0]) if groups else count
+    if n < 3:
+        return too_few(n)
+    scattered = params.get("scatter_dimension")
+
+    def total(words: Array, salt: Sequence[int], x: Array) -> Array:
+        terms = gathered(x, axes, invariant=scattered is None)
+        rank = lax.axis_index(axes)
+        if groups:
+            members = np.zeros((count, n), np.int32)
+            for group in groups:
+                members[list(group)] = group
+            position = np.argmax(members == np.arange(count)[:, None], axis=1)
+            terms = jnp.take(terms, jnp.asarray(members)[rank], axis=0)
+            rank = jnp.asarray(position)[rank]
+        if scattered is not None:
+            size = x.shape[scattered] // n
+            terms = lax.dynamic_slice_in_dim(terms, rank * size, size, scattered + 1)
+            if not params["tiled"]:
+                terms = lax.squeeze(terms, (scattered + 1,))
+        chunk = None if scattered is None else rank
+        return add_terms(spec, terms, words, salt, chunk)
+
+    return Cut(n, lambda x: (None, []), n, total)
+
+
+def cut_gathered(
+    spec: ReductionOrder, axis: int, axes: Sequence[int], x: Any
+) -> Cut | str:
+    """reduce_sum over the axis of an all_gather: one piece for each device."""
+    n = x.shape[axis]
+    if n < 3:
+        return too_few(n)
+    others = tuple(d - (d > axis) + 1 for d in axes if d != axis)
+
+    def total(words: Array, salt: Sequence[int], x: Array) -> Array:
+        terms = jnp.moveaxis(lax.convert_element_type(x, widened(x.dtype)), axis, 0)
+        terms = lax.reduce(terms, np.zeros((), terms.dtype), lax.add, others)
+        return add_terms(spec, lax.convert_element_type(terms, x.dtype), words, salt)
+
+    return Cut(n, lambda x: (None, []), n, total)
+
+
+def axes_of(params: Params) -> tuple[Any, ...]:
+    """The mesh axes that a collective names."""
+    found = params.get("axes", params.get("axis_name", ()))
+    return tuple(found) if isinstance(found, tuple | list) else (found,)
+
+
+def gathered(x: Array, axes: Sequence[str], *, invariant: bool) -> Array:
+    """The values of all devices, [n, *shape], in the order of `lax.axis_index(axes)`.
+
+    Args:
+        x: on each device.
+        axes: of the mesh.
+        invariant: whether the result's type says that all devices hold the same.
+    """
+    gather = lax.all_gather
+    if invariant and compat.varying_axes(x):
+        gather = compat.all_gather_invariant
+    terms = x
+    for axis in reversed(axes):
+        terms = gather(terms, axis)
+    return lax.reshape(terms, (terms.size // max(x.size, 1), *x.shape))
+
+
+def add_terms(
+    spec: ReductionOrder,
+    terms: Array,
+    words: Array,
+    salt: Sequence[int],
+    chunk: Array | None = None,
+) -> Array:
+    """The terms of n devices added in the order of `spec.collectives`.
+
+    Args:
+        spec: the order; its granularity for random ones.
+        terms: [n, *shape].
+        words: uint32 [2], state of the generator.
+        salt: of the draw.
+        chunk: of a scattered sum, the only chunk that is here; None: all of them.
+
+    Returns:
+        Array of `shape`, in the type of the terms or a wider one.
+    """
+    n, shape, kind = terms.shape[0], terms.shape[1:], spec.collectives
+    kept = None if kind == "sequential" else narrow_type("operand", [terms.dtype])
+    add: Callable[[Array, Array], Array] = lax.add
+    if kept is not None:
+        rounded = rounding_to(kept)
+
+        def add(x: Array, y: Array) -> Array:
+            return rounded(x + y)
+
+    terms = lax.convert_element_type(terms, widened(terms.dtype))
+    if kind == "random":
+        grid = tile_grid(shape, spec.granularity, spec.tile)
+        order = jnp.argsort(random_bits.bits(words, (n, *grid), salt), axis=0)
+        places = jax.vmap(lambda one: spread(one, shape, spec.tile))(order)
+        return _in_sequence(jnp.take_along_axis(terms, places, axis=0), add)
+    if kind == "sequential":
+        return _in_sequence(terms, add)
+    if chunk is not None:
+        turn = (chunk + 1 + lax.iota(jnp.int32, n)) % np.int32(n)
+        return _in_sequence(jnp.take(terms, turn, axis=0), add)
+    parts = n if kind == "ring" else 2
+    size = math.prod(shape)
+    flat = lax.reshape(terms, (n, size))
+    flat = jnp.pad(flat, ((0, 0), (0, -size % parts)))
+    blocks = lax.reshape(flat, (n, parts, flat.shape[1] // parts))
+    if kind == "ring":
+        steps, chunks = np.arange(n)[:, None], np.arange(n)[None]
+        sums = _in_sequence(blocks[(chunks + 1 + steps) % n, chunks], add)
+    else:
+        second = blocks[:, 1]
+        second = jnp.roll(second, -1, axis=0) if n % 2 else second[::-1]
+        sums = _over_tree(jnp.stack([blocks[:, 0], second], axis=1), add)
+    return lax.reshape(lax.reshape(sums, (flat.shape[1],))[:size], shape)
+
+
+def _in_sequence(terms: Array, add: Callable[[Array, Array], Array]) -> Array:
+    """((t_0 + t_1) + t_2) + ..., in a loop: its program does not grow with n."""
+    return lax.scan(lambda sum, x: (add(sum, x), None), terms[0], terms[1:])[0]
+
+
+def _over_tree(terms: Array, add: Callable[[Array, Array], Array]) -> Array:
+    """The sum at rank 0 of NCCL's binary tree, level by level from the leaves.
+
+    A rank whose lowest bit is b has the children rank - b/2 and rank + b/2; where the
+    second is out of range, the nearest that the tree has, if any.
+    """
+    n, bit = terms.shape[0], 2
+    while bit < n:
+        ranks = np.arange(bit, n, 2 * bit)
+        sums = add(terms[ranks], terms[ranks - bit // 2])
+        second = [_second_child(rank, bit, n) for rank in ranks.tolist()]
+        both = np.flatnonzero(second)
+        sums = sums.at[both].set(add(sums[both], terms[np.array(second)[both]]))
+        terms = terms.at[ranks].set(sums)
+        bit *= 2
+    return add(terms[0], terms[bit // 2])
+
+
+def _second_child(rank: int, bit: int, n: int) -> int:
+    """The second child of a rank whose lowest bit is `bit`; 0: it has none."""
+    step = bit // 2
+    while step and rank + step >= n:
+        step //= 2
+    return rank + step if step else 0

@@ -1,0 +1,224 @@
+"""A program in float64: what its results would be without rounding errors, nearly.
+
+The jaxpr is evaluated with each floating-point type in it widened to float64, or
+complex128: those of arguments and constants, whose values stay what they are in their
+own type, those that an equation asks for (`preferred_element_type`, `new_dtype`), and
+so those of explicit casts. Loops, branches and calls are rebuilt by their rules
+(`rules.control_flow`) around the evaluation of their bodies, as under noise.
+
+Three things are not as exact as float64. What depends on the bits of a narrower type
+(`bitcast_convert_type`, random numbers) and kernels that are compiled elsewhere are
+computed in their own type. A cast to a narrower type, which the program makes on
+purpose, is left out. Both are listed (`Exact.notes`). A chaotic function loses the 16
+digits of float64 as well: runs of the wide program under stochastic rounding show how
+many it has (`Exact.errors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax import numpy as jnp
+from jax.extend import core
+
+from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.inject import inject, traced
+from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.runs import Result
+from prednet_jax.noise.random_bits import Words, first_words
+from prednet_jax.noise.rules import registry
+from prednet_jax.noise.rules.primitives import KERNELS
+from prednet_jax.noise.rules.registry import HigherOrder
+from prednet_jax.noise.specs import ReductionOrder, StochasticRounding, compose
+
+
+class Exact(NamedTuple):
+    """A result in float64.
+
+    Attributes:
+        values: of each leaf.
+        errors: of each leaf, RMS of what rounding in float64 makes of it.
+        notes: in words, what is not as exact.
+    """
+
+    values: Result
+    errors: list[float]
+    notes: tuple[str, ...]
+
+
+# Runs that show the error of float64, and their noise.
+_DRAWS = 4
+_NOISE = runs.reaching(compose(ReductionOrder(), StochasticRounding()))
+
+
+def exact(
+    fn: Callable, key: Array, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Exact:
+    """`fn(*args, **kwargs)` in float64; arguments as for `inject`."""
+    static, arrays = split_static((args, kwargs))
+    program = traced(static.call(fn), arrays)
+    structure = jax.tree.structure(program.shapes)
+    seen = _Seen([], [])
+
+    def wide(*arrays: Array) -> list[Any]:
+        del seen.casts[:], seen.narrow[:]
+        return evaluate(program.jaxpr, arrays, first_words(key, None), seen)
+
+    def result(leaves: Sequence[Any]) -> Result:
+        leaves = jax.device_get(leaves)
+        return runs.values(jax.tree.unflatten(structure, leaves).result())
+
+    with jax.enable_x64(True):
+        given = [widened(jnp.array(x)) for x in arrays]
+        values = result(jax.jit(wide)(*given))
+        noisy = inject(
+            wide, runs.reaching(compose(ReductionOrder(), StochasticRounding()))
+        )
+        far: list[list[float]] = [[] for _ in values]
+        for one in random_bits.split(key, _DRAWS):
+            for i, x in enumerate(result(noisy(one, *given))):
+                far[i].append(runs.rms(runs.difference(x, values[i])))
+    errors = [runs.rms(np.array(x)) for x in far]
+    return Exact(values, errors, tuple(seen.notes()))
+
+
+class _Seen(NamedTuple):
+    """Lines of a program that float64 changes, and those that it cannot."""
+
+    casts: list[str]
+    narrow: list[str]
+
+    def notes(self) -> list[str]:
+        """In words."""
+        return [
+            f"{what}: {', '.join(dict.fromkeys(found))}"
+            for what, found in (
+                ("casts that float64 leaves out", self.casts),
+                ("computed in its own type, not in float64", self.narrow),
+            )
+            if found
+        ]
+
+
+class _Call(NamedTuple):
+    """A higher-order equation while it is evaluated; see `registry.Call`."""
+
+    equation: compat.Equation
+    bodies: Any
+    seen: _Seen
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The equation's parameters."""
+        return self.equation.params
+
+    def bind(self, *operands: Any) -> list[Any]:
+        """Only derivatives ask for it, and a program has none that are not taken."""
+        raise NotImplementedError
+
+    def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
+        """Evaluate one of the equation's bodies."""
+        return evaluate(self.bodies[label], operands, words, self.seen)
+
+    def decided(self, words: Words, number: Any) -> None:
+        """Nobody asks."""
+
+
+def evaluate(jaxpr: Any, args: Sequence[Any], words: Words, seen: _Seen) -> list[Any]:
+    """Evaluate a jaxpr at wide arguments; inside of `jax.enable_x64(True)`."""
+    opened, consts = compat.open_jaxpr(jaxpr)
+    values = dict(zip(opened.constvars, map(widened, consts), strict=True))
+    values.update(zip(opened.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        if isinstance(atom, core.Literal):
+            # As the program has it, rounded to its type.
+            return widened(np.asarray(atom.val, atom.aval.dtype))
+        return values[atom]
+
+    for equation in opened.eqns:
+        operands = [read(atom) for atom in equation.invars]
+        rule = registry.find(equation.primitive.name)
+        with compat.context(equation):
+            if isinstance(rule, HigherOrder):
+                call = _Call(equation, rule.programs(equation), seen)
+                results = rule.run(call, words, operands)
+            else:
+                results = _first_order(opened, equation, operands, words, seen)
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in opened.outvars]
+
+
+# Their results depend on how many bits a number has.
+_BITS = frozenset({"bitcast_convert_type", "nextafter", "rng_uniform"})
+# The code behind them was written for the type that it was given.
+_FOREIGN = KERNELS | {"pure_callback", "io_callback", "ffi_call"}
+
+
+def _first_order(
+    jaxpr: Any, equation: compat.Equation, operands: list, words: Words, seen: _Seen
+) -> Sequence[Any]:
+    """The results of an equation without programs inside."""
+    name = equation.primitive.name
+    line = compat.source(equation, jaxpr) or name
+    if name in _BITS or name in _FOREIGN:
+        if name in _FOREIGN:
+            seen.narrow.append(line)
+        own = [
+            x.astype(atom.aval.dtype) if _is_float(x) else x
+            for x, atom in zip(operands, equation.invars, strict=True)
+        ]
+        return [widened(x) for x in compat.bind(equation, *own)]
+    if name == "reduce_precision":
+        seen.casts.append(line)
+        return operands
+    if name == "convert_element_type" and _narrows(equation):
+        seen.casts.append(line)
+    params = {n: _wide_param(p, words, seen) for n, p in equation.params.items()}
+    if "precision" in params:
+        params["precision"] = None
+    return compat.bind(equation.replace(params=params), *operands)
+
+
+def _narrows(equation: compat.Equation) -> bool:
+    """Whether a conversion takes bits from floating-point numbers."""
+    old, new = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+    floats = all(jnp.issubdtype(d, jnp.inexact) for d in (old, new))
+    return floats and jnp.finfo(new).nmant < jnp.finfo(old).nmant
+
+
+def _is_float(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+def _wide_type(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return np.dtype(np.complex128)
+    return np.dtype(np.float64) if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def _wide_param(value: Any, words: Words, seen: _Seen) -> Any:
+    """A parameter: types, and the programs of a reduction by a function."""
+    if isinstance(value, np.dtype):
+        return _wide_type(value)
+    if not compat.is_jaxpr(value):
+        return value
+    opened, _ = compat.open_jaxpr(value)
+    shapes = [
+        jax.ShapeDtypeStruct(v.aval.shape, _wide_type(v.aval.dtype))
+        for v in opened.invars
+    ]
+    made = jax.make_jaxpr(lambda *xs: evaluate(value, xs, words, seen))(*shapes)
+    return made if isinstance(value, core.ClosedJaxpr) else made.jaxpr
+
+
+def widened(x: Any) -> Any:
+    """An array in the wide type; what is no floating-point array as it is."""
+    dtype = getattr(x, "dtype", np.dtype(bool))
+    wide = _wide_type(dtype)
+    return x if wide == dtype else x.astype(wide)

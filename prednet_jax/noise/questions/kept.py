@@ -1,0 +1,317 @@
+"""Tolerances that a test suite keeps, and what it wrote by hand.
+
+The pytest fixture writes what it measured into a file beside the test, from which later
+runs take it: `test_model.py` has `test_model.noise.json`, and a change of it is seen in
+review. Keys are names of tests; each has an entry per call of the fixture, with the
+noise, the probability to fail, and for each leaf its tolerance and its size (RMS).
+
+`compare` reads test files without running them: calls of `assert_allclose`, `allclose`
+and `approx` in tests that have such entries, whose tolerance (that given, or the
+default) is set against the measured one. Both are compared as absolute bounds at the
+size of the leaf, atol + rtol * size.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.tolerance import (
+    Reference,
+    Tolerance,
+    noise_reference,
+)
+from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.text import format
+
+# Entries of one test: for each call its noise, and its leaves by path.
+_Entries = list[dict[str, Any]]
+
+
+def file_beside(test: Path) -> Path:
+    """The file of tolerances of a test file."""
+    return test.with_suffix(".noise.json")
+
+
+def read(file: Path) -> dict[str, _Entries]:
+    """The entries of a file, by test; none if there is no file.
+
+    Raises:
+        NoiseError: it is no such file.
+    """
+    if not file.exists():
+        return {}
+    try:
+        held = json.loads(file.read_text())
+        for entries in held.values():
+            for entry in entries:
+                for leaf in entry["leaves"].values():
+                    _tolerance(leaf)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise NoiseError(
+            f"{file}: expected tolerances as pytest --noise-update writes them"
+        ) from None
+    return held
+
+
+def _tolerance(leaf: Mapping[str, Any]) -> Tolerance:
+    return Tolerance(**{f.name: leaf[f.name] for f in dataclasses.fields(Tolerance)})
+
+
+class Keeper:
+    """What the fixture `noise_tolerance` is in one test."""
+
+    def __init__(self, path: Path, test: str, renew: bool) -> None:
+        """The keeper of a test.
+
+        Args:
+            path: of the test file.
+            test: its name there, such as `TestModel::test_loss[3]`.
+            renew: whether all is measured anew.
+        """
+        self.file, self.test, self.renew = file_beside(path), test, renew
+        self.calls = 0
+
+    def __call__(
+        self,
+        fn: Callable,
+        *args: Any,
+        spec: NoiseSpec | None = None,
+        draws: int = 16,
+        failure: float = 1e-6,
+        seed: int = 0,
+    ) -> Reference:
+        """As `noise_reference`; the tolerances are those kept, if there are any.
+
+        Raises:
+            NoiseError: the file has those of another result or another noise.
+        """
+        position, self.calls = self.calls, self.calls + 1
+        how = {"noise": format(spec) if spec else "default", "failure": failure}
+        entries = read(self.file).get(self.test, [])
+        if self.renew or position >= len(entries):
+            options = {"draws": draws, "failure": failure, "seed": seed}
+            reference = noise_reference(fn, *args, spec=spec, **options)
+            self._write(position, how, reference)
+            return reference
+        kept, expected = entries[position], runs.plain(fn, args, {})
+        paths = [leaf.path for leaf in runs.leaves(expected)]
+        if {**kept, "leaves": list(kept["leaves"])} != {**how, "leaves": paths}:
+            raise NoiseError(
+                f"{self.file}: {self.test} has tolerances of {list(kept['leaves'])} "
+                f"under {kept.get('noise')}, failure {kept.get('failure')}, and the "
+                f"result is {paths} under {how['noise']}, failure {failure}: renew "
+                "them by pytest --noise-update"
+            )
+        found = [_tolerance(leaf) for leaf in kept["leaves"].values()]
+        structure = jax.tree.structure(expected)
+        return Reference(expected, jax.tree.unflatten(structure, found))
+
+    def _write(self, position: int, how: dict[str, Any], reference: Reference) -> None:
+        """Put an entry into the file; those of other tests stay."""
+        leaves = {
+            leaf.path: {**one.to_json(), "size": runs.rms(x[np.isfinite(x)])}
+            for leaf, one, x in zip(
+                runs.leaves(reference.expected),
+                jax.tree.leaves(reference.tolerances),
+                runs.values(reference.expected),
+                strict=True,
+            )
+        }
+        held = read(self.file)
+        held[self.test] = [
+            *held.get(self.test, [])[:position],
+            {**how, "leaves": leaves},
+        ]
+        text = json.dumps(dict(sorted(held.items())), indent=1) + "\n"
+        # Whole or not at all: workers of pytest-xdist read and write at one time.
+        part = self.file.with_suffix(f".{os.getpid()}.part")
+        part.write_text(text)
+        part.replace(self.file)
+
+
+# Written tolerances up to so many times the measured one are as they should be.
+LOOSE = 10.0
+# Names of functions that compare, the names of their tolerances, and the defaults.
+COMPARISONS = {
+    "assert_allclose": ("rtol", "atol", 1e-7, 0.0, 2),
+    "allclose": ("rtol", "atol", 1e-5, 1e-8, 2),
+    "isclose": ("rtol", "atol", 1e-5, 1e-8, 2),
+    "assert_trees_all_close": ("rtol", "atol", 1e-6, 0.0, None),
+    "approx": ("rel", "abs", 1e-6, 1e-12, 1),
+}
+
+
+class Written(NamedTuple):
+    """A tolerance that a test has by hand.
+
+    Attributes:
+        place: such as `tests/test_model.py:12`.
+        test: its name, without parameters.
+        rtol: None if it is no number that can be read without running the test.
+        atol: likewise.
+        ratio: the bound over the measured one, of the leaf where it is least; None: not
+            measured.
+        measured: that leaf's tolerance, in words.
+        verdict: `looser`, `tighter`, `within`, `not measured` or `not read`.
+    """
+
+    place: str
+    test: str
+    rtol: float | None
+    atol: float | None
+    ratio: float | None
+    measured: str
+    verdict: str
+
+
+class Comparison(NamedTuple):
+    """What `compare` found: an entry per comparison in a test."""
+
+    written: tuple[Written, ...]
+
+    def __str__(self) -> str:
+        lines = []
+        for one in self.written:
+            if one.verdict in ("looser", "tighter"):
+                lines.append(
+                    f"{one.place} {one.test}: rtol {one.rtol:.2g}, atol {one.atol:.2g} "
+                    f"is {one.verdict}, {one.ratio:.2g} times the measured "
+                    f"({one.measured})"
+                )
+        verdicts = [one.verdict for one in self.written]
+        counts = [f"{v} {verdicts.count(v)}" for v in dict.fromkeys(sorted(verdicts))]
+        lines.append(
+            f"{len(verdicts)} tolerances by hand: {', '.join(counts) or 'none'}"
+        )
+        if "not measured" in verdicts:
+            lines.append("measure by a call of noise_tolerance(fn, *args) in the test")
+        return "\n".join(lines)
+
+
+def compare(path: str) -> Comparison:
+    """The tolerances by hand of a test file, or of all in a folder.
+
+    Raises:
+        NoiseError: there is no such file or folder, or one holds no Python.
+    """
+    root = Path(path)
+    if not root.exists() or (root.is_file() and root.suffix != ".py"):
+        raise NoiseError(f"{path!r}: expected a test file, or a folder of them")
+    found = {*root.rglob("test_*.py"), *root.rglob("*_test.py")}
+    written: list[Written] = []
+    for file in [root] if root.is_file() else sorted(found):
+        try:
+            module = ast.parse(file.read_text())
+        except (SyntaxError, ValueError) as error:
+            raise NoiseError(f"{file}: {error}: expected a Python file") from None
+        kept = read(file_beside(file))
+        numbers = _constants(module.body, {})
+        for name, test in _tests(module):
+            entries = [
+                leaf
+                for key, of_test in kept.items()
+                if key.partition("[")[0] == name
+                for entry in of_test
+                for leaf in entry["leaves"].values()
+            ]
+            here = _constants(test.body, numbers)
+            written += _written(file, name, test, entries, here)
+    return Comparison(tuple(written))
+
+
+def _tests(module: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The tests of a file by name, those of classes as `TestModel::test_loss`."""
+    for node in module.body:
+        inside = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
+        for one in inside:
+            if isinstance(one, ast.FunctionDef) and one.name.startswith("test"):
+                yield prefix + one.name, one
+
+
+def _constants(
+    body: Sequence[ast.stmt], known: Mapping[str, float]
+) -> dict[str, float]:
+    """Numbers that have a name."""
+    found = dict(known)
+    for node in body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            number = _number(node.value, found)
+            if number is not None:
+                found[node.targets[0].id] = number
+    return found
+
+
+def _number(node: ast.expr | None, known: Mapping[str, float]) -> float | None:
+    """The value of an expression that is a number or the name of one."""
+    if isinstance(node, ast.Name):
+        return known.get(node.id)
+    try:
+        value = ast.literal_eval(node) if node is not None else None
+    except ValueError:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None
+
+
+def _written(
+    file: Path,
+    name: str,
+    test: ast.FunctionDef,
+    leaves: Sequence[Mapping[str, Any]],
+    numbers: Mapping[str, float],
+) -> Iterator[Written]:
+    """The tolerances by hand of one test."""
+    calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
+    for node in sorted(calls, key=lambda call: call.lineno):
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if called not in COMPARISONS or any(
+            isinstance(a, ast.Starred) for a in node.args
+        ):
+            continue
+        relative, absolute, *defaults, first = COMPARISONS[called]
+        given = {k.arg: k.value for k in node.keywords}
+        if first is not None:
+            given |= dict(zip((relative, absolute), node.args[first:], strict=False))
+        rtol, atol = (
+            _number(given[n], numbers) if n in given else default
+            for n, default in zip((relative, absolute), defaults, strict=True)
+        )
+        # Of pytest, an absolute tolerance alone replaces the relative one.
+        if called == "approx" and absolute in given and relative not in given:
+            rtol = 0.0
+        place = f"{file}:{node.lineno}"
+        if rtol is None or atol is None or None in given:
+            yield Written(place, name, rtol, atol, None, "", "not read")
+        elif not leaves:
+            yield Written(place, name, rtol, atol, None, "", "not measured")
+        else:
+            ratio, least = min(
+                ((_ratio(rtol, atol, leaf), leaf) for leaf in leaves),
+                key=lambda pair: pair[0],
+            )
+            verdict = "tighter" if ratio < 1 else "within"
+            verdict = "looser" if ratio > LOOSE else verdict
+            words = str(_tolerance(least))
+            yield Written(place, name, rtol, atol, ratio, words, verdict)
+
+
+def _ratio(rtol: float, atol: float, leaf: Mapping[str, Any]) -> float:
+    """A bound over the measured one, at the size of a leaf."""
+    measured = leaf["atol"] + leaf["rtol"] * leaf["size"]
+    given = atol + rtol * leaf["size"]
+    if measured == 0:
+        return 1.0 if given == 0 else math.inf
+    return given / measured

@@ -1,0 +1,284 @@
+"""A mesh of devices that are not there: programs over it, evaluated on one device.
+
+`on_one_device(jaxpr, sizes)` rewrites a program that was traced over a mesh:
+
+- a `shard_map` gets a `LogicalMesh`, and `mapped` evaluates it by a `vmap` over each
+  axis of the mesh, under the axis's name, so that JAX's own rules for mapped axes do
+  what devices say to each other. What a device does alone between two collectives runs
+  in a loop over the devices (`run`), with the shapes that a real one would see: hence
+  the same kernels and the same bits, and the memory of one device at a time;
+- a contraction over an axis that JAX's types say is sharded (explicit axes) becomes
+  such a `shard_map`: the partial sum of each shard, then a psum, which is what XLA's
+  partitioner makes of it;
+- what only moves data (`reshard`, constraints) becomes a copy.
+
+Equations keep their places and so their paths; noise is drawn as on real devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+from jax.extend import core
+from jax.extend.core import primitives
+from jax.sharding import AbstractMesh, PartitionSpec, Sharding
+
+from prednet_jax.noise import compat
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.random_bits import Words
+
+_NO_MESH = AbstractMesh((), ())
+# They say where a value lies, and leave it as it is.
+_PLACEMENT = frozenset({"reshard", "sharding_constraint", "pvary", "mesh_cast"})
+
+
+# Collectives whose types ask for a real mesh: their plain forms, under the same names,
+# which are a part of the equations' paths.
+_PLAIN: dict[str, core.Primitive] = {}
+for _name, _function in (
+    ("psum_invariant", lambda x, *, axes: lax.psum(x, axes)),
+    (
+        "all_gather_invariant",
+        lambda x, *, axis_name, all_gather_dimension, tiled, **_: lax.all_gather(
+            x, axis_name, axis=all_gather_dimension, tiled=tiled
+        ),
+    ),
+):
+    _PLAIN[_name] = core.Primitive(_name)
+    _PLAIN[_name].bind = _function  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class LogicalMesh:
+    """In the place of the mesh of a `shard_map`; `shape`: sizes by name, in order."""
+
+    shape: Mapping[str, int]
+
+
+def on_one_device(jaxpr: Any, sizes: Mapping[str, int]) -> Any:
+    """A program over a mesh, rewritten for one device.
+
+    Args:
+        jaxpr: open or closed, with shardings in its types or `shard_map` inside.
+        sizes: of the axes of the mesh.
+
+    Raises:
+        NoiseError: when a `shard_map` has another mesh, or types hold unreduced values.
+    """
+    opened, _ = compat.open_jaxpr(jaxpr)
+    new = opened.replace(eqns=[_rewritten(e, sizes) for e in opened.eqns])
+    return new if opened is jaxpr else jaxpr.replace(jaxpr=new)
+
+
+def spread_over(jaxpr: Any) -> bool:
+    """Whether a rewritten program uses its mesh anywhere."""
+    opened, _ = compat.open_jaxpr(jaxpr)
+    return any(
+        isinstance(equation.params.get("mesh"), LogicalMesh)
+        or any(map(spread_over, compat.sub_jaxprs(equation.params)))
+        for equation in opened.eqns
+    )
+
+
+def _rewritten(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Equation:
+    name, params = equation.primitive.name, dict(equation.params)
+    context = _WithoutMesh(equation.ctx)
+    if "unreduced" in name:
+        raise NoiseError(f"{name}: expected shardings without `unreduced` axes")
+    if name in _PLACEMENT:
+        return equation.replace(primitive=primitives.copy_p, params={}, ctx=context)
+    over = _contracted(equation)
+    if name == "shard_map":
+        mesh = dict(params.pop("mesh").shape)
+        if not mesh.items() <= dict(sizes).items():
+            raise NoiseError(
+                f"a shard_map over the mesh {mesh}: expected axes of mesh="
+                f"{dict(sizes)}, or shard_map without mesh="
+            )
+        params["mesh"] = LogicalMesh(mesh)
+    params = {k: _unsharded(v, sizes) for k, v in params.items()}
+    primitive = _PLAIN.get(name, equation.primitive)
+    plain = equation.replace(primitive=primitive, params=params, ctx=context)
+    return _sum_of_shards(plain, over, sizes) if any(over) else plain
+
+
+def _unsharded(value: Any, sizes: Mapping[str, int]) -> Any:
+    """A parameter without shardings, its programs rewritten."""
+    if isinstance(value, Sharding):
+        return None
+    if compat.is_jaxpr(value):
+        return on_one_device(value, sizes)
+    if isinstance(value, tuple):
+        items = (_unsharded(item, sizes) for item in value)
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
+
+
+def _contracted(equation: compat.Equation) -> list[dict[int, Any]]:
+    """For each operand, the sharded axes that are summed over, and their mesh axes."""
+    name, params = equation.primitive.name, equation.params
+    specs = [_spec(atom.aval) for atom in equation.invars]
+    if name == "reduce_sum":
+        return [{d: specs[0][d] for d in params["axes"] if specs[0][d]}]
+    if name == "dot_general":
+        pairs = zip(*params["dimension_numbers"][0], strict=True)
+    elif name == "conv_general_dilated":
+        numbers = params["dimension_numbers"]
+        groups = params["feature_group_count"] * params["batch_group_count"]
+        pairs = iter([(numbers.lhs_spec[1], numbers.rhs_spec[1])] * (groups == 1))
+    else:
+        return []
+    # Where one of the two alone is sharded, the partitioner brings it together.
+    alike = [(i, j) for i, j in pairs if specs[0][i] and specs[0][i] == specs[1][j]]
+    return [{p[k]: specs[k][p[k]] for p in alike} for k in (0, 1)]
+
+
+def _spec(aval: Any) -> list[tuple[str, ...]]:
+    """The explicit mesh axes over which each axis of a type is sharded."""
+    sharding = getattr(aval, "sharding", None)
+    spec = () if sharding is None or sharding.mesh.empty else sharding.spec
+    return axis_names(spec, len(getattr(aval, "shape", ())))
+
+
+def _sum_of_shards(
+    equation: compat.Equation, over: list[dict[int, Any]], sizes: Mapping[str, int]
+) -> compat.Equation:
+    """A contraction over sharded axes as partial sums and a psum, in a shard_map."""
+    axes = tuple(
+        dict.fromkeys(a for dims in over for names in dims.values() for a in names)
+    )
+    specs, shapes = [], []
+    for atom, dims in zip(equation.invars, over, strict=True):
+        shape = list(atom.aval.shape)
+        for d, names in dims.items():
+            shape[d] //= math.prod(sizes[a] for a in names)
+        specs.append(PartitionSpec(*(dims.get(d) for d in range(len(shape)))))
+        shapes.append(jax.ShapeDtypeStruct(shape, atom.aval.dtype))
+
+    def local(*operands: Array) -> list[Array]:
+        return [lax.psum(x, axes) for x in compat.bind(equation, *operands)]
+
+    environment = [(a, sizes[a]) for a in axes]
+    with jax.sharding.use_abstract_mesh(_NO_MESH):
+        inside = jax.make_jaxpr(local, axis_env=environment)(*shapes)
+    params = {
+        "mesh": LogicalMesh(dict(environment)),
+        "in_specs": tuple(specs),
+        "out_specs": (PartitionSpec(),) * len(equation.outvars),
+        "jaxpr": compat.open_jaxpr(inside)[0],
+        "newly_manual_axes": frozenset(axes),
+        "check_vma": False,
+    }
+    return equation.replace(primitive=compat.shard_map_p, params=params)
+
+
+@dataclass(frozen=True)
+class _WithoutMesh:
+    """The settings under which an equation was traced, but for the mesh."""
+
+    settings: Any
+
+    @property
+    def manager(self) -> contextlib.AbstractContextManager:
+        return self._entered()
+
+    @contextlib.contextmanager
+    def _entered(self) -> Iterator[None]:
+        with self.settings.manager, jax.sharding.use_abstract_mesh(_NO_MESH):
+            yield
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.settings, name)
+
+
+def mapped(
+    function: Callable, params: Mapping[str, Any], words: Words, operands: Sequence[Any]
+) -> list[Any]:
+    """What a shard_map over a `LogicalMesh` gives.
+
+    Args:
+        function: of words and of one device's parts of the operands.
+        params: of the shard_map equation.
+        words: of the generator, here.
+        operands: whole.
+    """
+    sizes = compat.manual_axis_sizes(params)
+
+    def device(words: Words, *parts: Any) -> Sequence[Any]:
+        here = {
+            axis: (lax.convert_element_type(lax.axis_index(axis), jnp.uint32), count)
+            for axis, count in counts.items()
+        }
+        return function(words._replace(places={**words.places, **here}), *parts)
+
+    several = math.prod(sizes.values()) > 1
+    counts = {a: jnp.uint32(n) for a, n in sizes.items()} if several else {}
+    pieces = [
+        _split(x, spec, sizes)
+        for x, spec in zip(operands, params["in_specs"], strict=True)
+    ]
+    for axis in reversed(sizes):
+        places = [0 if axis in named else None for _, named in pieces]
+        device = jax.vmap(
+            device, (None, *places), axis_name=axis, axis_size=sizes[axis]
+        )
+    results = device(words, *(x for x, _ in pieces))
+    joined = zip(results, params["out_specs"], strict=True)
+    return [_join(x, spec, sizes) for x, spec in joined]
+
+
+def _split(x: Any, spec: Any, sizes: Mapping[str, int]) -> tuple[Any, list[str]]:
+    """An array as the parts of all devices, [*devices, *part], and the axes it has."""
+    order, shape, whole = _layout(np.shape(x), spec, sizes)
+    named = [axis for axis in sizes if axis in order]
+    target = [*(order.index(a) for a in named), *(order.index(d) for d in whole)]
+    return lax.transpose(lax.reshape(x, shape), target), named
+
+
+def _join(x: Any, spec: Any, sizes: Mapping[str, int]) -> Any:
+    """The inverse of `_split`; of what all devices hold alike, that of the first."""
+    local = np.shape(x)[len(sizes) :]
+    counts = [
+        math.prod(sizes[a] for a in names) for names in axis_names(spec, len(local))
+    ]
+    whole = tuple(n * c for n, c in zip(local, counts, strict=True))
+    order, _, dims = _layout(whole, spec, sizes)
+    for i, axis in reversed(list(enumerate(sizes))):
+        if axis not in order:
+            x = lax.index_in_dim(x, 0, i, keepdims=False)
+    now = [*(axis for axis in sizes if axis in order), *dims]
+    return lax.reshape(lax.transpose(x, [now.index(o) for o in order]), whole)
+
+
+def axis_names(spec: Any, ndim: int) -> list[tuple[str, ...]]:
+    """The mesh axes of each axis of an array."""
+    named = [
+        () if x is None else (x,) if isinstance(x, str) else tuple(x) for x in spec
+    ]
+    return named + [()] * (ndim - len(named))
+
+
+def _layout(
+    shape: Sequence[int], spec: Any, sizes: Mapping[str, int]
+) -> tuple[list[Any], tuple[int, ...], list[int]]:
+    """How an array lies on the mesh.
+
+    Returns:
+        For each axis of the array the mesh axes that it is spread over, then its own
+        number; the sizes of these; and the numbers.
+    """
+    order: list[Any] = []
+    split: list[int] = []
+    for d, names in enumerate(axis_names(spec, len(shape))):
+        counts = [sizes[a] for a in names]
+        order += [*names, d]
+        split += [*counts, shape[d] // math.prod(counts)]
+    return order, tuple(split), list(range(len(shape)))

@@ -1,0 +1,54 @@
+"""The losses of one training as a picture, which `train.py` puts beside the metrics."""
+
+import os
+from typing import Any
+
+import numpy as np
+
+from prednet_jax import records
+from prednet_jax.report import charts
+
+# Points of a line: each is a mean over as many updates.
+_POINTS = 200
+
+
+def loss_picture(folder: str | os.PathLike) -> bytes:
+    """Loss and that of copying the last frame, as PNG; with the frozen, if scored.
+
+    Args:
+        folder: directory of a run, which may still go on.
+
+    Raises:
+        RecordError: it is no run.
+    """
+    metrics = records.read_run(folder).metrics
+    lines = {
+        "while training": metrics["loss"],
+        "copying the last frame": metrics["copy_last_frame_loss"],
+    }
+    width = max(1, -(-len(metrics["loss"]) // _POINTS))
+    rows: list[tuple[str, int, float]] = []
+    for name, losses in lines.items():
+        for begin in range(0, len(losses), width):
+            part = losses[begin : begin + width]
+            rows.append((name, min(begin + width, len(losses)), float(np.mean(part))))
+    for row in records.read_validation(folder):
+        rows.append(("frozen, held out", row["update"], row["loss"]))
+        copied = row["copy_last_frame_loss"]
+        rows.append(("copying, held out", row["update"], copied))
+    values: list[dict[str, Any]] = [
+        {"line": name, "update": update, "loss": loss}
+        for name, update, loss in rows
+        if np.isfinite(loss)
+    ]
+    positive = [value for value in values if value["loss"] > 0]
+    update, loss = charts.channel("update", "update"), charts.channel("loss", "loss")
+    if positive:
+        loss["scale"] = {"type": "log"}
+    chart = charts.layer(
+        "line",
+        {"x": update, "y": loss, "color": charts.names("line")},
+        data=positive or values,
+        point=len(rows) < _POINTS,
+    )
+    return charts.png(chart | {"width": 480, "height": 260})

@@ -1,0 +1,409 @@
+"""Weights of the PyTorch ports, state dicts in .pth and safetensors files.
+
+The authors' port (eijwat/prednet_in_pytorch, `watanabe_pytorch`) and the one of
+coxlab's code (leido/pytorch-prednet, `lotter_pytorch`) share their names, perhaps with
+a prefix in front; convolutions are OIHW:
+    cell{l}.weight_ih   [E_l, up(R_{l+1})] -> gates i, f, g, o; bias_ih
+    cell{l}.weight_hh   R_l -> the same; bias_hh
+    cell{l}.weight_ch   c_l -> gates i, f, o; bias_ch
+    conv{l}.0.weight    R_l -> Ahat_l; bias
+    update_A{l}.0.weight  E_l -> A_{l+1}; bias
+A file says neither which of the two it is of nor how large its frames are. In both
+E_l = [relu(Ahat - A), relu(A - Ahat)]; `watanabe_pytorch` has the halves the other way
+round here, as `watanabe`, and so have the kernels that read them.
+
+A .pth file is a pickle and, in the zip that PyTorch writes since 1.6, its arrays in
+files beside it. Unpickling can run any program. So the unpickler here knows nothing but
+an ordered dictionary, the types of storages and the functions that make a tensor from
+one; a file that names anything else is refused, and so is every other way of making an
+object.
+"""
+
+import functools
+import io
+import math
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from prednet_jax import files, messages
+from prednet_jax.config import PredNetConfig
+from prednet_jax.errors import UserError, one_of, positive
+from prednet_jax.weights.arrays import as_parameters, check_arrays, check_one_network
+from prednet_jax.weights.tensors import METADATA, is_safetensors, read_safetensors
+
+# The largest value of a pixel of the port's frames.
+PORTS = {"watanabe_pytorch": 1.0, "lotter_pytorch": 255.0}
+_EXPECTED = "a state dict of a PyTorch port of PredNet"
+_NAME = re.compile(
+    r"^(?P<prefix>.*?)(?P<name>cell\d{1,3}\.(weight|bias)_[ihc]h"
+    r"|(conv|update_A)\d{1,3}\.0\.(weight|bias))$"
+)
+# Blocks of their gates i, f, g, o in our order i, f, o, g.
+_GATES = (0, 1, 3, 2)
+# The pickle of a state dict takes some hundred bytes an array; checkpoints more.
+_PICKLE_LIMIT = 16 * 2**20
+# Dictionaries within dictionaries: a checkpoint, its model, its state.
+_DEEPEST = 8
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_STORAGES = {
+    "DoubleStorage": np.dtype("<f8"),
+    "FloatStorage": np.dtype("<f4"),
+    "HalfStorage": np.dtype("<f2"),
+    "BFloat16Storage": np.dtype(jnp.bfloat16),
+    "LongStorage": np.dtype("<i8"),
+    "IntStorage": np.dtype("<i4"),
+    "ShortStorage": np.dtype("<i2"),
+    "CharStorage": np.dtype("i1"),
+    "ByteStorage": np.dtype("u1"),
+    "BoolStorage": np.dtype("?"),
+}
+
+
+def load_pytorch(
+    path: str | os.PathLike,
+    *,
+    variant: str | None = None,
+    height: int | None = None,
+    width: int | None = None,
+    pixel_max: float | None = None,
+) -> tuple[PredNetConfig, dict]:
+    """Reads a state dict of a PyTorch port.
+
+    Args:
+        path: a .pth file, also one of before PyTorch 1.6, or a safetensors file.
+        variant: `watanabe_pytorch` (the authors' port) or `lotter_pytorch` (of coxlab's
+            code); None: the former, which is said, since files do not say it.
+        height: rows of the frames, any multiple of 2^(layers - 1); None: the default of
+            `PredNetConfig`.
+        width: columns of the frames, likewise.
+        pixel_max: largest pixel value of the frames that the port was trained on; None:
+            1 for `watanabe_pytorch`, 255 for `lotter_pytorch`, as their code has it.
+
+    Returns:
+        The network and its float32 parameters, scaled where they have to be, so that
+        frames are in [0, 1].
+
+    Raises:
+        UserError: the file is missing, damaged, or holds no such network.
+    """
+    if variant is None:
+        variant = "watanabe_pytorch"
+        messages.say(
+            f"{path}: {_EXPECTED}, read as {variant}; variant lotter_pytorch is the "
+            "port of coxlab's code"
+        )
+    one_of("variant", variant, tuple(PORTS))
+    scale = PORTS[variant] if pixel_max is None else pixel_max
+    positive("pixel_max", scale)
+    arrays = _read(path)
+    frame = {"height": height, "width": width}
+
+    def sizes(name: str, count: int, axis: int) -> tuple[int, ...]:
+        return tuple(arrays[name.format(i)].shape[axis] for i in range(count))
+
+    try:
+        layers = sum(f"conv{i}.0.weight" in arrays for i in range(len(arrays)))
+        if not layers:
+            raise KeyError("conv0.0.weight")
+        config = PredNetConfig(
+            channels=sizes("conv{}.0.weight", layers, 0),
+            variant=variant,
+            r_channels=sizes("cell{}.weight_hh", layers, 1),
+            a_filters=sizes("update_A{}.0.weight", layers - 1, 2),
+            ahat_filters=sizes("conv{}.0.weight", layers, 2),
+            r_filters=sizes("cell{}.weight_hh", layers, 2),
+            **{name: value for name, value in frame.items() if value is not None},
+        )
+        return config, from_pytorch(config, arrays, scale)
+    except (KeyError, ValueError, IndexError) as error:
+        missing = f"no array {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{path}: {missing}; expected {_EXPECTED}") from None
+
+
+def from_pytorch(
+    config: PredNetConfig, arrays: Mapping[str, np.ndarray], scale: float
+) -> dict:
+    """Parameters from arrays under the ports' names.
+
+    A network of frames in [0, s] is one of frames in [0, 1] whose Ahat_0 is divided by
+    s and whose kernels over E_0 are multiplied by s.
+
+    Args:
+        config: the network, one of the ports.
+        arrays: by name.
+        scale: s.
+
+    Raises:
+        KeyError: an array is missing.
+        UserError: an array has another shape than the network's.
+    """
+    swapped = config.order == "watanabe"
+
+    def kernel(weight: np.ndarray) -> np.ndarray:
+        return weight.transpose(2, 3, 1, 0)
+
+    def over_errors(weight: np.ndarray, layer: int) -> np.ndarray:
+        """A kernel over E_l, its halves in our order, for frames in [0, 1]."""
+        first, second = np.split(kernel(weight), 2, axis=2)
+        halves = (second, first) if swapped else (first, second)
+        return np.concatenate(halves, axis=2) * np.float32(1 if layer else scale)
+
+    def gates(array: np.ndarray) -> np.ndarray:
+        parts = np.split(array, 4)
+        return np.concatenate([parts[i] for i in _GATES])
+
+    params: dict = {}
+    for layer in range(config.layers):
+        cell = f"cell{layer}."
+        errors = 2 * config.channels[layer]
+        of_inputs = gates(arrays[cell + "weight_ih"])
+        bias = gates(arrays[cell + "bias_ih"] + arrays[cell + "bias_hh"])
+        bias[: -config.recurrent[layer]] += arrays[cell + "bias_ch"]
+        params[f"gates_{layer}"] = {
+            "kernel": np.concatenate(
+                [
+                    kernel(gates(arrays[cell + "weight_hh"])),
+                    over_errors(of_inputs[:, :errors], layer),
+                ],
+                axis=2,
+            ),
+            "bias": bias,
+        }
+        params[f"cell_{layer}"] = {"kernel": kernel(arrays[cell + "weight_ch"])}
+        shown = np.float32(1 if layer else scale)
+        params[f"prediction_{layer}"] = {
+            "kernel": kernel(arrays[f"conv{layer}.0.weight"]) / shown,
+            "bias": arrays[f"conv{layer}.0.bias"] / shown,
+        }
+        if layer + 1 < config.layers:
+            name = f"update_A{layer}.0."
+            params[f"top_down_{layer}"] = {"kernel": kernel(of_inputs[:, errors:])}
+            params[f"features_{layer}"] = {
+                "kernel": over_errors(arrays[name + "weight"], layer),
+                "bias": arrays[name + "bias"],
+            }
+    return as_parameters(config, params)
+
+
+def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """The float32 arrays of one port, by name without what stands in front."""
+    if is_safetensors(path):
+        stored, _ = read_safetensors(path)
+    else:
+        stored = read_pth(path)
+    found = {name: match for name in stored if (match := _NAME.search(name))}
+    check_one_network(path, {match["prefix"] for match in found.values()})
+    arrays = {match["name"]: stored[name] for name, match in found.items()}
+    check_arrays(path, arrays)
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+def is_pth(path: str | os.PathLike) -> bool:
+    """Whether a file begins as `torch.save` of any version writes it.
+
+    Raises:
+        FileError: it cannot be opened.
+    """
+    with files.open_binary(path) as file:
+        if file.read(4) == b"PK\x03\x04":
+            try:
+                with zipfile.ZipFile(file) as archive:
+                    return _pickle_of(archive) is not None
+            except files.BROKEN:
+                return False
+        file.seek(0)
+        return file.read(32).startswith(pickle.dumps(_LEGACY_MAGIC, protocol=2))
+
+
+def is_pytorch_safetensors(path: str | os.PathLike) -> bool:
+    """Whether a safetensors file holds a port's arrays, and no network of ours.
+
+    Raises:
+        UserError: it is no safetensors file.
+    """
+    arrays, metadata = read_safetensors(path)
+    return METADATA not in metadata and any(map(_NAME.search, arrays))
+
+
+def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """The tensors of a .pth file by name; those of nested dictionaries joined by dots.
+
+    Raises:
+        UserError: the file is missing, damaged, or holds anything but tensors, numbers,
+            texts, lists and dictionaries.
+    """
+    try:
+        content = files.read_bytes(path)
+        stream = io.BytesIO(content)
+        zipped = zipfile.is_zipfile(stream)
+        found = _read_zip(stream) if zipped else _read_legacy(content)
+        return _tensors(found)
+    except files.FileError as error:
+        raise UserError(f"{error}; expected {_EXPECTED}") from None
+    except (*files.BROKEN, pickle.UnpicklingError, AttributeError) as error:
+        raise UserError(
+            f"{path}: {files.reason(error)}; expected {_EXPECTED}"
+        ) from None
+
+
+def _pickle_of(archive: zipfile.ZipFile) -> str | None:
+    names = [n for n in archive.namelist() if re.fullmatch(r"[^/]+/data\.pkl", n)]
+    return names[0] if len(names) == 1 else None
+
+
+def _read_zip(stream: io.BytesIO) -> Any:
+    with zipfile.ZipFile(stream) as archive:
+        name = _pickle_of(archive)
+        if name is None:
+            raise ValueError("no data.pkl in the archive")
+        root = name.removesuffix("data.pkl")
+        # The size that the archive states is the most that is read of a member.
+        if sum(member.file_size for member in archive.infolist()) > files.LIMIT:
+            raise ValueError(f"its arrays take more than {files.LIMIT} bytes")
+        if archive.getinfo(name).file_size > _PICKLE_LIMIT:
+            raise ValueError(f"{name} takes more than {_PICKLE_LIMIT} bytes")
+        order = f"{root}byteorder"
+        if order in archive.namelist() and archive.read(order) != b"little":
+            raise ValueError("written on a big-endian machine")
+
+        @functools.cache
+        def storage(dtype: np.dtype, key: str, count: int) -> np.ndarray:
+            return _numbers(archive.read(f"{root}data/{key}"), dtype, count)
+
+        return _Unpickler(io.BytesIO(archive.read(name)), storage).load()
+
+
+def _read_legacy(content: bytes) -> Any:
+    """Before PyTorch 1.6: four pickles, a list of keys, then each storage's bytes."""
+    stream = io.BytesIO(content)
+    # Tensors are views of these, which are filled afterwards.
+    storages: dict[str, np.ndarray] = {}
+
+    def storage(dtype: np.dtype, key: str, count: int) -> np.ndarray:
+        if key not in storages:
+            taken = sum(array.nbytes for array in storages.values())
+            if taken + count * dtype.itemsize > len(content):
+                raise ValueError(f"a storage of {count} numbers, more than the file")
+            storages[key] = np.empty(count, dtype)
+        return storages[key]
+
+    def following() -> Any:
+        return _Unpickler(stream, storage).load()
+
+    magic, _protocol, about = following(), following(), following()
+    if magic != _LEGACY_MAGIC:
+        raise ValueError("not written by torch.save")
+    if not about.get("little_endian", True):
+        raise ValueError("written on a big-endian machine")
+    found = following()
+    for key in following():
+        array = storages[key]
+        stream.read(8)  # The count again.
+        array[:] = _numbers(stream.read(array.nbytes), array.dtype, len(array))
+    return found
+
+
+def _numbers(content: bytes, dtype: np.dtype, count: int) -> np.ndarray:
+    if len(content) != count * dtype.itemsize:
+        raise ValueError(f"a storage of {len(content)} bytes for {count} numbers")
+    return np.frombuffer(content, dtype)
+
+
+class _Storage(NamedTuple):
+    """The numbers of a storage, which tensors are views of."""
+
+    numbers: np.ndarray
+
+
+def _tensor(storage: _Storage, offset: int, size: tuple, stride: tuple, *_: Any) -> Any:
+    """What torch's `_rebuild_tensor_v2` does: a view of a storage."""
+    numbers = storage.numbers
+    sizes = (offset, *size, *stride)
+    if len(size) != len(stride) or any(type(n) is not int or n < 0 for n in sizes):
+        raise ValueError(f"a tensor of size {size}, stride {stride}, offset {offset}")
+    if 0 in size:
+        return np.empty(0, numbers.dtype)
+    last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    # A stride of zero would make a large array of a small file.
+    if math.prod(size) > len(numbers) or offset + last >= len(numbers):
+        raise ValueError(f"a tensor of size {size} in a storage of {len(numbers)}")
+    strides = tuple(step * numbers.itemsize for step in stride)
+    return np.lib.stride_tricks.as_strided(numbers[offset:], size, strides)
+
+
+def _parameter(data: Any, *_: Any) -> Any:
+    """What torch's `_rebuild_parameter` does."""
+    return data
+
+
+_KNOWN = {
+    ("collections", "OrderedDict"): dict,
+    ("torch._utils", "_rebuild_tensor"): _tensor,
+    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    ("torch._utils", "_rebuild_parameter"): _parameter,
+}
+
+
+class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
+    """Unpickles state dicts and nothing else.
+
+    That of Python's own language: the other takes memory for any number of an entry
+    that a file names.
+    """
+
+    def __init__(self, stream: io.BytesIO, storage: Any):
+        super().__init__(stream)
+        self._read_storage = storage
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The few objects that a state dict needs."""
+        if module in ("torch", "torch.cuda") and name in _STORAGES:
+            return _STORAGES[name]
+        if (module, name) not in _KNOWN:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is not run")
+        return _KNOWN[module, name]
+
+    def persistent_load(self, identity: Any) -> _Storage:
+        """A storage by `("storage", type, key, device, count, ...)`."""
+        word, dtype, key, _, count, *rest = identity
+        known = isinstance(dtype, np.dtype) and type(count) is int and count >= 0
+        if word != "storage" or not known or any(rest):
+            raise pickle.UnpicklingError(f"an object {identity!r} outside the pickle")
+        return _Storage(self._read_storage(dtype, str(key), count))
+
+    def _forget_attributes(self) -> None:
+        self.stack.pop()  # Of the dictionary: the versions of its modules.
+
+    dispatch = {
+        code: load
+        for code, load in pickle._Unpickler.dispatch.items()  # type: ignore[attr-defined]
+        if bytes([code])
+        not in (
+            *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX),
+            *(pickle.EXT1, pickle.EXT2, pickle.EXT4),
+        )
+    } | {pickle.BUILD[0]: _forget_attributes}
+
+
+def _tensors(tree: Any) -> dict[str, np.ndarray]:
+    """The arrays of nested dictionaries by name; of shared ones under one name."""
+    found: dict[str, np.ndarray] = {}
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), tree)]
+    seen: set[int] = set()
+    while waiting:
+        place, node = waiting.pop()
+        if isinstance(node, np.ndarray):
+            bfloat16 = node.dtype == jnp.bfloat16
+            found[".".join(place)] = node.astype(np.float32) if bfloat16 else node
+        # Each once: references to references would take for ever.
+        elif isinstance(node, dict) and id(node) not in seen and len(place) < _DEEPEST:
+            seen.add(id(node))
+            waiting += [((*place, str(key)), value) for key, value in node.items()]
+    return found

@@ -1,0 +1,62 @@
+"""Trained networks that come with the package.
+
+In prednet_jax/pretrained/, NAME.npz has the arrays as a run's weights.npz has them, and
+NAME.json says what they are: the network, the command, commit and data of the training,
+the SHA-256 of the file, scores of the frozen weights, the licence
+(`experiments/ship_weights.py` writes both).
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from prednet_jax import files, records, tasks
+from prednet_jax.config import PredNetConfig
+from prednet_jax.errors import UserError
+from prednet_jax.weights.arrays import as_parameters, check_arrays
+
+FOLDER = Path(__file__).parents[1] / "pretrained"
+
+
+def pretrained(name: str = "walk") -> tuple[PredNetConfig, dict]:
+    """A trained network, ready to predict.
+
+    Args:
+        name: `walk`, trained on walks through photographs, or `moving_digits`.
+
+    Returns:
+        The network and its float32 parameters.
+
+    Raises:
+        UserError: there is no such network, or its file is damaged.
+    """
+    about = manifest(name)
+    path = FOLDER / f"{name}.npz"
+    if hashlib.sha256(files.read_bytes(path)).hexdigest() != about["sha256"]:
+        raise UserError(
+            f"{path}: damaged; its SHA-256 is not the one in {name}.json; expected the "
+            "file of this version: install the package again"
+        )
+    config = tasks.recorded(about["model"], about["network"]).config  # type: ignore[attr-defined]
+    params = records.read_tree(path)
+    check_arrays(
+        path, {f"{g}/{n}": x for g, of in params.items() for n, x in of.items()}
+    )
+    return config, as_parameters(config, params)
+
+
+def pretrained_names() -> tuple[str, ...]:
+    """Names of the networks that come with the package."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+def manifest(name: str) -> dict[str, Any]:
+    """What NAME.json says of a network.
+
+    Raises:
+        UserError: there is no such network.
+    """
+    if name not in pretrained_names():
+        known = ", ".join(pretrained_names()) or "none in this version"
+        raise UserError(f"name={name!r}: no such trained network; known are: {known}")
+    return records.read_json(FOLDER / f"{name}.json")

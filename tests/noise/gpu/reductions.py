@@ -1,0 +1,234 @@
+"""Sums for GPUs: what is compiled, in one process for all, and what it adds.
+
+python tests/noise/gpu/reductions.py golden     # writes the golden set again
+python tests/noise/gpu/reductions.py all        # checks all 216
+"""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.gpu import compilation, programs, replay, targets
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "gpu" / "reductions.json.gz"
+# sm_61, sm_75, sm_90.
+GPUS = ("gtx1080", "rtx2080ti", "h100")
+
+
+def same(x):
+    return x
+
+
+def squares(x):
+    return x * x
+
+
+def squared_errors(x, y):
+    return (x - y) * (x - y)
+
+
+def magnitudes(x):
+    return abs(x)
+
+
+def widened(x):
+    return x.astype(np.float32)
+
+
+class Case(NamedTuple):
+    """A sum: `term` of arrays, over axes; `term` is for JAX and NumPy."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    term: Callable[..., Any] = same
+    dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        shape, axes = ("x".join(map(str, t)) for t in (self.shape, self.axes))
+        return f"{self.term.__name__}_{self.dtype}_{shape}_over_{axes}"
+
+    @property
+    def arguments(self) -> int:
+        return self.term.__code__.co_argcount
+
+    def compiled_sum(self, *arrays):
+        return lax.reduce_sum(self.term(*arrays), self.axes)
+
+    def read(self, compiled: compilation.Compiled) -> replay.Schedule:
+        """The order, whose sums have the kernel's bits, or `read` raises."""
+        program = programs.assemble(compiled)
+        dtype = jnp.dtype(self.dtype)
+        return replay.read(program, self.shape, dtype, self.axes, self.term)
+
+
+ROWS = [(64, 3000), (7, 100), (1000, 8), (300, 33), (5, 4099), (2, 20000), (513, 64)]
+COLUMNS = [(3000, 64), (100, 7), (500, 1000), (33, 300), (4099, 5), (64, 513), (8, 96)]
+WHOLE = [(100,), (999,), (4096,), (70001,), (24, 32, 3), (64, 1024)]
+INNER = [((5, 70, 24), (1,)), ((5, 70, 24), (0, 2)), ((3, 4, 50, 6), (0, 2))]
+# PredNet's own: at 24x32 with channels 3, 6, 12, window 10.
+PREDNET = [
+    *[((1, 24, 32, c), (1, 2)) for c in (3, 6, 12)],
+    *[((1, 12, 16, c), (1, 2)) for c in (6, 12, 24)],
+    *[((1, 6, 8, c), (1, 2)) for c in (12, 48)],
+    ((10, 1, 24, 32, 3), (1, 2, 3, 4)),
+    ((10,), (0,)),
+]
+CASES = [
+    *[Case(shape, (1,)) for shape in ROWS],
+    *[Case(shape, (0,)) for shape in COLUMNS],
+    *[Case(shape, tuple(range(len(shape)))) for shape in WHOLE],
+    *[Case(*each) for each in (*INNER, *PREDNET)],
+    *[
+        Case(shape, axes, term)
+        for term in (squares, squared_errors, magnitudes)
+        for shape, axes in [
+            ((64, 3000), (1,)),
+            ((300, 33), (1,)),
+            ((3000, 64), (0,)),
+            ((33, 300), (0,)),
+            ((4096,), (0,)),
+            ((70001,), (0,)),
+            ((5, 70, 24), (0, 2)),
+            ((10, 1, 24, 32, 3), (1, 2, 3, 4)),
+        ]
+    ],
+    *[
+        Case(shape, axes, widened, "bfloat16")
+        for shape, axes in [
+            *[(shape, (1,)) for shape in ROWS],
+            *[(shape, (0,)) for shape in COLUMNS],
+            ((4096,), (0,)),
+        ]
+    ],
+]
+
+
+def compile_all(cases, gpu: str) -> dict[Case, compilation.Compiled]:
+    """Compiles sums for a GPU, all in one process."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        folders = []
+        for i, case in enumerate(cases):
+            folder = root / f"case{i}"
+            folder.mkdir()
+            fn = case.compiled_sum
+            shape = jax.ShapeDtypeStruct(case.shape, case.dtype)
+
+            def named(*arrays, fn=fn):
+                return fn(*arrays)
+
+            named.__name__ = f"case{i}"
+            module = compilation.lower(named, *[shape] * case.arguments)
+            (folder / "module.mlirbc").write_bytes(module)
+            request = {"target": targets.config_of(gpu), "devices": 1}
+            (folder / "request.json").write_text(json.dumps(request))
+            folders.append(str(folder))
+        worker = Path(compilation.__file__).parent
+        code = (
+            "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import worker\n"
+            "for folder in sys.argv[2:]: worker.main(pathlib.Path(folder))"
+        )
+        path = [*compilation.found_wheels(), os.environ.get("PYTHONPATH", "")]
+        subprocess.run(
+            [sys.executable, "-c", code, str(worker), *folders],
+            check=True,
+            capture_output=True,
+            env=os.environ
+            | {
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": f"--xla_gpu_autotune_level=0 --xla_dump_to={root}/dump",
+                "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            },
+        )
+        found = {}
+        for i, case in enumerate(cases):
+            own = root / f"case{i}" / "dump"
+            own.mkdir()
+            for file in root.joinpath("dump").glob(f"module_*.jit_case{i}.*"):
+                file.rename(own / file.name)
+            answer = json.loads((root / f"case{i}" / "answer.json").read_text())
+            found[case] = compilation.from_dump(own, answer)
+        return found
+
+
+# Of the golden set: each kind of kernel once.
+CHOSEN = [
+    Case((5, 4099), (1,)),
+    Case((1000, 8), (1,)),
+    Case((100, 7), (0,)),
+    Case((4099, 5), (0,)),
+    Case((70001,), (0,)),
+    Case((5, 70, 24), (0, 2)),
+    Case((1, 24, 32, 12), (1, 2)),
+    Case((10, 1, 24, 32, 3), (1, 2, 3, 4), squared_errors),
+    Case((64, 3000), (1,), widened, "bfloat16"),
+]
+
+
+def golden() -> dict[tuple[str, Case], compilation.Compiled]:
+    """The committed set: what was compiled, by GPU and sum."""
+    cases = {case.name: case for case in CHOSEN}
+    found = {}
+    for gpu, entries in json.loads(gzip.decompress(GOLDEN.read_bytes())).items():
+        for name, entry in entries.items():
+            entry["launches"] = tuple(
+                compilation.Launch(
+                    *(tuple(x) if isinstance(x, list) else x for x in each)
+                )
+                for each in entry["launches"]
+            )
+            compiled = compilation.Compiled(**entry, memory={}, cost={})
+            found[gpu, cases[name]] = compiled
+    return found
+
+
+def _short(compiled: compilation.Compiled) -> dict[str, Any]:
+    """What the tests read of a compiled sum."""
+    entry = compiled.hlo[compiled.hlo.index("\nENTRY ") :]
+    entry = re.sub(r", (sharding|metadata|frontend_attributes)=\{.*", "", entry)
+    return {
+        "hlo": entry,
+        "ptx": compiled.ptx,
+        "launches": compiled.launches,
+        "buffers": compiled.buffers,
+    }
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["golden"]:
+        texts = {
+            gpu: {c.name: _short(x) for c, x in compile_all(CHOSEN, gpu).items()}
+            for gpu in GPUS
+        }
+        GOLDEN.write_bytes(gzip.compress(json.dumps(texts).encode(), mtime=0))
+    elif sys.argv[1:] == ["all"]:
+        count = 0
+        for gpu in GPUS:
+            for case, compiled in compile_all(CASES, gpu).items():
+                try:
+                    schedule = case.read(compiled)
+                except NoiseError as error:
+                    print(gpu, case.name, error)
+                    continue
+                count += 1
+                print(gpu, case.name, [t.shape for t in schedule.rounds])
+        print(
+            f"{count} of {len(GPUS) * len(CASES)} sums: the replay has the bits of the "
+            "interpreted kernel"
+        )
+    else:
+        sys.exit("expected golden or all")

@@ -1,0 +1,195 @@
+"""The noise `gpu_order`: its text, its reach, its sums and its model of products."""
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+from prednet_jax import noise
+from prednet_jax.noise.gpu import orders
+from prednet_jax.noise.gpu.instructions import fused_multiply_add
+from prednet_jax.noise.order.partials import NoOrder
+
+GTX = noise.GpuOrder(gpu="gtx1080")
+# One of the sums that are committed: a bias gradient of PredNet at 24x32.
+BIAS = (1, 24, 32, 12)
+
+
+def bias_gradient(x):
+    return lax.reduce_sum(x, (1, 2))
+
+
+def numbers(shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """No compiler, and nothing in the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    monkeypatch.setattr(orders.compilation, "_version", lambda name, path: None)
+    orders.order_of.cache_clear()
+    yield tmp_path
+    orders.order_of.cache_clear()
+
+
+def test_text():
+    assert noise.parse("gpu_order:gpu=gtx1080") == GTX
+    assert noise.format(GTX) == "gpu_order:gpu=gtx1080"
+    plain = noise.GpuOrder(gpu="h100", products="plain")
+    assert noise.format(plain) == "gpu_order:gpu=h100,products=plain"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpu_order", "gpu_order needs gpu"),
+        ("gpu_order:gpu=gtx1", "gpu='gtx1': expected one of gtx750ti, "),
+        ("gpu_order:gpu=h100,products=fast", "'fast': expected one of fused, plain"),
+        ("gpu_order:gpu=h100+reduction_order", "expected one order for a sum"),
+    ],
+)
+def test_wrong_text(text, message):
+    with pytest.raises(noise.NoiseError, match=message):
+        noise.parse(text)
+
+
+def test_a_committed_order_needs_no_compiler(alone):
+    x = numbers(BIAS)
+    noisy = noise.inject(bias_gradient, GTX)(jax.random.key(0), x)
+    schedule = orders._committed()["gtx1080:float32[1,24,32,12]:1,2"]
+    wanted = schedule.sum(np.asarray(x).reshape(-1, 12))
+    assert np.asarray(noisy[0]).tobytes() == wanted.tobytes()
+    assert np.any(noisy != bias_gradient(x))
+    assert list(alone.iterdir()) == []
+
+
+def test_without_the_compiler_one_line_has_the_command(alone):
+    with pytest.raises(noise.NoiseError, match="pip install") as caught:
+        noise.inject(bias_gradient, GTX)(jax.random.key(0), numbers((1, 24, 32, 13)))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_order_is_read_once(compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    key = orders.Sum("gtx1080", (5, 70), "float32", (1,))
+    schedule = orders.order_of(key)
+    monkeypatch.setattr(orders, "read_order", None)
+    orders.order_of.cache_clear()
+    again = orders.order_of(key)
+    for a, b in zip(schedule.rounds, again.rounds, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_nothing_is_random_and_jit_changes_nothing():
+    noisy, x = noise.inject(bias_gradient, GTX), numbers(BIAS)
+    first = noisy(jax.random.key(0), x)
+    np.testing.assert_array_equal(first, noisy(jax.random.key(1), x))
+    np.testing.assert_array_equal(first, jax.jit(noisy)(jax.random.key(0), x))
+
+
+def test_the_derivative_is_that_of_the_sum():
+    def loss(x):
+        return jnp.vdot(bias_gradient(x), jnp.arange(12.0))
+
+    x = numbers(BIAS)
+    noisy = jax.grad(lambda x: noise.inject(loss, GTX)(jax.random.key(0), x))(x)
+    np.testing.assert_array_equal(noisy, jax.grad(loss)(x))
+
+
+def test_coverage_says_what_is_replayed_and_what_not():
+    def fn(x, w):
+        y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
+        return bias_gradient(y) + bias_gradient(jnp.cumsum(x, 1))[:, :1]
+
+    report = noise.coverage(fn, GTX)(numbers(BIAS), numbers((3, 3, 12, 12)))
+    reasons = {e.primitive: e.reason for e in report.perturbed}
+    assert reasons["reduce_sum"] == "in the order of gtx1080's kernel for this sum"
+    assert reasons["conv_general_dilated"] == "by the model 'fused' (rising k)"
+    (left,) = report.untouched
+    assert (left.primitive, left.has_order) == ("cumsum", True)
+    assert left.reason.startswith("not replayed")
+    plain = noise.coverage(fn, noise.GpuOrder(gpu="gtx1080", products="plain"))
+    untouched = plain(numbers(BIAS), numbers((3, 3, 12, 12))).untouched
+    assert {e.primitive for e in untouched} == {"cumsum", "conv_general_dilated"}
+
+
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "reason"),
+    [((2, 5), "float32", NoOrder), ((9, 2), "float64", str)],
+)
+def test_sums_that_are_not_replayed(shape, dtype, reason):
+    x = jax.ShapeDtypeStruct(shape, dtype)
+    found = orders._replayed_sum(GTX, x, (0,))
+    assert isinstance(found, reason)
+
+
+def rising_k(a, b):
+    """The model, by the interpreter's own multiply-add: [m, k], [k, n]."""
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for k in range(a.shape[1]):
+        total = fused_multiply_add(a[:, k, None], b[None, k], total)
+    return total
+
+
+def tf32(x):
+    """Rounded to 11 significant bits, ties away from zero."""
+    mantissa, exponent = np.frexp(x.astype(np.float64))
+    whole = np.floor(np.abs(mantissa) * 2**11 + 0.5) * np.sign(mantissa)
+    return np.ldexp(whole, exponent - 11).astype(np.float32)
+
+
+@pytest.mark.parametrize("gpu", ["gtx1080", "h100"])
+def test_products_follow_the_stated_model(gpu):
+    a, b = numbers((24, 108)), numbers((108, 36), 1)
+    result = noise.inject(jnp.matmul, noise.GpuOrder(gpu=gpu))(jax.random.key(0), a, b)
+    left, right = (np.asarray(x) for x in (a, b))
+    if gpu == "h100":
+        left, right = tf32(left), tf32(right)
+    np.testing.assert_array_equal(result, rising_k(left, right))
+
+
+def test_a_higher_precision_has_no_tf32():
+    a, b = numbers((8, 9)), numbers((9, 4), 1)
+    spec = noise.GpuOrder(gpu="h100")
+
+    def product(a, b):
+        return jnp.matmul(a, b, precision="highest")
+
+    result = noise.inject(product, spec)(jax.random.key(0), a, b)
+    np.testing.assert_array_equal(result, rising_k(np.asarray(a), np.asarray(b)))
+
+
+def test_batched_products():
+    a, b = numbers((3, 8, 2, 9)), numbers((9, 3, 5), 1)
+    spec = "bimk,kbn->mbin"
+    noisy = noise.inject(lambda a, b: jnp.einsum(spec, a, b), GTX)
+    result = noisy(jax.random.key(0), a, b)
+    for i in range(3):
+        for j in range(8):
+            wanted = rising_k(np.asarray(a[i, j]), np.asarray(b[:, i]))
+            np.testing.assert_array_equal(result[:, i, j], wanted)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_convolution_is_the_product_of_its_patches(stride):
+    x, w = numbers((2, 7, 6, 3)), numbers((3, 2, 3, 4), 1)
+
+    def conv(x, w):
+        return lax.conv_general_dilated(
+            x, w, (stride, 1), [(1, 1), (0, 0)], dimension_numbers=NHWC
+        )
+
+    result = noise.inject(conv, GTX)(jax.random.key(0), x, w)
+    padded = np.pad(np.asarray(x), [(0, 0), (1, 1), (0, 0), (0, 0)])
+    kernel = np.asarray(w).transpose(2, 0, 1, 3).reshape(-1, 4)
+    for i in range(result.shape[1]):
+        for j in range(result.shape[2]):
+            window = padded[:, i * stride : i * stride + 3, j : j + 2]
+            rows = window.transpose(0, 3, 1, 2).reshape(2, -1)
+            np.testing.assert_array_equal(result[:, i, j], rising_k(rows, kernel))

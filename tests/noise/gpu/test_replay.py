@@ -1,0 +1,121 @@
+"""Orders read from kernels: the replay has the bits of the kernel, interpreted."""
+
+import functools
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from prednet_jax.noise.gpu import orders, programs, ptx, replay
+from tests.noise.gpu import reductions
+
+GOLDEN = reductions.golden()
+golden = pytest.mark.parametrize(
+    ("gpu", "case"), list(GOLDEN), ids=[f"{g}-{c.name}" for g, c in GOLDEN]
+)
+
+
+@functools.cache
+def order(gpu, case):
+    return case.read(GOLDEN[gpu, case])
+
+
+def drawn(case, seed):
+    """Arguments of a sum, other than those that it was read with."""
+    generator = np.random.default_rng(seed)
+    return [
+        np.asarray(generator.normal(size=case.shape), jnp.dtype(case.dtype))
+        for _ in range(case.arguments)
+    ]
+
+
+def interpreted(compiled, arguments, dtype):
+    program = programs.assemble(compiled)
+    return program.run(program.memory(arguments), dtype)
+
+
+@golden
+def test_the_sum_in_jax_has_the_kernels_bits(gpu, case):
+    schedule = order(gpu, case)
+    for seed in range(2):
+        arguments = drawn(case, seed)
+        terms = case.term(*arguments)
+        wanted = interpreted(GOLDEN[gpu, case], arguments, terms.dtype)
+        add = jax.jit(lambda x: orders.in_order(schedule, case.axes, x))
+        assert np.asarray(add(terms)).tobytes() == wanted.tobytes()
+
+
+def without_a_shuffle(compiled, number):
+    """The kernels with one shuffle left out: its lane reads itself."""
+    shuffle = re.compile(r"shfl\.sync\.down\.b32 \t(%r\d+), (%r\d+), \d+, 31, -1;")
+    texts = {}
+    for name, text in compiled.ptx.items():
+        found = list(shuffle.finditer(text))
+        if number < len(found):
+            one = found[number]
+            start, end = one.span()
+            text = f"{text[:start]}mov.b32 {one[1]}, {one[2]};{text[end:]}"
+        number -= len(found)
+        texts[name] = text
+    return compiled._replace(ptx=texts)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_one_shuffle_left_out_is_noticed(number):
+    key = next(k for k in GOLDEN if k[1].name == "same_float32_1x24x32x12_over_1x2")
+    _, case = key
+    mutant = without_a_shuffle(GOLDEN[key], number)
+    schedule, arguments = order(*key), drawn(case, 0)
+    terms = arguments[0].reshape(-1, 12)
+    right = interpreted(GOLDEN[key], arguments, np.float32)
+    assert schedule.sum(terms).tobytes() == right.tobytes()
+    wrong = interpreted(mutant, arguments, np.float32)
+    assert schedule.sum(terms).tobytes() != wrong.tobytes()
+    with pytest.raises(ptx.PtxError, match="lacks some of its terms"):
+        case.read(mutant)
+
+
+def test_a_schedule_with_two_terms_exchanged_is_noticed(monkeypatch):
+    (_, case), compiled = next(iter(GOLDEN.items()))
+    read = replay._rounds
+
+    def exchanged(*args):
+        first, *rest = read(*args)
+        first = first.copy()
+        first[0, 0], first[1, 1] = first[1, 1], first[0, 0]
+        return first, *rest
+
+    monkeypatch.setattr(replay, "_rounds", exchanged)
+    with pytest.raises(ptx.PtxError, match="not the kernel's tree"):
+        case.read(compiled)
+
+
+def test_what_is_no_sum_is_refused():
+    """The kernel's additions are products: no order is read."""
+    (_, case), compiled = next(iter(GOLDEN.items()))
+    texts = {k: t.replace("add.rn.f32", "mul.rn.f32") for k, t in compiled.ptx.items()}
+    with pytest.raises(ptx.PtxError, match="joins two terms, and is no addition"):
+        case.read(compiled._replace(ptx=texts))
+
+
+def test_integers_are_summed_exactly():
+    """Of integers below 2^24 every order gives the exact sum."""
+    for gpu, case in list(GOLDEN)[: len(reductions.CHOSEN)]:
+        if case.term is not reductions.same:
+            continue
+        schedule = order(gpu, case)
+        x = np.random.default_rng(3).integers(-9, 9, case.shape)
+        total = orders.in_order(schedule, case.axes, jnp.asarray(x, jnp.float32))
+        np.testing.assert_array_equal(total, x.sum(case.axes))
+
+
+@pytest.mark.parametrize("gpu", reductions.GPUS)
+def test_kernels_compiled_now_are_replayed(compiler, gpu):
+    """As `python tests/noise/gpu/reductions.py all`, for one in eight.
+
+    `read` raises where the schedule has other bits than the interpreted kernel.
+    """
+    for case, compiled in reductions.compile_all(reductions.CASES[::8], gpu).items():
+        assert case.read(compiled).rounds, case.name

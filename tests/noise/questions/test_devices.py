@@ -1,0 +1,419 @@
+"""Sums over devices: their orders, and a mesh on one CPU against eight real devices."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from prednet_jax import noise
+from prednet_jax.noise.__main__ import main
+from prednet_jax.noise.order import collectives
+
+KEY = jax.random.key(0)
+ORDERS = ("random", "ring", "tree", "sequential")
+
+
+def order(kind, **options):
+    return noise.ReductionOrder(profile="collectives", collectives=kind, **options)
+
+
+def terms(n, *shape, dtype=np.float32):
+    return np.random.default_rng(n).standard_normal((n, *shape)).astype(dtype)
+
+
+def total(kind, x):
+    add = jax.jit(
+        lambda x: collectives.add_terms(order(kind), x, jnp.zeros(2, jnp.uint32), 0)
+    )
+    return np.asarray(add(x))
+
+
+def one_by_one(x, ranks):
+    sum = x[ranks[0]]
+    for rank in ranks[1:]:
+        sum = sum + x[rank]
+    return sum
+
+
+# NCCL's functions, transcribed: src/graph/trees.cc at 5067397.
+def parents_and_children(rank, n):
+    bit = 1
+    while bit < n and not bit & rank:
+        bit <<= 1
+    if rank == 0:
+        return [bit >> 1] if n > 1 else []
+    low = bit >> 1
+    first = second = -1 if low == 0 else rank - low
+    second = -1 if low == 0 else rank + low
+    while second >= n:
+        second = -1 if low == 0 else rank + low
+        low >>= 1
+    return [child for child in (first, second) if child != -1]
+
+
+def over_tree(x, rank, role, n):
+    """What a rank sends up; `role` says who sits at a place of the first tree."""
+    sum = x[role(rank)]
+    for child in parents_and_children(rank, n):
+        sum = sum + over_tree(x, child, role, n)
+    return sum
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 8, 13, 64])
+def test_ring(n):
+    x = terms(n, 37)
+    chunk = np.arange(37) // -(-37 // n)
+    expected = [
+        one_by_one(x[:, i], [(c + 1 + j) % n for j in range(n)])
+        for i, c in enumerate(chunk)
+    ]
+    np.testing.assert_array_equal(total("ring", x), expected)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 6, 7, 8, 13, 14, 64])
+def test_tree(n):
+    x = terms(n, 6)
+    found = total("tree", x)
+    mirrored = (lambda r: (r + 1) % n) if n % 2 else (lambda r: n - 1 - r)
+    np.testing.assert_array_equal(found[:3], over_tree(x, 0, lambda r: r, n)[:3])
+    np.testing.assert_array_equal(found[3:], over_tree(x, 0, mirrored, n)[3:])
+
+
+def test_order_by_rank():
+    x = terms(9, 4, 5)
+    np.testing.assert_array_equal(total("sequential", x), one_by_one(x, range(9)))
+
+
+def test_random_orders_are_orders_and_differ_from_key_to_key():
+    x = terms(5, 1)
+    sums = {
+        np.asarray(
+            collectives.add_terms(order("random"), x, jnp.uint32([i, 7]), 0)
+        ).item()
+        for i in range(20)
+    }
+    possible = {one_by_one(x[:, 0], p).item() for p in itertools.permutations(range(5))}
+    assert len(sums) > 1
+    assert sums <= possible
+
+
+def test_narrow_buffers_are_rounded_at_each_addition():
+    x = terms(6, 11, dtype=jnp.bfloat16)
+    chunk = np.arange(11) // 2
+    expected = [
+        one_by_one(x[:, i], [(c + 1 + j) % 6 for j in range(6)])
+        for i, c in enumerate(chunk)
+    ]
+    np.testing.assert_array_equal(
+        total("ring", x).astype(jnp.bfloat16), np.array(expected)
+    )
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+def test_sums_of_integers_are_exact_in_every_order(kind):
+    x = np.round(4 * terms(16, 9, 3))
+    np.testing.assert_array_equal(total(kind, x), x.sum(0))
+
+
+# A network that is not PredNet.
+PARAMS = {
+    "w": terms(12, 24) / 4,
+    "v": terms(24, 10) / 5,
+}
+X = terms(64, 12)
+
+
+def loss(params, x):
+    return jnp.mean((jnp.tanh(x @ params["w"]) @ params["v"]) ** 2)
+
+
+step = jax.value_and_grad(loss)
+SPECS = (P(), P("data"))
+
+
+def averaged(params, x):
+    value, gradient = step(params, x)
+    return lax.pmean(value, "data"), jax.tree.map(
+        lambda g: g / lax.axis_size("data"), gradient
+    )
+
+
+@pytest.mark.parametrize(
+    ("n", "kind"), [(1, "ring"), (2, "tree"), (64, "random"), (64, "tree")]
+)
+def test_any_mesh_computes_the_same_function(n, kind):
+    whole = step(PARAMS, X)
+    for fn in (step, averaged):
+        run = noise.devices(fn, mesh={"data": n}, in_specs=SPECS, spec=order(kind))
+        found = run(KEY, PARAMS, X)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, 2e-5, 2e-6), found, whole
+        )
+
+
+def test_partial_sums_are_added_in_the_order_of_the_collective():
+    """A contraction over a sharded axis is one partial sum for each device."""
+    x, w = terms(32, 40).T.copy(), terms(32, 3)
+    mesh = {"data": 8}
+
+    def product(x, w):
+        return jax.lax.dot_general(
+            x, w, (((1,), (0,)), ((), ())), out_sharding=P(None, None)
+        )
+
+    for kind in ("ring", "tree", "sequential"):
+        run = noise.devices(
+            product,
+            mesh=mesh,
+            in_specs=(P(None, "data"), P("data")),
+            spec=order(kind),
+        )
+        part = jax.jit(jnp.dot)
+        parts = [part(x[:, 4 * i : 4 * i + 4], w[4 * i : 4 * i + 4]) for i in range(8)]
+        np.testing.assert_array_equal(run(KEY, x, w), total(kind, np.stack(parts)))
+
+
+def test_a_mesh_of_two_axes_and_what_devices_say_to_each_other():
+    def body(x):
+        i, j = lax.axis_index("i"), lax.axis_index("j")
+        right = lax.ppermute(x, "j", [(k, (k + 1) % 4) for k in range(4)])
+        counts = lax.psum(jnp.int32(1), ("i", "j"))
+        gathered = lax.all_gather(x, "i").sum(0)
+        return right + i.astype(x.dtype), gathered * counts.astype(x.dtype), j[None]
+
+    x = terms(8, 12)
+    out = (P("i", "j"), P(None, "j"), P("j"))
+    run = noise.devices(
+        jax.shard_map(body, in_specs=P("i", "j"), out_specs=out, check_vma=False),
+        mesh={"i": 2, "j": 4},
+    )
+    right, summed, index = run(KEY, x)
+    np.testing.assert_array_equal(
+        right, np.roll(x, 3, axis=1) + np.repeat(np.float32([[0], [1]]), 4, axis=0)
+    )
+    np.testing.assert_allclose(summed, 8 * (x[:4] + x[4:]), 1e-6)
+    np.testing.assert_array_equal(index, range(4))
+
+
+def test_a_collective_in_a_loop_and_a_mesh_larger_than_the_drawn_sums():
+    def body(x):
+        def one(carry, _):
+            return carry + lax.psum(jnp.sum(x * carry), "data") / 640, None
+
+        return lax.scan(one, jnp.float32(1), None, length=3)[0]
+
+    run = noise.devices(
+        body, mesh={"data": 128}, in_specs=P("data"), spec=order("random")
+    )
+    x = terms(256, 2)
+    carry = 1.0
+    for _ in range(3):
+        carry += np.sum(x * carry) / 640
+    np.testing.assert_allclose(run(KEY, x), carry, 1e-5)
+
+
+def test_the_sum_over_an_all_gather_is_a_collective():
+    def body(x):
+        return lax.all_gather(jnp.sum(x, 0), "data").sum(0)
+
+    x = terms(16, 5)
+    mapped = jax.shard_map(body, in_specs=P("data"), out_specs=P(), check_vma=False)
+    for kind in ("ring", "tree"):
+        run = noise.devices(mapped, mesh={"data": 16}, spec=order(kind))
+        np.testing.assert_array_equal(run(KEY, x), total(kind, x))
+
+
+def test_the_default_is_as_before():
+    spec = noise.ReductionOrder()
+    assert spec.collectives is None
+    assert "collectives" not in noise.format(spec, defaults=True)
+    text = "reduction_order:profile=collectives,collectives=ring"
+    assert noise.format(noise.parse(text)) == text
+    with pytest.raises(noise.NoiseError, match=r"'rings'.*random, ring, tree"):
+        noise.ReductionOrder(collectives="rings")
+
+
+def test_table():
+    measure = noise.devices_table(step, mesh={"data": (1, 8)}, in_specs=SPECS, draws=2)
+    table = measure(KEY, PARAMS, X)
+    assert [row.devices for row in table.rows] == [1, 8]
+    assert table.rows[0].rung == "identical"
+    assert all(row.distance < 1e-6 for row in table.rows)
+    assert all(row.rung in ("identical", "order", "rounding") for row in table.rows)
+    assert len(str(table).splitlines()) == 3
+
+    def summed(params, x):
+        value, gradient = step(params, x)
+        return lax.pmean(value, "data"), gradient
+
+    wrong = noise.devices_table(summed, mesh={"data": (1, 8)}, in_specs=SPECS, draws=3)(
+        KEY, PARAMS, X
+    )
+    assert wrong.rows[1].rung == "beyond"
+    assert wrong.rows[1].loss == pytest.approx(wrong.rows[0].loss, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mesh": {"data": 7}}, r"args\[1\] of shape \(64, 12\).*multiple of 7 \(data"),
+        ({"mesh": {"data": 0}}, r"mesh\['data'\]=0.*at least 1"),
+        ({"mesh": {}}, "mesh={}"),
+        ({"mesh": {"data": 8}, "in_specs": (P(), P("model"))}, "no axis 'model'"),
+        ({"mesh": {"data": 8}, "in_specs": (P(),)}, "each of the 2 arguments"),
+        ({"mesh": {"data": 8}, "in_specs": None}, "nothing is spread over mesh"),
+        (
+            {"mesh": {"data": 8}, "in_specs": (P(), P("data", None, None))},
+            "2 axes: expected 3",
+        ),
+    ],
+)
+def test_errors(options, message):
+    with pytest.raises(noise.NoiseError, match=message) as raised:
+        noise.devices(step, **{"in_specs": SPECS, **options})(KEY, PARAMS, X)
+    assert "\n" not in str(raised.value)
+
+
+def test_errors_of_bodies():
+    def rows(x):
+        return lax.psum(x.sum(), "data") + x
+
+    with pytest.raises(noise.NoiseError, match=r"differs along data.*out_specs"):
+        noise.devices(rows, mesh={"data": 8}, in_specs=P("data"))(KEY, X)
+    run = noise.devices(rows, mesh={"data": 8}, in_specs=P("data"), out_specs=P("data"))
+    np.testing.assert_allclose(run(KEY, X), X.sum() + X, 1e-4, 1e-4)
+    with pytest.raises(noise.NoiseError, match="expected shard_map without mesh="):
+        noise.devices(
+            jax.shard_map(
+                lambda x: lax.psum(x, "other"),
+                mesh=jax.sharding.AbstractMesh((4,), ("other",)),
+                in_specs=P("other"),
+                out_specs=P(),
+            ),
+            mesh={"data": 8},
+        )(KEY, X)
+
+
+def test_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez("args.npz", X, PARAMS["w"])
+    (tmp_path / "of_devices.py").write_text(
+        "import jax.numpy as jnp\n"
+        "def loss(x, w):\n    return jnp.mean(jnp.tanh(x @ w) ** 2)\n"
+    )
+    call = ["devices", "of_devices:loss", "--args=args.npz", "--draws=2"]
+    assert main([*call, "--mesh=data=1,4,16", "--specs=data;-", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["devices"] for row in found["rows"]] == [1, 4, 16]
+    for flags, message in (
+        (["--mesh=data"], "--mesh=data: expected sizes"),
+        ([], "--mesh=None: expected sizes"),
+        (["--mesh=data=3", "--specs=data;-"], "does not divide"),
+    ):
+        assert main([*call, *flags]) == 2
+        assert message in capsys.readouterr().err
+
+
+REAL = r"""
+import json
+import sys
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import AxisType, PartitionSpec as P
+
+from prednet_jax import noise
+from tests.noise.questions import test_devices as t
+
+mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+KINDS = [("random", "element"), ("tree", "tile"), ("ring", "tile")]
+GROUPS = [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+def scattered(x):
+    return (
+        lax.psum_scatter(x, "data", scatter_dimension=1, tiled=True),
+        lax.psum_scatter(x[0, :8], "data")[None],
+        lax.psum(x, "data", axis_index_groups=GROUPS),
+        lax.psum_scatter(x, "data", axis_index_groups=GROUPS, tiled=True),
+        lax.all_gather(x, "data").sum(0),
+        lax.psum(x.astype(jnp.bfloat16), "data"),
+    )
+
+
+outs = (P("data"), P("data"), P("data"), P("data"), P("data"), P())
+programs = {
+    "step": (t.averaged, (t.PARAMS, t.X), t.SPECS, P(), True),
+    "unchecked": (t.averaged, (t.PARAMS, t.X), t.SPECS, P(), False),
+    "scattered": (scattered, (t.terms(32, 16),), P("data"), outs, False),
+}
+
+
+def same(a, b):
+    leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(np.asarray(x), np.asarray(y)) for x, y in leaves)
+
+
+found = {}
+for name, (fn, args, ins, out, check) in programs.items():
+    real = jax.shard_map(fn, mesh=mesh, in_specs=ins, out_specs=out, check_vma=check)
+    here = jax.shard_map(fn, in_specs=ins, out_specs=out, check_vma=check)
+    one = noise.devices(here, mesh={"data": 8})(t.KEY, *args)
+    found[f"{name}, XLA"] = same(jax.jit(real)(*args), one)
+    for kind, granularity in KINDS if check else KINDS[:1]:
+        spec = t.order(kind, granularity=granularity)
+        noisy = noise.inject(real, spec)(t.KEY, *args)
+        one = noise.devices(here, mesh={"data": 8}, spec=spec)(t.KEY, *args)
+        found[f"{name}, {kind}"] = same(noisy, one)
+    # What each device draws for itself is what it draws on the mesh.
+    spec = noise.StochasticRounding(primitives=("dot_general", "psum"))
+    noisy = noise.inject(real, spec)(t.KEY, *args)
+    one = noise.devices(here, mesh={"data": 8}, spec=spec)(t.KEY, *args)
+    found[f"{name}, rounding"] = same(noisy, one)
+
+explicit = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+with jax.set_mesh(explicit):
+    placed = [
+        jax.device_put(x, jax.NamedSharding(explicit, spec))
+        for x, spec in zip((t.PARAMS, t.X), t.SPECS, strict=True)
+    ]
+    real = jax.device_get(jax.jit(t.step)(*placed))
+one = noise.devices(t.step, mesh={"data": 8}, in_specs=t.SPECS)(t.KEY, t.PARAMS, t.X)
+close = [np.allclose(a, b, 1e-5, 1e-6) for a, b in zip(
+    jax.tree.leaves(real), jax.tree.leaves(one), strict=True)]
+found["explicit, close"] = all(close)
+print(json.dumps(found))
+"""
+
+
+def test_eight_real_devices_give_the_same_bits():
+    root = Path(__file__).parents[3]
+    flags = "--xla_force_host_platform_device_count=8"
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}",
+        "PYTHONPATH": str(root),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", REAL],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 12
+    assert [name for name, right in found.items() if not right] == []

@@ -1,0 +1,152 @@
+"""Whether a result depends on how its function is called."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from prednet_jax import noise
+from prednet_jax.noise.__main__ import main, plain_data
+
+X = jax.random.normal(jax.random.key(0), (6, 40))
+W = jax.random.normal(jax.random.key(1), (40, 3))
+
+
+def variants(fn, *args, **options):
+    report = noise.invariance(fn, draws=2, **options)(*args)
+    return {v.name: v for v in report.variants}
+
+
+def exact(x):
+    return {"y": [jnp.maximum(x, 0.0) * 2.0, x > 0.5]}
+
+
+def test_a_function_without_rounding_has_the_same_bits_in_every_variant():
+    found = variants(exact, X)
+    assert set(found) == {
+        "not compiled",
+        "all arguments as constants",
+        "one row at a time",
+        "2 rows at a time",
+        "3 rows at a time",
+        "padded to 8 rows",
+        "rows in reverse",
+        "vmap over rows",
+        "loop over rows",
+    }
+    for v in found.values():
+        assert v[1:] == (True, 0.0, "identical", (), "")
+
+
+def test_another_order_of_sums_is_no_bug_and_mixed_rows_are():
+    """A sum whose order depends on the number of rows, and a mean over the rows."""
+
+    def ordered(x):
+        axes = (1,) if len(x) == 1 else ()
+        total = lax.fori_loop(
+            0, x.shape[1], lambda i, s: s + lax.rev(x, axes)[:, i], x[:, 0] * 0.0
+        )
+        return jnp.stack([total, -total], 1)
+
+    found = variants(ordered, 1e3 + X)
+    for name, v in found.items():
+        alone = name in ("one row at a time", "vmap over rows", "loop over rows")
+        assert v.same_bits == (not alone), v
+        if alone:
+            assert v.rung in ("order", "rounding")
+            assert 0 < v.difference < 1e-6
+            assert v.flipped_rows == ()
+            assert v.source.startswith("test_invariance.py:")
+
+    mixed = variants(lambda x: x - jnp.mean(x, 0), X)
+    assert mixed["one row at a time"].rung == "beyond"
+    assert mixed["padded to 8 rows"].rung == "beyond"
+    assert mixed["one row at a time"].difference == pytest.approx(1, abs=0.2)
+
+
+def planted(x, w):
+    """Exact but for one line, which depends on the number of rows."""
+    h = jnp.maximum(x, 0.0) * 2.0
+    h = jax.nn.relu(h) - 4.0
+    h = h * np.float32(1.0 if len(x) > 1 else 1 + 2.0**-23)  # here
+    h = jnp.where(h > w[0, 0], h, -h)
+    return h * 0.5
+
+
+def test_the_line_that_makes_the_first_difference_is_named():
+    found = variants(planted, X, W)
+    (line,) = [
+        i
+        for i, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if text.endswith("# " + "here")
+    ]
+    for name in ("one row at a time", "vmap over rows", "loop over rows"):
+        assert found[name].source == f"test_invariance.py:{line} in planted", name
+    assert found["2 rows at a time"].same_bits
+    assert found["others as constants"].same_bits
+
+
+def test_the_rows_that_decide_otherwise_are_listed():
+    def fn(other, x):
+        # A tie in rows 1 and 4, which a lone row breaks.
+        bonus = np.float32(2.0**-20 if len(x) == 1 else 0.0)
+        scores = x.at[:, 1].set(x[:, 0] + bonus)
+        return other * scores, jnp.argmax(scores, 1)
+
+    x = jnp.zeros((6, 3)).at[:, 2].set(1.0).at[jnp.array([1, 4]), 0].set(2.0)
+    found = variants(fn, np.float32(1), x, batch=(1,))
+    assert found["one row at a time"].flipped_rows == (1, 4)
+    assert found["2 rows at a time"].flipped_rows == ()
+
+
+def test_calls_stay_as_they_are_and_the_report_is_read_by_machines_too():
+    fn = jax.jit(lambda x, w: x * jnp.sum(x @ w, 1)[:, None], donate_argnums=0)
+    report = noise.invariance(fn, draws=2)(X, w=W)
+    assert np.isfinite(np.sum(X))
+    assert "one row at a time" in str(report)
+    json.dumps(plain_data(report), allow_nan=False)
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "program_of_rows.py").write_text("def fn(w, x):\n    return w * x\n")
+    np.savez("args.npz", np.float32(2), np.ones((4, 3), np.float32))
+    argv = ["invariance", "program_of_rows:fn", "--args=args.npz", "--json"]
+    assert main([*argv, "--batch=1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] == 4
+    assert all(v["same_bits"] for v in found["variants"])
+    assert main([*argv, "--batch=x"]) == 2
+    assert "--batch=x: expected positions" in capsys.readouterr().err
+    assert main(argv) == 2
+    assert "have the shapes [()]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "batch", "message"),
+    [
+        (jnp.mean, (X,), (0,), r"result: shape \(\) of 6 rows: expected the batch"),
+        (
+            lambda x: {"a": x, "b": x.T},
+            (X,),
+            (0,),
+            r"\['b'\]: shape \(40, 6\) of 6 rows: expected the batch as axis 0",
+        ),
+        (lambda x: x.reshape(6, 2, 20)[:, 0], (X,), (0,), "takes 6 rows, but not 7"),
+        (jnp.log, (X,), (0,), r"result\[0, \d+\] is NaN: expected a result without"),
+        (exact, (np.float32(1),), (0,), r"shapes \[\(\)\]: expected arrays with"),
+        (exact, (X[:1],), (0,), "2 rows or more"),
+        (exact, (X,), (1,), "positions among the 1 arguments"),
+        (exact, (X,), (), r"batch=\(\)"),
+        (lambda x, w: x @ w, (X, W), (0, 1), "of one size"),
+    ],
+)
+def test_wrong_input_is_named_in_one_line(fn, args, batch, message):
+    with pytest.raises(noise.NoiseError, match=message) as caught:
+        noise.invariance(fn, batch=batch)(*args)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,175 @@
+"""Tolerances in files beside tests, and those that tests have by hand."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prednet_jax import noise
+from prednet_jax.noise.__main__ import main
+from prednet_jax.noise.questions import kept
+
+TESTS = """
+import jax.numpy as jnp
+import numpy as np
+
+x = np.linspace(0, 1, 999, dtype=np.float32)
+TOO_LOOSE = 1e-2
+
+def test_right(noise_tolerance):
+    noise_tolerance(jnp.sum, x, draws=4).assert_close(np.sum(x[::-1]))
+
+def test_wrong(noise_tolerance):
+    noise_tolerance(jnp.sum, x, draws=4).assert_close(np.sum(x[:-1]))
+
+class TestByHand:
+    def test_loose(self, noise_tolerance):
+        noise_tolerance(jnp.sum, x, draws=4)
+        np.testing.assert_allclose(np.sum(x), jnp.sum(x), rtol=TOO_LOOSE)
+"""
+
+
+def pytest_in(folder, *flags):
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "prednet_jax.pytest_plugin")
+    return subprocess.run(
+        [*command, *flags], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_fixture_keeps_what_it_measured_and_loads_jax_late(tmp_path, capsys):
+    (tmp_path / "test_kernel.py").write_text(TESTS)
+    (tmp_path / "conftest.py").write_text(
+        "import sys\nassert 'prednet_jax.pytest_plugin' in sys.modules\n"
+        "assert 'jax' not in sys.modules\n"
+    )
+    done = pytest_in(tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed, 2 passed" in done.stdout
+    assert "times the expected noise" in done.stdout
+    file = tmp_path / "test_kernel.noise.json"
+    held = json.loads(file.read_text())
+    assert set(held) == {"test_right", "test_wrong", "TestByHand::test_loose"}
+    (entry,) = held["test_right"]
+    assert (entry["noise"], entry["failure"]) == ("default", 1e-6)
+    assert 0 < entry["leaves"]["result"]["rtol"] < 1e-5
+    assert entry["leaves"]["result"]["size"] == pytest.approx(499.5)
+
+    status = main(["tolerances", str(tmp_path)])
+    text = capsys.readouterr().out
+    assert status == 0
+    first, last = text.splitlines()
+    assert "test_kernel.py:17 TestByHand::test_loose: rtol 0.01, atol 0 is" in first
+    assert "looser" in first
+    assert last == "1 tolerances by hand: looser 1"
+
+
+class Refused:
+    """A function whose noise must not be measured: it counts its calls."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return jnp.sum(x)
+
+
+X = np.linspace(0, 1, 300, dtype=np.float32)
+
+
+def keeper(tmp_path, renew=False):
+    return kept.Keeper(tmp_path / "test_a.py", "test_b", renew)
+
+
+def test_what_is_kept_is_not_measured_again(tmp_path):
+    first = keeper(tmp_path)(jnp.sum, X, draws=3)
+    fn = Refused()
+    again = keeper(tmp_path)(fn, X, draws=3)
+    assert fn.calls == 1
+    assert again.tolerances == first.tolerances
+    # A second call in the same test has an entry of its own.
+    one = keeper(tmp_path)
+    one(fn, X, draws=3)
+    assert one(lambda x: {"a": x @ x}, X, draws=3).tolerances["a"].rtol > 0
+    (file,) = tmp_path.iterdir()
+    assert [list(e["leaves"]) for e in json.loads(file.read_text())["test_b"]] == [
+        ["result"],
+        ["['a']"],
+    ]
+
+
+def test_another_result_or_noise_asks_to_be_renewed(tmp_path):
+    keeper(tmp_path)(jnp.sum, X, draws=3)
+    for call in (
+        lambda k: k(lambda x: {"a": jnp.sum(x)}, X, draws=3),
+        lambda k: k(jnp.sum, X, draws=3, failure=1e-3),
+        lambda k: k(jnp.sum, X, draws=3, spec=noise.UlpPerturbation()),
+    ):
+        with pytest.raises(noise.NoiseError, match="renew them by pytest --noise-up"):
+            call(keeper(tmp_path))
+        call(keeper(tmp_path, renew=True))
+        call(keeper(tmp_path))
+        keeper(tmp_path, renew=True)(jnp.sum, X, draws=3)
+
+
+def test_a_broken_file_is_named(tmp_path):
+    file = kept.file_beside(tmp_path / "test_a.py")
+    file.write_text('{"test_b": [{"leaves": {"result": {}}}]}')
+    with pytest.raises(noise.NoiseError, match=r"test_a\.noise\.json: expected toler"):
+        keeper(tmp_path)(jnp.sum, X)
+
+
+HAND = """
+import numpy as np
+import pytest
+
+RTOL = 1e-6
+
+def test_one(noise_tolerance):
+    atol = 0
+    np.testing.assert_allclose(a, b, {rtol})
+    np.testing.assert_allclose(a, b, *tolerance)
+
+def test_two():
+    assert a == pytest.approx(b, abs=1e-3)
+    assert np.allclose(a, b, rtol=measured())
+"""
+
+
+@pytest.mark.parametrize(
+    ("rtol", "ratio", "verdict"),
+    [
+        ("1e-4", 10 * 10, "looser"),
+        ("RTOL", 1, "within"),
+        ("rtol=5e-7", 0.5, "tighter"),
+        ("rtol=RTOL, atol=1e-6", 1 + 1 / 4, "within"),
+        ("", 0.1, "tighter"),
+    ],
+)
+def test_written_tolerances_against_the_measured(tmp_path, rtol, ratio, verdict):
+    file = tmp_path / "test_hand.py"
+    file.write_text(HAND.format(rtol=rtol).replace("b, )", "b)"))
+    leaf = {"rtol": 1e-6, "atol": 0.0, "noise": 0.2, "extrapolated": True, "size": 4.0}
+    entry = {"noise": "default", "failure": 1e-6, "leaves": {"result": leaf}}
+    kept.file_beside(file).write_text(json.dumps({"test_one[3]": [entry]}))
+    one, two, three = kept.compare(str(file)).written
+    assert one.verdict == verdict
+    assert one.ratio == pytest.approx(ratio)
+    assert (Path(one.place).name, one.test) == ("test_hand.py:9", "test_one")
+    assert (two.verdict, two.rtol, two.atol) == ("not measured", 0.0, 1e-3)
+    assert three.verdict == "not read"
+    assert kept.compare(str(tmp_path)) == kept.compare(str(file))
+
+
+@pytest.mark.parametrize("name", ["absent", "notes.txt", "test_broken.py"])
+def test_what_is_no_folder_of_tests_is_refused_in_one_line(tmp_path, capsys, name):
+    (tmp_path / "notes.txt").write_text("text")
+    (tmp_path / "test_broken.py").write_text("def (")
+    assert main(["tolerances", str(tmp_path / name)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert name in line
+    assert "expected a" in line

@@ -1,0 +1,139 @@
+"""Networks that come with the package, and the script that puts them there."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import prednet_jax
+from prednet_jax import data, evaluation, records, weights
+from prednet_jax.errors import UserError
+from prednet_jax.models import sequences
+from prednet_jax.weights import shipped
+
+CONFIG = prednet_jax.PredNetConfig(channels=(1, 2), height=28, width=28)
+SMALL = prednet_jax.PredNetConfig(channels=(1, 2), height=8, width=8)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A finished run that nobody trained, and an empty place for networks."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    params = prednet_jax.init_params(CONFIG, jax.random.key(0))
+    records.write_tree(folder / records.WEIGHTS, params)
+    flags = {"data": "moving_digits", "seed": 0, "channels": ["1", "2"]}
+    flags |= {"workdir": "elsewhere", "resume": False, "init_weights": None}
+    records.write_json(
+        folder / records.MANIFEST,
+        {"model": "prednet", "network": prednet_jax.tasks.of(CONFIG).network()}
+        | {"flags": flags, "git_commit": "0" * 40, "data": "moving_digits"}
+        | {"final_params_sha256": records.fingerprint(params)},
+    )
+    row = {"update": 3, "loss": 0.5, "copy_last_frame_loss": 1.0, "ratio": 0.5}
+    (folder / records.VALIDATION).write_text(json.dumps(row) + "\n")
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
+    return folder
+
+
+@pytest.mark.parametrize("name", weights.pretrained_names())
+def test_every_network_of_the_package_is_whole_and_beats_copying(name):
+    config, params = prednet_jax.pretrained(name)
+    about = shipped.manifest(name)
+    path = shipped.FOLDER / f"{name}.npz"
+    assert path.stat().st_size <= 3_000_000
+    assert {"command", "git_commit", "data", "licence"} <= about.keys()
+    assert set(about["scores"]) == {"validation", "test", "unseen"}
+    # Three of the sequences that the manifest scores, again.
+    height, width, channels = prednet_jax.tasks.of(config).frame
+    size = {"height": height, "width": width, "channels": channels}
+    source = data.open_split(name, "test", sequences=3, **size)
+    found = evaluation.evaluate(params, config, source, frames=20)
+    assert found["observed"]["ratio"] < 1
+
+
+def test_the_package_has_a_network_of_walks():
+    """What `predict.py` uses where no weights are given."""
+    assert "walk" in weights.pretrained_names()
+
+
+def test_a_run_becomes_a_network_of_the_package(run, tmp_path, forked):
+    place = tmp_path / "shipped"
+    words = (f"--run={run}", "--name=tiny", f"--folder={place}", "--sequences=2")
+    with pytest.raises(UserError, match=r"name='tiny': no such .*known are: none"):
+        prednet_jax.pretrained("tiny")
+    done = forked("ship_weights.py", *words)
+    assert done.returncode == 0, done.stderr
+    config, params = prednet_jax.pretrained("tiny")
+    assert config == CONFIG
+    whole = prednet_jax.init_params(CONFIG, jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, params, whole)
+    about = json.loads((place / "tiny.json").read_text())
+    assert about["command"] == (
+        "python experiments/train.py --data=moving_digits --seed=0 --channels=1,2"
+    )
+    assert about["scores"]["validation"]["ratio"] == 0.5
+    size = {"height": 28, "width": 28, "channels": 1}
+    for split in ("test", "unseen"):
+        source = data.open_split("moving_digits", split, **size)
+        expected = evaluation.evaluate(params, config, source, count=2)
+        assert about["scores"][split]["observed"] == pytest.approx(
+            expected["observed"], rel=1e-4
+        )
+    # A name stands for it wherever weights are loaded.
+    again, _ = weights.load("tiny")
+    assert again == CONFIG
+    broken = (place / "tiny.npz").read_bytes()
+    (place / "tiny.npz").write_bytes(broken[:-1] + bytes([broken[-1] ^ 1]))
+    with pytest.raises(UserError, match=r"tiny\.npz: damaged; its SHA-256"):
+        prednet_jax.pretrained("tiny")
+    with pytest.raises(UserError, match=r"name='other': .*known are: tiny"):
+        prednet_jax.pretrained("other")
+
+
+def test_a_network_is_not_replaced_in_silence(run, tmp_path, refused):
+    place = tmp_path / "shipped"
+    place.mkdir()
+    (place / "tiny.npz").write_bytes(b"mine")
+    words = ("ship_weights.py", f"--run={run}", f"--folder={place}")
+    refused("tiny.npz exists; expected --overwrite", *words, "--name=tiny")
+    refused("--name='a/b': expected a name such as walk", *words, "--name=a/b")
+    assert (place / "tiny.npz").read_bytes() == b"mine"
+
+
+def test_many_sequences_are_scored_as_one_by_one():
+    """Pooled over pieces, first pieces first; sums over the pixels of a frame."""
+    rng = np.random.default_rng(0)
+    video = rng.integers(0, 256, (31, 8, 8, 1), np.uint8)
+    starts = (0, 11, 16)  # Two pieces of 5, one, three.
+    source = data.FrameSource(
+        name="noise", height=8, width=8, channels=1, length=31, boundaries=starts,
+        read=lambda a, b: video[a:b], fingerprint="",
+    )  # fmt: skip
+    params = prednet_jax.init_params(SMALL, jax.random.key(1))
+    found = evaluation.evaluate(
+        params, SMALL, source, frames=5, extrapolate_from=3, count=4
+    )
+    assert (found["sequences"], found["frames"]) == (4, 5)
+    seen, unseen, copied = [], [], []
+    for begin in (0, 11, 16, 5):
+        truth = video[begin : begin + 5] / np.float32(255)
+        guess, _ = sequences.predict_sequence(params, SMALL, truth, extrapolate_from=3)
+        wrong = np.square(guess - truth).mean(axis=(1, 2, 3))
+        seen.append(wrong[1:3])
+        unseen.append(wrong[3:])
+        copied.append(np.square(truth[2] - truth[3:]).mean())
+    assert found["observed"]["mse"] == pytest.approx(np.mean(seen), rel=1e-5)
+    of = found["extrapolated"]
+    assert of["mse"] == pytest.approx(np.mean(unseen), rel=1e-5)
+    assert of["squared_error"] == pytest.approx(64 * np.mean(unseen), rel=1e-5)
+    assert of["copy_mse"] == pytest.approx(np.mean(copied), rel=1e-5)
+    assert of["ratio"] == pytest.approx(of["mse"] / of["copy_mse"])
+    assert of["psnr"] == pytest.approx(-10 * np.log10(of["mse"]))
+    with pytest.raises(UserError, match="7 sequences of 5 frames of noise: it has 6"):
+        evaluation.evaluate(params, SMALL, source, frames=5, count=7)
+    with pytest.raises(UserError, match="any sequences of 20 frames of noise: it has"):
+        evaluation.evaluate(params, SMALL, source, frames=20)
+    with pytest.raises(UserError, match="extrapolate_from=5: expected a whole number"):
+        evaluation.evaluate(params, SMALL, source, frames=5, extrapolate_from=5)
