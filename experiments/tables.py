@@ -70,6 +70,9 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
             _published("noise_tools.json"), _published("noise_searches.json")
         ),
         "noise-accuracy": make.accuracy(_published("noise_accuracy.json")),
+        "gpu-programs": make.gpu_programs(
+            records.read_json(ROOT / "results" / "gpu" / "audit.json")
+        ),
         "gradient-noise": make.gradient_noise(gradients),
     }
 
