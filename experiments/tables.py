@@ -73,6 +73,12 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
         "gpu-programs": make.gpu_programs(
             records.read_json(ROOT / "results" / "gpu" / "audit.json")
         ),
+        "learned": make.learned(
+            {
+                path.stem: records.read_json(path)
+                for path in sorted((ROOT / "prednet_jax" / "pretrained").glob("*.json"))
+            }
+        ),
         "gradient-noise": make.gradient_noise(gradients),
     }
 

@@ -240,6 +240,25 @@ def gpu_programs(record: Record) -> str:
     return markdown(pd.DataFrame(rows))
 
 
+def learned(networks: Mapping[str, Record]) -> str:
+    """Frozen networks of the package: MSE over that of copying, on each split."""
+    splits = {"test": "unseen walks or sequences", "unseen": "also unseen pictures"}
+    rows = []
+    for name, about in networks.items():
+        scores = about["scores"]
+        row = {"network": f"`{name}`", "weights": f"{about['parameters']:,}"}
+        row["updates"] = f"{scores['validation']['update']:,}"
+        row["validation"] = f"{scores['validation']['ratio']:.2f}"
+        for split, words in splits.items():
+            observed = scores[split]["observed"]
+            row[words] = f"{observed['ratio']:.2f}"
+            row[f"{words}, SSIM (copying)"] = (
+                f"{observed['ssim']:.3f} ({observed['copy_ssim']:.3f})"
+            )
+        rows.append(row)
+    return markdown(pd.DataFrame(rows))
+
+
 def gradient_noise(by_network: Mapping[str, Record]) -> str:
     """Spread and shift of the gradient under each noise, smallest to largest stage.
 
