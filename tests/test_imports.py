@@ -32,7 +32,7 @@ REPORT_SEES = {"report", "records", "errors"}
 # The modules of noise/ that may touch what is internal to JAX.
 INTERNAL = {
     "compat", "control_flow", "coverage", "fusion", "logical", "plan", "registry",
-    "run", "worker",
+    "run", "taps", "worker",
 }  # fmt: skip
 
 

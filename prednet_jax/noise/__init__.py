@@ -4,8 +4,8 @@
     noisy(jax.random.key(0), *args)
 
 `specs` says what noise there is, `inject` how it enters a function, `coverage` what it
-reaches, `localize` which of it matters, `decisions` what it flips, `register_rule`
-adds a primitive of your own.
+reaches, `localize` which of it matters, `decisions` what it flips, `audit` what would
+vary on a GPU, `register_rule` adds a primitive of your own.
 """
 
 from prednet_jax.noise.coverage import Entry, Report, coverage
@@ -14,13 +14,20 @@ from prednet_jax.noise.errors import (
     UncoveredReductionError,
     UnsupportedPrimitiveError,
 )
+from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.localize import Culprit, Effect, Findings, effects, localize
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
 from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
+from prednet_jax.noise.questions.first_difference import (
+    Difference,
+    Differences,
+    first_difference,
+)
 from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
+from prednet_jax.noise.questions.recording import Recording, load_recording, record
 from prednet_jax.noise.questions.tolerance import (
     Tolerance,
     assert_close,
@@ -52,6 +59,8 @@ __all__ = [
     "Culprit",
     "Decision",
     "Decisions",
+    "Difference",
+    "Differences",
     "Effect",
     "Entry",
     "Findings",
@@ -65,6 +74,7 @@ __all__ = [
     "MonteCarlo",
     "NoiseError",
     "NoiseSpec",
+    "Recording",
     "ReducedPrecision",
     "ReductionOrder",
     "Report",
@@ -76,6 +86,7 @@ __all__ = [
     "Variant",
     "assert_close",
     "at",
+    "audit",
     "compose",
     "coverage",
     "decisions",
@@ -85,13 +96,16 @@ __all__ = [
     "digits_table",
     "effects",
     "explain",
+    "first_difference",
     "format",
     "inject",
     "invariance",
+    "load_recording",
     "localize",
     "noise_reference",
     "parse",
     "perturb_tree",
+    "record",
     "register_rule",
     "tolerance",
     "tolerance_table",

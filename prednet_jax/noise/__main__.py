@@ -4,6 +4,7 @@
     python -m prednet_jax.noise localize model:loss --args=batch.npz
     python -m prednet_jax.noise decisions model:predict --args=batch.npz --json
     python -m prednet_jax.noise explain model:loss --args=x.npz --a=cpu.npz --b=gpu.npz
+    python -m prednet_jax.noise audit model:loss --args=batch.npz --gpu=h100
 
 MODULE is imported as `python -m` would, the current directory first. FILE.npz is what
 `numpy.savez` writes: its arrays arr_0, arr_1, ... are the positional arguments of the
@@ -37,6 +38,8 @@ from prednet_jax.noise.inject import traced
 from prednet_jax.noise.localize import effects, localize
 from prednet_jax.noise.questions import files, runs
 from prednet_jax.noise.questions.decisions import decisions
+from prednet_jax.noise.questions.first_difference import first_difference
+from prednet_jax.noise.questions.recording import load_recording, record
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import parse
 
@@ -177,11 +180,51 @@ def _devices(asked: Asked) -> Answer:
     return Answer(str(table), table)
 
 
+def _audit(asked: Asked) -> Answer:
+    from prednet_jax.noise.gpu.audit import audit
+
+    options = asked.options
+    if options.noise is not None:
+        raise NoiseError(f"--noise={options.noise}: expected no noise for audit")
+    ask = audit(
+        asked.fn,
+        gpu=options.gpu,
+        devices=options.devices,
+        deterministic=options.deterministic,
+        time_limit=options.time_limit,
+    )
+    report = ask(*asked.args, **asked.kwargs)
+    return Answer(str(report), report)
+
+
 def _result(asked: Asked, flag: str, file: str) -> Any:
     """A result of the function, read from a file."""
     static, arrays = split_static((asked.args, asked.kwargs))
     shapes = traced(static.call(asked.fn), arrays).shapes.result()
     return files.result(flag, file, shapes)
+
+
+def _record(asked: Asked) -> Answer:
+    path = asked.options.output
+    if path is None:
+        raise NoiseError("record: expected a file to write, --output=FILE.npz")
+    recording = record(asked.fn)(*asked.args, **asked.kwargs)
+    try:
+        recording.save(path)
+    except OSError as error:
+        raise NoiseError(f"--output={path}: {error.strerror}") from None
+    told = {"recording": str(recording), "output": path}
+    return Answer(f"{recording}: {path}", told)
+
+
+def _first_difference(asked: Asked) -> Answer:
+    path = asked.options.recording
+    if path is None:
+        raise NoiseError("first_difference: expected --recording=FILE.npz, of record")
+    recording, draws = load_recording(path), asked.draws(8)
+    search = first_difference(asked.fn, recording, spec=asked.spec, draws=draws)
+    report = search(asked.key, *asked.args, **asked.kwargs)
+    return Answer(str(report), report)
 
 
 COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
@@ -199,6 +242,12 @@ COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
     "tolerance": (_tolerance, "reduction_order", "the tolerance a test should have"),
     "explain": (_explain, "reduction_order", "what makes two results differ"),
     "decisions": (_decisions, "reduction_order", "which decisions noise flips"),
+    "record": (_record, "none", "write what every equation computes"),
+    "first_difference": (
+        _first_difference,
+        "reduction_order:granularity=element+ulp",
+        "where a run here first differs from a recorded one",
+    ),
     "invariance": (
         _invariance,
         "none",
@@ -214,6 +263,7 @@ COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
         "reduction_order:profile=collectives,collectives=sequential",
         "what it computes over meshes of devices that are not here",
     ),
+    "audit": (_audit, "identity", "what on a GPU will vary; needs no GPU"),
 }
 
 
@@ -226,7 +276,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     listed = "\n".join(
-        f"  {name:10} {about}" for name, (_, _, about) in COMMANDS.items()
+        f"  {name:16} {about}" for name, (_, _, about) in COMMANDS.items()
     )
     parser = _Parser(
         prog="python -m prednet_jax.noise",
@@ -241,10 +291,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--noise",
         help="the noise, such as reduction_order:granularity=element or ulp; default: "
-        "reduction_order, for digits reduction_order+stochastic_rounding",
+        "reduction_order, for digits with stochastic_rounding, for first_difference of "
+        "each element and with ulp",
     )
     parser.add_argument(
-        "--draws", type=int, help="noisy runs; default 16, explain and localize 8"
+        "--draws",
+        type=int,
+        help="noisy runs; default 16; explain, invariance, localize and "
+        "first_difference 8",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
     parser.add_argument(
@@ -268,6 +322,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--a", metavar="FILE.npz", help="explain: one result")
     parser.add_argument("--b", metavar="FILE.npz", help="explain: the other")
+    parser.add_argument("--output", metavar="FILE.npz", help="record: what it writes")
+    parser.add_argument(
+        "--recording", metavar="FILE.npz", help="first_difference: what record wrote"
+    )
     parser.add_argument(
         "--mesh",
         metavar="AXIS=SIZE,...[;...]",
@@ -278,6 +336,23 @@ def _parser() -> argparse.ArgumentParser:
         metavar="AXIS,...[;...]",
         help="devices: for each positional argument the mesh axes of its axes, - for "
         "none: -;data spreads the rows of the second",
+    )
+    parser.add_argument(
+        "--gpu", default="h100", help="audit: which GPU, such as gtx1080; default h100"
+    )
+    parser.add_argument(
+        "--devices", type=int, default=1, help="audit: number of GPUs; default 1"
+    )
+    parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="audit: under --xla_gpu_deterministic_ops=true",
+    )
+    parser.add_argument(
+        "--time_limit",
+        type=float,
+        default=600,
+        help="audit: seconds for each compilation; default 600",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
@@ -303,6 +378,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"python -m prednet_jax.noise: {_one_line(error)}", file=sys.stderr)
         return 2
     head = {"command": options.command, "function": options.function, "noise": text}
+    if options.command == "audit":
+        del head["noise"]
     if options.json:
         print(json.dumps(head | plain_data(answer.data), allow_nan=False))
     else:

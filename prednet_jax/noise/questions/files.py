@@ -8,12 +8,24 @@ is a place in nested dictionaries: `params/Dense_0/kernel` is
 from __future__ import annotations
 
 import zipfile
+import zlib
 from typing import Any
 
 import jax
 import numpy as np
 
 from prednet_jax.noise.errors import NoiseError
+
+# What numpy.load raises for files that it cannot read.
+UNREADABLE = (
+    EOFError,
+    OSError,
+    ValueError,
+    AttributeError,
+    TypeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -30,14 +42,7 @@ def read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     try:
         with np.load(file, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
-    except (
-        EOFError,
-        OSError,
-        ValueError,
-        AttributeError,
-        TypeError,
-        zipfile.BadZipFile,
-    ):
+    except UNREADABLE:
         raise NoiseError(
             f"--{flag}={file}: expected a file of arrays as numpy.savez writes it"
         ) from None

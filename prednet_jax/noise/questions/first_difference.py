@@ -1,0 +1,552 @@
+"""Where two runs first differ: a recording of one against the same program here.
+
+For each value v of the program: its difference from the recorded one, and what noise
+makes of it,
+
+    d = |v - r| / |r|,     e_k = |v_k - v| / |v|,    k = 1 .. draws,
+
+Euclidean norms over the value, one number for each execution in a loop; of integers and
+booleans the fraction that differs. v_k is the value under noise: sums in another order,
+every operation an ulp off, which comes to v along the way of the program, amplified or
+damped. A difference is beyond noise if
+
+    d > max(MARGIN q(e, f), TWICE max(e, f))
+
+q is the upper quartile over the draws: one number has noise that few draws tell badly,
+hence the wide margin. Rare jumps (a number that a later rounding to a narrow format
+sends to its other neighbour) are in the largest alone. f is a floor: one element moved
+by an ulp, or of integers one in a thousand.
+
+*Programs that differ* (another version, an edited line) are aligned: loops and branches
+around, primitive, shape and type of two equations must agree, and of several ways the
+one is taken in which most values are near (Needleman & Wunsch, J. Mol. Biol. 48, 1970).
+If a difference first appears in a value that was computed from equations without a
+counterpart, the first of those is to blame, and is listed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from prednet_jax.noise import random_bits, taps
+from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
+from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, UlpPerturbation, compose
+
+MARGIN, TWICE = 10.0, 2.0
+# Of a discrete value, the fraction of elements that any noise may flip.
+FLIPS = 1e-3
+# Relative distance below which two values are taken for the same one.
+NEAR = 0.05
+# Beyond so many pairs of equations, values are not looked at to align programs.
+PAIRS = 4_000_000
+SHOWN = 12
+
+
+class Difference(NamedTuple):
+    """A value that differs.
+
+    Attributes:
+        path: of the equation here, as `coverage` lists it; of one that the recorded
+            program alone has, its path there.
+        primitive: JAX's name; `argument`, `constant`, `result`.
+        source: the user's line, such as `model.py:12 in loss`.
+        difference: relative to the recorded value; infinite if numbers are NaN,
+            infinite or above 1e18 in one of the two alone.
+        expected: the same for noise, RMS over the draws.
+        step: of the loops around, outermost first, when it first differs so much.
+        note: what there is to say about it.
+    """
+
+    path: str
+    primitive: str
+    source: str
+    difference: float
+    expected: float
+    step: tuple[int, ...] = ()
+    note: str = ""
+
+    def __str__(self) -> str:
+        step = f" at step {', '.join(map(str, self.step))}" if self.step else ""
+        where = f"  [{self.source}]" if self.source else ""
+        note = f"  ({self.note})" if self.note else ""
+        numbers = f"{self.difference:>9.2g}  {self.expected:>9.2g}"
+        return f"{numbers}  {self.path}{step}{where}{note}"
+
+
+class Parting(NamedTuple):
+    """Equations of one program without a counterpart in the other.
+
+    Attributes:
+        here: path and source of the first of them here; empty if there is none.
+        recorded: likewise of the recorded program.
+        equations: how many there are, here and recorded.
+    """
+
+    here: str
+    recorded: str
+    equations: tuple[int, int]
+
+    def __str__(self) -> str:
+        return (
+            f"here {self.equations[0]} equations [{self.here or '-'}], recorded "
+            f"{self.equations[1]} [{self.recorded or '-'}]"
+        )
+
+
+class Differences(tuple[Difference, ...]):
+    """The values whose difference is beyond noise, in the order of execution.
+
+    Attributes:
+        differing: the others that differ at all, in order.
+        parted: where the programs part.
+        compared: number of values compared.
+        recording: what it was compared with, in words.
+    """
+
+    differing: tuple[Difference, ...]
+    parted: tuple[Parting, ...]
+    compared: int
+    recording: str
+
+    def __str__(self) -> str:
+        lines = [f"compared {self.compared} values with {self.recording}"]
+        for title, found in (
+            ("beyond noise", self),
+            ("within noise, but not the same bits", self.differing),
+        ):
+            lines.append(f"{title}: {len(found) or 'none'}")
+            if found:
+                lines.append(f"{'difference':>11}  {'of noise':>9}")
+            lines += [f"  {one}" for one in found[:SHOWN]]
+            lines += [f"  and {len(found) - SHOWN} more"] * (len(found) > SHOWN)
+        if self.parted:
+            lines.append("the programs part:")
+            lines += [f"  {one}" for one in self.parted[:SHOWN]]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """All that it tells."""
+        return {
+            "beyond": list(self),
+            "differing": list(self.differing),
+            "parted": list(self.parted),
+            "compared": self.compared,
+            "recording": self.recording,
+        }
+
+
+# An order for each element, and an ulp: what other machines and versions do.
+NOISE = compose(ReductionOrder(granularity="element"), UlpPerturbation())
+
+
+def first_difference(
+    fn: Callable,
+    recording: Recording,
+    *,
+    spec: NoiseSpec = NOISE,
+    draws: int = 8,
+) -> Callable[..., Differences]:
+    """Compare what `fn` computes here with a recording.
+
+    Args:
+        fn: the function that was recorded, or another version of it.
+        recording: of `record`, or of `load_recording`.
+        spec: the noise that is no difference.
+        draws: number of noisy runs, 2 or more.
+
+    Returns:
+        `compare(key, *args, **kwargs)`, which gives the `Differences`: a sequence of
+        those beyond noise, empty if there are none. `key` is a typed PRNG key.
+
+    Raises:
+        NoiseError: when an option is outside what is accepted; on a call, as for
+            `inject`, and when the recording is of another program.
+    """
+    integer("draws", draws, 2)
+    if not isinstance(recording, Recording):
+        raise NoiseError(
+            f"recording={recording!r}: expected what noise.record(fn)(*args) or "
+            "noise.load_recording(path) gave"
+        )
+    reaching = runs.reaching(spec)
+
+    def compare(key: Array, /, *args: Any, **kwargs: Any) -> Differences:
+        random_bits.check(key)
+        clean = Watch(fn, args, kwargs)
+        values = clean.run(key)
+        # Before the noisy program is compiled, since it may refuse.
+        aligned = _aligned(recording, values, clean.name)
+        noisy = Watch(fn, args, kwargs, reaching)
+        draw = map(noisy.run, random_bits.split(key, draws))
+        return against(recording, values, draw, aligned)
+
+    return compare
+
+
+Pairs = list[tuple[int, int]]
+
+
+def against(
+    recording: Recording,
+    values: Sequence[Recorded],
+    noisy: Iterable[Sequence[Recorded]],
+    aligned: tuple[Pairs, tuple[Parting, ...]] | None = None,
+) -> Differences:
+    """Compare a run with a recording.
+
+    Args:
+        recording: of another run.
+        values: of the run here.
+        noisy: values of runs here under noise.
+        aligned: pairs of values and where programs part; None: found here.
+    """
+    pairs, partings = aligned or _aligned(recording, values, recording.function)
+    index = {one.path: i for i, one in enumerate(values)}
+    noises: list[list[np.ndarray]] = [[] for _ in values]
+    for run in noisy:
+        for value in run:
+            i = index.get(value.path)
+            if i is not None:
+                noises[i].append(_distance(value, values[i])[0])
+    return _report(recording, values, pairs, partings, noises)
+
+
+def _is_given(value: Recorded) -> bool:
+    return value.primitive in ("argument", "constant")
+
+
+def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
+    """Relative distance of two values, 0 where they have the same bits.
+
+    Returns:
+        [n], for the executions of `b`; 0 where `a` has none. And which of them were
+        compared.
+    """
+    shape = tuple(map(min, a.shape_of_loops, b.shape_of_loops))
+    rows, mine = (_rows(one, shape) for one in (b, a))
+    x, y = b.values[rows], a.values[mine]
+    with np.errstate(all="ignore"):
+        if _discrete(b):
+            far = np.sum(x != y, 1) / max(1, x.shape[1])
+            if b.size > x.shape[1]:
+                # Of a sketch, as far as that can tell: differences are at least 1.
+                far = np.sum(np.square(x - y), 1) / b.size
+        else:
+            scale = np.maximum(b.norms[rows], a.norms[mine])
+            far = np.sqrt(np.sum(np.square(x - y), 1)) / np.where(scale > 0, scale, 1)
+    far = np.where(a.unbounded[mine] == b.unbounded[rows], far, math.inf)
+    both = a.ran[mine] & b.ran[rows]
+    far = np.where(both & (a.hashes[mine] != b.hashes[rows]), far, 0.0)
+    distance, compared = np.zeros(len(b.ran)), np.zeros(len(b.ran), bool)
+    distance[rows], compared[rows] = far, both
+    return distance, compared
+
+
+def _rows(value: Recorded, shape: tuple[int, ...]) -> np.ndarray:
+    """Positions of the executions within `shape` among all that were kept."""
+    every = np.arange(len(value.ran)).reshape(value.shape_of_loops)
+    return every[tuple(map(slice, shape))].ravel()
+
+
+def _discrete(value: Recorded) -> bool:
+    return not value.dtype.startswith(("float", "bfloat", "complex"))
+
+
+def _floor(value: Recorded) -> np.ndarray:
+    """The least difference that counts, for each execution."""
+    if _discrete(value):
+        return np.full(len(value.ran), FLIPS / MARGIN if value.size > 1 else 0.0)
+    epsilon = float(jax.numpy.finfo(value.dtype).eps)
+    norm = np.where(value.norms > 0, value.norms, 1)
+    return epsilon * value.largest / norm
+
+
+def _aligned(
+    recording: Recording, here: Sequence[Recorded], name: str
+) -> tuple[Pairs, tuple[Parting, ...]]:
+    """Pairs of a recorded value and one here, in order, and where programs part."""
+    there = recording.equations
+    pairs = align(there, here)
+    computed = [i for i, one in enumerate(here) if not _is_given(one)]
+    matched = {j for _, j in pairs}
+    if computed and 4 * len(matched.intersection(computed)) < len(computed):
+        raise NoiseError(
+            f"{recording.function}: a recording of another program: "
+            f"{len(matched.intersection(computed))} of the {len(computed)} values of "
+            f"{name} at these arguments have a counterpart there; expected one of the "
+            "same function, or of another version of it, at arguments of these shapes"
+        )
+    partings = []
+    before = -1, -1
+    for after in [*pairs, (len(there), len(here))]:
+        left, right = (
+            values[a + 1 : b]
+            for values, a, b in zip((there, here), before, after, strict=True)
+        )
+        if left or right:
+            mine, other = (
+                f"{v[0].path} {v[0].source}" if v else "" for v in (right, left)
+            )
+            partings.append(Parting(mine, other, (len(right), len(left))))
+        before = after
+    return pairs, tuple(partings)
+
+
+def _kind(value: Recorded) -> tuple:
+    """What two values must have in common to be the same one."""
+    name = value.path if value.primitive == "argument" else ""
+    return value.within, value.primitive, value.shape, value.dtype, name
+
+
+def align(a: Sequence[Recorded], b: Sequence[Recorded]) -> list[tuple[int, int]]:
+    """Which values of two programs belong together: pairs of positions, in order."""
+    left, right = list(map(_kind, a)), list(map(_kind, b))
+    if left == right:
+        return [(i, i) for i in range(len(a))]
+    start = 0
+    while (
+        start < min(len(a), len(b))
+        and left[start] == right[start]
+        and near(a[start], b[start])
+    ):
+        start += 1
+    end = 0
+    while (
+        end < min(len(a), len(b)) - start
+        and left[-1 - end] == right[-1 - end]
+        and near(a[-1 - end], b[-1 - end])
+    ):
+        end += 1
+    n, m = len(a) - start - end, len(b) - start - end
+    if n * m > PAIRS:
+        match = difflib.SequenceMatcher(None, left, right, autojunk=False)
+        blocks = match.get_matching_blocks()
+        return [(x.a + i, x.b + i) for x in blocks for i in range(x.size)]
+    inner = _best(
+        [
+            [
+                0 if left[i] != right[j] else 3 if near(a[i], b[j]) else 1
+                for j in range(start, start + m)
+            ]
+            for i in range(start, start + n)
+        ]
+    )
+    whole = [(i, i) for i in range(start)]
+    whole += [(start + i, start + j) for i, j in inner]
+    whole += [(len(a) - k, len(b) - k) for k in range(end, 0, -1)]
+    found = set(whole)
+    # A far pair alone among equations without a counterpart is there by chance.
+    return [
+        (i, j)
+        for i, j in whole
+        if {(i - 1, j - 1), (i + 1, j + 1)} & found or near(a[i], b[j])
+    ]
+
+
+def near(a: Recorded, b: Recorded) -> bool:
+    """Whether two values of a kind may be the same one, by their first executions."""
+    x, y = (one.values[:1] for one in (a, b))
+    far = np.linalg.norm(x - y)
+    return bool(far <= NEAR * max(np.linalg.norm(x), np.linalg.norm(y)))
+
+
+def _best(scores: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Pairs of rows and columns, in order, of the largest sum; none where it is 0."""
+    if not scores or not scores[0]:
+        return []
+    n, m = len(scores), len(scores[0])
+    total = [[0] * (m + 1) for _ in range(n + 1)]
+    for i in range(n - 1, -1, -1):
+        for j in range(m - 1, -1, -1):
+            total[i][j] = max(
+                total[i + 1][j],
+                total[i][j + 1],
+                total[i + 1][j + 1] + scores[i][j] if scores[i][j] else 0,
+            )
+    found, i, j = [], 0, 0
+    while i < n and j < m:
+        if scores[i][j] and total[i][j] == total[i + 1][j + 1] + scores[i][j]:
+            found.append((i, j))
+            i, j = i + 1, j + 1
+        elif total[i][j] == total[i + 1][j]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+class _Found(NamedTuple):
+    """A difference, when it comes up, and of which values."""
+
+    order: tuple[int, ...]
+    entry: Difference
+    pair: tuple[int, int]
+
+
+def _report(
+    recording: Recording,
+    here: Sequence[Recorded],
+    pairs: Sequence[tuple[int, int]],
+    partings: tuple[Parting, ...],
+    noises: Sequence[list[np.ndarray]],
+) -> Differences:
+    """The entries of all pairs."""
+    there = recording.equations
+    beyond: list[_Found] = []
+    differing: list[_Found] = []
+    compared = 0
+    for i, j in pairs:
+        value, drawn = here[j], noises[j]
+        far, both = _distance(there[i], value)
+        compared += bool(both.any())
+        if not far.any():
+            continue
+        order = taps.steps(value.place, value.shape_of_loops)
+        # A value that noise never made (a part of a longer sum) is not judged.
+        bound = np.full(len(far), math.inf)
+        expected = np.zeros(len(far))
+        if drawn:
+            noise = np.stack(drawn)
+            levels = np.maximum(noise, _floor(value))
+            quartile = np.quantile(levels, 0.75, axis=0, method="lower")
+            bound = np.maximum(MARGIN * quartile, TWICE * levels.max(0))
+            expected = np.sqrt(np.mean(np.square(noise), 0))
+        for found, over in ((beyond, far > bound), (differing, far > 0)):
+            if not over.any():
+                continue
+            note = "" if drawn else "not judged: noise makes no such value"
+            note = "finite in one of the two alone" if far.max() == math.inf else note
+            when = min(np.flatnonzero(over), key=lambda r: tuple(order[r]))
+            loops = np.asarray(value.place) < 0
+            entry = Difference(
+                value.path,
+                value.primitive,
+                value.source,
+                float(far[when]),
+                float(expected[when]),
+                tuple(order[when][loops].tolist()),
+                note,
+            )
+            found.append(_Found(tuple(order[when].tolist()), entry, (i, j)))
+            break
+    if partings:
+        beyond, healed = _inherited(here, pairs, beyond)
+        differing += healed
+    beyond.sort(key=lambda f: f.order)
+    differing.sort(key=lambda f: f.order)
+    report = Differences(_blamed(there, here, pairs, beyond))
+    report.differing = tuple(f.entry for f in differing)
+    report.parted, report.compared = partings, compared
+    report.recording = str(recording)
+    return report
+
+
+def _inherited(
+    here: Sequence[Recorded], pairs: Sequence[tuple[int, int]], beyond: list[_Found]
+) -> tuple[list[_Found], list[_Found]]:
+    """Differences that some reader inherits, or that none reads; and the others.
+
+    Where programs differ, two equations that correspond may compute another thing, such
+    as permuted weights. If all that is computed of them agrees, so do the programs.
+    """
+    readers: dict[int, list[int]] = {}
+    for _, j in pairs:
+        for i in here[j].operands:
+            readers.setdefault(i, []).append(j)
+    alive: set[int] = set()
+    for found in sorted(beyond, key=lambda f: -f.pair[1]):
+        j = found.pair[1]
+        if j not in readers or alive.intersection(readers[j]):
+            alive.add(j)
+    note = "what is computed of it agrees"
+    return (
+        [f for f in beyond if f.pair[1] in alive],
+        [
+            f._replace(entry=f.entry._replace(note=note))
+            for f in beyond
+            if f.pair[1] not in alive
+        ],
+    )
+
+
+def _blamed(
+    there: Sequence[Recorded],
+    here: Sequence[Recorded],
+    pairs: Sequence[tuple[int, int]],
+    beyond: Sequence[_Found],
+) -> list[Difference]:
+    """The entries, those without a counterpart among them that made a difference."""
+    sides = (there, here)
+    matched = [{pair[side] for pair in pairs} for side in (0, 1)]
+    over = [{f.pair[side] for f in beyond} for side in (0, 1)]
+    functions = {_function(one.source) for one in here}
+    listed: set[tuple[int, int]] = set()
+    entries: list[Difference] = []
+    for found in beyond:
+        _, entry, pair = found
+        roots: list[tuple[int, int]] = []
+        if not any(over[1].intersection(here[pair[1]].operands)):
+            roots = [
+                (side, one)
+                for side in (1, 0)
+                for one in _without(sides[side], matched[side], pair[side])
+            ]
+        if not roots and not entries:
+            # What a loop reads from outside is not known: it may have been these.
+            roots = [
+                (side, one)
+                for side in (1, 0)
+                for one in _unread(sides[side], matched[side], pair[side])
+            ]
+        for side, one in roots:
+            value = sides[side][one]
+            known = side or _function(value.source) in functions
+            if (side, one) in listed or not value.source or not known:
+                continue
+            listed.add((side, one))
+            where = "here" if side else "in the recorded program"
+            entries.append(
+                entry._replace(
+                    path=value.path,
+                    primitive=value.primitive,
+                    source=value.source,
+                    note=f"only {where}; the difference is that of {entry.path}",
+                )
+            )
+        entries.append(entry)
+    return entries
+
+
+def _without(
+    values: Sequence[Recorded], matched: Iterable[int], start: int
+) -> list[int]:
+    """The first equation without a counterpart that a value was computed from."""
+    matched, seen = set(matched), set()
+    todo = list(values[start].operands)
+    while todo:
+        i = todo.pop()
+        if i not in matched and i not in seen:
+            seen.add(i)
+            todo += values[i].operands
+    return [min(seen)] if seen else []
+
+
+def _unread(values: Sequence[Recorded], matched: set[int], stop: int) -> list[int]:
+    """The last equation before `stop` with neither counterpart nor reader, if any."""
+    read = {i for one in values for i in one.operands}
+    free = [i for i in range(stop) if i not in matched and i not in read]
+    return [i for i in free[-1:] if not _is_given(values[i])]
+
+
+def _function(source: str) -> str:
+    """Name of the function of a source line."""
+    return source.partition(" in ")[2]

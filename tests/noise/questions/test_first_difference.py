@@ -1,0 +1,275 @@
+"""Recordings, and the line at which two runs part."""
+
+import json
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from prednet_jax import noise
+from prednet_jax.noise import taps
+from prednet_jax.noise.__main__ import main
+from prednet_jax.noise.questions.first_difference import _best
+from prednet_jax.noise.questions.recording import COLUMNS, WHOLE, digest
+
+KEY = jax.random.key(0)
+X = jax.random.normal(jax.random.key(1), (12, 16))
+W = jax.random.normal(jax.random.key(2), (16, 16)) / 4
+
+
+def layer(x, w, *, bug="", order=None):
+    """A line each for a product, a residual, a normalisation and a gate."""
+    a = lax.reduce_precision(x, 8, 10) if bug == "tf32" else x
+    if order is not None:
+        a, w = a[:, order], w[:, order]
+    h = a @ (w if bug == "transpose" else w.T)
+    if bug != "dropped":
+        h = h + jnp.tanh(x)  # residual
+    h = h - jnp.mean(h, axis=-1, keepdims=True)
+    s = jnp.mean(h * h, axis=-1, keepdims=True)
+    h = h * lax.rsqrt(s + (1e-3 if bug == "epsilon" else 1e-5))  # epsilon
+    return jnp.tanh(h) * x
+
+
+def line(text):
+    """The line of this file that ends so."""
+    lines = Path(__file__).read_text().splitlines()
+    return next(i for i, one in enumerate(lines, 1) if text in one)
+
+
+def compare(fn, recording, *args, **options):
+    return noise.first_difference(fn, recording, draws=3, **options)(KEY, *args)
+
+
+@pytest.fixture(scope="module")
+def recording():
+    return noise.record(layer)(X, W)
+
+
+def test_the_same_program_has_the_same_bits(recording):
+    raw = jax.random.key_data(KEY)
+    report = noise.first_difference(layer, recording, draws=3)(raw, X, W)
+    assert report == ()
+    assert report.differing == report.parted == ()
+    assert report.compared == len(recording.equations)
+    assert "beyond noise: none" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("bug", "blamed"),
+    [
+        ("tf32", "a = lax.reduce_precision("),
+        ("dropped", "# residual"),
+        ("epsilon", "# epsilon"),
+        ("transpose", 'if bug == "transpose"'),
+    ],
+)
+def test_a_planted_line_comes_first(bug, blamed, recording):
+    report = compare(lambda x, w: layer(x, w, bug=bug), recording, X, W)
+    first = report[0]
+    assert first.source == f"test_first_difference.py:{line(blamed)} in layer"
+    assert first.difference > 10 * first.expected
+    assert bool(report.parted) == (bug != "epsilon")
+    # And the other way round: the recorded program is the wrong one.
+    wrong = noise.record(lambda x, w: layer(x, w, bug=bug))(X, W)
+    assert compare(layer, wrong, X, W)[0].source == first.source
+
+
+def test_another_order_is_no_alarm(recording):
+    for seed in range(5):
+        order = jax.random.permutation(jax.random.key(seed), 16)
+        report = compare(lambda x, w, o=order: layer(x, w, order=o), recording, X, W)
+        assert report.differing
+        assert report == (), report
+
+
+def test_a_transpose_missing_on_a_symmetric_matrix_is_where_programs_part(recording):
+    symmetric = W + W.T
+    known = noise.record(layer)(X, symmetric)
+    report = compare(lambda x, w: layer(x, w, bug="transpose"), known, X, symmetric)
+    assert report == ()
+    assert "transpose" in report.parted[0].recorded
+    assert "in layer" in str(report)
+
+
+def test_the_first_step_of_a_loop():
+    def loop(x, fault):
+        def step(h, i):
+            h = jnp.sin(h) * 1.5
+            h = lax.cond(i % 2 == 0, lambda h: h + 1.0, lambda h: h * 0.5, h)
+            h = lax.while_loop(lambda h: jnp.sum(h) > 3.0, lambda h: h * 0.7, h)
+            h = h * jnp.where(i == 3, 1.0 + fault, 1.0)  # fault
+            return h, jnp.sum(h)
+
+        return lax.scan(step, x, jnp.arange(6))
+
+    known = noise.record(loop)(X[0], 0.0)
+    report = compare(loop, known, X[0], 1e-3)
+    assert report[0].primitive == "select_n"
+    assert report[0].step == (3,)
+    assert report[0].source == f"test_first_difference.py:{line('# fault')} in step"
+    # What comes earlier in the loop differs a step later.
+    sine = next(one for one in report if one.primitive == "sin")
+    assert sine.step == (4,)
+
+
+def _seen(label, x):
+    taps.tap(label, x)
+    return x
+
+
+def test_taps_give_every_execution():
+    def fn(x):
+        def step(c, i):
+            taps.tap("c", c)
+            n = lax.while_loop(lambda n: n < i, lambda n: _seen("n", n) + 1, 0)
+            return lax.cond(i > 1, lambda c: _seen("big", c) * 2, lambda c: c, c), n
+
+        return lax.scan(step, x, jnp.arange(4), reverse=True)
+
+    jaxpr = jax.make_jaxpr(fn)(1.0)
+    for limit in (256, 3):
+        out, found = taps.reap(jaxpr, [1.0], taps.Room(limit=limit))
+        assert out[0] == 4.0
+        seen = {t.label: (t.ran, t.values[0]) for t in found}
+        kept = min(4, limit)
+        np.testing.assert_array_equal(seen["c"][1], [1.0, 2.0, 4.0, 4.0][:kept])
+        np.testing.assert_array_equal(seen["big"][0], [True, True, False, False][:kept])
+        ran, n = seen["n"]
+        assert n.shape[:1] == (kept,)
+        assert n.size <= limit
+        counts = np.minimum([3, 2, 1, 0][:kept], n.shape[1])
+        np.testing.assert_array_equal(ran.sum(1), counts)
+        np.testing.assert_array_equal(n[0][ran[0]], np.arange(counts[0]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool"])
+def test_a_digest_knows_the_bits_and_the_size_of_a_difference(dtype):
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(3 * rng.standard_normal((WHOLE // 16, 33))).astype(dtype)
+    hashed, signed, squares, tops, unbounded, sample = map(np.asarray, digest(x))
+    wide = np.asarray(x.astype("float32"), np.float64)
+    np.testing.assert_allclose(squares.sum(), np.sum(wide**2), rtol=1e-5)
+    assert tops.max() == np.abs(wide).max()
+    assert not unbounded.any()
+    assert len(sample) == COLUMNS
+    other = x.at[7, 5].set(jnp.logical_not(x[7, 5]).astype(dtype))
+    assert (np.asarray(digest(other)[0]) != hashed).sum() == 1
+    if dtype == "float32":
+        d = np.asarray(rng.standard_normal(x.shape) * 1e-2, np.float32)
+        moved = np.asarray(digest(x + d)[1])
+        far = np.linalg.norm(moved - signed) / np.linalg.norm(d)
+        assert 0.7 < far < 1.3
+        broken = x.at[0, 0].set(np.nan).at[0, 1].set(-1e30)
+        assert np.asarray(digest(broken)[4]).sum() == 2
+        assert np.isfinite(digest(broken)[1]).all()
+
+
+def test_a_file_is_read_on_another_machine(recording, tmp_path):
+    file = tmp_path / "run.npz"
+    recording.save(file)
+    again = noise.load_recording(file)
+    for a, b in zip(recording.equations, again.equations, strict=True):
+        for name in a._fields:
+            np.testing.assert_array_equal(getattr(a, name), getattr(b, name), name)
+    assert str(again) == str(recording)
+    # With NumPy and JSON alone.
+    with np.load(file) as held:
+        about = json.loads(str(held["about"]))
+    assert "dot_general" in [e["primitive"] for e in about["equations"]]
+    assert os.listdir(tmp_path) == ["run.npz"]
+
+
+def test_what_is_no_recording_is_named(recording, tmp_path):
+    file = tmp_path / "run.npz"
+    recording.save(file)
+    whole = file.read_bytes()
+    other = tmp_path / "other.npz"
+    np.savez(other, X)
+    for data in (whole[: len(whole) // 2], b"", other.read_bytes()):
+        file.write_bytes(data)
+        with pytest.raises(noise.NoiseError, match=r"run\.npz: expected a recording"):
+            noise.load_recording(file)
+    with pytest.raises(noise.NoiseError, match=r"missing\.npz: expected a recording"):
+        noise.load_recording(tmp_path / "missing.npz")
+    with pytest.raises(noise.NoiseError, match="of another program"):
+        compare(lambda x: jnp.sin(x).sum(), recording, X[:3, :2])
+    with pytest.raises(noise.NoiseError, match=r"expected what noise\.record"):
+        noise.first_difference(layer, "run.npz")
+
+
+def test_nan_on_one_side_alone_is_infinitely_far(recording):
+    report = compare(lambda x, w: layer(x.at[0, 0].set(jnp.nan), w), recording, X, W)
+    assert report[0].difference == np.inf
+    assert "finite in one of the two alone" in str(report)
+    both = X.at[0, 0].set(jnp.nan)
+    known = noise.record(layer)(both, W)
+    assert compare(layer, known, both, W) == ()
+
+
+def test_nothing_given_is_changed_or_consumed():
+    step = jax.jit(lambda x, w: x + layer(x, w), donate_argnums=0)
+    x = X + 0
+    recording = noise.record(step)(x, W)
+    assert compare(step, recording, x, W) == ()
+    np.testing.assert_array_equal(x, X)
+
+
+def test_alignment_is_the_best_one():
+    """Against all ways, by brute force."""
+
+    def brute(scores):
+        if not scores or not scores[0]:
+            return 0
+        rest = [row[1:] for row in scores]
+        pair = scores[0][0] + brute(rest[1:]) if scores[0][0] else 0
+        return max(pair, brute(scores[1:]), brute(rest))
+
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        scores = rng.choice([0, 0, 1, 3], (4, 5)).tolist()
+        pairs = _best(scores)
+        assert sum(scores[i][j] for i, j in pairs) == brute(scores)
+        assert pairs == sorted(pairs)
+        assert len({i for i, _ in pairs}) == len({j for _, j in pairs}) == len(pairs)
+
+
+PROGRAM = """
+import jax.numpy as jnp
+
+def good(x, w):
+    return jnp.tanh(x @ w) + 0.1
+
+def bad(x, w):
+    return jnp.tanh(x @ w) + 0.2
+"""
+
+
+def test_from_a_shell(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "recorded_program.py").write_text(PROGRAM)
+    np.savez("args.npz", X, W)
+    given = ["--args=args.npz"]
+    assert main(["record", "recorded_program:good", *given, "--output=r.npz"]) == 0
+    assert "r.npz" in capsys.readouterr().out
+    asked = ["first_difference", "recorded_program:bad", *given, "--draws=3"]
+    assert main([*asked, "--recording=r.npz", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["beyond"][0]["source"] == "recorded_program.py:8 in bad"
+    for wrong, message in (
+        (asked, "expected --recording=FILE.npz"),
+        ([*asked, "--recording=args.npz"], "args.npz: expected a recording"),
+        (["record", "recorded_program:good", *given], "--output=FILE.npz"),
+        (
+            ["record", "recorded_program:good", *given, "--output=no/r.npz"],
+            "--output=no/r.npz: No such file",
+        ),
+    ):
+        assert main(wrong) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert message in said
