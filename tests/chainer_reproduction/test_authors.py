@@ -22,7 +22,7 @@ def trained(tmp_path_factory):
     (folder / "models").mkdir()
     shutil.copy(TINY / "initial.model.npz", folder / "models" / "initial.model")
     shutil.copy(TINY / "frames.npz", folder / "frames.npz")
-    commands = re.findall(r"^python (experiments/train.py (?:.|\\\n)*)$", PAGE, re.M)
+    commands = re.findall(r"^python (experiments/train.py (?:[^\\\n]|\\\n)*)$", PAGE, re.M)
     assert len(commands) == 2
     for printed in commands:
         command = printed
