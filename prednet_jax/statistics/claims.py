@@ -339,7 +339,15 @@ def _claim(
         effect: what was measured.
         study: the same runs of a published study; None: nothing is repeated.
     """
-    found = Claim(claim=name, model=model, answer="", **_three(effect))
+    low, high = ends(effect)
+    found = Claim(
+        claim=name,
+        model=model,
+        answer="",
+        estimate=effect.estimate,
+        low=low,
+        high=high,
+    )
     if study is None:
         return found
     published = redraws.effect(study, effect.margin)
