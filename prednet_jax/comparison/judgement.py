@@ -22,7 +22,7 @@ from prednet_jax.tasks import Task
 def judge(
     design: Design,
     controls: Mapping[str, Any],
-    study: Mapping[str, Measured] | None = None,
+    study: Mapping[str, statistics.Arms] | None = None,
     others: Sequence[statistics.Claim] = (),
 ) -> dict[str, Any]:
     """All contrasts and verdicts, as in verdict.json.
@@ -149,7 +149,7 @@ def claims(
     task: Task,
     answers: list[statistics.Answered],
     measured: Measured,
-    study: Measured | None,
+    study: statistics.Arms | None,
 ) -> list[statistics.Claim]:
     """What the comparison says about one network.
 

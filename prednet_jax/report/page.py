@@ -120,7 +120,7 @@ def _dots(results: Results, command: Any) -> dict[str, Any] | None:
     if not results.verdict.get("losses"):
         return None
     drawn = comparison_figures.seeds(results.verdict)
-    rows = [
+    rows: list[list[float | str | None]] = [
         [row.label, panel.title, value]
         for row in drawn.rows
         for panel, values in zip(drawn.panels, row.values, strict=True)

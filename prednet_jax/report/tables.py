@@ -105,8 +105,8 @@ def _sentence(
     ends = " to ".join(signed_percent(end) for end in predicted)
     said += f", {_three(claim)} here, predicted {ends}"
     said += "" if claim["holds"] else ", outside, as one honest run in 20 is"
-    known = [f"published {_three(published)}"] * (published is not None)
-    known += [f"together {_three(both)}"] * (both is not None)
+    beside = {"published": published, "together": both}
+    known = [f"{name} {_three(one)}" for name, one in beside.items() if one is not None]
     return f"{said} ({'; '.join(known)})" if known else said
 
 

@@ -7,6 +7,7 @@ the rule.
 
 from prednet_jax.statistics.claims import (
     Answered,
+    Arms,
     Check,
     Claim,
     Manipulation,
@@ -52,6 +53,7 @@ __all__ = [
     "FIXED_ORDERS",
     "MARGIN_FRACTION",
     "Answered",
+    "Arms",
     "Check",
     "Claim",
     "Draws",

@@ -339,7 +339,15 @@ def _claim(
         effect: what was measured.
         study: the same runs of a published study; None: nothing is repeated.
     """
-    found = Claim(claim=name, model=model, answer="", **_three(effect))
+    low, high = ends(effect)
+    found = Claim(
+        claim=name,
+        model=model,
+        answer="",
+        estimate=effect.estimate,
+        low=low,
+        high=high,
+    )
     if study is None:
         return found
     published = redraws.effect(study, effect.margin)
@@ -383,9 +391,14 @@ def beside(runs: redraws.Redraws) -> dict[str, Any]:
     """
     spread, ratio = scatter.seed_spread(runs), scatter.scatter_ratio(runs)
     limit = scatter.redraw_interval(runs.together)
+    # Where its optimiser ends differs between machines in the fourth digit.
+    mixed = {
+        name: round(value, 4) if isinstance(value, float) else value
+        for name, value in scatter.mixed_model(runs)._asdict().items()
+    }
     return {
         "permutation_p": scatter.permutation_p(runs),
-        "mixed_model": scatter.mixed_model(runs)._asdict(),
+        "mixed_model": mixed,
         "seed_spread": _finite(spread._asdict()),
         "scatter_ratio": _finite(ratio._asdict()),
         "redraw_interval": _finite(limit._asdict()),

@@ -22,7 +22,7 @@ SADDLE_ARMS = ("float32", "tile", "run")
 _TWINS = "order_between_twins"
 
 
-def published(design: runs.Design, folder: Path) -> dict[str, dict]:
+def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
     """The losses of the study, by networks for which a comparison repeats it.
 
     Args:

@@ -22,7 +22,8 @@ def trained(tmp_path_factory):
     (folder / "models").mkdir()
     shutil.copy(TINY / "initial.model.npz", folder / "models" / "initial.model")
     shutil.copy(TINY / "frames.npz", folder / "frames.npz")
-    commands = re.findall(r"^python (experiments/train.py (?:.|\\\n)*)$", PAGE, re.M)
+    whole = r"^python (experiments/train.py (?:[^\\\n]|\\\n)*)$"
+    commands = re.findall(whole, PAGE, re.MULTILINE)
     assert len(commands) == 2
     for printed in commands:
         command = printed
