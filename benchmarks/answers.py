@@ -6,7 +6,7 @@ prints one line for each. The programs here were written after the constants of 
 tools stood, and no tool was run on them before.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,7 @@ def _mixed(fn: Callable) -> Callable:
 
 def calls(
     names: Iterable[str] = tuple(PROGRAMS),
+    kinds: Sequence[str] = ("right", "planted", "mixed"),
 ) -> dict[str, tuple[int, list[tuple[str, str, str]]]]:
     """For right programs, planted lines and mixed rows: variants, and wrong answers.
 
@@ -167,7 +168,7 @@ def calls(
     ]
     alone = ("one row at a time", "vmap over rows", "loop over rows")
     others = (*alone, "2 rows at a time", "6 rows at a time", "padded to 16 rows")
-    counts = dict.fromkeys(("right", "planted", "mixed"), 0)
+    counts = dict.fromkeys(kinds, 0)
     wrong: dict[str, list] = {kind: [] for kind in counts}
     for name, (fn, w) in PROGRAMS.items():
         for kind, made in (
@@ -213,6 +214,7 @@ def accuracies(draws: int = 16, fresh: int = 1000) -> tuple[float, float]:
         for seed in range(4):
             search = noise.decisions(answers, ORDER, draws=draws, labels=labels)
             evaluation = search(jax.random.key(seed), x, w).evaluation
+            assert evaluation is not None
             far = np.abs(np.mean(found == 1, 1) - evaluation.accuracy)
             within.append(np.mean(far <= evaluation.moved + 1e-9))
     return float(np.mean(within)), draws / (draws + 1)

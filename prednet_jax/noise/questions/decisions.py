@@ -59,14 +59,14 @@ class Flip(NamedTuple):
     """One example whose decision some draw flips.
 
     Attributes:
-        index: of the example.
+        example: its position.
         flipped: fraction of draws in which it is decided otherwise than in the clean
             run.
         low: lower end of the 95 % interval of that probability.
         high: its upper end.
     """
 
-    index: int
+    example: int
     flipped: float
     low: float
     high: float
@@ -129,7 +129,9 @@ def _listed(examples: Sequence[Flip]) -> str:
     """The first examples in words."""
     if not examples:
         return ""
-    named = [f"{e.index}: {e.flipped:.0%} ({e.low:.0%}-{e.high:.0%})" for e in examples]
+    named = [
+        f"{e.example}: {e.flipped:.0%} ({e.low:.0%}-{e.high:.0%})" for e in examples
+    ]
     return f" [{', '.join(named[:3])}{', ...' if named[3:] else ''}]"
 
 

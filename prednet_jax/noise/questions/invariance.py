@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
@@ -317,10 +318,10 @@ def _in_chunks(
     f: Callable, given: _Given, axes: Sequence[int | None], *, size: int
 ) -> list[np.ndarray]:
     compiled = jax.jit(f)
-    parts = [
-        _numpy(compiled(*given.mapped(lambda x, i=i: x[i : i + size])))
-        for i in range(0, given.rows, size)
-    ]
+    parts = []
+    for start in range(0, given.rows, size):
+        chunk = operator.itemgetter(slice(start, start + size))
+        parts.append(_numpy(compiled(*given.mapped(chunk))))
     return [
         of[0] if axis is None else np.concatenate(of, axis)
         for axis, *of in zip(axes, *parts, strict=True)
@@ -377,7 +378,8 @@ def _first_line(given: _Given, way: _Way) -> str:
     """The line of the first equation that a way changes; "" if none can be named."""
 
     def lines(rows: int) -> list[_Line]:
-        program, found = given.program(rows), []
+        program = given.program(rows)
+        found: list[_Line] = []
 
         def note(*arrays: Any) -> None:
             found.extend(_lines(program.jaxpr, arrays))
@@ -408,8 +410,9 @@ def _first_line(given: _Given, way: _Way) -> str:
         values = way(watched, given, axes)
     except _Otherwise:
         return ""
-    for i, x, y in zip(followed, values, _whole(watched, given, axes), strict=True):
-        if x.tobytes() != y.tobytes():
+    expected = _whole(watched, given, axes)
+    for i, value, wanted in zip(followed, values, expected, strict=True):
+        if value.tobytes() != wanted.tobytes():
             return here[i].source
     return ""
 
