@@ -232,7 +232,9 @@ def test_predict_compiles_once_by_itself_and_is_a_part_of_a_compiled_function():
     # One program without extrapolation and one for each start of it.
     assert prednet._compiled._cache_size() == before + 2
     inside = jax.make_jaxpr(lambda f: predict(params, config, f)[0])(frames)
-    assert "scan" in {e.primitive.name for e in inside.eqns}
+    assert "_predict" not in {e.params.get("name") for e in inside.eqns}
+    outside = jax.make_jaxpr(lambda f: prednet._compiled(config, params, f, None, None))
+    assert "_predict" in {e.params.get("name") for e in outside(frames).eqns}
 
 
 def test_a_port_is_a_published_form_with_a_cell_of_its_own():

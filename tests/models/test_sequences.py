@@ -51,12 +51,16 @@ def test_units_are_those_of_one_scan_for_every_sequence(variant):
     swapped = sequences.units(
         params, config, frames.swapaxes(0, 1), ("E0",), layout="NTHWC"
     )
-    np.testing.assert_array_equal(swapped["E0"].swapaxes(0, 1), found["E0"])
+    # Programs of other maps may be fused differently: rounding only.
+    np.testing.assert_allclose(
+        swapped["E0"].swapaxes(0, 1), found["E0"], rtol=0, atol=1e-6
+    )
     assert set(sequences.units(params, config, frames)) == {"R0", "E0", "R1", "E1"}
     parts = list(sequences.pieces(params, config, frames, ("E0",)))
     assert [len(part["E0"]) for part in parts] == [10, 3]
     np.testing.assert_array_equal(
-        np.concatenate([part["E0"] for part in parts]), found["E0"]
+        np.concatenate([part["E0"] for part in parts]),
+        swapped["E0"].swapaxes(0, 1),
     )
 
 
