@@ -208,9 +208,8 @@ def accuracies(draws: int = 16, fresh: int = 1000) -> tuple[float, float]:
 
         x = normal(903, 64, 64)
         labels = np.ones(64, int)
-        noisy = noise.inject(answers, ORDER)
-        keys = jax.random.split(jax.random.key(8), fresh)
-        found = np.stack([np.asarray(noisy(key, x, w)) for key in keys])
+        noisy = jax.jit(jax.vmap(noise.inject(answers, ORDER), (0, None, None)))
+        found = np.asarray(noisy(jax.random.split(jax.random.key(8), fresh), x, w))
         for seed in range(4):
             search = noise.decisions(answers, ORDER, draws=draws, labels=labels)
             evaluation = search(jax.random.key(seed), x, w).evaluation
