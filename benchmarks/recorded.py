@@ -26,7 +26,7 @@ FAULTS = ("dropped", "epsilon", "transpose", "tf32")
 
 
 def _tf32(x: Array, fault: str) -> Array:
-    return lax.reduce_precision(x, 8, 10) if fault == "tf32" else x
+    return lax.reduce_precision(x, 8, 10) if fault == "tf32" else x  # tf32
 
 
 def gated(p: Array, x: Array, fault: str) -> Array:
@@ -35,7 +35,7 @@ def gated(p: Array, x: Array, fault: str) -> Array:
     def step(h: Array, row: Array) -> tuple[Array, Array]:
         u = jax.nn.sigmoid(h @ p[0] + row)
         a = p[1] if fault == "transpose" else p[1].T  # transpose
-        c = jnp.tanh(_tf32(u * h, fault) @ a)  # tf32
+        c = jnp.tanh(_tf32(u * h, fault) @ a)
         h = u * h + ((1 - u) * c if fault != "dropped" else 0.0)  # dropped
         m = jnp.sum(h**2)
         h = h / jnp.sqrt(m + (1e-3 if fault == "epsilon" else 1e-5))  # epsilon
@@ -49,7 +49,7 @@ def attention(p: Array, x: Array, fault: str) -> Array:
     m = jnp.mean(x**2, axis=-1, keepdims=True)
     h = x * lax.rsqrt(m + (1e-3 if fault == "epsilon" else 1e-6))  # epsilon
     q, k = h @ p[0], h @ p[1]
-    s = _tf32(q, fault) @ k.T / 4.0  # tf32
+    s = _tf32(q, fault) @ k.T / 4.0
     w = jax.nn.softmax(s, axis=-1)
     o = p[2] if fault == "transpose" else p[2].T  # transpose
     y = w @ h @ o
@@ -65,7 +65,7 @@ def ridge(p: Array, x: Array, fault: str) -> Array:
     a = z if fault == "transpose" and z.shape[0] == z.shape[1] else z.T  # transpose
 
     def body(i: Array, w: Array) -> Array:
-        r = _tf32(z, fault) @ w - y  # tf32
+        r = _tf32(z, fault) @ w - y
         g = a @ r / 16.0
         g = g + (0.1 * w if fault != "dropped" else 0.0)  # dropped
         return w - 0.1 * g
@@ -77,7 +77,7 @@ def kernel(p: Array, x: Array, fault: str) -> Array:
     """A kernel density with a linear map of the points."""
     b = p[0] if fault == "transpose" else p[0].T  # transpose
     u = x @ b
-    g = _tf32(u, fault) @ u.T  # tf32
+    g = _tf32(u, fault) @ u.T
     n = jnp.diagonal(g)
     d = n[:, None] + (n[None, :] if fault != "dropped" else 0.0) - 2.0 * g  # dropped
     k = jnp.exp(-jnp.abs(d) / 8.0)
@@ -90,7 +90,7 @@ def mixture(p: Array, x: Array, fault: str) -> Array:
 
     def loss(p: Array) -> Array:
         gate = jax.nn.sigmoid(x @ p[0][:, :1])
-        one = jnp.tanh(_tf32(x, fault) @ p[1])  # tf32
+        one = jnp.tanh(_tf32(x, fault) @ p[1])
         v = p[2] if fault == "transpose" else p[2].T  # transpose
         two = jnp.tanh(x @ v)
         y = gate * one + ((1 - gate) * two if fault != "dropped" else 0.0)  # dropped
@@ -114,7 +114,8 @@ def arguments(seed: int) -> tuple[Array, Array]:
 def marked(program: Callable, fault: str) -> str:
     """The line of a fault, as the beginning of a source."""
     lines = Path(__file__).read_text().splitlines()
-    start = next(i for i, one in enumerate(lines) if f"def {program.__name__}(" in one)
+    name = "_tf32" if fault == "tf32" else program.__name__
+    start = next(i for i, one in enumerate(lines) if f"def {name}(" in one)
     rest = range(start, len(lines))
     found = next(i for i in rest if lines[i].endswith(f"# {fault}"))
     return f"{Path(__file__).name}:{found + 1} in "

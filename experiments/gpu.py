@@ -8,10 +8,12 @@ architecture: others of it get the same kernels) and for A100, H100 and B200. No
 runs. `auto` would choose the algorithm of convolutions for this machine's CPU; on a GPU
 it is `xla`, which is what is compiled here unless a factor says otherwise.
 
-Writes --record after each program and takes up where it was: about an hour on two
-cores. docs/gpu.md is made from it (experiments/tables.py).
+Writes --record after each program and takes up where it was. Beside it, sums.json says
+what varies of every primitive that sums (benchmarks/gpu_sums.py). docs/gpu.md is made
+from the record (experiments/tables.py).
 """
 
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,9 +26,12 @@ from absl import flags
 
 from prednet_jax import noise, records
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.noise.gpu import compilation
+from prednet_jax.noise.gpu import compilation, targets
 from prednet_jax.objectives import Method
 from prednet_jax.training import loop, truncated
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from benchmarks import gpu_sums
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("record", "results/gpu/audit.json", "Where to write.")
@@ -39,7 +44,6 @@ SIZES = {
 # One card of each architecture of the article, then today's.
 GPUS = ("gtx750ti", "gtx970", "gtx1080", "rtx2080ti", "a100", "h100", "b200")
 FACTORS = (
-    {},
     {"program": "prediction"},
     {"variant": "lotter"},
     {"targets": "stale"},
@@ -47,14 +51,14 @@ FACTORS = (
     {"noise": "reduction_order"},
     {"convolution": "im2col"},
     {"deterministic": True},
-    {"size": "24x32"},
+    {"size": "64x48"},
     {"size": "160x120"},
 )
 BASE: dict[str, Any] = {
     "model": "prednet",
     "program": "step",
     "variant": "watanabe",
-    "size": "64x48",
+    "size": "24x32",
     "targets": "true",
     "leak": True,
     "noise": "none",
@@ -66,11 +70,12 @@ BASE: dict[str, Any] = {
 def cases() -> list[dict[str, Any]]:
     """All programs to compile, the base program on every GPU first."""
     found = [{**BASE, "gpu": gpu} for gpu in GPUS]
-    for gpu in ("gtx1080", "rtx2080ti", "h100"):
-        found += [{**BASE, **factor, "gpu": gpu} for factor in FACTORS[1:]]
+    gpus = ("gtx1080", "rtx2080ti", "h100")
+    for gpu in gpus:
         for program in ("step", "prediction"):
             fields = {"model": "autoencoder", "program": program}
             found.append({**BASE, **fields, "variant": "", "size": "", "gpu": gpu})
+    found += [{**BASE, **each, "gpu": gpu} for each in FACTORS for gpu in gpus]
     return found
 
 
@@ -157,9 +162,31 @@ def main(argv: list[str]) -> None:
             continue
         row = audited(case)
         rows.append(row)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        records.write_json(file, {"jax": jax.__version__, "rows": rows})
-        print(f"{number}/{len(todo)}", *case.values(), row["varies"], row["kernels"])
+        _write(file, rows)
+        print(
+            f"{number}/{len(todo)}",
+            *case.values(),
+            row["varies"],
+            row["kernels"],
+            flush=True,
+        )
+    _write(file, rows)
+    sums = {gpu: gpu_sums.measured(gpu) for gpu in gpu_sums.GPUS}
+    records.write_json(file.with_name("sums.json"), {"jax": jax.__version__} | sums)
+
+
+def _write(file: Path, rows: list[dict[str, Any]]) -> None:
+    cards = {
+        name: {
+            "memory": card.memory,
+            "bandwidth": card.bandwidth,
+            "operations": card.operations,
+        }
+        for name, card in targets.CARDS.items()
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    record = {"jax": jax.__version__, "base": BASE, "cards": cards, "rows": rows}
+    records.write_json(file, record)
 
 
 if __name__ == "__main__":

@@ -286,10 +286,11 @@ def _train_replicas(interruption: Interruption) -> None:
         )
     count, folder = max(1, FLAGS.replicas), Path(FLAGS.workdir)
     processes = _join()
-    process.split_cpu(
-        FLAGS.devices
-        or most_devices(count, FLAGS.batch, device.available_threads(), processes)
-    )
+    most = 1  # Of a CPU, where a launcher does not say how many processes there are.
+    if processes:
+        available = device.available_threads()
+        most = most_devices(count, FLAGS.batch, available, processes)
+    process.split_cpu(FLAGS.devices or most)
     # As --seeds names them; a batch alone is one run.
     folders = {
         seed: folder / f"seed_{seed}" if FLAGS.replicas else folder
@@ -298,8 +299,8 @@ def _train_replicas(interruption: Interruption) -> None:
     replica_runs.train(_recipe(), folders, FLAGS.replica_mode, interruption)
 
 
-def _join() -> int:
-    """Joins the processes that train together; how many they are.
+def _join() -> int | None:
+    """Joins the processes that train together; how many they are, or None: unknown.
 
     Raises:
         UserError: flags contradict each other, or they cannot be joined.
@@ -320,8 +321,7 @@ def _join() -> int:
     if found is None or FLAGS.coordinator == "none":
         return 1
     process.join_launched(found)
-    # Where the launcher does not say how many, a CPU stays one device.
-    return found.total or device.available_threads()
+    return found.total
 
 
 if __name__ == "__main__":

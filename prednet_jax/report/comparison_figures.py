@@ -227,11 +227,12 @@ def seeds(verdict: Mapping[str, Any]) -> Dots:
         }
         for model, arms in verdict["losses"].items()
     }
+    first = {one["model"]: one for one in reversed(verdict["contrasts"])}
     panels = [
         charts.around_zero(
             f"{display_name(model)}, % of the same seed's control",
             [values for _, values in rows.values()],
-            100 * (relative(contrasts(verdict, model)[0], "margin") or 0),
+            100 * (relative(first.get(model), "margin") or 0),
         )
         for model, rows in relative_losses.items()
     ]

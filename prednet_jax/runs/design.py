@@ -21,7 +21,7 @@ from prednet_jax.training import loop, sizes
 ALWAYS = (arms.CONTROL, arms.TREATMENT)
 # For estimates of time, right within a factor of two or so: operations per second of
 # small networks, and seconds to start and compile, on two cores.
-_RATE, _START = 5e9, 12.0
+_RATE, _START = 2.5e10, 6.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -103,7 +103,7 @@ def load_pytorch(
     scale = PORTS[variant] if pixel_max is None else pixel_max
     positive("pixel_max", scale)
     arrays = _read(path)
-    frame = {"height": height, "width": width}
+    frame: dict[str, Any] = {"height": height, "width": width}
 
     def sizes(name: str, count: int, axis: int) -> tuple[int, ...]:
         return tuple(arrays[name.format(i)].shape[axis] for i in range(count))
@@ -351,7 +351,7 @@ _KNOWN = {
 }
 
 
-class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
+class _Unpickler(pickle._Unpickler):
     """Unpickles state dicts and nothing else.
 
     That of Python's own language: the other takes memory for any number of an entry
@@ -378,12 +378,12 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
             raise pickle.UnpicklingError(f"an object {identity!r} outside the pickle")
         return _Storage(self._read_storage(dtype, str(key), count))
 
-    def _forget_attributes(self) -> None:
+    def _forget_attributes(self: Any) -> None:
         self.stack.pop()  # Of the dictionary: the versions of its modules.
 
-    dispatch = {
+    dispatch: ClassVar[dict[int, Any]] = {
         code: load
-        for code, load in pickle._Unpickler.dispatch.items()  # type: ignore[attr-defined]
+        for code, load in pickle._Unpickler.dispatch.items()
         if bytes([code])
         not in (
             *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX),

@@ -10,11 +10,12 @@ booleans the fraction that differs. v_k is the value under noise: sums in anothe
 every operation an ulp off, which comes to v along the way of the program, amplified or
 damped. A difference is beyond noise if
 
-    d > MARGIN max(e, f) max(e, f) / median(e, f)
+    d > max(MARGIN q(e, f), TWICE max(e, f))
 
-f is a floor: one element moved by an ulp, or of integers one in a thousand. The
-quotient is near 1 where a value has many elements, and near 3 where it is one number,
-whose noise few draws tell badly.
+q is the upper quartile over the draws: one number has noise that few draws tell badly,
+hence the wide margin. Rare jumps (a number that a later rounding to a narrow format
+sends to its other neighbour) are in the largest alone. f is a floor: one element moved
+by an ulp, or of integers one in a thousand.
 
 *Programs that differ* (another version, an edited line) are aligned: loops and branches
 around, primitive, shape and type of two equations must agree, and of several ways the
@@ -40,7 +41,7 @@ from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, UlpPerturbation, compose
 
-MARGIN = 4.0
+MARGIN, TWICE = 10.0, 2.0
 # Of a discrete value, the fraction of elements that any noise may flip.
 FLIPS = 1e-3
 # Relative distance below which two values are taken for the same one.
@@ -235,7 +236,7 @@ def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
     x, y = b.values[rows], a.values[mine]
     with np.errstate(all="ignore"):
         if _discrete(b):
-            far = np.mean(x != y, 1) if x.size else np.zeros(len(x))
+            far = np.sum(x != y, 1) / max(1, x.shape[1])
             if b.size > x.shape[1]:
                 # Of a sketch, as far as that can tell: differences are at least 1.
                 far = np.sum(np.square(x - y), 1) / b.size
@@ -416,10 +417,8 @@ def _report(
         if drawn:
             noise = np.stack(drawn)
             levels = np.maximum(noise, _floor(value))
-            largest, middle = levels.max(0), np.median(levels, 0)
-            with np.errstate(all="ignore"):
-                wide = np.where(middle > 0, largest / middle, 1)
-            bound = MARGIN * largest * wide
+            quartile = np.quantile(levels, 0.75, axis=0, method="lower")
+            bound = np.maximum(MARGIN * quartile, TWICE * levels.max(0))
             expected = np.sqrt(np.mean(np.square(noise), 0))
         for found, over in ((beyond, far > bound), (differing, far > 0)):
             if not over.any():
@@ -494,12 +493,19 @@ def _blamed(
     entries: list[Difference] = []
     for found in beyond:
         _, entry, pair = found
-        roots = []
+        roots: list[tuple[int, int]] = []
         if not any(over[1].intersection(here[pair[1]].operands)):
             roots = [
                 (side, one)
                 for side in (1, 0)
                 for one in _without(sides[side], matched[side], pair[side])
+            ]
+        if not roots and not entries:
+            # What a loop reads from outside is not known: it may have been these.
+            roots = [
+                (side, one)
+                for side in (1, 0)
+                for one in _unread(sides[side], matched[side], pair[side])
             ]
         for side, one in roots:
             value = sides[side][one]
@@ -532,6 +538,13 @@ def _without(
             seen.add(i)
             todo += values[i].operands
     return [min(seen)] if seen else []
+
+
+def _unread(values: Sequence[Recorded], matched: set[int], stop: int) -> list[int]:
+    """The last equation before `stop` with neither counterpart nor reader, if any."""
+    read = {i for one in values for i in one.operands}
+    free = [i for i in range(stop) if i not in matched and i not in read]
+    return [i for i in free[-1:] if not _is_given(values[i])]
 
 
 def _function(source: str) -> str:

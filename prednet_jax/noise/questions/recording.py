@@ -34,7 +34,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import taps
+from prednet_jax.noise import random_bits, taps
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.inject import evaluate, traced
@@ -278,8 +278,9 @@ class Watch:
                 self._tap(name, "result", "", "", (x,), x)
             return out
 
-        key = jax.random.key(0)
-        self._jaxpr = jax.make_jaxpr(observed)(key, *self._arrays)
+        # Of a key of any kind its words, which are raw key data.
+        words = jnp.zeros((2,), jnp.uint32)
+        self._jaxpr = jax.make_jaxpr(observed)(words, *self._arrays)
         self._numbers.clear()
         self._compiled = jax.jit(self._reaped)
 
@@ -323,7 +324,7 @@ class Watch:
 
     def run(self, key: Array, arrays: Sequence[Any] = ()) -> tuple[Recorded, ...]:
         """All values of one run; at `arrays`, or those that were traced."""
-        values = self._compiled(key, *(arrays or self._arrays))
+        values = self._compiled(random_bits.words(key), *(arrays or self._arrays))
         position = {label: i for i, (label, _) in enumerate(self._places)}
         found = []
         for (label, place), (ran, arrays) in zip(self._places, values, strict=True):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -280,3 +282,13 @@ def test_the_command_refuses_in_one_line(module, capsys, flags, said):
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_the_page_prints_what_it_shows(compiler, capsys):
+    page = (Path(__file__).parents[3] / "docs" / "noise" / "audit.md").read_text()
+    code, shown = re.search(
+        r"```python\n(.*?)```\n\nprints.*?```\n(.*?)```", page, re.DOTALL
+    ).groups()
+    with jax.numpy_dtype_promotion("standard"):  # as a user has it
+        exec(compile(code, "audit.py", "exec"), {"__name__": "audit"})
+    assert capsys.readouterr().out == shown
