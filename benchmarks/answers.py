@@ -192,7 +192,7 @@ def calls(
     return {kind: (counts[kind], wrong[kind]) for kind in counts}
 
 
-def accuracies(draws: int = 16, fresh: int = 1000) -> tuple[float, float]:
+def accuracies(draws: int = 16, fresh: int = 400) -> tuple[float, float]:
     """How often a fresh run's accuracy is within what `decisions` says; and wanted.
 
     Answers are the larger of two sums of a result that differ by no more than their

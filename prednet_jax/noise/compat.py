@@ -50,6 +50,11 @@ def is_jaxpr(value: Any) -> bool:
     return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
 
 
+def is_literal(atom: Any) -> bool:
+    """Whether what an equation reads is a number of the program, not a variable."""
+    return isinstance(atom, core.Literal)
+
+
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """Every jaxpr among the parameters of an equation, open or closed."""
     found = []

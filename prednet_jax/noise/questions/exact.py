@@ -23,7 +23,6 @@ import jax
 import numpy as np
 from jax import Array
 from jax import numpy as jnp
-from jax.extend import core
 
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import split_static
@@ -136,7 +135,7 @@ def evaluate(jaxpr: Any, args: Sequence[Any], words: Words, seen: _Seen) -> list
     values.update(zip(opened.invars, args, strict=True))
 
     def read(atom: Any) -> Any:
-        if isinstance(atom, core.Literal):
+        if compat.is_literal(atom):
             # As the program has it, rounded to its type.
             return widened(np.asarray(atom.val, _type(atom)))
         return values[atom]
@@ -218,7 +217,7 @@ def _wide_param(value: Any, words: Words, seen: _Seen) -> Any:
         for v in opened.invars
     ]
     made = jax.make_jaxpr(lambda *xs: evaluate(value, xs, words, seen))(*shapes)
-    return made if isinstance(value, core.ClosedJaxpr) else made.jaxpr
+    return made if hasattr(value, "consts") else made.jaxpr
 
 
 def widened(x: Any) -> Any:

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.extend import core
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import Outcome, split, split_static, taken_apart
@@ -437,7 +436,7 @@ def _lines(
     values.update(zip(opened.invars, args, strict=True))
 
     def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else values[atom]
+        return atom.val if compat.is_literal(atom) else values[atom]
 
     for i, equation in enumerate(opened.eqns):
         here = f"{path}{i}:{equation.primitive.name}"
