@@ -11,7 +11,7 @@ WORKERS ?= 2
 # fresh memory for a program's temporaries at every call.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup compare chainer chainer-bisect transplant test test-default-flags \
+.PHONY: setup gpu gpu-wheels compare chainer chainer-bisect transplant test test-default-flags \
   test-versions soak fuzz bench docs study-again tables lint lock clean
 
 # EXTRAS=cuda adds what JAX needs on an NVIDIA GPU, at the pinned version of JAX.
@@ -44,6 +44,21 @@ chainer-bisect: setup
 # The same buffer re-used in PyTorch, in an environment of its own.
 transplant: setup
 	$(BIN)/python -m chainer_reproduction transplant $(ARGS)
+
+# XLA's CUDA compiler, for noise.audit: in a folder that JAX itself does not see.
+GPU_WHEELS := $(VENV)/gpu-audit/.installed
+
+gpu-wheels: $(GPU_WHEELS)
+
+$(GPU_WHEELS): $(STAMP)
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --no-deps --target $(@D) \
+	  $$($(BIN)/python -m prednet_jax.noise.gpu.compilation)
+	@touch $@
+
+# Our own programs compiled for the article's GPUs and today's: an hour, and it resumes.
+gpu: setup gpu-wheels
+	$(BIN)/python experiments/gpu.py $(ARGS)
 
 bench: setup
 	$(BIN)/python experiments/benchmark.py --suite=all $(ARGS)

@@ -6,7 +6,7 @@ prints one line for each. The programs here were written after the constants of 
 tools stood, and no tool was run on them before.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from jax import lax
 from benchmarks.accuracy import _wide
 from benchmarks.noise_programs import normal
 from prednet_jax import noise
-from prednet_jax.noise.questions.explain import NEARER
+from prednet_jax.noise.questions.exact import exact
+from prednet_jax.noise.questions.explain import NEARER, ladder, place
 
 ORDER = noise.ReductionOrder(granularity="element")
 
@@ -91,14 +92,19 @@ PROGRAMS: dict[str, tuple[Callable, Any]] = {
 X = normal(900, 12, 64)
 
 
-def nearer() -> tuple[int, list[tuple[str, str, str]]]:
+def nearer(
+    names: Iterable[str] = tuple(PROGRAMS),
+) -> tuple[int, list[tuple[str, str, str]]]:
     """Pairs, and those where `closer` is not what float64 says: program, both names.
 
     The oracle calls the function again on wide arguments.
     """
     total, wrong = 0, []
-    for name, (fn, w) in PROGRAMS.items():
+    for name in names:
+        fn, w = PROGRAMS[name]
         plain = jax.jit(fn)(X, w)
+        rungs = ladder(fn, jax.random.key(7), (X, w), {}, draws=2)
+        reference = exact(fn, jax.random.key(7), (X, w), {})
 
         def noisy(text, seed, fn=fn, w=w):
             spec = noise.parse(text)
@@ -119,7 +125,7 @@ def nearer() -> tuple[int, list[tuple[str, str, str]]]:
             expected = "a" if far[0] < far[1] else "b"
             if max(far) < NEARER * min(far):
                 expected = "neither"
-            report = noise.explain(fn, a, b, draws=2)(jax.random.key(7), X, w)
+            report = place(rungs, a, b, reference)
             total += 1
             if report.closer != expected:
                 wrong.append((name, expected, str(report.closer)))
@@ -147,7 +153,10 @@ def _mixed(fn: Callable) -> Callable:
     return mixed
 
 
-def calls() -> dict[str, tuple[int, list[tuple[str, str, str]]]]:
+def calls(
+    names: Iterable[str] = tuple(PROGRAMS),
+    kinds: Sequence[str] = ("right", "planted", "mixed"),
+) -> dict[str, tuple[int, list[tuple[str, str, str]]]]:
     """For right programs, planted lines and mixed rows: variants, and wrong answers.
 
     Right programs may differ by order or rounding. A planted line has to be named for
@@ -159,7 +168,7 @@ def calls() -> dict[str, tuple[int, list[tuple[str, str, str]]]]:
     ]
     alone = ("one row at a time", "vmap over rows", "loop over rows")
     others = (*alone, "2 rows at a time", "6 rows at a time", "padded to 16 rows")
-    counts = dict.fromkeys(("right", "planted", "mixed"), 0)
+    counts = dict.fromkeys(kinds, 0)
     wrong: dict[str, list] = {kind: [] for kind in counts}
     for name, (fn, w) in PROGRAMS.items():
         for kind, made in (
@@ -199,11 +208,13 @@ def accuracies(draws: int = 16, fresh: int = 1000) -> tuple[float, float]:
 
         x = normal(903, 64, 64)
         labels = np.ones(64, int)
-        noisy = jax.jit(jax.vmap(noise.inject(answers, ORDER), (0, None, None)))
-        found = np.asarray(noisy(jax.random.split(jax.random.key(8), fresh), x, w))
+        noisy = noise.inject(answers, ORDER)
+        keys = jax.random.split(jax.random.key(8), fresh)
+        found = np.stack([np.asarray(noisy(key, x, w)) for key in keys])
         for seed in range(4):
             search = noise.decisions(answers, ORDER, draws=draws, labels=labels)
             evaluation = search(jax.random.key(seed), x, w).evaluation
+            assert evaluation is not None
             far = np.abs(np.mean(found == 1, 1) - evaluation.accuracy)
             within.append(np.mean(far <= evaluation.moved + 1e-9))
     return float(np.mean(within)), draws / (draws + 1)

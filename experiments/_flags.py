@@ -1,8 +1,12 @@
 """Flags that several scripts share, and the objects that they describe."""
 
 import ast
+import dataclasses
 import functools
-from collections.abc import Iterator
+import inspect
+import re
+import typing
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +24,10 @@ from prednet_jax.tasks import Task
 
 FLAGS = flags.FLAGS
 _SIZES: dict[str, int] = {}
+# Fields of `runs.design.Setup` that are flags of the same name.
+SETUP = (
+    "data", "images", "allow_outside", "window", "updates", "image_updates", "last",
+)  # fmt: skip
 
 
 def define_model_flags(
@@ -93,6 +101,30 @@ def define_precision_flag() -> None:
     flags.DEFINE_enum("precision", "float32", process.PRECISIONS, "Of everything.")
 
 
+def define_fields(record: type, names: Sequence[str], **defaults: Any) -> None:
+    """Declares a flag for each of these fields of a dataclass, which documents them.
+
+    Args:
+        record: the dataclass.
+        names: of the fields, which are numbers, booleans or texts.
+        **defaults: of flags where the dataclass has another or none.
+    """
+    attributes = str(inspect.getdoc(record)).split("Attributes:\n")[1]
+    about = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", attributes, re.MULTILINE))
+    hints = typing.get_type_hints(record)
+    own = {field.name: field.default for field in dataclasses.fields(record)}
+    for name in names:
+        kinds = typing.get_args(hints[name]) or (hints[name],)
+        define = {
+            bool: flags.DEFINE_bool,
+            int: flags.DEFINE_integer,
+            float: flags.DEFINE_float,
+            str: flags.DEFINE_string,
+        }[kinds[0]]
+        text = " ".join(about[name].split())
+        define(name, defaults.get(name, own[name]), text[0].upper() + text[1:])
+
+
 def define_setup_flags(*, models: list[str], updates: int, workdir: str) -> None:
     """Declares the flags that `setup` reads, and --dry_run."""
     flags.DEFINE_list(
@@ -103,23 +135,9 @@ def define_setup_flags(*, models: list[str], updates: int, workdir: str) -> None
     flags.DEFINE_list("channels", ["3", "6", "12"], "Widths of PredNet's layers.")
     flags.DEFINE_integer("height", 24, "Rows of a frame.")
     flags.DEFINE_integer("width", 32, "Columns of a frame.")
-    flags.DEFINE_string(
-        "data",
-        None,
-        "Frames of networks that are trained on windows, as in train.py; default: each "
-        "one's own, walk for prednet.",
-    )
-    flags.DEFINE_string(
-        "images",
-        None,
-        "Images of networks that are trained on one per update; default: each one's "
-        "own, digits for the autoencoder.",
-    )
-    define_outside_flag()
-    flags.DEFINE_integer("window", 10, "Transitions per update.")
-    flags.DEFINE_integer("updates", updates, "Updates of networks that see windows.")
-    flags.DEFINE_integer("image_updates", 500, "Updates of networks that see images.")
-    flags.DEFINE_float("last", 0.2, "Losses are means over this last fraction.")
+    from prednet_jax.runs.design import Setup
+
+    define_fields(Setup, SETUP, updates=updates)
     flags.DEFINE_string("workdir", workdir, "Where to write.")
     flags.DEFINE_bool("dry_run", False, "Print the exact commands, no more.")
 
@@ -127,10 +145,7 @@ def define_setup_flags(*, models: list[str], updates: int, workdir: str) -> None
 def setup() -> dict[str, Any]:
     """The fields of `runs.design.Setup`, but for the script."""
     channels = data.own_size(FLAGS.images or "digits")[2]
-    names = (
-        "data", "images", "allow_outside", "window", "updates", "image_updates", "last",
-    )  # fmt: skip
-    return {name: getattr(FLAGS, name) for name in names} | {
+    return {name: getattr(FLAGS, name) for name in SETUP} | {
         "root": Path(FLAGS.workdir),
         "tasks": tuple(small_task(name, channels=channels) for name in FLAGS.models),
     }
@@ -145,12 +160,26 @@ def declared(script: Path) -> set[str]:
             match node.args:
                 case [ast.Constant(str(name)), *_] if "DEFINE_" in node.func.attr:
                     names.add(name)
+                case [_, ast.Name(constant)] if node.func.attr == "define_fields":
+                    names |= _constants(tree)[constant]
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 helper = script.with_name(f"{alias.name}.py")
                 if alias.name.startswith("_") and helper.exists():
                     names |= declared(helper)
     return names
+
+
+def _constants(tree: ast.Module) -> dict[str, set[str]]:
+    """The tuples of texts that a script assigns to a name."""
+    return {
+        str(node.targets[0].id): set(ast.literal_eval(node.value))
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Tuple)
+        and isinstance(node.targets[0], ast.Name)
+        and all(isinstance(one, ast.Constant) for one in node.value.elts)
+    }
 
 
 def integers(name: str) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import _flags
 import _resume
 from absl import flags
 
-from prednet_jax import data, records, weights
+from prednet_jax import data, records, tasks, weights
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 
@@ -64,36 +64,41 @@ def define_weights() -> None:
 def prednet() -> tuple[Task, dict]:
     """The PredNet of --weights; of a run also its frames and how they are cut.
 
-    Without --weights it is one that comes with the package. The first line printed says
-    so, and frames from disk are scaled to its size unless flags say otherwise.
+    A network that comes with the package has frames of the data it was trained on
+    unless flags say otherwise, and frames from disk are scaled to its size. Without
+    --weights it is one of them, and the first line printed says so.
 
     Raises:
         UserError: the weights are of another network than PredNet, or of another one
             than the flags say.
     """
-    given = FLAGS.weights is not None
+    given, own = FLAGS.weights is not None, None
     if not given:
         grey = data.own_size(FLAGS.data or "walk")[2] == 1
         FLAGS.weights = "moving_digits" if grey else "walk"
-    found = initial_weights(FLAGS.weights)
-    inherit_frames(FLAGS.weights)
+        # Not by its name: a file of that name may lie here.
+        config, params = weights.pretrained(FLAGS.weights)
+        own = tasks.of(config), params
+    name, folder = FLAGS.weights, Path(FLAGS.weights)
+    found = initial_weights(name, own)
+    if given:
+        inherit_frames(name)
     if found[0].name != "prednet":
-        raise UserError(
-            f"--weights={FLAGS.weights}: of {found[0].name}; expected prednet"
-        )
+        raise UserError(f"--weights={folder}: of {found[0].name}; expected prednet")
+    if given and (folder.exists() or name not in weights.pretrained_names()):
+        return found
+    FLAGS.data = FLAGS.data or name
+    of_disk = FLAGS.data not in data.NAMES
+    if of_disk and not (FLAGS["crop"].present or FLAGS["offset"].present):
+        FLAGS.crop = "resize"
     if not given:
-        name, height, width = FLAGS.weights, *found[0].frame[:2]
-        FLAGS.data = FLAGS.data or name
-        scaled = "made"
-        if FLAGS.data not in data.NAMES and not (
-            FLAGS["crop"].present or FLAGS["offset"].present
-        ):
-            FLAGS.crop, scaled = "resize", "scaled"
-        elif FLAGS.data not in data.NAMES:
-            scaled = "cut"
+        height, width = found[0].frame[:2]
+        done = "made"
+        if of_disk:
+            done = "scaled" if FLAGS.crop == "resize" else "cut"
         print(
             f"no --weights: {name}, which comes with the package "
-            f"(prednet_jax.pretrained); frames of {FLAGS.data} are {scaled} to its "
+            f"(prednet_jax.pretrained); frames of {FLAGS.data} are {done} to its "
             f"{height}x{width}",
             flush=True,
         )

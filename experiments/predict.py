@@ -83,6 +83,8 @@ def main(argv: list[str]) -> None:
             f"--start={FLAGS.start} --frames={FLAGS.frames}: expected at most "
             f"{source.length} frames of {source.name}"
         )
+    if source.done:
+        print(f"data={source.name}: {source.done}", flush=True)
     shown = source.read(FLAGS.start, FLAGS.start + FLAGS.frames)
     truth = shown.astype(np.float32) / np.float32(255)
     predictions, maps = sequences.predict_sequence(

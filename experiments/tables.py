@@ -70,6 +70,15 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
             _published("noise_tools.json"), _published("noise_searches.json")
         ),
         "noise-accuracy": make.accuracy(_published("noise_accuracy.json")),
+        "gpu-programs": make.gpu_programs(
+            records.read_json(ROOT / "results" / "gpu" / "audit.json")
+        ),
+        "learned": make.learned(
+            {
+                path.stem: records.read_json(path)
+                for path in sorted((ROOT / "prednet_jax" / "pretrained").glob("*.json"))
+            }
+        ),
         "gradient-noise": make.gradient_noise(gradients),
     }
 

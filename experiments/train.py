@@ -41,13 +41,17 @@ from prednet_jax.training.layout import most_devices
 
 FLAGS = flags.FLAGS
 MODES = ("train", "finetune_rollout")
+# Fields of a recipe that are flags of the same name.
+FIELDS = (
+    "updates", "window", "draw", "learning_rate", "clip_gradient", "rate_floor",
+    "sampling", "batch", "validate_every", "checkpoint_every", "keep_checkpoints",
+    "keep_best", "resume", "overwrite", "examples", "profile", "progress",
+)  # fmt: skip
 _presets.define()
 _flags.define_model_flags()
 _flags.define_data_flags()
 _flags.define_precision_flag()
-flags.DEFINE_integer(
-    "draw", 0, "Number of the noise draw: other noise and nothing else."
-)
+_flags.define_fields(recipe.Recipe, FIELDS, updates=250, window=20, progress=True)
 flags.adopt_module_key_flags(_flags)
 flags.adopt_module_key_flags(_presets)
 flags.DEFINE_enum(
@@ -64,28 +68,12 @@ flags.DEFINE_integer(
     "First frame, from 0, that --mode=finetune_rollout hides. Default: two thirds of "
     "--window (Lotter et al. 2017: 10 of 15).",
 )
-flags.DEFINE_enum(
-    "sampling",
-    "stream",
-    recipe.SAMPLINGS,
-    "stream: the frames in order, the state carried, as published. windows: random "
-    "windows of many sequences, each from the zero state; its objective is `mse` "
-    "unless --objective is given.",
-)
 flags.DEFINE_integer(
     "sequences",
     None,
     "Training sequences of --sampling=windows. Default: 256 walks, 4096 sequences of "
     "moving digits, all that files have.",
 )
-flags.DEFINE_integer(
-    "validate_every",
-    0,
-    "Updates between scores of the frozen weights on held-out sequences, written to "
-    "validation.jsonl; 0: none.",
-)
-flags.DEFINE_integer("window", 20, "Transitions an update (truncation length), >= 2.")
-flags.DEFINE_integer("updates", 250, "Updates to make.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
 flags.DEFINE_list(
     "seeds", None, "Several seeds one after the other, in workdir/seed_N each."
@@ -95,13 +83,6 @@ flags.DEFINE_integer(
     0,
     "Seeds seed, seed+1, ... trained in one program on all devices, in workdir/seed_N "
     "each; 0: one run.",
-)
-flags.DEFINE_integer(
-    "batch",
-    1,
-    "Sequences of the data trained together, spread over the devices: a source of as "
-    "many sequences is dealt out, one of fewer is cut into equal parts. With "
-    "--sampling=windows: windows an update.",
 )
 flags.DEFINE_enum(
     "replica_mode",
@@ -122,84 +103,42 @@ flags.DEFINE_string(
     "host:port of process 0, where several processes train together (--replicas, "
     "--batch). auto: as SLURM, Open MPI or Kubernetes say; none: this one alone.",
 )
-flags.DEFINE_integer("processes", 1, "Processes that --coordinator=host:port joins.")
-flags.DEFINE_integer("process", 0, "Number of this one, from 0.")
+flags.DEFINE_integer(
+    "processes", 1, "Processes that --coordinator=host:port joins; mpirun and srun say."
+)
+flags.DEFINE_integer("process", 0, "Number of this one, from 0; launchers say.")
 flags.DEFINE_enum("targets", "true", TARGETS, "stale: Chainer's CPU bug.")
 flags.DEFINE_bool(
     "truncation_leak", False, "Reproduce the gradient Chainer leaks between windows."
 )
 flags.DEFINE_enum(
-    "objective", None, OBJECTIVES, "Default: as the variant was published."
+    "objective",
+    None,
+    OBJECTIVES,
+    "Default: as the variant was published; mse with --sampling=windows.",
 )
 flags.DEFINE_list("layer_weights", None, "Layer weights of the objective `errors`.")
-flags.DEFINE_float(
-    "learning_rate", None, "Constant Adam rate. Default: as the variant was published."
-)
 flags.DEFINE_enum(
     "schedule",
     "constant",
     recipe.RATE_SCHEDULES,
     "cosine: from --learning_rate down to --rate_floor times it at the last update.",
 )
-flags.DEFINE_float(
-    "rate_floor",
-    recipe.RATE_FLOOR,
-    "Last rate of --schedule=cosine, as a share of the first.",
-)
-flags.DEFINE_float(
-    "clip_gradient", None, "Largest L2 norm of the gradient; larger ones are scaled."
-)
 flags.DEFINE_string(
     "noise", "none", "Noise spec, such as reduction_order:granularity=element or ulp."
 )
 flags.DEFINE_integer("threads", 0, "Processors to use, enforced; 0: all.")
 flags.DEFINE_string("workdir", None, "Where to write.", required=True)
-flags.DEFINE_integer(
-    "checkpoint_every",
-    0,
-    "Updates between checkpoints; 0: one every five minutes and when interrupted, in "
-    "place of the one before. The final state is always kept.",
-)
-flags.DEFINE_integer(
-    "keep_checkpoints", 0, "How many of the last checkpoints stay; 0: all."
-)
-flags.DEFINE_integer(
-    "keep_best",
-    0,
-    "With --keep_checkpoints: how many more stay, those with the lowest loss: of the "
-    "frozen weights with --validate_every, else the mean since the checkpoint before.",
-)
-flags.DEFINE_bool(
-    "resume",
-    False,
-    "Go on from the newest good checkpoint in workdir, with the flags the run was "
-    "begun with; flags given beside it must agree, but --updates may be larger.",
-)
-flags.DEFINE_bool("overwrite", False, "Begin anew, whatever run is in workdir.")
 flags.DEFINE_string(
     "init_weights",
     None,
     "Start from these weights: a Chainer or Keras file, or a run's directory, which "
     "also says model, variant, sizes, data, crop and offset.",
 )
-flags.DEFINE_integer(
-    "examples", 0, "Frames to predict after training, kept in workdir/examples.npz."
-)
-flags.DEFINE_string(
-    "profile",
-    None,
-    "Directory for a trace of updates 3 to 5, for TensorBoard, XProf or Perfetto.",
-)
 flags.DEFINE_bool(
     "plot",
     True,
     "Draw the losses of a single run at its end, as workdir/loss.png (extra report).",
-)
-flags.DEFINE_bool(
-    "progress",
-    True,
-    "Say on stderr how far the training is: a bar on a terminal, else a line every 15 "
-    "seconds.",
 )
 
 
@@ -266,8 +205,6 @@ def _recipe() -> recipe.Recipe:
             if by_windows
             else _flags.open_source(network, seed)
         ),
-        updates=FLAGS.updates,
-        window=FLAGS.window,
         method=Method(
             objective=objective,
             targets=FLAGS.targets,
@@ -276,25 +213,11 @@ def _recipe() -> recipe.Recipe:
             extrapolate_from=FLAGS.extrapolate_from,
         ),
         noise=None if spec == noise.Identity() else spec,
-        draw=FLAGS.draw,
         dtype=process.set_precision(FLAGS.precision),
-        learning_rate=FLAGS.learning_rate,
-        clip_gradient=FLAGS.clip_gradient,
         rate_schedule=FLAGS.schedule,
-        rate_floor=FLAGS.rate_floor,
         weights=weights,
-        sampling=FLAGS.sampling,
-        batch=FLAGS.batch,
-        validate_every=FLAGS.validate_every,
         open_validation=lambda: _flags.open_split(network, "validation"),
-        checkpoint_every=FLAGS.checkpoint_every,
-        keep_checkpoints=FLAGS.keep_checkpoints,
-        keep_best=FLAGS.keep_best,
-        resume=FLAGS.resume,
-        overwrite=FLAGS.overwrite,
-        examples=FLAGS.examples,
-        profile=FLAGS.profile,
-        progress=FLAGS.progress,
+        **{name: getattr(FLAGS, name) for name in FIELDS},
         flags=_cli.chosen_flags(),
     )
 
@@ -363,10 +286,11 @@ def _train_replicas(interruption: Interruption) -> None:
         )
     count, folder = max(1, FLAGS.replicas), Path(FLAGS.workdir)
     processes = _join()
-    process.split_cpu(
-        FLAGS.devices
-        or most_devices(count, FLAGS.batch, device.available_threads(), processes)
-    )
+    most = 1  # Of a CPU, where a launcher does not say how many processes there are.
+    if processes:
+        available = device.available_threads()
+        most = most_devices(count, FLAGS.batch, available, processes)
+    process.split_cpu(FLAGS.devices or most)
     # As --seeds names them; a batch alone is one run.
     folders = {
         seed: folder / f"seed_{seed}" if FLAGS.replicas else folder
@@ -375,26 +299,29 @@ def _train_replicas(interruption: Interruption) -> None:
     replica_runs.train(_recipe(), folders, FLAGS.replica_mode, interruption)
 
 
-def _join() -> int:
-    """Joins the processes that train together; how many they are.
+def _join() -> int | None:
+    """Joins the processes that train together; how many they are, or None: unknown.
 
     Raises:
         UserError: flags contradict each other, or they cannot be joined.
     """
+    found = process.launched()
     if FLAGS.coordinator not in ("auto", "none"):
-        process.join_processes(FLAGS.coordinator, FLAGS.processes, FLAGS.process)
-        return FLAGS.processes
+        count, number = FLAGS.processes, FLAGS.process
+        if found:
+            count = count if FLAGS["processes"].present else found.total or 1
+            number = number if FLAGS["process"].present else found.number
+        process.join_processes(FLAGS.coordinator, count, number)
+        return count
     for name in ("processes", "process"):
         if getattr(FLAGS, name) != FLAGS[name].default:
             raise UserError(
                 f"--{name}={getattr(FLAGS, name)}: expected --coordinator=host:port too"
             )
-    found = process.launched() if FLAGS.coordinator == "auto" else None
-    if found is None:
+    if found is None or FLAGS.coordinator == "none":
         return 1
     process.join_launched(found)
-    # Where the launcher does not say how many, a CPU stays one device.
-    return found.count or device.available_threads()
+    return found.total
 
 
 if __name__ == "__main__":

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from prednet_jax.training.trainer import Trainer, train_windows
     from prednet_jax.weights.shipped import pretrained
 
+from prednet_jax import messages
+
 __version__ = "0.1.0"
+
+messages.quieten_cuda_plugin()
 
 __all__ = [
     "AutoencoderConfig",

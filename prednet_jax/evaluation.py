@@ -232,7 +232,7 @@ def _pieces(
 
 def _pooled(of: list[dict[str, float]], pixels: int) -> dict[str, float]:
     """Means over sequences of equal length, and what follows from them."""
-    found = {}
+    found: dict[str, float] = {}
     for copy in ("", "copy_"):
         mse, mae, ssim = (
             float(np.mean([row[f"{copy}{name}"] for row in of]))

@@ -116,12 +116,12 @@ class Launched(NamedTuple):
 
     Attributes:
         launcher: `slurm`, `ompi` or `k8s`.
-        count: number of processes; None: it does not say.
+        total: number of processes; None: it does not say.
         number: of this one, from 0.
     """
 
     launcher: str
-    count: int | None
+    total: int | None
     number: int
 
 
@@ -148,6 +148,11 @@ def join_launched(found: Launched) -> None:
         raise UserError(
             "a Job of Kubernetes: expected pip install 'jax[k8s]', or --coordinator="
             "host:port and --processes; --coordinator=none trains in this pod alone"
+        )
+    if found.launcher == "ompi" and "OMPI_MCA_orte_hnp_uri" not in os.environ:
+        raise UserError(
+            "Open MPI 5 does not say where process 0 is: expected --coordinator="
+            "host:port; --coordinator=none trains in each process alone"
         )
     _join(f"processes of {found.launcher}", cluster_detection_method=found.launcher)
 

@@ -145,6 +145,10 @@ def test_a_launcher_is_known_to_jax_by_its_name(monkeypatch):
     seen = {}
     monkeypatch.setattr(jax.distributed, "initialize", seen.update)
     process.join_launched(process.Launched("slurm", 8, 3))
+    monkeypatch.delenv("OMPI_MCA_orte_hnp_uri", raising=False)
+    with pytest.raises(ValueError, match=r"Open MPI 5 .*expected --coordinator="):
+        process.join_launched(process.Launched("ompi", 4, 2))
+    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1.0;tcp://10.0.0.1:34911")
     assert seen == {"cluster_detection_method": "slurm"}
 
     def fail(**_):

@@ -7,6 +7,7 @@ scikit-learn, tensorflow-datasets) is imported only by the source that needs it.
 
 import os
 import pathlib
+from typing import Any
 
 from prednet_jax import files
 from prednet_jax.data.frames import CROPS, Fit
@@ -101,7 +102,7 @@ def open_source(
         DataError: A value or file is not accepted.
     """
     default = own_size(data)
-    size = {
+    size: dict[str, Any] = {
         "height": default[0] if height is None else height,
         "width": default[1] if width is None else width,
         "channels": default[2] if channels is None else channels,

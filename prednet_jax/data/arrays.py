@@ -63,8 +63,9 @@ def open_arrays(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource
     sequences = tuple(boundaries.tolist())
     check_boundaries(name, sequences, len(frames))
     total = limited_length(name, len(frames), length)
-    fit = fit.settled(*frames.shape[1:3])
-    fit.check(*frames.shape[1:3], f"a frame of {name}")
+    height, width = frames.shape[1:3]
+    fit = fit.settled(height, width)
+    fit.check(height, width, f"a frame of {name}")
     white = _white(name, frames)
 
     def levels(start: int, stop: int) -> np.ndarray:

@@ -26,14 +26,17 @@ all windows of all sequences, and is a sequence of its own.
 
 import hashlib
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from prednet_jax.data.prefetch import prefetch
 from prednet_jax.data.source import DataError, FrameSource, generator
 from prednet_jax.errors import whole
+
+T = TypeVar("T")
 
 
 class Schedule(NamedTuple):
@@ -214,6 +217,31 @@ def chunks(
     if windows_per_chunk < 1:
         raise DataError(f"windows_per_chunk={windows_per_chunk}: need at least 1")
     return prefetch(read_chunks(source, schedule, windows_per_chunk))
+
+
+def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
+    """Yield the items of an iterator that a background thread advances.
+
+    The thread starts when the first item is requested. It ends when the iterator ends,
+    when the iterator raises an exception (which is raised here after the items before
+    it), or when this generator is closed. It is joined in each case.
+
+    Args:
+        items: The iterator; from then on only the thread may use it.
+        ahead: How many finished items may wait.
+
+    Yields:
+        The items, in order.
+    """
+    end: Any = object()
+    pool = ThreadPoolExecutor(1, "prefetch")
+    try:
+        waiting = deque(pool.submit(next, items, end) for _ in range(ahead + 1))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(pool.submit(next, items, end))
+            yield item
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def order_fingerprint(source: FrameSource, schedule: Schedule) -> str:

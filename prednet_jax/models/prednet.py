@@ -160,7 +160,7 @@ def predict(
     return time_first(predictions, layout), state
 
 
-def time_first(frames: jax.Array, layout: str) -> jax.Array:
+def time_first(frames: Any, layout: str) -> Any:
     """Frames of a layout as `[T, B, ...]`; the same swap takes them back.
 
     Raises:

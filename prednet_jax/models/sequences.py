@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
@@ -26,7 +27,7 @@ _PREDICTION = "prediction"
 def units(
     params: prednet.Params,
     config: PredNetConfig,
-    frames: Shaped[Array, "T B H W C"],
+    frames: ArrayLike,
     layers: Sequence[str] | None = None,
     *,
     extrapolate_from: int | None = None,
@@ -62,10 +63,10 @@ def units(
         layers = [f"{kind}{i}" for i in range(config.layers) for kind in "RE"]
     elif isinstance(layers, str):
         raise UserError(f"layers={layers!r}: expected a list such as ('E0', 'R1')")
-    frames = prednet.time_first(_on_host(frames), layout)
+    shown = prednet.time_first(_on_host(frames), layout)
     found = _joined(
-        pieces(params, config, frames, layers, extrapolate_from=extrapolate_from),
-        frames.shape[0],
+        pieces(params, config, shown, layers, extrapolate_from=extrapolate_from),
+        shown.shape[0],
     )
     return {name: prednet.time_first(found[name], layout) for name in layers}
 
@@ -73,7 +74,7 @@ def units(
 def predict_sequence(
     params: prednet.Params,
     config: PredNetConfig,
-    frames: Shaped[Array, "T H W C"],
+    frames: ArrayLike,
     *,
     extrapolate_from: int | None = None,
     maps: Sequence[str] = (),
@@ -95,13 +96,13 @@ def predict_sequence(
     Raises:
         UserError: as `units`.
     """
-    frames = _on_host(frames)
-    single = frames.ndim == 4
+    shown = _on_host(frames)
+    single = shown.ndim == 4
     if single:
-        frames = frames[:, None]
+        shown = shown[:, None]
     found = _joined(
-        pieces(params, config, frames, maps, extrapolate_from=extrapolate_from),
-        frames.shape[0],
+        pieces(params, config, shown, maps, extrapolate_from=extrapolate_from),
+        shown.shape[0],
     )
     if single:
         found = {name: value[:, 0] for name, value in found.items()}
@@ -111,7 +112,7 @@ def predict_sequence(
 def pieces(
     params: prednet.Params,
     config: PredNetConfig,
-    frames: Shaped[Array, "T B H W C"],
+    frames: ArrayLike,
     maps: Sequence[str] = (),
     *,
     extrapolate_from: int | None = None,
@@ -124,18 +125,18 @@ def pieces(
     Raises:
         UserError: as `units`.
     """
-    frames = _on_host(frames)
-    prednet.check_frames(config, frames, extrapolate_from)
+    shown = _on_host(frames)
+    prednet.check_frames(config, shown, extrapolate_from)
     run = _program(config, tuple(maps))
-    total, batch = frames.shape[:2]
-    dtype = frames.dtype
+    total, batch = shown.shape[:2]
+    dtype = shown.dtype
     if dtype == np.uint8:
         dtype = jax.tree.leaves(params)[0].dtype
     state = prednet.initial_state(config, batch, jax.dtypes.canonicalize_dtype(dtype))
     unseen_from = total if extrapolate_from is None else extrapolate_from
     for begin in range(0, total, CHUNK):
         places = np.minimum(np.arange(begin, begin + CHUNK), total - 1)
-        state, found = run(params, state, frames[places], np.int32(unseen_from - begin))
+        state, found = run(params, state, shown[places], np.int32(unseen_from - begin))
         count = min(CHUNK, total - begin)
         yield {name: np.asarray(part)[:count] for name, part in found.items()}
 

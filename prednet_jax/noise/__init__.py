@@ -4,8 +4,8 @@
     noisy(jax.random.key(0), *args)
 
 `specs` says what noise there is, `inject` how it enters a function, `coverage` what it
-reaches, `localize` which of it matters, `decisions` what it flips, `register_rule`
-adds a primitive of your own.
+reaches, `localize` which of it matters, `decisions` what it flips, `audit` what would
+vary on a GPU, `register_rule` adds a primitive of your own.
 """
 
 from prednet_jax.noise.coverage import Entry, Report, coverage
@@ -14,6 +14,7 @@ from prednet_jax.noise.errors import (
     UncoveredReductionError,
     UnsupportedPrimitiveError,
 )
+from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.localize import Culprit, Effect, Findings, effects, localize
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
@@ -85,6 +86,7 @@ __all__ = [
     "Variant",
     "assert_close",
     "at",
+    "audit",
     "compose",
     "coverage",
     "decisions",

@@ -4,6 +4,7 @@
     python -m prednet_jax.noise localize model:loss --args=batch.npz
     python -m prednet_jax.noise decisions model:predict --args=batch.npz --json
     python -m prednet_jax.noise explain model:loss --args=x.npz --a=cpu.npz --b=gpu.npz
+    python -m prednet_jax.noise audit model:loss --args=batch.npz --gpu=h100
 
 MODULE is imported as `python -m` would, the current directory first. FILE.npz is what
 `numpy.savez` writes: its arrays arr_0, arr_1, ... are the positional arguments of the
@@ -179,6 +180,23 @@ def _devices(asked: Asked) -> Answer:
     return Answer(str(table), table)
 
 
+def _audit(asked: Asked) -> Answer:
+    from prednet_jax.noise.gpu.audit import audit
+
+    options = asked.options
+    if options.noise is not None:
+        raise NoiseError(f"--noise={options.noise}: expected no noise for audit")
+    ask = audit(
+        asked.fn,
+        gpu=options.gpu,
+        devices=options.devices,
+        deterministic=options.deterministic,
+        time_limit=options.time_limit,
+    )
+    report = ask(*asked.args, **asked.kwargs)
+    return Answer(str(report), report)
+
+
 def _result(asked: Asked, flag: str, file: str) -> Any:
     """A result of the function, read from a file."""
     static, arrays = split_static((asked.args, asked.kwargs))
@@ -245,6 +263,7 @@ COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
         "reduction_order:profile=collectives,collectives=sequential",
         "what it computes over meshes of devices that are not here",
     ),
+    "audit": (_audit, "identity", "what on a GPU will vary; needs no GPU"),
 }
 
 
@@ -278,7 +297,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--draws",
         type=int,
-        help="noisy runs; default 16; explain, localize and first_difference 8",
+        help="noisy runs; default 16; explain, invariance, localize and "
+        "first_difference 8",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
     parser.add_argument(
@@ -317,6 +337,23 @@ def _parser() -> argparse.ArgumentParser:
         help="devices: for each positional argument the mesh axes of its axes, - for "
         "none: -;data spreads the rows of the second",
     )
+    parser.add_argument(
+        "--gpu", default="h100", help="audit: which GPU, such as gtx1080; default h100"
+    )
+    parser.add_argument(
+        "--devices", type=int, default=1, help="audit: number of GPUs; default 1"
+    )
+    parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="audit: under --xla_gpu_deterministic_ops=true",
+    )
+    parser.add_argument(
+        "--time_limit",
+        type=float,
+        default=600,
+        help="audit: seconds for each compilation; default 600",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
@@ -341,6 +378,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"python -m prednet_jax.noise: {_one_line(error)}", file=sys.stderr)
         return 2
     head = {"command": options.command, "function": options.function, "noise": text}
+    if options.command == "audit":
+        del head["noise"]
     if options.json:
         print(json.dumps(head | plain_data(answer.data), allow_nan=False))
     else:

@@ -219,7 +219,7 @@ def source(equation: Equation, jaxpr: Any) -> str:
     codes, positions = traceback.raw_frames() if traceback else ((), ())
     traced = getattr(jaxpr.debug_info, "func_src_info", "") or ""
     for code, position in zip(codes, positions, strict=True):
-        if _is_users(code.co_filename):
+        if is_users(code.co_filename):
             frame = source_info_util.raw_frame_to_frame(code, position)
             name = code.co_qualname.rsplit(".", 1)[-1]
             return f"{os.path.basename(code.co_filename)}:{frame.start_line} in {name}"
@@ -242,7 +242,7 @@ def called_from(equation: Equation, jaxpr: Any, function: str) -> bool:
 
 
 @functools.cache
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
     """Whether a file is neither a library's nor of this package."""
     if not source_info_util.is_user_filename(filename):
         return False

@@ -419,7 +419,7 @@ def action_on(
         operands = noise.operands if any(wide) else None
     cut, reason = None, "not among what the spec perturbs"
     if noise.order is not None and has_floats(result_avals(equation)[:1]):
-        axis = gathers.get(atoms[0]) if name == "reduce_sum" else None
+        axis = gathers.get(atoms[0], -1) if name == "reduce_sum" else -1
         if noise.order.collectives and axis in equation.params.get("axes", ()):
             found = cut_gathered(noise.order, axis, equation.params["axes"], shapes[0])
         else:

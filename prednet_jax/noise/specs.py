@@ -142,7 +142,7 @@ class GpuOrder(NoiseSpec):
     products: str = field(default="fused", metadata=LATER)
 
     def __post_init__(self) -> None:
-        errors.choice("gpu", self.gpu, CARDS)
+        errors.choice("gpu", self.gpu, tuple(CARDS))
         errors.choice("products", self.products, PRODUCTS)
 
 

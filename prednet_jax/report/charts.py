@@ -198,9 +198,14 @@ class Dots(NamedTuple):
     panels: Sequence[Panel]
     rows: Sequence[Row]
 
+    @property
+    def chart(self) -> Spec:
+        """The specification."""
+        return _dots(self.panels, self.rows)
+
     def svg(self) -> bytes:
         """The figure for a document."""
-        return svg(_dots(self.panels, self.rows), self.alt_text)
+        return svg(self.chart, self.alt_text)
 
 
 def _dots(panels: Sequence[Panel], rows: Sequence[Row]) -> Spec:

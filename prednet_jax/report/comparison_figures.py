@@ -227,11 +227,12 @@ def seeds(verdict: Mapping[str, Any]) -> Dots:
         }
         for model, arms in verdict["losses"].items()
     }
+    first = {one["model"]: one for one in reversed(verdict["contrasts"])}
     panels = [
         charts.around_zero(
             f"{display_name(model)}, % of the same seed's control",
             [values for _, values in rows.values()],
-            100 * (relative(contrasts(verdict, model)[0], "margin") or 0),
+            100 * (relative(first.get(model), "margin") or 0),
         )
         for model, rows in relative_losses.items()
     ]
@@ -250,13 +251,20 @@ def seeds(verdict: Mapping[str, Any]) -> Dots:
 
 
 def _ratios(arms: Mapping[str, Any], contrast: Mapping[str, Any]) -> list[float]:
-    """Relative differences in percent by common seed, draws averaged first."""
+    """Relative differences in percent by common seed, draws averaged first.
+
+    Seeds with a run that diverged are left out.
+    """
     treated, control = arms[contrast["treatment"]], arms[contrast["control"]]
-    return [
-        100 * (float(np.mean(treated[seed])) / float(np.mean(control[seed])) - 1)
+    means = [
+        [
+            float(np.mean(np.asarray(arm[seed], np.float64)))
+            for arm in (treated, control)
+        ]
         for seed in control
         if seed in treated
     ]
+    return [100 * (a / b - 1) for a, b in means if math.isfinite(a + b)]
 
 
 class Slide(NamedTuple):

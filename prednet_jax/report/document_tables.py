@@ -201,6 +201,64 @@ def noise_cost(record: Record) -> str:
     )
 
 
+def gpu_programs(record: Record) -> str:
+    """What each program of `experiments/gpu.py` is on each GPU.
+
+    The time is a lower bound: bytes over the card's bandwidth or operations over its
+    peak, whichever is longer, with the body of a loop counted once.
+    """
+    rows = []
+    for row in record["rows"]:
+        card, entries = record["cards"][row["gpu"]], row["entries"]
+        changed = [
+            f"{name}={row[name]}"
+            for name, value in record["base"].items()
+            if row[name] != value and row[name] != "" and name != "model"
+        ]
+        count = {
+            kind: sum(n for name, n in entries.items() if name.startswith(kind))
+            for kind in ("atomic", "reduced_precision")
+        }
+        memory = row["memory"]["arguments"] + row["memory"]["temporaries"]
+        bound = max(row["bytes"] / card["bandwidth"], row["flops"] / card["operations"])
+        rows.append(
+            {
+                "network": row["model"],
+                "changed": ", ".join(changed) or MISSING,
+                "gpu": row["gpu"],
+                "varies by": row["varies"],
+                "kernels and calls": row["kernels"],
+                "of cuDNN": sum(n for x, n in row["calls"].items() if "cudnn" in x),
+                "of cuBLAS": sum(n for x, n in row["calls"].items() if "cublas" in x),
+                "atomics": count["atomic"],
+                "TF32": count["reduced_precision"],
+                "MiB": f"{memory / 2**20:.1f}",
+                "of the card": f"{memory / card['memory']:.2%}",
+                "ms at least": f"{1000 * bound:.3f}",
+            }
+        )
+    return markdown(pd.DataFrame(rows))
+
+
+def learned(networks: Mapping[str, Record]) -> str:
+    """Frozen networks of the package: MSE over that of copying, on each split."""
+    splits = {"test": "unseen walks or sequences", "unseen": "also unseen pictures"}
+    rows = []
+    for name, about in networks.items():
+        scores = about["scores"]
+        row = {"network": f"`{name}`", "weights": f"{about['parameters']:,}"}
+        row["updates"] = f"{scores['validation']['update']:,}"
+        row["validation"] = f"{scores['validation']['ratio']:.2f}"
+        for split, words in splits.items():
+            observed = scores[split]["observed"]
+            row[words] = f"{observed['ratio']:.2f}"
+            row[f"{words}, SSIM (copying)"] = (
+                f"{observed['ssim']:.3f} ({observed['copy_ssim']:.3f})"
+            )
+        rows.append(row)
+    return markdown(pd.DataFrame(rows))
+
+
 def gradient_noise(by_network: Mapping[str, Record]) -> str:
     """Spread and shift of the gradient under each noise, smallest to largest stage.
 

@@ -1,6 +1,7 @@
 """The losses of one training as a picture, which `train.py` puts beside the metrics."""
 
 import os
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def loss_picture(folder: str | os.PathLike) -> bytes:
         "copying the last frame": metrics["copy_last_frame_loss"],
     }
     width = max(1, -(-len(metrics["loss"]) // _POINTS))
-    rows = []
+    rows: list[tuple[str, int, float]] = []
     for name, losses in lines.items():
         for begin in range(0, len(losses), width):
             part = losses[begin : begin + width]
@@ -35,7 +36,7 @@ def loss_picture(folder: str | os.PathLike) -> bytes:
         rows.append(("frozen, held out", row["update"], row["loss"]))
         copied = row["copy_last_frame_loss"]
         rows.append(("copying, held out", row["update"], copied))
-    values = [
+    values: list[dict[str, Any]] = [
         {"line": name, "update": update, "loss": loss}
         for name, update, loss in rows
         if np.isfinite(loss)

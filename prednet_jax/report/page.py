@@ -29,6 +29,7 @@ from prednet_jax.report import (
 )
 from prednet_jax.report.answers import display_name
 from prednet_jax.report.results import CONTROL, Results, identical, label, relative
+from prednet_jax.report.tables import claim_sentences
 
 # Colours that the page's style sheet has in a light and a dark shade.
 _SHADES = {
@@ -87,6 +88,8 @@ def page(
     return environment.get_template("report.html").render(
         results=results,
         verdict=results.verdict,
+        sentences=claim_sentences(results.verdict),
+        dots=_dots(results, command),
         models=[_model(results, model, command) for model in results.models],
         command=command,
         saddles=[
@@ -110,6 +113,26 @@ def page(
         script=Markup(script()),
         policy=policy(),
     )
+
+
+def _dots(results: Results, command: Any) -> dict[str, Any] | None:
+    """A dot per seed and arm, for the opening of the page."""
+    if not results.verdict.get("losses"):
+        return None
+    drawn = comparison_figures.seeds(results.verdict)
+    rows = [
+        [row.label, panel.title, value]
+        for row in drawn.rows
+        for panel, values in zip(drawn.panels, row.values, strict=True)
+        for value in values
+    ]
+    return {
+        "name": "seeds",
+        "spec": _in_page(drawn.chart, drawn.alt_text),
+        "caption": drawn.alt_text,
+        "csv": curves.csv_text(["arm", "what", "change"], rows),
+        "command": command,
+    }
 
 
 def _text(name: str) -> str:

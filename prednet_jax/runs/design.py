@@ -21,7 +21,7 @@ from prednet_jax.training import loop, sizes
 ALWAYS = (arms.CONTROL, arms.TREATMENT)
 # For estimates of time, right within a factor of two or so: operations per second of
 # small networks, and seconds to start and compile, on two cores.
-_RATE, _START = 5e9, 12.0
+_RATE, _START = 2.5e10, 6.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +32,15 @@ class Setup:
         root: directory for everything that is written.
         script: path of `train.py`, as the commands name it.
         tasks: the networks; their names differ.
-        data: frames for networks that see windows; None: each network's default.
-        images: images for networks that see one per update; None: each network's
-            default.
-        allow_outside: whether text lists may name files outside their own folders.
+        data: frames for networks that see windows, as in train.py; None: each
+            network's own, walk for prednet.
+        images: images for networks that see one per update; None: each network's own,
+            digits for the autoencoder.
+        allow_outside: let a text list name files outside its own folder.
         window: transitions per update.
         updates: number of updates of networks that see windows.
         image_updates: number of updates of networks that see images.
-        last: the metric is the mean loss over this last fraction of the updates.
+        last: losses are means over this last fraction of the updates.
 
     Raises:
         UserError: a value is outside what is accepted.

@@ -57,15 +57,18 @@ class Guard:
                 f"{self._name}: update {record.update}: loss {record.loss}, norm of "
                 f"the gradient {record.grad_norm}; {tensor}; {ADVICE}"
             )
-        self._still += record.copy_last_frame_loss == 0
-        self._zeros = self._zeros + 1 if record.grad_norm == 0 else 0
+        if record.grad_norm == 0:
+            self._zeros += 1
+            self._still += record.copy_last_frame_loss == 0
+        else:
+            self._zeros = self._still = 0
         if self._zeros == self._limit:
             reason, advice = "the network no longer learns", ADVICE
-            if self._still:
+            if 2 * self._still >= self._limit:
                 # A prediction is clipped at 0: that of black frames can be exact.
                 black = "black" if record.loss == 0 else "black, or a still picture"
                 reason = (
-                    f"the frames of {self._still} updates do not change ({black}), and "
+                    f"the frames of {self._still} of them do not change ({black}), and "
                     "teach nothing"
                 )
                 advice = "begin where the pictures move, or see what is cut (--crop)"

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import os
 import signal
 import time
@@ -15,7 +16,6 @@ import numpy as np
 from prednet_jax import data, process, records
 from prednet_jax.errors import RunError
 from prednet_jax.training import checkpoints
-from prednet_jax.training.events import EventWriter
 from prednet_jax.training.examples import save_examples
 from prednet_jax.training.guards import Guard
 from prednet_jax.training.interruption import Interruption
@@ -24,6 +24,8 @@ from prednet_jax.training.observe import Progress, traced
 from prednet_jax.training.recipe import Recipe
 from prednet_jax.training.truncated import TrainState
 
+# What TensorBoard shows of each update.
+SCALARS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 # Between two checkpoints, where `checkpoint_every` is 0.
 _SECONDS = 300.0
 
@@ -46,7 +48,11 @@ class Keeper:
         self.folder = folder
         self._recipe, self._manifest, self._saved = recipe, manifest, done
         self._writer = records.MetricsWriter(folder, keep=done)
-        self._events = EventWriter(folder, done=done)
+        from tensorboardX import SummaryWriter
+
+        # A file of its own for each part of a run: TensorBoard joins them, and forgets
+        # what an earlier part wrote of later updates.
+        self._events = SummaryWriter(str(folder), purge_step=done + 1)
         self._guard = Guard(folder, recipe.updates)
         self._losses: list[float] = []
         self._validated: dict[str, Any] | None = None
@@ -70,7 +76,7 @@ class Keeper:
             RunError: the loss, the gradient or the final state is not finite.
         """
         self._writer.write(**dataclasses.asdict(record))
-        self._events.write(record)
+        self._show(record.update, "", {name: getattr(record, name) for name in SCALARS})
         self._losses.append(record.loss)
         last = self._recipe.updates
         try:
@@ -104,7 +110,13 @@ class Keeper:
             file.write(json.dumps(self._validated) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        self._events.validated(**self._validated)
+        self._show(update, "validation/", self._validated)
+
+    def _show(self, update: int, prefix: str, values: Mapping[str, Any]) -> None:
+        """Adds an update's scalars for TensorBoard; what is not finite is left out."""
+        for name, value in values.items():
+            if name != "update" and value is not None and math.isfinite(value):
+                self._events.add_scalar(prefix + name, value, update)
 
     def _save(self, update: int, state: TrainState) -> None:
         # A checkpoint promises the lines of its updates, and their events.

@@ -45,31 +45,42 @@ class Recipe:
         task: the network.
         open_source: from a seed to its frames.
         updates: to make, at least 1.
-        window: transitions per update, at least 2.
+        window: transitions per update (truncation length), at least 2.
         method: objective, targets, leak.
         noise: noise spec, or None.
-        draw: number of the noise draw; 0 is that of every published run.
+        draw: number of the noise draw: other noise and nothing else; 0 is that of
+            every published run.
         dtype: in which everything is computed, from `process.set_precision`.
-        learning_rate: constant rate of Adam; None: as the network was published.
-        clip_gradient: largest L2 norm of the gradient; None: unbounded.
+        learning_rate: rate of Adam; None: as the network was published.
+        clip_gradient: largest L2 norm of the gradient, larger ones are scaled; None:
+            unbounded.
         rate_schedule: `constant`, or `cosine`: from `learning_rate` at the first update
             to `rate_floor` times it at the end.
-        rate_floor: see `rate_schedule`.
+        rate_floor: last rate of the cosine schedule, as a share of the first.
         weights: to start from; None: drawn from the seed.
-        sampling: `stream`: the frames in order, the state carried; `windows`: random
-            windows, each from the zero state.
-        batch: streams, or random windows, trained together.
-        validate_every: updates between scores of the frozen weights; 0: none.
+        sampling: what an update sees. stream: the frames in order, the state carried,
+            as published; windows: random windows of many sequences, each from the zero
+            state.
+        batch: sequences of the data trained together, spread over the devices: a source
+            of as many sequences is dealt out, one of fewer is cut into equal parts; of
+            random windows, windows per update.
+        validate_every: updates between scores of the frozen weights on held-out
+            sequences, written to validation.jsonl; 0: none.
         open_validation: gives the sequences on which they are scored; None: there are
             none.
-        checkpoint_every: updates between checkpoints; 0: the final state alone.
+        checkpoint_every: updates between checkpoints; 0: one every five minutes and
+            when interrupted, in place of the one before. The final state always stays.
         keep_checkpoints: how many of the last checkpoints stay; 0: all.
-        keep_best: how many more stay, those of the lowest loss.
-        resume: whether to go on with what was begun.
-        overwrite: whether to begin anew whatever is there.
-        examples: frames to predict after training.
-        profile: directory for a trace of updates 3 to 5, or None.
-        progress: whether to show a progress bar.
+        keep_best: how many more stay, those of the lowest loss: of the frozen weights
+            with validate_every, else the mean since the checkpoint before.
+        resume: go on from the newest good checkpoint, as the run was begun; updates may
+            be more.
+        overwrite: begin anew, whatever run is there.
+        examples: frames to predict after training, kept in examples.npz.
+        profile: directory for a trace of updates 3 to 5, for TensorBoard, XProf or
+            Perfetto; None: no trace.
+        progress: say on stderr how far the training is: a bar on a terminal, else a
+            line every 15 seconds.
         flags: what the caller was asked for, for the manifest.
 
     Raises:

@@ -128,9 +128,10 @@ def train(
                 states[n].params if end is None else replicas.replica_params(end, n)
             )
             keeper.finish(params, held[n].found.source, measured)
-    seconds, count = measured["wall_seconds"], place.mesh.size
-    made = f"{len(keepers)} x {recipe.updates} updates"
-    print(f"{made} in {seconds:.1f} s on {count} devices")
+    if keepers:
+        seconds, count = measured["wall_seconds"], place.mesh.size
+        made = f"{len(keepers)} x {recipe.updates} updates"
+        print(f"{made} in {seconds:.1f} s on {count} devices")
     interruption.obey(f"{paths[0]} is finished")
 
 

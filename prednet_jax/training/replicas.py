@@ -30,8 +30,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
 
 from prednet_jax import data, keys, tasks
-from prednet_jax.data.prefetch import prefetch
-from prednet_jax.data.windows import read_chunks
+from prednet_jax.data.windows import prefetch, read_chunks
 from prednet_jax.errors import UserError, one_of
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method

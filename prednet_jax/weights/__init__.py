@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -117,7 +118,8 @@ def load_task(
     Parameters of a run have the precision of its training.
     """
     path = Path(path)
-    frame = {"height": height, "width": width, "pixel_max": pixel_max}
+    frame: dict[str, Any] = {"height": height, "width": width}
+    frame["pixel_max"] = pixel_max
     if is_orbax(path):
         config, params = load_orbax(path)
     elif path.is_dir():

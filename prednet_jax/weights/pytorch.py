@@ -19,6 +19,7 @@ one; a file that names anything else is refused, and so is every other way of ma
 object.
 """
 
+import functools
 import io
 import math
 import os
@@ -26,7 +27,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +48,9 @@ _NAME = re.compile(
 # Blocks of their gates i, f, g, o in our order i, f, o, g.
 _GATES = (0, 1, 3, 2)
 # The pickle of a state dict takes some hundred bytes an array; checkpoints more.
-_PICKLE_LIMIT = 64 * 2**20
+_PICKLE_LIMIT = 16 * 2**20
+# Dictionaries within dictionaries: a checkpoint, its model, its state.
+_DEEPEST = 8
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _STORAGES = {
     "DoubleStorage": np.dtype("<f8"),
@@ -100,7 +103,7 @@ def load_pytorch(
     scale = PORTS[variant] if pixel_max is None else pixel_max
     positive("pixel_max", scale)
     arrays = _read(path)
-    frame = {"height": height, "width": width}
+    frame: dict[str, Any] = {"height": height, "width": width}
 
     def sizes(name: str, count: int, axis: int) -> tuple[int, ...]:
         return tuple(arrays[name.format(i)].shape[axis] for i in range(count))
@@ -241,7 +244,7 @@ def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
         stream = io.BytesIO(content)
         zipped = zipfile.is_zipfile(stream)
         found = _read_zip(stream) if zipped else _read_legacy(content)
-        return {name: _with_numpys_types(x) for name, x in _tensors(found)}
+        return _tensors(found)
     except files.FileError as error:
         raise UserError(f"{error}; expected {_EXPECTED}") from None
     except (*files.BROKEN, pickle.UnpicklingError, AttributeError) as error:
@@ -270,6 +273,7 @@ def _read_zip(stream: io.BytesIO) -> Any:
         if order in archive.namelist() and archive.read(order) != b"little":
             raise ValueError("written on a big-endian machine")
 
+        @functools.cache
         def storage(dtype: np.dtype, key: str, count: int) -> np.ndarray:
             return _numbers(archive.read(f"{root}data/{key}"), dtype, count)
 
@@ -324,9 +328,11 @@ def _tensor(storage: _Storage, offset: int, size: tuple, stride: tuple, *_: Any)
     sizes = (offset, *size, *stride)
     if len(size) != len(stride) or any(type(n) is not int or n < 0 for n in sizes):
         raise ValueError(f"a tensor of size {size}, stride {stride}, offset {offset}")
+    if 0 in size:
+        return np.empty(0, numbers.dtype)
     last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     # A stride of zero would make a large array of a small file.
-    if 0 in size or math.prod(size) > len(numbers) or offset + last >= len(numbers):
+    if math.prod(size) > len(numbers) or offset + last >= len(numbers):
         raise ValueError(f"a tensor of size {size} in a storage of {len(numbers)}")
     strides = tuple(step * numbers.itemsize for step in stride)
     return np.lib.stride_tricks.as_strided(numbers[offset:], size, strides)
@@ -345,7 +351,7 @@ _KNOWN = {
 }
 
 
-class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
+class _Unpickler(pickle._Unpickler):
     """Unpickles state dicts and nothing else.
 
     That of Python's own language: the other takes memory for any number of an entry
@@ -372,12 +378,12 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
             raise pickle.UnpicklingError(f"an object {identity!r} outside the pickle")
         return _Storage(self._read_storage(dtype, str(key), count))
 
-    def _forget_attributes(self) -> None:
+    def _forget_attributes(self: Any) -> None:
         self.stack.pop()  # Of the dictionary: the versions of its modules.
 
-    dispatch = {
+    dispatch: ClassVar[dict[int, Any]] = {
         code: load
-        for code, load in pickle._Unpickler.dispatch.items()  # type: ignore[attr-defined]
+        for code, load in pickle._Unpickler.dispatch.items()
         if bytes([code])
         not in (
             *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX),
@@ -386,14 +392,18 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
     } | {pickle.BUILD[0]: _forget_attributes}
 
 
-def _with_numpys_types(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype == jnp.bfloat16 else array
-
-
-def _tensors(tree: Any, prefix: str = "") -> Any:
-    """The arrays of nested dictionaries, with their names."""
-    if isinstance(tree, np.ndarray):
-        yield prefix, tree
-    elif isinstance(tree, Mapping):
-        for key, value in tree.items():
-            yield from _tensors(value, f"{prefix}.{key}" if prefix else str(key))
+def _tensors(tree: Any) -> dict[str, np.ndarray]:
+    """The arrays of nested dictionaries by name; of shared ones under one name."""
+    found: dict[str, np.ndarray] = {}
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), tree)]
+    seen: set[int] = set()
+    while waiting:
+        place, node = waiting.pop()
+        if isinstance(node, np.ndarray):
+            bfloat16 = node.dtype == jnp.bfloat16
+            found[".".join(place)] = node.astype(np.float32) if bfloat16 else node
+        # Each once: references to references would take for ever.
+        elif isinstance(node, dict) and id(node) not in seen and len(place) < _DEEPEST:
+            seen.add(id(node))
+            waiting += [((*place, str(key)), value) for key, value in node.items()]
+    return found

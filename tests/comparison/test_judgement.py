@@ -1,5 +1,6 @@
 """From runs on disk to a verdict: contrasts, losses, controls, what is left out."""
 
+import dataclasses
 import itertools
 import json
 import shutil
@@ -17,7 +18,7 @@ from prednet_jax.runs import stored
 CONTROLS = {
     "theory_matched": True,
     "units_separated": True,
-    "noise_can_help": statistics.Check(passed=True, figure="separates at update 300"),
+    "noise_can_help": {"passed": True, "figure": "separates at update 300"},
 }
 PREDNET = tasks.of(PredNetConfig(channels=(3, 6, 12), height=24, width=32))
 AUTOENCODER = tasks.of(AutoencoderConfig())
@@ -31,7 +32,7 @@ def _start_at_zero(monkeypatch):
     monkeypatch.setattr(reading.loop, "initial_params", lambda task, seed: start)
 
 
-def design(root, task=PREDNET, arms=ARMS, seeds=30):
+def design(root, task=PREDNET, arms=ARMS, seeds=21):
     return runs.Design(
         root=root,
         script="train.py",
@@ -70,12 +71,13 @@ def write_runs(job, losses, *, weights="same", end=(3.0, 4.0)):
         records.write_tree(folder / records.WEIGHTS, params)
         writer = records.MetricsWriter(folder)
         for i in range(10):
-            writer.write(update=i + 1, loss=float(loss), seconds=0.1)
+            value = float(loss)
+            writer.write(update=i + 1, loss=0.0, last_frame_loss=value, seconds=0.1)
         writer.close()
         stored.seal(job, seed)
 
 
-def simulated(root, *, task=PREDNET, arms=ARMS, seeds=30, apart=(3.0, 5.0), **effects):
+def simulated(root, *, task=PREDNET, arms=ARMS, seeds=21, apart=(3.0, 5.0), **effects):
     """A comparison whose arms differ from the control by known amounts.
 
     Args:
@@ -122,6 +124,7 @@ def test_no_effect_is_refuted(tmp_path):
     found = verdict["manipulation"]["prednet"]
     assert found == {"bits_differ": True, "distance_over_travelled": 0.2}
     claims = {claim["claim"]: claim for claim in verdict["claims"]}
+    assert verdict["together"] == []
     noise = claims["random order of sums changes the loss"]
     assert noise["answer"] == "no effect within the margin"
     assert noise["low"] < noise["estimate"] < noise["high"]
@@ -134,7 +137,7 @@ def test_no_effect_is_refuted(tmp_path):
 def test_help_is_supported_and_harm_is_refuted(tmp_path):
     help_ = judged(simulated(tmp_path / "help", reduction_order=-0.02))
     assert help_["verdict"] == {"prednet": "supported"}
-    assert help_["claims"][0]["answer"] == "noise lowers the loss"
+    assert help_["claims"][1]["answer"] == "noise lowers the loss"
     harm = judged(simulated(tmp_path / "harm", reduction_order=0.02))
     assert harm["verdict"] == {"prednet": "refuted"}
     assert harm["details"]["prednet"]["answer"] == "noise raises the loss"
@@ -158,10 +161,52 @@ def test_the_control_is_every_fixed_order(tmp_path):
     assert row["p_value"] == pytest.approx(p)
 
 
+def test_a_repetition_stands_beside_the_study(tmp_path):
+    """Two seeds alone fix nothing; the study, without an effect, answers with them."""
+    study = judged(simulated(tmp_path / "study"))
+    plan = dataclasses.replace(
+        design(tmp_path / "again", seeds=2), first_seed=9000, arms=("stale_targets",)
+    )
+    for job in plan.runs():
+        effect = 0.02 if job.arm.name == "stale_targets" else 0.0
+        end = (3.0, 5.0) if job.arm.name == "reduction_order" else (3.0, 4.0)
+        effect += 1e-5 * job.draw
+        write_runs(job, [0.1 + effect, 0.105 + effect], end=end)
+    verdict = comparison.judge(plan, CONTROLS, study["losses"])
+    assert verdict["verdict"] == {"prednet": "inconclusive"}
+    stale, noise = verdict["claims"]
+    assert set(stale) == {
+        "claim", "model", "answer", "estimate", "low", "high", "published",
+        "predicted", "holds",
+    }  # fmt: skip
+    assert stale["answer"] == "yes"
+    assert stale["low"] is stale["high"] is None
+    for claim, before in zip(verdict["claims"], study["claims"], strict=True):
+        names = ("estimate", "low", "high")
+        assert claim["published"] == {name: before[name] for name in names}
+        low, high = claim["predicted"]
+        assert claim["holds"] == (low <= claim["estimate"] <= high)
+    assert stale["holds"]
+    assert noise["answer"] == "no effect within the margin"
+    assert [both["seeds"] for both in verdict["together"]] == [23, 23]
+
+
+def test_each_network_has_its_own_arms():
+    def names(task):
+        plan = design("unused", task, None)
+        assert [arm.name for arm in plan.chosen] == [
+            arm.name for arm in plan.arms_of(task)
+        ]
+        return [arm.name for arm in plan.chosen[2:]]
+
+    assert names(PREDNET) == ["convolution_im2col", "stale_targets"]
+    assert names(AUTOENCODER) == []
+
+
 def test_runs_that_have_not_separated_refute_nothing(tmp_path):
     verdict = judged(simulated(tmp_path, apart=(3.0, 4.01)))
     assert verdict["verdict"] == {"prednet": "inconclusive"}
-    assert verdict["claims"][0]["answer"] == "cannot tell"
+    assert verdict["claims"][1]["answer"] == "cannot tell"
     assert "have not separated" in verdict["details"]["prednet"]["sentence"]
 
 
@@ -189,7 +234,7 @@ def test_draws_are_averaged_within_a_seed(tmp_path):
     row = next(r for r in verdict["contrasts"] if r["control"] == "float32")
     assert row["treatment"] == "reduction_order"
     assert row["treatment_mean"] == pytest.approx(np.mean(list(draws.values())))
-    assert row["n"] == 30
+    assert row["n"] == 21
 
 
 def diverge(job, seed):
@@ -197,7 +242,7 @@ def diverge(job, seed):
     folder = job.run_folder(seed)
     path = folder / records.METRICS
     *lines, last = path.read_text().splitlines()
-    lines.append(json.dumps(json.loads(last) | {"loss": None}))
+    lines.append(json.dumps(json.loads(last) | {"last_frame_loss": None}))
     path.write_text("\n".join(lines) + "\n")
     params = {"w": np.full(3, np.nan)}
     records.write_tree(folder / records.WEIGHTS, params)
@@ -329,5 +374,5 @@ def test_a_gpu_arm_names_its_device(tmp_path, monkeypatch):
         ("gpu", "gpu_deterministic"),
     ]
     names = [claim["claim"] for claim in verdict["claims"]]
-    assert names[1] == "a GPU's own noise changes the loss"
+    assert names[-1] == "a GPU's own noise changes the loss"
     assert not verdict["details"]["prednet"]["emulated_only"]

@@ -14,7 +14,7 @@ from prednet_jax.data import (
     schedule,
     single_schedule,
 )
-from prednet_jax.data.prefetch import prefetch
+from prednet_jax.data.windows import prefetch
 
 
 def published(lengths, window, updates):

@@ -3,6 +3,8 @@
 import json
 import os
 
+from tensorboardX.proto import event_pb2
+
 TINY = (
     "--channels=3,4",
     "--height=8",
@@ -29,6 +31,22 @@ def metrics(folder):
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def events(folder):
+    """Scalars of a run's TensorBoard files: {name: [(update, value)]}."""
+    found = {}
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        content = path.read_bytes()
+        while content:
+            # A record: its length, a checksum, the event, a checksum.
+            size = int.from_bytes(content[:8], "little")
+            event = event_pb2.Event.FromString(content[12 : 12 + size])
+            for value in event.summary.value:
+                row = (event.step, value.simple_value)
+                found.setdefault(value.tag, []).append(row)
+            content = content[16 + size :]
+    return found
 
 
 def manifest(folder):

@@ -84,3 +84,26 @@ def test_an_interrupted_comparison_leaves_no_children_and_goes_on(tmp_path):
     assert {path: after[path] for path in before} == before
     verdict = records.read_json(folder / "verdict.json")
     assert [row["n"] for row in verdict["contrasts"]] == [2, 2, 2]
+
+
+def seeds_of(done):
+    """The seeds in the first command of a dry run."""
+    assert done.returncode == 0, done.stderr
+    command = next(line for line in done.stdout.splitlines() if "--seeds=" in line)
+    return command.partition("--seeds=")[2].partition(" ")[0].split(",")
+
+
+def test_seeds_are_fresh_unless_given_and_stay_those_of_an_interrupted_one(
+    forked, tmp_path
+):
+    def dry(*arguments):
+        flags = ("--dry_run", f"--workdir={tmp_path}", *arguments)
+        return seeds_of(forked("compare_backends.py", *flags))
+
+    first, other = dry(), dry()
+    assert len(first) == len(other) == 3
+    assert first != other
+    assert dry("--seeds=2") == ["3000", "3001"]
+    assert dry("--first_seed=7") == ["7", "8", "9"]
+    records.write_json(tmp_path / "seeds.json", [5, 3])
+    assert dry() == ["5", "6", "7"]

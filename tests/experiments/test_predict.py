@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import prednet_jax
-from prednet_jax import records, weights
+from prednet_jax import data, records, weights
 from prednet_jax.config import PredNetConfig
 from prednet_jax.models import sequences
 
@@ -81,6 +81,30 @@ def test_a_run_is_predicted_on_its_own_frames(inputs):
         assert strip.format == "PNG"
 
 
+def test_without_weights_it_is_the_network_of_the_package(tmp_path):
+    """Frames of another size are scaled whole to the network's, which is said."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (4, 60, 100, 3), np.uint8)
+    np.savez(tmp_path / "mine.npz", frames=pixels)
+    mine = tmp_path / "mine.npz"
+    said = predict(tmp_path, f"--data={mine}", "--frames=4").splitlines()[0]
+    assert said == (
+        "no --weights: walk, which comes with the package (prednet_jax.pretrained); "
+        f"frames of {mine} are scaled to its 24x32"
+    )
+    shown = np.load(tmp_path / "out" / "predictions.npz")["frames"]
+    whole = data.open_source(str(mine), height=24, width=32, crop="resize").read(0, 4)
+    np.testing.assert_allclose(shown, whole / np.float32(255), rtol=2e-7)
+    assert "are cut to its 24x32" in predict(
+        tmp_path, f"--data={mine}", "--frames=4", "--crop=center"
+    )
+    said = predict(tmp_path)
+    assert "frames of walk are made to its 24x32" in said
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())
+    of = scores["means"]["observed"]
+    assert of["mse"] < of["copy_mse"]
+
+
 def test_extrapolation_is_scored_apart_and_flags_win_over_the_run(inputs):
     predict(
         inputs,
@@ -129,7 +153,7 @@ def test_imported_weights_of_keras_predict_what_keras_recorded(tmp_path):
 
 def test_a_layer_that_is_not_there_is_refused(tmp_path, refused):
     refused(
-        "--layers=R9: mode='R9': expected",
+        "--layers=R9: layer='R9': expected",
         "predict.py",
         f"--weights={KERAS / 'A_save_weights.hdf5'}",
         "--height=24",

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs_on_disk import TINY, manifest, metrics
-from tensorboardX.proto import event_pb2
+from runs_on_disk import TINY, events, manifest, metrics
 
 SCRIPTS = Path(__file__).parents[2] / "experiments"
 
@@ -158,22 +157,6 @@ def test_mistakes_end_in_one_line_and_status_two(refused, tmp_path, flags, messa
     folder = tmp_path / "never"
     refused(message, "train.py", *TINY, f"--workdir={folder}", *flags)
     assert not folder.exists()
-
-
-def events(folder):
-    """Scalars of a run's TensorBoard files: {name: [(update, value)]}."""
-    found = {}
-    for path in sorted(folder.glob("events.out.tfevents.*")):
-        content = path.read_bytes()
-        while content:
-            # A record: its length, a checksum, the event, a checksum.
-            size = int.from_bytes(content[:8], "little")
-            event = event_pb2.Event.FromString(content[12 : 12 + size])
-            for value in event.summary.value:
-                row = (event.step, value.simple_value)
-                found.setdefault(value.tag, []).append(row)
-            content = content[16 + size :]
-    return found
 
 
 def test_tensorboard_has_what_the_metrics_have(runs):

@@ -12,11 +12,11 @@ from runs_on_disk import (
     TINY,
     assert_equal_runs,
     assert_one_line,
+    events,
     manifest,
     metrics,
     saved,
 )
-from tensorboardX.proto import event_pb2
 
 from prednet_jax import PredNetConfig, data, tasks
 from prednet_jax.training import checkpoints, keeping, runs
@@ -106,21 +106,12 @@ def by_the_clock(started, tmp_path_factory):
         process.send_signal(signal.SIGINT)
         done = process.wait()
     assert done.returncode == 128 + signal.SIGINT, done
-    return folder, saved(folder), events(folder)
+    return folder, saved(folder), updates_shown(folder)
 
 
-def events(folder):
-    """Updates of which TensorBoard's files have the loss, of all of them."""
-    found = []
-    for path in sorted(folder.glob("events.*")):
-        content = path.read_bytes()
-        while content:
-            size = int.from_bytes(content[:8], "little")
-            event = event_pb2.Event.FromString(content[12 : 12 + size])
-            content = content[16 + size :]
-            if [v.tag for v in event.summary.value] == ["loss"]:
-                found.append(event.step)
-    return found
+def updates_shown(folder):
+    """Of which TensorBoard's files have the loss."""
+    return [update for update, _ in events(folder)["loss"]]
 
 
 @pytest.mark.fault("Ctrl-C", "sent to a run without `--checkpoint_every`")
@@ -131,7 +122,7 @@ def test_an_interrupted_run_loses_neither_updates_nor_events(train, long, by_the
     assert shown == list(range(1, kept[0] + 1))
     train(f"--workdir={folder}", "--resume")
     assert_equal_runs(folder, long)
-    assert events(folder) == list(range(1, 401))
+    assert updates_shown(folder) == list(range(1, 401))
     assert saved(folder) == [400]
 
 

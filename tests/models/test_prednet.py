@@ -201,3 +201,51 @@ def test_bad_input_is_named(call, message):
 def test_init_params_wants_a_network():
     with pytest.raises(TypeError, match="expected PredNetConfig"):
         init_params({"channels": 3}, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    "variant", ["lotter", "watanabe", "lotter_pytorch", "watanabe_pytorch"]
+)
+def test_whole_numbers_and_the_order_of_axes_are_taken_as_named(variant):
+    """uint8 is a fraction of 255; NTHWC is said, never guessed from a shape."""
+    config, params = network(variant)
+    whole = np.random.default_rng(0).integers(0, 256, (3, 3, 4, 6, 2), np.uint8)
+    expected, state = predict(params, config, whole / np.float32(255))
+    found, again = predict(params, config, whole)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    chex.assert_trees_all_close(again, state, atol=1e-6)
+    swapped, _ = predict(params, config, whole.swapaxes(0, 1), layout="NTHWC")
+    np.testing.assert_array_equal(swapped.swapaxes(0, 1), found)
+    assert not np.array_equal(swapped, found)
+    with pytest.raises(ValueError, match="layout='THWC': expected one of TBHWC, NTHWC"):
+        predict(params, config, whole, layout="THWC")
+    with pytest.raises(ValueError, match="frames of dtype int32: expected floating"):
+        predict(params, config, whole.astype(np.int32))
+
+
+def test_predict_compiles_once_by_itself_and_is_a_part_of_a_compiled_function():
+    config, params = network("watanabe", channels=(2, 5))
+    frames = video(config)
+    before = prednet._compiled._cache_size()
+    for k in (None, None, 1, 2, 3):
+        predict(params, config, frames, extrapolate_from=k)
+    # One program without extrapolation and one for each start of it.
+    assert prednet._compiled._cache_size() == before + 2
+    inside = jax.make_jaxpr(lambda f: predict(params, config, f)[0])(frames)
+    assert "scan" in {e.primitive.name for e in inside.eqns}
+
+
+def test_a_port_is_a_published_form_with_a_cell_of_its_own():
+    """Its gates are soft; i, f and o see what a convolution made of the old cell."""
+    own, ported = (network(name)[1] for name in ("lotter", "lotter_pytorch"))
+    assert set(ported) - set(own) == {"cell_0", "cell_1"}
+    x = jnp.zeros((1, 4, 6, 8)) + 0.3
+    cell = jnp.zeros((1, 4, 6, 2)) + 0.5
+    seen = jnp.broadcast_to(jnp.array([0.1, -0.2, 0.4]).repeat(2), (1, 4, 6, 6))
+    hidden, new = cells.lstm(x, cell, None, seen)
+    i, f, o = (jax.nn.sigmoid(0.3 + y) for y in (0.1, -0.2, 0.4))
+    expected = f * 0.5 + i * jnp.tanh(0.3)
+    np.testing.assert_allclose(new, jnp.full_like(new, expected), rtol=1e-6)
+    np.testing.assert_allclose(
+        hidden, jnp.full_like(new, o * jnp.tanh(expected)), rtol=1e-6
+    )

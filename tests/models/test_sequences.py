@@ -34,3 +34,40 @@ def test_predictions_and_maps_are_those_of_one_scan(variant):
     np.testing.assert_allclose(short, plain[:, 0], rtol=0, atol=1e-6)
     # One program for every length and every place of extrapolation.
     assert {*traced, pick._cache_size()} == {1}
+
+
+@pytest.mark.parametrize("variant", ["watanabe", "lotter"])
+def test_units_are_those_of_one_scan_for_every_sequence(variant):
+    config = PredNetConfig(
+        channels=(1, 2), height=4, width=4, variant=variant, convolution="shifted"
+    )
+    params = init_params(config, jax.random.key(0))
+    frames = np.random.default_rng(1).integers(0, 256, (13, 3, 4, 4, 1), np.uint8)
+    found = sequences.units(params, config, frames, ("E0", "Ahat1"))
+    assert list(found) == ["E0", "Ahat1"]
+    for name, value in found.items():
+        expected = prednet.outputs(params, config, frames, name)
+        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-6)
+    swapped = sequences.units(
+        params, config, frames.swapaxes(0, 1), ("E0",), layout="NTHWC"
+    )
+    np.testing.assert_array_equal(swapped["E0"].swapaxes(0, 1), found["E0"])
+    assert set(sequences.units(params, config, frames)) == {"R0", "E0", "R1", "E1"}
+    parts = list(sequences.pieces(params, config, frames, ("E0",)))
+    assert [len(part["E0"]) for part in parts] == [10, 3]
+    np.testing.assert_array_equal(
+        np.concatenate([part["E0"] for part in parts]), found["E0"]
+    )
+
+
+def test_units_that_are_not_there_are_refused():
+    config = PredNetConfig(channels=(1, 2), height=4, width=4)
+    params = init_params(config, jax.random.key(0))
+    for layers, message in (
+        (("E2",), "layer='E2': expected R, A, Ahat or E and a number from 0 to 1"),
+        ("E0", r"layers='E0': expected a list such as"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sequences.units(params, config, FRAMES[:, None], layers)
+    with pytest.raises(ValueError, match=r"expected \[T, B, H, W, C\]"):
+        sequences.units(params, config, FRAMES)

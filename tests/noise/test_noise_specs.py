@@ -10,6 +10,7 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise import specs
+from prednet_jax.noise.gpu.targets import CARDS
 
 KEYS = jax.random.split(jax.random.key(3), 2)
 
@@ -127,6 +128,11 @@ simple = st.one_of(
         profile=st.sampled_from(specs.PROFILES),
         shortest=integers(1, 1 << 30),
     ),
+    st.builds(
+        noise.GpuOrder,
+        gpu=st.sampled_from(sorted(CARDS)),
+        products=st.sampled_from(specs.PRODUCTS),
+    ),
     st.builds(noise.StochasticRounding, integers(1, 52), **common),
     st.builds(
         noise.MonteCarlo, st.sampled_from(specs.MCA_MODES), integers(2, 53), **common
@@ -140,7 +146,12 @@ simple = st.one_of(
 
 
 def composable(found):
-    kinds = [type(spec) for spec in found if spec.alone]
+    orders = (noise.ReductionOrder, noise.GpuOrder)
+    kinds = [
+        "order" if isinstance(spec, orders) else type(spec)
+        for spec in found
+        if spec.alone
+    ]
     return len(kinds) == len(set(kinds))
 
 

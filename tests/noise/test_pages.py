@@ -7,10 +7,17 @@ import jax
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "docs" / "noise"
-PAGES = [
-    FOLDER / f"{name}.md"
-    for name in ("decisions", "devices", "first_difference", "invariance", "localize")
-]
+# What the example of a page prints, as a pattern.
+EXPECTED = {
+    "decisions": r"(?s)argmax (1\.0|0\.\d*[1-9]) decisions\.py:\d+ in predict"
+    r".*accuracy 0\.\d{4}, numerics move it by ±0\.",
+    "gpu_order": r"(?s)\d\d% of the sums differ, by \d.*order of gtx1080's kernel",
+    "invariance": r"one row at a time +differ .* beyond .*invariance\.py:12 in __",
+    "devices": r"(?s)\n +512 .*(order|rounding)\n.*\n +64 .* beyond\n",
+    "first_difference": r"beyond noise: none(?s:.*)first: mul .*:9 in block",
+    "localize": r"(?s)localize\.py:9 in loss.*encoder  \(equations: 1\)",
+}
+PAGES = [FOLDER / f"{name}.md" for name in EXPECTED]
 
 
 def code(page):
@@ -32,12 +39,4 @@ def test_the_examples_run(page, tmp_path, monkeypatch, capsys):
         exec(compile(program, str(file), "exec"), {"__name__": "example"})
     printed = capsys.readouterr().out
     assert printed
-    expected = {
-        "decisions": r"(?s)argmax (1\.0|0\.\d*[1-9]) decisions\.py:\d+ in predict"
-        r".*accuracy 0\.\d{4}, numerics move it by ±0\.",
-        "invariance": r"one row at a time +differ .* beyond .*invariance\.py:12 in __",
-        "devices": r"(?s)\n +512 .*(order|rounding)\n.*\n +64 .* beyond\n",
-        "first_difference": r"beyond noise: none(?s:.*)first: mul .*:9 in block",
-        "localize": r"(?s)localize\.py:9 in loss.*encoder  \(equations: 1\)",
-    }
-    assert re.search(expected[page.stem], printed), printed
+    assert re.search(EXPECTED[page.stem], printed), printed

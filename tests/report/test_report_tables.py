@@ -3,6 +3,7 @@
 import json
 
 from prednet_jax import report
+from prednet_jax.report import tables
 
 
 def test_text_table_names_every_contrast_and_fits(verdict):
@@ -31,7 +32,48 @@ def test_claims_are_sentences():
     assert report.claim_lines({"claims": [measured, few, same]}).splitlines() == [
         "prednet: noise helps: cannot tell, +1.2 % [-1.0, +5.0]",
         "prednet: noise helps: cannot tell, +1.2 % (too few seeds for an interval)",
-        "prednet: noise helps: same bits",
+        "prednet: noise helps: no, same bits",
+    ]
+
+
+def test_a_repetition_in_sentences():
+    stale = {
+        "claim": "stale targets raise the loss",
+        "model": "prednet",
+        "answer": "yes",
+        "estimate": 2.12,
+        "low": None,
+        "high": None,
+        "published": {"estimate": 2.06, "low": 1.85, "high": 2.28},
+        "predicted": [1.36, 3.05],
+        "holds": True,
+    }
+    noise = stale | {
+        "claim": "random order of sums changes the loss",
+        "answer": "no effect within the margin",
+        "estimate": 0.06,
+        "predicted": [-0.0002, 0.049],
+        "holds": False,
+    }
+    both = {"claim": noise["claim"], "model": "prednet"}
+    both |= {"seeds": 43, "estimate": 0.004, "low": -0.002, "high": 0.011}
+    verdict = {"claims": [stale, noise], "together": [both]}
+    assert tables.claim_sentences(verdict) == [
+        "prednet: stale targets raise the loss: yes, +212 % here, predicted +136 to "
+        "+305 (published +206 % [+185, +228])",
+        "prednet: random order of sums changes the loss: no, +6.0 % here, predicted "
+        "0.0 to +4.9, outside, as one honest run in 20 is (published +206 % [+185, "
+        "+228]; together +0.4 % [-0.2, +1.1])",
+    ]
+    verdict["claims"] = [
+        noise
+        | {"answer": "cannot tell", "estimate": 2e-7, "predicted": None}
+        | {"published": None, "holds": None}
+    ]
+    verdict["manipulation"] = {"prednet": {"distance_over_travelled": 3.1e-6}}
+    assert tables.claim_sentences(verdict) == [
+        "prednet: random order of sums changes the loss: not in this length, 0.0 %; "
+        "the runs are 3e-06 of the way apart, too little to say more"
     ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+LOSSES = ("loss", "last_frame_loss")
 flags = dict(
     word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:] if "=" in word
 )
@@ -63,7 +64,7 @@ for seed in map(int, flags["seeds"].split(",")):
         np.savez(folder / "weights.npz", w=weights)
         manifest["final_params_sha256"] = fingerprint(weights)
     lines = [
-        json.dumps({"update": i + 1, "loss": loss, "seconds": 0.1})
+        json.dumps({"update": i + 1, "seconds": 0.1} | dict.fromkeys(LOSSES, loss))
         for i, loss in enumerate(losses)
     ]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")

@@ -141,7 +141,7 @@ def test_the_root_is_a_directory(tmp_path):
         (["--height=25"], "height=25"),
         (["--updates=99999999999"], "updates=99999999999: the plan of the updates"),
         (["--channels=3,99999999"], "one update of prednet takes at least"),
-        (["--first_seed=4294967290"], "first_seed=4294967290: expected a whole number"),
+        (["--first_seed=4294967295"], "first_seed=4294967295: expected a whole number"),
     ],
 )
 def test_a_refused_comparison_leaves_the_earlier_one(refused, tmp_path, flags, named):

@@ -259,3 +259,12 @@ def test_the_loss_of_copying_the_last_frame():
     # The first frame of a sequence is a stand-in: its transition does not count.
     assert loop.copy_last_frame_loss(window, first=True) == pytest.approx(0.02)
     assert loop.copy_last_frame_loss(window[:1], first=True) is None
+
+
+def test_the_loss_of_an_update_is_the_mean_over_what_counts():
+    """The first window's stand-in has a loss of its own, which is not counted."""
+    losses, scored = np.float32([8, 1, 2, 3]), np.float32([0, 1, 1, 1])
+    metrics = truncated.StepMetrics(losses, scored, np.float32(5))
+    assert metrics.loss == 2
+    record = loop.update_record(1, 3, metrics, None, 0.1)
+    assert (record.loss, record.last_frame_loss, record.grad_norm) == (2, 3, 5)

@@ -198,3 +198,13 @@ def test_a_checkpoint_around_the_state_dict_is_read(tmp_path):
     save_file(renamed | second, tmp_path / "w.safetensors")
     with pytest.raises(UserError, match="holds 2 networks"):
         weights.load(tmp_path / "w.safetensors")
+
+
+def test_references_to_references_are_followed_once(tmp_path):
+    """Thirty doublings; before, each path to a dictionary was walked by itself."""
+    node = {}
+    for _ in range(30):
+        node = {"a": node, "b": node}
+    path = with_pickle(tmp_path, lambda _: pickle.dumps(node, protocol=2))
+    with pytest.raises(UserError, match=r"no array 'conv0\.0\.weight'"):
+        weights.load(path)

@@ -12,7 +12,7 @@ from prednet_jax.errors import UserError
 from prednet_jax.models import sequences
 from prednet_jax.weights import shipped
 
-CONFIG = prednet_jax.PredNetConfig(channels=(1, 2), height=28, width=28)
+CONFIG = prednet_jax.PredNetConfig(channels=(1, 2), height=32, width=32)
 SMALL = prednet_jax.PredNetConfig(channels=(1, 2), height=8, width=8)
 
 
@@ -61,7 +61,7 @@ def test_the_package_has_a_network_of_walks():
 def test_a_run_becomes_a_network_of_the_package(run, tmp_path, forked):
     place = tmp_path / "shipped"
     words = (f"--run={run}", "--name=tiny", f"--folder={place}", "--sequences=2")
-    with pytest.raises(UserError, match="name='tiny': no such .*known are: none"):
+    with pytest.raises(UserError, match=r"name='tiny': no such .*known are: none"):
         prednet_jax.pretrained("tiny")
     done = forked("ship_weights.py", *words)
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_a_run_becomes_a_network_of_the_package(run, tmp_path, forked):
         "python experiments/train.py --data=moving_digits --seed=0 --channels=1,2"
     )
     assert about["scores"]["validation"]["ratio"] == 0.5
-    size = {"height": 28, "width": 28, "channels": 1}
+    size = {"height": 32, "width": 32, "channels": 1}
     for split in ("test", "unseen"):
         source = data.open_split("moving_digits", split, **size)
         expected = evaluation.evaluate(params, config, source, count=2)
@@ -88,7 +88,7 @@ def test_a_run_becomes_a_network_of_the_package(run, tmp_path, forked):
     (place / "tiny.npz").write_bytes(broken[:-1] + bytes([broken[-1] ^ 1]))
     with pytest.raises(UserError, match=r"tiny\.npz: damaged; its SHA-256"):
         prednet_jax.pretrained("tiny")
-    with pytest.raises(UserError, match="name='other': .*known are: tiny"):
+    with pytest.raises(UserError, match=r"name='other': .*known are: tiny"):
         prednet_jax.pretrained("other")
 
 

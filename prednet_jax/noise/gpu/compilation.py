@@ -32,10 +32,16 @@ import jax
 from prednet_jax.noise.errors import NoiseError, flag, integer, positive
 from prednet_jax.noise.gpu.targets import config_of
 
-# Seconds; a training step of PredNet at 160x120 takes about a minute on two cores.
+# Seconds.
 TIME_LIMIT = 600.0
 
-_ASSEMBLER = "12.9.86"
+# The plugin and XLA itself, of JAX's version, and NVIDIA's assembler. CUDA 12 is the
+# last that compiles for Maxwell, Pascal and Volta.
+WHEELS = {
+    "jax-cuda12-plugin": jax.__version__,
+    "jax-cuda12-pjrt": jax.__version__,
+    "nvidia-cuda-nvcc-cu12": "12.9.86",
+}
 # Measuring kernels to choose among them needs a device.
 _FLAGS = ("--xla_gpu_autotune_level=0",)
 
@@ -200,6 +206,8 @@ def _failure(output: str, status: int) -> str:
     """What went wrong in the worker, in one line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = next((x for x in reversed(lines) if _ERROR.match(x)), "")
+    if said.startswith("ValueError: devices="):
+        return said.removeprefix("ValueError: ")
     if "Failed to parse" in output or "target_config" in said:
         said += " (expected XLA's GpuTargetConfigProto as text)"
     return f"XLA's CUDA compiler: {said or f'its process ended with status {status}'}"
@@ -252,35 +260,20 @@ def found_wheels() -> list[str]:
     """
     folder = Path(sys.prefix) / "gpu-audit"
     beside = [str(folder)] if folder.is_dir() else []
-    wanted = {
-        "jax-cuda12-plugin": jax.__version__,
-        "jax-cuda12-pjrt": jax.__version__,
-        "nvidia-cuda-nvcc-cu12": _ASSEMBLER,
-    }
-    found = {name: _version(name, beside or None) for name in wanted}
-    missing = [name for name, version in found.items() if version is None]
-    other = [
-        name
-        for name in ("jax-cuda12-plugin", "jax-cuda12-pjrt")
-        if found[name] not in (None, jax.__version__)
-    ]
-    if missing or other:
-        state = (
-            f"{', '.join(missing)} not installed"
-            if missing
-            else f"{other[0]} is {found[other[0]]} and jax {jax.__version__}"
-        )
-        wheels = " ".join(f"{name}=={version}" for name, version in wanted.items())
-        raise NoiseError(
-            f"XLA's CUDA compiler: {state}; install it by: {sys.executable} -m pip "
-            f"install --no-deps --upgrade --target {folder} {wheels}"
-        )
+    path: dict[str, Any] = {"path": beside} if beside else {}
+    for name, wanted in WHEELS.items():
+        each = next(iter(importlib.metadata.distributions(name=name, **path)), None)
+        if each is None or each.version != wanted:
+            state = "is not installed" if each is None else f"is {each.version}"
+            wheels = " ".join(f"{name}=={version}" for name, version in WHEELS.items())
+            raise NoiseError(
+                f"XLA's CUDA compiler: {name} {state}, with jax {jax.__version__}; "
+                f"expected what this installs: {sys.executable} -m pip install "
+                f"--no-deps --upgrade --target {folder} {wheels}"
+            )
     return beside
 
 
-def _version(name: str, path: list[str] | None) -> str | None:
-    """Version of what is installed in these folders; None: in the environment."""
-    found = importlib.metadata.distributions(
-        name=name, **({} if path is None else {"path": path})
-    )
-    return next((each.version for each in found), None)
+if __name__ == "__main__":
+    # For `make gpu-wheels`.
+    print(*(f"{name}=={version}" for name, version in WHEELS.items()))

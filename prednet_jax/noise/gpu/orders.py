@@ -39,7 +39,10 @@ from prednet_jax.noise.specs import GpuOrder
 
 # Types whose sums are added in float32.
 TYPES = ("float32", "bfloat16", "float16")
-_COMMITTED = Path(__file__).with_name("schedules.npz")
+# Orders that come with the package (tools/gpu_schedules.py).
+# With this environment variable they are read anew.
+IGNORED = "PREDNET_READ_ORDERS"
+COMMITTED = Path(__file__).with_name("schedules.npz")
 
 
 class Sum(NamedTuple):
@@ -83,9 +86,8 @@ def replayed(spec: GpuOrder, equation: Any) -> Replay | str:
 
 def prepare(spec: GpuOrder, jaxpr: Any) -> None:
     """Read the orders of all sums of a program, several at a time."""
-    missing = [key for key in dict.fromkeys(_sums(spec, jaxpr)) if _kept(key) is None]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(schedule_of, missing))
+        list(pool.map(order_of, dict.fromkeys(_sums(spec, jaxpr))))
 
 
 def _sums(spec: GpuOrder, jaxpr: Any) -> Iterator[Sum]:
@@ -109,56 +111,54 @@ def _replayed_sum(spec: GpuOrder, x: Any, axes: tuple[int, ...]) -> Replay | str
     if _terms(x.shape, axes) < 3:
         return too_few(_terms(x.shape, axes))
     key = Sum(spec.gpu, x.shape, x.dtype.name, axes)
-    try:
-        schedule = schedule_of(key)
-    except PtxError as error:
-        return f"not replayed: {error}"
-    evaluate = functools.partial(in_order, schedule, axes)
+    found = order_of(key)
+    if isinstance(found, str):
+        return f"not replayed: {found}"
+    evaluate = functools.partial(in_order, found, axes)
     return Replay(evaluate, f"in the order of {spec.gpu}'s kernel for this sum")
 
 
-def schedule_of(key: Sum) -> Schedule:
-    """The order of a sum: a kept one, or read from the kernel compiled for it.
+@functools.lru_cache(maxsize=1024)
+def order_of(key: Sum) -> Schedule | str:
+    """The order of a sum, kept or read from the kernel; why it cannot be read.
 
     Raises:
-        NoiseError: no compiler is installed.
-        PtxError: the kernel's order cannot be read.
+        NoiseError: it is not kept, and no compiler is installed.
     """
-    found = _kept(key)
-    if found is None:
+    found = _committed().get(str(key)) or _kept(key)
+    if found is not None:
+        return found
+    try:
         schedule = read_order(key)
-        _keep(key, schedule)
-        return schedule
-    return found
+    except PtxError as error:
+        return str(error)
+    _keep(key, schedule)
+    return schedule
 
 
 def read_order(key: Sum) -> Schedule:
-    """Compile a sum and read its order."""
-    compiled = compilation.compiled_for(lowered(key), key.gpu)
-    program = programs.assemble(compiled)
-    return replay.read(program, key.shape, jnp.dtype(key.dtype), key.axes)
-
-
-def lowered(key: Sum) -> bytes:
-    """A sum by itself, as StableHLO."""
+    """Compile a sum by itself and read its order."""
     shape = jax.ShapeDtypeStruct(key.shape, key.dtype)
-    return compilation.lower(lambda x: lax.reduce_sum(x, key.axes), shape)
+    module = compilation.lower(lambda x: lax.reduce_sum(x, key.axes), shape)
+    program = programs.assemble(compilation.compiled_for(module, key.gpu))
+    return replay.read(program, key.shape, jnp.dtype(key.dtype), key.axes)
 
 
 @functools.cache
 def _committed() -> dict[str, Schedule]:
-    with np.load(_COMMITTED) as file:
+    if os.environ.get(IGNORED):
+        return {}
+    with np.load(COMMITTED) as file:
         return unpack({name: file[name] for name in file.files})
 
 
-@functools.lru_cache(maxsize=1024)
 def _kept(key: Sum) -> Schedule | None:
-    """The order of a sum as it was read before."""
-    found = _committed().get(str(key))
-    if found is None and _path(key).exists():
-        with np.load(_path(key)) as file:
-            found = unpack({name: file[name] for name in file.files}).get(str(key))
-    return found
+    """The order of a sum as it was read before, from the user's cache."""
+    path = _path(key)
+    if not path.exists():
+        return None
+    with np.load(path) as file:
+        return unpack({name: file[name] for name in file.files}).get(str(key))
 
 
 def _path(key: Sum) -> Path:
@@ -175,7 +175,6 @@ def _keep(key: Sum, schedule: Schedule) -> None:
     with part.open("wb") as file:
         np.savez_compressed(file, **pack({str(key): schedule}))
     part.replace(path)
-    _kept.cache_clear()
 
 
 def pack(schedules: dict[str, Schedule]) -> dict[str, Any]:

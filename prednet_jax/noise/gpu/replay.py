@@ -92,7 +92,7 @@ class SumTags:
 
     def combine(
         self, opcode: str, tags: Sequence[Array | None], values: Sequence[Array]
-    ) -> Array | None:
+    ) -> Array:
         """See `ptx.Tags`.
 
         An addition of two different tags is a step of the sum, and so is that of a
@@ -100,10 +100,12 @@ class SumTags:
         conversion, or arithmetic on one term before it is added.
         """
         shape = values[0].shape
+        if opcode.startswith("setp"):
+            return np.zeros(shape, np.int32)
         full = [np.zeros(shape, np.int32) if t is None else t for t in tags]
         if opcode.startswith("selp"):
             return np.where(values[2], full[0], full[1])
-        if opcode in ("add.rn.f32", "add.rn.f64"):
+        if opcode == "add.rn.f32":
             return self._added(opcode, full, values)
         return _one_tag(opcode, full)
 
@@ -260,14 +262,14 @@ def _rounds(tags: SumTags, root: int, place: Array) -> tuple[Array, ...]:
     return tuple(rounds or [np.array([[column[root]]], np.int32)])
 
 
+_NONE = -9
+
+
 def _columns(count: int, tags: Array, numbers: Array, zero: int) -> Array:
     """For each tag its column in a round, or `_NONE`."""
     column = np.full(count, _NONE, np.int64)
     column[tags], column[zero] = numbers, ZERO
     return column
-
-
-_NONE = -9
 
 
 def _chains(
@@ -298,8 +300,8 @@ def _chains(
     chains = np.flatnonzero(is_chain)
     inside = np.zeros_like(is_chain)
     inside[before[chains]] = True
-    wanted = np.unique([x for batch in rest for x in (*left[batch], *right[batch])])
-    kept = wanted.astype(np.int64)
+    operands = [side[batch] for batch in rest for side in (left, right)]
+    kept = np.unique(np.concatenate([np.zeros(0, np.int64), *operands]))
     heads = np.concatenate([chains[~inside[chains]], kept[column[kept] >= 0]])
     steps, current = [], heads
     while is_chain[current].any():

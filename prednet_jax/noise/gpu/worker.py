@@ -32,6 +32,9 @@ def main(folder: Path) -> None:
     client = devices[0, 0].client
     with mlir.make_ir_context():
         module = ir.Module.parse((folder / "module.mlirbc").read_bytes())
+    spread = ir.IntegerAttr(module.operation.attributes["mhlo.num_partitions"]).value
+    if spread != count:
+        raise ValueError(f"devices={count}: expected {spread}, as the program's mesh")
     compiled = compiler.backend_compile_and_load(
         client,
         module,

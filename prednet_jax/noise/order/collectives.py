@@ -108,7 +108,7 @@ def gathered(x: Array, axes: Sequence[str], *, invariant: bool) -> Array:
         axes: of the mesh.
         invariant: whether the result's type says that all devices hold the same.
     """
-    gather = lax.all_gather
+    gather: Callable = lax.all_gather
     if invariant and compat.varying_axes(x):
         gather = compat.all_gather_invariant
     terms = x

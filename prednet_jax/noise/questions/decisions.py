@@ -59,14 +59,14 @@ class Flip(NamedTuple):
     """One example whose decision some draw flips.
 
     Attributes:
-        index: of the example.
+        example: its position.
         flipped: fraction of draws in which it is decided otherwise than in the clean
             run.
         low: lower end of the 95 % interval of that probability.
         high: its upper end.
     """
 
-    index: int
+    example: int
     flipped: float
     low: float
     high: float
@@ -129,7 +129,9 @@ def _listed(examples: Sequence[Flip]) -> str:
     """The first examples in words."""
     if not examples:
         return ""
-    named = [f"{e.index}: {e.flipped:.0%} ({e.low:.0%}-{e.high:.0%})" for e in examples]
+    named = [
+        f"{e.example}: {e.flipped:.0%} ({e.low:.0%}-{e.high:.0%})" for e in examples
+    ]
     return f" [{', '.join(named[:3])}{', ...' if named[3:] else ''}]"
 
 
@@ -234,19 +236,24 @@ def decisions(
             jax.effects_barrier()
             return dict(seen), _answers(outcome.result(), wanted)
 
-        count, right = _Count(), []
-        answers: Counter[int] = Counter()
+        count, answers = _Count(), Counter[int]()
+        right: list[tuple[float, float]] = []
         for one in random_bits.split(key, draws):
             (clean, expected), (noisy, found) = watched(one, False), watched(one, True)
             count.add(clean, noisy)
-            answers.update(np.flatnonzero(found != expected).tolist())
-            right.append([np.mean(x == wanted) for x in (expected, found)])
+            if wanted is not None:
+                answers.update(np.flatnonzero(found != expected).tolist())
+                right.append(
+                    (
+                        float(np.mean(expected == wanted)),
+                        float(np.mean(found == wanted)),
+                    )
+                )
         report = _report(count, steps.values(), draws)
         if wanted is not None:
-            clean_run, noisy_runs = np.array(right).T
             report.evaluation = Evaluation(
-                float(clean_run[0]),
-                float(np.max(np.abs(noisy_runs - clean_run))),
+                right[0][0],
+                max(abs(noisy_rate - clean_rate) for clean_rate, noisy_rate in right),
                 draws / (draws + 1),
                 len(wanted),
                 _flips(answers, draws),

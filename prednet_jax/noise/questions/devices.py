@@ -87,7 +87,15 @@ def devices(
         random_bits.check(key)
         placed = _placed(in_specs, args, sizes)
         static, arrays, objects = split((args, kwargs))
-        outcome = compiled(static.checked(), placed, key, *arrays)
+        try:
+            outcome = compiled(static.checked(), placed, key, *arrays)
+        except NotImplementedError as error:
+            if "axis_index_groups" not in str(error):
+                raise
+            raise NoiseError(
+                "axis_index_groups of a collective that is no sum of floats: expected "
+                "groups in psum and psum_scatter of floats alone"
+            ) from error
         outcome.put(objects)
         return outcome.result(objects)
 
@@ -115,24 +123,20 @@ def _placed(
     """For each array among the arguments how it lies; the rest is on all devices."""
     if in_specs is None:
         return None
+    named, tree = jax.tree_util.tree_flatten_with_path(args, is_leaf=is_mutable)
+
+    def is_spec(x: Any) -> bool:
+        return x is None or isinstance(x, PartitionSpec)
+
     try:
-        specs = jax.tree.broadcast(
-            in_specs,
-            args,
-            is_leaf=lambda x: (
-                x is None or isinstance(x, PartitionSpec) or is_mutable(x)
-            ),
-        )
+        shown = jax.tree.unflatten(tree, [0] * len(named))
+        specs = jax.tree.broadcast(in_specs, shown, is_leaf=is_spec)
     except ValueError as error:
         raise NoiseError(
             f"in_specs={in_specs!r}: expected one PartitionSpec, or a tuple of one for "
             f"each of the {len(args)} arguments ({str(error).splitlines()[0]})"
         ) from None
-    keep = {"is_leaf": lambda x: x is None or is_mutable(x)}
-    named = jax.tree_util.tree_flatten_with_path(args, **keep)[0]
-    spread = jax.tree.leaves(
-        specs, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec)
-    )
+    spread = jax.tree.leaves(specs, is_leaf=is_spec)
     found = []
     for (path, x), one in zip(named, spread, strict=True):
         one = PartitionSpec() if one is None else one

@@ -138,7 +138,7 @@ def evaluate(jaxpr: Any, args: Sequence[Any], words: Words, seen: _Seen) -> list
     def read(atom: Any) -> Any:
         if isinstance(atom, core.Literal):
             # As the program has it, rounded to its type.
-            return widened(np.asarray(atom.val, atom.aval.dtype))
+            return widened(np.asarray(atom.val, _type(atom)))
         return values[atom]
 
     for equation in opened.eqns:
@@ -194,6 +194,10 @@ def _narrows(equation: compat.Equation) -> bool:
 
 def _is_float(x: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+
+
+def _type(atom: Any) -> Any:
+    return atom.aval.dtype
 
 
 def _wide_type(dtype: Any) -> Any:

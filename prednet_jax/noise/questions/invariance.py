@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
@@ -280,8 +281,8 @@ def _ways(given: _Given) -> dict[str, _Way]:
     padded = 1 << given.rows.bit_length()
     ways[f"padded to {padded} rows"] = functools.partial(_padded, size=padded)
     ways["rows in reverse"] = _reversed
-    ways["vmap over rows"] = _vmap
-    ways["loop over rows"] = _loop
+    ways["vmap over rows"] = functools.partial(_by_row, loop=False)
+    ways["loop over rows"] = functools.partial(_by_row, loop=True)
     return ways
 
 
@@ -317,10 +318,10 @@ def _in_chunks(
     f: Callable, given: _Given, axes: Sequence[int | None], *, size: int
 ) -> list[np.ndarray]:
     compiled = jax.jit(f)
-    parts = [
-        _numpy(compiled(*given.mapped(lambda x, i=i: x[i : i + size])))
-        for i in range(0, given.rows, size)
-    ]
+    parts = []
+    for start in range(0, given.rows, size):
+        chunk = operator.itemgetter(slice(start, start + size))
+        parts.append(_numpy(compiled(*given.mapped(chunk))))
     return [
         of[0] if axis is None else np.concatenate(of, axis)
         for axis, *of in zip(axes, *parts, strict=True)
@@ -348,35 +349,21 @@ def _reversed(
     ]
 
 
-def _of_row(f: Callable, given: _Given) -> Callable[..., list[Any]]:
-    """`f` of the rows of each batch, without their axis."""
-
-    def of_row(*rows: Any) -> list[Any]:
+def _by_row(
+    f: Callable, given: _Given, axes: Sequence[int | None], *, loop: bool
+) -> list[np.ndarray]:
+    def of_row(rows: list[Any]) -> list[Any]:
         left = iter(rows)
         return f(*given.mapped(lambda x: next(left)[None]))
 
-    return of_row
+    def of_rows(batches: list[Any]) -> list[Any]:
+        return jax.lax.map(of_row, batches) if loop else jax.vmap(of_row)(batches)
 
-
-def _joined(values: Sequence[Any], axes: Sequence[int | None]) -> list[np.ndarray]:
-    """Of what each row gave, stacked, the rows joined."""
+    # What each row gave is stacked along a new axis 0.
     return [
         x[0] if axis is None else np.concatenate(list(x), axis)
-        for x, axis in zip(_numpy(values), axes, strict=True)
+        for x, axis in zip(_numpy(jax.jit(of_rows)(given.batches())), axes, strict=True)
     ]
-
-
-def _vmap(f: Callable, given: _Given, axes: Sequence[int | None]) -> list[np.ndarray]:
-    return _joined(jax.jit(jax.vmap(_of_row(f, given)))(*given.batches()), axes)
-
-
-def _loop(f: Callable, given: _Given, axes: Sequence[int | None]) -> list[np.ndarray]:
-    of_row = _of_row(f, given)
-
-    def loop(batches: list[Any]) -> list[Any]:
-        return jax.lax.map(lambda rows: of_row(*rows), batches)
-
-    return _joined(jax.jit(loop)(given.batches()), axes)
 
 
 class _Line(NamedTuple):
@@ -391,7 +378,8 @@ def _first_line(given: _Given, way: _Way) -> str:
     """The line of the first equation that a way changes; "" if none can be named."""
 
     def lines(rows: int) -> list[_Line]:
-        program, found = given.program(rows), []
+        program = given.program(rows)
+        found: list[_Line] = []
 
         def note(*arrays: Any) -> None:
             found.extend(_lines(program.jaxpr, arrays))
@@ -422,8 +410,9 @@ def _first_line(given: _Given, way: _Way) -> str:
         values = way(watched, given, axes)
     except _Otherwise:
         return ""
-    for i, x, y in zip(followed, values, _whole(watched, given, axes), strict=True):
-        if x.tobytes() != y.tobytes():
+    expected = _whole(watched, given, axes)
+    for i, value, wanted in zip(followed, values, expected, strict=True):
+        if value.tobytes() != wanted.tobytes():
             return here[i].source
     return ""
 

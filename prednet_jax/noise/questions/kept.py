@@ -101,8 +101,9 @@ class Keeper:
         how = {"noise": format(spec) if spec else "default", "failure": failure}
         entries = read(self.file).get(self.test, [])
         if self.renew or position >= len(entries):
-            options = {"draws": draws, "failure": failure, "seed": seed}
-            reference = noise_reference(fn, *args, spec=spec, **options)
+            reference = noise_reference(
+                fn, *args, spec=spec, draws=draws, failure=failure, seed=seed
+            )
             self._write(position, how, reference)
             return reference
         kept, expected = entries[position], runs.plain(fn, args, {})
@@ -262,8 +263,9 @@ def _number(node: ast.expr | None, known: Mapping[str, float]) -> float | None:
         value = ast.literal_eval(node) if node is not None else None
     except ValueError:
         return None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
 
 
 def _written(
@@ -274,9 +276,8 @@ def _written(
     numbers: Mapping[str, float],
 ) -> Iterator[Written]:
     """The tolerances by hand of one test."""
-    for node in ast.walk(test):
-        if not isinstance(node, ast.Call):
-            continue
+    calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
+    for node in sorted(calls, key=lambda call: call.lineno):
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))
         if called not in COMPARISONS or any(
             isinstance(a, ast.Starred) for a in node.args

@@ -211,12 +211,8 @@ def rms(x: np.ndarray) -> float:
     return largest * float(np.sqrt(np.mean(np.square(np.abs(x) / largest))))
 
 
-def moments(
-    results: Iterator[Any], see: Callable[[Result], None] | None = None
-) -> tuple[Any, Result, Result]:
+def moments(results: Iterator[Any]) -> tuple[Any, Result, Result]:
     """One of the results, and mean and standard deviation of each element.
-
-    `see` is shown the values of each result.
 
     By B. P. Welford's recurrence ("Note on a method for calculating corrected sums of
     squares and products", Technometrics 4, 1962), on differences from the first result,
@@ -225,18 +221,13 @@ def moments(
     """
     tree = next(results)
     first = values(tree)
-    if see is not None:
-        see(first)
     shift = [np.zeros_like(x) for x in first]
     squares = [np.zeros(x.shape) for x in first]
     count = 1
     with np.errstate(invalid="ignore", over="ignore"):
         for result in results:
             count += 1
-            found = values(result)
-            if see is not None:
-                see(found)
-            for i, x in enumerate(found):
+            for i, x in enumerate(values(result)):
                 now = difference(x, first[i])
                 old = now - shift[i]
                 shift[i] = shift[i] + old / count

@@ -8,29 +8,20 @@ but with probability at most `failure`. R is the result without noise, compiled 
 both are run, and the tolerance holds for either.
 
 The tail. Let m_e and s_e be mean and standard deviation (divisor n - 1) of element e
-over n runs, a_e the largest |m_e - R_e| over both R, and u_e the tolerance of element e
-in units of rtol. Elements are taken as normal, and rtol = T is the smallest with
+over n runs, and N the number of elements. An element is taken as normal and its
+distance bounded by
 
-    sum over e of  Q((T u_e - a_e) / t_e) + Q((T u_e + a_e) / t_e)  <=  failure
+    B_e = max over R of |m_e - R_e| + z sqrt(1 + 1/n) F max(s_e, l_e)
+    l_e = sqrt(rms(s)^2 + (u_e / 4)^2)
 
-Q, the upper tail of the normal distribution, is bounded from above by H. O. Pollak's
-formula; the sum over elements, however they depend on each other, by G. Boole's. t_e is
-what s_e may be at most:
-
-    t_e^2 = (1 + 1/n) F(d)^2 (w s0^2 + (1 - w) s_e^2) u_e^2,   w = 1 - (n - 1) / d
-
-all s in units of u_e. Sixteen runs say little of one element, much of a leaf. As G. K.
-Smyth ("Linear models and empirical Bayes methods ...", Stat. Appl. Genet. Mol. Biol.
-3(1), 2004) does with genes, each is drawn towards the leaf's s0 (RMS) the more, the
-less the s_e differ beyond what n runs explain: d0 degrees of freedom are those at which
-the variance of log s_e^2 is psi'((n - 1) / 2) + psi'(d0 / 2), and d = n - 1 + d0. But
-elements that move together are one: d is at most (n - 1) N_eff / 2, where N_eff =
-2 mean(q)^2 / var(q), q the mean square distance of a run from R, over the runs.
-
-F(d)  sqrt(d / chi2(1 %; d)): the true standard deviation is below F times the estimate
-      with 99 % confidence
-s_e   holds a quarter of the distance from |R_e| to the next number of its type (added
-      in squares): results lie on a grid, and few runs may all meet one point of it
+z      a normal error exceeds z standard deviations with probability failure / N; so
+       the leaf fails with probability `failure` at most, however its elements depend on
+       each other (Bonferroni's bound)
+F      sqrt((n - 1) / chi2(1 %; n - 1)): the true standard deviation is below F s with
+       99 % confidence
+l_e    results lie on a grid, and few runs may all meet the same point of it: no element
+       counts as quieter than the leaf as a whole (RMS of s over its elements) and a
+       quarter of u_e, the distance from |R_e| to the next number of its type, at most
 
 Noise in the order of sums is bounded, and its tail lighter than the normal one. But 16
 runs show nothing of what happens once in a million: a bound below `EXTRAPOLATED` is an
@@ -38,9 +29,9 @@ extrapolation of that model, and the result says so. At 1e-2 and 1e-3 it is test
 10,000 runs (tests/noise/questions/test_tolerance.py).
 
 The shape. Sums that cancel have noise of the size of their terms, not of the result, so
-rtol alone would not do. u_e = |R_e| + rho rms(R), rho out of `BALANCES`: atol is rho
-rtol rms(R). The rho is taken that makes the tolerance smallest in the geometric mean
-over the elements.
+rtol alone would not do. With atol = rho rtol rms(R), rho out of `BALANCES`, rtol is the
+smallest that covers all B_e; the rho is taken that makes the tolerance smallest in the
+geometric mean over the elements.
 """
 
 from __future__ import annotations
@@ -48,7 +39,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import jax
@@ -67,8 +57,6 @@ EXTRAPOLATED = 1e-3
 BALANCES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 # That the true standard deviation of an element is below its bound.
 CONFIDENCE = 0.99
-# Degrees of freedom above which the bound is as good as it needs to be.
-MOST = 300.0
 
 
 @dataclass(frozen=True)
@@ -136,21 +124,11 @@ def tolerance(
             runs.values(compiled(key, *args, **kwargs)),
         ]
         results = runs.draw(noisy, key, draws, args, kwargs)
-        far: list[list[float]] = []
-
-        def see(values: runs.Result) -> None:
-            far.append(list(map(_distance, values, clean[0])))
-
-        tree, means, spreads = runs.moments(results, see)
+        tree, means, spreads = runs.moments(results)
         found = [
-            _of_leaf(leaf, list(references), mean, spread, np.array(q), failure)
-            for leaf, *references, mean, spread, q in zip(
-                runs.leaves(tree),
-                *clean,
-                means,
-                spreads,
-                zip(*far, strict=True),
-                strict=True,
+            _of_leaf(leaf, list(references), mean, spread, draws, failure)
+            for leaf, *references, mean, spread in zip(
+                runs.leaves(tree), *clean, means, spreads, strict=True
             )
         ]
         return jax.tree.unflatten(jax.tree.structure(tree), found)
@@ -172,10 +150,9 @@ def _of_leaf(
     references: list[np.ndarray],
     mean: np.ndarray,
     spread: np.ndarray,
-    distances: np.ndarray,
+    draws: int,
     failure: float,
 ) -> Tolerance:
-    """The tolerance of a leaf; `distances` are those of each run, see `_distance`."""
     finite = np.isfinite(references[0])
     settled = [np.isfinite(x) == finite for x in [*references[1:], mean]]
     if not np.all([*settled, np.isfinite(spread)]):
@@ -189,111 +166,48 @@ def _of_leaf(
     if not mean.size:
         return Tolerance(0.0, 0.0, 0.0, extrapolated)
     size = np.min([np.abs(x) for x in references], axis=0)
-    shift = np.max([np.abs(mean - x) for x in references], axis=0)
-    largest = np.max([np.abs(x) for x in references], axis=0)
-    # An element that met one point of its grid in all draws may still leave it.
-    spread_here = np.hypot(spread, largest * leaf.epsilon / 4)
-    rtol, atol = _cover(shift, spread_here, size, distances, failure)
+    bound = _bound(leaf, references, mean, spread, draws, failure)
+    rtol, atol = _cover(bound, size)
     allowed = atol + rtol * size
     seen = allowed > 0
     noise = runs.rms(spread[seen] / allowed[seen])
     return Tolerance(rtol, atol, noise, extrapolated)
 
 
-def _distance(x: np.ndarray, reference: np.ndarray) -> float:
-    """Mean square distance of a run from the reference, in units of its size."""
-    seen = np.isfinite(reference) & np.isfinite(x)
-    reference, x = reference[seen], x[seen]
-    unit = np.abs(reference) + runs.rms(reference)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.where(unit > 0, np.abs(x - reference) / unit, np.abs(x))
-    return runs.rms(ratios) ** 2
-
-
-def _cover(
-    shift: np.ndarray,
+def _bound(
+    leaf: Leaf,
+    references: list[np.ndarray],
+    mean: np.ndarray,
     spread: np.ndarray,
-    size: np.ndarray,
-    distances: np.ndarray,
+    draws: int,
     failure: float,
-) -> tuple[float, float]:
-    """The smallest rtol and atol that runs exceed with probability `failure`."""
+) -> np.ndarray:
+    """B_e of each element."""
+    shift = np.max([np.abs(mean - x) for x in references], axis=0)
+    size = np.max([np.abs(x) for x in references], axis=0)
+    z = runs.two_sided(failure / mean.size)
+    factor = z * math.sqrt(1 + 1 / draws) * runs.spread_bound(draws, CONFIDENCE)
+    # An element that met one point of its grid in all draws may still leave it.
+    least = np.hypot(runs.rms(spread), size * leaf.epsilon / 4)
+    return shift + factor * np.maximum(spread, least)
+
+
+def _cover(bound: np.ndarray, size: np.ndarray) -> tuple[float, float]:
+    """The smallest rtol and atol with bound <= atol + rtol * size."""
     scale = runs.rms(size)
-    if not np.any(spread) and not np.any(shift):
-        return 0.0, 0.0
     if scale == 0:
-        return 0.0, _threshold(shift, _upper(spread, distances), failure)
+        return 0.0, float(bound.max())
     best = math.inf, 0.0, 0.0
     for balance in BALANCES:
         unit = size + balance * scale
-        rtol = _threshold(shift / unit, _upper(spread / unit, distances), failure)
+        rtol = float(np.max(bound / unit))
+        if rtol == 0:
+            return 0.0, 0.0
         cost = math.log(rtol) + float(np.mean(np.log(unit)))
         # Where several serve alike, the one with the least atol.
         if cost < best[0] - 0.01:
             best = cost, rtol, balance * scale * rtol
     return best[1:]
-
-
-def _upper(spread: np.ndarray, distances: np.ndarray) -> np.ndarray:
-    """t_e: what the standard deviation of each element may be."""
-    draws = len(distances)
-    free = draws - 1
-    square = np.square(spread)
-    pooled = float(np.mean(square))
-    prior = 0.0
-    if square.size >= 4 and pooled > 0:
-        logs = np.log(np.maximum(square, 1e-4 * pooled))
-        more = float(np.var(logs, ddof=1)) - _trigamma(free / 2)
-        prior = 2 * _inverse_trigamma(more)
-    middle = float(np.mean(distances))
-    varying = float(np.var(distances, ddof=1))
-    together = free * middle**2 / varying if varying > 0 else math.inf
-    degrees = max(free, min(free + prior, together, MOST))
-    weight = 1 - free / degrees
-    # One element, or few: nothing tells how they differ, and none is quieter than all.
-    own = np.maximum(square, pooled) if prior == 0 else square
-    factor = math.sqrt(1 + 1 / draws) * runs.spread_bound(int(degrees) + 1, CONFIDENCE)
-    return factor * np.sqrt(weight * pooled + (1 - weight) * own)
-
-
-def _threshold(shift: np.ndarray, spread: np.ndarray, failure: float) -> float:
-    """The smallest T that |N(shift_e, spread_e)| exceeds with probability `failure`."""
-    low = float(np.max(shift + NormalDist().inv_cdf(1 - failure) * spread))
-    rare = runs.two_sided(failure / shift.size)
-    high = float(np.max(shift + rare * spread))
-    # Others exceed even the lower bound less often than once in a thousand failures.
-    near = low - shift < runs.two_sided(1e-3 * failure / shift.size) * spread
-    shift, spread = shift[near], spread[near]
-    for _ in range(40):
-        middle = (low + high) / 2
-        above = _tail((middle - shift) / spread) + _tail((middle + shift) / spread)
-        low, high = (middle, high) if np.sum(above) > failure else (low, middle)
-    return high
-
-
-def _tail(z: np.ndarray) -> np.ndarray:
-    """An upper bound of P(N(0, 1) > z), tight for large z; 1 below 0."""
-    above = np.maximum(z, 0)
-    bound = math.sqrt(2 / math.pi) / (above + np.sqrt(above**2 + 8 / math.pi))
-    return np.where(z > 0, bound * np.exp(-(above**2) / 2), 1.0)
-
-
-def _trigamma(x: float) -> float:
-    """psi'(x), by its recurrence and Stirling's series."""
-    y = x + 12
-    return (
-        sum(1 / (x + k) ** 2 for k in range(12))
-        + 1 / y + 1 / (2 * y**2) + 1 / (6 * y**3)
-    )  # fmt: skip
-
-
-def _inverse_trigamma(value: float) -> float:
-    """The x with psi'(x) = value; `MOST` where that is larger, or value not above 0."""
-    low, high = 1e-3, MOST
-    for _ in range(60):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if _trigamma(middle) > value else (low, middle)
-    return high
 
 
 def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:

@@ -129,11 +129,11 @@ def _contracted(equation: compat.Equation) -> list[dict[int, Any]]:
     if name == "reduce_sum":
         return [{d: specs[0][d] for d in params["axes"] if specs[0][d]}]
     if name == "dot_general":
-        pairs = zip(*params["dimension_numbers"][0], strict=True)
+        pairs = list(zip(*params["dimension_numbers"][0], strict=True))
     elif name == "conv_general_dilated":
         numbers = params["dimension_numbers"]
         groups = params["feature_group_count"] * params["batch_group_count"]
-        pairs = iter([(numbers.lhs_spec[1], numbers.rhs_spec[1])] * (groups == 1))
+        pairs = [(numbers.lhs_spec[1], numbers.rhs_spec[1])] * (groups == 1)
     else:
         return []
     # Where one of the two alone is sharded, the partitioner brings it together.

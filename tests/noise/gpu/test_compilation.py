@@ -1,12 +1,17 @@
 """Programs compiled for a GPU by a process that has none."""
 
+import configparser
 import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import pytest
 from jax import numpy as jnp
 
+from prednet_jax import messages
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.gpu import compilation, targets
 
@@ -112,7 +117,7 @@ def test_another_version_than_jax(monkeypatch, tmp_path):
         folder = tmp_path / "gpu-audit" / f"{name}-0.1.0.dist-info"
         folder.mkdir(parents=True)
         (folder / "METADATA").write_text(f"Name: {name}\nVersion: 0.1.0\n")
-    with pytest.raises(NoiseError, match=f"0.1.0 and jax {jax.__version__}"):
+    with pytest.raises(NoiseError, match=f"is 0.1.0, with jax {jax.__version__}"):
         compilation.compiled_for(b"", "h100")
 
 
@@ -126,3 +131,34 @@ def test_cards():
     }  # fmt: skip
     found = {name: card.operations / 1e12 for name, card in targets.CARDS.items()}
     assert found == pytest.approx(teraflops, rel=0.01)
+
+
+def test_the_extra_names_the_same_wheels():
+    declared = configparser.ConfigParser()
+    declared.read(Path(__file__).parents[3] / "setup.cfg")
+    extra = declared["options.extras_require"]["gpu-audit"]
+    assert re.findall(r"^([\w-]+)", extra, re.MULTILINE) == list(compilation.WHEELS)
+    assert compilation.WHEELS["nvidia-cuda-nvcc-cu12"] in extra
+
+
+PLAIN = "import prednet_jax.noise, jax; print(jax.devices(), jax.default_backend())"
+
+
+def test_the_plugin_in_the_environment_changes_nothing(compiler):
+    """With the extra installed where JAX sees it, a process prints what it did."""
+    if any(map(os.path.exists, messages._DRIVERS)):
+        pytest.skip("a GPU is here")
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
+    package = str(Path(__file__).parents[3])
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", PLAIN],
+            env=environment | {"PYTHONPATH": os.pathsep.join([package, *folders])},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for folders in ([], compiler)
+    ]
+    assert done[0].stdout == done[1].stdout == "[CpuDevice(id=0)] cpu\n"
+    assert done[0].stderr == done[1].stderr == ""

@@ -1,5 +1,6 @@
 """Orders read from kernels: the replay has the bits of the kernel, interpreted."""
 
+import functools
 import re
 
 import jax
@@ -14,6 +15,11 @@ GOLDEN = reductions.golden()
 golden = pytest.mark.parametrize(
     ("gpu", "case"), list(GOLDEN), ids=[f"{g}-{c.name}" for g, c in GOLDEN]
 )
+
+
+@functools.cache
+def order(gpu, case):
+    return case.read(GOLDEN[gpu, case])
 
 
 def drawn(case, seed):
@@ -32,7 +38,7 @@ def interpreted(compiled, arguments, dtype):
 
 @golden
 def test_the_sum_in_jax_has_the_kernels_bits(gpu, case):
-    schedule = case.read(GOLDEN[gpu, case])
+    schedule = order(gpu, case)
     for seed in range(2):
         arguments = drawn(case, seed)
         terms = case.term(*arguments)
@@ -61,7 +67,7 @@ def test_one_shuffle_left_out_is_noticed(number):
     key = next(k for k in GOLDEN if k[1].name == "same_float32_1x24x32x12_over_1x2")
     _, case = key
     mutant = without_a_shuffle(GOLDEN[key], number)
-    schedule, arguments = case.read(GOLDEN[key]), drawn(case, 0)
+    schedule, arguments = order(*key), drawn(case, 0)
     terms = arguments[0].reshape(-1, 12)
     right = interpreted(GOLDEN[key], arguments, np.float32)
     assert schedule.sum(terms).tobytes() == right.tobytes()
@@ -96,10 +102,10 @@ def test_what_is_no_sum_is_refused():
 
 def test_integers_are_summed_exactly():
     """Of integers below 2^24 every order gives the exact sum."""
-    for (_, case), compiled in GOLDEN.items():
+    for gpu, case in list(GOLDEN)[: len(reductions.CHOSEN)]:
         if case.term is not reductions.same:
             continue
-        schedule = case.read(compiled)
+        schedule = order(gpu, case)
         x = np.random.default_rng(3).integers(-9, 9, case.shape)
         total = orders.in_order(schedule, case.axes, jnp.asarray(x, jnp.float32))
         np.testing.assert_array_equal(total, x.sum(case.axes))
@@ -107,11 +113,9 @@ def test_integers_are_summed_exactly():
 
 @pytest.mark.parametrize("gpu", reductions.GPUS)
 def test_kernels_compiled_now_are_replayed(compiler, gpu):
-    """As `python tests/noise/gpu/reductions.py all`, for one in eight."""
-    chosen = reductions.CASES[::8]
-    for case, compiled in reductions.compile_all(chosen, gpu).items():
-        schedule, arguments = case.read(compiled), drawn(case, 4)
-        terms = case.term(*arguments)
-        wanted = interpreted(compiled, arguments, terms.dtype)
-        total = orders.in_order(schedule, case.axes, jnp.asarray(terms))
-        assert np.asarray(total).tobytes() == wanted.tobytes(), case.name
+    """As `python tests/noise/gpu/reductions.py all`, for one in eight.
+
+    `read` raises where the schedule has other bits than the interpreted kernel.
+    """
+    for case, compiled in reductions.compile_all(reductions.CASES[::8], gpu).items():
+        assert case.read(compiled).rounds, case.name

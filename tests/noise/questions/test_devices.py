@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from jax import lax
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -301,6 +302,31 @@ def test_errors_of_bodies():
             ),
             mesh={"data": 8},
         )(KEY, X)
+
+
+def test_groups_of_what_is_no_sum_of_floats_are_refused():
+    def counted(x):
+        groups = [[0, 1], [2, 3]]
+        return lax.psum((x > 0).sum(0), "data", axis_index_groups=groups)
+
+    counted = jax.shard_map(
+        counted, in_specs=P("data"), out_specs=P("data"), check_vma=False
+    )
+    with pytest.raises(noise.NoiseError, match="axis_index_groups of a collective"):
+        noise.devices(counted, mesh={"data": 4})(KEY, X)
+
+
+def test_a_mutable_module_trains_as_without_devices():
+    def train(model, x):
+        value, gradient = nnx.value_and_grad(lambda m: jnp.mean(m(x) ** 2))(model)
+        model.kernel[...] -= 0.1 * gradient.kernel[...]
+        return value
+
+    one, many = (nnx.Linear(12, 3, rngs=nnx.Rngs(0)) for _ in range(2))
+    value = train(one, X)
+    run = noise.devices(train, mesh={"data": 16}, in_specs=(None, P("data")))
+    np.testing.assert_allclose(run(KEY, many, X), value, 1e-5)
+    np.testing.assert_allclose(many.kernel[...], one.kernel[...], 1e-5, 1e-6)
 
 
 def test_command(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,116 @@
+"""What a comparison repeats of the study, from committed records."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from prednet_jax import runs, statistics, tasks
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.studies import judgement, replication, symmetric_findings
+from prednet_jax.studies.parts import PARTS
+from tests.test_imports import ROOT
+
+STUDY = ROOT / "results" / "study"
+SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
+
+
+def design(**changes):
+    usual = {"root": STUDY, "script": "train.py", "updates": 3000, "seeds": 3}
+    networks = (tasks.of(SMALL), tasks.of(AutoencoderConfig()))
+    return runs.Design(**usual | {"tasks": networks, "arms": None} | changes)
+
+
+def part_c():
+    found = judgement.read(PARTS["C"], STUDY / "C")
+    return judgement.losses(found, judgement.PRIMARY)["prednet"]
+
+
+def test_the_default_comparison_repeats_the_study():
+    found = replication.published(design(), STUDY)
+    assert list(found) == ["prednet"]
+    assert len(found["prednet"]["float32"]) == len(replication.PART.seeds)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"updates": 2999},
+        {"window": 9},
+        {"last": 0.1},
+        {"data": "moving_digits"},
+        {"tasks": (tasks.of(dataclasses.replace(SMALL, variant="lotter")),)},
+    ],
+)
+def test_another_setting_repeats_nothing(changes):
+    assert replication.published(design(**changes), STUDY) == {}
+
+
+def test_a_part_that_is_not_complete_is_not_repeated(tmp_path):
+    (tmp_path / replication.PART.name).mkdir()
+    assert replication.published(design(), tmp_path) == {}
+
+
+def test_three_seeds_of_the_study_fall_where_the_others_predict():
+    """Of 13 triples of part C about 12 should; the numbers are those of its record."""
+    losses = part_c()
+    both = statistics.gather(
+        losses, "reduction_order", ["float32", "convolution_im2col"]
+    )
+    order = np.random.default_rng(0).permutation(len(both.seeds))
+    inside = []
+    for triple in order[:39].reshape(13, 3):
+        rest = [i for i in range(len(both.seeds)) if i not in triple]
+        low, high = statistics.predicted(
+            of(both, rest), seeds=3, treatment=2, control=2, resamples=4000
+        )
+        first, second = of(both, triple).logs
+        inside.append(low <= np.expm1((first - second).mean()) <= high)
+    assert sum(inside) >= 11
+    everything = statistics.gather(losses, "reduction_order")
+    found = statistics.predicted(everything, seeds=3, treatment=2, control=2)
+    assert found == pytest.approx((-0.0199, 0.0317), abs=1e-4)
+    stale = statistics.gather(losses, "stale_targets")
+    found = statistics.predicted(stale, seeds=3, treatment=1, control=2)
+    assert found == pytest.approx((1.369, 3.122), abs=1e-3)
+
+
+def of(both, places):
+    def pick(values):
+        return tuple(values[i] for i in places)
+
+    return statistics.Redraws(
+        seeds=pick(both.seeds),
+        treatment=pick(both.treatment),
+        control=pick(both.control),
+    )
+
+
+def saddle_rows(seed):
+    rows = symmetric_findings.read(STUDY / "A" / "runs.csv")
+    return [
+        row
+        for row in rows
+        if (row.program, row.delta, row.seed) == ("symmetric", 0, seed)
+        and row.arm in replication.SADDLE_ARMS
+    ]
+
+
+def test_an_order_that_differs_between_twins_leaves_the_saddle():
+    rows = [row._replace(seed=1) for row in saddle_rows(8101)]
+    claim = replication.saddle_claim(rows, STUDY)
+    losses = {row.arm: row.loss for row in rows}
+    mean = np.log([losses["tile"], losses["run"]]).mean() - np.log(losses["float32"])
+    assert claim.estimate == pytest.approx(np.expm1(mean))
+    assert (claim.answer, claim.holds) == ("yes", True)
+    assert "7 orders of magnitude" in claim.claim
+    assert claim.published["low"] is None  # five seeds
+    assert claim.together()["seeds"] == 6
+
+
+def test_a_saddle_that_is_not_left():
+    stays = [r._replace(separated_at=r.updates + 1) for r in saddle_rows(8101)]
+    assert replication.saddle_claim(stays, STUDY).answer == "no"
+    short = [r._replace(updates=400, separated_at=401) for r in stays]
+    claim = replication.saddle_claim(short, STUDY)
+    assert (claim.answer, claim.predicted) == ("cannot tell", None)
