@@ -487,14 +487,15 @@ def _blamed(
     """The entries, those without a counterpart among them that made a difference."""
     sides = (there, here)
     matched = [{pair[side] for pair in pairs} for side in (0, 1)]
-    over = [{f.pair[side] for f in beyond} for side in (0, 1)]
+    # Of values here. What a loop brings back differs later than what it came from.
+    earlier: set[int] = set()
     functions = {_function(one.source) for one in here}
     listed: set[tuple[int, int]] = set()
     entries: list[Difference] = []
     for found in beyond:
         _, entry, pair = found
         roots: list[tuple[int, int]] = []
-        if not any(over[1].intersection(here[pair[1]].operands)):
+        if not earlier.intersection(here[pair[1]].operands):
             roots = [
                 (side, one)
                 for side in (1, 0)
@@ -523,6 +524,7 @@ def _blamed(
                 )
             )
         entries.append(entry)
+        earlier.add(pair[1])
     return entries
 
 

@@ -122,6 +122,22 @@ def _seen(label, x):
     return x
 
 
+def test_a_transpose_missing_in_a_loop_that_feeds_back():
+    def loop(x, w, right):
+        def step(h, row):
+            a = w.T if right else w  # in the loop
+            h = jnp.tanh((h * row) @ a)
+            return h, None
+
+        return lax.scan(step, x[0], x)[0]
+
+    known = noise.record(loop)(X, W, True)
+    report = compare(loop, known, X, W, False)
+    place = f"test_first_difference.py:{line('# in the loop')} in step"
+    assert report[0].source == place
+    assert report[0].step == (0,)
+
+
 def test_taps_give_every_execution():
     def fn(x):
         def step(c, i):
