@@ -138,7 +138,9 @@ def _where(
     rewritten = {(x.name, x.source) for x in steps if re.search(_REWRITTEN, x.name)}
     if each.opcode == "reduce-window" and len(rewritten) == 1:
         return rewritten.pop()
-    return "", ""
+    known = {step.name for step in steps}
+    names = [x.operation.rsplit("/", 1)[-1] for x in (each, around)]
+    return next((name for name in names if name in known), ""), ""
 
 
 def _combines(program: hlo.Program, each: hlo.Instruction) -> bool:
