@@ -234,7 +234,7 @@ def gpu_programs(record: Record) -> str:
                 "TF32": count["reduced_precision"],
                 "MiB": f"{memory / 2**20:.1f}",
                 "of the card": f"{memory / card['memory']:.2%}",
-                "ms at least": f"{1000 * bound:.3f}",
+                "ms at least": f"{1000 * bound:.2g}",
             }
         )
     return markdown(pd.DataFrame(rows))

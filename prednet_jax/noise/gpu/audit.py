@@ -389,7 +389,9 @@ def _table(report: Report) -> str:
         if promise and e.kind == "library":
             promises[f"{what.partition(' ')[0]}: {promise}"] = None
     if rows:
-        cells = [("varies", "times", "kind", "primitive", "line", "what happens")]
+        cells: list[tuple[str, ...]] = [
+            ("varies", "times", "kind", "primitive", "line", "what happens")
+        ]
         cells += [(row[0], str(count), *row[1:]) for row, count in rows.items()]
         widths = [max(len(row[i]) for row in cells) for i in range(5)]
         lines.append("")
@@ -414,7 +416,7 @@ def _table(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _bytes(count: int) -> str:
+def _bytes(count: float) -> str:
     for unit in ("B", "KiB", "MiB"):
         if abs(count) < 1024:
             return f"{count:.4g} {unit}"

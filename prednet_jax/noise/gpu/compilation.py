@@ -231,16 +231,11 @@ def _launches(dump: Path) -> tuple[Launch, ...]:
         match = _THUNK.match(line)
         if match is None:
             continue
-        number, kind, rest = match.groups()
-        shape = _SHAPE.search(rest)
-        kernel, grid, threads = "", (), ()
-        if shape:
-            kernel = shape[1]
-            grid, threads = (
-                tuple(int(size) for size in sizes.split(","))
-                for sizes in shape.groups()[1:]
-            )
-        found.append(Launch(kind, names.get(int(number), ""), kernel, grid, threads))
+        instruction = names.get(int(match[1]), "")
+        shape = _SHAPE.search(match[3])
+        kernel, *sizes = shape.groups() if shape else ("", "", "")
+        grid, threads = (tuple(int(x) for x in s.split(",") if x) for s in sizes)
+        found.append(Launch(match[2], instruction, kernel, grid, threads))
     return tuple(found)
 
 

@@ -138,7 +138,9 @@ def _where(
     rewritten = {(x.name, x.source) for x in steps if re.search(_REWRITTEN, x.name)}
     if each.opcode == "reduce-window" and len(rewritten) == 1:
         return rewritten.pop()
-    return "", ""
+    known = {step.name for step in steps}
+    names = [x.operation.rsplit("/", 1)[-1] for x in (each, around)]
+    return next((name for name in names if name in known), ""), ""
 
 
 def _combines(program: hlo.Program, each: hlo.Instruction) -> bool:
@@ -215,8 +217,8 @@ def _terms(program: hlo.Program, each: hlo.Instruction) -> str:
         count = math.prod(int(x) for x in sizes[1].split("x")) if sizes else 0
         return f"a sum of up to {count} terms"
     operands = program.operand_types(each)
-    sizes = [math.prod(_dimensions(x)) for x in (operands[0], each.type)]
-    return f"a sum of {sizes[0] // max(1, sizes[1])} terms"
+    terms, sums = (math.prod(_dimensions(x)) for x in (operands[0], each.type))
+    return f"a sum of {terms // max(1, sums)} terms"
 
 
 def _dimensions(type_: str) -> list[int]:

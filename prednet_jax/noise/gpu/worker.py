@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
     topology = topologies.get_topology_desc(
         "gpu", "cuda", target_config=request["target"], topology=f"1x1x{count}"
     )
-    devices = np.array(topology.devices[:count]).reshape(1, count)
+    devices: np.ndarray = np.array(topology.devices[:count]).reshape(1, count)
     client = devices[0, 0].client
     with mlir.make_ir_context():
         module = ir.Module.parse((folder / "module.mlirbc").read_bytes())

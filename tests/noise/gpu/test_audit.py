@@ -203,10 +203,11 @@ def test_what_remains_of_two_writes_is_not_guessed(compiler):
 
 
 def test_noise_can_be_audited_too(compiler):
+    """Its equations are evaluated by noise: they have no lines of the user."""
     noisy = noise.inject(product, noise.ReductionOrder(shortest=1))
     key = jax.random.key(0)
     report = noise.audit(noisy, gpu="a100", advice=False)(key, S(64, 64), S(64, 64))
-    assert line(product, 1) in {e.source for e in report.entries}
+    assert {e.source for e in report.entries} == {""}
 
 
 def test_a_callback_names_its_equation(compiler):
