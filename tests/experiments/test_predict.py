@@ -195,7 +195,10 @@ def test_a_flag_that_contradicts_the_run_is_refused(inputs, refused):
     manifest = records.read_json(run / records.MANIFEST)
     for flags, message in (
         (3, "not the manifest of a run of train.py"),
-        ({"crop": [1]}, "flag crop: value should be one of"),
+        (
+            {"data": str(inputs / "frames.npz"), "crop": [1]},
+            "flag crop: value should be one of",
+        ),
     ):
         records.write_json(run / records.MANIFEST, manifest | {"flags": flags})
         refused(message, *words)
