@@ -216,7 +216,8 @@ def test_fingerprints_of_pictures_are_those_of_every_published_run(tmp_path):
         exif[0x0112] = turn
         path = tmp_path / "0.jpg"
         Image.fromarray(PIXELS).save(path, exif=exif)
-        prints.append(data.open_source(str(tmp_path), height=8, width=8).fingerprint)
+        size = {"height": 8, "width": 8, "crop": "center"}
+        prints.append(data.open_source(str(tmp_path), **size).fingerprint)
         if turn == 1:
             plain = fingerprint(
                 size=(8, 8, 3),

@@ -121,4 +121,5 @@ def test_pictures_are_looked_at_once_for_all_seeds(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["4"]
+    # The first once more, before all: its size decides whether pictures are cut.
+    assert done.stdout.split() == ["5"]
