@@ -260,15 +260,14 @@ def found_wheels() -> list[str]:
         each = next(iter(importlib.metadata.distributions(name=name, **path)), None)
         if each is None or each.version != wanted:
             state = "is not installed" if each is None else f"is {each.version}"
-            wheels = " ".join(f"{name}=={version}" for name, version in WHEELS.items())
             raise NoiseError(
                 f"XLA's CUDA compiler: {name} {state}, with jax {jax.__version__}; "
                 f"expected what this installs: {sys.executable} -m pip install "
-                f"--no-deps --upgrade --target {folder} {wheels}"
+                f"--no-deps --upgrade --target {folder} {requirements()}"
             )
     return beside
 
 
-if __name__ == "__main__":
-    # For `make gpu-wheels`.
-    print(*(f"{name}=={version}" for name, version in WHEELS.items()))
+def requirements() -> str:
+    """The wheels with their versions, as pip takes them."""
+    return " ".join(f"{name}=={version}" for name, version in WHEELS.items())

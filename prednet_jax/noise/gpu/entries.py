@@ -68,6 +68,8 @@ _EXPECTED = {
     "convolution": "conv",
     "scatter": "scatter|addupdate",
     "reduce": "reduce|dot|conv|cum|sum|mean|arg",
+    "all-reduce": "psum|dot|conv|scatter|reduce|cum|sum|mean|arg",
+    "reduce-scatter": "reduce_scatter|psum|dot|conv|scatter|reduce|sum|mean",
 }
 # Primitives that XLA writes anew without their names.
 _REWRITTEN = "^cum|^reduce_window"
@@ -120,7 +122,7 @@ def _where(
     steps: Sequence[Step],
 ) -> tuple[str, str]:
     """JAX's primitive and the user's line of an instruction."""
-    expected = _EXPECTED.get(each.opcode, "")
+    expected = _EXPECTED.get(each.opcode.removesuffix("-start"), "")
     if "__cudnn$" in each.attributes:
         expected = _EXPECTED["convolution"]
     elif "__cublas$" in each.attributes:
@@ -296,7 +298,9 @@ def _reduced(
                 "float32 operands become sums of bfloat16",
             )
     elif modern and target.startswith(("__cublas$gemm", "__cublas$lt", "__cudnn$conv")):
-        precise = re.search(r"highest|\"HIGHEST\"|ALG_DOT_F32", each.attributes)
+        # A function's name, in the metadata, says nothing about its precision.
+        said = each.attributes.replace(each.operation, "")
+        precise = re.search(r"highest|\"HIGHEST\"|ALG_DOT_F32", said)
         if not precise:
             yield (
                 "reduced_precision",
