@@ -207,6 +207,63 @@ def test_sum_over_devices_of_a_gradient(compiler):
     )
 
 
+def test_collectives_that_were_written(compiler):
+    """Whatever name XLA launches them under."""
+    mesh = AbstractMesh((4, 2), ("data", "model"))
+    rows = PartitionSpec("data")
+
+    def exchanged(x):
+        y = jax.lax.psum_scatter(x, "data", tiled=True)
+        z = jax.lax.all_to_all(x, "data", 1, 1, tiled=True)
+        return y, z, jax.lax.pmax(jnp.sin(x), "data")
+
+    def spread(x):
+        return jax.shard_map(exchanged, mesh=mesh, in_specs=rows, out_specs=rows)(x)
+
+    with jax.sharding.use_abstract_mesh(mesh):  # no argument names it
+        report = noise.audit(spread, devices=8, advice=False)(S(16, 64))
+    found = [e for e in report.entries if e.kind == "collective"]
+    assert {e[1:4] for e in found} == {
+        ("reduce_scatter", line(exchanged, 1), "device"),
+        ("all_to_all", line(exchanged, 2), "no"),
+        ("pmax", line(exchanged, 3), "no"),
+    }
+    assert "inserted by the partitioner" not in str(report)
+
+
+def test_collectives_that_xla_joins(compiler):
+    """One all-reduce of all gradients has no name of its own."""
+    mesh = AbstractMesh((8,), ("data",))
+    rows, whole = (NamedSharding(mesh, PartitionSpec(*x)) for x in (("data",), ()))
+
+    def summed(x):
+        a = jax.lax.psum(jnp.sin(x), "data")
+        b = jax.lax.psum(jnp.cos(x[:1]), "data")
+        return a, b
+
+    def gradients(v, w, x):
+        def loss(v, w):
+            hidden = jnp.tanh(x @ v)
+            return jnp.sum((hidden @ w) ** 2)
+
+        spread = jax.shard_map(
+            summed, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec()
+        )
+        return spread(x), jax.grad(loss, (0, 1))(v, w)
+
+    report = noise.audit(gradients, devices=8, advice=False)(
+        S(64, 64, sharding=whole), S(64, 32, sharding=whole), S(16, 64, sharding=rows)
+    )
+    found = {e[1:3] for e in report.entries if e.kind == "collective"}
+    first = gradients.__code__.co_firstlineno
+    assert found == {
+        ("psum_invariant", line(summed, 1)),
+        ("psum_invariant", line(summed, 2)),
+        ("dot_general", f"{FILE}:{first + 2} in loss"),
+        ("dot_general", f"{FILE}:{first + 3} in loss"),
+    }
+
+
 def test_specs_inside_a_function(compiler):
     def constrained(x):
         return jax.lax.with_sharding_constraint(jnp.sin(x), PartitionSpec("x")).sum()
