@@ -204,7 +204,7 @@ def noise_cost(record: Record) -> str:
 def gpu_programs(record: Record) -> str:
     """What each program of `experiments/gpu.py` is on each GPU.
 
-    The time is by the card's figures: bytes that kernels read and write over its
+    The time is by the card's figures: bytes that XLA's own kernels move over its
     bandwidth or operations over its peak, whichever is longer, with the body of a loop
     counted once.
     """
