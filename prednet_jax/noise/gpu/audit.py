@@ -151,10 +151,10 @@ def audit(
     modern = _capability(config) >= (8, 0)
 
     def report(*args: Any, **kwargs: Any) -> Report:
-        found_wheels()
         static, arrays = split_static((args, kwargs))
         mesh = _mesh(arrays, devices)
         shapes = [_shape(x, mesh) for x in arrays]
+        found_wheels()
         program = static.call(fn)
 
         with _context(mesh):

@@ -106,9 +106,8 @@ def entries_of(
                 *_reduced(program, each, ptx, modern),
             ):
                 found.append(Entry(kind, *where, varies, detail, kernel or name))
-            for place in (
-                [where] if where[1] else _joined(program, each, steps) or [where]
-            ):
+            places = [] if where[1] else _joined(program, each, steps)
+            for place in places or [where]:
                 for kind, varies, detail in _collective(program, each, place[0]):
                     found.append(Entry(kind, *place, varies, detail, name))
         if not any(e.kind == "atomic" and e.kernel == kernel for e in found):
