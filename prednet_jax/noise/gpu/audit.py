@@ -137,7 +137,7 @@ def audit(
 
     Returns:
         `report(*args, **kwargs)` that gives a `Report`; arguments are arrays or
-        `jax.ShapeDtypeStruct`s, of which shapes, types and shardings count.
+        `jax.ShapeDtypeStruct`, of which shapes, types and shardings count.
 
     Raises:
         NoiseError: bad options; on a call, when XLA's CUDA compiler is not installed,

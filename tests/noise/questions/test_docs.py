@@ -33,7 +33,7 @@ def test_each_page_is_linked_and_links_to_files_that_exist():
     main = (ROOT / "docs" / "noise.md").read_text()
     for page in PAGES:
         assert f"noise/{page.name}" in main, page.name
-        for link in re.findall(r"\]\(([^)#:]+)", page.read_text()):
+        for link in re.findall(r"\]\((?!https?:)([^)#:]+)", page.read_text()):
             assert (page.parent / link).is_file(), (page.name, link)
 
 
