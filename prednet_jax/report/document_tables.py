@@ -220,7 +220,7 @@ def gpu_programs(record: Record) -> str:
             kind: sum(n for name, n in entries.items() if name.startswith(kind))
             for kind in ("atomic", "reduced_precision")
         }
-        memory = row["memory"]["arguments"] + row["memory"]["temporaries"]
+        memory = sum(row["memory"].values())
         seconds = max(
             row["bytes"] / card["bandwidth"], row["flops"] / card["operations"]
         )
