@@ -53,7 +53,7 @@ gpu-wheels: $(GPU_WHEELS)
 $(GPU_WHEELS): $(STAMP)
 	rm -rf $(@D)
 	$(BIN)/python -m pip install --quiet --no-deps --target $(@D) \
-	  $$($(BIN)/python -m prednet_jax.noise.gpu.compilation)
+	  $$($(BIN)/python -c "from prednet_jax.noise.gpu import compilation as c; print(c.requirements())")
 	@touch $@
 
 # Our own programs compiled for the article's GPUs and today's: an hour, and it resumes.

@@ -30,7 +30,13 @@ from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.errors import NoiseError, flag, integer, positive
 from prednet_jax.noise.gpu import hlo
-from prednet_jax.noise.gpu.compilation import TIME_LIMIT, Compiled, compiled_for, lower
+from prednet_jax.noise.gpu.compilation import (
+    TIME_LIMIT,
+    Compiled,
+    compiled_for,
+    found_wheels,
+    lower,
+)
 from prednet_jax.noise.gpu.entries import VARIES, Entry, entries_of, is_call
 from prednet_jax.noise.gpu.targets import CARDS, config_of
 from prednet_jax.noise.plan import Step, plan
@@ -148,6 +154,7 @@ def audit(
         static, arrays = split_static((args, kwargs))
         mesh = _mesh(arrays, devices)
         shapes = [_shape(x, mesh) for x in arrays]
+        found_wheels()
         program = static.call(fn)
 
         with _context(mesh):
@@ -157,13 +164,21 @@ def audit(
         def compiled(deterministic: bool) -> Compiled:
             with _context(mesh):
                 module = _lowered(program, shapes, compat.donated(closed), steps)
-            return compiled_for(
-                module,
-                gpu,
-                devices=devices,
-                deterministic=deterministic,
-                time_limit=time_limit,
-            )
+            try:
+                return compiled_for(
+                    module,
+                    gpu,
+                    devices=devices,
+                    deterministic=deterministic,
+                    time_limit=time_limit,
+                )
+            except NoiseError as error:
+                own = next((s for s in steps if s.name in _KERNELS), None)
+                if own is None:
+                    raise
+                raise NoiseError(
+                    f"{error}; {own.path} [{own.source}] brings a kernel of its own"
+                ) from error
 
         made = compiled(deterministic)
         entries = entries_of(made, steps, modern, deterministic)
@@ -195,6 +210,10 @@ def audit(
         )
 
     return report
+
+
+# Equations whose kernels XLA does not write.
+_KERNELS = ("pallas_call", "ffi_call")
 
 
 def _capability(config: str) -> tuple[int, int]:
@@ -254,7 +273,8 @@ def _lowered(
         said = _first_line(error)
         for step in steps:
             if not step.bodies and _fails(step, said):
-                why = "it calls Python" if "callback" in step.name else said
+                calls = "callback" in step.name or step.name == "debug_print"
+                why = "it calls Python" if calls else said
                 raise NoiseError(
                     f"{step.path} [{step.source}] cannot be compiled for a GPU that is "
                     f"not there: {why}"
@@ -377,17 +397,18 @@ def _table(report: Report) -> str:
     calls = sum(1 for x in report.compiled.launches if is_call(x.kind))
     lines = [
         f"{title}: {_MEANING[report.varies]}",
-        f"{report.kernels} kernels, {calls} of them calls of libraries; memory "
+        f"kernels: {report.kernels}, {calls} of them calls of libraries; memory: "
         f"{_bytes(memory.arguments)} arguments, {_bytes(memory.results)} results, "
         f"{_bytes(memory.temporaries)} temporaries",
     ]
     rows: Counter[tuple[str, ...]] = Counter()
     promises: dict[str, None] = {}
     for e in report.entries:
-        what, _, promise = e.detail.partition(": ")
-        rows[e.varies, e.kind, e.primitive or "-", e.source or "-", what] += 1
-        if promise and e.kind == "library":
+        what = e.detail
+        if e.kind == "library":
+            what, _, promise = what.partition(": ")
             promises[f"{what.partition(' ')[0]}: {promise}"] = None
+        rows[e.varies, e.kind, e.primitive or "-", e.source or "-", what] += 1
     if rows:
         cells: list[tuple[str, ...]] = [
             ("varies", "times", "kind", "primitive", "line", "what happens")

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import jax
 
 from prednet_jax.noise.errors import NoiseError, flag, integer, positive
-from prednet_jax.noise.gpu.targets import config_of
+from prednet_jax.noise.gpu.targets import CARDS, config_of
 
 # Seconds.
 TIME_LIMIT = 600.0
@@ -152,7 +152,7 @@ def compiled_for(
                 filter(None, [*wheels, os.environ.get("PYTHONPATH")])
             ),
         }
-        _run(folder, environment, time_limit)
+        _run(folder, environment, time_limit, described=gpu not in CARDS)
         answer = json.loads((folder / "answer.json").read_text())
         return from_dump(dump, answer)
 
@@ -172,7 +172,9 @@ def from_dump(dump: Path, answer: Mapping[str, Any]) -> Compiled:
 _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$.]+)", re.MULTILINE)
 
 
-def _run(folder: Path, environment: Mapping[str, str], time_limit: float) -> None:
+def _run(
+    folder: Path, environment: Mapping[str, str], time_limit: float, described: bool
+) -> None:
     """Runs the worker, and ends all that it started when the time is over."""
     worker = Path(__file__).with_name("worker.py")
     command = [sys.executable, "-P", "-W", "ignore", str(worker), str(folder)]
@@ -199,7 +201,10 @@ def _run(folder: Path, environment: Mapping[str, str], time_limit: float) -> Non
                 child.wait()
         if status != 0 or not (folder / "answer.json").exists():
             output.seek(0)
-            raise NoiseError(_failure(output.read().decode(errors="replace"), status))
+            said = _failure(output.read().decode(errors="replace"), status)
+            if described and status < 0:
+                said += "; expected a description of the GPU with all its figures"
+            raise NoiseError(said)
 
 
 def _failure(output: str, status: int) -> str:
@@ -260,15 +265,14 @@ def found_wheels() -> list[str]:
         each = next(iter(importlib.metadata.distributions(name=name, **path)), None)
         if each is None or each.version != wanted:
             state = "is not installed" if each is None else f"is {each.version}"
-            wheels = " ".join(f"{name}=={version}" for name, version in WHEELS.items())
             raise NoiseError(
                 f"XLA's CUDA compiler: {name} {state}, with jax {jax.__version__}; "
                 f"expected what this installs: {sys.executable} -m pip install "
-                f"--no-deps --upgrade --target {folder} {wheels}"
+                f"--no-deps --upgrade --target {folder} {requirements()}"
             )
     return beside
 
 
-if __name__ == "__main__":
-    # For `make gpu-wheels`.
-    print(*(f"{name}=={version}" for name, version in WHEELS.items()))
+def requirements() -> str:
+    """The wheels with their versions, as pip takes them."""
+    return " ".join(f"{name}=={version}" for name, version in WHEELS.items())

@@ -68,6 +68,8 @@ _EXPECTED = {
     "convolution": "conv",
     "scatter": "scatter|addupdate",
     "reduce": "reduce|dot|conv|cum|sum|mean|arg",
+    "all-reduce": "psum|pmax|pmin|dot|conv|scatter|reduce|cum|sum|mean|arg",
+    "reduce-scatter": "reduce_scatter|psum|dot|conv|scatter|reduce|sum|mean",
 }
 # Primitives that XLA writes anew without their names.
 _REWRITTEN = "^cum|^reduce_window"
@@ -79,7 +81,13 @@ def entries_of(
     """All entries of a compiled program, the worst first."""
     program = hlo.read(made.hlo)
     kernels = {x.instruction: x.kernel for x in made.launches if x.kernel}
-    launched: dict[str, None] = dict.fromkeys(x.instruction for x in made.launches)
+    launched = dict.fromkeys(x.instruction for x in made.launches)
+    # XLA launches some collectives under a name that its program does not have.
+    launched |= dict.fromkeys(
+        name
+        for name, x in program.instructions.items()
+        if x.opcode.removesuffix("-start") in _COLLECTIVES
+    )
     found: list[Entry] = []
     seen: set[str] = set()
     for name in launched:
@@ -95,10 +103,13 @@ def entries_of(
                 *_atomic(program, each, ptx),
                 *_reduction(program, each, ptx, deterministic),
                 *_called(each, deterministic),
-                *_collective(program, each),
                 *_reduced(program, each, ptx, modern),
             ):
                 found.append(Entry(kind, *where, varies, detail, kernel or name))
+            places = [] if where[1] else _joined(program, each, steps)
+            for place in places or [where]:
+                for kind, varies, detail in _collective(program, each, place[0]):
+                    found.append(Entry(kind, *place, varies, detail, name))
         if not any(e.kind == "atomic" and e.kernel == kernel for e in found):
             found += _unnamed(
                 ptx, kernel, _where(program, instruction, instruction, steps)
@@ -120,7 +131,7 @@ def _where(
     steps: Sequence[Step],
 ) -> tuple[str, str]:
     """JAX's primitive and the user's line of an instruction."""
-    expected = _EXPECTED.get(each.opcode, "")
+    expected = _EXPECTED.get(each.opcode.removesuffix("-start"), "")
     if "__cudnn$" in each.attributes:
         expected = _EXPECTED["convolution"]
     elif "__cublas$" in each.attributes:
@@ -130,17 +141,63 @@ def _where(
         name = _PARTS.get(name, name)
         source = program.source(instruction.frame)
         if source:
-            if not re.search(expected, name):
-                # XLA moved the name of a neighbour here: another one of that line.
-                here = [step.name for step in steps if step.source == source]
-                name = next((x for x in here if re.search(expected, x)), name)
-            return name, source
+            return _fitting(name, source, expected, steps), source
     rewritten = {(x.name, x.source) for x in steps if re.search(_REWRITTEN, x.name)}
     if each.opcode == "reduce-window" and len(rewritten) == 1:
         return rewritten.pop()
     known = {step.name for step in steps}
     names = [x.operation.rsplit("/", 1)[-1] for x in (each, around)]
     return next((name for name in names if name in known), ""), ""
+
+
+def _fitting(name: str, source: str, expected: str, steps: Sequence[Step]) -> str:
+    """The name; where XLA moved that of a neighbour here, another one of the line."""
+    if re.search(expected, name):
+        return name
+    here = [step.name for step in steps if step.source == source]
+    return next((x for x in here if re.search(expected, x)), name)
+
+
+def _joined(
+    program: hlo.Program, each: hlo.Instruction, steps: Sequence[Step]
+) -> list[tuple[str, str]]:
+    """Primitives and lines of collectives that XLA made into one, without a name.
+
+    What takes the parts of its result apart still has the names of those that the user
+    wrote, and the operands those of the sums that the partitioner spread.
+    """
+    opcode = each.opcode.removesuffix("-start")
+    if opcode not in ("all-reduce", "reduce-scatter"):
+        return []
+    expected = _EXPECTED[opcode]
+    body = program.computations[each.computation]
+    by_name = {x.name: x for x in body}
+
+    def users(x: hlo.Instruction) -> list[hlo.Instruction]:
+        moves = ("bitcast", "get-tuple-element", "copy", "slice", "fusion")
+        taken = [y for y in body if x.name in y.operands]
+        return [y for y in taken if y.opcode.endswith((*moves, "-done"))]
+
+    def operands(x: hlo.Instruction) -> list[hlo.Instruction]:
+        return [by_name[name] for name in x.operands if name in by_name]
+
+    found: dict[tuple[str, str], None] = {}
+    for neighbours in (users, operands):
+        todo, seen = [each], {each.name}
+        while todo:
+            for near in neighbours(todo.pop()):
+                name = near.operation.rsplit("/", 1)[-1]
+                source = program.source(near.frame)
+                if not name and near.name not in seen:
+                    seen.add(near.name)
+                    todo.append(near)
+                elif source and neighbours is operands:
+                    name = _fitting(name, source, expected, steps)
+                    if re.search(expected, name):
+                        found[name, source] = None
+                elif source and name.startswith(_WRITTEN):
+                    found[name, source] = None
+    return list(found)
 
 
 def _combines(program: hlo.Program, each: hlo.Instruction) -> bool:
@@ -251,6 +308,8 @@ _COLLECTIVES = {
 }
 _WRITTEN = (
     "psum",
+    "pmax",
+    "pmin",
     "all_gather",
     "reduce_scatter",
     "all_to_all",
@@ -259,7 +318,9 @@ _WRITTEN = (
 )
 
 
-def _collective(program: hlo.Program, each: hlo.Instruction) -> Iterator[Finding]:
+def _collective(
+    program: hlo.Program, each: hlo.Instruction, name: str
+) -> Iterator[Finding]:
     """Sums over devices, and exchanges."""
     opcode = each.opcode.removesuffix("-start")
     if opcode not in _COLLECTIVES:
@@ -269,12 +330,12 @@ def _collective(program: hlo.Program, each: hlo.Instruction) -> Iterator[Finding
         r"(\{\{.*?\}\}|mesh\[[^\]]*\] \{[^}]*\}|\[[^ ]*?\]<=\[[^\]]*\]|\{\})",
         each.attributes,
     )
-    name = each.operation.rsplit("/", 1)[-1]
-    by = "" if name.startswith(_WRITTEN) else ", inserted by the partitioner"
+    written = not name or name.startswith(_WRITTEN)
+    by = "" if written else ", inserted by the partitioner"
     detail = f"{_COLLECTIVES[opcode]} over {groups[1] if groups else 'all'}{by}"
     sums = opcode in ("all-reduce", "reduce-scatter") and _combines(program, each)
     if sums:
-        detail += "; NCCL's ring or tree fixes the order, by devices and message size"
+        detail += "; NCCL's algorithm fixes the order, by devices and message size"
     yield "collective", "device" if sums else "no", detail
 
 
@@ -296,7 +357,9 @@ def _reduced(
                 "float32 operands become sums of bfloat16",
             )
     elif modern and target.startswith(("__cublas$gemm", "__cublas$lt", "__cudnn$conv")):
-        precise = re.search(r"highest|\"HIGHEST\"|ALG_DOT_F32", each.attributes)
+        # A function's name, in the metadata, says nothing about its precision.
+        said = each.attributes.replace(each.operation, "")
+        precise = re.search(r"highest|\"HIGHEST\"|ALG_DOT_F32", said)
         if not precise:
             yield (
                 "reduced_precision",

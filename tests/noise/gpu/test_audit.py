@@ -186,6 +186,82 @@ def test_collectives_that_nobody_wrote(compiler):
     assert summed.detail.startswith("all-reduce over ")
     assert "inserted by the partitioner" in summed.detail
     assert (summed.varies, summed.source) == ("device", line(product, 1))
+    assert summed.primitive == "dot_general"
+
+
+def test_sum_over_devices_of_a_gradient(compiler):
+    """XLA's metadata call it a transposition; it is the product's sum."""
+    mesh = AbstractMesh((8,), ("data",))
+    rows, whole = (NamedSharding(mesh, PartitionSpec(*x)) for x in (("data",), ()))
+
+    def gradient(w, x):
+        return jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w)
+
+    report = noise.audit(gradient, devices=8, advice=False)(
+        S(64, 32, sharding=whole), S(16, 64, sharding=rows)
+    )
+    (summed,) = [e for e in report.entries if e.kind == "collective"]
+    assert (summed.primitive, summed.source.partition(" ")[0]) == (
+        "dot_general",
+        line(gradient, 1).partition(" ")[0],
+    )
+
+
+def test_collectives_that_were_written(compiler):
+    """Whatever name XLA launches them under."""
+    mesh = AbstractMesh((4, 2), ("data", "model"))
+    rows = PartitionSpec("data")
+
+    def exchanged(x):
+        y = jax.lax.psum_scatter(x, "data", tiled=True)
+        z = jax.lax.all_to_all(x, "data", 1, 1, tiled=True)
+        return y, z, jax.lax.pmax(jnp.sin(x), "data")
+
+    def spread(x):
+        return jax.shard_map(exchanged, mesh=mesh, in_specs=rows, out_specs=rows)(x)
+
+    with jax.sharding.use_abstract_mesh(mesh):  # no argument names it
+        report = noise.audit(spread, devices=8, advice=False)(S(16, 64))
+    found = [e for e in report.entries if e.kind == "collective"]
+    assert {e[1:4] for e in found} == {
+        ("reduce_scatter", line(exchanged, 1), "device"),
+        ("all_to_all", line(exchanged, 2), "no"),
+        ("pmax", line(exchanged, 3), "no"),
+    }
+    assert "inserted by the partitioner" not in str(report)
+
+
+def test_collectives_that_xla_joins(compiler):
+    """One all-reduce of all gradients has no name of its own."""
+    mesh = AbstractMesh((8,), ("data",))
+    rows, whole = (NamedSharding(mesh, PartitionSpec(*x)) for x in (("data",), ()))
+
+    def summed(x):
+        a = jax.lax.psum(jnp.sin(x), "data")
+        b = jax.lax.psum(jnp.cos(x[:1]), "data")
+        return a, b
+
+    def gradients(v, w, x):
+        def loss(v, w):
+            hidden = jnp.tanh(x @ v)
+            return jnp.sum((hidden @ w) ** 2)
+
+        spread = jax.shard_map(
+            summed, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=PartitionSpec()
+        )
+        return spread(x), jax.grad(loss, (0, 1))(v, w)
+
+    report = noise.audit(gradients, devices=8, advice=False)(
+        S(64, 64, sharding=whole), S(64, 32, sharding=whole), S(16, 64, sharding=rows)
+    )
+    found = {e[1:3] for e in report.entries if e.kind == "collective"}
+    first = gradients.__code__.co_firstlineno
+    assert found == {
+        ("psum_invariant", line(summed, 1)),
+        ("psum_invariant", line(summed, 2)),
+        ("dot_general", f"{FILE}:{first + 2} in loss"),
+        ("dot_general", f"{FILE}:{first + 3} in loss"),
+    }
 
 
 def test_specs_inside_a_function(compiler):
@@ -218,6 +294,44 @@ def test_a_callback_names_its_equation(compiler):
     with pytest.raises(NoiseError, match="pure_callback") as caught:
         noise.audit(asks)(S(4))
     assert line(asks, 2) in str(caught.value)
+
+
+def test_a_print_calls_python_too(compiler):
+    def says(x):
+        jax.debug.print("{}", x)
+        return x
+
+    with pytest.raises(NoiseError, match=r"debug_print .* it calls Python"):
+        noise.audit(says)(S(4))
+
+
+def test_a_kernel_that_cannot_be_compiled_is_named(compiler):
+    def foreign(x):
+        y = jnp.sin(x)
+        return jax.ffi.ffi_call("of_nobody", S(4))(y)
+
+    with pytest.raises(NoiseError, match="ffi_call") as caught:
+        noise.audit(foreign)(S(4))
+    assert line(foreign, 2) in str(caught.value)
+
+
+@pytest.mark.parametrize("fn", [lambda x: x, lambda x: x[::-1]])
+def test_a_program_that_only_copies(compiler, fn):
+    report = noise.audit(fn)(S(4))
+    assert report.varies == "no"
+    assert report.compiled.cost["flops"] == 0
+
+
+def test_a_name_says_nothing_about_precision(compiler):
+    def highest(x, kernel):
+        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME")
+
+    shapes = S(2, 4, 64, 64), S(4, 4, 3, 3)
+    report = noise.audit(jax.jit(highest), gpu="a100")(*shapes)
+    (rounded,) = [e for e in report.entries if e.kind == "reduced_precision"]
+    assert rounded.source == line(highest, 1)
+    assert "float32 operands may be rounded to TF32" in str(report)
+    assert report.advice[-1].left == ()
 
 
 def test_errors_of_the_function_itself_stay(compiler):

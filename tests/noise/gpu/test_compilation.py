@@ -100,6 +100,12 @@ def test_bad_input(compiler, keywords, said):
     assert "\n" not in str(caught.value)
 
 
+def test_a_description_without_figures(compiler, module):
+    gpu = "gpu_device_info { cuda_compute_capability { major: 9 } }"
+    with pytest.raises(NoiseError, match=r"expected a description .* all its figures"):
+        compilation.compiled_for(module, gpu)
+
+
 def test_without_the_compiler(monkeypatch, tmp_path):
     """One line names the command that installs it."""
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
