@@ -5,6 +5,11 @@
     python -m prednet_jax.noise decisions model:predict --args=batch.npz --json
     python -m prednet_jax.noise explain model:loss --args=x.npz --a=cpu.npz --b=gpu.npz
     python -m prednet_jax.noise audit model:loss --args=batch.npz --gpu=h100
+    python -m prednet_jax.noise invariance model:predict --args=batch.npz --batch=1
+    python -m prednet_jax.noise record model:loss --args=x.npz --output=run.npz
+    python -m prednet_jax.noise first_difference model:loss --recording=run.npz
+    python -m prednet_jax.noise devices model:loss --args=x.npz --mesh=data=1,8
+    python -m prednet_jax.noise tolerances tests/
 
 MODULE is imported as `python -m` would, the current directory first. FILE.npz is what
 `numpy.savez` writes: its arrays arr_0, arr_1, ... are the positional arguments of the
@@ -184,8 +189,6 @@ def _audit(asked: Asked) -> Answer:
     from prednet_jax.noise.gpu.audit import audit
 
     options = asked.options
-    if options.noise is not None:
-        raise NoiseError(f"--noise={options.noise}: expected no noise for audit")
     ask = audit(
         asked.fn,
         gpu=options.gpu,
@@ -209,10 +212,7 @@ def _record(asked: Asked) -> Answer:
     if path is None:
         raise NoiseError("record: expected a file to write, --output=FILE.npz")
     recording = record(asked.fn)(*asked.args, **asked.kwargs)
-    try:
-        recording.save(path)
-    except OSError as error:
-        raise NoiseError(f"--output={path}: {error.strerror}") from None
+    recording.save(path)
     told = {"recording": str(recording), "output": path}
     return Answer(f"{recording}: {path}", told)
 
@@ -263,7 +263,7 @@ COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
         "reduction_order:profile=collectives,collectives=sequential",
         "what it computes over meshes of devices that are not here",
     ),
-    "audit": (_audit, "identity", "what on a GPU will vary; needs no GPU"),
+    "audit": (_audit, "none", "what on a GPU will vary; needs no GPU"),
 }
 
 
@@ -297,7 +297,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--draws",
         type=int,
-        help="noisy runs; default 16; explain, invariance, localize and "
+        help="noisy runs; default 16; explain, invariance, localize, devices and "
         "first_difference 8",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
@@ -365,6 +365,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         text = default if options.noise is None else options.noise
         spec = parse(text)
+        if default == "none" and text != default:
+            raise NoiseError(f"--noise={text}: expected no noise for {options.command}")
         args, kwargs = files.read("args", options.args) if options.args else ((), {})
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):

@@ -46,10 +46,12 @@ class Hooks(NamedTuple):
         switches: booleans by path, known at run time: where False, the noise of the
             equation is computed and discarded (`localize`); None: all True.
         observe: is shown what was computed, while the program is traced.
+        finished: is shown the results of each equation that runs other programs.
     """
 
     switches: Mapping[str, Array] | None = None
     observe: Observer | None = None
+    finished: Callable[[Step, Sequence[Any]], None] | None = None
 
 
 class Call(NamedTuple):
@@ -143,6 +145,8 @@ def _advance(
             rule = registry.find(step.name)
             if isinstance(rule, HigherOrder):
                 results = rule.run(Call(step, drawn, hooks), words, operands)
+                if hooks.finished is not None:
+                    hooks.finished(step, results)
             else:
                 results = _first_order(step, words, operands, drawn, hooks)
         values.update(

@@ -142,6 +142,14 @@ def test_parts_of_localize_are_given_by_name(folder, capsys):
             ["decisions", "{}:named", "--args=one.npz", "--noise=none"],
             "acts on a comput",
         ),
+        (
+            ["invariance", "{}:named", "--args=one.npz", "--noise=ulp"],
+            "--noise=ulp: expected no noise for invariance",
+        ),
+        (
+            ["record", "{}:named", "--args=one.npz", "--noise=ulp", "--output=o.npz"],
+            "--noise=ulp: expected no noise for record",
+        ),
         (["coverage", "{}:model", "--args=folders.npz"], "inside of another array"),
         (["explain", "{}:named", "--args=one.npz"], "--a=FILE.npz --b=FILE.npz"),
         (

@@ -71,9 +71,7 @@ def devices(
             finds the shardings ambiguous, a result of a body differs from device to
             device and `out_specs` is None, or nothing is spread over the mesh.
     """
-    sizes = dict(mesh)
-    if not sizes:
-        raise NoiseError("mesh={}: expected sizes of axes by name, as {'data': 64}")
+    sizes = _sizes(mesh)
     for axis, size in sizes.items():
         integer(f"mesh[{axis!r}]", size, 1)
     spec = _with_order(spec)
@@ -100,6 +98,16 @@ def devices(
         return outcome.result(objects)
 
     return run
+
+
+def _sizes(mesh: Any) -> dict[str, Any]:
+    """The sizes of axes by name, refusing what holds none."""
+    if not isinstance(mesh, Mapping) or not mesh:
+        raise NoiseError(
+            f"mesh={mesh!r}: expected sizes of axes by name, as {{'data': 64}}; of a "
+            "jax.sharding.Mesh its .shape"
+        )
+    return dict(mesh)
 
 
 def _with_order(spec: NoiseSpec) -> NoiseSpec:
@@ -134,7 +142,8 @@ def _placed(
     except ValueError as error:
         raise NoiseError(
             f"in_specs={in_specs!r}: expected one PartitionSpec, or a tuple of one for "
-            f"each of the {len(args)} arguments ({str(error).splitlines()[0]})"
+            f"each of the {len(args)} positional arguments "
+            f"({str(error).splitlines()[0]})"
         ) from None
     spread = jax.tree.leaves(specs, is_leaf=is_spec)
     found = []
@@ -324,8 +333,11 @@ def devices_table(
         NoiseError: when two axes have several sizes of different number, and as for
             `devices`.
     """
-    several = {k: (v,) if isinstance(v, int) else tuple(v) for k, v in mesh.items()}
-    count = max(map(len, several.values()), default=0)
+    several = {
+        k: tuple(v) if isinstance(v, Sequence) else (v,)
+        for k, v in _sizes(mesh).items()
+    }
+    count = max(map(len, several.values()))
     if any(len(v) not in (1, count) for v in several.values()):
         raise NoiseError(f"mesh={mesh}: expected one size, or {count}, for each axis")
     meshes = [

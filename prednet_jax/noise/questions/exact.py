@@ -75,9 +75,7 @@ def exact(
     with jax.enable_x64(True):
         given = [widened(jnp.array(x)) for x in arrays]
         values = result(jax.jit(wide)(*given))
-        noisy = inject(
-            wide, runs.reaching(compose(ReductionOrder(), StochasticRounding()))
-        )
+        noisy = inject(wide, _NOISE)
         far: list[list[float]] = [[] for _ in values]
         for one in random_bits.split(key, _DRAWS):
             for i, x in enumerate(result(noisy(one, *given))):

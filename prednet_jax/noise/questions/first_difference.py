@@ -169,7 +169,8 @@ def first_difference(
 
     Raises:
         NoiseError: when an option is outside what is accepted; on a call, as for
-            `inject`, and when the recording is of another program.
+            `inject`, and when the recording is of another program or of arguments of
+            other shapes.
     """
     integer("draws", draws, 2)
     if not isinstance(recording, Recording):
@@ -275,6 +276,16 @@ def _aligned(
 ) -> tuple[Pairs, tuple[Parting, ...]]:
     """Pairs of a recorded value and one here, in order, and where programs part."""
     there = recording.equations
+    shapes = {one.path: one.shape for one in there if one.primitive == "argument"}
+    for one in here:
+        if one.primitive == "argument" and shapes.get(one.path) not in (
+            None,
+            one.shape,
+        ):
+            raise NoiseError(
+                f"{one.path} has the shape {one.shape}, and {shapes[one.path]} in the "
+                "recording: expected the arguments that were recorded"
+            )
     pairs = align(there, here)
     computed = [i for i, one in enumerate(here) if not _is_given(one)]
     matched = {j for _, j in pairs}

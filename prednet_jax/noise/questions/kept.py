@@ -57,7 +57,7 @@ def read(file: Path) -> dict[str, _Entries]:
         for entries in held.values():
             for entry in entries:
                 for leaf in entry["leaves"].values():
-                    _tolerance(leaf)
+                    _ratio(leaf["rtol"], _tolerance(leaf).atol, leaf)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise NoiseError(
             f"{file}: expected tolerances as pytest --noise-update writes them"

@@ -124,6 +124,9 @@ class Recording:
 
         `about` is a text in JSON: of each equation all attributes that are no arrays.
         The arrays hold those of all equations one after another.
+
+        Raises:
+            NoiseError: the file cannot be written.
         """
         about = {
             "version": VERSION,
@@ -143,6 +146,10 @@ class Recording:
             with open(beside, "wb") as file:
                 np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)
             os.replace(beside, path)
+        except OSError as error:
+            raise NoiseError(
+                f"{path}: {error.strerror}: expected a file that can be written"
+            ) from None
         finally:
             with contextlib.suppress(OSError):
                 os.remove(beside)
@@ -175,10 +182,11 @@ def load_recording(path: Any) -> Recording:
         )
     except NoiseError:
         raise
-    except (*files.UNREADABLE, KeyError, LookupError) as error:
+    except (*files.UNREADABLE, LookupError) as error:
+        why = getattr(error, "strerror", None) or "it is none, or damaged"
         raise NoiseError(
             f"{path}: expected a recording, as noise.record(fn)(*args).save(path) "
-            f"writes it ({type(error).__name__}: {error})"
+            f"writes it ({why})"
         ) from None
 
 
@@ -217,17 +225,23 @@ def record(fn: Callable) -> Callable[..., Recording]:
 
     Returns:
         `run(*args, **kwargs)`, which gives the `Recording`. Of a loop the first
-        `EXECUTIONS` executions of each equation are kept.
+        `EXECUTIONS` executions of each equation are kept, and its results.
 
     Raises:
-        NoiseError: on a call, as for `inject`.
+        NoiseError: on a call, as for `inject`, and when `fn` has no array at all.
     """
 
     def run(*args: Any, **kwargs: Any) -> Recording:
         watch = Watch(fn, args, kwargs)
         device = jax.devices()[0]
         machine = f"jax {jax.__version__}, {device.platform} ({device.device_kind})"
-        return Recording(watch.name, machine, watch.run(jax.random.key(0)))
+        values = watch.run(jax.random.key(0))
+        if not values:
+            raise NoiseError(
+                f"{watch.name}: nothing to record: expected a function of arrays, or "
+                "one that computes any"
+            )
+        return Recording(watch.name, machine, values)
 
     return run
 
@@ -272,7 +286,7 @@ class Watch:
                 self._tap(name, "argument", "", "", (), x)
             for i, x in enumerate(consts):
                 self._tap(f"constant {i}", "constant", "", "", (), x)
-            hooks = Hooks(observe=self._observe)
+            hooks = Hooks(observe=self._observe, finished=self._finished)
             out = evaluate(spec, key, program, arrays, hooks=hooks)
             for name, x in zip(results, jax.tree.leaves(out), strict=True):
                 self._tap(name, "result", "", "", (x,), x)
@@ -291,6 +305,13 @@ class Watch:
         for i, x in enumerate(results):
             path = step.path if len(results) == 1 else f"{step.path}[{i}]"
             self._tap(path, step.name, step.source, within, operands, x)
+
+    def _finished(self, step: Step, results: Sequence[Any]) -> None:
+        """What a loop leaves behind, since its late steps are not kept."""
+        if step.name in ("scan", "while"):
+            for i, x in enumerate(results):
+                path, within = f"{step.path}[{i}]", _within(step.path)
+                self._tap(path, step.name, step.source, within, (), x)
 
     def _tap(
         self,

@@ -9,7 +9,9 @@
   the same kernels and the same bits, and the memory of one device at a time;
 - a contraction over an axis that JAX's types say is sharded (explicit axes) becomes
   such a `shard_map`: the partial sum of each shard, then a psum, which is what XLA's
-  partitioner makes of it;
+  partitioner makes of it. Where one operand alone is sharded so, the partitioner cuts
+  the other as well if the result, which it adds up, is smaller than the first; else it
+  gathers the first, and there is no sum over devices (seen in compiled programs);
 - what only moves data (`reshard`, constraints) becomes a copy.
 
 Equations keep their places and so their paths; noise is drawn as on real devices.
@@ -136,9 +138,24 @@ def _contracted(equation: compat.Equation) -> list[dict[int, Any]]:
         pairs = [(numbers.lhs_spec[1], numbers.rhs_spec[1])] * (groups == 1)
     else:
         return []
-    # Where one of the two alone is sharded, the partitioner brings it together.
-    alike = [(i, j) for i, j in pairs if specs[0][i] and specs[0][i] == specs[1][j]]
-    return [{p[k]: specs[k][p[k]] for p in alike} for k in (0, 1)]
+    found: list[dict[int, Any]] = [{}, {}]
+    for i, j in pairs:
+        names = specs[0][i] or specs[1][j]
+        one_sided = bool(specs[0][i]) != bool(specs[1][j])
+        whole = equation.invars[0 if specs[0][i] else 1].aval
+        if specs[0][i] == specs[1][j] or (
+            one_sided
+            and _local_size(equation.outvars[0].aval) < _local_size(whole, names)
+        ):
+            found[0][i] = found[1][j] = names
+    return [{d: names for d, names in dims.items() if names} for dims in found]
+
+
+def _local_size(aval: Any, but: Sequence[str] = ()) -> int:
+    """Number of elements on each device, brought together along the axes `but`."""
+    sizes = {} if aval.sharding.mesh.empty else aval.sharding.mesh.shape
+    axes = {axis for names in _spec(aval) for axis in names} - set(but)
+    return math.prod(aval.shape) // math.prod(sizes[axis] for axis in axes)
 
 
 def _spec(aval: Any) -> list[tuple[str, ...]]:

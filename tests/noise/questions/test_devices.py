@@ -269,8 +269,10 @@ def test_table():
         ({"mesh": {"data": 7}}, r"args\[1\] of shape \(64, 12\).*multiple of 7 \(data"),
         ({"mesh": {"data": 0}}, r"mesh\['data'\]=0.*at least 1"),
         ({"mesh": {}}, "mesh={}"),
+        ({"mesh": 8}, "mesh=8: expected sizes of axes by name"),
+        ({"mesh": jax.sharding.AbstractMesh((8,), ("data",))}, r"Mesh its \.shape"),
         ({"mesh": {"data": 8}, "in_specs": (P(), P("model"))}, "no axis 'model'"),
-        ({"mesh": {"data": 8}, "in_specs": (P(),)}, "each of the 2 arguments"),
+        ({"mesh": {"data": 8}, "in_specs": (P(),)}, "each of the 2 positional arg"),
         ({"mesh": {"data": 8}, "in_specs": None}, "nothing is spread over mesh"),
         (
             {"mesh": {"data": 8}, "in_specs": (P(), P("data", None, None))},
@@ -409,12 +411,24 @@ for name, (fn, args, ins, out, check) in programs.items():
     found[f"{name}, rounding"] = same(noisy, one)
 
 explicit = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
-with jax.set_mesh(explicit):
-    placed = [
-        jax.device_put(x, jax.NamedSharding(explicit, spec))
-        for x, spec in zip((t.PARAMS, t.X), t.SPECS, strict=True)
-    ]
-    real = jax.device_get(jax.jit(t.step)(*placed))
+
+
+def compiled(fn, specs, *args):
+    with jax.set_mesh(explicit):
+        placed = [
+            jax.device_put(x, jax.NamedSharding(explicit, spec))
+            for x, spec in zip(args, specs, strict=True)
+        ]
+        return jax.device_get(jax.jit(fn)(*placed))
+
+
+# One operand alone is sharded: gathered if it is no larger than the result.
+for m, k, n in ((64, 16, 8), (8, 128, 8), (64, 64, 64), (16, 64, 256)):
+    for specs in ((P(None, "data"), P()), (P(), P("data"))):
+        args = t.terms(m, k), t.terms(k, n)
+        one = noise.devices(jnp.matmul, mesh={"data": 8}, in_specs=specs)(t.KEY, *args)
+        found[f"{m}, {k}, {n}, {specs}"] = same(compiled(jnp.matmul, specs, *args), one)
+real = compiled(t.step, t.SPECS, t.PARAMS, t.X)
 one = noise.devices(t.step, mesh={"data": 8}, in_specs=t.SPECS)(t.KEY, t.PARAMS, t.X)
 close = [np.allclose(a, b, 1e-5, 1e-6) for a, b in zip(
     jax.tree.leaves(real), jax.tree.leaves(one), strict=True)]
@@ -441,5 +455,5 @@ def test_eight_real_devices_give_the_same_bits():
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 12
+    assert len(found) == 20
     assert [name for name, right in found.items() if not right] == []

@@ -117,6 +117,26 @@ def test_the_first_step_of_a_loop():
     assert sine.step == (4,)
 
 
+@pytest.mark.parametrize("kind", ["scan", "while"])
+def test_a_late_step_of_a_long_loop_is_blamed_on_the_loop(kind):
+    """Beyond the steps that are kept: on what the loop gave, not on who read it."""
+
+    def loop(x, late):
+        def step(i, h):
+            return jnp.sin(h) * jnp.where(i == 298, 1.0 + late, 1.5)
+
+        stop = 300 if kind == "scan" else jnp.int32(300)
+        h = lax.fori_loop(0, stop, step, x)  # long
+        return jnp.tanh(h * 2.0)
+
+    known = noise.record(loop)(X[0], 0.5)
+    assert compare(loop, known, X[0], 0.5) == ()
+    report = compare(lambda x: loop(x, 0.6), known, X[0])
+    report = [one for one in report if one.primitive != "argument"]
+    assert report[0].primitive == kind
+    assert report[0].source == f"test_first_difference.py:{line('# long')} in loop"
+
+
 def _seen(label, x):
     taps.tap(label, x)
     return x
@@ -208,12 +228,24 @@ def test_what_is_no_recording_is_named(recording, tmp_path):
     np.savez(other, X)
     for data in (whole[: len(whole) // 2], b"", other.read_bytes()):
         file.write_bytes(data)
-        with pytest.raises(noise.NoiseError, match=r"run\.npz: expected a recording"):
+        with pytest.raises(
+            noise.NoiseError, match=r"run\.npz: expected a recording"
+        ) as caught:
             noise.load_recording(file)
+        assert "pickle" not in str(caught.value)
     with pytest.raises(noise.NoiseError, match=r"missing\.npz: expected a recording"):
         noise.load_recording(tmp_path / "missing.npz")
     with pytest.raises(noise.NoiseError, match="of another program"):
-        compare(lambda x: jnp.sin(x).sum(), recording, X[:3, :2])
+        compare(lambda x: jnp.sin(x).sum(), recording, X)
+    with pytest.raises(
+        noise.NoiseError,
+        match=r"^argument\[0\]\[0\] has the shape \(3, 16\), and \(12, 16\) in the rec",
+    ):
+        compare(layer, recording, X[:3], W)
+    with pytest.raises(noise.NoiseError, match="nothing to record"):
+        noise.record(lambda: 3)()
+    with pytest.raises(noise.NoiseError, match=r"no/run\.npz: No such file"):
+        recording.save(tmp_path / "no" / "run.npz")
     with pytest.raises(noise.NoiseError, match=r"expected what noise\.record"):
         noise.first_difference(layer, "run.npz")
 
@@ -283,7 +315,7 @@ def test_from_a_shell(tmp_path, monkeypatch, capsys):
         (["record", "recorded_program:good", *given], "--output=FILE.npz"),
         (
             ["record", "recorded_program:good", *given, "--output=no/r.npz"],
-            "--output=no/r.npz: No such file",
+            "no/r.npz: No such file",
         ),
     ):
         assert main(wrong) == 2

@@ -21,6 +21,11 @@ def variants(fn, *args, **options):
     return {v.name: v for v in report.variants}
 
 
+def only_six(x):
+    assert len(x) == 6
+    return x
+
+
 def exact(x):
     return {"y": [jnp.maximum(x, 0.0) * 2.0, x > 0.5]}
 
@@ -79,6 +84,7 @@ def planted(x, w):
 
 def test_the_line_that_makes_the_first_difference_is_named():
     found = variants(planted, X, W)
+    assert all(v.same_bits for v in variants(exact, X[:, :0], batch=0).values())
     (line,) = [
         i
         for i, text in enumerate(Path(__file__).read_text().splitlines(), 1)
@@ -88,6 +94,35 @@ def test_the_line_that_makes_the_first_difference_is_named():
         assert found[name].source == f"test_invariance.py:{line} in planted", name
     assert found["2 rows at a time"].same_bits
     assert found["others as constants"].same_bits
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_line_whose_batch_is_folded_is_named_where_rows_are_slower(axis):
+    def folded(x):  # [B, T, D]
+        h = jnp.moveaxis(x, 0, axis)
+        h = h.reshape(-1, 10)
+        h = h * np.float32(1.0 if len(x) > 1 else 1 + 2.0**-23)  # folded
+        h = h.reshape(-1, 4, 10) if axis == 0 else h.reshape(4, -1, 10)
+        return jnp.moveaxis(h, axis, 0) * 0.5  # unfolded
+
+    found = variants(folded, X.reshape(6, 4, 10))["one row at a time"]
+    text = Path(__file__).read_text().splitlines()
+    # Of other folds the next line that can be compared.
+    mark = "# " + "folded" if axis == 0 else "h.reshape(4, -1, 10)"
+    (line,) = [i for i, one in enumerate(text, 1) if mark in one and "mark" not in one]
+    assert found.source == f"test_invariance.py:{line} in folded"
+
+
+def test_prng_keys_are_rows_too():
+    def fn(keys, x):
+        draw = jax.vmap(lambda k: jax.random.uniform(k, (3,)))(keys)
+        # A row alone is off, so that the difference is placed.
+        return keys, draw * x * np.float32(1.0 if len(x) > 1 else 1 + 2.0**-23)
+
+    keys = jax.random.split(jax.random.key(0), 4)
+    found = variants(fn, keys, jnp.ones((4, 3)), batch=[0, 1])
+    assert found["padded to 8 rows"].same_bits
+    assert found["one row at a time"].difference < 1e-6
 
 
 def test_the_rows_that_decide_otherwise_are_listed():
@@ -141,8 +176,13 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         (jnp.log, (X,), (0,), r"result\[0, \d+\] is NaN: expected a result without"),
         (exact, (np.float32(1),), (0,), r"shapes \[\(\)\]: expected arrays with"),
         (exact, (X[:1],), (0,), "2 rows or more"),
-        (exact, (X,), (1,), "positions among the 1 arguments"),
+        (exact, (X,), (1,), "positions among the 1 positional arguments"),
         (exact, (X,), (), r"batch=\(\)"),
+        (exact, (X,), 1.0, r"batch=1\.0: expected positions"),
+        (exact, (X,), (True,), "batch=True: expected an integer"),
+        (exact, (X,), "0", "batch='0': expected an integer"),
+        (lambda x: jnp.squeeze(x), (X,), (0,), r"shape \(40,\) of 1 rows"),
+        (only_six, (X,), (0,), r"not 7 \([Aa]ssert"),
         (lambda x, w: x @ w, (X, W), (0, 1), "of one size"),
     ],
 )

@@ -121,6 +121,10 @@ def test_a_broken_file_is_named(tmp_path):
     file.write_text('{"test_b": [{"leaves": {"result": {}}}]}')
     with pytest.raises(noise.NoiseError, match=r"test_a\.noise\.json: expected toler"):
         keeper(tmp_path)(jnp.sum, X)
+    fields = {"rtol": 0.1, "atol": 0.1, "noise": 1, "extrapolated": False}
+    file.write_text(json.dumps({"test_b": [{"leaves": {"result": fields}}]}))
+    with pytest.raises(noise.NoiseError, match="as pytest --noise-update writes"):
+        kept.read(file)
 
 
 HAND = """
