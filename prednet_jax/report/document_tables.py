@@ -237,7 +237,7 @@ def gpu_programs(record: Record) -> str:
                 "TF32": count["reduced_precision"],
                 "MiB": f"{memory / 2**20:.1f}",
                 "of the card": f"{memory / card['memory']:.2%}",
-                "ms by figures": f"{1000 * seconds:.2g}",
+                "ms by figures": f"{float(f'{1000 * seconds:.2g}'):g}",
             }
         )
     return markdown(pd.DataFrame(rows))
