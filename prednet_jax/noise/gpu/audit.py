@@ -308,24 +308,40 @@ def _steps(closed: Any) -> list[Step]:
         return []
 
 
+def _left(
+    setting: str, again: Sequence[Entry], counts: Callable[[Entry], bool], gone: str
+) -> Advice:
+    """What a setting leaves of the entries that it is to remove.
+
+    Args:
+        setting: what the user sets.
+        again: the entries of the program compiled under it.
+        counts: whether an entry is of the kind to remove.
+        gone: what is said if none is left.
+    """
+    left = tuple(entry for entry in again if counts(entry))
+    places = ", ".join(sorted({entry.source or entry.kernel for entry in left}))
+    return Advice(setting, left, f"still there: {places}" if left else gone)
+
+
 def _deterministic(again: Sequence[Entry]) -> Advice:
     """What `--xla_gpu_deterministic_ops=true` leaves."""
-    left = tuple(e for e in again if e.varies == "call")
-    outcome = "nothing varies from call to call any more; it may be slower"
-    if left:
-        places = ", ".join(sorted({e.source or e.kernel for e in left}))
-        outcome = f"still varies from call to call: {places}"
-    return Advice("XLA_FLAGS=--xla_gpu_deterministic_ops=true", left, outcome)
+    return _left(
+        "XLA_FLAGS=--xla_gpu_deterministic_ops=true",
+        again,
+        lambda entry: entry.varies == "call",
+        "nothing varies from call to call any more; it may be slower",
+    )
 
 
 def _highest(again: Sequence[Entry]) -> Advice:
     """What the highest precision of products leaves."""
-    left = tuple(e for e in again if e.kind == "reduced_precision")
-    outcome = "no operand is rounded to TF32 any more; products are slower"
-    if left:
-        places = ", ".join(sorted({e.source or e.kernel for e in left}))
-        outcome = f"still rounded: {places}"
-    return Advice('jax.default_matmul_precision("highest")', left, outcome)
+    return _left(
+        'jax.default_matmul_precision("highest")',
+        again,
+        lambda entry: entry.kind == "reduced_precision",
+        "no operand is rounded to TF32 any more; products are slower",
+    )
 
 
 # Other ways to write what becomes atomics.
