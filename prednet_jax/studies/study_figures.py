@@ -11,8 +11,7 @@ import numpy as np
 
 from prednet_jax.report import charts
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
-from prednet_jax.statistics import MARGIN_FRACTION, gather
-from prednet_jax.statistics.losses import match
+from prednet_jax.statistics import MARGIN_FRACTION, gather, match
 from prednet_jax.studies import (
     described_tables,
     judgement,
