@@ -9,13 +9,6 @@ from benchmarks import workload
 from prednet_jax import device, process
 from prednet_jax.config import PredNetConfig
 from prednet_jax.training import replicas
-from prednet_jax.training.layout import (
-    BY_REPLICA,
-    BY_STREAM,
-    layout,
-    most_devices,
-    place_tree,
-)
 from prednet_jax.training.trainer import Trainer
 from prednet_jax.training.truncated import Method
 
@@ -50,7 +43,7 @@ def run(
     subject = workload.training(config, dtype, noise=noise)
     programs: dict[Any, workload.Program] = {base: _single(subject, window)}
     for count in counts:
-        most = most_devices(count, 1, len(jax.devices()))
+        most = replicas.most_devices(count, 1, len(jax.devices()))
         for devices in sorted({1, most}):
             for mode in ("map", "vmap") if count > 1 else ("map",):
                 name = (count, devices, mode)
@@ -101,23 +94,19 @@ def _several(
     subject: workload.Training, window: int, count: int, devices: int, mode: str
 ) -> workload.Program:
     """`count` replicas, after their first update."""
-    place = layout(count, 1, jax.devices()[:devices])
+    place = replicas.layout(count, 1, jax.devices()[:devices])
     config = replicas.resolve_network(subject.config, mode).config
     update = replicas.compile_update(
         config, subject.optimizer, Method(), subject.noise, place, mode
     )
-
-    def same(tree: Any, spec: Any) -> Any:
-        specs = jax.tree.map(lambda _: spec, tree)
-        return place_tree(place, dict.fromkeys(range(count), tree), specs)
-
-    state = subject.state
-    states = same(state, BY_REPLICA)._replace(carry=same(state.carry, BY_STREAM))
-    chunk = same(workload.random_frames(config, 1, 1, window + 1), BY_STREAM)
-    first = same(np.zeros(1, bool), BY_REPLICA)
-    key_data = same(jax.random.key_data(subject.key), BY_REPLICA)
+    states = place.place_states([subject.state] * count)
+    shown = workload.random_frames(config, window + 1, 1)
+    frames = place.place([shown] * count, replicas.BY_WINDOW)
+    first = place.place([np.bool_(False)] * count, replicas.BY_REPLICA)
+    noise = jax.random.key_data(subject.key)
+    key_data = place.place([noise] * count, replicas.BY_REPLICA)
 
     def advance(states: Any) -> Any:
-        return update(states, chunk, np.int32(0), first, key_data)[0]
+        return update(states, frames, first, key_data)[0]
 
     return advance, jax.block_until_ready(advance(states))
