@@ -1,15 +1,13 @@
 """What each PTX instruction computes: functions of NumPy arrays, exact to the bit.
 
-`function_of` gives that of an instruction and the types of its operands. What is not in
-the tables, modifiers included, is a `PtxError`. Memory, shuffles and branches are
-`ptx`'s.
+`OPERATIONS` has them by opcode, modifiers included; what is not there is unknown to the
+interpreter. Memory, shuffles and branches are `ptx`'s.
 
 Source: NVIDIA, "PTX ISA", version 8.8, chapter 9.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 TYPES: Mapping[str, Any] = MappingProxyType(
     {
-        "pred": np.bool_,
+        "pred": np.dtype(bool),
         **{f"{k}{n}": np.dtype(f"uint{n}") for k in "bu" for n in (8, 16, 32, 64)},
         **{f"s{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
         "f16": np.dtype("float16"),
@@ -110,113 +108,8 @@ def _wide(a: Array, b: Array) -> Array:
     return a.astype(wide) * b.astype(wide)
 
 
-_INTEGER: Mapping[str, Callable[..., Array]] = MappingProxyType(
-    {
-        "add": np.add,
-        "sub": np.subtract,
-        "mul.lo": np.multiply,
-        "mad.lo": lambda a, b, c: a * b + c,
-        "min": np.minimum,
-        "max": np.maximum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-        "not": np.invert,
-        "neg": np.negative,
-        "mul.wide": _wide,
-        "mad.wide": lambda a, b, c: _wide(a, b) + c,
-        "mul.hi": lambda a, b: (_wide(a, b) >> 8 * a.dtype.itemsize).astype(a.dtype),
-    }
-)
-_FLOAT: Mapping[str, Callable[..., Array]] = MappingProxyType(
-    {
-        "add.rn": np.add,
-        "sub.rn": np.subtract,
-        "mul.rn": np.multiply,
-        "div.rn": np.divide,
-        "sqrt.rn": np.sqrt,
-        "rcp.rn": lambda x: np.divide(x.dtype.type(1), x),
-        "neg": np.negative,
-        "abs": np.abs,
-        "min": _extremum(np.fmin, np.bitwise_or, nan=False),
-        "max": _extremum(np.fmax, np.bitwise_and, nan=False),
-        "min.NaN": _extremum(np.minimum, np.bitwise_or, nan=True),
-        "max.NaN": _extremum(np.maximum, np.bitwise_and, nan=True),
-    }
-)
-_COMPARE: Mapping[str, Callable[..., Array]] = MappingProxyType(
-    {
-        "eq": np.equal,
-        "ne": np.not_equal,
-        "lt": np.less,
-        "le": np.less_equal,
-        "gt": np.greater,
-        "ge": np.greater_equal,
-        # Of unsigned numbers.
-        "lo": np.less,
-        "ls": np.less_equal,
-        "hi": np.greater,
-        "hs": np.greater_equal,
-    }
-)
-# Conversions beyond those between integers: (to, from) and how each is rounded.
-_CONVERSIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-    {
-        "cvt.f32.bf16": lambda x: (x.astype(np.uint32) << 16).view(np.float32),
-        "cvt.rn.bf16.f32": to_bfloat16,
-        "cvt.f32.f16": lambda x: x.astype(np.float32),
-        "cvt.rn.f16.f32": lambda x: x.astype(np.float16),
-        "cvt.f64.f32": lambda x: x.astype(np.float64),
-        "cvt.rn.f32.f64": lambda x: x.astype(np.float32),
-        "cvt.rn.f32.s32": lambda x: x.astype(np.float32),
-        "cvt.rn.f32.u32": lambda x: x.astype(np.float32),
-    }
-)
-
-
-def function_of(
-    instruction: Instruction, name: str, kind: str
-) -> tuple[Callable[..., Any], list[str]]:
-    """What an instruction computes, and the types of its operands."""
-    opcode = instruction.opcode
-    is_float = kind in ("f32", "f64")
-    integral = re.fullmatch(r"[bus](16|32|64)", kind) is not None
-    if opcode in _CONVERSIONS:
-        return _CONVERSIONS[opcode], [kind]
-    if integral and (found := re.fullmatch(r"cvt\.([us](?:8|16|32|64))", name)):
-        dtype = TYPES[found[1]]
-        return (lambda x: x.astype(dtype)), [kind]
-    if is_float and name in _FLOAT:
-        function = _FLOAT[name]
-        return _canonical(function), [kind] * (len(instruction.operands) - 1)
-    if opcode == "fma.rn.f32":
-        return _canonical(fused_multiply_add), [kind] * 3
-    if name.startswith("setp."):
-        return _comparison(instruction, name.removeprefix("setp."), kind)
-    if name == "selp":
-        return (lambda a, b, p: np.where(p, a, b)), [kind, kind, "pred"]
-    if kind == "pred" and name in ("and", "or", "xor", "not"):
-        return _INTEGER[name], [kind] * (len(instruction.operands) - 1)
-    if not integral:
-        raise unknown(instruction)
-    if name in ("shl", "shr"):
-        return _shift(name == "shl"), [kind, "u32"]
-    if opcode == "bfe.u32":
-        return _extract, [kind, "u32", "u32"]
-    if name in ("mul.wide", "mad.wide", "mul.hi") and kind.endswith("64"):
-        raise unknown(instruction)
-    if name in _INTEGER:
-        kinds = [kind] * (len(instruction.operands) - 1)
-        if name == "mad.wide":
-            kinds[2] = f"{kind[0]}{2 * int(kind[1:])}"
-        return _INTEGER[name], kinds
-    raise unknown(instruction)
-
-
-def _extract(x: Array, position: Array, length: Array) -> Array:
-    """Bits of an unsigned number: `length` of them, from `position`."""
-    mask = (np.uint64(1) << np.minimum(length, 32).astype(np.uint64)) - np.uint64(1)
-    return _shift(left=False)(x, position) & mask.astype(np.uint32)
+def _high(a: Array, b: Array) -> Array:
+    return (_wide(a, b) >> 8 * a.dtype.itemsize).astype(a.dtype)
 
 
 def _canonical(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -231,24 +124,125 @@ def _canonical(function: Callable[..., Array]) -> Callable[..., Array]:
     return canonical
 
 
-def _comparison(
-    instruction: Instruction, name: str, kind: str
-) -> tuple[Callable[..., Any], list[str]]:
-    def unordered(a: Array, b: Array) -> Array:
-        return np.isnan(a) | np.isnan(b)
+def _extract(x: Array, position: Array, length: Array) -> Array:
+    """Bits of an unsigned number: `length` of them, from `position`."""
+    mask = (np.uint64(1) << np.minimum(length, 32).astype(np.uint64)) - np.uint64(1)
+    return _shift(left=False)(x, position) & mask.astype(np.uint32)
 
-    if kind not in ("f32", "f64"):
-        if name not in _COMPARE or kind == "pred":
-            raise unknown(instruction)
-        return _COMPARE[name], [kind, kind]
-    if name in ("nan", "num"):
-        return (lambda a, b: unordered(a, b) ^ (name == "num")), [kind, kind]
-    # Of floats, a "u" at the end says what a NaN gives.
-    true_of_nan = name[-1] == "u"
-    compare = _COMPARE.get(name.removesuffix("u"))
-    if compare is None or name in ("lo", "ls", "hi", "hs"):
-        raise unknown(instruction)
-    return (
-        lambda a, b: np.where(unordered(a, b), true_of_nan, compare(a, b)),
-        [kind, kind],
-    )
+
+def _select(a: Array, b: Array, chosen: Array) -> Array:
+    return np.where(chosen, a, b)
+
+
+def _cast(kind: str) -> Callable[[Array], Array]:
+    return lambda x: x.astype(TYPES[kind])
+
+
+def _ordered(
+    compare: Callable[..., Array], of_nan: bool
+) -> Callable[[Array, Array], Array]:
+    """A comparison of floats, and what it gives if one is a NaN."""
+    return lambda a, b: np.where(np.isnan(a) | np.isnan(b), of_nan, compare(a, b))
+
+
+_LOGIC: Mapping[str, Callable[..., Array]] = {
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": np.invert,
+}
+_INTEGER: Mapping[str, Callable[..., Array]] = {
+    **_LOGIC,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul.lo": np.multiply,
+    "mad.lo": lambda a, b, c: a * b + c,
+    "min": np.minimum,
+    "max": np.maximum,
+    "neg": np.negative,
+}
+_FLOAT: Mapping[str, Callable[..., Array]] = {
+    "add.rn": np.add,
+    "sub.rn": np.subtract,
+    "mul.rn": np.multiply,
+    "div.rn": np.divide,
+    "sqrt.rn": np.sqrt,
+    "rcp.rn": lambda x: np.divide(x.dtype.type(1), x),
+    "neg": np.negative,
+    "abs": np.abs,
+    "min": _extremum(np.fmin, np.bitwise_or, nan=False),
+    "max": _extremum(np.fmax, np.bitwise_and, nan=False),
+    "min.NaN": _extremum(np.minimum, np.bitwise_or, nan=True),
+    "max.NaN": _extremum(np.maximum, np.bitwise_and, nan=True),
+}
+_COMPARE: Mapping[str, Callable[..., Array]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+# Of unsigned numbers.
+_UNSIGNED = {"lo": np.less, "ls": np.less_equal, "hi": np.greater}
+_UNSIGNED["hs"] = np.greater_equal
+
+
+class Operation(NamedTuple):
+    """What an instruction computes.
+
+    Attributes:
+        function: of its operands.
+        kinds: types of the operands; the last holds for all that follow.
+    """
+
+    function: Callable[..., Any]
+    kinds: tuple[str, ...]
+
+
+def _operations() -> dict[str, Operation]:
+    """All instructions that are functions of their operands, by opcode."""
+    table: dict[str, Operation] = {}
+
+    def add(opcode: str, function: Callable[..., Any], *kinds: str) -> None:
+        table[opcode] = Operation(function, kinds)
+
+    for kind in (f"{k}{n}" for k in "bus" for n in (16, 32, 64)):
+        for name, function in _INTEGER.items():
+            add(f"{name}.{kind}", function, kind)
+        for name, function in {**_COMPARE, **_UNSIGNED}.items():
+            add(f"setp.{name}.{kind}", function, kind)
+        for to in (f"{k}{n}" for k in "us" for n in (8, 16, 32, 64)):
+            add(f"cvt.{to}.{kind}", _cast(to), kind)
+        add(f"selp.{kind}", _select, kind, kind, "pred")
+        add(f"shl.{kind}", _shift(left=True), kind, "u32")
+        add(f"shr.{kind}", _shift(left=False), kind, "u32")
+        if not kind.endswith("64"):
+            wide = f"{kind[0]}{2 * int(kind[1:])}"
+            add(f"mul.wide.{kind}", _wide, kind)
+            add(f"mad.wide.{kind}", lambda a, b, c: _wide(a, b) + c, kind, kind, wide)
+            add(f"mul.hi.{kind}", _high, kind)
+    for kind in ("f32", "f64"):
+        for name, function in _FLOAT.items():
+            add(f"{name}.{kind}", _canonical(function), kind)
+        for name, function in _COMPARE.items():
+            add(f"setp.{name}.{kind}", _ordered(function, False), kind)
+            add(f"setp.{name}u.{kind}", _ordered(function, True), kind)
+        add(f"setp.nan.{kind}", _ordered(lambda a, b: False, True), kind)
+        add(f"setp.num.{kind}", _ordered(lambda a, b: True, False), kind)
+        add(f"selp.{kind}", _select, kind, kind, "pred")
+    for name, function in _LOGIC.items():
+        add(f"{name}.pred", function, "pred")
+    add("fma.rn.f32", _canonical(fused_multiply_add), "f32")
+    add("bfe.u32", _extract, "u32")
+    add("cvt.f32.bf16", lambda x: (x.astype(np.uint32) << 16).view(np.float32), "bf16")
+    add("cvt.rn.bf16.f32", to_bfloat16, "f32")
+    for opcode in ("cvt.f32.f16", "cvt.rn.f16.f32", "cvt.f64.f32", "cvt.rn.f32.f64"):
+        to, kind = opcode.split(".")[-2:]
+        add(opcode, _cast(to), kind)
+    add("cvt.rn.f32.s32", _cast("f32"), "s32")
+    add("cvt.rn.f32.u32", _cast("f32"), "u32")
+    return table
+
+
+OPERATIONS: Mapping[str, Operation] = MappingProxyType(_operations())

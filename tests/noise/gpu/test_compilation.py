@@ -35,7 +35,7 @@ def module():
 
 @pytest.fixture(scope="module")
 def compiled(compiler, module):
-    return compilation.compiled_for(module, "h100")
+    return compilation.compiled_for([module], "h100")[0]
 
 
 def test_every_kernel_is_there(compiled):
@@ -65,7 +65,7 @@ def test_process_of_the_user_stays_clean(compiled):
 
 
 def test_deterministic_changes_the_program(compiled, compiler, module):
-    sorted_first = compilation.compiled_for(module, "h100", deterministic=True)
+    (sorted_first,) = compilation.compiled_for([module], "h100", deterministic=True)
     assert any("atom" in text for text in compiled.ptx.values())
     assert not any("atom" in text for text in sorted_first.ptx.values())
 
@@ -75,9 +75,8 @@ def test_several_devices(compiler):
     spec = jax.sharding.PartitionSpec("x")
     rows = jax.sharding.NamedSharding(mesh, spec)
     x = jax.ShapeDtypeStruct((64, 8), jnp.float32, sharding=rows)
-    compiled = compilation.compiled_for(
-        compilation.lower(jnp.sum, x), "a100", devices=8
-    )
+    module = compilation.lower(jnp.sum, x)
+    (compiled,) = compilation.compiled_for([module], "a100", devices=8)
     assert "kAllReduce" in {launch.kind for launch in compiled.launches}
 
 
@@ -96,14 +95,14 @@ def test_several_devices(compiler):
 def test_bad_input(compiler, keywords, said):
     keywords = {"gpu": "h100"} | keywords
     with pytest.raises(NoiseError, match=said) as caught:
-        compilation.compiled_for(b"", **keywords)
+        compilation.compiled_for([b""], **keywords)
     assert "\n" not in str(caught.value)
 
 
 def test_a_description_without_figures(compiler, module):
     gpu = "gpu_device_info { cuda_compute_capability { major: 9 } }"
     with pytest.raises(NoiseError, match=r"expected a description .* all its figures"):
-        compilation.compiled_for(module, gpu)
+        compilation.compiled_for([module], gpu)
 
 
 def test_without_the_compiler(monkeypatch, tmp_path):
@@ -113,7 +112,7 @@ def test_without_the_compiler(monkeypatch, tmp_path):
     with pytest.raises(
         NoiseError, match=r"-m pip install .* jax-cuda12-plugin=="
     ) as it:
-        compilation.compiled_for(b"", "h100")
+        compilation.compiled_for([b""], "h100")
     assert "\n" not in str(it.value)
 
 
@@ -124,7 +123,7 @@ def test_another_version_than_jax(monkeypatch, tmp_path):
         folder.mkdir(parents=True)
         (folder / "METADATA").write_text(f"Name: {name}\nVersion: 0.1.0\n")
     with pytest.raises(NoiseError, match=f"is 0.1.0, with jax {jax.__version__}"):
-        compilation.compiled_for(b"", "h100")
+        compilation.compiled_for([b""], "h100")
 
 
 def test_cards():

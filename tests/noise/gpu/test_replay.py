@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from prednet_jax.noise.gpu import orders, programs, ptx, replay
+from prednet_jax.noise.gpu import orders, ptx, replay
 from tests.noise.gpu import reductions
 
 GOLDEN = reductions.golden()
@@ -32,7 +32,7 @@ def drawn(case, seed):
 
 
 def interpreted(compiled, arguments, dtype):
-    program = programs.assemble(compiled)
+    program = replay.assemble(compiled)
     return program.run(program.memory(arguments), dtype)
 
 
