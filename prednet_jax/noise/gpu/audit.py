@@ -198,7 +198,7 @@ def audit(
             devices,
             deterministic,
             tuple(changes),
-            tuple(_notes(entries, text, deterministic)),
+            _notes(entries, text, deterministic),
             made,
         )
 
@@ -331,29 +331,26 @@ def _formulations(entries: Sequence[Entry]) -> list[Advice]:
 
 def _notes(
     entries: Sequence[Entry], program: hlo.Program, deterministic: bool
-) -> dict[str, None]:
-    """What cannot be known here, each said once."""
-    found = {}
+) -> tuple[str, ...]:
+    """What cannot be known here."""
+    found = []
     if not deterministic and any(e.varies == "compilation" for e in entries):
-        found[
+        found.append(
             "which blocks and algorithms autotuning would choose: it measures on the "
             "device"
-        ] = None
+        )
     if any(e.kind == "library" for e in entries):
-        found["in which order a library adds: nobody publishes it"] = None
+        found.append("in which order a library adds: nobody publishes it")
     for each in program.instructions.values():
         body = program.computations.get(each.attribute("to_apply"), ())
         overwrites = any(x.root and x.opcode == "parameter" for x in body)
-        if (
-            each.opcode == "scatter"
-            and overwrites
-            and "unique_indices=true" not in each.attributes
-        ):
+        unique = "unique_indices=true" in each.attributes
+        if each.opcode == "scatter" and overwrites and not unique:
             source = program.source(each.frame)
             place = f" ({source})" if source else ""
             note = "which write remains where an index occurs twice, if one does"
-            found[note + place] = None
-    return found
+            found.append(note + place)
+    return tuple(dict.fromkeys(found))
 
 
 _MEANING = {

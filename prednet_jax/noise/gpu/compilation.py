@@ -179,11 +179,11 @@ def _run(
 ) -> None:
     """Runs the worker, and ends all that it started when the time is over."""
     worker = Path(__file__).with_name("worker.py")
-    command = [sys.executable, "-P", "-W", "ignore", worker, *folders]
+    command = [sys.executable, "-P", "-W", "ignore", str(worker)]
     root = folders[0].parent
     with (root / "output").open("w+b") as output:
         child = subprocess.Popen(
-            command,
+            [*command, *map(str, folders)],
             env=environment,
             cwd=root,
             stdin=subprocess.DEVNULL,

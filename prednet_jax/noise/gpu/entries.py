@@ -388,8 +388,10 @@ _COLLECTIVES = {
     "collective-broadcast": "broadcast",
 }
 # Beginnings of the primitives of a user who writes them.
-_WRITTEN = ("psum", "pmax", "pmin", "all_gather", "reduce_scatter")
-_WRITTEN += ("all_to_all", "ppermute", "pbroadcast")
+_WRITTEN = (
+    *("psum", "pmax", "pmin", "all_gather", "reduce_scatter", "all_to_all"),
+    *("ppermute", "pbroadcast"),
+)
 _GROUPS = re.compile(
     r"(?:replica_groups|source_target_pairs)="
     r"(\{\{.*?\}\}|mesh\[[^\]]*\] \{[^}]*\}|\[[^ ]*?\]<=\[[^\]]*\]|\{\})"

@@ -151,11 +151,12 @@ def _read_orders(keys: Sequence[Sum]) -> None:
     for key, made in zip(missing, compiled, strict=True):
         dtype = jnp.dtype(key.dtype)
         try:
-            known[key] = replay.read(replay.assemble(made), key.shape, dtype, key.axes)
+            schedule = replay.read(replay.assemble(made), key.shape, dtype, key.axes)
         except PtxError as error:
             known[key] = str(error)
         else:
-            _keep(key)
+            known[key] = schedule
+            _keep(key, schedule)
 
 
 @functools.cache
@@ -180,13 +181,13 @@ def _path(key: Sum) -> Path:
     return Path(root) / "prednet_jax" / "gpu_order" / f"{jax.__version__}-{digest}.npz"
 
 
-def _keep(key: Sum) -> None:
+def _keep(key: Sum, schedule: Schedule) -> None:
     """Write an order to the user's cache, whole or not at all."""
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.part")
     with part.open("wb") as file:
-        np.savez_compressed(file, **pack({str(key): known[key]}))
+        np.savez_compressed(file, **pack({str(key): schedule}))
     part.replace(path)
 
 

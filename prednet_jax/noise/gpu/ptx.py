@@ -180,8 +180,9 @@ class Memory:
     def load(self, address: Array, dtype: np.dtype[Any], text: str) -> Register:
         """Bits at addresses, and their tags."""
         index, size = self._index(address, dtype.itemsize, text), dtype.itemsize
-        tagged = self.tags is not None and size > 1
-        tags = self.tags[index * (size // 2)] if tagged else _UNTAGGED
+        tags = _UNTAGGED
+        if self.tags is not None and size > 1:
+            tags = self.tags[index * (size // 2)]
         return Register(self.data.view(dtype)[index], tags)
 
     def store(self, address: Array, value: Register, text: str) -> None:
@@ -203,7 +204,7 @@ class Register(NamedTuple):
 
 
 # Of a number that is no term.
-_UNTAGGED = np.zeros((), np.int32)
+_UNTAGGED: Array = np.zeros((), np.int32)
 
 
 class Launch(NamedTuple):
@@ -339,17 +340,23 @@ class _Threads:
         bits, tags = self.registers[operand]
         return Register(bits if bits.dtype == bool else bits.view(dtype), tags)
 
-    def write(self, name: str, value: Array, tags: Array, mask: Array) -> None:
+    def write(self, name: str, value: Register, mask: Array) -> None:
         """Give a register a value, in the threads of the mask."""
         if name == "_":
             return
-        if value.dtype != bool:
+        bits, tags = value
+        if bits.dtype != bool:
             dtype = TYPES[self.kernel.registers[name.rstrip("0123456789")]]
-            value = value.view(f"u{value.dtype.itemsize}").astype(dtype)
-        before, old = self.registers.get(name, Register(value, _UNTAGGED))
+            bits = bits.view(f"u{bits.itemsize}").astype(dtype)
+        before, old = self.registers.get(name, Register(bits, _UNTAGGED))
         if tags is not old:
             tags = np.where(mask, tags, old)
-        self.registers[name] = Register(np.where(mask, value, before), tags)
+        self.registers[name] = Register(np.where(mask, bits, before), tags)
+
+    def _acting(self, operand: Any, kind: str, mask: Array) -> Register:
+        """An operand in the threads of the mask alone."""
+        value = self.read(operand, kind)
+        return Register(*(np.broadcast_to(x, mask.shape)[mask] for x in value))
 
     def _calculate(self, instruction: Instruction, mask: Array) -> None:
         """All instructions that are functions of their operands."""
@@ -357,17 +364,16 @@ class _Threads:
         target, *sources = instruction.operands
         if operation is None or isinstance(target, tuple):
             raise unknown(instruction)
-        function, kinds = operation
-        kinds += kinds[-1:] * len(sources)
-        values = [self.read(x, kind) for x, kind in zip(sources, kinds, strict=False)]
+        kinds = operation.kinds + operation.kinds[-1:] * len(sources)
+        values = [self.read(*x) for x in zip(sources, kinds, strict=False)]
         tags = _UNTAGGED
         if self.combine is not None and any(x.tags.any() for x in values):
-            tags = np.zeros(mask.shape, np.int32)
-            acting = [[np.broadcast_to(y, mask.shape)[mask] for y in x] for x in values]
+            acting = [self._acting(*x, mask) for x in zip(sources, kinds, strict=False)]
             bits, old = zip(*acting, strict=True)
+            tags = np.zeros(mask.shape, np.int32)
             tags[mask] = self.combine(instruction.opcode, old, bits)
-        result = np.asarray(function(*(x.bits for x in values)))
-        self.write(target, result, tags, mask)
+        result = np.asarray(operation.function(*(x.bits for x in values)))
+        self.write(target, Register(result, tags), mask)
 
     def _copy(self, instruction: Instruction, mask: Array) -> None:
         """mov, with halves of a register in braces, and cvta (one address space)."""
@@ -380,11 +386,12 @@ class _Threads:
         if isinstance(target, tuple):
             whole, width = self.read(source, kind), int(kind[1:]) // len(target)
             for i, name in enumerate(target):
-                part = whole.bits >> np.asarray(i * width, whole.bits.dtype)
-                self.write(name, part.astype(f"uint{width}"), whole.tags, mask)
+                bits = whole.bits >> np.asarray(i * width, whole.bits.dtype)
+                part = Register(bits.astype(f"uint{width}"), whole.tags)
+                self.write(name, part, mask)
             return
         if not isinstance(source, tuple):
-            self.write(target, *self.read(source, kind), mask)
+            self.write(target, self.read(source, kind), mask)
             return
         width, value = int(kind[1:]) // len(source), np.zeros((), TYPES[kind])
         for i, name in enumerate(source):
@@ -392,7 +399,7 @@ class _Threads:
             if part.tags.any():
                 raise PtxError(f"ptx={instruction.text!r}: packs numbers of a sum")
             value = value | part.bits.astype(value.dtype) << value.dtype.type(i * width)
-        self.write(target, value, _UNTAGGED, mask)
+        self.write(target, Register(value, _UNTAGGED), mask)
 
     def _move(self, instruction: Instruction, mask: Array) -> None:
         """Loads and stores (ld, st), of one number or a vector."""
@@ -409,12 +416,10 @@ class _Threads:
         if space == "param":
             argument = self.launch.arguments[self.kernel.parameters.index(base)]
             start = self.memory.starts[argument].astype(TYPES[kind])
-            self.write(registers[0], start, _UNTAGGED, mask)
+            self.write(registers[0], Register(start, _UNTAGGED), mask)
             return
         memory = self.memory if space == "global" else self.shared
-        address = (
-            np.broadcast_to(self.read(base, "s64").bits, mask.shape)[mask] + offset
-        )
+        address = self._acting(base, "s64", mask).bits + offset
         if space == "shared":
             if np.any((address < 0) | (address >= self.kernel.shared)):
                 raise PtxError(f"ptx={instruction.text!r}: outside of shared memory")
@@ -425,18 +430,12 @@ class _Threads:
         for i, register in enumerate(registers):
             there = address + i * size
             if name == "st":
-                value = [
-                    np.broadcast_to(x, mask.shape)[mask]
-                    for x in self.read(register, kind)
-                ]
-                memory.store(there, Register(*value), instruction.text)
+                value = self._acting(register, kind, mask)
+                memory.store(there, value, instruction.text)
                 continue
-            value, tags = (
-                np.zeros(mask.shape, TYPES[kind]),
-                np.zeros(mask.shape, np.int32),
-            )
-            value[mask], tags[mask] = memory.load(there, TYPES[kind], instruction.text)
-            self.write(register, value, tags, mask)
+            bits, tags = (np.zeros(mask.shape, t) for t in (TYPES[kind], np.int32))
+            bits[mask], tags[mask] = memory.load(there, TYPES[kind], instruction.text)
+            self.write(register, Register(bits, tags), mask)
 
     def _shuffle(self, instruction: Instruction, mask: Array) -> None:
         """shfl.sync: a register of another lane of the warp."""
@@ -461,7 +460,6 @@ class _Threads:
         there = np.where((there >= 0) & (there < 32), there, lane)
         # Lanes that do not act are in warps that do not.
         origin = np.where(mask, np.arange(mask.size) - lane + there, 0)
-        moved = (
-            np.broadcast_to(x, mask.shape)[origin] for x in self.read(source, "u32")
-        )
-        self.write(target, *moved, mask)
+        value = self.read(source, "u32")
+        moved = (np.broadcast_to(x, mask.shape)[origin] for x in value)
+        self.write(target, Register(*moved), mask)

@@ -312,7 +312,7 @@ def _rounds(sums: _Sums, root: int, place: Array) -> tuple[Array, ...]:
     needed = np.zeros(sums.count, bool)
     needed[root] = True
     first = sums.count
-    batches = []
+    batches: list[Array] = []
     for a, b in reversed(sums.additions):
         first -= a.size
         here = first + np.flatnonzero(needed[first : first + a.size])
@@ -324,7 +324,7 @@ def _rounds(sums: _Sums, root: int, place: Array) -> tuple[Array, ...]:
     numbers = place[terms - 1]
     if not np.array_equal(np.sort(numbers), np.arange(place.max() + 1)):
         raise PtxError("sum: an output that lacks some of its terms")
-    rounds = []
+    rounds: list[Array] = []
     while True:
         # For each tag its column in a round.
         column = np.full(sums.count, _NONE, np.int64)
