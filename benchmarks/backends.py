@@ -12,7 +12,7 @@ from typing import Any
 
 from prednet_jax import device, records
 from prednet_jax.config import PredNetConfig
-from prednet_jax.report import speed
+from prednet_jax.report import beside
 
 THREADS = (1, 2, 4, 6)
 
@@ -27,7 +27,7 @@ def run(
     precision: str,
     profile: str | None,
 ) -> dict[str, Any]:
-    """Measures, prints a table, writes backends.json and backends.png.
+    """Measures, prints a table, writes backends.json.
 
     Args:
         config: the network of `command`, for the record.
@@ -70,8 +70,7 @@ def run(
         "precision": precision,
         "threads_not_here": [n for n in THREADS if n > available],
     }
-    print(speed.text_table(result), flush=True)
+    print(beside.speed_table(result), flush=True)
     workdir.mkdir(parents=True, exist_ok=True)
-    records.write_json(workdir / speed.FILE, result)
-    records.write_bytes(workdir / "backends.png", speed.figure(result, speed.LIGHT))
+    records.write_json(workdir / beside.SPEED, result)
     return result

@@ -77,7 +77,7 @@ flags.DEFINE_list("replica_counts", ["1", "2", "8"], "Numbers of replicas.")
 flags.DEFINE_string(
     "workdir",
     "results/compare",
-    "Where `backends` writes backends.json and backends.png; report.py shows them on "
+    "Where `backends` writes backends.json; report.py shows them on "
     "the page of a comparison in the same directory.",
 )
 
