@@ -19,7 +19,7 @@ from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 from prednet_jax.objectives import Method
-from prednet_jax.report import speed
+from prednet_jax.report import beside
 from prednet_jax.training import replicas as training_replicas
 from prednet_jax.training import truncated
 from prednet_jax.training.trainer import Trainer
@@ -173,9 +173,9 @@ def backends(
         "precision": precision,
         "threads_not_here": [n for n in THREADS if n > available],
     }
-    print(speed.text_table(result), flush=True)
+    print(beside.speed_table(result), flush=True)
     workdir.mkdir(parents=True, exist_ok=True)
-    records.write_json(workdir / speed.FILE, result)
+    records.write_json(workdir / beside.SPEED, result)
     return result
 
 
@@ -213,7 +213,7 @@ def replicas(
         }
         for (count, devices, mode), seconds in medians.items()
     ]
-    print("\n".join(speed.replica_lines({"replicas": rows})), flush=True)
+    print("\n".join(beside.replica_lines({"replicas": rows})), flush=True)
     return {
         "suite": "replicas",
         "rows": rows,
