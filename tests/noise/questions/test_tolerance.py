@@ -10,6 +10,7 @@ from scipy import stats
 
 from benchmarks import accuracy, noise_programs
 from prednet_jax import noise
+from prednet_jax.noise.__main__ import plain_data
 
 KEY = jax.random.key(0)
 ORDER = noise.ReductionOrder()
@@ -103,7 +104,7 @@ def test_every_kind_of_leaf_has_one_tolerance():
     x = noise_programs.normal(0, 3000, mean=1.0)
     found = noise.tolerance(fn, ORDER, draws=4)(KEY, x)
     assert jax.tree.structure(found) == jax.tree.structure(fn(x))
-    json.dumps([one.to_json() for one in found.values()], allow_nan=False)
+    json.dumps(plain_data(found), allow_nan=False)
     assert tuple(found["count"]) == tuple(found["nan"]) == (0, 0)
     assert found["low"].rtol > 1e3 * found["sum"].rtol
     with np.errstate(invalid="ignore"):
