@@ -42,14 +42,14 @@ from prednet_jax import (
     tasks,
 )
 from prednet_jax.runs import executor
-from prednet_jax.studies import replication, symmetric_findings
+from prednet_jax.studies import again, symmetric_findings
 from prednet_jax.studies.symmetric_runs import BINS
 
 FLAGS = flags.FLAGS
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 _flags.define_setup_flags(
     models=list(tasks.NAMED),
-    updates=replication.PART.updates,
+    updates=again.PART.updates,
     workdir="results/compare",
 )
 flags.adopt_module_key_flags(_flags)
@@ -116,8 +116,8 @@ def main(argv: list[str]) -> None:
             controls["noise_can_help"] = dataclasses.asdict(
                 checks["noise separates and lowers the loss"]
             )
-            others = [replication.saddle_claim(rows, RESULTS / "study")]
-        study = replication.published(design, RESULTS / "study")
+            others = [again.saddle_claim(rows, RESULTS / "study")]
+        study = again.published(design, RESULTS / "study")
         verdict = comparison.judge(design, controls, study, others)
         verdict["design"]["command"] = shlex.join(["python", *sys.argv])
         verdict["design"]["flags"] = _cli.chosen_flags()
@@ -207,7 +207,7 @@ def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
         script=_script("symmetric_start.py"),
         arguments=(
             "--programs=symmetric",
-            f"--arms={','.join(replication.SADDLE_ARMS)}",
+            f"--arms={','.join(again.SADDLE_ARMS)}",
             "--deltas=0",
             f"--seeds={design.first_seed}",
             f"--updates={-(-design.updates // BINS) * BINS}",

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     _flags.check_numbers(0, "seed")
     rows = simulated.simulate(FLAGS.studies, seed=FLAGS.seed)
     folder = Path(FLAGS.workdir)
-    records.write_csv(folder / "simulated_studies.csv", rows, simulated.COLUMNS)
+    records.write_csv(folder / "simulated_studies.csv", rows)
     records.write_json(folder / "manifest.json", _cli.provenance())
     print(document_tables.simulated_answers(rows))
     print(document_tables.simulated_intervals(rows))

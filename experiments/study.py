@@ -14,7 +14,6 @@ seed by --arms. docs/study/plan.md says what is run and why.
 makes one seed again and says whether it agrees with the published one; status 1 if not.
 """
 
-import re
 import time
 from pathlib import Path
 
@@ -23,16 +22,10 @@ import _flags
 from absl import flags
 
 from prednet_jax import device, errors, process, provenance
-from prednet_jax.studies import (
-    agreement,
-    follow,
-    judgement,
-    parts,
-    seed_records,
-)
+from prednet_jax.studies import again, parts, seed_records
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("part", None, "B, C, C-noise, C-digits, D or E.", required=True)
+flags.DEFINE_string("part", None, f"One of {', '.join(parts.PARTS)}.", required=True)
 flags.DEFINE_string("workdir", "results/study", "Where to write.")
 flags.DEFINE_string("shard", "0/1", "I/N: every Nth seed, from the Ith.")
 flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
@@ -55,9 +48,13 @@ def main(argv: list[str]) -> None:
     del argv
     errors.one_of("--part", FLAGS.part, tuple(parts.PARTS))
     part = parts.PARTS[FLAGS.part]
-    match = re.fullmatch(r"(\d+)/([1-9]\d*)", FLAGS.shard)
-    if match is None or int(match[1]) >= int(match[2]):
-        raise errors.UserError(f"--shard={FLAGS.shard}: expected I/N with I below N")
+    try:
+        first, step = map(int, FLAGS.shard.split("/"))
+        errors.whole("shard", first, 0, step - 1)
+    except ValueError:
+        raise errors.UserError(
+            f"--shard={FLAGS.shard}: expected I/N with I below N"
+        ) from None
     wanted = _flags.integers("seeds") or tuple(part.seeds)
     for seed in wanted:
         errors.one_of("--seeds", seed, tuple(part.seeds))
@@ -71,15 +68,15 @@ def main(argv: list[str]) -> None:
     process.prepare(threads=parts.THREADS, cache=True)
     process.set_precision("float32")
     folder = Path(FLAGS.workdir) / part.name
-    mine = wanted[int(match[1]) :: int(match[2])]
+    mine = wanted[first::step]
     left = [seed for seed in mine if seed not in seed_records.finished(part, folder)]
     print(f"part {part.name}: {len(left)} of {len(mine)} seeds to run: {left}")
     if FLAGS.list:
         return
     published = []
     if FLAGS.compare_with:
-        published = judgement.read(part, Path(FLAGS.compare_with) / part.name)
-        agreement.check_seeds(published, mine)
+        published = seed_records.read(part, Path(FLAGS.compare_with) / part.name)
+        again.check_seeds(published, mine)
     manifest = _cli.provenance() | {
         "device": device.description(),
         "environment": provenance.of_numbers(provenance.environment()),
@@ -87,16 +84,16 @@ def main(argv: list[str]) -> None:
     for seed in left:
         started = time.perf_counter()
         if FLAGS.arms:
-            follow.train_arms(part, seed, folder, manifest, FLAGS.arms)
+            seed_records.train_arms(part, seed, folder, manifest, FLAGS.arms)
             made = f"seed {seed}, arms {', '.join(FLAGS.arms)}"
         else:
-            follow.follow_seed(part, seed, folder, manifest)
+            seed_records.follow_seed(part, seed, folder, manifest)
             made = f"{folder}/seed_{seed}.json"
         minutes = (time.perf_counter() - started) / 60
         print(f"{made}: {minutes:.1f} minutes", flush=True)
     if FLAGS.compare_with:
-        made = [r for r in judgement.read(part, folder) if r["seed"] in mine]
-        _cli.show_agreement(agreement.of_seeds(made, published))
+        made = [r for r in seed_records.read(part, folder) if r["seed"] in mine]
+        _cli.show_agreement(again.of_seeds(made, published))
 
 
 if __name__ == "__main__":

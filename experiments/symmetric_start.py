@@ -31,35 +31,17 @@ import _flags
 from absl import flags
 
 from prednet_jax import device, errors, keys, locks, process, provenance, records
-from prednet_jax.config import PredNetConfig
 from prednet_jax.runs import store
-from prednet_jax.studies import (
-    agreement,
-    symmetric_escape,
-    symmetric_findings,
-    symmetric_runs,
-)
+from prednet_jax.studies import again, symmetric_findings, symmetric_runs
+from prednet_jax.studies.symmetric_runs import Design
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list(
-    "programs", ["ordinary", "symmetric"], "Programs to run: ordinary, symmetric."
-)
-flags.DEFINE_list(
-    "arms",
-    ["float32", "float64", "shared", "tile", "run"],
-    "Arms to run: float32, float64, shared, tile, run, blocks.",
-)
-flags.DEFINE_list(
-    "deltas", ["0", "1e-8", "1e-7", "1e-6", "1e-4", "1e-1"], "Relative splits."
-)
+ARMS, PROGRAMS = list(symmetric_runs.ARMS), list(symmetric_runs.PROGRAMS)
+flags.DEFINE_list("programs", PROGRAMS, f"Programs to run: {', '.join(PROGRAMS)}.")
+flags.DEFINE_list("arms", ARMS[:-1], f"Arms to run: {', '.join(ARMS)}.")
+flags.DEFINE_list("deltas", list(map(str, symmetric_runs.DELTAS)), "Relative splits.")
 flags.DEFINE_list("seeds", ["8100", "8101", "8102", "8103", "8104"], "Root seeds.")
-flags.DEFINE_list("channels", ["3", "4", "4"], "Widths of the layers, bottom first.")
-flags.DEFINE_list("r_channels", ["2", "4", "4"], "Widths of the recurrent state.")
-flags.DEFINE_integer("height", 24, "Rows of a frame.")
-flags.DEFINE_integer("width", 32, "Columns of a frame.")
-flags.DEFINE_integer("window", 10, "Transitions per update, >= 2.")
 flags.DEFINE_integer("updates", 3000, "Updates of a run, a multiple of 20.")
-flags.DEFINE_integer("tile", 1, "Edge of a tile; at most half the smallest width.")
 flags.DEFINE_bool(
     "theory",
     False,
@@ -82,17 +64,11 @@ flags.DEFINE_string("workdir", "results/study/A", "Where runs.csv is.")
 def main(argv: list[str]) -> None:
     """Checks the flags, then makes the runs that are not yet in the table."""
     del argv
-    config = PredNetConfig(
-        channels=_flags.integers("channels"),
-        r_channels=_flags.integers("r_channels") or None,
-        height=FLAGS.height,
-        width=FLAGS.width,
+    design = Design(updates=FLAGS.updates)
+    seeds = list(_flags.integers("seeds"))
+    asked = symmetric_runs.runs(
+        FLAGS.programs, FLAGS.arms, list(_flags.numbers("deltas")), seeds
     )
-    design = symmetric_runs.Design(
-        config=config, window=FLAGS.window, updates=FLAGS.updates, tile=FLAGS.tile
-    )
-    seeds = _flags.integers("seeds")
-    asked = symmetric_runs.runs(FLAGS.programs, FLAGS.arms, splits(), list(seeds))
     published = Path(FLAGS.compare_with or "")
     if FLAGS.compare_with:
         symmetric_findings.read(published)
@@ -100,19 +76,18 @@ def main(argv: list[str]) -> None:
     folder = Path(FLAGS.workdir)
     with locks.hold(folder, wait=True):
         write_manifest(folder, design)
+    if FLAGS.theory:
+        theory(folder, design, seeds)
+        return
     table = store.Table(
         folder, ("program", "arm", "delta", "seed"), (str, str, float, int)
     )
-    if FLAGS.theory:
-        theory(folder, design, list(seeds))
-        return
     done = table.done()
     left = [run for run in asked if tuple(run) not in done]
     print(f"{len(asked)} runs, {len(asked) - len(left)} of them finished", flush=True)
-    commit = provenance.git_commit(Path(__file__).parent)
     for run in left:
         row = symmetric_runs.measure(run, design)
-        table.add({**row, "git_commit": commit})
+        table.add({**row, "git_commit": commit()})
         print(
             f"{run.program} {run.arm}, delta {run.delta:g}, seed {run.seed}: separated "
             f"at {row['separated_at'] or 'no update'}, final loss "
@@ -122,53 +97,37 @@ def main(argv: list[str]) -> None:
     print(table.path)
     if FLAGS.compare_with:
         rows = [symmetric_findings.read(p) for p in (table.path, published)]
-        _cli.show_agreement(agreement.of_symmetric(*rows))
+        _cli.show_agreement(again.of_symmetric(*rows))
 
 
-def theory(folder: Path, design: Any, seeds: list[int]) -> None:
+def theory(folder: Path, design: Design, seeds: list[int]) -> None:
     """Measures and writes how small a split has to be for noise to matter."""
     between = _flags.integers("between")
     if len(between) != 2:
         raise errors.UserError(
-            f"between={','.join(FLAGS.between)}: expected two updates such as 400,600"
+            f"--between={','.join(FLAGS.between)}: expected two updates, as 400,600"
         )
     at, until = between
-    found = []
+    rows = []
     for seed in seeds:
-        found.append(symmetric_escape.usefulness(design, seed, at=at, until=until))
+        rows.append(symmetric_runs.theory(design, seed, at=at, until=until))
         print(
-            f"seed {seed}: growth {found[-1].rate:.4f} per update, c_sigma "
-            f"{found[-1].c_sigma:.1e}, noise matters below {found[-1].useful:.1e}; "
-            f"random weights {found[-1].initial:.2f}: {found[-1].orders:.1f} orders",
+            "seed {seed}: growth {rate:.4f} per update, c_sigma {c_sigma:.1e}, noise "
+            "matters below {useful:.1e}; random weights {initial:.2f}: {orders:.1f} "
+            "orders".format_map(rows[-1]),
             flush=True,
         )
-    records.write_json(
-        folder / "theory.json",
-        {
-            "at": at,
-            "until": until,
-            "seeds": [one._asdict() for one in found],
-            "git_commit": provenance.git_commit(Path(__file__).parent),
-        },
-    )
+    made = {"at": at, "until": until, "seeds": rows, "git_commit": commit()}
+    records.write_json(folder / "theory.json", made)
     print(folder / "theory.json")
 
 
-def splits() -> list[float]:
-    """The numbers of --deltas.
-
-    Raises:
-        UserError: one is no number.
-    """
-    try:
-        return [float(text) for text in FLAGS.deltas]
-    except ValueError:
-        raise errors.UserError(
-            f"deltas={','.join(FLAGS.deltas)}: expected numbers such as 0,1e-6"
-        ) from None
+def commit() -> str | None:
+    """The commit that makes the rows."""
+    return provenance.git_commit(Path(__file__).parent)
 
 
-def write_manifest(folder: Path, design: symmetric_runs.Design) -> None:
+def write_manifest(folder: Path, design: Design) -> None:
     """Says what the table holds; refuses a table of another design.
 
     Raises:
@@ -178,7 +137,7 @@ def write_manifest(folder: Path, design: symmetric_runs.Design) -> None:
         **dataclasses.asdict(design),
         "data": "walk",
         "optimizer": "chainer_adam",
-        "noise": {arm: design.noise(arm) for arm in symmetric_runs.ARMS},
+        "noise": {arm: design.noise(arm) for arm in ARMS},
         "separated": symmetric_runs.SEPARATED,
         "threads": 1,
         "versions": provenance.versions(),
@@ -188,7 +147,7 @@ def write_manifest(folder: Path, design: symmetric_runs.Design) -> None:
     path = folder / "manifest.json"
     if path.exists():
         before = records.read_json(path)["design"]
-        # Arms that were added to this script later are no arms of the table.
+        # Arms that were added later are no arms of the table.
         for arm in FLAGS.arms:
             errors.one_of(f"{path}: arm", arm, tuple(before["noise"]))
         noise = {arm: shared["noise"].get(arm) for arm in before["noise"]}
@@ -200,7 +159,7 @@ def write_manifest(folder: Path, design: symmetric_runs.Design) -> None:
         return
     about = {
         "design": shared,
-        "git_commit": provenance.git_commit(Path(__file__).parent),
+        "git_commit": commit(),
         "device": device.description(),
         "environment": provenance.of_numbers(provenance.environment()),
         "command": _cli.command(),

@@ -15,12 +15,8 @@ import _cli
 from prednet_jax import errors, records
 from prednet_jax.report import comparison_figures, documents, speed
 from prednet_jax.report import document_tables as make
-from prednet_jax.studies import (
-    along_tables,
-    study_figures,
-    study_tables,
-    study_values,
-)
+from prednet_jax.studies import study_figures, study_tables, study_values
+from prednet_jax.studies.judgement import PRIMARY
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
@@ -29,11 +25,11 @@ from chainer_reproduction import tables as chainer_tables  # noqa: E402
 STUDY = ROOT / "results" / "study"
 
 
-def tables(verdicts: dict[str, dict]) -> dict[str, str]:
+def tables(endpoints: dict[str, dict]) -> dict[str, str]:
     """Each table, by the name that documents mark it with.
 
     Args:
-        verdicts: verdict files of the study, by name.
+        endpoints: the result of `study_tables.judged`.
     """
     gradients = {
         "PredNet": _published("gradient_noise_prednet.json"),
@@ -45,8 +41,7 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
     return {
         # What Chainer showed is made beside the code that recorded it.
         **chainer_tables.blocks(),
-        **study_tables.blocks(STUDY, verdicts),
-        **along_tables.blocks(STUDY / "F"),
+        **study_tables.blocks(STUDY, endpoints),
         "simulated-answers": make.simulated_answers(simulated),
         "simulated-intervals": make.simulated_intervals(simulated),
         "preset-quick": make.learning_curves(_rows_of("published/preset_quick.csv")),
@@ -83,10 +78,10 @@ def tables(verdicts: dict[str, dict]) -> dict[str, str]:
     }
 
 
-def numbers(verdicts: dict[str, dict]) -> dict[str, str]:
+def numbers(endpoints: dict[str, dict]) -> dict[str, str]:
     """Each number in a sentence, by the name that documents mark it with."""
     return (
-        study_values.values(STUDY, verdicts)
+        study_values.values(STUDY, endpoints)
         | make.processors(_published("verdict.json"), _published("verdict_amd.json"))
         | chainer_tables.numbers()
     )
@@ -103,14 +98,14 @@ def passages(readme: str) -> dict[str, str]:
     return made
 
 
-def figures(verdicts: dict[str, dict]) -> dict[Path, bytes]:
+def figures(verdict: dict) -> dict[Path, bytes]:
     """Each figure and each derived record, by its file."""
     made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
     compared = comparison_figures.seeds(_published("verdict.json"))
     made[ROOT / "docs" / "comparison.svg"] = compared.svg()
-    drawn = study_figures.figures(STUDY, verdicts)
+    drawn = study_figures.figures(STUDY, verdict)
     made |= {ROOT / "docs" / "study" / name: one.svg() for name, one in drawn.items()}
-    return made | {STUDY / k: records.json_bytes(v) for k, v in verdicts.items()}
+    return made | {STUDY / "verdict.json": records.json_bytes(verdict)}
 
 
 def _rows_of(name: str) -> list[dict]:
@@ -124,8 +119,8 @@ def _published(name: str) -> dict:
 def main(argv: list[str]) -> None:
     """Fills every document, draws every figure, and says what has changed."""
     del argv
-    verdicts = study_tables.verdict_files(STUDY)
-    made, used, changed = tables(verdicts) | numbers(verdicts), set(), []
+    endpoints = study_tables.judged(STUDY)
+    made, used, changed = tables(endpoints) | numbers(endpoints), set(), []
     pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
     for path in [ROOT / "README.md", *sorted(pages)]:
         old = path.read_text()
@@ -139,7 +134,7 @@ def main(argv: list[str]) -> None:
         if new != old:
             records.write_bytes(path, new.encode())
             changed.append(path)
-    drawn = figures(verdicts)
+    drawn = figures(endpoints[PRIMARY])
     for path, content in drawn.items():
         if not path.exists() or path.read_bytes() != content:
             records.write_bytes(path, content)

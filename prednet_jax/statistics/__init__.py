@@ -7,7 +7,6 @@ the rule.
 
 from prednet_jax.statistics.claims import (
     Answered,
-    Arms,
     Check,
     Claim,
     Manipulation,
@@ -20,16 +19,19 @@ from prednet_jax.statistics.claims import (
     stale_claim,
     verdict,
 )
-from prednet_jax.statistics.losses import (
-    Draws,
+from prednet_jax.statistics.contrasts import (
+    MARGIN_FRACTION,
+    Arms,
     Losses,
+    PairedResult,
     comparable,
     contrasts_from_losses,
+    holm,
+    holm_p_values,
     margins_from_losses,
     match,
+    paired,
 )
-from prednet_jax.statistics.margins import MARGIN_FRACTION, Margin, margin
-from prednet_jax.statistics.paired import PairedResult, holm, holm_p_values, paired
 from prednet_jax.statistics.redraws import (
     FIXED_ORDERS,
     Effect,
@@ -38,16 +40,8 @@ from prednet_jax.statistics.redraws import (
     effect,
     fixed_orders,
     gather,
-    word,
 )
-from prednet_jax.statistics.scatter import (
-    mixed_model,
-    permutation_p,
-    predicted,
-    redraw_interval,
-    scatter_ratio,
-    seed_spread,
-)
+from prednet_jax.statistics.scatter import predicted, redraw_interval
 
 __all__ = [
     "FIXED_ORDERS",
@@ -56,11 +50,9 @@ __all__ = [
     "Arms",
     "Check",
     "Claim",
-    "Draws",
     "Effect",
     "Losses",
     "Manipulation",
-    "Margin",
     "PairedResult",
     "Redraws",
     "answer",
@@ -75,19 +67,13 @@ __all__ = [
     "holm",
     "holm_p_values",
     "manipulation",
-    "margin",
     "margins_from_losses",
     "match",
-    "mixed_model",
     "noise_claim",
     "paired",
-    "permutation_p",
     "predicted",
     "redraw_interval",
     "saddle_claim",
-    "scatter_ratio",
-    "seed_spread",
     "stale_claim",
     "verdict",
-    "word",
 ]

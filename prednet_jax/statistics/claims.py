@@ -3,6 +3,10 @@
 The answer about a model is that of its random orders against its fixed ones
 (`redraws`). Where a GPU was used, its default algorithms against deterministic ones are
 asked about too. The verdict is `supported` if one answer is, and `refuted` if all are.
+
+Claims take losses as `{arm: {seed: [loss of each draw]}}`, of the runs at hand and of a
+published study that they repeat (None: of none). `margin` is the largest relative
+change that counts as none.
 """
 
 import dataclasses
@@ -14,10 +18,8 @@ import numpy as np
 
 from prednet_jax import errors
 from prednet_jax.statistics import redraws, scatter
-from prednet_jax.statistics.losses import Draws
-from prednet_jax.statistics.margins import MARGIN_FRACTION
-
-Arms = Mapping[str, Mapping[str, Draws]]
+from prednet_jax.statistics.contrasts import MARGIN_FRACTION, Arms, finite
+from prednet_jax.statistics.redraws import Effect, Redraws
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,18 +43,13 @@ def manipulation(
     """The manipulation check, from one entry per seed.
 
     Raises:
-        UserError: there is no seed, the lengths differ, or a distance is negative or
-            NaN.
+        UserError: there is no seed, or a distance is negative or NaN.
     """
     ratios = np.asarray(distance_over_travelled, np.float64)
-    if ratios.ndim != 1 or not ratios.size or len(bits_differ) != ratios.size:
+    if not ratios.size or not (ratios >= 0).all():
         raise errors.UserError(
-            f"{len(bits_differ)} entries of bits, distances of shape {ratios.shape}; "
-            "expected one of each per seed"
-        )
-    if not (ratios >= 0).all():
-        raise errors.UserError(
-            f"distance_over_travelled={ratios.tolist()}: expected numbers, 0 or more"
+            f"distance_over_travelled={ratios.tolist()}: expected a number per seed, 0 "
+            "or more"
         )
     return Manipulation(
         bits_differ=all(map(bool, bits_differ)),
@@ -88,7 +85,7 @@ class Answered:
     model: str
     treatment: str
     control: str
-    effect: redraws.Effect
+    effect: Effect
     check: Manipulation | None
 
     @property
@@ -100,37 +97,34 @@ class Answered:
     @property
     def sentence(self) -> str:
         """The answer with its numbers, in words."""
-        name = f"{self.treatment} against {self.control.replace('_', ' ')}"
+        effect = self.effect
         said = (
-            f"{name} changes the loss of {self.model} by {percent(self.effect)} "
-            f"({self.effect.seeds} seeds, margin {100 * self.effect.margin:g} %): "
-            f"{self.answer}."
+            f"{self.treatment} against {self.control.replace('_', ' ')} changes the "
+            f"loss of {self.model} by {percent(effect)} ({effect.contrast.n} seeds, "
+            f"margin {100 * effect.margin:g} %): {self.answer}."
         )
         if self.check is None:
             return f"{said} How far the runs separated was not measured."
         distance = self.check.distance_over_travelled
         if not self.check.bits_differ:
             said += " On at least one seed the noise changed no bit."
-        if not distance >= redraws.SEPARATED:
-            return (
-                f"{said} The runs have not separated (distance / travelled "
-                f"{distance:.2g}, below {redraws.SEPARATED:g}), so they say nothing "
-                "about longer ones."
-            )
-        return f"{said} Distance / travelled {distance:.2g}."
+        if distance >= redraws.SEPARATED:
+            return f"{said} Distance / travelled {distance:.2g}."
+        return (
+            f"{said} The runs have not separated (distance / travelled {distance:.2g}, "
+            f"below {redraws.SEPARATED:g}), so they say nothing about longer ones."
+        )
 
     def contrast(self, metric: str | None = None) -> dict[str, Any]:
         """The contrast as in verdict.json, in units of the log loss (`scale`).
 
         Its means are geometric means of the loss.
         """
-        labels = {"model": self.model, "treatment": self.treatment}
-        labels |= {"control": self.control} | (
-            {} if metric is None else {"metric": metric}
-        )
-        row = self.effect.contrast.labelled(**labels).as_dict()
+        row = self.effect.contrast.as_dict()
         for name in ("treatment_mean", "control_mean"):
             row[name] = math.exp(row[name])
+        row |= {"model": self.model, "treatment": self.treatment}
+        row |= {"control": self.control, "metric": metric}
         return row | {"scale": "log", "p_holm": row["p_value"]}
 
     def as_dict(self) -> dict[str, Any]:
@@ -142,7 +136,7 @@ class Answered:
             "verdict": redraws.word(self.answer),
             "answer": self.answer,
             "sentence": self.sentence,
-            "n": self.effect.seeds,
+            "n": self.effect.contrast.n,
             **self.effect.as_dict(),
         }
 
@@ -156,7 +150,7 @@ class Claim:
         model: name of the model.
         answer: an answer of `redraws`, or a short word such as `yes`. Where a study is
             repeated, it rests on the seeds of both.
-        estimate: the effect in the runs at hand; None: not measured.
+        estimate: the effect in the runs at hand.
         low: lower end of the 95 % interval; None: too few seeds.
         high: upper end.
         published: the same three of the published study; None: there is none.
@@ -167,14 +161,14 @@ class Claim:
 
     claim: str
     model: str
-    answer: str
+    answer: str = ""
     estimate: float | None
     low: float | None
     high: float | None
     published: Mapping[str, float | None] | None = None
     predicted: tuple[float, float] | None = None
     holds: bool | None = None
-    both: redraws.Effect | None = None
+    both: Effect | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON object for `claims`."""
@@ -185,8 +179,8 @@ class Claim:
         """A JSON object for `together`; None: nothing was repeated."""
         if self.both is None:
             return None
-        about = {"claim": self.claim, "model": self.model, "seeds": self.both.seeds}
-        return about | _three(self.both)
+        about = {"claim": self.claim, "model": self.model}
+        return {**about, "seeds": self.both.contrast.n, **self.both.three}
 
 
 def ask(
@@ -198,15 +192,15 @@ def ask(
     control: str = redraws.FIXED_ORDERS,
     margin: float = MARGIN_FRACTION,
 ) -> Answered:
-    """The answer about a noise.
+    """The answer about a noise, of the arm `treatment`, by the losses of a model.
 
     Args:
         model: name of the model.
-        arms: its losses, `{arm: {seed: [loss of each draw]}}`.
+        arms: its losses.
         check: the manipulation check; None: not measured.
         treatment: the arm with the noise.
         control: the arm without, or `redraws.FIXED_ORDERS`.
-        margin: largest relative change that counts as none.
+        margin: see the module's docstring.
     """
     found = redraws.effect(redraws.gather(arms, treatment, control), margin)
     return Answered(
@@ -216,31 +210,22 @@ def ask(
 
 def verdict(answers: Sequence[Answered]) -> str:
     """The verdict of a model: `supported`, `refuted` or `inconclusive`."""
-    words = [redraws.word(one.answer) for one in answers]
+    words = {redraws.word(one.answer) for one in answers}
     if "supported" in words:
         return "supported"
-    return "refuted" if set(words) == {"refuted"} else "inconclusive"
+    return "refuted" if words == {"refuted"} else "inconclusive"
 
 
 def noise_claim(answered: Answered, study: Arms | None = None) -> Claim:
-    """The claim about a noise; runs whose losses are all equal have the `same bits`.
-
-    Args:
-        answered: the answer of the runs at hand.
-        study: losses of a published study that they repeat; None: of none.
-    """
-    effect, name = answered.effect, "random order of sums"
-    if answered.treatment == "gpu":
-        name = "a GPU's own noise"
-    found = _claim(
-        f"{name} changes the loss",
-        answered.model,
-        effect,
-        _gathered(study, answered.treatment, answered.control),
-    )
-    both = dataclasses.replace(answered, effect=found.both or effect)
-    same = effect.contrast.bitwise_equal and effect.runs.scatter == 0
-    return dataclasses.replace(found, answer="same bits" if same else both.answer)
+    """The claim about a noise; runs whose losses are all equal have the `same bits`."""
+    effect, arm = answered.effect, answered.treatment
+    name = "a GPU's own noise" if arm == "gpu" else "random order of sums"
+    runs = _gathered(study, arm, answered.control)
+    found = _claim(f"{name} changes the loss", answered.model, effect, runs)
+    answer = dataclasses.replace(answered, effect=found.both or effect).answer
+    if effect.contrast.max_abs_difference == effect.runs.scatter == 0:
+        answer = "same bits"
+    return dataclasses.replace(found, answer=answer)
 
 
 def stale_claim(
@@ -250,18 +235,10 @@ def stale_claim(
     margin: float = MARGIN_FRACTION,
     study: Arms | None = None,
 ) -> Claim:
-    """The claim that the mistake of the published script raises the loss.
-
-    Args:
-        model: name of the model.
-        arms: its losses.
-        arm: name of the arm with stale targets.
-        margin: largest relative change that counts as none.
-        study: losses of a published study that the runs repeat; None: of none.
-    """
+    """The claim that the mistake of the published script, in `arm`, raises the loss."""
     effect = redraws.effect(redraws.gather(arms, arm), margin)
-    study_runs = _gathered(study, arm, redraws.FIXED_ORDERS)
-    found = _claim("stale targets raise the loss", model, effect, study_runs)
+    runs = _gathered(study, arm, redraws.FIXED_ORDERS)
+    found = _claim("stale targets raise the loss", model, effect, runs)
     both, answer = found.both or effect, "cannot tell"
     if both.contrast.p_value < both.contrast.alpha:
         answer = "yes" if both.estimate > 0 else "no"
@@ -283,11 +260,7 @@ def float32_claim(model: str, arms: Arms, margin: float = MARGIN_FRACTION) -> Cl
 
 
 def saddle_claim(
-    model: str,
-    effect: redraws.Effect,
-    left: bool,
-    study: redraws.Redraws | None,
-    away: float,
+    model: str, effect: Effect, left: bool, study: Redraws | None, away: float
 ) -> Claim:
     """The claim about an exact saddle, which float32 alone cannot leave.
 
@@ -302,79 +275,40 @@ def saddle_claim(
         "an order of sums that differs between twins leaves an exact saddle (ordinary "
         f"weights are {away:.0f} orders of magnitude away from one)"
     )
-    found = _claim(name, model, effect, study)
     answer = "cannot tell" if study is None else "no"
     if left and effect.estimate < -effect.margin:
         answer = "yes"
-    return dataclasses.replace(found, answer=answer)
+    return dataclasses.replace(_claim(name, model, effect, study), answer=answer)
 
 
-def _together(effect: redraws.Effect, study: redraws.Redraws) -> redraws.Effect:
-    """The effect over the seeds of a study and those of its repetition.
-
-    A seed that both have counts as one of the repetition.
-    """
+def _claim(
+    name: str, model: str, effect: Effect, study: Redraws | None = None
+) -> Claim:
+    """A claim without its answer, beside what a study found and what it predicts."""
+    found = Claim(claim=name, model=model, **effect.three)
+    if study is None:
+        return found
     mine = effect.runs
+    sizes = {"treatment": len(mine.treatment[0]), "control": len(mine.control[0])}
+    low, high = scatter.predicted(study, seeds=len(mine.seeds), **sizes)
+    # A seed that both have counts as one of the repetition.
     new = [i for i, seed in enumerate(study.seeds) if seed not in mine.seeds]
-    both = redraws.Redraws(
+    both = Redraws(
         seeds=(*(study.seeds[i] for i in new), *mine.seeds),
         treatment=(*(study.treatment[i] for i in new), *mine.treatment),
         control=(*(study.control[i] for i in new), *mine.control),
         excluded=(*study.excluded, *mine.excluded),
     )
-    return redraws.effect(both, effect.margin)
-
-
-def _claim(
-    name: str,
-    model: str,
-    effect: redraws.Effect,
-    study: redraws.Redraws | None = None,
-) -> Claim:
-    """A claim without its answer, beside what a study found and what it predicts.
-
-    Args:
-        name: what is claimed.
-        model: name of the model.
-        effect: what was measured.
-        study: the same runs of a published study; None: nothing is repeated.
-    """
-    low, high = ends(effect)
-    found = Claim(
-        claim=name,
-        model=model,
-        answer="",
-        estimate=effect.estimate,
-        low=low,
-        high=high,
-    )
-    if study is None:
-        return found
-    published = redraws.effect(study, effect.margin)
-    lower, upper = scatter.predicted(
-        study,
-        seeds=effect.seeds,
-        treatment=len(effect.runs.treatment[0]),
-        control=len(effect.runs.control[0]),
-    )
     return dataclasses.replace(
         found,
-        published=_three(published),
-        predicted=(lower, upper),
-        holds=lower <= effect.estimate <= upper,
-        both=_together(effect, study),
+        published=redraws.effect(study, effect.margin).three,
+        predicted=(low, high),
+        holds=low <= effect.estimate <= high,
+        both=redraws.effect(both, effect.margin),
     )
 
 
-def _three(effect: redraws.Effect) -> dict[str, float | None]:
-    """An effect and its 95 % interval, as in verdict.json."""
-    low, high = ends(effect)
-    return {"estimate": effect.estimate, "low": low, "high": high}
-
-
-def _gathered(
-    study: Arms | None, treatment: str, control: str
-) -> redraws.Redraws | None:
+def _gathered(study: Arms | None, treatment: str, control: str) -> Redraws | None:
     """The runs of a study, if it has both groups."""
     if study is None or treatment not in study:
         return None
@@ -383,46 +317,32 @@ def _gathered(
     return redraws.gather(study, treatment, control)
 
 
-def beside(runs: redraws.Redraws) -> dict[str, Any]:
+def beside(runs: Redraws) -> dict[str, Any]:
     """What is reported beside the answer and has no say in it.
 
     Args:
         runs: the result of `redraws.gather`, with redraws in both groups.
     """
-    spread, ratio = scatter.seed_spread(runs), scatter.scatter_ratio(runs)
-    limit = scatter.redraw_interval(runs.together)
-    # Where its optimiser ends differs between machines in the fourth digit.
+    # Where the optimiser of the model ends differs between machines in the fourth
+    # digit.
     mixed = {
         name: round(value, 4) if isinstance(value, float) else value
         for name, value in scatter.mixed_model(runs)._asdict().items()
     }
-    return {
-        "permutation_p": scatter.permutation_p(runs),
-        "mixed_model": mixed,
-        "seed_spread": _finite(spread._asdict()),
-        "scatter_ratio": _finite(ratio._asdict()),
-        "redraw_interval": _finite(limit._asdict()),
+    found = {
+        "seed_spread": scatter.seed_spread(runs)._asdict(),
+        "scatter_ratio": scatter.scatter_ratio(runs)._asdict(),
+        "redraw_interval": scatter.redraw_interval(runs.together)._asdict(),
+    }
+    return {"permutation_p": scatter.permutation_p(runs), "mixed_model": mixed} | {
+        name: {field: finite(value) for field, value in record.items()}
+        for name, record in found.items()
     }
 
 
-def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity and no NaN; both become null."""
-    return {
-        name: None if isinstance(v, float) and not math.isfinite(v) else v
-        for name, v in record.items()
-    }
-
-
-def ends(effect: redraws.Effect) -> tuple[float | None, float | None]:
-    """The 95 % interval of an effect; None: too few seeds for one."""
-    known = math.isfinite(effect.high)
-    return (effect.low, effect.high) if known else (None, None)
-
-
-def percent(effect: redraws.Effect) -> str:
+def percent(effect: Effect) -> str:
     """An effect with its 95 % interval, in percent of the loss."""
-    low, high = ends(effect)
     said = f"{100 * effect.estimate:+.2g} %"
-    if low is None or high is None:
+    if not math.isfinite(effect.high):
         return f"{said} (too few seeds for an interval)"
-    return f"{said} [{100 * low:+.2g}, {100 * high:+.2g}]"
+    return f"{said} [{100 * effect.low:+.2g}, {100 * effect.high:+.2g}]"

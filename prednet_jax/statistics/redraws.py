@@ -21,20 +21,24 @@ the exact sign-flip test over the seeds (`sign_flip`). The answers, for a margin
 """
 
 import dataclasses
-import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prednet_jax import errors
 from prednet_jax.statistics import sign_flip
-from prednet_jax.statistics.losses import Draws, seed_order
-from prednet_jax.statistics.margins import MARGIN_FRACTION
-from prednet_jax.statistics.paired import PairedResult, classify, paired
+from prednet_jax.statistics.contrasts import (
+    MARGIN_FRACTION,
+    Arms,
+    PairedResult,
+    finite,
+    paired,
+    seed_order,
+)
+from prednet_jax.statistics.sign_flip import Floats
 
 #: Name of the control group in place of an arm's.
 FIXED_ORDERS = "fixed_orders"
@@ -45,7 +49,6 @@ SEPARATED = 0.1
 LOWERS, RAISES = "noise lowers the loss", "noise raises the loss"
 NO_EFFECT, CANNOT_TELL = "no effect within the margin", "cannot tell"
 _WORDS = {LOWERS: "supported", RAISES: "refuted", NO_EFFECT: "refuted"}
-Floats = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,11 +70,10 @@ class Redraws:
     @property
     def logs(self) -> tuple[Floats, Floats]:
         """Mean log loss of each seed in the two groups, `[seeds]` each."""
-        groups = self.treatment, self.control
-        first, second = (
-            np.asarray([np.log(runs).mean() for runs in group]) for group in groups
+        return tuple(  # type: ignore[return-value]
+            np.asarray([np.log(runs).mean() for runs in group])
+            for group in (self.treatment, self.control)
         )
-        return first, second
 
     @property
     def together(self) -> tuple[Floats, ...]:
@@ -85,23 +87,19 @@ class Redraws:
 
         NaN: every group has one run.
         """
-        logs = [
-            np.log(runs) for group in (self.treatment, self.control) for runs in group
-        ]
+        logs = [np.log(runs) for runs in (*self.treatment, *self.control)]
         freedom = sum(len(runs) - 1 for runs in logs)
         squares = sum(float(((runs - runs.mean()) ** 2).sum()) for runs in logs)
         return math.sqrt(squares / freedom) if freedom else math.nan
 
 
-def fixed_orders(arms: Mapping[str, Any]) -> list[str]:
+def fixed_orders(arms: Iterable[str]) -> list[str]:
     """The names of the arms with a fixed order of sums, in their order."""
     return [name for name in arms if _FIXED.fullmatch(name)]
 
 
 def gather(
-    arms: Mapping[str, Mapping[str, Draws]],
-    treatment: str,
-    control: str | Sequence[str] = FIXED_ORDERS,
+    arms: Arms, treatment: str, control: str | Sequence[str] = FIXED_ORDERS
 ) -> Redraws:
     """The runs of two groups, from the losses of one model.
 
@@ -125,8 +123,9 @@ def gather(
         errors.one_of("control", name, (FIXED_ORDERS, *arms))
 
     def runs(group: Sequence[str], seed: str) -> Floats:
+        # None becomes NaN.
         found = [value for name in group for value in arms[name].get(seed, ())]
-        return np.asarray([np.nan if v is None else v for v in found], np.float64)
+        return np.asarray(found, np.float64)
 
     kept, excluded = {}, []
     for seed in sorted(arms[treatment], key=seed_order):
@@ -134,6 +133,8 @@ def gather(
         if not all(group.size for group in both):
             continue
         if all(np.isfinite(group).all() for group in both):
+            lowest = min(float(group.min()) for group in both)
+            errors.positive(f"loss of seed {seed}", lowest)
             kept[seed] = both
         else:
             excluded.append(seed)
@@ -142,9 +143,6 @@ def gather(
             f"{treatment} - {control}: no seed with finite losses in both groups; "
             "expected at least one"
         )
-    for seed, both in kept.items():
-        lowest = min(float(group.min()) for group in both)
-        errors.positive(f"loss of seed {seed}", lowest)
     return Redraws(
         seeds=tuple(kept),
         treatment=tuple(both[0] for both in kept.values()),
@@ -168,11 +166,6 @@ class Effect:
     margin: float
 
     @property
-    def seeds(self) -> int:
-        """Number of seeds."""
-        return self.contrast.n
-
-    @property
     def estimate(self) -> float:
         """The effect."""
         return math.expm1(self.contrast.mean_difference)
@@ -187,43 +180,39 @@ class Effect:
         """Upper end of the 95 % interval; infinity: too few seeds for one."""
         return math.expm1(self.contrast.ci_high)
 
-    @functools.cached_property
-    def interval_90(self) -> tuple[float, float]:
-        """The 90 % interval, which is that of the equivalence test."""
-        first, second = self.runs.logs
-        low, high = sign_flip.interval(first - second, 0.9)
-        return math.expm1(low), math.expm1(high)
+    @property
+    def three(self) -> dict[str, Any]:
+        """Estimate and interval; an interval that too few seeds cannot give is None."""
+        low, high = _known(self.low, self.high)
+        return {"estimate": self.estimate, "low": low, "high": high}
 
-    @functools.cached_property
-    def raw(self) -> PairedResult:
-        """The contrast of the mean losses, over the mean loss of the control."""
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON object, with the 90 % interval of the equivalence test and `raw`.
+
+        That is the contrast of the mean losses, over the mean loss of the control.
+        """
+        first, second = self.runs.logs
+        low_90, high_90 = map(math.expm1, sign_flip.interval(first - second, 0.9))
         groups = self.runs.treatment, self.runs.control
         means = [np.asarray([runs.mean() for runs in group]) for group in groups]
         scale = means[1].mean()
-        return paired(means[0] / scale, means[1] / scale, margin=self.margin)
-
-    def as_dict(self) -> dict[str, Any]:
-        """A JSON object; an interval that too few seeds cannot give is null."""
-        raw = self.raw
-        return {
-            "seeds": self.seeds,
-            "estimate": self.estimate,
-            **_ends("low", "high", self.low, self.high),
-            **_ends("low_90", "high_90", *self.interval_90),
-            "raw": raw.mean_difference,
-            **_ends("raw_low", "raw_high", raw.ci_low, raw.ci_high),
+        raw = paired(means[0] / scale, means[1] / scale, margin=self.margin)
+        record: dict[str, Any] = {"seeds": self.contrast.n, **self.three}
+        record["low_90"], record["high_90"] = _known(low_90, high_90)
+        record["raw"] = raw.mean_difference
+        record["raw_low"], record["raw_high"] = _known(raw.ci_low, raw.ci_high)
+        return record | {
             "margin": self.margin,
-            "scatter": None if math.isnan(self.runs.scatter) else self.runs.scatter,
+            "scatter": finite(self.runs.scatter),
             "excluded": len(self.runs.excluded),
             "p_value": self.contrast.p_value,
             "tost_p": self.contrast.tost_p,
         }
 
 
-def _ends(low_name: str, high_name: str, low: float, high: float) -> dict[str, Any]:
-    """Both ends of an interval by name; None: there is no interval."""
-    known = math.isfinite(high)
-    return {low_name: low if known else None, high_name: high if known else None}
+def _known(low: float, high: float) -> tuple[float | None, float | None]:
+    """Both ends of an interval; None: too few seeds for one."""
+    return (low, high) if math.isfinite(high) else (None, None)
 
 
 def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
@@ -242,16 +231,8 @@ def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
         UserError: the margin is out of range.
     """
     errors.open_unit("margin", margin)
-    treatment, control = runs.logs
-    contrast = paired(treatment, control, margin=math.log1p(margin))
-    d = treatment - control
     # The lower margin, 1 - 0.02, is a little further away on the scale of logarithms.
-    tails = (
-        sign_flip.upper_tail(d, math.log1p(-margin)),
-        sign_flip.upper_tail(-d, -math.log1p(margin)),
-    )
-    contrast = dataclasses.replace(contrast, tost_p=max(tails))
-    contrast = dataclasses.replace(contrast, verdict=classify(contrast))
+    contrast = paired(*runs.logs, margin=math.log1p(margin), below=-math.log1p(-margin))
     return Effect(runs=runs, contrast=contrast, margin=margin)
 
 
@@ -263,18 +244,18 @@ def answer(found: Effect, separation: float | None) -> str:
         separation: distance between runs of the two groups over the distance travelled,
             median over the seeds; None: not measured.
     """
-    if separation is None or not separation >= SEPARATED or found.runs.scatter == 0:
-        return CANNOT_TELL
-    excluded = len(found.runs.excluded)
-    if excluded > (found.seeds + excluded) / 20:
+    lost, kept = len(found.runs.excluded), len(found.runs.seeds)
+    if (
+        not (separation or 0) >= SEPARATED
+        or found.runs.scatter == 0
+        or lost > (kept + lost) / 20
+    ):
         return CANNOT_TELL
     if found.high < -found.margin:
         return LOWERS
     if found.low > found.margin:
         return RAISES
-    if found.contrast.tost_p < found.contrast.alpha:
-        return NO_EFFECT
-    return CANNOT_TELL
+    return NO_EFFECT if found.contrast.tost_p < found.contrast.alpha else CANNOT_TELL
 
 
 def word(of: str) -> str:

@@ -2,32 +2,32 @@
 
 All functions work on log losses and show relative changes of the loss. Seeds are the
 unit: intervals resample whole seeds, with a random generator of a fixed seed, so the
-same losses give the same numbers. `redraws` defines the effect itself.
+same losses give the same numbers. `redraws` defines the effect itself; functions that
+take `Redraws` take the result of `redraws.gather`.
 """
 
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from prednet_jax import errors
 from prednet_jax.statistics.redraws import Redraws
+from prednet_jax.statistics.sign_flip import Floats
 
 _RESAMPLES = 20_000
 _MOST_SUBSETS = 5000
-Floats = NDArray[np.float64]
 
 
 class Spread(NamedTuple):
-    """The standard deviation of the true effect over the seeds, of the log loss.
+    """Standard deviation of the true effect over the seeds, with its 95 % upper bound.
 
-    Attributes:
-        sd: the estimate, at least 0; NaN: a group has one run per seed, or one seed.
-        upper: its 95 % upper bound.
+    Of the log loss, at least 0; NaN: a group has one run per seed, or there is one.
     """
 
     sd: float
@@ -37,12 +37,8 @@ class Spread(NamedTuple):
 class Ratio(NamedTuple):
     """The scatter of the treatment's runs within a seed over that of the control's.
 
-    Attributes:
-        ratio: ratio of the two standard deviations; NaN: a group has one run per seed,
-            or the control's runs are equal.
-        low: lower end of the 95 % interval.
-        high: upper end.
-        p_value: permutation p-value of "the two groups are the same".
+    Ratio of the standard deviations with its 95 % interval, and the permutation p-value
+    of "the same". NaN: a group has one run per seed, or the control's runs are equal.
     """
 
     ratio: float
@@ -52,14 +48,10 @@ class Ratio(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """The effect by a mixed model; relative changes of the loss.
+    """The effect by a mixed model with its normal 95 % interval, relative changes.
 
-    Attributes:
-        estimate: the effect.
-        low: lower end of its 95 % interval (normal distribution).
-        high: upper end.
-        sd: standard deviation of the effect over the seeds, of the log loss.
-        converged: whether the likelihood had a maximum inside the allowed region.
+    `sd` is the standard deviation of the effect over the seeds, of the log loss;
+    `converged`: the likelihood had a maximum inside the allowed region.
     """
 
     estimate: float
@@ -84,34 +76,25 @@ class Limit(NamedTuple):
     seeds: int
 
 
-def permutation_p(runs: Redraws, *, seed: int = 0) -> float:
+def permutation_p(runs: Redraws) -> float:
     """P-value of the sharp null: each run has the loss that it would have in any order.
 
     Runs change groups within their seed. The statistic is the absolute mean over the
     seeds of `d_s`. All relabellings are counted if there are at most 20 000, else as
     many are drawn. This test alone must not decide: it is too sure if the effect
     differs between seeds.
-
-    Args:
-        runs: the result of `gather`.
-        seed: of the random relabellings.
     """
-    means = _permuted(runs, np.random.default_rng(seed))[:, 0]
+    means = _permuted(runs, np.random.default_rng(0))[:, 0]
     return _share(np.abs(means), abs(_observed(runs)[0]))
 
 
 def seed_spread(runs: Redraws) -> Spread:
-    """Whether the effect differs from seed to seed, beyond what redraws explain.
-
-    Args:
-        runs: the result of `gather`.
-    """
-    treatment, control = runs.logs
+    """Whether the effect differs from seed to seed, beyond what redraws explain."""
     variances = _variances(runs)
     if len(runs.seeds) < 2 or variances is None:
         return Spread(math.nan, math.inf)
-    groups = runs.treatment, runs.control
-    sizes = [np.asarray([len(losses) for losses in group]) for group in groups]
+    treatment, control = runs.logs
+    sizes = [np.asarray(list(map(len, g))) for g in (runs.treatment, runs.control)]
     explained = variances[0] / sizes[0] + variances[1] / sizes[1]
     sd, upper = spread(treatment - control, explained)
     return Spread(float(sd), float(upper))
@@ -136,31 +119,22 @@ def spread(d: Floats, explained: Floats) -> tuple[Floats, Floats]:
     return np.sqrt(np.maximum(0, mean)), np.sqrt(np.maximum(0, mean + reach))
 
 
-def scatter_ratio(runs: Redraws, *, seed: int = 0) -> Ratio:
-    """Whether a random order changes the scatter of the runs.
-
-    Args:
-        runs: the result of `gather`.
-        seed: of the resamples and relabellings.
-    """
+def scatter_ratio(runs: Redraws) -> Ratio:
+    """Whether a random order changes the scatter of the runs."""
     variances = _variances(runs)
     if variances is None or not variances[1].any():
         return Ratio(math.nan, 0.0, math.inf, math.nan)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     chosen = rng.integers(0, len(runs.seeds), (_RESAMPLES, len(runs.seeds)))
     means = [v[chosen].mean(axis=1) for v in variances]
     with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = np.sqrt(means[0] / means[1])
-    low, high = np.nanquantile(drawn, (0.025, 0.975))
-    permuted = _permuted(runs, rng)
-    statistic = np.abs(_log_ratio(permuted[:, 1], permuted[:, 2]))
-    observed = abs(float(_log_ratio(*_observed(runs)[1:])))
-    return Ratio(
-        math.sqrt(variances[0].mean() / variances[1].mean()),
-        float(low),
-        float(high),
-        _share(statistic, observed),
-    )
+        low, high = np.nanquantile(np.sqrt(means[0] / means[1]), (0.025, 0.975))
+        permuted = _permuted(runs, rng)
+        statistic = np.abs(np.log(permuted[:, 1] / permuted[:, 2]))
+        _, first, second = _observed(runs)
+        p = _share(statistic, abs(float(np.log(first / second))))
+    ratio = math.sqrt(variances[0].mean() / variances[1].mean())
+    return Ratio(ratio, float(low), float(high), p)
 
 
 def mixed_model(runs: Redraws) -> Mixed:
@@ -170,14 +144,9 @@ def mixed_model(runs: Redraws) -> Mixed:
     maximum likelihood (`statsmodels.MixedLM`). It assumes normal scatter of one size
     for all seeds, which the sign-flip test does not.
 
-    Args:
-        runs: the result of `gather`.
-
     Raises:
         UserError: a group has one run per seed, or nothing scatters.
     """
-    import warnings
-
     from statsmodels.regression.mixed_linear_model import MixedLM
 
     if not (runs.scatter > 0 and len(runs.seeds) > 1):
@@ -185,31 +154,28 @@ def mixed_model(runs: Redraws) -> Mixed:
             f"mixed_model: {len(runs.seeds)} seeds, scatter {runs.scatter}; expected "
             "two seeds or more, with runs that differ"
         )
-    logs, treated, seeds = [], [], []
-    for index, groups in enumerate(zip(runs.control, runs.treatment, strict=True)):
-        for label, losses in enumerate(groups):
-            logs += np.log(losses).tolist()
-            treated += [label - 0.5] * len(losses)
-            seeds += [index] * len(losses)
+    both = enumerate(zip(runs.control, runs.treatment, strict=True))
+    logs, treated, seeds = np.concatenate(
+        [
+            [np.log(losses), np.full(len(losses), half), np.full(len(losses), seed)]
+            for seed, groups in both
+            for half, losses in zip((-0.5, 0.5), groups, strict=True)
+        ],
+        axis=1,
+    )
     # A mean of 0 and a scatter of about 1 help the optimiser. Its other methods end at
     # lower likelihoods on part C of the study.
     scale = runs.scatter
-    values = (np.asarray(logs) - np.mean(logs)) / scale
-    design = np.stack([np.ones(len(treated)), np.asarray(treated)], axis=1)
+    design = np.stack([np.ones(len(treated)), treated], axis=1)
     with warnings.catch_warnings():
         # A variance of 0 lies on the edge of the allowed region, which is no fault.
         warnings.simplefilter("ignore")
-        model = MixedLM(values, design, groups=seeds, exog_re=design)
+        model = MixedLM((logs - logs.mean()) / scale, design, seeds, exog_re=design)
         fitted = model.fit(reml=True, method=["powell"])
-    mean, error = float(fitted.fe_params[1]), float(fitted.bse_fe[1])
-    reach = 1.959964 * error
-    return Mixed(
-        estimate=math.expm1(scale * mean),
-        low=math.expm1(scale * (mean - reach)),
-        high=math.expm1(scale * (mean + reach)),
-        sd=scale * math.sqrt(max(0.0, float(np.asarray(fitted.cov_re)[1, 1]))),
-        converged=bool(fitted.converged),
-    )
+    mean, reach = float(fitted.fe_params[1]), 1.959964 * float(fitted.bse_fe[1])
+    low, mid, high = (math.expm1(scale * (mean + r)) for r in (-reach, 0, reach))
+    sd = scale * math.sqrt(max(0.0, float(np.asarray(fitted.cov_re)[1, 1])))
+    return Mixed(mid, low, high, sd, bool(fitted.converged))
 
 
 def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limit:
@@ -235,26 +201,26 @@ def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limi
         0.03
     """
     errors.open_unit("confidence", confidence)
-    logs = [np.log(np.asarray(of_seed, np.float64)) for of_seed in runs]
-    logs = [of_seed for of_seed in logs if of_seed.size > 1]
-    if not logs:
+    pairs, weights = [], []
+    for losses in runs:
+        logs = np.log(np.asarray(losses, np.float64))
+        i, j = np.triu_indices(logs.size, 1)
+        if i.size:
+            pairs.append(np.abs(logs[i] - logs[j]))
+            weights.append(np.full(i.size, 1 / i.size))
+    if not pairs:
         raise errors.UserError(
             "redraw_interval: no seed has two runs; expected at least one"
         )
-    pairs, weights = [], []
-    for of_seed in logs:
-        i, j = np.triu_indices(of_seed.size, 1)
-        pairs.append(np.abs(of_seed[i] - of_seed[j]))
-        weights.append(np.full(i.size, 1 / i.size))
-    distance, weight = np.concatenate(pairs), np.concatenate(weights)
+    distance = np.concatenate(pairs)
     order = np.argsort(distance)
-    mass = np.cumsum(weight[order])
+    mass = np.cumsum(np.concatenate(weights)[order])
 
     def quantile(of: float) -> float:
         place = int(np.searchsorted(mass, of - 1e-9))
         return math.expm1(distance[order][place]) if place < mass.size else math.inf
 
-    n = len(logs)
+    n = len(pairs)
     return Limit(quantile(confidence * (n + 1)), quantile(confidence * n), n)
 
 
@@ -264,11 +230,9 @@ def predicted(
     seeds: int,
     treatment: int,
     control: int,
-    confidence: float = 0.95,
     resamples: int = _RESAMPLES,
-    seed: int = 0,
 ) -> tuple[float, float]:
-    """Where the effect of a small repetition of a study should fall.
+    """Where the effect of a small repetition of a study should fall, 95 times in 100.
 
     The repetition draws whole seeds of the study with replacement, and runs of each
     without (with, if it wants more than there are). The error of the study itself is
@@ -276,24 +240,16 @@ def predicted(
     2015, Am. Stat. 69:371, "expanded").
 
     Args:
-        study: the result of `gather`, at least two seeds.
+        study: the study; with one seed nothing is predicted.
         seeds: number of new seeds.
         treatment: runs of the treatment per new seed.
         control: runs of the control per new seed.
-        confidence: of the interval, in (0, 1).
         resamples: number of simulated repetitions.
-        seed: of the resamples.
 
     Returns:
         Lower and upper end, relative changes of the loss.
     """
-    for name, value in {
-        "seeds": seeds,
-        "treatment": treatment,
-        "control": control,
-    }.items():
-        errors.whole(name, value, 1)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     n = len(study.seeds)
     if n < 2:
         return -1.0, math.inf
@@ -308,7 +264,7 @@ def predicted(
     d = first - second
     again = d[rng.integers(0, n, (resamples, n))].mean(axis=1)
     effects = d.mean() + repeated.mean(axis=1) - again
-    reach = special.stdtrit(n - 1, (1 + confidence) / 2) * math.sqrt(n / (n - 1))
+    reach = special.stdtrit(n - 1, 0.975) * math.sqrt(n / (n - 1))
     tail = float(special.ndtr(-reach))
     low, high = np.expm1(np.quantile(effects, (tail, 1 - tail)))
     return float(low), float(high)
@@ -323,15 +279,12 @@ def _means(runs: Floats, size: int, count: int, rng: np.random.Generator) -> Flo
     return logs[order].mean(axis=1)
 
 
-def _variances(runs: Redraws) -> tuple[Floats, Floats] | None:
+def _variances(runs: Redraws) -> list[Floats] | None:
     """Variance of the log loss of each seed and group; None: a group has one run."""
     groups = runs.treatment, runs.control
     if any(len(losses) < 2 for group in groups for losses in group):
         return None
-    first, second = (
-        np.asarray([np.log(losses).var(ddof=1) for losses in group]) for group in groups
-    )
-    return first, second
+    return [np.asarray([np.log(x).var(ddof=1) for x in group]) for group in groups]
 
 
 def _statistics(first: Floats, second: Floats) -> Floats:
@@ -377,11 +330,6 @@ def _relabelled(logs: Floats, first: int, rng: np.random.Generator) -> Floats:
         order = np.argsort(rng.random((_MOST_SUBSETS, logs.size)), axis=1)
         chosen, rest = order[:, :first], order[:, first:]
     return _statistics(logs[chosen], logs[rest])
-
-
-def _log_ratio(first: Floats, second: Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.log(first / second)
 
 
 def _share(statistic: Floats, observed: float) -> float:

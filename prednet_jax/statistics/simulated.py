@@ -10,16 +10,16 @@ There are 2^40 patterns of signs, so random subsets of the seeds stand for them.
 a valid sign-flip test too, with slightly more random p-values than the exact one.
 """
 
-import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prednet_jax.statistics import redraws, scatter
-from prednet_jax.statistics.margins import MARGIN_FRACTION
+from prednet_jax.statistics.contrasts import MARGIN_FRACTION
+from prednet_jax.statistics.sign_flip import Floats
 
 #: Distribution of a run's log loss, and share of the seeds that have separated.
 KINDS = (("normal", 1.0), ("skewed", 1.0), ("heavy tails", 1.0), ("normal", 0.5))
@@ -30,30 +30,14 @@ SPREADS = (0.0, 0.0065, 0.02)
 SEEDS = (40, 24)
 RUNS = 4
 ANSWERS = (redraws.LOWERS, redraws.NO_EFFECT, redraws.RAISES, redraws.CANNOT_TELL)
-COLUMNS = (
-    "effect",
-    "spread",
-    "shape",
-    "separated",
-    "seeds",
-    "studies",
-    "right",
-    *ANSWERS,
-    "coverage",
-    "spread_coverage",
-    "redraw_coverage",
-    "predicted_coverage",
-)
 _SCATTER, _SIGMA = 0.0218, 0.8
 _SUBSETS = 999
 #: Seeds and runs per group of a repetition, for the coverage of its prediction; and the
 #: number of studies that are repeated.
 _AGAIN, _REPEATED = (3, 2), 200
-Floats = NDArray[np.float64]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Truth:
+class Truth(NamedTuple):
     """What is true in a simulated study.
 
     Attributes:
@@ -70,10 +54,8 @@ class Truth:
 
 
 TRUTHS = tuple(
-    Truth(effect=effect, spread=spread, shape=shape, separated=separated)
-    for effect in EFFECTS
-    for spread in SPREADS
-    for shape, separated in KINDS
+    Truth(effect, spread, *kind)
+    for effect, spread, kind in itertools.product(EFFECTS, SPREADS, KINDS)
 )
 
 
@@ -84,18 +66,16 @@ def simulate(
     seeds: Sequence[int] = SEEDS,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Rates of the answers, and coverage of the intervals.
+    """Rates of the answers, and coverage of the intervals, in [0, 1].
+
+    The coverages of `redraw_interval` and `predicted` are of fewer studies, and only
+    for truths without an effect; None elsewhere.
 
     Args:
         studies: simulated studies per record, >= 1.
         truths: what is true in the studies.
         seeds: numbers of seeds.
         seed: seed of the random numbers; each record has a generator of its own.
-
-    Returns:
-        Records with the names `COLUMNS`; rates in [0, 1]. The coverages of
-        `redraw_interval` and `predicted` are of fewer studies, and only for truths
-        without an effect; None elsewhere.
     """
     records = []
     for index, truth in enumerate(truths):
@@ -103,7 +83,7 @@ def simulate(
             rng = np.random.default_rng([seed, index, n])
             treatment, control = draw(rng, truth, (studies, n), RUNS)
             records.append(
-                dataclasses.asdict(truth)
+                truth._asdict()
                 | {"seeds": n, "studies": studies, "right": right_answer(truth.effect)}
                 | _rates(rng, truth, treatment, control)
                 | _single_runs(rng, truth, treatment, control)
@@ -155,8 +135,7 @@ def _rates(
 ) -> dict[str, float]:
     """Rates of the answers and of the intervals that hold the truth."""
     d = treatment.mean(axis=2) - control.mean(axis=2)
-    means = _subset_means(rng, d)
-    low, low_90, high_90, high = _ends(means)
+    low, low_90, high_90, high = _ends(_subset_means(rng, d))
     true = math.log1p(truth.effect)
     below, above = math.log1p(-MARGIN_FRACTION), math.log1p(MARGIN_FRACTION)
     lowers, raises = high < below, low > above
@@ -177,8 +156,7 @@ def _single_runs(
     """How often a new pair of runs, and a small repetition, fall where they should."""
     if truth.effect:
         return {"redraw_coverage": None, "predicted_coverage": None}
-    n = treatment.shape[1]
-    count = min(_REPEATED, len(treatment))
+    count, n, _ = treatment[:_REPEATED].shape
     pairs = abs(np.diff(draw(rng, truth, (count, 200), 2)[1])[..., 0])
     seeds, runs = _AGAIN
     again = draw(rng, truth, (count, seeds), runs)

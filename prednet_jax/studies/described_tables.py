@@ -1,19 +1,28 @@
-"""Tables of the parts without a verdict, and how far the runs of any part separate."""
+"""Parts without a verdict: each arm against its control, and the doses of part B."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from prednet_jax import statistics
 from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, interval, significant
 from prednet_jax.statistics.redraws import SEPARATED
-from prednet_jax.studies import described_parts, judgement
 from prednet_jax.studies.dose import KINDS
-from prednet_jax.studies.judgement import ENDPOINTS, MOMENTS, PRIMARY
-
-Records = Sequence[Mapping[str, Any]]
+from prednet_jax.studies.judgement import (
+    ENDPOINTS,
+    FIXED,
+    MODEL,
+    MOMENTS,
+    PRIMARY,
+    RANDOM,
+    Records,
+    contrasts,
+    losses,
+    manipulation,
+)
 
 
 def difference(one: Mapping[str, Any]) -> str:
@@ -42,62 +51,6 @@ def contrasts_frame(contrasts: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return frame.assign(percent=100 * frame.mean_difference / frame.control_mean)
 
 
-def against_control(found: Records, dead: Mapping[str, int]) -> str:
-    """Every arm of a part against its control, without a verdict.
-
-    Args:
-        found: records of the part's seeds.
-        dead: the result of `seed_records.without_gradient`.
-    """
-    names = ("mean_difference", "over", "median", "p_value", "distance")
-    rows = []
-    for one in described_parts.against_control(found):
-        row = dict.fromkeys(names) | one._asdict() | {"n": 0}
-        row |= {"dead": dead.get(one.treatment, 0)}
-        row |= {"dead_control": dead.get(one.control, 0)}
-        if one.result is not None:
-            result = one.result.as_dict()
-            over = result["treatment_mean"] / result["control_mean"]
-            row |= result | {"over": over}
-            row |= {"median": np.median(one.ratios)}
-            row |= {"low": min(one.ratios), "high": max(one.ratios)}
-        if one.manipulation is not None:
-            row |= {"distance": one.manipulation.distance_over_travelled}
-        rows.append(row)
-    cells = {
-        "arm": "{treatment} - {control}",
-        "n": "{n}",
-        "diverged": "{diverged}",
-        "runs without gradient at the end: arm, control": "{dead}, {dead_control}",
-        "loss over the control's": "{over:.3f}",
-        "median of the seeds (lowest to highest)": "{median:.3f} ({low:.3f} to "
-        "{high:.3f})",
-        "difference [95 %]": difference,
-        "p, uncorrected": "{p_value:prob}",
-        "arm's loss over copying": "{over_copy:sig}",
-        "distance / travelled": "{distance:.2g}",
-    }
-    return markdown(pd.DataFrame(rows), cells)
-
-
-def other_endpoints(found: Records) -> str:
-    """The endpoints that do not decide, in percent of the control's mean.
-
-    Args:
-        found: records of the part's seeds.
-    """
-    pairs = described_parts.pairs(found)
-    table = pd.DataFrame({"arm": [" - ".join(pair) for pair in pairs]})
-    for name in (*ENDPOINTS, *MOMENTS):
-        if name != PRIMARY:
-            made = {
-                (one.treatment, one.control): in_percent(one.as_dict())
-                for one in judgement.contrasts(found, name, pairs)
-            }
-            table[name] = [made.get(pair, MISSING) for pair in pairs]
-    return markdown(table)
-
-
 def in_percent(one: Mapping[str, Any]) -> str:
     """A contrast's difference and interval in percent of the control's mean."""
     scale = 100 / one["control_mean"]
@@ -107,12 +60,94 @@ def in_percent(one: Mapping[str, Any]) -> str:
     return change(scale * one["mean_difference"], low, high)
 
 
-def separation(found: Records) -> str:
-    """How far each arm is from its control along the training; medians over seeds.
+def pairs(found: Records) -> list[tuple[str, str]]:
+    """Every arm of a part and its control; random and fixed order if both were run."""
+    controls = {run["arm"]: run["control"] for run in found[0]["runs"]}
+    made = [(arm, control) for arm, control in controls.items() if arm != control]
+    return made + [(RANDOM, FIXED)] * ({RANDOM, FIXED} <= controls.keys())
+
+
+def compared(found: Records) -> list[dict[str, Any]]:
+    """The two arms of each of `pairs`, without correction for the number of arms.
+
+    Returns:
+        For each the fields of a contrast (missing if no seed ended in both); `ratios`,
+        the arm's loss over the control's in each seed that ended in both (a seed with a
+        high loss decides both means, but only one of these); `over`, the same of the
+        means; `distance`; `over_copy`, mean over the arm's runs; and `diverged`, their
+        number.
+    """
+    measured = losses(found, PRIMARY)[MODEL]
+    rows = []
+    for arm, control in pairs(found):
+        runs = [run for record in found for run in record["runs"] if run["arm"] == arm]
+        ended = [run["over_copy"] for run in runs if run["diverged_at"] is None]
+        moved = manipulation(found, arm, control)
+        row: dict[str, Any] = {
+            "treatment": arm,
+            "control": control,
+            "n": 0,
+            **dict.fromkeys(("mean_difference", "over", "p_value")),
+            "ratios": (),
+            "distance": moved and moved.distance_over_travelled,
+            "over_copy": float(np.mean(ended)) if ended else None,
+            "diverged": len(runs) - len(ended),
+        }
+        for result in contrasts(found, PRIMARY, [(arm, control)]):
+            row |= result.as_dict()
+            row["over"] = result.treatment_mean / result.control_mean
+            both = statistics.match(measured, arm, control)
+            row["ratios"] = tuple((both.treatment / both.control).tolist())
+        rows.append(row)
+    return rows
+
+
+def against_control(found: Records, dead: Mapping[str, int]) -> str:
+    """Every arm of a part against its control.
 
     Args:
         found: records of the part's seeds.
+        dead: the result of `seed_records.without_gradient`.
     """
+
+    def middle(row: Mapping[str, Any]) -> str:
+        of = row["ratios"]
+        if not of:
+            return MISSING
+        return f"{np.median(of):.3f} ({min(of):.3f} to {max(of):.3f})"
+
+    def without_gradient(row: Mapping[str, Any]) -> str:
+        return f"{dead.get(row['treatment'], 0)}, {dead.get(row['control'], 0)}"
+
+    cells = {
+        "arm": "{treatment} - {control}",
+        "n": "{n}",
+        "diverged": "{diverged}",
+        "runs without gradient at the end: arm, control": without_gradient,
+        "loss over the control's": "{over:.3f}",
+        "median of the seeds (lowest to highest)": middle,
+        "difference [95 %]": difference,
+        "p, uncorrected": "{p_value:prob}",
+        "arm's loss over copying": "{over_copy:sig}",
+        "distance / travelled": "{distance:.2g}",
+    }
+    return markdown(pd.DataFrame(compared(found)), cells)
+
+
+def other_endpoints(found: Records) -> str:
+    """The endpoints that do not decide, in percent of the control's mean."""
+    rows = {pair: {"arm": " - ".join(pair)} for pair in pairs(found)}
+    for name in (*ENDPOINTS[1:], *MOMENTS):
+        for row in rows.values():
+            row[name] = MISSING
+        for one in contrasts(found, name, list(rows)):
+            result = one.as_dict()
+            rows[result["treatment"], result["control"]][name] = in_percent(result)
+    return markdown(pd.DataFrame(rows.values()))
+
+
+def separation(found: Records) -> str:
+    """How far each arm is from its control along the training; medians over seeds."""
     frame = pd.DataFrame(
         {"arm": run["arm"]} | run["distance_over_travelled"]
         for record in found
@@ -120,46 +155,112 @@ def separation(found: Records) -> str:
         if run["arm"] != run["control"]
     )
     updates = sorted(frame.columns.drop("arm"), key=int)
-    least = SEPARATED
     by_arm = frame.groupby("arm", sort=False)
     table = by_arm[updates].median()
     table["runs"] = by_arm.size()
-    table["apart"] = (frame[updates[-1]] >= least).groupby(frame.arm).sum()
+    table["apart"] = (frame[updates[-1]] >= SEPARATED).groupby(frame.arm).sum()
     cells = {"arm": "{arm}"} | {update: f"{{{update}:sig2}}" for update in updates}
-    cells[f"runs at {least:g} or more at the end"] = "{apart} of {runs}"
+    cells[f"runs at {SEPARATED:g} or more at the end"] = "{apart} of {runs}"
     return markdown(table.reset_index(), cells)
 
 
 def doses(found: Records) -> str:
-    """Part B: from which factor on noise matters, and whether its structure does.
-
-    Args:
-        found: records of part B.
-    """
+    """Part B: from which factor on noise matters, and whether its structure does."""
     controls = dict.fromkeys(run["control"] for run in found[0]["runs"])
     words = {-1: "lower or earlier", 0: MISSING, 1: "higher or later"}
     rungs = [
-        described_parts.first_rung(found, control, kind, endpoint)
+        (control, kind, endpoint, *first_rung(found, control, kind, endpoint))
         for control in controls
         for kind in KINDS
         for endpoint in (PRIMARY, "plateau_left")
     ]
+    columns = ("control", "kind", "endpoint", "changes from factor", "direction")
+    table = [
+        (*row, "none" if first is None else f"{first:g}", words[direction])
+        for *row, first, direction in rungs
+    ]
     structure = [
         one.as_dict()
         for control in controls
-        for one in described_parts.against_isotropic(found, control)
+        for one in against_isotropic(found, control)
     ]
-    columns = {
-        "control": "{control}",
-        "kind": "{kind}",
-        "endpoint": "{endpoint}",
-        "changes from factor": lambda row: (
-            "none" if pd.isna(row["factor"]) else f"{row['factor']:g}"
-        ),
-        "direction": lambda row: words[row["direction"]],
-    }
     return (
-        markdown(pd.DataFrame(rungs), columns)
+        markdown(pd.DataFrame(table, columns=columns))
         + "\n\nAt equal norm, against isotropic noise:\n\n"
         + markdown(contrasts_frame(structure), CONTRAST | {"p (Holm)": "{p_holm:prob}"})
+    )
+
+
+def first_rung(
+    found: Records, control: str, kind: str, endpoint: str
+) -> tuple[float | None, int]:
+    """From which factor on a kind of amplified noise changes an endpoint of part B.
+
+    Args:
+        found: records of part B.
+        control: arm without noise, one for each optimiser.
+        kind: one of `dose.KINDS`.
+        endpoint: what may be changed. A factor with which a run diverged counts as
+            raising it.
+
+    Returns:
+        The smallest factor from which on every factor changes the endpoint in the same
+        direction, p below .05 after Holm's correction over the factors of this kind and
+        optimiser (None: the largest does not change it); and the direction, -1: lower
+        or earlier, 1: higher or later, 0: no change.
+    """
+    arms = {factor: arm for (factor, k), arm in _amplified(found, control) if k == kind}
+    made = {
+        one.treatment: one
+        for one in contrasts(found, endpoint, [(a, control) for a in arms.values()])
+    }
+    diverged = {
+        run["arm"]
+        for record in found
+        for run in record["runs"]
+        if run["diverged_at"] is not None
+    }
+    first, direction = None, 0
+    for factor in sorted(arms, reverse=True):
+        arm = arms[factor]
+        changed = 1 if arm in diverged else _changed(made.get(arm))
+        if not changed or direction not in (0, changed):
+            break
+        first, direction = factor, changed
+    return first, direction
+
+
+def _amplified(found: Records, control: str) -> list[tuple[tuple[float, str], str]]:
+    """((factor, kind), arm) of the arms with amplified noise of one optimiser."""
+    return list(
+        {
+            tuple(run["dose"]): run["arm"]
+            for run in found[0]["runs"]
+            if run["dose"] and run["control"] == control
+        }.items()
+    )
+
+
+def _changed(result: statistics.PairedResult | None) -> int:
+    if result is None:  # The control diverged in every seed.
+        return 0
+    p = result.p_value if result.p_holm is None else result.p_holm
+    return int(np.sign(result.mean_difference)) if p < result.alpha else 0
+
+
+def against_isotropic(found: Records, control: str) -> list[statistics.PairedResult]:
+    """Each kind against isotropic noise of the same norm, at each factor of part B.
+
+    Holm corrects over all of them. What differs is due to the structure of the noise,
+    not to its norm.
+    """
+    arms = dict(_amplified(found, control))
+    return contrasts(
+        found,
+        PRIMARY,
+        [
+            (arm, arms[factor, "isotropic"])
+            for (factor, kind), arm in arms.items()
+            if kind != "isotropic"
+        ],
     )

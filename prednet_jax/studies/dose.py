@@ -30,18 +30,9 @@ KINDS = ("order", "coordinates", "isotropic")
 def amplified(spec: noise.NoiseSpec, factor: float, kind: str) -> Callable:
     """A transform of a gradient function that amplifies the noise of `spec`.
 
-    Args:
-        spec: a noise that acts on a computation.
-        factor: k in the formulas above, > 0.
-        kind: one of `KINDS`.
-
-    Returns:
-        `transform`. For `gradient(*inputs) -> (grads, result)`, the function
-        `transform(gradient)(key, *inputs)` returns noisy grads and the result of the
-        call without noise. It evaluates the gradient three times.
-
-    Raises:
-        UserError: the factor or the kind is outside what is accepted.
+    For `gradient(*inputs) -> (grads, result)`, the transformed function of (key,
+    *inputs) returns noisy grads and the result of the call without noise. It evaluates
+    the gradient three times. `factor` is k above, > 0; `kind` one of `KINDS`.
     """
     errors.positive("factor", factor)
     errors.one_of("kind", kind, KINDS)
@@ -74,12 +65,8 @@ def amplified(spec: noise.NoiseSpec, factor: float, kind: str) -> Callable:
 
 def _normal_like(key: jax.Array, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
-    keys = jax.random.split(key, len(leaves))
-    drawn = [
-        jax.random.normal(k, leaf.shape, leaf.dtype)
-        for k, leaf in zip(keys, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(structure, drawn)
+    keys = jax.tree.unflatten(structure, [*jax.random.split(key, len(leaves))])
+    return jax.tree.map(lambda k, x: jax.random.normal(k, x.shape, x.dtype), keys, tree)
 
 
 def _norm(tree: Any) -> jax.Array:

@@ -29,8 +29,7 @@ class Trajectory:
 
     Attributes:
         curves: `[updates]` by name of `CURVES`; shorter if the training diverged.
-        weights: the weights after each of the part's snapshots, one vector `[n]`
-            each, float64.
+        weights: after each of the part's snapshots, a vector `[n]` each, float64.
         held_out_loss: the endpoint, for the final weights.
         sha256: SHA-256 of the final weights.
         seconds: wall time.
@@ -51,34 +50,28 @@ class Trajectory:
 def endpoints(
     run: Trajectory, control: Trajectory, updates: int
 ) -> dict[str, float | int | bool | None]:
-    """The endpoints of a training; one that diverged has only `diverged_at`.
-
-    Args:
-        run: the training.
-        control: its control.
-        updates: number of updates of a complete training.
-    """
+    """The endpoints of a training of `updates`; diverged: `diverged_at` alone."""
     loss, copy = run.curves["loss"], run.curves["copy_last_frame_loss"]
     if not run.ended(updates):
         return {"diverged_at": len(loss)}
     last = -(updates // 5)
     # The level of `plateau_left` needs a control that reached its end.
-    halfway = None
+    plateau_left = parity = None
     if control.ended(updates):
         reference = control.curves["loss"]
         halfway = np.sqrt(reference[:PLATEAU_WIDTH].mean() * reference[last:].mean())
+        plateau_left = first_below(loss, PLATEAU_WIDTH, halfway)
+    if updates > PARITY_WIDTH:
+        level = trailing(copy, PARITY_WIDTH)
+        parity = first_below_for_good(loss, PARITY_WIDTH, level)
     return {
         "last_frame_loss": float(run.curves["last_frame_loss"][last:].mean()),
         "window_loss": float(loss[last:].mean()),
         "over_copy": float(loss[last:].mean() / copy[last:].mean()),
         "held_out_loss": run.held_out_loss,
-        "control_diverged": halfway is None,
-        "plateau_left": None
-        if halfway is None
-        else first_below(loss, PLATEAU_WIDTH, halfway),
-        "parity": first_below_for_good(loss, PARITY_WIDTH, trailing(copy, PARITY_WIDTH))
-        if updates > PARITY_WIDTH
-        else None,
+        "control_diverged": not control.ended(updates),
+        "plateau_left": plateau_left,
+        "parity": parity,
         "diverged_at": None,
     }
 
@@ -105,15 +98,9 @@ def trailing(curve: np.ndarray, width: int) -> np.ndarray:
 
 
 def first_below_for_good(curve: np.ndarray, width: int, level: Any) -> int | None:
-    """First update from which on the trailing mean stays below a level.
+    """First update from which on the trailing mean stays below a level; None: never.
 
-    Args:
-        curve: loss of each update, `[updates]`.
-        width: number of updates in a mean.
-        level: a number, or one number per trailing mean.
-
-    Returns:
-        The last update of the first such mean; None: the last mean is not below.
+    The level is a number, or one per trailing mean.
     """
     above = ~(trailing(curve, width) < level)
     if above[-1]:

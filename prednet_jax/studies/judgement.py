@@ -7,15 +7,16 @@ last seed is recorded.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from prednet_jax import errors, records, statistics
-from prednet_jax.studies import seed_records
+from prednet_jax import errors, statistics
 from prednet_jax.studies.endpoints import PARITY_WIDTH
-from prednet_jax.studies.parts import CONTROL, Part
+from prednet_jax.studies.parts import CONTROL
+
+#: Records of the seeds of a part, of `seed_records.read`.
+Records = Sequence[Mapping[str, Any]]
 
 MODEL = "prednet"
 PRIMARY = "last_frame_loss"
@@ -37,53 +38,24 @@ DESCRIBED = (
 STATUS = "after looking: part C"
 
 
-def read(part: Part, folder: Path) -> list[dict[str, Any]]:
-    """The records of a part's finished seeds, in the order of the seeds.
-
-    Raises:
-        UserError: a record has other runs than the part, or two records were made with
-            different arithmetic.
-    """
-    paths = seed_records.finished(part, folder)
-    found = {path: records.read_json(path) for path in paths.values()}
-    for seed, path in paths.items():
-        wanted = [(t.arm, t.draw) for t in part.of_seed(seed)]
-        if [(run["arm"], run["draw"]) for run in found[path]["runs"]] != wanted:
-            raise errors.UserError(f"{path}: other runs than {wanted}")
-    if found:
-        # Some arms are trained on the first seeds of a part only.
-        most = max(found, key=lambda path: len(found[path]["programs"]))
-        for path, record in found.items():
-            seed_records.check(str(path), record, most)
-    return list(found.values())
-
-
-def losses(found: Sequence[Mapping[str, Any]], endpoint: str) -> statistics.Losses:
+def losses(found: Records, endpoint: str) -> statistics.Losses:
     """An endpoint by arm, seed and draw; None: the run diverged.
 
     A run that ended without reaching one of `MOMENTS` counts as reaching it at the
     update after its last, as in part A. A part that is too short for `parity` has none.
-
-    Args:
-        found: records of seeds.
-        endpoint: one of `ENDPOINTS` or `MOMENTS`.
     """
     by_arm: dict[str, dict[str, list[float | None]]] = {}
     for record in found:
+        late = endpoint in MOMENTS and not (
+            endpoint == "parity" and record["updates"] <= PARITY_WIDTH
+        )
         for run in record["runs"]:
-            of_arm = by_arm.setdefault(run["arm"], {})
             value = run.get(endpoint)
-            if value is None and _ended(run) and _is_moment(endpoint, record):
+            if value is None and late and _ended(run):
                 value = record["updates"] + 1
+            of_arm = by_arm.setdefault(run["arm"], {})
             of_arm.setdefault(str(record["seed"]), []).append(value)
     return {MODEL: by_arm}
-
-
-def _is_moment(endpoint: str, record: Mapping[str, Any]) -> bool:
-    """Whether trainings of this length have the endpoint, and it is of `MOMENTS`."""
-    if endpoint == "parity":
-        return record["updates"] > PARITY_WIDTH
-    return endpoint in MOMENTS
 
 
 def _ended(run: Mapping[str, Any]) -> bool:
@@ -91,21 +63,13 @@ def _ended(run: Mapping[str, Any]) -> bool:
 
 
 def manipulation(
-    found: Sequence[Mapping[str, Any]], treatment: str, *controls: str
+    found: Records, treatment: str, *controls: str
 ) -> statistics.Manipulation | None:
     """Whether the runs of two groups separated; pairs are averaged within a seed.
 
     Runs without noise have a recorded distance from float32 alone; other pairs of them
-    are left out.
-
-    Args:
-        found: records of seeds. A seed is left out if it lacks one of the arms or if
-            one of their runs diverged.
-        treatment: the noisy arm.
-        controls: arms that it is compared with.
-
-    Returns:
-        None: no seed is left.
+    are left out. So is a seed that lacks one of the arms or in which one of their runs
+    diverged. None: no seed is left.
     """
     differ, distances = [], []
     for record in found:
@@ -145,7 +109,7 @@ def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
 
 
 def contrasts(
-    found: Sequence[Mapping[str, Any]],
+    found: Records,
     endpoint: str,
     pairs: Sequence[tuple[str, str]],
 ) -> list[statistics.PairedResult]:
@@ -153,11 +117,6 @@ def contrasts(
 
     The margin comes from the control. A pair is left out if no seed has the endpoint in
     both arms, and every pair is if no run of the control has it.
-
-    Args:
-        found: records of seeds.
-        endpoint: one of `ENDPOINTS` or `MOMENTS`.
-        pairs: (treatment, control).
     """
     measured = losses(found, endpoint)
     ends = measured[MODEL][CONTROL].values()
@@ -169,39 +128,20 @@ def contrasts(
     )
 
 
-def all_contrasts(
-    found: Sequence[Mapping[str, Any]], endpoint: str
-) -> list[statistics.PairedResult]:
+def all_contrasts(found: Records, endpoint: str) -> list[statistics.PairedResult]:
     """The contrasts in `DESCRIBED`; Holm within each family."""
     return [one for pairs in DESCRIBED for one in contrasts(found, endpoint, pairs)]
 
 
-def ask(
-    found: Sequence[Mapping[str, Any]], endpoint: str = PRIMARY
-) -> statistics.Answered:
-    """The answer of a part about random orders of sums, by one endpoint.
-
-    Args:
-        found: records of all seeds, which have a random and a fixed order.
-        endpoint: one of `ENDPOINTS` or `MOMENTS`.
-    """
-    measured = losses(found, endpoint)[MODEL]
-    fixed = statistics.fixed_orders(measured)
-    check = manipulation(found, RANDOM, *fixed)
+def ask(found: Records) -> statistics.Answered:
+    """The answer about random orders of sums, from all seeds of a part."""
+    measured = losses(found, PRIMARY)[MODEL]
+    check = manipulation(found, RANDOM, *statistics.fixed_orders(measured))
     return statistics.ask(MODEL, measured, check, treatment=RANDOM)
 
 
-def judge(
-    found: Sequence[Mapping[str, Any]],
-    made: Sequence[statistics.PairedResult] | None = None,
-) -> dict[str, Any]:
-    """The study's verdict.json.
-
-    Args:
-        found: records of part C, all seeds.
-        made: `all_contrasts` of the primary endpoint, if it is known; it takes seconds.
-    """
-    made = all_contrasts(found, PRIMARY) if made is None else made
+def judge(found: Records) -> dict[str, Any]:
+    """The study's verdict.json, from all seeds of part C."""
     answered = ask(found)
     measured = losses(found, PRIMARY)[MODEL]
     claims = (
@@ -213,47 +153,27 @@ def judge(
         statistics.gather(measured, *QUESTION)
     )
     details["sentence"] += " This is about emulated noise only: no GPU was used."
-    return describe(found, PRIMARY, made, answered) | {
-        "verdict": {MODEL: details["verdict"]},
-        "claims": [claim.as_dict() for claim in claims],
-        "details": {MODEL: details | {"emulated_only": True, "status": STATUS}},
-    }
-
-
-def describe(
-    found: Sequence[Mapping[str, Any]],
-    endpoint: str,
-    made: Sequence[statistics.PairedResult],
-    answered: statistics.Answered | None = None,
-) -> dict[str, Any]:
-    """verdict_<endpoint>.json: contrasts and losses of an endpoint, without a verdict.
-
-    Args:
-        found: records of part C, all seeds.
-        endpoint: one of `ENDPOINTS` or `MOMENTS`.
-        made: its `all_contrasts`.
-        answered: its `ask`, if it is known.
-    """
-    answered = ask(found, endpoint) if answered is None else answered
-    pairs = [pair for family in DESCRIBED[:1] for pair in family]
     checks = {" - ".join(QUESTION): answered.check}
-    checks |= {" - ".join(pair): manipulation(found, *pair) for pair in pairs}
-    measured = {
+    checks |= {" - ".join(pair): manipulation(found, *pair) for pair in DESCRIBED[0]}
+    moved = {
         name: check and dataclasses.asdict(check) for name, check in checks.items()
     }
     return {
-        "manipulation": {MODEL: next(iter(measured.values()))},
-        "manipulations": measured,
+        "manipulation": {MODEL: moved[" - ".join(QUESTION)]},
+        "manipulations": moved,
         "contrasts": [
-            answered.contrast(f"log of {endpoint}"),
-            *(one.as_dict() for one in made),
+            answered.contrast(f"log of {PRIMARY}"),
+            *(one.as_dict() for one in all_contrasts(found, PRIMARY)),
         ],
-        "losses": losses(found, endpoint),
+        "losses": {MODEL: measured},
         "design": {
             "seeds": [record["seed"] for record in found],
-            "metric": {MODEL: endpoint},
+            "metric": {MODEL: PRIMARY},
             "git_commits": sorted({record["git_commit"] for record in found}),
             "processors": sorted({record["device"]["processor"] for record in found}),
             "versions": found[0]["versions"],
         },
+        "verdict": {MODEL: details["verdict"]},
+        "claims": [claim.as_dict() for claim in claims],
+        "details": {MODEL: details | {"emulated_only": True, "status": STATUS}},
     }

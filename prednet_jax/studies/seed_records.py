@@ -1,30 +1,40 @@
-"""The records of the long trainings: which exist, and whether they belong together.
+"""Trains all arms of one seed of a part; its record, and the records of all seeds.
 
     <folder>/seed_<n>.csv    curves: one row per arm, draw and 25 updates
     <folder>/seed_<n>.json   endpoints, distances, fingerprints, versions
     <folder>/unfinished/seed_<n>/<arm>.<draw>.npz
                              a finished training of a seed that has no record yet
 
-At the article's size a seed takes hours. Each of its trainings is kept as it ends, so
-an interruption costs one training.
+The record is written when the last arm of the seed has ended. Until then finished
+trainings are kept, since at the article's size a seed takes hours. All seeds of a part
+need the same arithmetic: each record holds what determines the bits of its trainings,
+with hashes of the programs, and a seed that differs in one of these is refused.
 """
 
 import contextlib
-import csv
 import dataclasses
-import io
+import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from prednet_jax import errors, records
+from prednet_jax import data, errors, records
 from prednet_jax.runs import store
-from prednet_jax.studies.endpoints import CURVES, Trajectory
-from prednet_jax.studies.parts import Part, Treatment
+from prednet_jax.studies.endpoints import (
+    CURVES,
+    Trajectory,
+    apart,
+    distances,
+    endpoints,
+)
+from prednet_jax.studies.parts import THREADS, Part, Treatment
+from prednet_jax.studies.seed_trainings import frames, programs, train
+from prednet_jax.training import loop
 
 # Updates per row of a curve.
 BIN = 25
@@ -41,6 +51,33 @@ DECIDES = (
     "versions",
     "xla_flags",
 )
+
+
+def finished(part: Part, folder: Path) -> dict[int, Path]:
+    """The record of each seed of a part that has one."""
+    paths = {seed: folder / f"seed_{seed}.json" for seed in part.seeds}
+    return {seed: path for seed, path in paths.items() if path.exists()}
+
+
+def read(part: Part, folder: Path) -> list[dict[str, Any]]:
+    """The records of a part's finished seeds, in the order of the seeds.
+
+    Raises:
+        UserError: a record has other runs than the part, or two records were made with
+            different arithmetic.
+    """
+    paths = finished(part, folder)
+    found = {path: records.read_json(path) for path in paths.values()}
+    for seed, path in paths.items():
+        wanted = [(t.arm, t.draw) for t in part.of_seed(seed)]
+        if [(run["arm"], run["draw"]) for run in found[path]["runs"]] != wanted:
+            raise errors.UserError(f"{path}: other runs than {wanted}")
+    if found:
+        # Some arms are trained on the first seeds of a part only.
+        most = max(found, key=lambda path: len(found[path]["programs"]))
+        for path, record in found.items():
+            check(str(path), record, most)
+    return list(found.values())
 
 
 def check(name: str, about: Mapping[str, Any], path: Path) -> None:
@@ -69,55 +106,140 @@ def check(name: str, about: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def finished(part: Part, folder: Path) -> dict[int, Path]:
-    """The record of each seed of a part that has one."""
-    paths = {seed: folder / f"seed_{seed}.json" for seed in part.seeds}
-    return {seed: path for seed, path in paths.items() if path.exists()}
-
-
 def without_gradient(paths: Iterable[Path]) -> Counter[str]:
     """Number of runs of each arm whose gradient is exactly 0 in the last row.
 
-    Such a network is dead. Noise of the order of sums is 0 there too.
+    Such a network is dead. Noise of the order of sums is 0 there too. Curves lie beside
+    the records of seeds whose `paths` are given.
+    """
+    dead: Counter[str] = Counter()
+    for path in paths:
+        rows = records.read_csv(path.with_suffix(".csv"))
+        last = {(row["arm"], row["draw"]): row["grad_norm"] for row in rows}
+        dead.update(arm for (arm, _), norm in last.items() if norm and not float(norm))
+    return dead
+
+
+def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -> None:
+    """Trains the arms of a seed that are left, and writes its record.
 
     Args:
-        paths: records of seeds; their curves lie beside them.
+        part: the part of the study.
+        seed: one of its seeds.
+        folder: directory of the part's records.
+        manifest: facts about the process: versions, commit, device, flags.
+
+    Raises:
+        UserError: a record or a kept training in the folder was made with another
+            arithmetic.
     """
-    found: Counter[str] = Counter()
-    for path in paths:
-        with path.with_suffix(".csv").open(newline="") as file:
-            last = {(row["arm"], row["draw"]): row for row in csv.DictReader(file)}
-        found.update(
-            arm
-            for (arm, _), row in last.items()
-            if row["grad_norm"] and float(row["grad_norm"]) == 0
+    kept = train_arms(part, seed, folder, manifest)
+    done = [(treatment, kept.read(treatment)) for treatment in part.of_seed(seed)]
+    copied = {"loss": done[0][1].curves["copy_last_frame_loss"]}
+    rows = _curve_rows("copy_last_frame", 0, copied)
+    for treatment, run in done:
+        rows += _curve_rows(treatment.arm, treatment.draw, run.curves)
+    source, schedule = frames(part, seed)
+    initial = jax.device_get(loop.initial_params(part.network, seed))
+    record = {
+        **kept.about,
+        "seed": seed,
+        "initial_params_sha256": records.fingerprint(initial),
+        "data_order_sha256": data.order_fingerprint(source, schedule),
+        "runs": _runs(part, done),
+    }
+    columns = ["arm", "draw", "update", *CURVES]
+    records.write_csv(folder / f"seed_{seed}.csv", rows, columns)
+    records.write_json(folder / f"seed_{seed}.json", record)
+    kept.remove()
+
+
+def train_arms(
+    part: Part,
+    seed: int,
+    folder: Path,
+    manifest: dict[str, Any],
+    arms: Container[str] | None = None,
+) -> "KeptRuns":
+    """Trains arms of a seed (None: all) and keeps them, as `follow_seed`.
+
+    Several processes can share a seed, each with arms of its own.
+
+    Returns:
+        The kept trainings of the seed, also those of other processes.
+    """
+    about = manifest | _design(part, seed)
+    for path in finished(part, folder).values():
+        check(f"seed {seed}", about, path)
+    kept = KeptRuns(folder / "unfinished" / f"seed_{seed}", about)
+    for treatment in part.of_seed(seed):
+        chosen = arms is None or treatment.arm in arms
+        if chosen and not kept.has(treatment):
+            kept.write(treatment, train(part, treatment, seed))
+    return kept
+
+
+def _design(part: Part, seed: int) -> dict[str, Any]:
+    """What all seeds of a part must have in common."""
+    drawn = part.random_windows
+    return {
+        "part": part.name,
+        "network": dataclasses.asdict(part.network),
+        "data": part.data,
+        "window": part.window,
+        "updates": part.updates,
+        "truncation_leak": part.truncation_leak,
+        "random_windows": drawn and dataclasses.asdict(drawn),
+        "threads": THREADS,
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "programs": programs(part, seed),
+    }
+
+
+def _runs(part: Part, done: list[tuple[Treatment, Trajectory]]) -> list[dict[str, Any]]:
+    """What the record says of each training."""
+    by_arm = {treatment.arm: run for treatment, run in reversed(done)}
+    rows = []
+    for treatment, run in done:
+        control = by_arm[treatment.control]
+        # Final distances from every noisy run of the seed.
+        others = [
+            (f"{other.arm}.{other.draw}", their_run)
+            for other, their_run in done
+            if _noisy(treatment)
+            and _noisy(other)
+            and all(part.updates in r.weights for r in (run, their_run, control))
+        ]
+        rows.append(
+            dataclasses.asdict(treatment)
+            | {"control": treatment.control}
+            | endpoints(run, control, part.updates)
+            | {
+                "final_params_sha256": run.sha256,
+                "distance_over_travelled": distances(run, control),
+                "final_distance_from": {
+                    name: apart(run, their_run, control, part.updates)
+                    for name, their_run in others
+                },
+                "seconds": run.seconds,
+            }
         )
-    return found
+    return rows
 
 
-def curve_rows(arm: str, draw: int, curves: dict[str, np.ndarray]) -> list[dict]:
+def _noisy(treatment: Treatment) -> bool:
+    return treatment.noise != "none" and treatment.dose is None
+
+
+def _curve_rows(arm: str, draw: int, curves: dict[str, np.ndarray]) -> list[dict]:
     """The rows of one training in the table of curves."""
     length = min(map(len, curves.values()))
     rows = []
     for start in range(0, length, BIN):
         stop = min(start + BIN, length)
-        means = {name: c[start:stop].mean() for name, c in curves.items()}
-        rows.append(
-            {"arm": arm, "draw": draw, "update": stop}
-            | {name: f"{mean:.6g}" for name, mean in means.items()}
-        )
+        means = {name: f"{c[start:stop].mean():.6g}" for name, c in curves.items()}
+        rows.append({"arm": arm, "draw": draw, "update": stop} | means)
     return rows
-
-
-def table(rows: list[dict]) -> str:
-    """The table of curves as CSV."""
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text, ["arm", "draw", "update", *CURVES], lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,11 +264,7 @@ class KeptRuns:
         return store.has_arrays(self._path(treatment), self._facts(treatment))
 
     def read(self, treatment: Treatment) -> Trajectory:
-        """A training that `has` found.
-
-        Raises:
-            RecordError: the file cannot be read.
-        """
+        """A training that `has` found."""
         stored = records.read_tree(self._path(treatment))
         updates = sorted(map(int, stored["weights"]))
         return Trajectory(
@@ -159,10 +277,7 @@ class KeptRuns:
 
     def write(self, treatment: Treatment, run: Trajectory) -> None:
         """Keeps a finished training."""
-        tree = {
-            field.name: getattr(run, field.name) for field in dataclasses.fields(run)
-        }
-        tree["weights"] = {str(update): w for update, w in run.weights.items()}
+        tree = vars(run) | {"weights": {str(u): w for u, w in run.weights.items()}}
         store.write_arrays(self._path(treatment), self._facts(treatment), tree)
 
     def remove(self) -> None:

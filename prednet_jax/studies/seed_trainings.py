@@ -107,16 +107,14 @@ def programs(part: Part, seed: int) -> dict[str, str]:
     Equal programs give equal bits if the version of jaxlib, the XLA flags, the number
     of threads and the kind of processor are the same too.
     """
-    return {t.arm: program(part, t) for t in part.of_seed(seed)}
-
-
-def program(part: Part, treatment: Treatment) -> str:
-    """SHA-256 of the lowered program of one arm."""
-    return _program(part, _kind(treatment))
+    arms = {t.arm: t for t in part.of_seed(seed)}
+    return {arm: program(part, treatment) for arm, treatment in arms.items()}
 
 
 @functools.lru_cache(maxsize=64)
-def _program(part: Part, kind: Treatment) -> str:
+def program(part: Part, treatment: Treatment) -> str:
+    """SHA-256 of the lowered program of one arm."""
+    kind = _kind(treatment)
     with jax.enable_x64(kind.precision == "float64"):
         source, schedule = frames(part, part.seeds[0])
         windows, first = next(iter(data.chunks(source, schedule, 1)))

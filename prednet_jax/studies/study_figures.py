@@ -11,11 +11,11 @@ import numpy as np
 
 from prednet_jax.report import charts
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
-from prednet_jax.statistics import MARGIN_FRACTION, gather
-from prednet_jax.statistics.losses import match
+from prednet_jax.statistics import MARGIN_FRACTION, gather, match
 from prednet_jax.studies import (
-    described_parts,
+    described_tables,
     judgement,
+    seed_records,
     study_tables,
     symmetric_findings,
 )
@@ -32,27 +32,21 @@ _ARMS = {
 }
 
 
-def figures(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, Dots]:
+def figures(folder: Path, verdict: Mapping[str, Any]) -> dict[str, Dots]:
     """All figures of docs/study, by the name of their file.
 
     Args:
         folder: the directory results/study.
-        verdicts: the result of `study_tables.verdict_files`.
+        verdict: the study's verdict.json.
     """
-    made = {}
+    made = {"contrasts.svg": contrasts(verdict)}
     rows = symmetric_findings.read(folder / study_tables.SADDLE / "runs.csv")
-    if len(rows) == study_tables.SADDLE_RUNS:
-        found = symmetric_findings.effects(rows)
-        for program in ("symmetric", "ordinary"):
-            made[f"saddle_{program}.svg"] = saddle(found, program, rows[0].updates)
-    if verdicts:
-        made["contrasts.svg"] = contrasts(verdicts[f"verdict_{judgement.PRIMARY}.json"])
+    effects = symmetric_findings.effects(rows)
+    for program in ("symmetric", "ordinary"):
+        made[f"saddle_{program}.svg"] = saddle(effects, program, rows[0].updates)
     for name in study_tables.DESCRIBED:
-        found_seeds = judgement.read(PARTS[name], folder / name)
-        if len(found_seeds) == len(PARTS[name].seeds):
-            compared = described_parts.against_control(found_seeds)
-            if any(one.ratios for one in compared):
-                made[f"part_{name}.svg"] = against_control(name, compared)
+        found = seed_records.read(PARTS[name], folder / name)
+        made[f"part_{name}.svg"] = against_control(name, found)
     return made
 
 
@@ -87,27 +81,15 @@ def contrasts(record: Mapping[str, Any]) -> Dots:
     """Part C: the difference of every seed in per cent, with the mean's interval."""
     arms = record["losses"][judgement.MODEL]
     question, *others = record["contrasts"]
-    rows = [_effect(arms, question)]
-    rows += [
-        _difference(
-            arms,
-            (one["treatment"], one["control"]),
-            GREY,
-            (one["ci_low"], one["ci_high"]),
-        )
-        for one in others
-    ]
     return _differences(
         "Part C: difference of every seed between two arms",
-        rows,
+        [_effect(arms, question), *(_difference(arms, one) for one in others)],
         "difference, % of the control's mean loss",
         "counts as none",
     )
 
 
-def against_control(
-    name: str, compared: Sequence[described_parts.AgainstControl]
-) -> Dots:
+def against_control(name: str, found: judgement.Records) -> Dots:
     """Another part: how much every seed's loss differs from its own control's.
 
     In part B one control has most of the mean of all; in per cent of the mean the
@@ -115,12 +97,12 @@ def against_control(
     """
     rows = [
         Row(
-            f"{one.treatment} - {one.control}",
+            f"{one['treatment']} - {one['control']}",
             BLUE,
-            [[100 * (ratio - 1) for ratio in one.ratios]],
+            [[100 * (ratio - 1) for ratio in one["ratios"]]],
         )
-        for one in compared
-        if one.ratios
+        for one in described_tables.compared(found)
+        if one["ratios"]
     ]
     return _differences(
         f"Part {name}: difference of every seed between two arms",
@@ -142,22 +124,17 @@ def _effect(arms: Mapping[str, Any], one: Mapping[str, Any]) -> Row:
     )
 
 
-def _difference(
-    arms: Mapping[str, Any],
-    pair: tuple[str, str],
-    colour: str,
-    interval: tuple[float | None, float | None],
-) -> Row:
+def _difference(arms: Mapping[str, Any], one: Mapping[str, Any]) -> Row:
     """A row with seeds and interval in per cent of the control's mean."""
-    matched = match(arms, *pair)
+    matched = match(arms, one["treatment"], one["control"])
     scale = 100 / matched.control.mean()
-    low, high = interval
-    known = low is not None and high is not None and np.isfinite([low, high]).all()
+    ends = [one[end] for end in ("ci_low", "ci_high")]
+    known = None not in ends and np.isfinite(ends).all()
     return Row(
-        " - ".join(pair),
-        colour,
+        f"{one['treatment']} - {one['control']}",
+        GREY,
         [(scale * (matched.treatment - matched.control)).tolist()],
-        [(scale * low, scale * high) if known else None],
+        [(scale * ends[0], scale * ends[1]) if known else None],
     )
 
 

@@ -1,6 +1,12 @@
-"""Tables and verdict files of docs/study, from committed records.
+"""Tables of docs/study, from committed records; what they show of part C is judged.
 
-A part that is not complete has no result; its tables say how much is recorded.
+A part that is not complete has no result; its tables say how much is recorded. Part F
+has records of other scripts:
+
+results/study/F/plateau_<seed>.json       of probe_curvature.py, on the plateau
+results/study/F/probe_<seed>.json         of probe_curvature.py, after it
+results/study/F/divergence_<size>_<seed>.json   of divergence.py
+results/study/F/octopus.json              of saddle_escape.py
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from prednet_jax import records
+from prednet_jax.report.document_tables import proved
 from prednet_jax.report.documents import markdown, spread
 from prednet_jax.report.numbers import change, probability, significant
 from prednet_jax.statistics import Check
@@ -23,46 +30,78 @@ from prednet_jax.studies.described_tables import CONTRAST, contrasts_frame
 from prednet_jax.studies.parts import PARTS, Part
 
 SADDLE = "A"
-#: Parts with the tables of `described`. (Part C has a verdict, part F its own tables.)
+#: Parts without a verdict. (Part F has tables of its own.)
 DESCRIBED = ("B", "C-digits", "C-noise", "D", "E")
 # Two programs x (three arms at six deltas, two more at delta 0) x five seeds.
 SADDLE_RUNS = 2 * (3 * 6 + 2) * 5
+SEEDS_PROBED, SEEDS_FOLLOWED = range(8550, 8553), range(8560, 8563)
+SIZES = ("16x12", "32x24", "64x48")
 Record = Mapping[str, Any]
 
 
-def blocks(folder: Path, verdicts: Mapping[str, Record]) -> dict[str, str]:
+def judged(folder: Path) -> dict[str, dict[str, Any]]:
+    """Part C by endpoint: verdict.json of the primary one, contrasts of the others.
+
+    Args:
+        folder: the directory results/study.
+    """
+    found = seed_records.read(PARTS["C"], folder / "C")
+    others = (*judgement.ENDPOINTS[1:], *judgement.MOMENTS)
+    return {judgement.PRIMARY: judgement.judge(found)} | {
+        endpoint: {
+            "contrasts": [
+                one.as_dict() for one in judgement.all_contrasts(found, endpoint)
+            ]
+        }
+        for endpoint in others
+    }
+
+
+def blocks(folder: Path, endpoints: Mapping[str, Record]) -> dict[str, str]:
     """All tables of docs/study, by the name in their mark `<!-- table: NAME -->`.
 
     Args:
         folder: the directory results/study.
-        verdicts: the result of `verdict_files`.
+        endpoints: the result of `judged`.
     """
     rows = symmetric_findings.read(folder / SADDLE / "runs.csv")
     coarse = symmetric_findings.read(folder / f"{SADDLE}-blocks" / "runs.csv")
     parts = {
-        name: judgement.read(part, folder / name)
+        name: seed_records.read(part, folder / name)
         for name, part in PARTS.items()
         if name in ("C", *DESCRIBED)
     }
     done = {name: (len(found), len(PARTS[name].seeds)) for name, found in parts.items()}
     effects = symmetric_findings.effects(rows)
+    theory = records.read_json(folder / SADDLE / "theory.json")
+    primary, *others = endpoints
     made = {
         "study-progress": progress({SADDLE: (len(rows), SADDLE_RUNS)} | done),
         "study-saddle": saddle(effects),
         "study-saddle-checks": saddle_checks(symmetric_findings.checks(rows)),
-        "study-saddle-theory": saddle_theory(
-            records.read_json(folder / SADDLE / "theory.json"), effects
-        ),
+        "study-saddle-theory": saddle_theory(theory, effects),
         "study-saddle-blocks": saddle(symmetric_findings.effects(coarse)),
         "study-dose": described_tables.doses(parts["B"]),
-        "study-verdict": verdict(verdicts["verdict.json"]),
-        "study-contrasts": contrasts(verdicts["verdict.json"]),
+        "study-verdict": verdict(endpoints[primary]),
+        "study-contrasts": contrasts(endpoints[primary]),
         "study-endpoints": "\n\n".join(
             f"`{endpoint}`{_reached(endpoint, parts['C'])}\n\n"
-            + other_contrasts(verdicts[f"verdict_{endpoint}.json"])
-            for endpoint in (*judgement.ENDPOINTS[1:], *judgement.MOMENTS)
+            + markdown(contrasts_frame(endpoints[endpoint]["contrasts"]), CONTRAST)
+            for endpoint in others
         ),
         "study-separation": described_tables.separation(parts["C"]),
+        "study-F-curvature": curvature(stops(folder / "F")),
+        "study-F-divergence": divergence(
+            [
+                records.read_json(folder / "F" / f"divergence_{size}_{seed}.json")
+                | {"frame": size}
+                for size in SIZES
+                for seed in SEEDS_FOLLOWED
+            ]
+        ),
+        "study-F-octopus": octopus(
+            records.read_json(folder / "F" / "octopus.json")["groups"]
+        ),
     }
     for name in DESCRIBED:
         made |= described(PARTS[name], parts[name], folder / name)
@@ -91,27 +130,6 @@ def _reached(endpoint: str, found: Sequence[Record]) -> str:
     ends = [run[endpoint] for run in runs if run["arm"] == judgement.CONTROL]
     reached = len(ends) - ends.count(None)
     return f", reached by {reached} of {len(ends)} runs of {judgement.CONTROL}"
-
-
-def verdict_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """The study's verdict files by name, from the records of part C.
-
-    Each endpoint has a file verdict_<endpoint>.json with its contrasts. verdict.json
-    has the answer as well.
-
-    Args:
-        folder: the directory results/study.
-    """
-    found = judgement.read(PARTS["C"], folder / "C")
-    contrasts_of = {
-        endpoint: judgement.all_contrasts(found, endpoint)
-        for endpoint in (*judgement.ENDPOINTS, *judgement.MOMENTS)
-    }
-    judged = judgement.judge(found, contrasts_of[judgement.PRIMARY])
-    return {"verdict.json": judged} | {
-        f"verdict_{endpoint}.json": judgement.describe(found, endpoint, contrasts)
-        for endpoint, contrasts in contrasts_of.items()
-    }
 
 
 def verdict(record: Record) -> str:
@@ -163,13 +181,10 @@ def verdict(record: Record) -> str:
 
 
 def contrasts(record: Record) -> str:
-    """Contrasts of the primary endpoint, in units of the loss.
-
-    Args:
-        record: verdict.json or verdict_<endpoint>.json.
-    """
+    """Contrasts of verdict.json in units of the loss, without that of its logarithm."""
+    raw = [one for one in record["contrasts"] if one.get("scale") != "log"]
     return markdown(
-        contrasts_frame(raw(record)),
+        contrasts_frame(raw),
         CONTRAST
         | {
             "p (Holm)": "{p_holm:prob}",
@@ -177,16 +192,6 @@ def contrasts(record: Record) -> str:
             "finding": "{verdict}",
         },
     )
-
-
-def raw(record: Record) -> list[Record]:
-    """The contrasts in units of the loss, without those of its logarithm."""
-    return [one for one in record["contrasts"] if one.get("scale") != "log"]
-
-
-def other_contrasts(record: Record) -> str:
-    """Contrasts of another endpoint: intervals alone, since it decides nothing."""
-    return markdown(contrasts_frame(raw(record)), CONTRAST)
 
 
 def progress(parts: Mapping[str, tuple[int, int]]) -> str:
@@ -235,12 +240,7 @@ def saddle_checks(found: Mapping[str, Check]) -> str:
 
 
 def saddle_theory(record: Record, found: Sequence[symmetric_findings.Effect]) -> str:
-    """Part A: the largest split at which noise matters, by theory and as measured.
-
-    Args:
-        record: theory.json.
-        found: the result of `symmetric_findings.effects`.
-    """
+    """Part A: the largest split at which noise matters, by theory and as measured."""
     table = markdown(
         pd.DataFrame(record["seeds"]),
         {
@@ -261,3 +261,86 @@ def saddle_theory(record: Record, found: Sequence[symmetric_findings.Effect]) ->
         for program, delta in largest.items()
     )
     return f"{table}\n\nLargest delta at which tile order lowered the loss: {said}."
+
+
+def stops(folder: Path) -> pd.DataFrame:
+    """Every stop of every training at which curvature was measured.
+
+    Fields are those of `curvature_probe`, their names joined by dots; `seed`; and
+    `reach`, for how many lengths of Adam's last step the loss is quadratic.
+    """
+    rows = [
+        {"seed": seed} | row
+        for seed in SEEDS_PROBED
+        for name in ("plateau", "probe")
+        for row in records.read_json(folder / f"{name}_{seed}.json")["rows"]
+    ]
+    return with_reach(pd.json_normalize(rows))
+
+
+def with_reach(found: pd.DataFrame) -> pd.DataFrame:
+    """Adds the column `reach`; it is missing where differences do not agree."""
+    difference = "preconditioned.finite_difference"
+    reach = found[f"{difference}.reach"] / found["escape.step_length"]
+    return found.assign(reach=reach.where(found[f"{difference}.verdict"] == "agrees"))
+
+
+def curvature(found: pd.DataFrame) -> str:
+    """Every stop of every training, from `stops`."""
+    cells = {
+        "seed": "{seed}",
+        "update": "{update}",
+        "loss": "{loss:.3g}",
+        "gradient norm": "{grad_norm:.2g}",
+        "lowest, highest of H": "{raw.lowest:.2g}, {raw.highest:.2g}",
+        "the same under Adam's scale": "{preconditioned.lowest:.2g}, "
+        "{preconditioned.highest:.2g}",
+        "negative curvature": proved,
+        "differences of the loss": "{preconditioned.finite_difference.verdict}",
+        "quadratic for so many last steps": "{reach:.1f}",
+        "growth per update": "{escape.growth_per_update:.2f}",
+        "cosine of the last step with it": "{escape.step_cosine:.3f}",
+        "updates that the noise saves": "{escape.updates_saved:.0e}",
+    }
+    return markdown(found, cells)
+
+
+def divergence(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """Growth of the distance from the clean twin, over the seeds of each `frame`."""
+    frame = pd.json_normalize(pairs)
+    for name, update in (("early", 50), ("end", -1)):
+        frame[name] = frame.distance.str[update] / frame.travelled.str[update]
+    frame["change"] = [100 * (noisy / clean - 1) for clean, noisy in frame.mean_losses]
+
+    return markdown(
+        frame.groupby("frame", sort=False)
+        .agg(lambda v: v.dropna().tolist())
+        .reset_index(),
+        {
+            "frame": "{frame}",
+            "growth rate per update": spread("exponent.rate", "{:.3f}"),
+            "distance / travelled at update 50": spread("early", "{:.1e}"),
+            "at update 250": spread("end", "{:.1e}"),
+            "loss of the last fifth, over clean": spread("change", "{:+.3f} %"),
+        },
+    )
+
+
+def octopus(groups: Sequence[Mapping[str, Any]]) -> str:
+    """How many runs passed every saddle, without noise and under each.
+
+    A run stands still if its last step changed no bit.
+    """
+    frame = pd.DataFrame(groups)
+    events = frame[["escaped", "arrived", "still"]].map(sum)
+    return markdown(
+        frame.assign(runs=frame.arrived.map(len), **events),
+        {
+            "noise": "`{noise}`",
+            "runs": "{runs}",
+            "left the first saddle": "{escaped}",
+            "passed all": "{arrived}",
+            "stand still": "{still}",
+            "p (Holm)": "{arrival_p_holm:prob}",
+        },
+    )

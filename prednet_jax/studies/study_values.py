@@ -10,28 +10,28 @@ from typing import Any
 import pandas as pd
 
 from prednet_jax import records
-from prednet_jax.report.numbers import text
 from prednet_jax.studies import (
-    along_tables,
     judgement,
     seed_records,
+    study_tables,
     symmetric_findings,
 )
 from prednet_jax.studies.described_tables import in_percent
+from prednet_jax.studies.dose import KINDS
 from prednet_jax.studies.judgement import CONTROL, FIXED, NULL, PRIMARY, RANDOM, STALE
 from prednet_jax.studies.parts import PARTS
 
 
-def values(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def values(folder: Path, endpoints: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Every number, by name.
 
     Args:
         folder: the directory results/study.
-        verdicts: the result of `study_tables.verdict_files`.
+        endpoints: the result of `study_tables.judged`.
     """
     names = ("B", "C", "C-digits", "D", "E")
-    parts = {name: judgement.read(PARTS[name], folder / name) for name in names}
-    runs = {name: frame(parts[name]) for name in ("B", "C", "D", "E")}
+    parts = {name: seed_records.read(PARTS[name], folder / name) for name in names}
+    runs = {name: frame(part) for name, part in parts.items()}
     made = saddle(folder) | along(folder / "F")
     for part, arm, endpoint, name in (
         ("B", "order_10000", PRIMARY, "B.order_1e4"),
@@ -46,7 +46,7 @@ def values(folder: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str,
     return (
         made
         | doses(runs["B"], paths)
-        | long_trainings(runs["C"], verdicts)
+        | long_trainings(runs["C"], endpoints)
         | middle_size(runs["D"])
         | article_size(runs["E"])
     )
@@ -65,23 +65,18 @@ def by_seed(runs: pd.DataFrame, name: str = PRIMARY) -> pd.DataFrame:
 
 
 def long_trainings(
-    runs: pd.DataFrame, verdicts: Mapping[str, Mapping[str, Any]]
+    runs: pd.DataFrame, endpoints: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
     """Part C."""
-    made = {}
-    for claim in verdicts["verdict.json"]["claims"][:1]:
-        ends = (claim[name] for name in ("estimate", "low", "high"))
-        made["C.noise"] = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(
-            *(100 * e for e in ends)
-        )
-    for one in verdicts["verdict_held_out_loss.json"]["contrasts"]:
-        for name, pair in (
-            ("C.random.held_out", (RANDOM, CONTROL)),
-            ("C.fixed.held_out", (FIXED, CONTROL)),
-            ("C.random-fixed.held_out", (RANDOM, FIXED)),
-        ):
-            if pair == (one["treatment"], one["control"]):
-                made[name] = in_percent(one)
+    noise = endpoints[PRIMARY]["claims"][0]
+    ends = (100 * noise[name] for name in ("estimate", "low", "high"))
+    made = {"C.noise": "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*ends)}
+    short = {RANDOM: "random", FIXED: "fixed"}
+    for one in endpoints["held_out_loss"]["contrasts"]:
+        treatment, control = short.get(one["treatment"]), short.get(one["control"])
+        if treatment:
+            name = f"{treatment}-{control}" if control else treatment
+            made[f"C.{name}.held_out"] = in_percent(one)
     alone = runs.pivot(index="seed", columns=["arm", "draw"], values=PRIMARY)
     control = alone[CONTROL, 0]
     moves = 100 * alone[[RANDOM, FIXED, NULL]].sub(control, axis=0) / control.mean()
@@ -152,26 +147,21 @@ def _listed(numbers: pd.Series, form: str) -> str:
 def doses(runs: pd.DataFrame, paths: Mapping[int, Path]) -> dict[str, str]:
     """Part B: runs that stay on the plateau, and networks that noise kills.
 
-    Args:
-        runs: of part B.
-        paths: the record of each seed. Seed 8204 dies without noise and is left out.
+    Seed 8204 dies without noise and is left out; `paths` are the records of the seeds.
     """
     dead = seed_records.without_gradient(paths[seed] for seed in paths if seed != 8204)
     largest = runs[runs.arm.str.contains("1e+08", regex=False)]
     stay = largest.groupby("control").plateau_left.agg(
         lambda left: f"{left.isna().sum()} of {len(left)}"
     )
-    kinds = ("order", "coordinates", "isotropic")
-    return {
+    made = {
         "B.stay.adam": stay[CONTROL],
         "B.stay.momentum": stay[f"{CONTROL}_momentum"],
-        **{
-            f"B.dead.1e{power}": "{}, {} and {}".format(
-                *(dead[f"{kind}_1e+0{power}_momentum"] for kind in kinds)
-            )
-            for power in (6, 8)
-        },
     }
+    for power in (6, 8):
+        counts = (dead[f"{kind}_1e+0{power}_momentum"] for kind in KINDS)
+        made[f"B.dead.1e{power}"] = "{}, {} and {}".format(*counts)
+    return made
 
 
 def saddle(folder: Path) -> dict[str, str]:
@@ -190,39 +180,26 @@ def saddle(folder: Path) -> dict[str, str]:
 
 def along(folder: Path) -> dict[str, str]:
     """Part F: curvature at every stop, and the octopus function."""
-    stops = along_tables.stops(folder)
+    stops = study_tables.stops(folder)
     difference = "preconditioned.finite_difference"
     agrees = stops[f"{difference}.verdict"] == "agrees"
     ratio = stops[f"{difference}.curvature"] / stops[f"{difference}.expected"]
+    ratio = ratio[~agrees]
+    proved = stops["preconditioned.negative_curvature_proved"]
     growth = 100 * (stops["escape.growth_per_update"] - 1)
     needed = 100 * stops["escape.noise_for_one_update"]
-    fields: dict[str, Any] = {
-        "stops": len(stops),
-        "agree": agrees.sum(),
-        "proved": stops["preconditioned.negative_curvature_proved"].sum(),
-        "cosine": stops["escape.step_cosine"].abs().max(),
-        "needed": needed[agrees].min(),
-        "needed_others": needed[~agrees].min(),
-    }
-    for name, column in (
-        ("reach", stops.reach),
-        ("ratio", ratio[~agrees]),
-        ("growth", growth),
-    ):
-        fields |= {f"{name}.low": column.min(), f"{name}.high": column.max()}
     groups = records.read_json(folder / "octopus.json")["groups"]
-    fields |= {f"octopus.{i}": one["escape_median"] for i, one in enumerate(groups)}
-    templates = {
-        "F.proved": "{proved} of {stops}",
-        "F.agree": "{agree}",
-        "F.reach": "{reach.low:.1f} to {reach.high:.1f}",
-        "F.ratio": "{ratio.low:.1f} to {ratio.high:.1f}",
-        "F.growth": "{growth.low:.0f} % to {growth.high:.0f} %",
-        "F.needed": "{needed:.1f} %",
-        "F.needed_others": "{needed_others:.1f} %",
-        "F.cosine": "{cosine:.2f}",
-        "F.octopus.orders": "{octopus.1:.0f} and {octopus.2:.0f}",
-        "F.octopus.none": "{octopus.0:.0f}",
-        "F.octopus.gaussian": "{octopus.3:.0f}",
+    none, *orders, gaussian = (f"{one['escape_median']:.0f}" for one in groups)
+    return {
+        "F.proved": f"{proved.sum()} of {len(stops)}",
+        "F.agree": f"{agrees.sum()}",
+        "F.reach": f"{stops.reach.min():.1f} to {stops.reach.max():.1f}",
+        "F.ratio": f"{ratio.min():.1f} to {ratio.max():.1f}",
+        "F.growth": f"{growth.min():.0f} % to {growth.max():.0f} %",
+        "F.needed": f"{needed[agrees].min():.1f} %",
+        "F.needed_others": f"{needed[~agrees].min():.1f} %",
+        "F.cosine": f"{stops['escape.step_cosine'].abs().max():.2f}",
+        "F.octopus.orders": " and ".join(orders),
+        "F.octopus.none": none,
+        "F.octopus.gaussian": gaussian,
     }
-    return {name: text(template, fields) for name, template in templates.items()}

@@ -7,14 +7,13 @@ the margin. "Later" and "higher" are the same with the sign changed. A run that 
 separates counts as separating one update after the last.
 """
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from prednet_jax import errors
+from prednet_jax import errors, records
 from prednet_jax.statistics import MARGIN_FRACTION, Check
 
 #: How much earlier separation has to be, as a fraction of the control's update.
@@ -28,11 +27,11 @@ FREE = 0.1
 
 
 class Row(NamedTuple):
-    """One run.
+    """One run: program, arm, split and seed as in `symmetric_runs.Run`, and its end.
 
     Attributes:
         program: `ordinary` or `symmetric`.
-        arm: float32, float64, shared, tile, run or blocks.
+        arm: one of `symmetric_runs.ARMS`.
         delta: relative split of the twins at the start.
         seed: root seed.
         separated_at: update of separation; updates + 1: never.
@@ -81,13 +80,24 @@ def read(path: Path) -> list[Row]:
     """The rows of runs.csv.
 
     Raises:
-        UserError: there is no such file, a run occurs twice, or a run diverged (its
-            loss is not finite), so that it says nothing about separation.
+        RecordError: there is no such file.
+        UserError: a run occurs twice, or diverged (its loss is not finite), so that it
+            says nothing about separation.
     """
-    if not path.is_file():
-        raise errors.UserError(f"{path}: no such file; expected a table of runs")
-    with open(path, newline="") as file:
-        rows = [_row(entry) for entry in csv.DictReader(file)]
+    rows = [
+        Row(
+            program=row["program"],
+            arm=row["arm"],
+            delta=float(row["delta"]),
+            seed=int(row["seed"]),
+            separated_at=int(row["separated_at"] or int(row["updates"]) + 1),
+            equal=not row["unequal_at"],
+            loss=float(row["final_loss"]),
+            updates=int(row["updates"]),
+            sha256=row["final_params_sha256"],
+        )
+        for row in records.read_csv(path)
+    ]
     for row in rows:
         if not np.isfinite(row.loss):
             raise errors.UserError(f"{path}: {row} diverged; expected finite losses")
@@ -97,63 +107,45 @@ def read(path: Path) -> list[Row]:
     return rows
 
 
-def _row(entry: dict[str, str]) -> Row:
-    updates = int(entry["updates"])
-    return Row(
-        program=entry["program"],
-        arm=entry["arm"],
-        delta=float(entry["delta"]),
-        seed=int(entry["seed"]),
-        separated_at=int(entry["separated_at"] or updates + 1),
-        equal=not entry["unequal_at"],
-        loss=float(entry["final_loss"]),
-        updates=updates,
-        sha256=entry["final_params_sha256"],
-    )
-
-
-def effects(rows: Sequence[Row]) -> list[Effect]:
-    """Every arm against float32, by program, delta and arm, if all seeds were run.
-
-    Args:
-        rows: the result of `read`.
-    """
-    seeds = {row.seed for row in rows}
-    keys = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
-    order = {"symmetric": 0, "ordinary": 1}
-    found = []
-    for program, delta, arm in sorted(keys, key=lambda k: (order[k[0]], k[1])):
-        mine = runs(rows, program, arm, delta)
-        control = runs(rows, program, CONTROL, delta)
-        if {r.seed for r in mine} == seeds == {r.seed for r in control}:
-            found.append(_effect(mine, control))
-    return found
-
-
 def runs(rows: Iterable[Row], program: str, arm: str, delta: float) -> list[Row]:
     """The runs of one arm at one delta of one program, in the order of the seeds."""
     mine = [r for r in rows if (r.program, r.arm, r.delta) == (program, arm, delta)]
     return sorted(mine, key=lambda row: row.seed)
 
 
-def _effect(mine: list[Row], control: list[Row]) -> Effect:
-    first = mine[0]
-    at = np.array([row.separated_at for row in mine])
-    at_control = np.array([row.separated_at for row in control])
-    ratio = np.array([a.loss / b.loss for a, b in zip(mine, control, strict=True)])
-    same = first.arm == CONTROL
-    separation = _word(at / at_control, EARLIER, "earlier", "later")
-    loss = _word(ratio, MARGIN_FRACTION, "lower", "higher")
-    return Effect(
-        first.program,
-        first.arm,
-        first.delta,
-        tuple(at.tolist()),
-        tuple(row.loss for row in mine),
-        tuple(ratio.tolist()),
-        "control" if same else separation,
-        "control" if same else loss,
-    )
+def effects(rows: Sequence[Row]) -> list[Effect]:
+    """Every arm against float32, by program, delta and arm, if all seeds were run."""
+    seeds = {row.seed for row in rows}
+    keys = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
+    order = {"symmetric": 0, "ordinary": 1}
+    made = []
+    for program, delta, arm in sorted(keys, key=lambda k: (order[k[0]], k[1])):
+        mine = runs(rows, program, arm, delta)
+        control = runs(rows, program, CONTROL, delta)
+        if not {r.seed for r in mine} == seeds == {r.seed for r in control}:
+            continue
+        at = np.array([row.separated_at for row in mine])
+        at_control = np.array([row.separated_at for row in control])
+        ratio = np.array(_ratios(mine, control))
+        separation = _word(at / at_control, EARLIER, "earlier", "later")
+        loss = _word(ratio, MARGIN_FRACTION, "lower", "higher")
+        made.append(
+            Effect(
+                program,
+                arm,
+                delta,
+                tuple(at.tolist()),
+                tuple(row.loss for row in mine),
+                tuple(ratio.tolist()),
+                "control" if arm == CONTROL else separation,
+                "control" if arm == CONTROL else loss,
+            )
+        )
+    return made
+
+
+def _ratios(mine: Sequence[Row], control: Sequence[Row]) -> list[float]:
+    return [a.loss / b.loss for a, b in zip(mine, control, strict=False)]
 
 
 def _word(ratios: np.ndarray, margin: float, less: str, more: str) -> str:
@@ -165,44 +157,36 @@ def _word(ratios: np.ndarray, margin: float, less: str, more: str) -> str:
 
 def checks(rows: Sequence[Row]) -> dict[str, Check]:
     """The checks of the plan; if one of the first two fails, part A has no result."""
+    quiet, null, noisy = (
+        runs(rows, "symmetric", arm, 0.0) for arm in (CONTROL, NULL, TREATMENT)
+    )
+    kept = quiet + null
+    equal = sum(row.equal for row in kept)
+    worse = _ratios(quiet, runs(rows, "symmetric", CONTROL, FREE))
+    lower = _ratios(noisy, quiet)
+    left = sum(row.separated_at <= row.updates for row in noisy)
     return {
-        "stays symmetric without noise": _stays(rows),
-        "the symmetric solution is worse": _worse(rows),
-        "noise separates and lowers the loss": _helps(rows),
+        "stays symmetric without noise": Check(
+            passed=bool(kept) and equal == len(kept),
+            figure=f"{equal} of {len(kept)} runs without noise, or with one order "
+            "shared by all outputs, keep every bit of the twins equal at every update",
+        ),
+        "the symmetric solution is worse": Check(
+            passed=len(worse) == len(quiet) and min(worse, default=0.0) > 1 + WORSE,
+            figure="loss of the symmetric network over that of the free one: "
+            f"{_numbers(worse)}",
+        ),
+        "noise separates and lowers the loss": Check(
+            passed=0 < left == len(quiet)
+            and max(lower, default=1) < 1 - MARGIN_FRACTION,
+            figure=f"tile order leaves the exact saddle in {left} of {len(noisy)} "
+            f"seeds; its loss over that without noise: {_numbers(lower)}",
+        ),
     }
 
 
-def _stays(rows: Sequence[Row]) -> Check:
-    kept = [row for arm in (CONTROL, NULL) for row in runs(rows, "symmetric", arm, 0.0)]
-    equal = sum(row.equal for row in kept)
-    return Check(
-        passed=bool(kept) and equal == len(kept),
-        figure=f"{equal} of {len(kept)} runs without noise, or with one order shared "
-        "by all outputs, keep every bit of the twins equal at every update",
-    )
-
-
-def _worse(rows: Sequence[Row]) -> Check:
-    tied = runs(rows, "symmetric", CONTROL, 0.0)
-    free = runs(rows, "symmetric", CONTROL, FREE)
-    ratios = [a.loss / b.loss for a, b in zip(tied, free, strict=False)]
-    return Check(
-        passed=len(ratios) == len(tied) and min(ratios, default=0.0) > 1 + WORSE,
-        figure=f"loss of the symmetric network over that of the free one: "
-        f"{_numbers(ratios)}",
-    )
-
-
-def _helps(rows: Sequence[Row]) -> Check:
-    quiet = runs(rows, "symmetric", CONTROL, 0.0)
-    noisy = runs(rows, "symmetric", TREATMENT, 0.0)
-    ratios = [a.loss / b.loss for a, b in zip(noisy, quiet, strict=False)]
-    left = sum(row.separated_at <= row.updates for row in noisy)
-    return Check(
-        passed=0 < left == len(quiet) and max(ratios, default=1) < 1 - MARGIN_FRACTION,
-        figure=f"tile order leaves the exact saddle in {left} of {len(noisy)} seeds; "
-        f"its loss over that without noise: {_numbers(ratios)}",
-    )
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values) or "not run"
 
 
 def largest_delta(found: Iterable[Effect], program: str) -> float | None:
@@ -213,7 +197,3 @@ def largest_delta(found: Iterable[Effect], program: str) -> float | None:
         if (effect.program, effect.arm, effect.loss) == (program, TREATMENT, "lower")
     ]
     return max(helped, default=None)
-
-
-def _numbers(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.2f}" for value in values) or "not run"

@@ -1,46 +1,70 @@
-"""Trainings from a symmetric start; `measure` makes one run and returns its table row.
+r"""Part A of the study: trainings from a symmetric start, and their linear theory.
 
 A run takes the initial weights of its seed, makes their channels twins
 (`symmetric_start.symmetrise`), splits these by delta, and trains in the precision of
 its arm. The twins are compared after each update.
+
+*How small a split has to be for noise to matter.* Near the symmetric start the
+difference D = W - s W grows by a factor r per update along one direction u. Noise adds
+to it at each update. All of it together acts like a split of
+
+    c_sigma = 0.674 kick / ((r - b1) sqrt(1 - r^-2)),
+
+with kick the standard deviation of what one noisy update adds along u, and b1 Adam's
+first decay (`prednet_jax.escape`). Noise saves at least one update only if the split is
+below c_sigma / sqrt(r^2 - 1). All three quantities are measured:
+
+    r      growth of the asymmetry without noise, from a small split
+    u      D of that run, whose largest part grows along u
+    kick   one update under noise, drawn several times, from weights that are twins
+
+Results are expressed as the asymmetry (|D| over the norm of the weights) of a random
+split. u is one of the n independent directions of such a split, so the projection on u
+is smaller by sqrt(n). Since r and u change while the network learns, the results are
+orders of magnitude.
 """
 
 import functools
+import itertools
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from prednet_jax import data, errors, keys, noise, process, records
+from prednet_jax import data, errors, escape, keys, noise, process, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.studies import symmetric_start
-from prednet_jax.training import loop
+from prednet_jax.training import loop, truncated
 from prednet_jax.training.trainer import Trainer
 
+NETWORK = PredNetConfig(channels=(3, 4, 4), r_channels=(2, 4, 4), height=24, width=32)
 # The blocks (`symmetric_start.BLOCKS`) that the twins of each program start with.
 PROGRAMS = {"ordinary": "mirrored", "symmetric": "equal"}
 ARMS = {
-    "float32": None,
-    "float64": None,
+    "float32": "",
+    "float64": "",
     "shared": "reduction_order:granularity=shared",
     "tile": "reduction_order:tile={tile}",
     "run": "reduction_order:tile={tile},schedule=run",
     # The noise of part C: an order for each block of 32 x 32 outputs.
     "blocks": "reduction_order",
 }
+DELTAS = (0.0, 1e-8, 1e-7, 1e-6, 1e-4, 1e-1)
 # Arms that are run at delta 0 only.
 AT_ZERO = ("float64", "run", "blocks")
 # Twins have separated when the asymmetry first exceeds this; fixed before the study.
 SEPARATED = 1e-2
 # Number of equal parts of a run whose mean losses are recorded.
 BINS = 20
+_FIRST_DECAY = 0.9  # of chainer_adam
 
 
 class Run(NamedTuple):
-    """What identifies a run (not its records on disk: `records.Run`).
+    """What identifies a run.
 
     Attributes:
         program: one of `PROGRAMS`.
@@ -65,15 +89,12 @@ class Design:
         updates: number of updates of a run, a multiple of `BINS`.
         tile: edge of a tile of the noise. At most half of the smallest paired width,
             since twins in one tile would share an order of sums.
-
-    Raises:
-        UserError: a value is outside what is accepted.
     """
 
-    config: PredNetConfig
-    window: int
-    updates: int
-    tile: int
+    config: PredNetConfig = NETWORK
+    window: int = 10
+    updates: int = 3000
+    tile: int = 1
 
     def __post_init__(self) -> None:
         errors.whole("window", self.window, 2)
@@ -81,28 +102,18 @@ class Design:
             raise errors.UserError(
                 f"updates={self.updates}: expected a multiple of {BINS}"
             )
-        widths = [self.config.channels[layer] for layer in self.pairs.features]
-        widths += [self.config.recurrent[layer] for layer in self.pairs.recurrent]
+        widths = symmetric_start.paired_widths(self.config)
         errors.whole("tile", self.tile, 1, min(widths) // 2)
-
-    @functools.cached_property
-    def pairs(self) -> symmetric_start.Pairs:
-        """The layers whose channels are twins."""
-        return symmetric_start.all_pairs(self.config)
 
     def noise(self, arm: str) -> str:
         """The arm's noise spec as text; empty: no noise."""
-        return (ARMS[arm] or "").format(tile=self.tile)
+        return ARMS[arm].format(tile=self.tile)
 
 
 def runs(
     programs: list[str], arms: list[str], deltas: list[float], seeds: list[int]
 ) -> list[Run]:
-    """All combinations, seed by seed; arms in `AT_ZERO` have delta 0 only.
-
-    Raises:
-        UserError: a program or an arm is unknown.
-    """
+    """All combinations, seed by seed; arms in `AT_ZERO` have delta 0 only."""
     for program in programs:
         errors.one_of("program", program, tuple(PROGRAMS))
     for arm in arms:
@@ -130,7 +141,13 @@ def measure(run: Run, design: Design) -> dict[str, Any]:
     started = time.perf_counter()
     params = start(run, design)
     initial = records.fingerprint(params)
-    params, losses, asymmetries, counts = train(run, design, params)
+    values = []
+    state = _trainer(design, run.arm).init(params)
+    for after, record in _train(run, design, state):
+        params = after.params
+        away, count = _compare(design)(params)
+        values.append((record.loss, float(away), int(count)))
+    losses, asymmetries, counts = np.array(values).T
     means = losses.reshape(BINS, -1).mean(axis=1)
     ends = asymmetries.reshape(BINS, -1)[:, -1]
     return {
@@ -156,69 +173,146 @@ def first(happened: np.ndarray) -> int | None:
 
 def start(run: Run, design: Design) -> dict:
     """The initial weights of a run; also sets JAX to the precision of its arm."""
-    config, pairs = design.config, design.pairs
     process.set_precision("float32")
-    params = loop.initial_params(config, run.seed)
-    blocks = PROGRAMS[run.program]
-    params = symmetric_start.symmetrise(params, config, pairs, blocks=blocks)
+    params = symmetric_start.symmetrise(
+        loop.initial_params(design.config, run.seed),
+        design.config,
+        blocks=PROGRAMS[run.program],
+    )
     key = keys.stream(run.seed, "probe")
-    params = symmetric_start.split(params, config, pairs, run.delta, key)
+    params = symmetric_start.split(params, design.config, run.delta, key)
     dtype = process.set_precision("float64" if run.arm == "float64" else "float32")
     return jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
 
 
-def train(
-    run: Run, design: Design, params: dict
-) -> tuple[dict, np.ndarray, np.ndarray, np.ndarray]:
-    """Trains from `params`.
-
-    Returns:
-        The final weights; and per update, `[updates]`: the loss, the asymmetry, and the
-        number of weights that differ from their twins.
-    """
-    source, schedule = frames(run.seed, design)
-    trainer, compare = compiled(design, run.arm)
-    state = trainer.init(params)
-    values = []
-    for after, record in loop.train(trainer, state, source, schedule, seed=run.seed):
-        params = after.params
-        away, count = compare(params)
-        values.append((record.loss, float(away), int(count)))
-    losses, asymmetries, counts = np.array(values).T
-    return params, losses, asymmetries, counts
-
-
-def frames(seed: int, design: Design) -> tuple[data.FrameSource, data.Schedule]:
-    """The embedded walk of a seed, and the schedule of its updates."""
+def _train(
+    run: Run,
+    design: Design,
+    state: truncated.TrainState,
+    *,
+    noise_seed: int | None = None,
+) -> Iterator[tuple[truncated.TrainState, Any]]:
+    """States and records of a run's updates, on the embedded walk of its seed."""
     config = design.config
     source = data.open_source(
         "walk",
         height=config.height,
         width=config.width,
         channels=config.channels[0],
-        seed=seed,
+        seed=run.seed,
     )
-    return source, loop.frame_schedule(
+    schedule = loop.frame_schedule(
         config, source, window=design.window, updates=design.updates
+    )
+    seed = run.seed if noise_seed is None else noise_seed
+    return loop.train(_trainer(design, run.arm), state, source, schedule, seed=seed)
+
+
+@functools.cache
+def _trainer(design: Design, arm: str) -> Trainer:
+    """The trainer of an arm, for all seeds."""
+    text = design.noise(arm)
+    return Trainer(
+        design.config,
+        loop.default_optimizer(design.config, design.updates),
+        noise=noise.parse(text) if text else None,
     )
 
 
 @functools.cache
-def compiled(design: Design, arm: str) -> tuple[Trainer, Callable]:
-    """The trainer and the compiled comparison of twins, for all seeds."""
-    config, pairs = design.config, design.pairs
-    text = design.noise(arm)
-    trainer = Trainer(
-        config,
-        loop.default_optimizer(config, design.updates),
-        noise=noise.parse(text) if text else None,
+def _compare(design: Design) -> Callable[[dict], tuple[jax.Array, jax.Array]]:
+    """The compiled comparison of twins: asymmetry, and number of unequal weights."""
+    return jax.jit(
+        lambda params: (
+            symmetric_start.asymmetry(params, design.config),
+            symmetric_start.unequal(params, design.config),
+        )
     )
 
-    @jax.jit
-    def compare(params: dict) -> tuple[jax.Array, jax.Array]:
-        return (
-            symmetric_start.asymmetry(params, config, pairs),
-            symmetric_start.unequal(params, config, pairs),
-        )
 
-    return trainer, compare
+def theory(
+    design: Design,
+    seed: int,
+    *,
+    delta: float = 1e-6,
+    at: int = 400,
+    until: int = 600,
+    draws: int = 16,
+) -> dict[str, float]:
+    """The largest random split at which noise matters, from trainings by the theory.
+
+    Args:
+        design: the network and its training.
+        seed: root seed.
+        delta: split of the run from which r and u are measured.
+        at: update after which the noisy update is made; r is measured from here on.
+        until: update up to which r is measured.
+        draws: number of noisy updates in the order of tiles, at least 2.
+
+    Returns:
+        `seed`; `rate`, ln r; and as asymmetries `kick`, `c_sigma`, `useful` (the split
+        below which noise saves at least one update) and `initial` (of random weights);
+        `orders`, log10 of `initial` over `useful`.
+
+    Raises:
+        UserError: a number is outside what is accepted, the split does not grow, or
+            the twins have separated by `until`.
+    """
+    errors.whole("at", at, 1, design.updates - 1)
+    errors.whole("until", until, at + 1, design.updates)
+    quiet, noisy = (Run("symmetric", arm, 0.0, seed) for arm in ("float32", "tile"))
+    begin, end = _states(quiet._replace(delta=delta), design, (at, until))
+    random = loop.initial_params(design.config, seed)
+    before, after, initial = (
+        float(_compare(design)(params)[0])
+        for params in (begin.params, end.params, random)
+    )
+    if not before < after < SEPARATED:
+        raise errors.UserError(
+            f"at={at}, until={until}: asymmetry {before:.1e} and {after:.1e}; expected "
+            f"it to grow, and to stay below {SEPARATED}"
+        )
+    rate = math.log(after / before) / (until - at)
+    u = _difference(begin.params, design)
+    (twins,) = _states(quiet, design, (at,))
+    kicks = [
+        _difference(
+            next(_train(noisy, design, twins, noise_seed=draw))[0].params, design
+        )
+        for draw in range(draws)
+    ]
+    along = np.stack(kicks) @ u / np.linalg.norm(u)
+    # Two twins have opposite differences, so half of the nonzero ones are independent.
+    directions = np.count_nonzero(u) / 2
+    size = math.sqrt(directions) / np.linalg.norm(records.vector(twins.params))
+    kick = float(np.std(along, ddof=1) * size)
+    # Adam's growth at the measured rate; its `kick` is 1, since kicks are measured too.
+    r = math.exp(rate)
+    gap = r - _FIRST_DECAY / r
+    growth = escape.Growth(math.expm1(rate), gap, _FIRST_DECAY, kick=1.0)
+    c_sigma = escape.noise_projection(kick, growth)
+    useful = escape.useful_projection(c_sigma, growth)
+    return {
+        "seed": seed,
+        "rate": rate,
+        "kick": kick,
+        "c_sigma": c_sigma,
+        "useful": useful,
+        "initial": initial,
+        "orders": math.log10(initial / useful) if useful else math.inf,
+    }
+
+
+def _states(
+    run: Run, design: Design, stops: tuple[int, ...]
+) -> list[truncated.TrainState]:
+    """The states of a run after the updates `stops`, in order."""
+    state = _trainer(design, run.arm).init(start(run, design))
+    steps = itertools.islice(_train(run, design, state), max(stops))
+    return [after for after, record in steps if record.update in stops]
+
+
+def _difference(params: dict, design: Design) -> np.ndarray:
+    """W - s W as one vector, in double precision."""
+    other = symmetric_start.exchange(params, design.config)
+    return records.vector(params) - records.vector(other)

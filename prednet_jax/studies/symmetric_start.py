@@ -1,10 +1,10 @@
-r"""PredNet started on a saddle that comes from a symmetry: every channel has a twin.
+r"""PredNet's weights on a saddle that comes from a symmetry: every channel has a twin.
 
 A network whose hidden units come in pairs of equal units (twins) computes what a
 network of half the width computes. Equal units have equal gradients, so in exact
 arithmetic gradient descent, momentum and Adam keep them equal for ever (Fukumizu and
-Amari 2000). They separate only through something that treats them differently: a
-difference at the start, rounding, or noise.
+Amari, Neural Networks 13(3), 2000). They separate only through something that treats
+them differently: a difference at the start, rounding, or noise.
 
 Let s exchange the twins, channel i with channel i + n/2, in all paired layers at once.
 With W the weights, s W the exchanged weights and f the loss,
@@ -22,13 +22,11 @@ only. Two kinds of blocks give the same function but different arithmetic:
 
 P = Q is preserved by training, since the gradients of all four blocks are equal.
 
-References:
-    Fukumizu and Amari, Neural Networks 13(3), 2000: critical points that a network
-    inherits from a smaller one.
+Paired are all even widths but the frame's own channels; every function takes the
+network's parameters and its configuration.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -42,63 +40,33 @@ BLOCKS = ("equal", "mirrored")
 Params = Mapping[str, Mapping[str, jax.Array]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pairs:
-    """Which layers have twins: channels i and i + n/2 of n, n even.
-
-    Attributes:
-        features: layers whose features A (with prediction and error) are paired. The
-            bottom layer cannot be among them: its features are the frame's channels.
-        recurrent: layers whose recurrent state R is paired.
-    """
-
-    features: frozenset[int]
-    recurrent: frozenset[int]
-
-
-def all_pairs(config: PredNetConfig) -> Pairs:
-    """Twins wherever possible: in every even width except the frame's channels.
+def paired_widths(config: PredNetConfig) -> list[int]:
+    """The widths whose channels i and i + n/2 are twins.
 
     Raises:
-        UserError: no width is even.
+        UserError: there is none.
     """
-    above = range(1, config.layers)
-    features = frozenset(n for n in above if config.channels[n] % 2 == 0)
-    recurrent = frozenset(n for n, r in enumerate(config.recurrent) if r % 2 == 0)
-    if not features and not recurrent:
+    widths = [n for n in (*config.channels[1:], *config.recurrent) if n % 2 == 0]
+    if not widths:
         raise errors.UserError(
             f"channels={config.channels}, r_channels={config.recurrent}: expected an "
             "even width above the frame's channels"
         )
-    return Pairs(features=features, recurrent=recurrent)
+    return widths
 
 
-def exchange(params: Params, config: PredNetConfig, pairs: Pairs) -> dict:
-    """The weights with all twins exchanged; the network computes the same.
-
-    Args:
-        params: the network's parameters.
-        config: the network.
-        pairs: which layers are paired.
-
-    Returns:
-        A tree like `params`.
-
-    Raises:
-        UserError: a paired layer has an odd width.
-    """
+def exchange(params: Params, config: PredNetConfig) -> dict:
+    """The weights with all twins exchanged; the network computes the same."""
 
     def exchanged(x: jax.Array, orders: dict[int, np.ndarray]) -> jax.Array:
         for axis, order in orders.items():
             x = jnp.take(x, order, axis=axis)
         return x
 
-    return _mapped(exchanged, params, config, pairs)
+    return _mapped(exchanged, params, config)
 
 
-def symmetrise(
-    params: Params, config: PredNetConfig, pairs: Pairs, *, blocks: str = "equal"
-) -> dict:
+def symmetrise(params: Params, config: PredNetConfig, *, blocks: str = "equal") -> dict:
     """Makes the channels of every pair twins, bit for bit.
 
     Both twins get the incoming weights of the first twin. Their outgoing weights become
@@ -108,20 +76,13 @@ def symmetrise(
     Args:
         params: the network's parameters.
         config: the network.
-        pairs: which layers are paired.
         blocks: `equal`; or `mirrored`, which adds D to the blocks P and -D to the
             blocks Q of kernels between paired channels, with D the part of `params`
             that has these signs.
-
-    Returns:
-        A tree like `params`, equal to its `exchange`.
-
-    Raises:
-        UserError: a paired layer has an odd width, or `blocks` is unknown.
     """
     errors.one_of("blocks", blocks, BLOCKS)
 
-    def twins(x: jax.Array, orders: dict[int, np.ndarray]) -> jax.Array:
+    def paired(x: jax.Array, orders: dict[int, np.ndarray]) -> jax.Array:
         *inputs, (last, outputs) = orders.items()
         y = jnp.take(x, np.minimum(outputs, np.arange(len(outputs))), axis=last)
         for axis, order in inputs:
@@ -134,12 +95,10 @@ def symmetrise(
                 y = y + (whole - half) * jnp.asarray(0.25, x.dtype)
         return y
 
-    return _mapped(twins, params, config, pairs)
+    return _mapped(paired, params, config)
 
 
-def split(
-    params: Params, config: PredNetConfig, pairs: Pairs, delta: float, key: jax.Array
-) -> dict:
+def split(params: Params, config: PredNetConfig, delta: float, key: jax.Array) -> dict:
     """Moves twins apart: w becomes w (1 + delta u), with opposite u for the two twins.
 
     u is standard normal apart from that, and zero for weights that the exchange does
@@ -150,15 +109,8 @@ def split(
     Args:
         params: the network's parameters.
         config: the network.
-        pairs: which layers are paired.
         delta: relative size, from 0 (no change) to below 1.
         key: consumed for u.
-
-    Returns:
-        A tree like `params`.
-
-    Raises:
-        UserError: delta is outside its range, or a paired layer has an odd width.
     """
     if not 0 <= delta < 1:
         raise errors.UserError(f"delta={delta!r}: expected a number from 0 to below 1")
@@ -171,47 +123,44 @@ def split(
         opposite = (np.asarray(u, np.float64) - np.asarray(other)) / np.sqrt(2.0)
         return jnp.asarray((np.asarray(x) * (1.0 + delta * opposite)).astype(x.dtype))
 
-    return jax.tree.map(moved, params, u, exchange(u, config, pairs))
+    return jax.tree.map(moved, params, u, exchange(u, config))
 
 
-def asymmetry(params: Params, config: PredNetConfig, pairs: Pairs) -> jax.Array:
+def asymmetry(params: Params, config: PredNetConfig) -> jax.Array:
     """Norm of (weights - exchanged weights) over the norm of the weights, a scalar.
 
     It is 0 for twins, and about sqrt(2) for independent weights that are all paired.
     """
-    other = exchange(params, config, pairs)
+    other = exchange(params, config)
     away = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), dict(params), other)
     whole = jax.tree.map(lambda a: jnp.sum(jnp.square(a)), dict(params))
     return jnp.sqrt(sum(jax.tree.leaves(away)) / sum(jax.tree.leaves(whole)))
 
 
-def unequal(params: Params, config: PredNetConfig, pairs: Pairs) -> jax.Array:
+def unequal(params: Params, config: PredNetConfig) -> jax.Array:
     """How many weights differ from their exchanged weights in any bit.
 
     Unlike `asymmetry` this cannot underflow to 0.
     """
-    other = exchange(params, config, pairs)
     counts = jax.tree.map(
-        lambda a, b: jnp.sum(a != b, dtype=jnp.int32), dict(params), other
+        lambda a, b: jnp.sum(a != b, dtype=jnp.int32),
+        dict(params),
+        exchange(params, config),
     )
     return sum(jax.tree.leaves(counts), jnp.zeros((), jnp.int32))
 
 
-def _mapped(
-    function: Callable, params: Params, config: PredNetConfig, pairs: Pairs
-) -> dict:
+def _mapped(function: Callable, params: Params, config: PredNetConfig) -> dict:
     return {
         group: {
-            leaf: function(x, _orders(config, pairs, group, leaf))
+            leaf: function(x, _orders(config, group, leaf))
             for leaf, x in leaves.items()
         }
         for group, leaves in params.items()
     }
 
 
-def _orders(
-    config: PredNetConfig, pairs: Pairs, group: str, leaf: str
-) -> dict[int, np.ndarray]:
+def _orders(config: PredNetConfig, group: str, leaf: str) -> dict[int, np.ndarray]:
     """The axes of a parameter that hold channels, with the permutation along each.
 
     The output channels, the last axis of every leaf, come last.
@@ -219,34 +168,28 @@ def _orders(
     kind, number = group.rsplit("_", 1)
     layer = int(number)
 
-    def order(width: int, paired: bool) -> np.ndarray:
-        if paired and width % 2:
-            raise errors.UserError(
-                f"layer {layer}: {width} channels cannot be paired; expected an even "
-                "number"
-            )
-        return np.roll(np.arange(width), width // 2 if paired else 0)
+    def order(width: int) -> np.ndarray:
+        return np.roll(np.arange(width), width // 2 if width % 2 == 0 else 0)
 
     def features(layer: int) -> np.ndarray:
-        return order(config.channels[layer], layer in pairs.features)
+        width = config.channels[layer]
+        return order(width) if layer else np.arange(width)
 
     def recurrent(layer: int) -> np.ndarray:
-        return order(config.recurrent[layer], layer in pairs.recurrent)
+        return order(config.recurrent[layer])
 
-    def errors_of(layer: int) -> list[np.ndarray]:
-        return [features(layer)] * 2
-
+    both_errors = [features(layer)] * 2
     if leaf == "peephole":
         return {3: recurrent(layer)}
     if kind == "gates":
-        inputs = [recurrent(layer), *errors_of(layer)]
+        inputs = [recurrent(layer), *both_errors]
         outputs = [recurrent(layer)] * 4
     elif kind == "top_down":
         inputs, outputs = [recurrent(layer + 1)], [recurrent(layer)] * 4
     elif kind == "prediction":
         inputs, outputs = [recurrent(layer)], [features(layer)]
     else:
-        inputs, outputs = errors_of(layer), [features(layer + 1)]
+        inputs, outputs = both_errors, [features(layer + 1)]
     if leaf == "bias":
         return {0: _side_by_side(outputs)}
     return {2: _side_by_side(inputs), 3: _side_by_side(outputs)}

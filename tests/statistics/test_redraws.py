@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax import records, statistics
+from prednet_jax import records
 from prednet_jax.statistics import redraws, scatter
 
 STUDY = Path(__file__).parents[2] / "results" / "study"
@@ -38,7 +38,7 @@ def test_part_c_of_the_study():
         (40, 2, 4)
     )
     effect = redraws.effect(found)
-    shown = [effect.estimate, effect.low, effect.high, effect.raw.mean_difference]
+    shown = [effect.estimate, effect.low, effect.high, effect.as_dict()["raw"]]
     # A computation of its own, with NumPy alone, gave the same.
     assert [round(100 * value, 2) for value in shown] == [0.17, -0.37, 0.72, 0.32]
     assert round(100 * found.scatter, 2) == 2.23
@@ -80,7 +80,7 @@ def test_a_planted_effect_is_found_exactly():
         [np.log(row) for row in runs.control],
     )
     effect = redraws.effect(planted)
-    ends = (effect.estimate, effect.low, effect.high, effect.raw.mean_difference)
+    ends = (effect.estimate, effect.low, effect.high, effect.as_dict()["raw"])
     assert ends == pytest.approx([0.03] * 4)
     assert redraws.answer(effect, 0.5) == redraws.RAISES
     assert redraws.word(redraws.RAISES) == "refuted"
@@ -93,7 +93,8 @@ def test_a_planted_effect_is_found_exactly():
 
 def test_no_effect_needs_an_interval_inside_the_margin():
     small, large = (redraws.effect(drawn(1, size=size)) for size in (0.005, 0.08))
-    assert -0.02 < small.interval_90[0] < small.interval_90[1] < 0.02
+    record = small.as_dict()
+    assert -0.02 < record["low_90"] < record["high_90"] < 0.02
     assert redraws.answer(small, 0.5) == redraws.NO_EFFECT
     assert redraws.word(redraws.NO_EFFECT) == "refuted"
     assert redraws.answer(large, 0.5) == redraws.CANNOT_TELL
@@ -217,7 +218,7 @@ def test_the_limit_for_two_runs_of_a_new_seed():
     ragged = [np.exp(np.linspace(0, 1, 40)), *np.exp(logs)]
     assert scatter.redraw_interval(ragged, 0.5).limit < 0.2
     with pytest.raises(ValueError, match="no seed has two runs"):
-        statistics.redraw_interval([[1.0]])
+        scatter.redraw_interval([[1.0]])
 
 
 def test_a_small_repetition_falls_where_it_is_predicted():

@@ -80,8 +80,8 @@ def test_interval_and_tests_agree():
         assert sign_flip.two_sided(d - end + outside) >= 0.05
     # Equivalence at level .05 is the 90 % interval inside the margin.
     reach = max(np.abs(sign_flip.interval(d, 0.9)))
-    assert sign_flip.equivalence(d, reach + 1e-6) < 0.05
-    assert sign_flip.equivalence(d, reach - 1e-6) >= 0.05
+    assert sign_flip.equivalence(d, -reach - 1e-6, reach + 1e-6) < 0.05
+    assert sign_flip.equivalence(d, -reach + 1e-6, reach - 1e-6) >= 0.05
 
 
 def test_interval_follows_shift_and_sign():

@@ -7,12 +7,9 @@ import pytest
 from prednet_jax import errors
 from prednet_jax.studies import study_tables, symmetric_runs
 from prednet_jax.studies import symmetric_findings as findings
-from prednet_jax.studies.agreement import of_symmetric
-from prednet_jax.studies.parts import PARTS
 from prednet_jax.studies.symmetric_findings import Row
 
 SEEDS = range(5)
-DELTAS = (0.0, 1e-8, 1e-7, 1e-6, 1e-4, 0.1)
 
 
 def runs(program, arm, delta, at, loss, equal=False):
@@ -26,7 +23,7 @@ def table(**changes):
     rows = []
     for program in ("ordinary", "symmetric"):
         for arm in ("float32", "shared", "tile"):
-            for delta in DELTAS:
+            for delta in symmetric_runs.DELTAS:
                 stuck = (program, delta) == ("symmetric", 0.0) and arm != "tile"
                 at, loss = (3001, 3.0) if stuck else (700, 1.0)
                 at, loss = changes.get(f"{program} {arm} {delta:g}", (at, loss))
@@ -108,33 +105,6 @@ def test_rows_are_read_as_they_were_written(tmp_path):
         findings.read(path)
 
 
-def test_runs_made_again_agree_or_differ():
-    rows = table(**{"ordinary shared 0": (700, 1.1)})
-    rows = [row._replace(sha256="old") for row in rows]
-    tile = next(r for r in rows if r[:4] == ("ordinary", "tile", 0.0, 2))
-
-    def judged(**changes):
-        again = tile._replace(**{"sha256": "new"} | changes)
-        return of_symmetric([again], rows)[0]
-
-    assert judged(sha256="old", loss=9.0).holds  # Nothing else is looked at.
-    assert judged(loss=1.09).holds
-    assert judged(loss=1 / 1.09).holds
-    assert judged(loss=1.0).error == pytest.approx(1.1)
-    assert not judged(loss=1.2).holds
-    assert not judged(separated_at=3001).holds
-    with pytest.raises(errors.UserError, match="not among"):
-        judged(seed=77)
-
-
-def test_another_order_that_separates_twins_sets_the_error_too():
-    rows = table()
-    rows += runs("symmetric", "run", 0.0, 702, 1.05)
-    at_zero = {row.arm: row for row in rows if row[:3:2] == ("symmetric", 0.0)}
-    found = of_symmetric([at_zero["tile"], at_zero["float32"]], rows)
-    assert [one.error for one in found] == pytest.approx([1.05, 1.0])
-
-
 def test_the_table_of_the_paper():
     found = findings.effects(table())
     text = study_tables.saddle(found)
@@ -151,23 +121,10 @@ def test_the_table_of_the_paper():
     text = study_tables.saddle_theory(record, found)
     assert "| 1 | 0.0100 | 1.0e-08 | 1.0e-07 | 1.40 | 7.1 |" in text
     assert "symmetric program: 0; ordinary program: none" in text
-    assert all(check.passed for check in findings.checks(table()).values())
 
 
 def test_the_planned_runs_are_those_of_the_script():
     arms = [arm for arm in symmetric_runs.ARMS if arm != "blocks"]
-    planned = symmetric_runs.runs(
-        list(symmetric_runs.PROGRAMS), arms, list(DELTAS), [1] * 5
-    )
+    deltas = list(symmetric_runs.DELTAS)
+    planned = symmetric_runs.runs(["ordinary", "symmetric"], arms, deltas, [1] * 5)
     assert len(planned) == study_tables.SADDLE_RUNS
-
-
-def test_tables_wait_for_the_last_seed(tmp_path):
-    """Nothing is shown of a part before its last record."""
-    made = study_tables.described(PARTS["E"], [{}, {}], tmp_path)
-    said = "Part E: 2 of 3 recorded. No result before the last."
-    assert made == dict.fromkeys(
-        ("study-E", "study-E-endpoints", "study-E-separation"), said
-    )
-    progress = study_tables.progress({"E": (2, 3), "F": (0, 1)}).splitlines()
-    assert progress[2:] == ["| E | 2 of 3 | begun |", "| F | 0 of 1 | not begun |"]

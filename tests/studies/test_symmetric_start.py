@@ -1,11 +1,13 @@
 """Twins: identities of the exchange, and which arithmetic keeps twins equal."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax import data, keys, noise, optimizers
+from prednet_jax import data, noise, optimizers
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
@@ -19,13 +21,7 @@ VARIANTS = ("watanabe", "lotter")
 
 
 def small(variant):
-    return PredNetConfig(
-        channels=SMALL.channels,
-        r_channels=SMALL.r_channels,
-        height=8,
-        width=12,
-        variant=variant,
-    )
+    return dataclasses.replace(SMALL, variant=variant)
 
 
 def drawn(config, seed=0):
@@ -53,54 +49,46 @@ def assert_close(a, b):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 2e-4, 2e-6), a, b)
 
 
-def test_all_pairs():
-    pairs = twins.all_pairs(PredNetConfig(channels=(2, 4, 5, 6), height=8, width=8))
-    assert pairs.features == {1, 3}  # not the frame's own, though there are two
-    assert pairs.recurrent == {0, 1, 3}
-
-
-def test_nothing_to_pair():
+def test_even_widths_are_paired_but_the_frames_own():
+    config = PredNetConfig(channels=(2, 4, 5, 6), height=8, width=8)
+    assert twins.paired_widths(config) == [4, 6, 2, 4, 6]
+    params = drawn(config)
+    kernel = twins.exchange(params, config)["prediction_0"]["kernel"]
+    first, second = jnp.split(params["prediction_0"]["kernel"], 2, axis=2)
+    np.testing.assert_array_equal(kernel, jnp.concatenate([second, first], axis=2))
     with pytest.raises(UserError, match=r"channels=\(3, 5\).*even width"):
-        twins.all_pairs(PredNetConfig(channels=(3, 5), height=8, width=8))
-
-
-def test_odd_width_is_refused():
-    pairs = twins.Pairs(features=frozenset(), recurrent=frozenset({0}))
-    config = PredNetConfig(channels=(3, 4), height=8, width=12)
-    with pytest.raises(UserError, match="layer 0: 3 channels"):
-        twins.exchange(drawn(config), config, pairs)
+        twins.paired_widths(PredNetConfig(channels=(3, 5), height=8, width=8))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_exchange_is_an_involution(variant):
     config = small(variant)
-    params, pairs = drawn(config), twins.all_pairs(config)
-    other = twins.exchange(params, config, pairs)
-    assert int(twins.unequal(params, config, pairs)) > 1000
-    assert_same_bits(twins.exchange(other, config, pairs), params)
+    params = drawn(config)
+    other = twins.exchange(params, config)
+    assert int(twins.unequal(params, config)) > 1000
+    assert_same_bits(twins.exchange(other, config), params)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_network_is_invariant_and_gradient_equivariant(variant):
     config = small(variant)
-    params, pairs = drawn(config), twins.all_pairs(config)
-    other = twins.exchange(params, config, pairs)
+    params = drawn(config)
+    other = twins.exchange(params, config)
     value_and_grad = jax.jit(jax.value_and_grad(loss), static_argnums=1)
     value, gradient = value_and_grad(params, config)
     other_value, other_gradient = value_and_grad(other, config)
     np.testing.assert_allclose(other_value, value, rtol=1e-5)
-    assert_close(other_gradient, twins.exchange(gradient, config, pairs))
+    assert_close(other_gradient, twins.exchange(gradient, config))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("blocks", twins.BLOCKS)
 def test_symmetrise_is_a_projection_onto_twins(variant, blocks):
     config = small(variant)
-    pairs = twins.all_pairs(config)
-    params = twins.symmetrise(drawn(config), config, pairs, blocks=blocks)
-    assert int(twins.unequal(params, config, pairs)) == 0
-    assert float(twins.asymmetry(params, config, pairs)) == 0.0
-    again = twins.symmetrise(params, config, pairs, blocks=blocks)
+    params = twins.symmetrise(drawn(config), config, blocks=blocks)
+    assert int(twins.unequal(params, config)) == 0
+    assert float(twins.asymmetry(params, config)) == 0.0
+    again = twins.symmetrise(params, config, blocks=blocks)
     if blocks == "equal":
         assert_same_bits(again, params)
     else:
@@ -108,10 +96,8 @@ def test_symmetrise_is_a_projection_onto_twins(variant, blocks):
 
 
 def test_the_two_kinds_of_blocks_are_one_network():
-    pairs = twins.all_pairs(SMALL)
     equal, mirrored = (
-        twins.symmetrise(drawn(SMALL), SMALL, pairs, blocks=blocks)
-        for blocks in twins.BLOCKS
+        twins.symmetrise(drawn(SMALL), SMALL, blocks=blocks) for blocks in twins.BLOCKS
     )
     assert (
         float(
@@ -129,8 +115,7 @@ def test_the_two_kinds_of_blocks_are_one_network():
 
 
 def test_equal_blocks_are_equal():
-    pairs = twins.all_pairs(SMALL)
-    params = twins.symmetrise(drawn(SMALL), SMALL, pairs)
+    params = twins.symmetrise(drawn(SMALL), SMALL)
     kernel = params["gates_1"]["kernel"][..., :4, :4]  # h to the gate i, 4 channels
     for rows in (slice(0, 2), slice(2, 4)):
         for columns in (slice(0, 2), slice(2, 4)):
@@ -141,35 +126,27 @@ def test_equal_blocks_are_equal():
 
 def test_what_a_unit_receives_keeps_its_variance():
     config = PredNetConfig(channels=(3, 64), height=2, width=2)
-    pairs = twins.all_pairs(config)
     plain = init_params(config, jax.random.key(0))
-    params = twins.symmetrise(plain, config, pairs)
+    params = twins.symmetrise(plain, config)
     # From twins x, x the sum is (w + w') x: of variance 2 var(w) a pair, as before.
     for tree, variance in ((plain, 1.0), (params, 0.5)):
         kernel = np.asarray(tree["gates_1"]["kernel"])[:, :, :64]
         assert kernel.var() * 64 * 9 == pytest.approx(variance, rel=0.05)
 
 
-def test_unknown_blocks():
-    with pytest.raises(UserError, match="blocks='same': expected one of equal"):
-        twins.symmetrise(drawn(SMALL), SMALL, twins.all_pairs(SMALL), blocks="same")
-
-
 def test_split_by_zero_keeps_every_bit():
-    pairs = twins.all_pairs(SMALL)
-    params = twins.symmetrise(drawn(SMALL), SMALL, pairs)
-    assert_same_bits(twins.split(params, SMALL, pairs, 0.0, jax.random.key(1)), params)
+    params = twins.symmetrise(drawn(SMALL), SMALL)
+    assert_same_bits(twins.split(params, SMALL, 0.0, jax.random.key(1)), params)
 
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-3, 1e-1])
 def test_split_moves_twins_apart_by_twice_delta(delta):
-    pairs = twins.all_pairs(SMALL)
-    params = twins.symmetrise(drawn(SMALL), SMALL, pairs)
-    moved = twins.split(params, SMALL, pairs, delta, jax.random.key(1))
-    found = float(twins.asymmetry(moved, SMALL, pairs))
+    params = twins.symmetrise(drawn(SMALL), SMALL)
+    moved = twins.split(params, SMALL, delta, jax.random.key(1))
+    found = float(twins.asymmetry(moved, SMALL))
     assert found == pytest.approx(2 * delta, rel=0.1)
     # Opposite: their mean has not moved.
-    other = twins.exchange(moved, SMALL, pairs)
+    other = twins.exchange(moved, SMALL)
     jax.tree.map(
         lambda a, b, w: np.testing.assert_allclose((a + b) / 2, w, 3e-7, 1e-9),
         moved,
@@ -178,37 +155,34 @@ def test_split_moves_twins_apart_by_twice_delta(delta):
     )
 
 
-@pytest.mark.parametrize(("delta", "low", "high"), [(1e-10, 0, 0), (1e-7, 0.1, 0.9)])
-def test_smallest_splits_are_last_places(delta, low, high):
-    pairs = twins.all_pairs(SMALL)
-    params = twins.symmetrise(drawn(SMALL), SMALL, pairs)
-    moved = twins.split(params, SMALL, pairs, delta, jax.random.key(1))
+def test_the_smallest_split_moves_last_places_of_some_weights():
+    params = twins.symmetrise(drawn(SMALL), SMALL)
+    moved = twins.split(params, SMALL, 1e-7, jax.random.key(1))
     weights = sum(leaf.size for leaf in jax.tree.leaves(params))
-    assert low <= int(twins.unequal(moved, SMALL, pairs)) / weights <= high
+    assert 0.1 <= int(twins.unequal(moved, SMALL)) / weights <= 0.9
+    moved = twins.split(params, SMALL, 1e-10, jax.random.key(1))
+    assert_same_bits(moved, params)
 
 
-@pytest.mark.parametrize("delta", [-1e-3, 1.0, float("nan")])
-def test_split_refuses(delta):
-    pairs = twins.all_pairs(SMALL)
-    with pytest.raises(UserError, match="delta="):
-        twins.split(drawn(SMALL), SMALL, pairs, delta, jax.random.key(1))
+def test_refusals():
+    with pytest.raises(UserError, match="blocks='same': expected one of equal"):
+        twins.symmetrise(drawn(SMALL), SMALL, blocks="same")
+    for delta in (-1e-3, 1.0, float("nan")):
+        with pytest.raises(UserError, match="delta="):
+            twins.split(drawn(SMALL), SMALL, delta, jax.random.key(1))
 
 
 def test_asymmetry_of_independent_weights():
     config = PredNetConfig(channels=(2, 32), height=4, width=4)
-    pairs = twins.all_pairs(config)
     params = init_params(config, jax.random.key(0))
-    assert float(twins.asymmetry(params, config, pairs)) == pytest.approx(
-        np.sqrt(2), rel=0.05
-    )
+    assert float(twins.asymmetry(params, config)) == pytest.approx(np.sqrt(2), rel=0.05)
 
 
 def train(blocks, spec, updates):
     """Weights that differ from their twin's after each update."""
     config = PredNetConfig(channels=(3, 4), r_channels=(4, 4), height=8, width=12)
-    pairs = twins.all_pairs(config)
     params = loop.initial_params(config, 1)
-    params = twins.symmetrise(params, config, pairs, blocks=blocks)
+    params = twins.symmetrise(params, config, blocks=blocks)
     source = data.open_source("walk", height=8, width=12, channels=3, seed=1)
     schedule = loop.frame_schedule(config, source, window=4, updates=updates)
     optimizer = optimizers.chainer_adam()
@@ -217,7 +191,7 @@ def train(blocks, spec, updates):
     counts = []
     for after, record in loop.train(trainer, state, source, schedule, seed=1):
         assert np.isfinite(record.loss)
-        counts.append(int(twins.unequal(after.params, config, pairs)))
+        counts.append(int(twins.unequal(after.params, config)))
     return counts
 
 
@@ -227,23 +201,12 @@ def test_equal_blocks_stay_twins_bit_for_bit(granularity):
     assert set(train("equal", spec, 200)) == {0}
 
 
-def test_order_by_tile_separates_equal_blocks():
-    spec = noise.ReductionOrder(tile=2)  # half of the width
-    counts = train("equal", spec, 5)
-    assert counts[-1] > 100
-
-
-def test_rounding_alone_separates_mirrored_blocks():
-    counts = train("mirrored", None, 5)
-    assert counts[-1] > 100
-
-
-def test_streams_differ_between_weights_and_split():
-    """The split must not repeat the numbers of the initial weights."""
-    assert not np.array_equal(
-        jax.random.key_data(keys.stream(1, "init")),
-        jax.random.key_data(keys.stream(1, "probe")),
-    )
+@pytest.mark.parametrize(
+    ("blocks", "spec"),
+    [("equal", noise.ReductionOrder(tile=2)), ("mirrored", None)],  # Half of the width.
+)
+def test_orders_by_tile_or_rounding_separate_twins(blocks, spec):
+    assert train(blocks, spec, 5)[-1] > 100
 
 
 @pytest.mark.parametrize("spec", [None, noise.ReductionOrder(tile=1)])

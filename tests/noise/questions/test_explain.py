@@ -66,7 +66,7 @@ def test_the_report_of_a_tree():
 def in_float64(fn, args):
     """The same function, called again on wide arguments: an oracle of its own."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        return jax.tree.map(np.asarray, fn(*jax.tree.map(accuracy._wide, args)))
+        return jax.tree.map(np.asarray, fn(*noise_programs.wide(args)))
 
 
 @pytest.mark.parametrize("name", ["attention", "recurrent", "segments", "variance"])

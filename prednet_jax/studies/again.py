@@ -1,4 +1,4 @@
-"""Whether trainings that were made again agree with the published ones.
+"""The study made again: on another machine, and in small by `make compare`.
 
 The same bits are to be expected on the same kind of processor alone. Elsewhere sums are
 rounded in other ways, and trajectories separate. Then a loss agrees if it differs by no
@@ -6,20 +6,28 @@ more than another rounding changed the loss of any published seed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from prednet_jax import errors
-from prednet_jax.studies import symmetric_findings
-from prednet_jax.studies.judgement import NULL, PRIMARY
-from prednet_jax.studies.parts import CONTROL
-from prednet_jax.studies.symmetric_findings import Row
+import numpy as np
 
+from prednet_jax import errors, records, runs, statistics
+from prednet_jax.studies import judgement, seed_records, symmetric_findings
+from prednet_jax.studies.judgement import NULL, PRIMARY
+from prednet_jax.studies.parts import CONTROL, PARTS
+from prednet_jax.studies.symmetric_findings import Row
+from prednet_jax.tasks import Task
+
+#: The part that `make compare` repeats.
+PART = PARTS["C"]
+#: The part with an exact saddle, and its runs that are repeated: float32, a fresh order
+#: at every call, and one order for the whole run. Twins have different orders.
+SADDLE = "A"
+SADDLE_ARMS = (CONTROL, "tile", "run")
+_TWINS = "order_between_twins"
 #: Pairs of arms from a symmetric start that differ in rounding only: both keep twins
 #: equal, or both separate them. The second pair has runs at delta 0 alone.
-ROUNDING = (
-    (symmetric_findings.NULL, symmetric_findings.CONTROL),
-    ("tile", "run"),
-)
+ROUNDING = ((symmetric_findings.NULL, symmetric_findings.CONTROL), ("tile", "run"))
 
 
 class Agreement(NamedTuple):
@@ -52,11 +60,7 @@ class Agreement(NamedTuple):
 def of_seeds(
     again: Iterable[Mapping[str, Any]], published: Sequence[Mapping[str, Any]]
 ) -> list[Agreement]:
-    """Every run of the seeds of a part beside the published one.
-
-    Args:
-        again: records of seeds, of `judgement.read`.
-        published: the part's published records; they have the A/A null.
+    """Every run of the seeds of a part beside the published one; records of seeds.
 
     Raises:
         UserError: as `check_seeds`.
@@ -128,13 +132,78 @@ def _rounding(rows: Sequence[Row], row: Row) -> float | None:
     """Largest factor between the losses of two arms that differ in rounding only."""
     # The pair that the arm belongs to, or the first where that pair was not run.
     for pair in sorted(ROUNDING, key=lambda pair: row.arm not in pair):
-        both = [
+        first, second = (
             symmetric_findings.runs(rows, row.program, arm, row.delta) for arm in pair
-        ]
-        if all(both):
-            return max(_factor(a.loss, b.loss) for a, b in zip(*both, strict=False))
+        )
+        if first and second:
+            pairs = zip(first, second, strict=False)
+            return max(_factor(a.loss, b.loss) for a, b in pairs)
     return None
 
 
 def _factor(a: float | None, b: float | None) -> float:
     return max(a / b, b / a) if a and b else float("inf")
+
+
+def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
+    """The losses of the study, by networks for which a comparison repeats it.
+
+    Args:
+        design: the comparison.
+        folder: records of the study, a folder per part.
+
+    Returns:
+        `{network: {arm: {seed: [loss of each draw]}}}`; empty: another setting, or a
+        part that is not complete.
+    """
+    same = [task.name for task in design.tasks if _repeats(design, task)]
+    found = seed_records.read(PART, folder / PART.name) if same else []
+    if not same or len(found) < len(PART.seeds):
+        return {}
+    losses = judgement.losses(found, PRIMARY)[judgement.MODEL]
+    return dict.fromkeys(same, losses)
+
+
+def _repeats(design: runs.Design, task: Task) -> bool:
+    """Whether a network is trained and measured as in the study."""
+    return (
+        getattr(task, "config", None) == PART.network
+        and design.data_of(task) == PART.data
+        and (design.window, design.updates) == (PART.window, PART.updates)
+        and design.metric_updates(task) == PART.updates // 5
+    )
+
+
+def saddle_claim(rows: Sequence[Row], folder: Path) -> statistics.Claim:
+    """The claim about an exact saddle, against float32, which stays on it.
+
+    Args:
+        rows: runs of `SADDLE_ARMS` from a symmetric start.
+        folder: records of the study, a folder per part.
+    """
+    left = [
+        row.equal if row.arm == CONTROL else row.separated_at <= row.updates
+        for row in rows
+    ]
+    study = [
+        row
+        for row in symmetric_findings.read(folder / SADDLE / "runs.csv")
+        if (row.program, row.delta) == ("symmetric", 0) and row.arm in SADDLE_ARMS
+    ]
+    theory = records.read_json(folder / SADDLE / "theory.json")
+    away = np.median([one["orders"] for one in theory["seeds"]])
+    return statistics.saddle_claim(
+        judgement.MODEL,
+        statistics.effect(_losses(rows)),
+        all(left),
+        _losses(study) if study[0].updates == rows[0].updates else None,
+        float(away),
+    )
+
+
+def _losses(rows: Sequence[Row]) -> statistics.Redraws:
+    arms: dict[str, dict[str, list[float]]] = {CONTROL: {}, _TWINS: {}}
+    for row in sorted(rows, key=lambda row: SADDLE_ARMS.index(row.arm)):
+        name = CONTROL if row.arm == CONTROL else _TWINS
+        arms[name].setdefault(str(row.seed), []).append(row.loss)
+    return statistics.gather(arms, _TWINS, CONTROL)

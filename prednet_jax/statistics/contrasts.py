@@ -1,0 +1,398 @@
+"""Paired contrasts, treatment minus control, with the seed as the unit.
+
+The difference d_i of seed i is taken after averaging over the draws of the noise. A
+contrast has the mean of the d_i, and from the exact sign-flip test (`sign_flip`) an
+interval, the p-value of no difference and the p-value of equivalence. The metric is a
+loss, so a negative difference is an improvement.
+
+`losses` of a verdict file is the JSON object `{model: {arm: {seed: [metric of each
+draw]}}}`, from which every contrast can be computed again. A contrast uses the seeds
+that both arms have. A seed whose loss is not finite (null in JSON) in one of the arms
+is left out of that contrast and counted.
+
+Two arms whose mean losses differ by less than the margin count as equal. It is a
+fraction of the control's loss that is fixed beforehand. It does not come from the size
+of another explanation, which would be circular, nor from the standard deviation of the
+differences: then equivalence would depend on the sample size only.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from prednet_jax import errors
+from prednet_jax.statistics import sign_flip
+from prednet_jax.statistics.sign_flip import Floats
+
+#: A difference below this fraction of the control's loss counts as none; a study may
+#: choose less.
+MARGIN_FRACTION = 0.02
+_CONFIDENCE, _ALPHA = 0.95, 0.05
+Arms = Mapping[str, Mapping[str, Sequence[float | None]]]
+Losses = Mapping[str, Arms]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairedResult:
+    """A paired contrast, in units of the metric (a loss).
+
+    Attributes:
+        n: number of seeds.
+        mean_difference: mean over the seeds of treatment minus control.
+        ci_low: lower end of the interval; -inf if there are too few seeds for one.
+        ci_high: upper end of the interval; inf if there are too few seeds.
+        p_value: two-sided sign-flip p-value, in (0, 1].
+        p_holm: `p_value` after Holm's correction; None: not corrected yet.
+        tost_p: p-value of the equivalence test at `margin`, in (0, 1].
+        margin: largest difference that counts as none, > 0.
+        verdict: "lower loss", "higher loss", "equivalent" or "inconclusive".
+        sd_difference: standard deviation of the differences over the seeds (n - 1 in
+            the denominator); nan for one seed.
+        max_abs_difference: largest |difference| of a seed.
+        treatment_mean: mean of the treatment over the seeds.
+        control_mean: mean of the control.
+        seeds_lower: number of seeds on which the treatment has the lower loss.
+        seeds_higher: number of seeds on which it has the higher loss.
+        seeds_gaining: number of seeds whose loss is lower by more than the margin.
+        seeds_losing: number of seeds whose loss is higher by more than the margin.
+        confidence: level of the interval.
+        alpha: level of the tests behind `verdict`.
+        p_method: how the sign-flip p-value was computed.
+        ci_method: how the interval was computed.
+        tost_method: how the equivalence p-value was computed.
+        model: name of the model.
+        treatment: name of the treatment arm.
+        control: name of the control arm.
+        metric: name of the metric.
+        p_holm_family: the contrasts that `p_holm` is corrected over, in words.
+    """
+
+    n: int
+    mean_difference: float
+    ci_low: float
+    ci_high: float
+    p_value: float
+    p_holm: float | None = None
+    tost_p: float
+    margin: float
+    verdict: str = ""
+    sd_difference: float
+    max_abs_difference: float
+    treatment_mean: float
+    control_mean: float
+    seeds_lower: int
+    seeds_higher: int
+    seeds_gaining: int
+    seeds_losing: int
+    confidence: float = _CONFIDENCE
+    alpha: float = _ALPHA
+    p_method: str
+    ci_method: str
+    tost_method: str
+    model: str | None = None
+    treatment: str | None = None
+    control: str | None = None
+    metric: str | None = None
+    p_holm_family: str | None = None
+
+    def judged(self, **changes: Any) -> "PairedResult":
+        """The same with other fields, and the verdict that follows from them.
+
+        It rests on the corrected p-value if there is one. A significant difference
+        inside the margin is "equivalent".
+        """
+        new = dataclasses.replace(self, **changes)
+        p, verdict = new.p_value if new.p_holm is None else new.p_holm, "inconclusive"
+        if new.tost_p < new.alpha:
+            verdict = "equivalent"
+        elif p < new.alpha and new.mean_difference != 0:
+            verdict = "lower loss" if new.mean_difference < 0 else "higher loss"
+        return dataclasses.replace(new, verdict=verdict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON object with all fields; numbers that are not finite become null."""
+        record = dataclasses.asdict(self)
+        return {name: finite(value) for name, value in record.items()}
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN; both become None."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def paired(
+    treatment: ArrayLike,
+    control: ArrayLike,
+    *,
+    margin: float,
+    below: float | None = None,
+) -> PairedResult:
+    """Compares two arms seed by seed.
+
+    Any number of seeds is accepted. With fewer than six the 95 % interval is unbounded,
+    since no pattern of signs is rare enough; with fewer than five no equivalence can be
+    shown.
+
+    Args:
+        treatment: metric of the treatment, `[n]` or `[n, draws]`, one row per seed.
+            Draws are averaged.
+        control: metric of the control for the same seeds in the same order; its number
+            of draws may differ.
+        margin: largest difference that counts as none, in units of the metric, > 0,
+            fixed before the results exist.
+        below: the same for differences below 0; None: `margin`.
+
+    Returns:
+        The contrast, without Holm's correction.
+
+    Raises:
+        UserError: the shapes do not match, a value is not finite, or the margin is out
+            of range.
+
+    Example:
+        Six seeds, all of which a treatment makes worse by more than the margin:
+
+        >>> from prednet_jax import statistics
+        >>> treated, control = [1.2, 1.3, 1.1, 1.2, 1.25, 1.15], [1.0] * 6
+        >>> found = statistics.paired(treated, control, margin=0.05)
+        >>> found.verdict, found.p_value
+        ('higher loss', 0.03125)
+    """
+    errors.positive("margin", margin)
+    a, b = _per_seed("treatment", treatment), _per_seed("control", control)
+    d = _differences(a, b)
+    low, high = sign_flip.interval(d, _CONFIDENCE)
+    exact = d.size <= sign_flip.EXACT_LIMIT
+    how = f"exact, all 2^{d.size} patterns" if exact else "on a grid, never too small"
+    return PairedResult(
+        n=d.size,
+        mean_difference=float(d.mean()),
+        ci_low=low,
+        ci_high=high,
+        p_value=sign_flip.two_sided(d),
+        tost_p=sign_flip.equivalence(d, -(margin if below is None else below), margin),
+        margin=float(margin),
+        sd_difference=float(d.std(ddof=1)) if d.size > 1 else math.nan,
+        max_abs_difference=float(np.abs(d).max()),
+        treatment_mean=float(a.mean()),
+        control_mean=float(b.mean()),
+        seeds_lower=int((d < 0).sum()),
+        seeds_higher=int((d > 0).sum()),
+        seeds_gaining=int((d < -margin).sum()),
+        seeds_losing=int((d > margin).sum()),
+        p_method=f"sign flip ({how})",
+        ci_method=f"sign-flip test inverted ({how})",
+        tost_method=f"two one-sided sign-flip tests ({how})",
+    ).judged()
+
+
+def _differences(treatment: Floats, control: Floats) -> Floats:
+    """Differences `[n]`; equal ones but for the subtraction's rounding become equal."""
+    if treatment.size != control.size:
+        raise errors.UserError(
+            f"treatment has {treatment.size} seeds and control {control.size}; "
+            "expected the same seeds in the same order"
+        )
+    d = treatment - control
+    largest = max(np.abs(treatment).max(), np.abs(control).max())
+    rounding = 4 * np.finfo(np.float64).eps * largest
+    return np.full_like(d, d[0]) if 0 < np.ptp(d) <= rounding else d
+
+
+def _per_seed(name: str, values: ArrayLike) -> Floats:
+    """One number per seed, `[n]`, from `[n]` or `[n, draws]`."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim not in (1, 2) or array.size == 0:
+        raise errors.UserError(
+            f"{name} has shape {array.shape}; expected [n] or [n, draws] with at least "
+            "one seed"
+        )
+    if not np.isfinite(array).all():
+        bad = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise errors.UserError(
+            f"{name}{bad} is {array[tuple(bad)]}; expected finite values: leave a "
+            "diverged seed out of both arms and report it as an exclusion"
+        )
+    return array if array.ndim == 1 else array.mean(axis=1)
+
+
+def holm(
+    results: Sequence[PairedResult], family: str | None = None
+) -> list[PairedResult]:
+    """Corrects a family of contrasts: sets `p_holm`, and `verdict` by it.
+
+    The equivalence p-values need no correction, since "every contrast is equivalent" is
+    an intersection of tests (Berger 1982, Technometrics 24).
+
+    Args:
+        results: the contrasts of the family; may be empty.
+        family: description of the family, for the record.
+    """
+    corrected = holm_p_values([r.p_value for r in results])
+    return [
+        r.judged(p_holm=p, p_holm_family=family)
+        for r, p in zip(results, corrected, strict=True)
+    ]
+
+
+def holm_p_values(p_values: Sequence[float]) -> list[float]:
+    """Corrected p-values `[m]` of one family of tests, in order.
+
+    Holm 1979, Scand. J. Stat. 6:65: with p_(1) <= ... <= p_(m), the corrected value is
+    max over j <= i of min(1, (m - j + 1) p_(j)). `multipletests` of statsmodels gives
+    the same numbers, but runs a full garbage collection at each call, which takes 0.1 s
+    with JAX loaded.
+    """
+    p = np.asarray(p_values, np.float64)
+    order = np.argsort(p, kind="stable")
+    stepped = np.minimum(1.0, p[order] * np.arange(p.size, 0, -1))
+    corrected = np.empty_like(p)
+    corrected[order] = np.maximum.accumulate(stepped)
+    return corrected.tolist()
+
+
+class Matched(NamedTuple):
+    """Two arms on their common seeds.
+
+    The mean of each arm over the draws of every kept seed `[n]`, those seeds ascending,
+    and the common seeds that were left out because a loss is not finite.
+    """
+
+    treatment: Floats
+    control: Floats
+    seeds: tuple[str, ...]
+    excluded: tuple[str, ...]
+
+
+def match(arms: Arms, treatment: str, control: str) -> Matched:
+    """Two arms on their common seeds, draws averaged within each seed.
+
+    Raises:
+        UserError: no common seed is finite in both arms.
+    """
+    means = _means(arms, treatment, control)
+    kept = {seed: both for seed, both in means.items() if math.isfinite(sum(both))}
+    if not kept:
+        raise errors.UserError(
+            f"{treatment} - {control}: no seed with a finite loss in both arms; "
+            "expected at least one"
+        )
+    first, second = np.asarray(list(kept.values())).T
+    return Matched(first, second, tuple(kept), tuple(s for s in means if s not in kept))
+
+
+def comparable(arms: Arms, treatment: str, control: str) -> bool:
+    """Whether at least one seed has a finite loss in both arms."""
+    return any(math.isfinite(sum(b)) for b in _means(arms, treatment, control).values())
+
+
+def _means(arms: Arms, *names: str) -> dict[str, list[float]]:
+    """Mean over the draws in each arm, by common seed; NaN: a run diverged."""
+
+    def mean(draws: Sequence[float | None]) -> float:
+        known = len(draws) and None not in draws
+        return float(np.mean(np.asarray(draws, np.float64))) if known else math.nan
+
+    of_arms = [arms.get(name, {}) for name in names]
+    common = set.intersection(*map(set, of_arms))
+    return {
+        seed: [mean(arm[seed]) for arm in of_arms]
+        for seed in sorted(common, key=seed_order)
+    }
+
+
+def seed_order(seed: str) -> tuple[bool, int, str]:
+    """Sorts seeds, whole numbers that JSON keeps as text: 10 comes after 9."""
+    return (not seed.isdigit(), int(seed) if seed.isdigit() else 0, seed)
+
+
+def contrasts_from_losses(
+    losses: Losses,
+    pairs: Sequence[tuple[str, str]],
+    margins: Mapping[str, float],
+    *,
+    metric: str | None = None,
+) -> list[PairedResult]:
+    """All contrasts of all models, corrected by Holm within each model.
+
+    Args:
+        losses: see the module's docstring.
+        pairs: (treatment, control); a model in which they are not `comparable` skips
+            the pair.
+        margins: the margin of each model, in units of the loss.
+        metric: name of the metric, for the record.
+
+    Returns:
+        Models in the order of `losses`, pairs in the order given.
+
+    Raises:
+        UserError: a model has no margin.
+    """
+    found = []
+    for model, arms in losses.items():
+        errors.one_of("model", model, tuple(margins))
+        results = [
+            dataclasses.replace(
+                paired(*match(arms, *pair)[:2], margin=margins[model]),
+                model=model,
+                treatment=pair[0],
+                control=pair[1],
+                metric=metric,
+            )
+            for pair in pairs
+            if comparable(arms, *pair)
+        ]
+        found += holm(results, f"all {len(results)} contrasts of {model}")
+    return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Margin:
+    """A margin in units of the loss: a fraction of the mean over the control seeds."""
+
+    value: float
+    fraction: float
+    control_mean: float
+    n_control: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON object, with the `origin` in words."""
+        origin = (
+            f"{100 * self.fraction:g} % of the control's mean loss "
+            f"({self.control_mean:.4g}, {self.n_control} seeds)"
+        )
+        return dataclasses.asdict(self) | {"origin": origin}
+
+
+def margins_from_losses(
+    losses: Losses, control: str, fraction: float = MARGIN_FRACTION
+) -> dict[str, Margin]:
+    """The margin of each model: a fraction of the mean loss of its control.
+
+    Args:
+        losses: see the module's docstring.
+        control: name of the control arm.
+        fraction: fraction of the control's mean loss, fixed beforehand, in (0, 1).
+
+    Raises:
+        UserError: a model lacks the arm, no seed of it is finite, its mean loss is 0 or
+            less, or the fraction is out of range.
+    """
+    errors.open_unit("fraction", fraction)
+    found = {}
+    for model, arms in losses.items():
+        errors.one_of("control", control, tuple(arms))
+        kept = match(arms, control, control).control
+        mean = float(kept.mean())
+        errors.positive("mean loss of the control", mean)
+        found[model] = Margin(
+            value=fraction * mean,
+            fraction=fraction,
+            control_mean=mean,
+            n_control=kept.size,
+        )
+    return found

@@ -1,0 +1,182 @@
+"""Paired contrasts by hand, from the losses of a verdict, and Holm's correction."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from statsmodels.stats.multitest import multipletests
+
+from prednet_jax.statistics import (
+    contrasts_from_losses,
+    holm,
+    margins_from_losses,
+    match,
+    paired,
+    sign_flip,
+)
+
+RNG = np.random.default_rng(0)
+CONTROL = RNG.normal(1, 0.1, 12)
+NOISY = CONTROL[:, None] + RNG.normal(0, 0.01, (12, 2))
+LOSSES = {
+    "prednet": {
+        "float32": {str(s): [v] for s, v in enumerate(CONTROL.tolist())},
+        "reduction_order": {str(s): v for s, v in enumerate(NOISY.tolist())},
+        "float64": {"10": [1.0], "9": [2.0], "99": [3.0]},
+    }
+}
+PAIR = ("reduction_order", "float32")
+
+
+def test_draws_are_averaged_inside_the_seed():
+    treatment = np.arange(24.0).reshape(8, 3) ** 1.5
+    control = np.linspace(3, 9, 8)
+    folded = paired(treatment, control, margin=1.0)
+    assert folded == paired(treatment.mean(axis=1), control, margin=1.0)
+    assert (folded.n, folded.p_holm) == (8, None)
+
+
+def test_fields_by_hand():
+    control = np.full(6, 10.0)
+    d = np.asarray([-3.0, -0.5, 0.0, 0.25, 1.0, 2.0])
+    result = paired(control + d, control, margin=0.75)
+    assert result.mean_difference == pytest.approx(d.mean())
+    assert result.max_abs_difference == 3.0
+    assert (result.seeds_lower, result.seeds_higher) == (2, 3)
+    assert (result.seeds_gaining, result.seeds_losing) == (1, 2)
+    assert (result.treatment_mean, result.control_mean) == (control[0] + d.mean(), 10)
+    # Six seeds: all of them but one pattern in 64 on either side, the extreme seeds.
+    assert (result.ci_low, result.ci_high) == pytest.approx((-3, 2), abs=1e-7)
+    assert result.p_value == sign_flip.two_sided(d)
+    assert result.tost_p == sign_flip.equivalence(d, -0.75, 0.75)
+    wider = paired(control + d, control, margin=0.75, below=2)
+    assert wider.tost_p == sign_flip.equivalence(d, -2, 0.75)
+
+
+def test_equal_arms():
+    result = paired(np.arange(8.0), np.arange(8.0), margin=0.1)
+    assert (result.mean_difference, result.ci_low, result.ci_high) == (0, 0, 0)
+    assert (result.p_value, result.tost_p) == (1, 1 / 2**8)
+    assert (result.verdict, result.max_abs_difference) == ("equivalent", 0)
+    assert paired([1.0 + 1e-15], [1.0], margin=0.1).max_abs_difference > 0
+
+
+def test_constant_differences_up_to_rounding_are_one_value():
+    control = np.array([0.1, 0.7, 1.3, 2.9, 3.1, 4.7, 5.9, 6.1])
+    result = paired(control + 0.3, control, margin=0.1)
+    assert result.ci_low == result.ci_high == result.mean_difference
+    assert result.sd_difference == 0
+    assert (result.p_value, result.tost_p) == (2 / 2**8, 1)
+    assert result.verdict == "higher loss"
+
+
+def test_one_seed_claims_nothing():
+    result = paired([1.0], [2.0], margin=0.1)
+    assert (result.p_value, result.verdict) == (1, "inconclusive")
+    record = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert record["ci_low"] is record["sd_difference"] is None
+
+
+@pytest.mark.parametrize(
+    ("shift", "margin", "word"),
+    [
+        (0, 0.3, "equivalent"),
+        (0, 0.01, "inconclusive"),
+        (-1, 0.01, "lower loss"),
+        (1, 0.01, "higher loss"),
+    ],
+)
+def test_words(shift, margin, word):
+    d = np.array([0.1, -0.2, 0.05, 0.0, 0.15, -0.1, 0.02, -0.03])
+    assert paired(d + shift, np.zeros(8), margin=margin).verdict == word
+
+
+def test_holm_equals_statsmodels_and_decides_the_word():
+    rng = np.random.default_rng(3)
+    control = rng.normal(size=(4, 8))
+    effects = np.array([2.0, 0.0, 1.0, 3.0])
+    treatment = control + effects[:, None] + 0.5 * rng.normal(size=(4, 8))
+    results = [
+        paired(t, c, margin=0.01) for t, c in zip(treatment, control, strict=True)
+    ]
+    library = multipletests([r.p_value for r in results], method="holm")[1]
+    assert [r.p_holm for r in holm(results)] == pytest.approx(library, rel=1e-12)
+    assert results[0].p_holm is None
+    assert holm([]) == []
+    # p = 2/64 is above .05 after correction over two.
+    alone = paired(-np.linspace(1, 2, 6), np.zeros(6), margin=0.1)
+    assert alone.verdict == "lower loss"
+    assert [r.verdict for r in holm([alone, alone])] == ["inconclusive"] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1.0, 2.0], [1.0], 0.1), "2 seeds and control 1"),
+        (([1.0, math.nan], [1.0, 2.0], 0.1), r"treatment\[1\] is nan"),
+        (([1.0], [[[1.0]]], 0.1), "shape"),
+        (([], [], 0.1), "at least one seed"),
+        (([1.0], [1.0], 0.0), "margin=0.0"),
+        (([1.0], [1.0], math.inf), "margin=inf"),
+    ],
+)
+def test_bad_input_is_named(arguments, message):
+    treatment, control, margin = arguments
+    with pytest.raises(ValueError, match=message):
+        paired(treatment, control, margin=margin)
+
+
+def test_the_same_as_from_the_arrays_through_json():
+    stored = json.loads(json.dumps(LOSSES))
+    pairs = [PAIR, ("float64", "float32"), ("gpu", "float32")]
+    found = contrasts_from_losses(stored, pairs, {"prednet": 0.02}, metric="loss")
+    direct = [
+        paired(NOISY, CONTROL, margin=0.02),
+        paired([2.0, 1.0], CONTROL[9:11], margin=0.02),
+    ]
+    assert [r.p_holm for r in found] == [r.p_holm for r in holm(direct)]
+    assert [r.ci_low for r in found] == [r.ci_low for r in direct]
+    assert [r.n for r in found] == [12, 2]
+    assert found[0].metric == "loss"
+    assert (found[1].treatment, found[1].control) == ("float64", "float32")
+
+
+def test_seeds_are_matched_in_numerical_order_and_diverged_ones_left_out():
+    arms = {
+        "a": {"10": [1.0], "9": [2.0], "3": [None, 1.0], "1": [0.0]},
+        "b": {"9": [4.0], "10": [5.0], "3": [1.0], "1": [float("nan")]},
+    }
+    found = match(arms, "a", "b")
+    assert found.seeds == ("9", "10")
+    assert found.excluded == ("1", "3")
+    np.testing.assert_array_equal(found.treatment - found.control, [-2.0, -4.0])
+    with pytest.raises(ValueError, match="no seed with a finite loss"):
+        match({"a": {"1": [None]}, "b": {"1": [1.0]}}, "a", "b")
+
+
+def test_the_margin_is_a_fraction_of_the_mean_over_the_seeds():
+    (margin,) = margins_from_losses(LOSSES, "float32").values()
+    assert margin.value == pytest.approx(0.02 * CONTROL.mean())
+    losses = {"net": {"a": {"1": [1.0, 3.0], "2": [3.0, 5.0]}}}
+    found = margins_from_losses(losses, "a", 0.1)["net"]
+    assert found.value == pytest.approx(0.3)
+    assert (found.control_mean, found.n_control) == (3, 2)
+    assert "10 % of the control's mean loss" in found.as_dict()["origin"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: margins_from_losses(LOSSES, "gpu"), "control='gpu': expected one of"),
+        (lambda: margins_from_losses(LOSSES, "float32", 0.0), "fraction=0.0"),
+        (
+            lambda: margins_from_losses({"net": {"a": {"1": [0.0]}}}, "a"),
+            "mean loss of the control=0.0",
+        ),
+        (lambda: contrasts_from_losses(LOSSES, [PAIR], {"vgg": 0.1}), "model='prednet"),
+    ],
+)
+def test_what_has_no_margin_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
