@@ -89,12 +89,10 @@ class Static:
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a call gave: a pytree whose leaves are the arrays.
+    """What a call gave: a pytree whose leaves are the arrays of the result.
 
-    Attributes:
-        arrays: those among the leaves of the result.
-        states: arrays of the mutable arguments after the call.
-        rest: structure and other leaves of the result, and where the arrays go.
+    `states` are arrays of the mutable arguments after the call; `rest` is the structure
+    and the other leaves of the result.
     """
 
     arrays: Sequence[Any]

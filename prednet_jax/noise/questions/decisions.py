@@ -51,14 +51,10 @@ from prednet_jax.noise.specs import NoiseSpec
 
 
 class Flip(NamedTuple):
-    """One example whose decision some draw flips.
+    """An example that some draw decides otherwise than the clean run does.
 
-    Attributes:
-        example: its position.
-        flipped: fraction of draws in which it is decided otherwise than in the clean
-            run.
-        low: lower end of the 95 % interval of that probability.
-        high: its upper end.
+    `flipped` is the fraction of such draws, `low` to `high` the 95 % interval of its
+    probability.
     """
 
     example: int
@@ -68,12 +64,9 @@ class Flip(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """One equation that decides.
+    """One equation that decides, by path, primitive and line as `coverage` lists it.
 
     Attributes:
-        path: as `coverage` lists it.
-        primitive: JAX's name, such as `argmax`.
-        source: the user's line that made it, such as `model.py:12 in loss`.
         flipped: fraction of draws in which at least one element is decided otherwise
             than in the clean run, 0 to 1.
         elements: number of elements that the clean run decides, over all executions.
@@ -133,8 +126,7 @@ def _listed(examples: Sequence[Flip]) -> str:
 class Decisions(tuple[Decision, ...]):
     """All decisions of a function: the most often flipped first, then as they come.
 
-    Attributes:
-        evaluation: of the function's answers, where labels were given.
+    `evaluation` is that of the function's answers, where labels were given.
     """
 
     evaluation: Evaluation | None = None
@@ -172,13 +164,11 @@ def decisions(
             `.evaluation` is then what noise makes of the accuracy.
 
     Returns:
-        `search(key, *args, **kwargs)` that gives the decisions; `key` is a typed or raw
-        PRNG key, consumed here. Flax NNX objects among the arguments stay as they are.
+        `search(key, *args, **kwargs)` that gives the decisions, a sequence.
 
     Raises:
-        NoiseError: when `draws` is no positive integer, `spec` acts on no computation,
-            or `labels` are none; on a call, as for `inject`, and when the result is no
-            answer to the labels, or holds a NaN.
+        NoiseError: when an option is outside what is accepted; on a call, as for
+            `inject`, and when the result is no answer to the labels, or holds a NaN.
     """
     integer("draws", draws, 1)
     acting = runs.acting(spec)

@@ -312,21 +312,12 @@ def devices_table(
 ) -> Callable[..., DevicesTable]:
     """The results of a program over meshes of several sizes, side by side.
 
-    Args:
-        fn: as `in_specs`, `out_specs` and `spec` as for `devices`.
-        mesh: by name the size of an axis, or several to compare, the first of which is
-            the reference, as `{"data": (1, 8, 64, 512)}`.
-        in_specs: see there.
-        out_specs: see there.
-        spec: see there.
-        draws: runs of each noise of the ladder; see `explain`.
+    `mesh` has by name the size of an axis, or several to compare, the first of which is
+    the reference, as `{"data": (1, 8, 64, 512)}`; `draws` are runs of each noise of the
+    ladder of `explain`. All else, and errors, as for `devices`.
 
     Returns:
         `measure(key, *args, **kwargs)`, which gives a `DevicesTable`.
-
-    Raises:
-        NoiseError: when two axes have several sizes of different number, and as for
-            `devices`.
     """
     several = {
         k: tuple(v) if isinstance(v, Sequence) else (v,)
@@ -397,13 +388,8 @@ def _norm(arrays: Sequence[np.ndarray]) -> float:
 def from_text(mesh: str | None, specs: str | None) -> tuple[dict[str, Any], Any]:
     """A mesh and `in_specs` as the command line has them.
 
-    Args:
-        mesh: sizes by axis, as `data=1,8,64;model=2`.
-        specs: for each argument the mesh axes of its axes, as `-;data,-;data+model`;
-            None: no `in_specs`.
-
-    Raises:
-        NoiseError: when the mesh is no such text.
+    `mesh` are sizes by axis, as `data=1,8,64;model=2`; `specs` for each argument the
+    mesh axes of its axes, as `-;data,-;data+model`, or None.
     """
     try:
         axes = [part.split("=") for part in (mesh or "").split(";")]

@@ -41,11 +41,8 @@ class DigitsRow(NamedTuple):
     """One leaf of the table of digits.
 
     Attributes:
-        path: of the leaf.
-        dtype: of the leaf.
-        shape: of the leaf.
-        worst: digits of the element that has fewest.
-        median: over the elements.
+        path: of the leaf, as `dtype` and `shape`.
+        worst: digits of the element that has fewest; `median`: over the elements.
         whole: of the leaf as one vector: s and |m| are RMS over its elements.
         assured: what `whole` is at least in 95 % of runs, with 95 % confidence.
         precision: of the type; nothing has more.
@@ -65,7 +62,7 @@ class DigitsRow(NamedTuple):
 
 
 class DigitsTable(NamedTuple):
-    """The significant digits of a result, leaf by leaf.
+    """The significant digits of a result.
 
     Attributes:
         rows: one per leaf that has elements.

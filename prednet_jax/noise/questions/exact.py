@@ -35,10 +35,8 @@ from prednet_jax.noise.specs import ReductionOrder, StochasticRounding, compose
 class Exact(NamedTuple):
     """A result in float64.
 
-    Attributes:
-        values: of each leaf.
-        errors: of each leaf, RMS of what rounding in float64 makes of it.
-        notes: in words, what is not as exact.
+    `errors` are, for each leaf, the RMS of what rounding in float64 makes of it;
+    `notes` say what is not as exact.
     """
 
     values: Result

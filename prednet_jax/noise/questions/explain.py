@@ -76,8 +76,8 @@ class ExplainedLeaf(NamedTuple):
         plausible: the rung, and others that made a larger and a smaller difference.
         reason: why none does, for `beyond`.
         closer: which of the two is nearer to float64: "a", "b" or "neither".
-        error_a: RMS distance of a from float64, in units of its RMS; None: not known.
-        error_b: of b.
+        error_a: RMS distance of a from float64, in units of its RMS; None: not known;
+            `error_b`: of b.
         ulps: both in units of the type's epsilon; None: not known, or no floats.
     """
 
@@ -98,14 +98,11 @@ class Explanation(NamedTuple):
     """What `explain` found.
 
     Attributes:
-        rung: one of `RUNGS`, or a pytree like the result with one for each leaf.
+        rung: one of `RUNGS`, or a pytree like the result with one for each leaf; so are
+            `closer`, `error_a` and `error_b`, as in `ExplainedLeaf`.
         leaves: the same with numbers, one entry per leaf.
         draws: number of runs of each random noise.
         notes: what no noise reached, library routines, and what float64 leaves out.
-        closer: "a", "b" or "neither": which is nearer to float64; a string or a pytree,
-            as `rung`.
-        error_a: relative distance of a from float64, likewise.
-        error_b: of b.
     """
 
     rung: Any
@@ -160,8 +157,7 @@ def explain(
         those that gave a and b.
 
     Raises:
-        NoiseError: `draws` is outside what is accepted, or a and b are no results of
-            `fn`; on a call, as for `inject`.
+        NoiseError: as for `inject`, or a and b are no results of `fn`.
     """
     integer("draws", draws, 2)
     runs.check_alike("a", a, "b", b)
@@ -362,8 +358,7 @@ class Ladder(NamedTuple):
     """What each rung does to a function at its arguments, measured once.
 
     Attributes:
-        tree: the result without noise.
-        plain: the same as arrays, compiled and not.
+        tree: the result without noise; `plain`: as arrays, compiled and not.
         clouds: differences under random noises, for each leaf.
         formats: the difference that each narrower format makes, leaf by leaf.
         draws: runs of each random noise.

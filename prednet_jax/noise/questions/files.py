@@ -73,13 +73,7 @@ def read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def result(flag: str, file: str, shapes: Any) -> Any:
     """A result of a function: its leaves by position, or nested dictionaries by name.
 
-    Args:
-        flag: that names the file, for errors.
-        file: its path.
-        shapes: of the result, a pytree.
-
-    Raises:
-        NoiseError: when the file holds another result.
+    `shapes` is the result as a pytree. Errors as for `read`.
     """
     positional, named = read(flag, file)
     leaves, structure = jax.tree.flatten(shapes)

@@ -52,13 +52,9 @@ SHOWN = 12
 
 
 class Difference(NamedTuple):
-    """A value that differs.
+    """A value that differs, by path, primitive and line as in a `Recorded`.
 
     Attributes:
-        path: of the equation here, as `coverage` lists it; of one that the recorded
-            program alone has, its path there.
-        primitive: JAX's name; `argument`, `constant`, `result`.
-        source: the user's line, such as `model.py:12 in loss`.
         difference: relative to the recorded value; infinite if numbers are NaN,
             infinite or above 1e18 in one of the two alone.
         expected: the same for noise, RMS over the draws.
@@ -85,10 +81,8 @@ class Difference(NamedTuple):
 class Parting(NamedTuple):
     """Equations of one program without a counterpart in the other.
 
-    Attributes:
-        here: path and source of the first of them here; empty if there is none.
-        recorded: likewise of the recorded program.
-        equations: how many there are, here and recorded.
+    `here` and `recorded` are path and source of the first of them, empty if there is
+    none; `equations` is how many there are, here and recorded.
     """
 
     here: str
@@ -159,12 +153,11 @@ def first_difference(
 
     Returns:
         `compare(key, *args, **kwargs)`, which gives the `Differences`: a sequence of
-        those beyond noise, empty if there are none. `key` is a typed PRNG key.
+        those beyond noise, empty if there are none.
 
     Raises:
-        NoiseError: when an option is outside what is accepted; on a call, as for
-            `inject`, and when the recording is of another program or of arguments of
-            other shapes.
+        NoiseError: as for `inject`, and when the recording is of another program or of
+            arguments of other shapes.
     """
     integer("draws", draws, 2)
     if not isinstance(recording, Recording):
@@ -198,11 +191,8 @@ def against(
 ) -> Differences:
     """Compare a run with a recording.
 
-    Args:
-        recording: of another run.
-        values: of the run here.
-        noisy: values of runs here under noise.
-        aligned: pairs of values and where programs part; None: found here.
+    `values` are those of the run here, `noisy` those of runs under noise; `aligned` are
+    pairs of values and where programs part (None: found here).
     """
     there = recording.equations
     pairs, partings = aligned or _aligned(recording, values, recording.function)
@@ -282,9 +272,8 @@ def _is_given(value: Recorded) -> bool:
 def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
     """Relative distance of two values, 0 where they have the same bits.
 
-    Returns:
-        [n], for the executions of `b`; 0 where `a` has none. And which of them were
-        compared.
+    Two arrays over the executions of `b`: the distance, 0 where `a` has none, and which
+    of them were compared.
     """
     shape = tuple(map(min, a.shape_of_loops, b.shape_of_loops))
     rows, mine = (_rows(one, shape) for one in (b, a))

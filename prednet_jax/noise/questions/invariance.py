@@ -59,12 +59,7 @@ class Variant(NamedTuple):
 
 
 class Invariance(NamedTuple):
-    """What `invariance` found.
-
-    Attributes:
-        variants: one entry per way to call the function.
-        rows: of the batch.
-    """
+    """What `invariance` found: a variant per way to call it; `rows` of the batch."""
 
     variants: tuple[Variant, ...]
     rows: int
@@ -148,14 +143,7 @@ def invariance(
 
 
 class _Given(NamedTuple):
-    """A call, its arrays in a flat list.
-
-    Attributes:
-        outcome: from arrays to the `Outcome` of the function.
-        arrays: of all arguments.
-        is_batch: which of them are batches.
-        rows: of each batch.
-    """
+    """A call: from its arrays to an `Outcome`, which are batches, and their rows."""
 
     outcome: Callable[..., Outcome]
     arrays: list[Any]
@@ -434,10 +422,9 @@ class _Otherwise(Exception):  # noqa: N818
 def _lines(
     jaxpr: Any, args: Sequence[Any], path: str = "", around: str = ""
 ) -> Generator[_Line, None, list[Any]]:
-    """Evaluate a jaxpr; calls are entered, loops and branches are not.
+    """What each equation of a jaxpr computes, if it is an array of numbers.
 
-    Yields:
-        What each equation computes, if it is an array of numbers.
+    Calls are entered, loops and branches are not. Returns the results of the jaxpr.
     """
     opened, consts = compat.open_jaxpr(jaxpr)
     values = dict(zip(opened.constvars, consts, strict=True))

@@ -84,12 +84,9 @@ def _ratio(rtol: float, atol: float, leaf: Mapping[str, Any]) -> float:
 
 
 class Keeper:
-    """What the fixture `noise_tolerance` is in one test.
+    """What the fixture `noise_tolerance` is in one test of a file.
 
-    Attributes:
-        file: of tolerances, beside the test file.
-        test: its name there, such as `TestModel::test_loss[3]`.
-        renew: whether all is measured anew.
+    `test` is its name there, such as `TestModel::test_loss[3]`; `renew` measures anew.
     """
 
     def __init__(self, path: Path, test: str, renew: bool) -> None:
@@ -169,8 +166,7 @@ class Written(NamedTuple):
     Attributes:
         place: such as `tests/test_model.py:12`.
         test: its name, without parameters.
-        rtol: None if it is no number that can be read without running the test.
-        atol: likewise.
+        rtol: as `atol`, None if it cannot be read without running the test.
         ratio: the bound over the measured one, of the leaf where it is least; None: not
             measured.
         measured: that leaf's tolerance, in words.
