@@ -33,9 +33,8 @@ from prednet_jax import data, device, errors, noise, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import OBJECTIVES, TARGETS, Method
 from prednet_jax.tasks import Task
-from prednet_jax.training import recipe, replica_runs, replicas, runs
+from prednet_jax.training import recipe, replicas, runs
 from prednet_jax.training.interruption import Interruption
-from prednet_jax.training.layout import most_devices
 
 FLAGS = flags.FLAGS
 # Fields of a recipe that are flags of the same name, and of its method.
@@ -249,14 +248,14 @@ def _train_replicas(interruption: Interruption) -> None:
     most = 1  # Of a CPU, where a launcher does not say how many processes there are.
     if processes:
         available = device.available_threads()
-        most = most_devices(count, FLAGS.batch, available, processes)
+        most = replicas.most_devices(count, FLAGS.batch, available, processes)
     process.split_cpu(FLAGS.devices or most)
     # As --seeds names them; a batch alone is one run.
     folders = {
         seed: folder / f"seed_{seed}" if FLAGS.replicas else folder
         for seed in range(FLAGS.seed, FLAGS.seed + count)
     }
-    replica_runs.train(_recipe(), folders, FLAGS.replica_mode, interruption)
+    runs.train(_recipe(), folders, interruption, mode=FLAGS.replica_mode)
 
 
 def _join() -> int | None:

@@ -37,10 +37,10 @@ from jax import numpy as jnp
 from prednet_jax.noise import random_bits, taps
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.hooks import Hooks
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions import files, runs
-from prednet_jax.noise.run import Hooks
 from prednet_jax.noise.specs import Identity, NoiseSpec
 
 VERSION = 1
