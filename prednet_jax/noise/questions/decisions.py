@@ -42,11 +42,11 @@ from jax import numpy as jnp
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.coverage import report_of
 from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.hooks import Hooks
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.random_bits import Words, on_device
-from prednet_jax.noise.run import Hooks
 from prednet_jax.noise.specs import NoiseSpec
 
 

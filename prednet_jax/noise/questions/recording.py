@@ -36,11 +36,11 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits, taps
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.hooks import Hooks
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions import files
 from prednet_jax.noise.questions.runs import Call
-from prednet_jax.noise.run import Hooks
 from prednet_jax.noise.specs import Identity, NoiseSpec
 
 VERSION = 1
