@@ -94,10 +94,13 @@ def sync(path: str | os.PathLike) -> None:
         os.close(opened)
 
 
-def write_tree(path: str | os.PathLike, tree: Mapping[str, Any]) -> None:
+def write_tree(
+    path: str | os.PathLike, tree: Mapping[str, Any], *, compressed: bool = False
+) -> None:
     """Writes a nested dictionary of arrays as an .npz, names joined by slashes."""
     buffer = io.BytesIO()
-    np.savez(buffer, **{name[1:]: np.asarray(x) for name, x in _leaves(tree)})  # type: ignore[arg-type]
+    save = np.savez_compressed if compressed else np.savez
+    save(buffer, **{name[1:]: np.asarray(x) for name, x in _leaves(tree)})  # type: ignore[arg-type]
     write_bytes(path, buffer.getvalue())
 
 

@@ -177,7 +177,7 @@ def update_record(
     copied: float | None,
     seconds: float,
 ) -> UpdateRecord:
-    """What is written of an update, from its metrics as NumPy arrays."""
+    """The record of an update, from its metrics as NumPy arrays."""
     return UpdateRecord(
         update=update,
         frames_seen=frames_seen,

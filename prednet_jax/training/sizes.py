@@ -59,29 +59,34 @@ def check(
     steps = 1 + (window if task.windowed else 1)
     frames = steps * batch * pixels * (1 + size)
     weights = task.weights * size
-    needs = {
-        f"updates={updates}": (
+    # Weights, gradient and Adam's two moments; the state of each step of the window is
+    # kept for the backward pass. Examples: as bytes, as pixels, and predicted.
+    update = 4 * weights + steps * carry + frames
+    together_bytes = together * seeds * (3 * weights + carry + frames)
+    needs = (
+        (
+            f"updates={updates}",
             updates * seeds * _PLAN_BYTES,
             "the plan of the updates",
         ),
-        # Weights, gradient and Adam's two moments; the state of each step of the window
-        # is kept for the backward pass.
-        f"height={height}, width={width}, window={window}, batch={batch}": (
-            4 * weights + steps * carry + frames,
+        (
+            f"height={height}, width={width}, window={window}, batch={batch}",
+            update,
             f"one update of {task.name}",
         ),
-        # As bytes, as pixels of this precision, and predicted.
-        f"examples={examples}": (
+        (
+            f"examples={examples}",
             examples * pixels * (1 + 2 * size),
             "their prediction",
         ),
-        f"replicas={seeds}": (
-            together * seeds * (3 * weights + carry + frames),
+        (
+            f"replicas={seeds}",
+            together_bytes,
             "the sum of their weights and frames",
         ),
-    }
+    )
     memory = device.memory_bytes()
-    for name, (needed, what) in needs.items():
+    for name, needed, what in needs:
         if memory is not None and needed > memory:
             raise UserError(
                 f"{name}: {what} takes at least {_shown(needed)}; expected sizes that "
