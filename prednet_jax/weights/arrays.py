@@ -1,8 +1,10 @@
 """What the arrays of any weight file have to be, before a network is made of them."""
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,30 +52,37 @@ def check_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
             )
 
 
-def check_one_network(path: str | os.PathLike, prefixes: set[str]) -> None:
-    """Refuses a file with arrays of several networks.
-
-    Args:
-        path: of the file, for the message.
-        prefixes: what stands in front of the names of a network's arrays.
+def of_one_network(
+    path: str | os.PathLike, stored: Mapping[str, Any], pattern: re.Pattern
+) -> dict[str, Any]:
+    """The arrays of one network, by the part of their names that `pattern` matches.
 
     Raises:
-        UserError: there are several.
+        UserError: several networks are there, told apart by what stands in front.
     """
+    found = {name: match for name in stored if (match := pattern.search(name))}
+    prefixes = {name[: match.start("name")] for name, match in found.items()}
     if len(prefixes) > 1:
         first, second = sorted(prefixes)[:2]
         raise UserError(
             f"{path}: holds {len(prefixes)} networks, below {first!r} and {second!r}; "
             "expected one"
         )
+    return {match["name"]: stored[name] for name, match in found.items()}
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike, expected: str) -> Iterator[None]:
+    """An array that is missing, or of no such network, is said of the file."""
+    try:
+        yield
+    except (KeyError, ValueError, IndexError) as error:
+        missing = f"no array {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{path}: {missing}; expected {expected}") from None
 
 
 def as_parameters(config: PredNetConfig, params: Mapping) -> dict:
     """The float32 parameters of a network.
-
-    Args:
-        config: the network.
-        params: arrays by module and leaf.
 
     Raises:
         KeyError: an array is missing.

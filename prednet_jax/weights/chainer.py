@@ -20,21 +20,21 @@ import numpy as np
 from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
-from prednet_jax.weights.arrays import as_parameters, check_arrays, check_one_network
+from prednet_jax.weights.arrays import (
+    as_parameters,
+    check_arrays,
+    of_one_network,
+    reading,
+)
 
 # Our gate order i, f, o, g against Chainer's names; its candidate g is called c.
 GATES = ("i", "f", "o", "c")
 Arrays = dict[str, np.ndarray]
-_NAME = re.compile(
-    r"^(?P<prefix>.*?)(?P<name>Conv(A|P|LSTM)\d{1,3}/([xhc]_[ifoc]\d?/)?[Wb])$"
-)
+_NAME = re.compile(r"(?P<name>Conv(A|P|LSTM)\d{1,3}/([xhc]_[ifoc]\d?/)?[Wb])$")
 
 
 def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
-    """Reads a `*.model` file.
-
-    Args:
-        path: the npz file.
+    """Reads a `*.model` npz file.
 
     Returns:
         The network (`watanabe`, frame size from the peepholes) and its parameters,
@@ -43,56 +43,41 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
     Raises:
         UserError: the file is missing, is no npz, or is not a PredNet of this form.
     """
-    arrays = _read(path)
-    try:
-        layers = sum(f"ConvLSTM{i}/h_i/W" in arrays for i in range(len(arrays)))
-        if not layers:
-            raise KeyError("ConvLSTM0/h_i/W")
-        peephole = arrays["ConvLSTM0/c_i/W"]
-        config = PredNetConfig(
-            channels=tuple(arrays[f"ConvP{i}/W"].shape[0] for i in range(layers)),
-            variant="watanabe",
-            height=int(peephole.shape[2]),
-            width=int(peephole.shape[3]),
-            r_channels=tuple(
-                arrays[f"ConvLSTM{i}/h_i/W"].shape[0] for i in range(layers)
-            ),
-            a_filters=tuple(arrays[f"ConvA{i}/W"].shape[2] for i in range(1, layers)),
-            ahat_filters=tuple(arrays[f"ConvP{i}/W"].shape[2] for i in range(layers)),
-            r_filters=tuple(
-                arrays[f"ConvLSTM{i}/h_i/W"].shape[2] for i in range(layers)
-            ),
-        )
-        params = from_chainer(config, arrays)
-    except (KeyError, ValueError, IndexError) as error:
-        missing = f"no array {error}" if isinstance(error, KeyError) else error
-        raise UserError(
-            f"{path}: {missing}; expected a model file of the Chainer PredNet"
-        ) from None
-    return config, params
-
-
-def _read(path: str | os.PathLike) -> Arrays:
-    """The arrays of one network, by name without what stands in front."""
     try:
         stored = files.read_npz(path)
     except files.FileError as error:
         raise UserError(f"{error}; expected a Chainer model (npz)") from None
-    found = {name: match for name in stored if (match := _NAME.search(name))}
-    check_one_network(path, {match["prefix"] for match in found.values()})
-    arrays = {match["name"]: stored[name] for name, match in found.items()}
+    arrays = of_one_network(path, stored, _NAME)
     check_arrays(path, arrays)
-    return arrays
+
+    def sizes(name: str, numbers: range, axis: int) -> tuple[int, ...]:
+        return tuple(arrays[name.format(i)].shape[axis] for i in numbers)
+
+    with reading(path, "a model file of the Chainer PredNet"):
+        layers = range(sum(f"ConvLSTM{i}/h_i/W" in arrays for i in range(len(arrays))))
+        if not layers:
+            raise KeyError("ConvLSTM0/h_i/W")
+        _, _, height, width = arrays["ConvLSTM0/c_i/W"].shape
+        config = PredNetConfig(
+            channels=sizes("ConvP{}/W", layers, 0),
+            variant="watanabe",
+            height=height,
+            width=width,
+            r_channels=sizes("ConvLSTM{}/h_i/W", layers, 0),
+            a_filters=sizes("ConvA{}/W", layers[1:], 2),
+            ahat_filters=sizes("ConvP{}/W", layers, 2),
+            r_filters=sizes("ConvLSTM{}/h_i/W", layers, 2),
+        )
+        return config, from_chainer(config, arrays)
 
 
 def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dict:
-    """Parameters from arrays under Chainer's names, `predictor/` removed.
+    """Parameters from arrays under Chainer's names without `predictor/`.
 
     Raises:
         KeyError: an array is missing.
         UserError: an array has another shape than the network's.
     """
-    arrays = {name.removeprefix("predictor/"): v for name, v in arrays.items()}
 
     def kernel(names: list[str]) -> np.ndarray:
         """OIHW kernels of the four gates -> HWIO, gates side by side."""
@@ -163,12 +148,7 @@ def to_chainer(config: PredNetConfig, params: Mapping) -> Arrays:
 def save_chainer(
     path: str | os.PathLike, config: PredNetConfig, params: Mapping
 ) -> None:
-    """Writes a model file that Chainer's `serializers.load_npz` reads.
-
-    Args:
-        path: the file to write; it appears whole or not at all.
-        config: the network, `watanabe`.
-        params: its parameters.
+    """Writes, whole or not at all, what Chainer's `serializers.load_npz` reads.
 
     Raises:
         UserError: the network is not of the `watanabe` form.

@@ -20,11 +20,16 @@ import numpy as np
 from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
-from prednet_jax.weights.arrays import as_parameters, check_arrays, check_one_network
+from prednet_jax.weights.arrays import (
+    as_parameters,
+    check_arrays,
+    of_one_network,
+    reading,
+)
 
 # Our gate order i, f, o, g against Keras's names; its candidate g is called c.
 GATES = ("i", "f", "o", "c")
-_LEAF = re.compile(r"layer_(a|ahat|c|f|i|o)_(\d{1,3})/(kernel|bias)(?::0)?$")
+_LEAF = re.compile(r"(?P<name>layer_(a|ahat|c|f|i|o)_\d{1,3}/(kernel|bias))(:0)?$")
 
 
 def load_keras(
@@ -60,7 +65,7 @@ def load_keras(
     def sizes(name: str, count: int, axis: int) -> tuple[int, ...]:
         return tuple(arrays[f"{name}_{i}/kernel"].shape[axis] for i in range(count))
 
-    try:
+    with reading(path, "a whole PredNet layer"):
         layers = 1 + max(int(name.split("_")[2].split("/")[0]) for name in arrays)
         config = PredNetConfig(
             channels=sizes("layer_ahat", layers, 3),
@@ -71,11 +76,7 @@ def load_keras(
             r_filters=sizes("layer_i", layers, 0),
             **model,
         )
-        params = from_keras(config, arrays)
-    except (KeyError, ValueError, IndexError) as error:
-        missing = f"no array {error}" if isinstance(error, KeyError) else error
-        raise UserError(f"{path}: {missing}; expected a whole PredNet layer") from None
-    return config, params
+        return config, from_keras(config, arrays)
 
 
 def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -97,23 +98,16 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any
     try:
         with files.open_binary(path) as opened, h5py.File(opened, "r") as file:
             file.visititems(see)
-            matches = {
-                name: match for name in datasets if (match := _LEAF.search(name))
-            }
-            prefixes = {name[: match.start()] for name, match in matches.items()}
-            check_one_network(path, prefixes)
+            datasets = of_one_network(path, datasets, _LEAF)
             if sum(node.nbytes for node in datasets.values()) > files.LIMIT:
                 raise UserError(f"{path}: takes more than {files.LIMIT} bytes")
-            arrays = {
-                match.group().removesuffix(":0"): np.asarray(datasets[name][()])
-                for name, match in matches.items()
-            }
+            arrays = {name: np.asarray(node[()]) for name, node in datasets.items()}
             text = file.attrs.get("model_config")
     except files.FileError as error:
         raise UserError(f"{error}; expected a Keras HDF5 weight file") from None
+    except UserError:
+        raise
     except files.BROKEN as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(
             f"{path}: not a readable HDF5 file ({files.reason(error)}); expected a "
             "Keras HDF5 weight file"
@@ -179,23 +173,21 @@ def to_keras(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
     """
     if config.variant != "lotter":
         raise UserError(f"variant={config.variant!r}: expected 'lotter'")
-    out: dict[str, np.ndarray] = {}
+    out: dict[str, Any] = {}
     for layer in range(config.layers):
-        kernel = np.asarray(params[f"gates_{layer}"]["kernel"])
+        kernel, bias = (params[f"gates_{layer}"][leaf] for leaf in ("kernel", "bias"))
+        links = {"ahat": params[f"prediction_{layer}"]}
         if layer + 1 < config.layers:
-            above = np.asarray(params[f"top_down_{layer}"]["kernel"])
+            above = params[f"top_down_{layer}"]["kernel"]
             kernel = np.concatenate([kernel, above], axis=2)
+            links["a"] = params[f"features_{layer}"]
+        for gate, k, b in zip(
+            GATES, np.split(kernel, 4, axis=3), np.split(bias, 4), strict=True
+        ):
+            links[gate] = {"kernel": k, "bias": b}
+        for link, leaves in links.items():
             for leaf in ("kernel", "bias"):
-                value = params[f"features_{layer}"][leaf]
-                out[f"layer_a_{layer}/{leaf}"] = np.asarray(value)
-        kernels = np.split(kernel, 4, axis=3)
-        biases = np.split(np.asarray(params[f"gates_{layer}"]["bias"]), 4)
-        for gate, k, b in zip(GATES, kernels, biases, strict=True):
-            out[f"layer_{gate}_{layer}/kernel"] = k
-            out[f"layer_{gate}_{layer}/bias"] = b
-        for leaf in ("kernel", "bias"):
-            value = params[f"prediction_{layer}"][leaf]
-            out[f"layer_ahat_{layer}/{leaf}"] = np.asarray(value)
+                out[f"layer_{link}_{layer}/{leaf}"] = np.asarray(leaves[leaf])
     return out
 
 
@@ -205,11 +197,6 @@ def save_keras(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
     coxlab/prednet reads the two with `model_from_json(text, {"PredNet": PredNet})` and
     `load_weights(path)`; `path` with the suffix `.json` holds the text. The model is an
     input and the PredNet layer, without the layers of its training.
-
-    Args:
-        path: the HDF5 file.
-        config: the network, `lotter`.
-        params: its parameters.
 
     Raises:
         UserError: the network is not of the `lotter` form.
@@ -246,14 +233,12 @@ def _layer_and_kind(name: str) -> tuple[int, bool]:
 def _model(config: PredNetConfig, layer: str) -> dict:
     """The model as Keras 2.2.4 describes it in JSON."""
     frame = [config.height, config.width, config.channels[0]]
+    off = ("return_state", "go_backwards", "stateful", "unroll")
     own = {
         "name": layer,
         "trainable": True,
         "return_sequences": True,
-        "return_state": False,
-        "go_backwards": False,
-        "stateful": False,
-        "unroll": False,
+        **dict.fromkeys(off, False),
         "implementation": 0,
         "stack_sizes": list(config.channels),
         "R_stack_sizes": list(config.recurrent),

@@ -35,14 +35,19 @@ import numpy as np
 from prednet_jax import files, messages
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError, one_of, positive
-from prednet_jax.weights.arrays import as_parameters, check_arrays, check_one_network
+from prednet_jax.weights.arrays import (
+    as_parameters,
+    check_arrays,
+    of_one_network,
+    reading,
+)
 from prednet_jax.weights.tensors import METADATA, is_safetensors, read_safetensors
 
 # The largest value of a pixel of the port's frames.
 PORTS = {"watanabe_pytorch": 1.0, "lotter_pytorch": 255.0}
 _EXPECTED = "a state dict of a PyTorch port of PredNet"
 _NAME = re.compile(
-    r"^(?P<prefix>.*?)(?P<name>cell\d{1,3}\.(weight|bias)_[ihc]h"
+    r"(?P<name>cell\d{1,3}\.(weight|bias)_[ihc]h"
     r"|(conv|update_A)\d{1,3}\.0\.(weight|bias))$"
 )
 # Blocks of their gates i, f, g, o in our order i, f, o, g.
@@ -108,7 +113,7 @@ def load_pytorch(
     def sizes(name: str, count: int, axis: int) -> tuple[int, ...]:
         return tuple(arrays[name.format(i)].shape[axis] for i in range(count))
 
-    try:
+    with reading(path, _EXPECTED):
         layers = sum(f"conv{i}.0.weight" in arrays for i in range(len(arrays)))
         if not layers:
             raise KeyError("conv0.0.weight")
@@ -122,9 +127,6 @@ def load_pytorch(
             **{name: value for name, value in frame.items() if value is not None},
         )
         return config, from_pytorch(config, arrays, scale)
-    except (KeyError, ValueError, IndexError) as error:
-        missing = f"no array {error}" if isinstance(error, KeyError) else error
-        raise UserError(f"{path}: {missing}; expected {_EXPECTED}") from None
 
 
 def from_pytorch(
@@ -132,13 +134,8 @@ def from_pytorch(
 ) -> dict:
     """Parameters from arrays under the ports' names.
 
-    A network of frames in [0, s] is one of frames in [0, 1] whose Ahat_0 is divided by
-    s and whose kernels over E_0 are multiplied by s.
-
-    Args:
-        config: the network, one of the ports.
-        arrays: by name.
-        scale: s.
+    A network of frames in [0, s], s the scale, is one of frames in [0, 1] whose Ahat_0
+    is divided by s and whose kernels over E_0 are multiplied by s.
 
     Raises:
         KeyError: an array is missing.
@@ -194,13 +191,8 @@ def from_pytorch(
 
 def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """The float32 arrays of one port, by name without what stands in front."""
-    if is_safetensors(path):
-        stored, _ = read_safetensors(path)
-    else:
-        stored = read_pth(path)
-    found = {name: match for name in stored if (match := _NAME.search(name))}
-    check_one_network(path, {match["prefix"] for match in found.values()})
-    arrays = {match["name"]: stored[name] for name, match in found.items()}
+    stored = read_safetensors(path)[0] if is_safetensors(path) else read_pth(path)
+    arrays = of_one_network(path, stored, _NAME)
     check_arrays(path, arrays)
     return {name: array.astype(np.float32) for name, array in arrays.items()}
 
@@ -338,17 +330,19 @@ def _tensor(storage: _Storage, offset: int, size: tuple, stride: tuple, *_: Any)
     return np.lib.stride_tricks.as_strided(numbers[offset:], size, strides)
 
 
-def _parameter(data: Any, *_: Any) -> Any:
-    """What torch's `_rebuild_parameter` does."""
-    return data
-
-
 _KNOWN = {
     ("collections", "OrderedDict"): dict,
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-    ("torch._utils", "_rebuild_parameter"): _parameter,
+    ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
 }
+
+
+# Other ways than REDUCE to make an object.
+_OTHER_WAYS = (
+    *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX),
+    *(pickle.EXT1, pickle.EXT2, pickle.EXT4),
+)
 
 
 class _Unpickler(pickle._Unpickler):
@@ -384,11 +378,7 @@ class _Unpickler(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Any]] = {
         code: load
         for code, load in pickle._Unpickler.dispatch.items()
-        if bytes([code])
-        not in (
-            *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX),
-            *(pickle.EXT1, pickle.EXT2, pickle.EXT4),
-        )
+        if bytes([code]) not in _OTHER_WAYS
     } | {pickle.BUILD[0]: _forget_attributes}
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
-from prednet_jax.weights.arrays import as_parameters, check_arrays
+from prednet_jax.weights.arrays import as_parameters, check_arrays, reading
 
 METADATA = "prednet_jax"
 NETWORK = "network.json"
@@ -44,13 +44,7 @@ def is_safetensors(path: str | os.PathLike) -> bool:
 def save_safetensors(
     path: str | os.PathLike, config: PredNetConfig, params: Mapping
 ) -> None:
-    """Writes a safetensors file, whole or not at all.
-
-    Args:
-        path: the file.
-        config: the network.
-        params: its parameters.
-    """
+    """Writes a safetensors file, whole or not at all."""
     from safetensors.numpy import save
 
     arrays = {
@@ -111,11 +105,6 @@ def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) -> None:
     """Writes an orbax checkpoint of the parameters and the network beside it.
 
-    Args:
-        path: a directory that is not there yet.
-        config: the network.
-        params: its parameters.
-
     Raises:
         UserError: something is there already.
     """
@@ -159,25 +148,6 @@ def _text(config: PredNetConfig) -> str:
     return json.dumps(dataclasses.asdict(config))
 
 
-def _network(path: str | os.PathLike, text: str) -> PredNetConfig:
-    """The network that a file's text describes.
-
-    Raises:
-        UserError: it describes none.
-    """
-    try:
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in json.loads(text).items()
-        }
-        return PredNetConfig(**fields)
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{path}: no network in its text ({files.reason(error)}); expected the "
-            "fields of PredNetConfig as JSON"
-        ) from None
-
-
 def _checked(
     path: str | os.PathLike, text: str, params: dict
 ) -> tuple[PredNetConfig, dict]:
@@ -189,9 +159,16 @@ def _checked(
     leaves = jax.tree_util.tree_leaves_with_path(params)
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
     check_arrays(path, {name(place): np.asarray(leaf) for place, leaf in leaves})
-    config = _network(path, text)
     try:
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in json.loads(text).items()
+        }
+        config = PredNetConfig(**fields)
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path}: no network in its text ({files.reason(error)}); expected the "
+            "fields of PredNetConfig as JSON"
+        ) from None
+    with reading(path, "a whole network"):
         return config, as_parameters(config, params)
-    except (KeyError, UserError) as error:
-        wrong = f"no array {error}" if isinstance(error, KeyError) else error
-        raise UserError(f"{path}: {wrong}; expected a whole network") from None
