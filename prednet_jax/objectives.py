@@ -121,7 +121,9 @@ def error_loss(
     steps = frames.shape[0]
     if steps < 2:
         raise UserError(f"frames of {steps} time steps: expected at least 2")
-    errors = prednet.outputs(params, config, frames, "error")  # [T, B, L]
+    prednet.check_frames(config, frames, None)
+    found, _ = prednet.outputs(params, config, frames, ("error",))
+    errors = found["error"]  # [T, B, L]
     weights = jnp.asarray(chosen, errors.dtype)
     return (errors[1:] @ weights).mean(axis=1).sum() / (steps - 1)
 

@@ -26,7 +26,13 @@ import numpy as np
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.models.shapes import convolutions
-from prednet_jax.models.thresholds import DRAW_BLOCK
+
+# How many numbers are drawn in one call. The generator's unrolled rounds take a third
+# of a second to compile per shape, so all parameters are drawn in blocks of one shape.
+# The weights of a seed depend on this number.
+#     time python -c "import jax, prednet_jax as p;
+#         p.init_params(p.PredNetConfig(), jax.random.key(0))"
+DRAW_BLOCK = 2**16
 
 
 class Initializer(NamedTuple):

@@ -3,7 +3,7 @@
 `models.step` has the equations of one frame, the state, and the parameters' names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -28,24 +28,6 @@ from prednet_jax.models.step import (
 from prednet_jax.models.unroll import convolve, unroll
 
 LAYOUTS = ("TBHWC", "NTHWC")
-
-__all__ = [
-    "LAYOUTS",
-    "Params",
-    "PredNetState",
-    "StepOutputs",
-    "algorithms",
-    "as_pixels",
-    "attach_predictions",
-    "check_frames",
-    "convolutions",
-    "initial_state",
-    "outputs",
-    "predict",
-    "scan_frames",
-    "split_kernels",
-    "time_first",
-]
 
 
 def algorithms(config: PredNetConfig, dtype: DTypeLike = jnp.float32) -> dict[str, str]:
@@ -177,22 +159,10 @@ def _predict(
     state: PredNetState | None,
     extrapolate_from: int | jax.Array | None,
 ) -> tuple[jax.Array, PredNetState]:
-    frames = as_pixels(params, frames)
-    if state is None:
-        state = initial_state(config, frames.shape[1], frames.dtype)
-    before = state.prediction[0]
-    state, predictions = scan_frames(
-        params,
-        config,
-        state,
-        frames,
-        lambda out: out.prediction[0],
-        extrapolate_from=extrapolate_from,
+    found, state = outputs(
+        params, config, frames, state=state, extrapolate_from=extrapolate_from
     )
-    if config.order == "watanabe":
-        # The step at frame t predicts frame t + 1, so predictions shift by one.
-        predictions = jnp.concatenate([before[None], predictions[:-1]])
-    return predictions, state
+    return found["prediction"], state
 
 
 _compiled = jax.jit(_predict, static_argnums=0)
@@ -209,68 +179,57 @@ def outputs(
     params: Params,
     config: PredNetConfig,
     frames: Shaped[Array, "T B H W C"],
-    mode: str = "prediction",
+    names: Sequence[str] = ("prediction",),
     state: PredNetState | None = None,
     *,
-    extrapolate_from: int | None = None,
-) -> jax.Array:
-    """What the network computes, by the output modes of coxlab/prednet.
+    extrapolate_from: int | jax.Array | None = None,
+) -> tuple[dict[str, jax.Array], PredNetState]:
+    """What the network computes, of frames that `check_frames` accepts.
 
     Args:
         params: the network's parameters.
         config: the network.
         frames: `[T, B, H, W, C]`, as in `predict`.
-        mode: `prediction`, `[T, B, H, W, C]`; `error`, the mean of each E_l,
-            `[T, B, L]`; `all`, both, with predictions flattened row by row,
-            `[T, B, H W C + L]`; or one map of one layer, `[T, B, H_l, W_l, .]`, named
+        names: `prediction`, `[T, B, H, W, C]` as of `predict`; `error`, the mean of
+            each E_l, `[T, B, L]`; or one map of one layer, `[T, B, H_l, W_l, .]`, named
             by `R`, `A`, `Ahat` or `E` and the layer's number, such as `R0`.
         state: the state to start from; None: a new sequence.
         extrapolate_from: as in `predict`.
 
+    Returns:
+        The outputs by name, and the state after the last frame.
+
     Raises:
-        UserError: the mode is unknown, or frames do not fit the network.
+        UserError: there is no such output.
     """
-    check_frames(config, frames, extrapolate_from)
-    field, layer = "", 0
-    if mode not in ("prediction", "error", "all"):
-        also = "prediction, error, all, or "
-        field, layer = place_of_map(config, mode, what="mode", also=also)
-    if mode == "prediction":
-        return predict(
-            params, config, frames, state, extrapolate_from=extrapolate_from
-        )[0]
-    if mode == "all":
-        run = [
-            outputs(params, config, frames, m, state, extrapolate_from=extrapolate_from)
-            for m in ("prediction", "error")
-        ]
-        flat = run[0].reshape(*run[0].shape[:2], -1)
-        return jnp.concatenate([flat, run[1]], axis=-1)
     frames = as_pixels(params, frames)
     if state is None:
         state = initial_state(config, frames.shape[1], frames.dtype)
+    before = state.prediction[0]
+    whole_layers = ("prediction", "error")
+    places = {n: place_of_map(config, n) for n in names if n not in whole_layers}
 
-    def pick(out: StepOutputs) -> jax.Array:
-        if mode == "error":
-            return jnp.stack([e.mean(axis=(1, 2, 3)) for e in out.error], axis=-1)
-        return getattr(out, field)[layer]
+    def pick(out: StepOutputs) -> dict[str, jax.Array]:
+        found = {name: getattr(out, kind)[i] for name, (kind, i) in places.items()}
+        if "prediction" in names:
+            found["prediction"] = out.prediction[0]
+        if "error" in names:
+            means = [e.mean(axis=(1, 2, 3)) for e in out.error]
+            found["error"] = jnp.stack(means, axis=-1)
+        return found
 
-    _, result = scan_frames(
+    state, found = scan_frames(
         params, config, state, frames, pick, extrapolate_from=extrapolate_from
     )
-    return result
+    if "prediction" in names and config.order == "watanabe":
+        # The step at frame t predicts frame t + 1, so predictions shift by one.
+        shifted = jnp.concatenate([before[None], found["prediction"][:-1]])
+        found["prediction"] = shifted
+    return found, state
 
 
-def place_of_map(
-    config: PredNetConfig, name: str, *, what: str = "layer", also: str = ""
-) -> tuple[str, int]:
+def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
     """Field of `StepOutputs` and layer of a map such as `R0`.
-
-    Args:
-        config: the network.
-        name: of the map.
-        what: what the name is called in the error's message.
-        also: what else that message says is accepted.
 
     Raises:
         UserError: there is no such map.
@@ -280,7 +239,7 @@ def place_of_map(
     layer = name[len(kind) :]
     if kind not in fields or layer == "" or int(layer) >= config.layers:
         raise UserError(
-            f"{what}={name!r}: expected {also}R, A, Ahat or E and a number from 0 to "
+            f"layer={name!r}: expected R, A, Ahat or E and a number from 0 to "
             f"{config.layers - 1}, such as R0"
         )
     return fields[kind], int(layer)

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from prednet_jax.config import PredNetConfig
@@ -63,7 +61,7 @@ def units(
         layers = [f"{kind}{i}" for i in range(config.layers) for kind in "RE"]
     elif isinstance(layers, str):
         raise UserError(f"layers={layers!r}: expected a list such as ('E0', 'R1')")
-    shown = prednet.time_first(_on_host(frames), layout)
+    shown = prednet.time_first(np.asarray(frames), layout)
     found = _joined(
         pieces(params, config, shown, layers, extrapolate_from=extrapolate_from),
         shown.shape[0],
@@ -96,7 +94,7 @@ def predict_sequence(
     Raises:
         UserError: as `units`.
     """
-    shown = _on_host(frames)
+    shown = np.asarray(frames)
     single = shown.ndim == 4
     if single:
         shown = shown[:, None]
@@ -125,8 +123,10 @@ def pieces(
     Raises:
         UserError: as `units`.
     """
-    shown = _on_host(frames)
+    shown = np.asarray(frames)
     prednet.check_frames(config, shown, extrapolate_from)
+    for name in maps:
+        prednet.place_of_map(config, name)
     run = _program(config, tuple(maps))
     total, batch = shown.shape[:2]
     dtype = shown.dtype
@@ -139,10 +139,6 @@ def pieces(
         state, found = run(params, state, shown[places], np.int32(unseen_from - begin))
         count = min(CHUNK, total - begin)
         yield {name: np.asarray(part)[:count] for name, part in found.items()}
-
-
-def _on_host(frames: Any) -> np.ndarray:
-    return frames if isinstance(frames, np.ndarray) else np.asarray(frames)
 
 
 def _joined(
@@ -163,25 +159,17 @@ def _joined(
 @functools.lru_cache(maxsize=32)
 def _program(config: PredNetConfig, maps: tuple[str, ...]) -> Callable:
     """`(params, state, frames, unseen_from) -> (state, maps by name)`, compiled."""
-    places = {name: prednet.place_of_map(config, name) for name in maps}
-
-    def pick(out: prednet.StepOutputs) -> dict[str, Float[Array, "B H W C"]]:
-        found = {_PREDICTION: out.prediction[0]}
-        for name, (field, layer) in places.items():
-            found[name] = getattr(out, field)[layer]
-        return found
 
     @jax.jit
     def run(params: Any, state: Any, frames: jax.Array, unseen_from: jax.Array):
-        frames = prednet.as_pixels(params, frames)
-        before = state.prediction[0]
-        state, found = prednet.scan_frames(
-            params, config, state, frames, pick, extrapolate_from=unseen_from
+        found, state = prednet.outputs(
+            params,
+            config,
+            frames,
+            (_PREDICTION, *maps),
+            state,
+            extrapolate_from=unseen_from,
         )
-        if config.order == "watanabe":
-            # The step at frame t predicts t + 1: shift by one.
-            made = jnp.concatenate([before[None], found[_PREDICTION][:-1]])
-            found = found | {_PREDICTION: made}
         return state, found
 
     return run

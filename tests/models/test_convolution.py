@@ -1,6 +1,7 @@
 """Every algorithm against sums written out in float64 NumPy."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,8 @@ import pytest
 
 from prednet_jax import noise
 from prednet_jax.config import CONVOLUTIONS
-from prednet_jax.models import convolution, thresholds
+from prednet_jax.models import convolution
+from prednet_jax.models.convolution import table
 from prednet_jax.models.shapes import Convolution
 
 # Of the largest entry. Float32 has 1.2e-7; sums of some hundred terms reach 5e-7.
@@ -160,7 +162,7 @@ def test_long_filter_gradients_come_in_chunks(monkeypatch):
     x, kernel, dz = draw(6)
     x, dz = np.concatenate([x] * 3), np.concatenate([dz] * 3)
     expected = reference(x, kernel, dz, False)[2]
-    monkeypatch.setattr(thresholds, "CHUNK_PIXELS", 2 * 5 * 7)
+    monkeypatch.setattr(convolution, "CHUNK_PIXELS", 2 * 5 * 7)
     algorithm, seen = find(x, kernel, "shifted"), []
 
     def spy(x, dz, size):
@@ -210,3 +212,47 @@ def test_chainer_profile_finds_both_gradients_and_not_the_output(algorithm):
     assert len(perturbed) >= 2
     assert left
     assert all("forward convolution" in reason for reason in left)
+
+
+def shape(width, channels, filter_size, upsampled):
+    return Convolution(
+        height=width,
+        width=width,
+        in_channels=channels,
+        out_channels=channels,
+        filter_size=filter_size,
+        upsampled=upsampled,
+    )
+
+
+SHAPES = [
+    shape(*settings)
+    for settings in itertools.product(
+        (2, 8, 32, 160), (1, 48, 192), (1, 3, 5), (False, True)
+    )
+]
+
+
+def test_auto_is_never_an_algorithm_that_cannot_do_the_shape():
+    chosen = set()
+    for one in SHAPES:
+        name = table.fastest(one, "cpu")
+        algorithm = convolution.ALGORITHMS[name]
+        assert one.filter_size == 3 or not algorithm.only_3x3
+        assert one.upsampled or not algorithm.enlarges
+        chosen.add(name)
+        assert table.fastest(one, "gpu") == "xla"
+    # Each threshold parts the shapes above.
+    assert chosen == {"direct", "folded", "wide4", "strip2", "strip4"}
+
+
+def test_auto_is_a_matrix_product_in_double_precision_on_a_cpu():
+    """XLA's own convolution there is a plain loop, and takes twice as long."""
+    for one in SHAPES:
+        assert table.fastest(one, "cpu", jnp.float64) == "im2col"
+        assert table.fastest(one, "gpu", jnp.float64) == "xla"
+
+
+@pytest.mark.parametrize(("pixels", "name"), [(24, "strip2"), (25, "strip4")])
+def test_winograd_is_the_smaller_one_on_small_maps(pixels, name):
+    assert table.fastest(shape(pixels, 96, 3, False), "cpu") == name

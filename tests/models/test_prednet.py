@@ -93,12 +93,9 @@ def test_predictions_are_clipped_and_gates_saturate():
     config, params = network("lotter", pixel_max=0.25)
     params = jax.tree.map(lambda x: 20 * x, params)
     frames = video(config)
-    modes = jax.jit(
-        lambda f: [
-            prednet.outputs(params, config, f, m) for m in ("prediction", "Ahat1")
-        ]
-    )
-    predictions, above = modes(frames)
+    names = ("prediction", "Ahat1")
+    found, _ = jax.jit(lambda f: prednet.outputs(params, config, f, names))(frames)
+    predictions, above = (found[name] for name in names)
     assert float(predictions.max()) == 0.25
     assert float(above.max()) > 0.25
     x = jnp.array([-2.5, -2.4999, 0.0, 2.5, 3.0, -3.0])
@@ -188,8 +185,8 @@ def test_float64_agrees_with_float32():
         (lambda c, p, f: predict(p, c, f[:, 0]), "expected \\[T, B, H, W, C\\]"),
         (lambda c, p, f: predict(p, c, f.astype(jnp.int32)), "dtype int32"),
         (lambda c, p, f: predict(p, c, f, extrapolate_from=0), "extrapolate_from=0"),
-        (lambda c, p, f: prednet.outputs(p, c, f, "R7"), "mode='R7'"),
-        (lambda c, p, f: prednet.outputs(p, c, f, "loss"), "mode='loss'"),
+        (lambda c, p, f: prednet.outputs(p, c, f, ("R7",)), "layer='R7'"),
+        (lambda c, p, f: prednet.outputs(p, c, f, ("loss",)), "layer='loss'"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -8,8 +8,8 @@ adds the same numbers in another fixed order, so each can be an arm of the compa
     xla       XLA's own convolution and gradients; `auto` takes it on GPUs      [wide]
     direct    XLA's convolution for outputs and input gradients; the filter
               gradient computes two neighbouring outputs together               [wide]
-    im2col    one matrix product with neighbourhoods of k k C values        [products]
-    shifted   k k matrix products with shifted maps                         [products]
+    im2col    one matrix product with neighbourhoods of k k C values            [wide]
+    shifted   k k matrix products with shifted maps                             [wide]
     wide4     four neighbouring outputs together, as further channels           [wide]
     strip2/4  Winograd F(2,3)/F(4,3) along the width, XLA's convolution along
               the height; 3x3 only                                          [winograd]
@@ -18,29 +18,33 @@ adds the same numbers in another fixed order, so each can be an arm of the compa
 
 Each is one object with four functions (`algorithm.Algorithm`) in one table
 (`table.ALGORITHMS`). A new one is a new object, a line in that table and a line in
-`config.CONVOLUTIONS`.
-
-`operations` has three ways to use them:
+`config.CONVOLUTIONS`. Three ways to use them:
     conv2d(x, kernel)             differentiable in both arguments
     prepare(...), apply_sum(...)  transform kernels once and use them for many maps, as
                                   in a scan
     filter_gradient(x, dz, ...)   the gradient of a kernel, one contraction over images
                                   (time and batch) and space
 
+The gradients use the algorithm's own functions; differentiating `forward` would give
+slow transposes of slices. Forward over reverse mode works (Hessian products), forward
+mode alone does not.
+
 Each runs in a named scope that begins with `conv`. By that name the noise profile
 `chainer_cudnn` recognises a convolution that is written as matrix products.
 """
 
-from prednet_jax.models.convolution.operations import (
-    Prepared,
-    apply_sum,
-    apply_tapped,
-    conv2d,
-    filter_gradient,
-    prepare,
-    side_by_side,
-)
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from prednet_jax.models.convolution.algorithm import Algorithm, Transformed
 from prednet_jax.models.convolution.table import ALGORITHMS, find, resolve
+from prednet_jax.models.shapes import Convolution
 
 __all__ = [
     "ALGORITHMS",
@@ -54,3 +58,190 @@ __all__ = [
     "resolve",
     "side_by_side",
 ]
+
+# Most pixels in one chunk of a filter gradient. With 6,200 or 4,000 the step was 2 to
+# 8 % slower and needed 3 MB less:
+#     python experiments/benchmark.py --suite=step
+CHUNK_PIXELS = 12_000
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("forward", "backward"),
+    meta_fields=("algorithm",),
+)
+@dataclass(frozen=True)
+class Prepared:
+    """A kernel, transformed for its algorithm.
+
+    Attributes:
+      forward: the kernel as `algorithm.forward` takes it.
+      backward: the kernel as `algorithm.input_gradient` takes it.
+      algorithm: the algorithm.
+    """
+
+    forward: Transformed
+    backward: Transformed
+    algorithm: Algorithm
+
+
+def conv2d(
+    x: Float[Array, "B H W Ci"],
+    kernel: Float[Array, "k k Ci Co"],
+    algorithm: str = "auto",
+    upsampled: bool = False,
+) -> Float[Array, "B H2 W2 Co"]:
+    """Convolves; differentiable in x and in the kernel.
+
+    Args:
+      x: input `[B, H, W, Ci]`.
+      kernel: `[k, k, Ci, Co]`, k odd.
+      algorithm: `auto` or a name of `table.ALGORITHMS`.
+      upsampled: whether x is enlarged x2 first.
+
+    Returns:
+      `[B, H, W, Co]`; if `upsampled`, of twice the height and width of x.
+
+    Raises:
+      UserError: the algorithm cannot compute this convolution.
+    """
+    scale = 2 if upsampled else 1
+    shape = Convolution(
+        height=x.shape[1] * scale,
+        width=x.shape[2] * scale,
+        in_channels=kernel.shape[2],
+        out_channels=kernel.shape[3],
+        filter_size=kernel.shape[0],
+        upsampled=upsampled,
+        algorithm=algorithm,
+    )
+    return _conv2d(x, kernel, find(shape, x.dtype))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _conv2d(x, kernel, algorithm):
+    return _conv2d_fwd(x, kernel, algorithm)[0]
+
+
+def _conv2d_fwd(x, kernel, algorithm):
+    # Not _conv2d: forward over reverse fails where a rule calls its own function.
+    return _forward(x, algorithm.transform(kernel, False), algorithm), (x, kernel)
+
+
+def _conv2d_bwd(algorithm, residuals, dz):
+    x, kernel = residuals
+    return (
+        _input_gradient(dz, algorithm.transform(kernel, True), algorithm),
+        filter_gradient(x, dz, kernel.shape[0], algorithm),
+    )
+
+
+_conv2d.defvjp(_conv2d_fwd, _conv2d_bwd)
+
+
+def prepare(kernel: Float[Array, "k k Ci Co"], algorithm: Algorithm) -> Prepared:
+    """Transforms a kernel once, for `apply_sum` to use on many maps."""
+    transform = algorithm.transform
+    return Prepared(transform(kernel, False), transform(kernel, True), algorithm)
+
+
+def apply_sum(
+    xs: Sequence[Float[Array, "B _ _ _"]], prepared: Sequence[Prepared]
+) -> Float[Array, "B H W Co"]:
+    """The sum of several convolutions with equal outputs; differentiable in xs.
+
+    Args:
+      xs: one input per kernel; of half the height and width where the algorithm
+        `enlarges`.
+      prepared: the kernels.
+    """
+    first, *rest = (
+        _forward(x, p.forward, p.algorithm) for x, p in zip(xs, prepared, strict=True)
+    )
+    return sum(rest, first)
+
+
+def side_by_side(x: jax.Array | tuple[jax.Array, ...]) -> jax.Array:
+    """One map, or several maps concatenated along their channels."""
+    if not isinstance(x, tuple):
+        return x
+    return x[0] if len(x) == 1 else jnp.concatenate(x, axis=-1)
+
+
+@jax.custom_vjp
+def apply_tapped(
+    xs: tuple[Float[Array, "B _ _ _"], ...],
+    prepared: tuple[Prepared, ...],
+    tap: Float[Array, "B H W Co"],
+) -> Float[Array, "B H W Co"]:
+    """`apply_sum`, with the output's cotangent as the gradient of the unread `tap`."""
+    return _apply_tapped_fwd(xs, prepared, tap)[0]
+
+
+def _apply_tapped_fwd(xs, prepared, tap):
+    del tap
+    return apply_sum(xs, prepared), prepared
+
+
+def _apply_tapped_bwd(prepared, dz):
+    dxs = tuple(_input_gradient(dz, p.backward, p.algorithm) for p in prepared)
+    return dxs, None, dz
+
+
+apply_tapped.defvjp(_apply_tapped_fwd, _apply_tapped_bwd)
+
+
+@jax.named_scope("conv_filter_gradient")
+def filter_gradient(
+    x: Float[Array, "N H W Ci"] | tuple[Float[Array, "N H W _"], ...],
+    dz: Float[Array, "N H2 W2 Co"],
+    filter_size: int,
+    algorithm: Algorithm,
+) -> Float[Array, "k k Ci Co"]:
+    """The kernel's gradient, summed over N images (time and batch) and space.
+
+    Args:
+      x: inputs `[N, H, W, Ci]`, or several maps to be concatenated along their
+        channels.
+      dz: gradients of the outputs `[N, H, W, Co]`; of twice the height and width of x
+        where the algorithm `enlarges`.
+      filter_size: odd k.
+      algorithm: the algorithm, from `table.find`.
+    """
+    images, height, width, out_channels = dz.shape
+    parts = x if isinstance(x, tuple) else (x,)
+    chunk = _chunk(images, height * width)
+    if chunk == images or not algorithm.in_chunks:
+        return algorithm.filter_gradient(side_by_side(parts), dz, filter_size)
+
+    def add(total: jax.Array, chunk: tuple) -> tuple[jax.Array, None]:
+        *parts, dz = chunk
+        x = side_by_side(tuple(parts))
+        return total + algorithm.filter_gradient(x, dz, filter_size), None
+
+    in_channels = sum(part.shape[-1] for part in parts)
+    shape = (filter_size, filter_size, in_channels, out_channels)
+    chunks = [a.reshape(-1, chunk, *a.shape[1:]) for a in (*parts, dz)]
+    return lax.scan(add, jnp.zeros(shape, dz.dtype), tuple(chunks))[0]
+
+
+def _chunk(images: int, pixels: int) -> int:
+    """How many images to contract at once, so that their maps stay in the CPU's cache.
+
+    The largest divisor of `images` with which a chunk has at most `CHUNK_PIXELS`
+    pixels; at least 1.
+    """
+    fitting = [d for d in range(1, images + 1) if images % d == 0]
+    return max([d for d in fitting if d * pixels <= CHUNK_PIXELS], default=1)
+
+
+@jax.named_scope("conv")
+def _forward(x: jax.Array, kernel: Transformed, algorithm: Algorithm) -> jax.Array:
+    return algorithm.forward(x, kernel)
+
+
+@jax.named_scope("conv_input_gradient")
+def _input_gradient(
+    dz: jax.Array, kernel: Transformed, algorithm: Algorithm
+) -> jax.Array:
+    return algorithm.input_gradient(dz, kernel)

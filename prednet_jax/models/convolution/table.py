@@ -1,4 +1,12 @@
-"""The table of algorithms, and the choice of one for a convolution."""
+"""The table of algorithms, and the choice of one for a convolution.
+
+The thresholds of `fastest` were measured on two AVX-512 processors, at the sizes
+`--height=120 --width=160 --channels=3,48,96,192`, `--channels=3,12,24,48` (64x48, the
+default) and `--height=24 --width=32 --channels=3,6,12`. The command times each
+algorithm on each convolution of a network and marks the choice of `auto`:
+    python experiments/benchmark.py --suite=conv
+docs/measurements.md has the figures.
+"""
 
 import functools
 
@@ -7,16 +15,24 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from prednet_jax.errors import UserError
-from prednet_jax.models import thresholds
-from prednet_jax.models.convolution import folded, products, wide, winograd
+from prednet_jax.models.convolution import folded, wide, winograd
 from prednet_jax.models.convolution.algorithm import Algorithm, of_enlarged
 from prednet_jax.models.shapes import Convolution
+
+# `wide4` is the fastest up to this number of input and output channels.
+NARROW_CHANNELS = 16
+# From this number of channels on (the smaller of input and output), Winograd's
+# algorithm saves more on products than its transforms of the maps cost.
+WINOGRAD_CHANNELS = 96
+# In maps of fewer pixels most of the time goes into reading the kernel, and F(4,3)
+# enlarges the kernel more than F(2,3) does.
+FEW_PIXELS = 600
 
 ALGORITHMS: dict[str, Algorithm] = {
     "xla": wide.XLA,
     "direct": wide.DIRECT,
-    "im2col": products.IM2COL,
-    "shifted": products.SHIFTED,
+    "im2col": wide.IM2COL,
+    "shifted": wide.SHIFTED,
     "wide4": wide.WIDE4,
     "strip2": winograd.STRIP2,
     "strip4": winograd.STRIP4,
@@ -28,8 +44,7 @@ def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32) -> str:
     """The name of the algorithm that computes a convolution in this process.
 
     Args:
-      shape: the convolution; if its `algorithm` is `auto`, `thresholds.fastest`
-        chooses.
+      shape: the convolution; if its `algorithm` is `auto`, `fastest` chooses.
       dtype: dtype of the maps and the kernel.
 
     Raises:
@@ -37,7 +52,7 @@ def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32) -> str:
     """
     name, size = shape.algorithm, shape.filter_size
     if name == "auto":
-        return thresholds.fastest(shape, jax.default_backend(), dtype)
+        return fastest(shape, jax.default_backend(), dtype)
     if name not in ALGORITHMS:
         raise UserError(
             f"convolution={name!r}: expected auto or one of {', '.join(ALGORITHMS)}"
@@ -53,6 +68,29 @@ def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32) -> str:
             f"convolution={name!r}: expected another for an input that is not enlarged"
         )
     return name
+
+
+def fastest(shape: Convolution, backend: str, dtype: DTypeLike = jnp.float32) -> str:
+    """The algorithm that `auto` chooses: the fastest one measured for such shapes.
+
+    The backend is named as by `jax.default_backend()`.
+    """
+    if backend != "cpu":
+        return "xla"
+    # For the CPU XLA has convolution kernels in single and half precision only. In
+    # double precision it runs plain loops, which take twice as long as `im2col`.
+    if dtype == jnp.float64:
+        return "im2col"
+    if shape.filter_size != 3:
+        return "direct"
+    if shape.upsampled:
+        return "folded"
+    channels = shape.in_channels, shape.out_channels
+    if max(channels) <= NARROW_CHANNELS:
+        return "wide4"
+    if min(channels) < WINOGRAD_CHANNELS:
+        return "direct"
+    return "strip2" if shape.height * shape.width < FEW_PIXELS else "strip4"
 
 
 def find(shape: Convolution, dtype: DTypeLike = jnp.float32) -> Algorithm:

@@ -1,4 +1,4 @@
-"""XLA's convolution, and m neighbouring outputs at once: `xla`, `direct` and `wide4`.
+"""XLA's convolution, m neighbouring outputs at once, and matrix products.
 
 m outputs that lie side by side can be computed as further channels of one output. The
 kernel, placed at m neighbouring pixels, becomes a `[k, k + m - 1, in, m out]` kernel of
@@ -9,6 +9,10 @@ The filter gradient can do the same: one product of the neighbourhoods of m outp
 together, k rows of k + m - 1 pixels, with the m outputs. A pixel is then copied
 k (k + m - 1)/m times instead of k k. `direct` is XLA's convolution with this filter
 gradient for m = 2; `im2col` uses it with m = 1.
+
+`im2col` is one matrix product, of neighbourhoods of k k C values with the whole kernel
+(Chellapilla, Puri & Simard 2006; Caffe and Chainer do this). `shifted` adds k k
+products over C values, one per tap of the kernel.
 """
 
 from functools import partial
@@ -77,6 +81,41 @@ def _xla_filter_gradient(x: jax.Array, dz: jax.Array, filter_size: int) -> jax.A
     return gradient
 
 
+def _shifts(x: jax.Array, filter_size: int) -> list[jax.Array]:
+    """The k k shifted, zero-padded copies of the maps, in the order of the taps."""
+    reach = filter_size // 2
+    _, height, width, _ = x.shape
+    padded = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
+    return [
+        padded[:, i : i + height, j : j + width]
+        for i in range(filter_size)
+        for j in range(filter_size)
+    ]
+
+
+def _im2col(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    views = _shifts(x, kernel.shape[0])
+    flat = kernel.reshape(-1, kernel.shape[-1])
+    return jnp.einsum("bhwi,io->bhwo", jnp.concatenate(views, -1), flat)
+
+
+def _shifted(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    views = _shifts(x, kernel.shape[0])
+    taps = kernel.reshape(-1, *kernel.shape[2:])
+    products = [
+        jnp.einsum("bhwi,io->bhwo", v, t) for v, t in zip(views, taps, strict=True)
+    ]
+    return sum(products[1:], products[0])
+
+
+def _shifted_filter_gradient(
+    x: jax.Array, dz: jax.Array, filter_size: int
+) -> jax.Array:
+    products = [contract(v, dz) for v in _shifts(x, filter_size)]
+    shape = (filter_size, filter_size, x.shape[-1], dz.shape[-1])
+    return jnp.stack(products).reshape(shape)
+
+
 XLA = by_turning(convolve, _xla_filter_gradient, in_chunks=False)
 DIRECT = by_turning(convolve, partial(wide_filter_gradient, m=2))
 WIDE4 = by_turning(
@@ -84,3 +123,5 @@ WIDE4 = by_turning(
     partial(wide_filter_gradient, m=4),
     transform=partial(_widen, m=4),
 )
+IM2COL = by_turning(_im2col, partial(wide_filter_gradient, m=1))
+SHIFTED = by_turning(_shifted, _shifted_filter_gradient)
