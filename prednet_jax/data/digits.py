@@ -76,16 +76,7 @@ def open_stills(
 ) -> FrameSource:
     """Shows the pictures in laps; each lap has every picture once, in a new order.
 
-    Args:
-        stills: The pictures.
-        height: Height of a frame, in pixels; the pictures are scaled to it.
-        width: Width of a frame, in pixels; the pictures are scaled to it.
-        channels: 1 (grey) or 3 (three equal channels).
-        seed: Determines the order; 0 or more.
-        length: Number of frames, over as many laps as needed.
-
-    Returns:
-        The source; frame i depends on seed and i only.
+    They are scaled to the frame. Frame i depends on the seed and i only.
     """
 
     @functools.lru_cache(maxsize=4)
@@ -122,13 +113,7 @@ def open_moving(
 ) -> FrameSource:
     """Moving digits; every `SEQUENCE` frames, a boundary, two new digits start.
 
-    Args:
-        stills: The digits.
-        height: Height of the canvas, in pixels; at least that of a digit.
-        width: Width of the canvas, in pixels; at least that of a digit.
-        channels: 1 (grey) or 3 (three equal channels).
-        seed: Determines digits, starts and directions; 0 or more.
-        length: Number of frames.
+    The seed determines digits, starts and directions.
 
     Raises:
         DataError: If a digit is larger than the canvas.
@@ -206,14 +191,8 @@ def digits() -> Stills:
 def shipped_bytes(data: str, package: str, file: str, requirement: str) -> bytes:
     """A file of an installed package, which is not imported.
 
-    Args:
-        data: Name of the source that needs it, for the message.
-        package: Name under which the package is imported.
-        file: Path inside the package.
-        requirement: The pip requirement to install if it is missing.
-
     Raises:
-        DataError: If the package or the file is missing.
+        DataError: It is missing; the source `data` needs it, and pip `requirement`.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:

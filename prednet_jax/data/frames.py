@@ -106,14 +106,7 @@ class Fit:
             )
 
     def __call__(self, picture: np.ndarray, name: str) -> np.ndarray:
-        """Cut or scale one picture.
-
-        Args:
-            picture: uint8 `[h, w, c]`, c 1 or 3.
-            name: What a message calls the picture.
-
-        Returns:
-            uint8 `[height, width, c]`.
+        """Cut or scale a picture uint8 `[h, w, c]` to `[height, width, c]`.
 
         Raises:
             DataError: If the crop does not lie inside the picture.
@@ -151,15 +144,7 @@ class Fit:
         /,
         **identity: Any,
     ) -> FrameSource:
-        """The source of frames that this fit makes of pictures.
-
-        Args:
-            name: The path that was opened.
-            length: Number of frames.
-            begins: Index of the first frame of every sequence.
-            frames: See `FrameSource`.
-            identity: Values that identify the pictures, for the fingerprint.
-        """
+        """The source of what this fit makes of pictures that `identity` tells apart."""
         size = self.height, self.width, self.channels
         digest = fingerprint(
             size=size, crop=self.crop, offset=tuple(self.offset), **identity

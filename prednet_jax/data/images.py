@@ -42,12 +42,7 @@ def sequences_below(
     """The files of some suffixes in a folder, by the folder that they lie in.
 
     Hidden names and links to folders are left out. Folders and files are in natural
-    order of their names.
-
-    Args:
-        path: The folder.
-        suffixes: In lower case, with the dot.
-        deeper: Whether to look into the folders below.
+    order of their names. Folders below are looked into if `deeper`.
 
     Raises:
         OSError: A folder cannot be read.
@@ -74,12 +69,6 @@ def open_images(
     length: int | None = None,
 ) -> FrameSource:
     """Open image files, which are checked and fingerprinted now and decoded when read.
-
-    Args:
-        name: What messages call the source.
-        sequences: The files of each sequence.
-        fit: How a picture becomes a frame.
-        length: Number of frames to use; None: all.
 
     Raises:
         DataError: A file is unreadable, no image or too small.
@@ -113,12 +102,8 @@ def open_list(
     working directory, as in the published script. A line may have further words after
     the path.
 
-    Args:
-        path: The list.
-        fit: How a picture becomes a frame.
-        length: Number of frames to use; None: all.
-        allow_outside: Whether the lists may name files outside the folder of `path`,
-            which may come from somebody else.
+    Unless `allow_outside`, the lists, which may come from somebody else, may name only
+    files in the folder of `path`.
 
     Raises:
         DataError: A list is empty, mixes images and lists, or names a file that is

@@ -141,11 +141,6 @@ def joined(
 ) -> FrameSource:
     """Sources of one size, one after the other, of which each keeps its sequences.
 
-    Args:
-        name: What messages call them together.
-        sources: The sources.
-        length: Number of frames to use; None: all.
-
     Raises:
         DataError: If `length` is out of range.
     """

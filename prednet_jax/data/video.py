@@ -64,11 +64,6 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> Frame
     Its first video track is used. A rotation for players that the file asks for is not
     applied.
 
-    Args:
-        path: The file.
-        fit: How a picture becomes a frame.
-        length: Number of frames to use; None: all.
-
     Raises:
         DataError: If the file holds no readable video or its frames are too small.
     """

@@ -84,14 +84,8 @@ def open_walk(
     """Open the walk.
 
     All scenes are one sequence (`boundaries` is `(0,)`), as in a recording of a head
-    camera; the published training does not reset its state within one.
-
-    Args:
-        height: Height of a frame, in pixels.
-        width: Width of a frame, in pixels.
-        channels: 3 (RGB) or 1 (grey).
-        seed: Chooses photographs, paths and cuts; 0 or more.
-        length: Number of frames.
+    camera; the published training does not reset its state within one. The seed chooses
+    photographs, paths and cuts.
 
     Raises:
         DataError: If scikit-image lacks a photograph.
@@ -111,15 +105,9 @@ def open_walks(
     frames: int,
     photographs: tuple[str, ...],
 ) -> FrameSource:
-    """Open the beginnings of many walks through some of the photographs.
+    """Open the first `frames` frames of the walk of each seed, a sequence each.
 
-    Args:
-        height: Height of a frame, in pixels.
-        width: Width of a frame, in pixels.
-        channels: 3 (RGB) or 1 (grey).
-        seeds: A walk, and a sequence, each.
-        frames: Frames of each.
-        photographs: Those that are shown, at least three of `PHOTOGRAPHS`.
+    They show `photographs`, at least three of `PHOTOGRAPHS`.
 
     Raises:
         DataError: If scikit-image lacks a photograph.
@@ -163,17 +151,14 @@ def render(
     start: int,
     stop: int,
 ) -> np.ndarray:
-    """Render frames `start` to `stop - 1` of the walk of a seed.
+    """Frames `start` to `stop - 1` of a walk, uint8 `[stop - start, *size]`.
 
     Args:
-        size: Height and width of a frame, in pixels, and its channels, 3 or 1.
+        size: Height, width and channels of a frame.
         photographs: Those that are shown, at least three.
         seed: Seed of the walk.
         start: Index of the first frame.
         stop: Index after the last frame.
-
-    Returns:
-        uint8 `[stop - start, height, width, channels]`.
     """
     out = np.empty((stop - start, *size), np.uint8)
     index = start

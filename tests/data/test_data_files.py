@@ -5,7 +5,6 @@ import pytest
 from PIL import Image
 
 from prednet_jax.data import DataError, open_source
-from prednet_jax.data.images import natural_key
 
 
 def picture(i, height=12, width=16):
@@ -37,12 +36,6 @@ def test_folder_in_natural_order(tmp_path):
     assert (source.length, source.boundaries) == (12, (0,))
     np.testing.assert_array_equal(source.read(0, 12), pictures(range(12)))
     np.testing.assert_array_equal(source.read(9, 11), pictures([9, 10]))
-
-
-def test_natural_key():
-    names = ["b2", "a10", "a9", "10", "9", "a9b2", "a09", "A1", "c²"]
-    ordered = sorted(names, key=natural_key)
-    assert ordered == ["9", "10", "A1", "a09", "a9", "a9b2", "a10", "b2", "c²"]
 
 
 def test_list_of_images(tmp_path, monkeypatch):

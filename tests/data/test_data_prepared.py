@@ -131,18 +131,14 @@ def test_kitti_is_cut_and_divided_as_published(tmp_path):
 
 
 def test_moving_mnist(tmp_path):
+    path = tmp_path / "in" / "mnist_test_seq.npy"
+    path.parent.mkdir()
     frames = pixels(20, 3, 64, 64)
-    np.save(tmp_path / "mnist_test_seq.npy", frames)
-    made = prepare("moving_mnist_test", str(tmp_path), str(tmp_path / "out"))
+    np.save(path, frames)
+    made = prepare("moving_mnist_test", str(path.parent), str(tmp_path / "out"))
     found = data.open_source(made, height=64, width=64, channels=1)
     assert found.boundaries == (0, 20, 40)
     np.testing.assert_array_equal(found.read(20, 40)[..., 0], frames[:, 1])
-
-
-def test_a_broken_file_of_moving_mnist_is_named(tmp_path):
-    path = tmp_path / "in" / "mnist_test_seq.npy"
-    path.parent.mkdir()
-    np.save(path, pixels(20, 3, 64, 64))
     whole = path.read_bytes()
     for broken in (whole[:-40], whole[:40], b"", b"no .npy"):
         path.write_bytes(broken)

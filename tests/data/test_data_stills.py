@@ -47,9 +47,7 @@ def test_each_picture_once_a_lap_in_a_new_order():
     other = open_source("digits", seed=5)
     assert not np.array_equal(other.read(0, 9), source.read(0, 9))
     assert other.fingerprint != source.fingerprint
-
-
-def test_digits_at_another_size_and_in_colour():
+    # At another size and in colour.
     frame = open_source("digits", height=16, width=24, channels=3).read(7, 8)
     assert frame.shape == (1, 16, 24, 3)
     assert (frame == frame[..., :1]).all()
@@ -110,6 +108,9 @@ def mocked(monkeypatch):
 
 
 def test_mnist_through_data_source(mocked):
+    moving = open_source("moving_mnist", seed=1)
+    assert moving.fingerprint != open_source("moving_digits", seed=1).fingerprint
+    assert moving.read(0, 3).shape == (3, 64, 64, 1)
     source = open_source("mnist", seed=1)
     assert (source.height, source.width, source.channels) == (28, 28, 1)
     assert source.name == "mnist"
@@ -123,13 +124,6 @@ def test_mnist_through_data_source(mocked):
     )
     assert not np.array_equal(lap_0, frames[1])
     assert open_source("mnist", seed=1).fingerprint == source.fingerprint
-
-
-def test_moving_mnist_uses_mnist(mocked):
-    source = open_source("moving_mnist", seed=1)
-    assert source.name == "moving_mnist"
-    assert source.fingerprint != open_source("moving_digits", seed=1).fingerprint
-    assert source.read(0, 3).shape == (3, 64, 64, 1)
 
 
 @pytest.mark.parametrize("data", ["mnist", "moving_mnist"])

@@ -80,9 +80,7 @@ def test_the_article_s_run():
     assert plan.start[[0, 1, -1], 0].tolist() == [-1, 19, 4979]
     assert plan.first.sum() == 1
     assert schedule(5000, (0,), 20, 251).first.tolist()[250]
-
-
-def test_endless_sources_cost_nothing():
+    # An endless source costs nothing.
     plan = schedule(10**9, (0,), 20, 3)
     assert plan.start.tolist() == [[-1], [19], [39]]
     assert plan.start.dtype == np.int64
@@ -192,10 +190,7 @@ def test_exceptions_arrive_in_their_place():
     with pytest.raises(DataError, match="frame 33 is broken"):
         next(stream)
     assert threading.active_count() == threads
-
-
-def test_the_thread_ends_when_the_consumer_leaves():
-    threads = threading.active_count()
+    # And the thread ends when the consumer leaves.
     source, _ = numbered(250)
     stream = chunks(source, schedule(250, (0,), 5, 50), 1)
     next(stream)

@@ -150,10 +150,8 @@ def apply_sum(
 ) -> Float[Array, "B H W Co"]:
     """The sum of several convolutions with equal outputs; differentiable in xs.
 
-    Args:
-      xs: one input per kernel; of half the height and width where the algorithm
-        `enlarges`.
-      prepared: the kernels.
+    There is one x per kernel, of half the height and width where the algorithm
+    `enlarges`.
     """
     first, *rest = (
         _forward(x, p.forward, p.algorithm) for x, p in zip(xs, prepared, strict=True)
@@ -200,13 +198,8 @@ def filter_gradient(
 ) -> Float[Array, "k k Ci Co"]:
     """The kernel's gradient, summed over N images (time and batch) and space.
 
-    Args:
-      x: inputs `[N, H, W, Ci]`, or several maps to be concatenated along their
-        channels.
-      dz: gradients of the outputs `[N, H, W, Co]`; of twice the height and width of x
-        where the algorithm `enlarges`.
-      filter_size: odd k.
-      algorithm: the algorithm, from `table.find`.
+    x may be several maps, to be concatenated along their channels. dz, the gradients of
+    the outputs, has twice the height and width of x where the algorithm `enlarges`.
     """
     images, height, width, out_channels = dz.shape
     parts = x if isinstance(x, tuple) else (x,)

@@ -129,14 +129,7 @@ def _forward(
 def filter_gradient(
     x: Float[Array, "N H W Ci"], dz: Float[Array, "N H2 W2 Co"], f: Filtering
 ) -> Float[Array, "3 3 Ci Co"]:
-    """The kernel's gradient: one contraction over N and space per product.
-
-    Args:
-      x: inputs; `[N, H, W, Ci]`.
-      dz: gradients of the outputs; if f is `ENLARGED`, of twice the height and width of
-        x.
-      f: `F2` or `ENLARGED`.
-    """
+    """The kernel's gradient by `F2` or `ENLARGED`: one contraction per product."""
     products = [
         jnp.stack(
             [
