@@ -63,10 +63,10 @@ gpu: setup gpu-wheels
 bench: setup
 	$(BIN)/python experiments/benchmark.py --suite=all $(ARGS)
 ifdef TORCH_PYTHON
-	$(BIN)/python benchmarks/compare.py --torch_python $(TORCH_PYTHON) \
-		--repeats 4 --rounds 3
-	$(BIN)/python benchmarks/compare.py --torch_python $(TORCH_PYTHON) \
-		--width 64 --height 48 --channels 3,12,24,48 --repeats 15 --rounds 4
+	$(BIN)/python experiments/benchmark.py --suite=pytorch --torch_python=$(TORCH_PYTHON) \
+	  --width=160 --height=120 --channels=3,48,96,192 --repeats=4
+	$(BIN)/python experiments/benchmark.py --suite=pytorch --torch_python=$(TORCH_PYTHON) \
+	  --repeats=15 --rounds=4
 else
 	@echo "beside PyTorch: make bench TORCH_PYTHON=/path/to/python-with-torch"
 endif

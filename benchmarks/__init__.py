@@ -1,6 +1,5 @@
-"""Measurements of speed; `experiments/benchmark.py` runs them by suite.
+"""Measurements of speed, and of how often the tools of `noise` are right.
 
-There is one module per suite (`step`, `conv`, `noise`, `replicas`, `cases`, `backends`,
-`foreign`, `tools`), each with `run(...) -> dict` for JSON. `torch_prednet` is the same
-network in PyTorch; the script `compare` runs the two in turns.
+`experiments/benchmark.py` runs them by suite: the function of a suite's name, which
+returns a dict for JSON.
 """

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import planted
-from benchmarks.noise_programs import HELD_OUT, PRODUCTS, SEEN, SUMS, mlp
+from benchmarks.noise_programs import HELD_OUT, PRODUCTS, SEEN, SUMS, mlp, wide
 from prednet_jax import noise
 from prednet_jax.noise.questions.explain import ladder, place
+from prednet_jax.noise.questions.runs import Call
 
 FRESH = 10_000
 FAILURES = (1e-2, 1e-3)
@@ -30,18 +31,14 @@ BOTH = "reduction_order+stochastic_rounding"
 FLOAT32 = 24 * math.log10(2)
 
 
-def run(config: object) -> dict[str, Any]:
+def accuracy() -> dict[str, Any]:
     """Tries every tool on every program; a quarter of an hour.
-
-    Args:
-        config: of PredNet, which takes no part.
 
     Returns:
         `digits` (per program, the mean absolute error of each leaf's digits),
         `tolerance` (per program and noise, the largest fraction of fresh runs outside),
         `kernels`, `explain` and `localize` (how many cases, and which were wrong).
     """
-    del config
     digits = {name: digits_errors(name) for name in HELD_OUT}
     print("digits", digits, flush=True)
     rates = []
@@ -72,7 +69,7 @@ def digits_errors(name: str) -> list[float]:
     found = noise.digits(fn, noise.parse(BOTH))(jax.random.key(0), *args)
     computed = jax.jit(fn)(*args)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        exact = fn(*jax.tree.map(_wide, args))
+        exact = fn(*wide(args))
     errors = []
     for one, x, truth in zip(
         *map(jax.tree.leaves, (found, computed, exact)), strict=True
@@ -83,11 +80,6 @@ def digits_errors(name: str) -> list[float]:
             real = -np.log10(np.abs(np.asarray(x, np.float64) - truth) / np.abs(truth))
         errors.append(float(np.mean(np.abs(one - np.clip(real, 0, FLOAT32)))))
     return errors
-
-
-def _wide(x: Any) -> jax.Array:
-    x = np.asarray(x)
-    return jnp.asarray(x.astype(np.float64) if x.dtype == np.float32 else x)
 
 
 def failure_rates(
@@ -143,26 +135,18 @@ def failure_rates(
     return rows
 
 
-def _without_the_last_term(x, w, v):
-    return jnp.tanh(x[:, :-1] @ w[:-1]) @ v
-
-
-def _in_bfloat16(x, w, v):
-    def low(a):
-        return a.astype(jnp.bfloat16).astype(jnp.float32)
-
-    return low(jnp.tanh(low(x) @ low(w))) @ low(v)
-
-
-def _in_another_order(x, w, v):
-    return jnp.tanh(x[:, ::-1] @ w[::-1]) @ v
+def _low(a):
+    return a.astype(jnp.bfloat16).astype(jnp.float32)
 
 
 # Kernels in the place of `noise_programs.mlp`, and whether they are right.
 KERNELS: dict[str, tuple[Callable, bool]] = {
-    "a dropped term": (_without_the_last_term, False),
-    "operands in bfloat16": (_in_bfloat16, False),
-    "another order": (_in_another_order, True),
+    "a dropped term": (lambda x, w, v: jnp.tanh(x[:, :-1] @ w[:-1]) @ v, False),
+    "operands in bfloat16": (
+        lambda x, w, v: _low(jnp.tanh(_low(x) @ _low(w))) @ _low(v),
+        False,
+    ),
+    "another order": (lambda x, w, v: jnp.tanh(x[:, ::-1] @ w[::-1]) @ v, True),
 }
 
 
@@ -170,14 +154,15 @@ def kernels_caught() -> dict[str, bool]:
     """Which of `KERNELS` are outside of the tolerance."""
     fn, args = mlp()
     reference = noise.noise_reference(fn, *args)
-    caught = {}
-    for name, (kernel, _) in KERNELS.items():
+
+    def caught(kernel: Callable) -> bool:
         try:
             reference.assert_close(jax.jit(kernel)(*args))
-            caught[name] = False
         except AssertionError:
-            caught[name] = True
-    return caught
+            return True
+        return False
+
+    return {name: caught(kernel) for name, (kernel, _) in KERNELS.items()}
 
 
 _ORDERS = ("reduction_order", "reduction_order:granularity=element,partials=12")
@@ -221,7 +206,8 @@ def explained(names: Iterable[str]) -> tuple[int, list[tuple[str, str, str]]]:
     total, wrong = 0, []
     for name in names:
         fn, args = (SEEN | HELD_OUT)[name]()
-        measured = ladder(fn, jax.random.key(4), args, {}, draws=8)
+        call = Call(fn, args, {})
+        measured = ladder(call, jax.random.key(4), draws=8)
         for rung, a, b in cases(name, fn, args):
             total += 1
             leaves = place(measured, a, b).leaves

@@ -1,4 +1,4 @@
-"""How often three answers of `noise` are right: the nearer of two, calls, accuracies.
+"""How often two answers of `noise` are right: the nearer of two, and accuracies.
 
     python -m benchmarks.answers
 
@@ -6,8 +6,7 @@ prints one line for each. The programs here were written after the constants of 
 tools stood, and no tool was run on them before.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -15,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks.accuracy import _wide
-from benchmarks.noise_programs import normal
+from benchmarks.noise_programs import normal, wide
 from prednet_jax import noise
 from prednet_jax.noise.questions.exact import exact
 from prednet_jax.noise.questions.explain import NEARER, ladder, place
+from prednet_jax.noise.questions.runs import Call
 
 ORDER = noise.ReductionOrder(granularity="element")
 
@@ -103,15 +102,16 @@ def nearer(
     for name in names:
         fn, w = PROGRAMS[name]
         plain = jax.jit(fn)(X, w)
-        rungs = ladder(fn, jax.random.key(7), (X, w), {}, draws=2)
-        reference = exact(fn, jax.random.key(7), (X, w), {})
+        call = Call(fn, (X, w), {})
+        rungs = ladder(call, jax.random.key(7), draws=2)
+        reference = exact(call, jax.random.key(7))
 
         def noisy(text, seed, fn=fn, w=w):
             spec = noise.parse(text)
             return noise.inject(fn, spec)(jax.random.key(seed), X, w)
 
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            truth = np.asarray(fn(_wide(X), _wide(w)))
+            truth = np.asarray(fn(*wide((X, w))))
         for a, b in (
             (plain, noisy("bf16", 1)),
             (noisy("tf32", 2), plain),
@@ -130,66 +130,6 @@ def nearer(
             if report.closer != expected:
                 wrong.append((name, expected, str(report.closer)))
     return total, wrong
-
-
-def _planted(fn: Callable) -> Callable:
-    """The program after a line that depends on the number of rows."""
-
-    def planted(x, w):
-        x = jnp.where(x > 0, x, -x)
-        x = x * np.float32(1 if len(x) > 1 else 1 + 2.0**-21)  # planted
-        return fn(x, w)
-
-    return planted
-
-
-def _mixed(fn: Callable) -> Callable:
-    """The program with a mean over the batch."""
-
-    def mixed(x, w):
-        y = fn(x, w)
-        return y - np.float32(0.1) * jnp.mean(y, 0)
-
-    return mixed
-
-
-def calls(
-    names: Iterable[str] = tuple(PROGRAMS),
-    kinds: Sequence[str] = ("right", "planted", "mixed"),
-) -> dict[str, tuple[int, list[tuple[str, str, str]]]]:
-    """For right programs, planted lines and mixed rows: variants, and wrong answers.
-
-    Right programs may differ by order or rounding. A planted line has to be named for
-    each variant of one row. Mixed rows have to be beyond for other numbers of rows.
-    """
-    lines = Path(__file__).read_text().splitlines()
-    (number,) = [
-        i for i, text in enumerate(lines, 1) if text.endswith("# " + "planted")
-    ]
-    alone = ("one row at a time", "vmap over rows", "loop over rows")
-    others = (*alone, "2 rows at a time", "6 rows at a time", "padded to 16 rows")
-    counts = dict.fromkeys(kinds, 0)
-    wrong: dict[str, list] = {kind: [] for kind in counts}
-    for name, (fn, w) in PROGRAMS.items():
-        for kind, made in (
-            ("right", fn),
-            ("planted", _planted(fn)),
-            ("mixed", _mixed(fn)),
-        ):
-            report = noise.invariance(made, draws=4)(X, w)
-            for v in report.variants:
-                if kind == "right":
-                    good = v.rung in ("identical", "order", "rounding")
-                elif kind == "planted" and v.name in alone:
-                    good = v.source == f"answers.py:{number} in planted"
-                elif kind == "mixed" and v.name in others:
-                    good = v.rung == "beyond"
-                else:
-                    continue
-                counts[kind] += 1
-                if not good:
-                    wrong[kind].append((name, v.name, f"{v.rung} {v.source}"))
-    return {kind: (counts[kind], wrong[kind]) for kind in counts}
 
 
 def accuracies(draws: int = 16, fresh: int = 400) -> tuple[float, float]:
@@ -220,14 +160,7 @@ def accuracies(draws: int = 16, fresh: int = 400) -> tuple[float, float]:
     return float(np.mean(within)), draws / (draws + 1)
 
 
-def main() -> None:
-    """Prints one line for each answer."""
-    print("accuracy within, and wanted", *accuracies(), flush=True)
-    print("nearer", *nearer(), flush=True)
-    for kind, (count, wrong) in calls().items():
-        print("calls", kind, count, wrong, flush=True)
-
-
 if __name__ == "__main__":
     jax.config.update("jax_platforms", "cpu")
-    main()
+    print("accuracy within, and wanted", *accuracies(), flush=True)
+    print("nearer", *nearer(), flush=True)

@@ -5,26 +5,22 @@ from typing import Any
 
 import jax
 
-from benchmarks import workload
+from benchmarks import harness
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.models import convolution, shapes
 
 
-def run(config: PredNetConfig, *, repeats: int) -> dict[str, Any]:
+def conv(config: PredNetConfig, repeats: int) -> dict[str, Any]:
     """Effective GFLOP/s of each algorithm, compared with the machine's GEMM rate.
 
-    The output, input gradient and filter gradient of `conv2d` are timed together.
-    "Effective" means that the operations of a direct convolution are counted for every
-    algorithm. The algorithms of one convolution take turns.
-
-    Args:
-        config: the PredNet whose convolutions are measured, batch 1.
-        repeats: timed calls, of which the median is taken.
+    The output, input gradient and filter gradient of `conv2d` are timed together, for
+    batch 1. "Effective" means that the operations of a direct convolution are counted
+    for every algorithm. The algorithms of one convolution take turns.
     """
     a = jax.random.normal(jax.random.key(0), (1024, 1024))
     product = jax.jit(lambda a: a @ a)
-    seconds = workload.medians({"gemm": (lambda _: product(a), None)}, repeats)["gemm"]
+    seconds = harness.medians({"": (lambda _: product(a), None)}, repeats)[""]
     gemm = 2 * 1024**3 / seconds / 1e9
     print(f"  GEMM 1024^3: {gemm:.0f} GFLOP/s", flush=True)
     rows = []
@@ -32,8 +28,7 @@ def run(config: PredNetConfig, *, repeats: int) -> dict[str, Any]:
         work = 6 * shape.height * shape.width * shape.filter_size**2
         work *= shape.in_channels * shape.out_channels
         chosen = convolution.resolve(dataclasses.replace(shape, algorithm="auto"))
-        found = workload.medians(_programs(shape), repeats)
-        for algorithm, seconds in found.items():
+        for algorithm, seconds in harness.medians(programs(shape), repeats).items():
             rate = work / seconds / 1e9
             rows.append(
                 {
@@ -49,7 +44,7 @@ def run(config: PredNetConfig, *, repeats: int) -> dict[str, Any]:
     return {"suite": "conv", "gemm_gflops": gemm, "rows": rows}
 
 
-def _programs(shape: shapes.Convolution) -> dict[str, workload.Program]:
+def programs(shape: shapes.Convolution) -> dict[str, harness.Program]:
     """Output and both gradients, by each algorithm that fits the convolution."""
     scale = 2 if shape.upsampled else 1
     size = shape.filter_size
@@ -60,23 +55,20 @@ def _programs(shape: shapes.Convolution) -> dict[str, workload.Program]:
     kernel = jax.random.normal(
         jax.random.key(2), (size, size, shape.in_channels, shape.out_channels)
     )
-
-    def gradients(algorithm: str) -> workload.Program:
-        def convolve(x: jax.Array, kernel: jax.Array) -> jax.Array:
-            return convolution.conv2d(x, kernel, algorithm, shape.upsampled)
-
-        def both(x: jax.Array, kernel: jax.Array) -> tuple:
-            y, back = jax.vjp(convolve, x, kernel)
-            return back(y)
-
-        program = jax.jit(both)
-        return (lambda _: program(x, kernel)), None
-
-    programs = {}
+    found: dict[str, harness.Program] = {}
     for algorithm in convolution.ALGORITHMS:
         try:
             convolution.resolve(dataclasses.replace(shape, algorithm=algorithm))
         except UserError:
             continue  # It does not fit this filter size or input.
-        programs[algorithm] = gradients(algorithm)
-    return programs
+
+        @jax.jit
+        def both(x: jax.Array, kernel: jax.Array, algorithm=algorithm) -> tuple:
+            def convolve(x: jax.Array, kernel: jax.Array) -> jax.Array:
+                return convolution.conv2d(x, kernel, algorithm, shape.upsampled)
+
+            y, back = jax.vjp(convolve, x, kernel)
+            return back(y)
+
+        found[algorithm] = (lambda _, both=both: both(x, kernel)), None
+    return found

@@ -4,11 +4,12 @@ Ordinary computations; a search for the line knows nothing of the marks.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from benchmarks.noise_programs import line_of
 
 X = jnp.linspace(0.5, 1.5, 24)
 W = jax.random.normal(jax.random.key(0), (24, 24)) / 5
@@ -106,8 +107,5 @@ PROGRAMS = [
 
 def marked(program: Callable) -> str:
     """The marked line of a program, as the beginning of a source."""
-    name = "helper" if program is called_under_vmap_and_jit else program.__name__
-    text = Path(__file__).read_text().splitlines()
-    start = next(i for i, line in enumerate(text) if line.startswith(f"def {name}("))
-    line = next(i for i in range(start, len(text)) if "# planted" in text[i]) + 1
-    return f"{Path(__file__).name}:{line} in "
+    inner = helper if program is called_under_vmap_and_jit else program
+    return line_of(inner, "planted")

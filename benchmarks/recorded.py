@@ -10,13 +10,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from benchmarks.noise_programs import line_of
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.first_difference import NOISE, against
 from prednet_jax.noise.questions.recording import Recording, Watch
@@ -113,12 +113,7 @@ def arguments(seed: int) -> tuple[Array, Array]:
 
 def marked(program: Callable, fault: str) -> str:
     """The line of a fault, as the beginning of a source."""
-    lines = Path(__file__).read_text().splitlines()
-    name = "_tf32" if fault == "tf32" else program.__name__
-    start = next(i for i, one in enumerate(lines) if f"def {name}(" in one)
-    rest = range(start, len(lines))
-    found = next(i for i in rest if lines[i].endswith(f"# {fault}"))
-    return f"{Path(__file__).name}:{found + 1} in "
+    return line_of(_tf32 if fault == "tf32" else program, fault)
 
 
 # Other than the noise by which `first_difference` judges.

@@ -1,22 +1,19 @@
 """Times one training window of a `watanabe` PredNet in PyTorch, written to be fast.
 
-`benchmarks/compare.py` compares it with `experiments/benchmark.py --suite=step`. It is
-not part of the package and needs an interpreter with PyTorch. The model is the
-published one, optimised as a PyTorch user would do it: one convolution per layer
-computes all four gates of [E, up(h_above), h], peepholes are elementwise, and Adam is
-the fused one. It runs eagerly.
+    python benchmarks/torch_prednet.py HEIGHT WIDTH WINDOW REPEATS CHANNELS...
 
-    python benchmarks/torch_prednet.py --height 120 --width 160 --channels 3,48,96,192
-
-The last line is one JSON object: `seconds_per_window` (median), `frames_per_second`,
-`peak_rss_mb`, `parameters`, and the settings.
+The peer of the suite `pytorch` of benchmark.py; needs a Python with PyTorch and nothing
+of this package. The model is the published one, optimised as a PyTorch user would do
+it: one convolution per layer computes all four gates of [E, up(h_above), h], peepholes
+are elementwise, and Adam is the fused one. It runs eagerly. The last line is one JSON
+object.
 """
 
-import argparse
 import itertools
 import json
 import resource
 import statistics
+import sys
 import time
 
 import torch
@@ -28,15 +25,7 @@ class Level(nn.Module):
     """One level: fused gates, peepholes, and the convolutions A and P."""
 
     def __init__(self, channels, above, below, height, width):
-        """Draws the weights, N(0, 1/fan_in).
-
-        Args:
-          channels: width C of the level.
-          above: width of the level above, 0 at the top.
-          below: width of the level below, 0 at the bottom.
-          height: rows of the level's map.
-          width: columns of the level's map.
-        """
+        """Draws the weights, N(0, 1/fan_in); no level above or below has width 0."""
         super().__init__()
         self.gates = nn.Conv2d(3 * channels + above, 4 * channels, 3, padding=1)
         self.predict = nn.Conv2d(channels, channels, 3, padding=1)
@@ -112,40 +101,28 @@ def train_window(model, optimizer, frames, state):
     return [tuple(s.detach() for s in level) for level in state], loss
 
 
-def main():
-    """Parses the flags, times the windows, prints the JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--height", type=int, default=120)
-    parser.add_argument("--width", type=int, default=160)
-    parser.add_argument("--channels", default="3,48,96,192")
-    parser.add_argument("--window", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=5)
-    args = parser.parse_args()
+def main(height, width, window, repeats, *channels):
+    """Times the windows, prints the JSON line."""
     torch.manual_seed(0)
-    channels = [int(c) for c in args.channels.split(",")]
-    model = PredNet(channels, args.height, args.width)
+    model = PredNet(channels, height, width)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    frames = torch.rand(args.window + 1, 1, channels[0], args.height, args.width)
-    state = model.initial_state(channels, args.height, args.width)
+    frames = torch.rand(window + 1, 1, channels[0], height, width)
+    state = model.initial_state(channels, height, width)
     seconds = []
-    for repeat in range(args.repeats + 1):
+    for _ in range(repeats + 1):
         start = time.perf_counter()
         state, loss = train_window(model, optimizer, frames, state)
         loss.item()
-        if repeat:  # The first window is warm-up.
-            seconds.append(time.perf_counter() - start)
-    median = statistics.median(seconds)
+        seconds.append(time.perf_counter() - start)
     report = {
-        "seconds_per_window": median,
-        "frames_per_second": args.window / median,
+        # The first window is warm-up.
+        "seconds_per_window": statistics.median(seconds[1:]),
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "all_seconds": seconds,
     }
     print(json.dumps(report))
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

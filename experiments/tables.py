@@ -13,7 +13,7 @@ from pathlib import Path
 import _cli
 
 from prednet_jax import errors, records
-from prednet_jax.report import comparison_figures, documents, speed
+from prednet_jax.report import comparison_figures, documents
 from prednet_jax.report import document_tables as make
 from prednet_jax.studies import study_figures, study_tables, study_values
 from prednet_jax.studies.judgement import PRIMARY
@@ -37,7 +37,6 @@ def tables(endpoints: dict[str, dict]) -> dict[str, str]:
     }
     task = (ROOT / "tests" / "experiments" / "tiny_task.py").read_text()
     simulated = _rows_of("statistics/simulated_studies.csv")
-    backends = speed.load(ROOT / "results" / "published")
     return {
         # What Chainer showed is made beside the code that recorded it.
         **chainer_tables.blocks(),
@@ -50,7 +49,7 @@ def tables(endpoints: dict[str, dict]) -> dict[str, str]:
             _published("verdict.json"), _published("verdict_amd.json")
         ),
         "example-task": f"```python\n{task}```",
-        "backends": speed.markdown_table(backends) if backends else "Not measured yet.",
+        "backends": make.backends(_published("backends.json")),
         "saddles": make.saddles(_published("saddle_escape.json")),
         "curvature": make.curvature(_published("probe_curvature.json")),
         "noise-cost": make.noise_cost(_published("noise_cost.json")),

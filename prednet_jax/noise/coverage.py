@@ -199,9 +199,9 @@ def report_of(made: Plan) -> Report:
                 ordered = not isinstance(reason, NoOrder)
                 entry = Entry(step.name, step.path, str(reason), ordered, step.source)
                 untouched.append(entry)
-            elif reason := _rounding(step, made.results):
+            elif reason := _rounding(step, made.noise.results):
                 entry = Entry(step.name, step.path, reason, False, step.source)
-                (untouched if made.results else single).append(entry)
+                (untouched if made.noise.results else single).append(entry)
     return Report(tuple(perturbed), tuple(untouched), tuple(single))
 
 

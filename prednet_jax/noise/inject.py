@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -36,10 +35,10 @@ from jax import Array
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome, Static, split
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.plan import Plan, named, plan
+from prednet_jax.noise.plan import plan
 from prednet_jax.noise.rules.primitives import known
-from prednet_jax.noise.run import Hooks, run
-from prednet_jax.noise.specs import Identity, NoiseSpec, parts
+from prednet_jax.noise.run import Evaluation, run
+from prednet_jax.noise.specs import Elementwise, Identity, NoiseSpec, parts
 
 
 def inject(
@@ -97,56 +96,38 @@ def inject(
     return _named(noisy, fn, spec)
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=[], meta_fields=["places"]
-)
-@dataclass(frozen=True)
-class _Donated:
-    """Which arrays a traced function donates; known by its trace alone."""
-
-    places: tuple[int, ...]
-
-
 def _compiled(
     fn: Callable, spec: NoiseSpec, chosen: frozenset[str] | None
 ) -> Callable[..., Outcome]:
-    """`fn` under noise, compiled once for each kind of arguments.
+    """`program(static, key, run_key, *arrays)`: `fn` under noise, compiled.
 
-    Returns:
-        `program(static, key, run_key, *arrays)`, which donates the arrays that `fn`
-        donates when it is called with such arrays.
+    It donates the arrays that `fn` donates when it is called with such arrays.
     """
     # What is donated may depend on shapes and types, as anything in a trace may.
     donated: dict[Any, tuple[int, ...]] = {}
 
     def of_arrays(
         static: Static, key: Array, run_key: Array | None, *arrays: Array
-    ) -> tuple[Outcome, _Donated]:
+    ) -> Outcome:
         program = traced(static.call(fn), arrays)
-        places = _Donated(compat.donated(program.jaxpr))
-        return (
-            evaluate(spec, key, program, arrays, only=chosen, run_key=run_key),
-            places,
-        )
+        kinds = static, *map(jax.typeof, arrays)
+        # Before the arrays come three other arguments.
+        donated[kinds] = tuple(3 + i for i in compat.donated(program.jaxpr))
+        return evaluate(spec, key, program, arrays, only=chosen, run_key=run_key)
 
     @functools.cache
     def compiled(places: tuple[int, ...] = ()) -> Any:
-        # Before the arrays come three other arguments.
-        after = tuple(3 + i for i in places)
-        return jax.jit(of_arrays, static_argnums=0, donate_argnums=after)
+        return jax.jit(of_arrays, static_argnums=0, donate_argnums=places)
 
     def program(static: Static, *given: Any) -> Outcome:
         key, _, *arrays = given
-        places: tuple[int, ...] = ()
-        if not any(isinstance(x, jax.core.Tracer) for x in (key, *arrays)):
-            kinds = static, *map(jax.typeof, arrays)
-            if kinds not in donated:
-                # The compiled function finds this trace.
-                _, found = compiled().trace(static, *given).out_info
-                donated[kinds] = found.places
-            places = donated[kinds]
-        outcome, _ = compiled(places)(static, *given)
-        return outcome
+        if any(isinstance(x, jax.core.Tracer) for x in (key, *arrays)):
+            return compiled()(static, *given)
+        kinds = static, *map(jax.typeof, arrays)
+        if kinds not in donated:
+            # The compiled function finds this trace.
+            compiled().trace(static, *given)
+        return compiled(donated.get(kinds, ()))(static, *given)
 
     return program
 
@@ -200,29 +181,30 @@ def evaluate(
     *,
     only: frozenset[str] | None = None,
     run_key: Array | None = None,
-    hooks: Hooks = Hooks(),  # noqa: B008 (a constant)
+    hooks: Evaluation | None = None,
 ) -> Any:
-    """Plan a program and run it at `arrays`; other arguments as for `run`."""
+    """Plan a program and run it at `arrays`; other arguments as for `run`.
+
+    Raises:
+        NoiseError: the program has no equation of a path in `only`, or nobody has a
+            primitive of a name in the spec.
+    """
     closed, shapes = program
     made = plan(closed, spec, only)
-    _refuse_unmatched(made, spec, only)
-    out = run(made, key, jax.tree.leaves(arrays), run_key=run_key, hooks=hooks)
-    weak = [getattr(s, "weak_type", False) for s in jax.tree.leaves(shapes)]
-    out = [compat.weakly_typed(x) if w else x for x, w in zip(out, weak, strict=True)]
-    return jax.tree.unflatten(jax.tree.structure(shapes), out)
-
-
-def _refuse_unmatched(made: Plan, spec: NoiseSpec, only: frozenset[str] | None) -> None:
-    """Refuses paths that a program has not, and primitives that nobody has."""
-    names = {name for part in parts(spec) for name in named(part)} - made.names()
-    if names:
-        names -= known()
-    missing = sorted(names) + sorted((only or frozenset()) - made.paths())
+    chosen = [p.primitives or () for p in parts(spec) if isinstance(p, Elementwise)]
+    names = {name for primitives in chosen for name in primitives} - made.names()
+    missing = sorted(names - known() if names else ())
+    missing += sorted(only - made.paths() if only else ())
     if missing:
         raise NoiseError(
             f"nothing to perturb at {', '.join(map(repr, missing))}: expected paths "
             "that coverage lists, and names of primitives"
         )
+    leaves = jax.tree.leaves(arrays)
+    out = run(made, key, leaves, run_key=run_key, evaluation=hooks)
+    weak = [getattr(s, "weak_type", False) for s in jax.tree.leaves(shapes)]
+    out = [compat.weakly_typed(x) if w else x for x, w in zip(out, weak, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(shapes), out)
 
 
 def _named(noisy: Callable, fn: Callable, spec: NoiseSpec) -> Callable:

@@ -47,10 +47,10 @@ from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.hooks import Hooks
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.run import Hooks
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.variability import l2_distance
 

@@ -1,9 +1,9 @@
 """What noise will do in a program: static, made once, looked up by everything else.
 
 `plan(jaxpr, spec)` goes through a jaxpr and all programs inside it and notes for each
-equation its path, its line in the user's source, what acts on it, the orders to draw
-and the results to hold. `run` evaluates a plan; `coverage` prints one; `localize` and
-the check of unmatched names look things up in one.
+equation (`Step`) its path, its line in the user's source, what acts on it (`Action`),
+the orders to draw and the results to hold. `run` evaluates a plan; `coverage` prints
+one; `localize` and the check of unmatched names look things up in one.
 
 A path names an equation, such as `3:scan/0:dot_general`: position and primitive, and
 those of the equations around it. An equation's noise is a hash of its path
@@ -17,8 +17,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -57,20 +56,22 @@ class Noise(NamedTuple):
         gpu: the GPU whose order sums have instead.
         operands: acts on the operands of matrix products.
         results: elementwise noises, which act on results.
+        only: paths of the equations that are perturbed; None: all.
     """
 
     order: ReductionOrder | None = None
     gpu: GpuOrder | None = None
     operands: ReducedPrecision | None = None
     results: NoiseSpec | None = None
+    only: frozenset[str] | None = None
 
 
 class Action(NamedTuple):
     """What acts on one equation.
 
     Attributes:
-        order: the reduction order that acts, if any, and `cut` how it cuts the sum.
-        cut: see `order.partials`.
+        order: the reduction order that acts, if any.
+        cut: how it cuts the sum.
         replay: how the sum is added in the order of a GPU.
         operands: the format to which operands are rounded.
         results: the noises on the result.
@@ -89,7 +90,7 @@ class Action(NamedTuple):
     @property
     def any(self) -> bool:
         """Whether anything acts."""
-        acting = (self.order, self.replay, self.operands, self.results or None)
+        acting = (self.order, self.replay, self.operands, self.results)
         return any(part is not None for part in acting)
 
 
@@ -101,7 +102,7 @@ class Draw(NamedTuple):
     grid: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Step:
     """One equation of a plan.
 
@@ -109,19 +110,23 @@ class Step:
         equation: of the jaxpr; the last of a chain of cotangent sums.
         atoms: what it reads: of a chain, all its terms.
         path: see the module.
+        scope: named scopes around it, outermost first.
         action: what acts on it; nothing on a higher-order one.
+        within: the program that the equation stands in, and the step around that.
         held: for each result, whether `fusion.materialised` holds it.
         bodies: plans of the programs inside, by label; see `HigherOrder`.
-        within: the program that the equation stands in, and the step around that.
+        draw: the orders to draw for it, but for a chain.
     """
 
     equation: compat.Equation
     atoms: Sequence[Any]
     path: str
+    scope: str
     action: Action
-    held: tuple[bool, ...]
-    bodies: Mapping[str, Plan]
     within: tuple[Any, Step | None]
+    held: tuple[bool, ...] = ()
+    bodies: dict[str, Plan] = field(default_factory=dict)
+    draw: Draw | None = None
 
     @property
     def name(self) -> str:
@@ -158,8 +163,7 @@ class Plan:
         jaxpr: the open jaxpr.
         consts: values of its constants.
         path: prefix of the paths of its equations.
-        order: the reduction order asked for.
-        results: the noises on results asked for.
+        noise: what was asked for.
         steps: its equations, in order.
         draws: orders to draw for it and for the programs inlined in it.
     """
@@ -167,32 +171,27 @@ class Plan:
     jaxpr: Any
     consts: Sequence[Any]
     path: str
-    order: ReductionOrder | None
-    results: NoiseSpec | None
+    noise: Noise
     steps: Sequence[Step]
     draws: Sequence[Draw]
 
-    def walk(self) -> Iterator[Step]:
-        """All steps, depth first: those of an equation's bodies in its place."""
-        for step in self.steps:
-            yield step
-            for body in step.bodies.values():
-                yield from body.walk()
-
     def programs(self) -> Iterator[Plan]:
-        """This plan and those of all programs inside."""
+        """This plan and those of all programs inside, depth first."""
         yield self
         for step in self.steps:
             for body in step.bodies.values():
                 yield from body.programs()
 
+    def walk(self) -> Iterator[Step]:
+        """All steps, depth first: those of an equation's bodies after it."""
+        for step in self.steps:
+            yield step
+            for body in step.bodies.values():
+                yield from body.walk()
+
     def paths(self) -> frozenset[str]:
         """Of all equations, those that a chain has swallowed included."""
-        return frozenset(
-            _path(program.path, i, equation)
-            for program in self.programs()
-            for i, equation in enumerate(program.jaxpr.eqns)
-        )
+        return frozenset(x for p in self.programs() for x in _paths(p.path, p.jaxpr))
 
     def names(self) -> frozenset[str]:
         """Of all primitives."""
@@ -213,11 +212,19 @@ def plan(jaxpr: Any, spec: NoiseSpec, only: Collection[str] | None = None) -> Pl
     Raises:
         UnsupportedPrimitiveError: when a higher-order primitive has no rule.
     """
-    chosen = None if only is None else frozenset(only)
-    noise = sort_noise(spec)
+    acting = at(spec, "computation")
+    found = () if acting is None else parts(acting)
+    results = [part for part in found if isinstance(part, Elementwise)]
+    noise = Noise(
+        order=next((p for p in found if isinstance(p, ReductionOrder)), None),
+        gpu=next((p for p in found if isinstance(p, GpuOrder)), None),
+        operands=next((p for p in found if isinstance(p, ReducedPrecision)), None),
+        results=compose(*results) if results else None,
+        only=None if only is None else frozenset(only),
+    )
     if noise.gpu is not None:
         _orders().prepare(noise.gpu, jaxpr)
-    return _plan(_Asked(noise, chosen), jaxpr)
+    return _plan(noise, jaxpr)
 
 
 def _orders() -> Any:
@@ -227,85 +234,49 @@ def _orders() -> Any:
     return orders
 
 
-class _Asked(NamedTuple):
-    """What a plan is made for: the noise, and the paths that it is restricted to."""
-
-    noise: Noise
-    only: frozenset[str] | None
-
-    def chooses(self, path: str) -> bool:
-        return self.only is None or path in self.only
-
-
-class _Sketch(NamedTuple):
-    """A step before its bodies are planned, and the orders that it draws."""
-
-    equation: compat.Equation
-    atoms: Sequence[Any]
-    path: str
-    scope: str
-    action: Action
-    draw: Draw | None
-
-
 def _plan(
-    asked: _Asked,
+    noise: Noise,
     jaxpr: Any,
     path: str = "",
-    scope: str = "",
     around: Step | None = None,
     readers: Sequence[int] | None = None,
 ) -> Plan:
     """The plan of one program.
 
     Args:
-        asked: what for.
+        noise: what is asked for.
         jaxpr: open or closed.
         path: prefix of the paths of its equations.
-        scope: named scopes around it.
         around: the step that it belongs to.
         readers: how often each result is read; None: once.
     """
     opened, consts = compat.open_jaxpr(jaxpr)
-    sketches, draws = _sketch(asked, opened, path, scope)
+    steps, draws = _steps(noise, opened, path, around)
     reads = fusion.readers(opened, readers)
-    held = fusion.held([(s.equation, s.atoms, s.action.any) for s in sketches], reads)
-    steps = []
-    for sketch, hold in zip(sketches, held, strict=True):
-        equation, bodies = sketch.equation, dict[str, Plan]()
-        step = Step(
-            equation,
-            sketch.atoms,
-            sketch.path,
-            sketch.action,
-            hold,
-            bodies,
-            (opened, around),
-        )
-        steps.append(step)
-        if sketch.draw is not None:
-            draws.append(sketch.draw)
-        rule = _higher_order_rule(equation, sketch.path)
+    held = fusion.held([(s.equation, s.atoms, s.action.any) for s in steps], reads)
+    for step, hold in zip(steps, held, strict=True):
+        equation, step.held = step.equation, hold
+        if step.draw is not None:
+            draws.append(step.draw)
+        rule = _higher_order_rule(step)
         if rule is None:
             continue
         counts = [reads[var] for var in equation.outvars] if rule.inlined else None
         with compat.axes_in_scope(rule.axes(equation.params)):
             for label, body in rule.programs(equation).items():
-                inside = f"{sketch.path}{label}/"
-                bodies[label] = _plan(asked, body, inside, sketch.scope, step, counts)
+                inside = f"{step.path}{label}/"
+                step.bodies[label] = _plan(noise, body, inside, step, counts)
         if rule.inlined:
-            draws += [draw for body in bodies.values() for draw in body.draws]
-    noise = asked.noise
-    return Plan(opened, consts, path, noise.order, noise.results, steps, draws)
+            draws += [draw for body in step.bodies.values() for draw in body.draws]
+    return Plan(opened, consts, path, noise, steps, draws)
 
 
-def _sketch(
-    asked: _Asked, jaxpr: Any, path: str, scope: str
-) -> tuple[list[_Sketch], list[Draw]]:
-    """The steps of a jaxpr, and the draws of its chains, which come first."""
-    paths = [_path(path, i, equation) for i, equation in enumerate(jaxpr.eqns)]
-    scopes = [f"{scope}/{compat.scope(equation)}" for equation in jaxpr.eqns]
-    chains = add_any_chains(jaxpr) if asked.noise.order else {}
+def _steps(
+    noise: Noise, jaxpr: Any, path: str, around: Step | None
+) -> tuple[list[Step], list[Draw]]:
+    """The steps of a jaxpr, without bodies, and the draws of its chains."""
+    paths = _paths(path, jaxpr)
+    outer = "" if around is None else around.scope
     # Results of an all_gather, and the axis that numbers the devices.
     gathers = {
         equation.outvars[0]: equation.params["all_gather_dimension"]
@@ -313,87 +284,64 @@ def _sketch(
         if equation.primitive.name.startswith("all_gather")
         and not equation.params.get("tiled", True)
     }
-    joined: dict[int, _Sketch] = {}
+
+    def step_of(i: int, atoms: Sequence[Any]) -> Step:
+        equation, draw = jaxpr.eqns[i], None
+        scope = f"{outer}/{compat.scope(equation)}"
+        action = _action(noise, equation, atoms, scope, gathers)
+        if action.order and action.cut and action.cut.total is None:
+            shape, order = equation.outvars[0].aval.shape, action.order
+            grid = permutations.tile_grid(shape, order.granularity, order.tile)
+            draw = Draw(paths[i], action.cut.pieces, grid)
+        if noise.only is not None and paths[i] not in noise.only:
+            action = Action(reason="not among the chosen paths")
+        within = jaxpr, around
+        return Step(equation, atoms, paths[i], scope, action, within, draw=draw)
+
+    joined: dict[int, Step] = {}
     absorbed: set[int] = set()
     draws: list[Draw] = []
-    for i, (terms, before) in chains.items():
-        equation = jaxpr.eqns[i]
-        action = action_on(asked.noise, equation, terms, scopes[i])
-        if action.order is None:
-            continue
-        draws.append(_draw(paths[i], equation, action))
-        if asked.chooses(paths[i]):
-            joined[i] = _Sketch(equation, terms, paths[i], scopes[i], action, None)
+    for i, (terms, before) in (_add_any_chains(jaxpr) if noise.order else {}).items():
+        step = step_of(i, terms)
+        if step.draw is not None:
+            draws.append(step.draw)
+            step.draw = None
+        if step.action.order is not None:
+            joined[i] = step
             absorbed |= before
-    sketches = []
-    for i, equation in enumerate(jaxpr.eqns):
-        if i in absorbed:
-            continue
-        if i in joined:
-            sketches.append(joined[i])
-            continue
-        action = action_on(
-            asked.noise, equation, equation.invars, scopes[i], gathers=gathers
-        )
-        draw = None
-        drawn = action.cut is not None and action.cut.total is None
-        if drawn and equation.primitive.name != "add_any":
-            draw = _draw(paths[i], equation, action)
-        if not asked.chooses(paths[i]):
-            action = Action(reason="not among the chosen paths")
-        sketches.append(
-            _Sketch(equation, equation.invars, paths[i], scopes[i], action, draw)
-        )
-    return sketches, draws
+    steps = [
+        joined.get(i) or step_of(i, equation.invars)
+        for i, equation in enumerate(jaxpr.eqns)
+        if i not in absorbed
+    ]
+    return steps, draws
 
 
-def _path(prefix: str, position: int, equation: compat.Equation) -> str:
-    return f"{prefix}{position}:{equation.primitive.name}"
+def _paths(prefix: str, jaxpr: Any) -> list[str]:
+    return [f"{prefix}{i}:{e.primitive.name}" for i, e in enumerate(jaxpr.eqns)]
 
 
-def _draw(path: str, equation: compat.Equation, action: Action) -> Draw:
-    assert action.order is not None
-    assert action.cut is not None
-    shape = equation.outvars[0].aval.shape
-    grid = permutations.tile_grid(shape, action.order.granularity, action.order.tile)
-    return Draw(path, action.cut.pieces, grid)
-
-
-def _higher_order_rule(equation: compat.Equation, path: str) -> HigherOrder | None:
+def _higher_order_rule(step: Step) -> HigherOrder | None:
     """The rule of an equation with programs inside; None for a first-order one."""
-    name = equation.primitive.name
-    rule = registry.find(name)
-    if rule is None and compat.sub_jaxprs(equation.params):
+    rule = registry.find(step.name)
+    if rule is None and compat.sub_jaxprs(step.equation.params):
         accepted = sorted(
             n for n, r in registry.registered().items() if isinstance(r, HigherOrder)
         )
         raise UnsupportedPrimitiveError(
-            f"noise cannot enter the higher-order primitive {name!r} at {path!r}: "
-            f"expected one of {', '.join(accepted)}, or one with a rule of your own "
-            "(noise.register_rule)"
+            f"noise cannot enter the higher-order primitive {step.name!r} at "
+            f"{step.path!r}: expected one of {', '.join(accepted)}, or one with a rule "
+            "of your own (noise.register_rule)"
         )
     return rule if isinstance(rule, HigherOrder) else None
 
 
-def sort_noise(spec: NoiseSpec) -> Noise:
-    """The parts of a spec that act on a computation; none of another site's."""
-    acting = at(spec, "computation")
-    found = () if acting is None else parts(acting)
-    results = [part for part in found if isinstance(part, Elementwise)]
-    return Noise(
-        order=next((p for p in found if isinstance(p, ReductionOrder)), None),
-        gpu=next((p for p in found if isinstance(p, GpuOrder)), None),
-        operands=next((p for p in found if isinstance(p, ReducedPrecision)), None),
-        results=compose(*results) if results else None,
-    )
-
-
-def action_on(
+def _action(
     noise: Noise,
     equation: compat.Equation,
     atoms: Sequence[Any],
     scope: str,
-    gathers: Mapping[Any, int] = MappingProxyType({}),
+    gathers: Mapping[Any, int],
 ) -> Action:
     """What acts on an equation, a higher-order one excepted.
 
@@ -404,77 +352,64 @@ def action_on(
         scope: named scopes around it.
         gathers: results of `all_gather` in this program, and their axes of devices.
     """
-    name = equation.primitive.name
+    name, params = equation.primitive.name, equation.params
     rule = registry.find(name)
     if not isinstance(rule, FirstOrder):
         rule = FirstOrder(rounds=False)
-    if not has_floats(result_avals(equation)):
+    avals = result_avals(equation)
+    if not has_floats(avals):
         return Action(reason="no floating-point result")
-    if not any(getattr(aval, "size", 1) for aval in result_avals(equation)):
+    if not any(getattr(aval, "size", 1) for aval in avals):
         return Action(reason=NoOrder("an empty result"))
     shapes = [atom.aval for atom in atoms]
     operands = None
     if noise.operands is not None and name in MATRIX_PRODUCTS:
         wide = [elementwise.is_wider(shape.dtype, noise.operands) for shape in shapes]
         operands = noise.operands if any(wide) else None
-    cut, reason = None, "not among what the spec perturbs"
-    if noise.order is not None and has_floats(result_avals(equation)[:1]):
+    found: Any = "not among what the spec perturbs"
+    if noise.order is not None and has_floats(avals[:1]):
         axis = gathers.get(atoms[0], -1) if name == "reduce_sum" else -1
-        if noise.order.collectives and axis in equation.params.get("axes", ()):
-            found = cut_gathered(noise.order, axis, equation.params["axes"], shapes[0])
+        if noise.order.collectives and axis in params.get("axes", ()):
+            found = cut_gathered(noise.order, axis, params["axes"], shapes[0])
+        elif rule.cut is None:
+            found = rule.left_alone or "no reduction"
         else:
-            found = _cut(noise.order, rule, equation, shapes, scope)
-        cut, reason = (found, "") if isinstance(found, Cut) else (None, found)
-    replay = None
+            found = profiles.excluded(noise.order.profile, name, params, scope)
+            if found is None:
+                with compat.settings(equation):
+                    found = rule.cut(noise.order, params, *shapes)
     if noise.gpu is not None and (rule.cut is not None or rule.left_alone):
-        replayed = _orders().replayed(noise.gpu, equation)
-        replay, reason = (
-            (None, replayed) if isinstance(replayed, str) else (replayed, "")
-        )
-    order = None if cut is None else noise.order
-    results = _on_results(noise, equation, rule)
-    routine = name in ROUTINES or name in KERNELS
-    return Action(order, cut, replay, operands, results, reason, routine)
-
-
-def _cut(
-    order: ReductionOrder,
-    rule: FirstOrder,
-    equation: compat.Equation,
-    shapes: Sequence[Any],
-    scope: str,
-) -> Cut | str:
-    """How a sum is cut, or why its order is left alone."""
-    if rule.cut is None:
-        return rule.left_alone or "no reduction"
-    name, params = equation.primitive.name, equation.params
-    reason = profiles.excluded(order.profile, name, params, scope)
-    if reason is not None:
-        return reason
-    with compat.settings(equation):
-        return rule.cut(order, params, *shapes)
+        found = _orders().replayed(noise.gpu, equation)
+    cut = found if isinstance(found, Cut) else None
+    reason = found if isinstance(found, str) else ""
+    return Action(
+        order=None if cut is None else noise.order,
+        cut=cut,
+        replay=None if cut is not None or isinstance(found, str) else found,
+        operands=operands,
+        results=_on_results(noise, name, avals, rule),
+        reason=reason,
+        routine=name in ROUTINES or name in KERNELS,
+    )
 
 
 def _on_results(
-    noise: Noise, equation: compat.Equation, rule: FirstOrder
+    noise: Noise, name: str, avals: Sequence[Any], rule: FirstOrder
 ) -> NoiseSpec | None:
     """The elementwise noises that act on the results of an equation."""
-    types = [getattr(aval, "dtype", bool) for aval in result_avals(equation)]
+    types = [getattr(aval, "dtype", bool) for aval in avals]
     if noise.results is None or not any(map(elementwise.has_noise, types)):
         return None
-    name = equation.primitive.name
     found = [
         part
         for part in parts(noise.results)
-        if (name in named(part) if named(part) else rule.rounds)
-        or (isinstance(part, Elementwise) and part.routines and name in KERNELS)
+        if isinstance(part, Elementwise)
+        and (
+            (name in part.primitives if part.primitives else rule.rounds)
+            or (part.routines and name in KERNELS)
+        )
     ]
     return compose(*found) if found else None
-
-
-def named(part: NoiseSpec) -> tuple[str, ...]:
-    """The primitives that a noise on results is restricted to; none: not restricted."""
-    return (part.primitives or ()) if isinstance(part, Elementwise) else ()
 
 
 def result_avals(equation: compat.Equation) -> list[Any]:
@@ -492,12 +427,11 @@ def has_floats(avals: Sequence[Any]) -> bool:
 
 def result_type(equation: compat.Equation) -> Any:
     """Type of the first result; bool where there is none, or none with a type."""
-    for aval in result_avals(equation):
-        return getattr(aval, "dtype", np.dtype(bool))
-    return np.dtype(bool)
+    avals = [*result_avals(equation), None]
+    return getattr(avals[0], "dtype", np.dtype(bool))
 
 
-def add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
+def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
     """The sums of several cotangents, which JAX writes as chains of binary `add_any`.
 
     Only sums that nothing else reads are joined: an intermediate sum that is used
@@ -507,7 +441,8 @@ def add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
         By the position of a chain's last equation: the atoms that the chain adds, as
         one sum, and the positions of its other equations.
     """
-    uses = _uses(jaxpr)
+    atoms = [a for e in jaxpr.eqns for a in e.invars] + list(jaxpr.outvars)
+    uses = Counter(a for a in atoms if not isinstance(a, core.Literal))
     position: dict[Any, int] = {}
     chains: dict[int, tuple[list[Any], set[int]]] = {}
     for i, equation in enumerate(jaxpr.eqns):
@@ -528,9 +463,3 @@ def add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
         position[equation.outvars[0]] = i
         chains[i] = terms, before
     return chains
-
-
-def _uses(jaxpr: Any) -> Counter[Any]:
-    """How often each variable of a jaxpr is read, results included."""
-    atoms = [a for e in jaxpr.eqns for a in e.invars] + list(jaxpr.outvars)
-    return Counter(a for a in atoms if not isinstance(a, core.Literal))

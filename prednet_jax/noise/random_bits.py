@@ -1,9 +1,9 @@
 """A cheap counter-based generator of random bits, for noise inside compiled programs.
 
 Threefry costs more than the arithmetic it would perturb: on a CPU some 20 to 40 times
-this generator. Noise needs no cryptography: it needs bits that are balanced,
-uncorrelated between neighbouring counters, keys and salts, and that fuse with their
-consumer.
+this generator. Noise needs bits that are balanced, uncorrelated between neighbouring
+counters, keys and salts, and that fuse with their consumer; not for cryptography, and
+not for initial weights or data.
 
 The state is two 32-bit words. Element `i` of the draw numbered `salt` is
 
@@ -14,21 +14,17 @@ The state is two 32-bit words. Element `i` of the draw numbered `salt` is
 
 with `(s0, s1)` a hash of `salt` made while tracing. The multipliers and shifts are
 those of `lowbias32`, a 32-bit finaliser of small avalanche bias found by search
-(C. Wellons, "Prospecting for hash functions", 2018); the key enters before the first
-round and again before the second, so that two streams share a stretch only if both
-words agree. (The second word passes one multiplication only. It separates streams; it
-does not decorrelate states that differ in nothing else, which `words` and `fold` never
-make.)
+(C. Wellons, "Prospecting for hash functions", 2018); two streams share a stretch only
+if both words agree. (The second word passes one multiplication only. It separates
+streams; it does not decorrelate states that differ in nothing else, which `words` and
+`fold` never make.)
 
-For fixed words the map from `i` is a bijection: within one draw no value repeats, as
-with every counter-based generator whose counter is as wide as its output. A draw has at
-most 2^32 elements; numbers have 24 bits of resolution.
+For fixed words the map from `i` is a bijection: within one draw no value repeats. A
+draw has at most 2^32 elements; numbers have 24 bits of resolution.
 
 An equation's noise is a hash of the key, of its path in the program and of the counters
 of the loops around it (`Words`). The path is hashed while tracing and costs nothing at
 run time; a loop folds its counter into two words once a step.
-
-Not for cryptography, and not for initial weights or data: those use `jax.random`.
 """
 
 from __future__ import annotations
@@ -52,16 +48,15 @@ _A = 0x7FEB352D
 _B = 0x846CA68B
 _MASK = 0xFFFFFFFF
 
+Salt = int | Sequence[int]
+
 
 def words(key: Array) -> Array:
-    """The generator's two words for a key.
+    """The generator's two words, uint32 [2], for a key; neighbours are unrelated.
 
     Args:
         key: a typed key (`jax.random.key`) of any implementation, or raw key data:
             an unsigned 32-bit array of one or more words.
-
-    Returns:
-        uint32 [2], well mixed: neighbouring keys give unrelated words.
 
     Raises:
         NoiseError: when `key` is neither.
@@ -74,11 +69,7 @@ def words(key: Array) -> Array:
 
 
 def check(key: Any) -> None:
-    """Refuses what is no PRNG key, such as an argument in its place.
-
-    Raises:
-        NoiseError: it is neither one typed key nor raw key data.
-    """
+    """Refuses what is neither one typed PRNG key nor raw key data, by a NoiseError."""
     kind = getattr(key, "dtype", None)
     if kind is None:
         found = f"key of type {type(key).__name__}"
@@ -94,42 +85,41 @@ def check(key: Any) -> None:
 
 
 def split(key: Array, count: int) -> Array:
-    """`count` keys of one, typed or raw, which is consumed.
-
-    Raises:
-        NoiseError: it is no key.
-    """
+    """`count` keys of one, typed or raw, which is consumed."""
     check(key)
     return jax.random.split(key, count)
 
 
 def fold(state: Array, *data: int | Array) -> Array:
-    """Words of a substream, one for each sequence of integers.
+    """Words of a substream, uint32 [2], one for each sequence of integers.
 
     Args:
         state: uint32 [2].
         *data: Python integers (taken modulo 2^32) or integer arrays of no dimension,
-            such as the path of an equation and a loop counter.
-
-    Returns:
-        uint32 [2]. The order of `data` matters; `fold(w, a, b)` is
-        `fold(fold(w, a), b)`.
+            such as the path of an equation and a loop counter. Their order matters;
+            `fold(w, a, b)` is `fold(fold(w, a), b)`.
     """
     w0, w1 = state[0], state[1]
     for item in data:
-        d = _word(item)
+        if isinstance(item, int):
+            d = jnp.asarray(item & _MASK, jnp.uint32)
+        else:
+            d = lax.convert_element_type(item, jnp.uint32)
         w0 = _mix(w0 ^ (d * np.uint32(_GOLDEN) + np.uint32(_A)))
         w1 = _mix(w1 + w0 + lax.shift_left(d, np.uint32(16)) + (d >> np.uint32(16)))
         w0 = w0 + w1
     return lax.concatenate([w0[None], w1[None]], 0)
 
 
-def salt_words(salt: int | Sequence[int]) -> tuple[int, int]:
-    """The two words into which a salt is hashed, in Python, while tracing.
+def _mix(x: Array) -> Array:
+    """lowbias32."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(_A)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(_B)
+    return x ^ (x >> np.uint32(16))
 
-    Args:
-        salt: an integer or several, modulo 2^32 each.
-    """
+
+def salt_words(salt: Salt) -> tuple[int, int]:
+    """The two words of a salt, integers modulo 2^32, hashed in Python."""
     s0, s1 = _B, _GOLDEN
     for part in (salt,) if isinstance(salt, int) else tuple(salt):
         s0 = _mix_python(s0 ^ (part * _GOLDEN + _A))
@@ -138,24 +128,28 @@ def salt_words(salt: int | Sequence[int]) -> tuple[int, int]:
     return s0, s1
 
 
-def bits(state: Array, shape: Sequence[int], salt: int | Sequence[int] = 0) -> Array:
-    """Independent uniform 32-bit words.
+def _mix_python(x: int) -> int:
+    """lowbias32 on Python integers."""
+    x &= _MASK
+    x = ((x ^ (x >> 16)) * _A) & _MASK
+    x = ((x ^ (x >> 15)) * _B) & _MASK
+    return x ^ (x >> 16)
+
+
+def bits(state: Array, shape: Sequence[int], salt: Salt = 0) -> Array:
+    """Independent uniform 32-bit words, uint32 of shape `shape`.
 
     Args:
         state: uint32 [2].
-        shape: of the result, 2^32 elements at most.
+        shape: of the result, 2^32 elements at most (else a NoiseError).
         salt: which draw of this state; distinct salts give unrelated draws.
-
-    Returns:
-        uint32 of shape `shape`.
-
-    Raises:
-        NoiseError: when more than 2^32 elements are asked for.
     """
     s0, s1 = salt_words(salt)
-    return hash_counter(
-        counter(shape), state[0] ^ np.uint32(s0), state[1] ^ np.uint32(s1)
-    )
+    size = math.prod(shape)
+    if size > 1 << 32:
+        raise NoiseError(f"shape={tuple(shape)}: expected 2^32 elements at most")
+    counter = lax.reshape(lax.iota(jnp.uint32, size), tuple(shape))
+    return hash_counter(counter, state[0] ^ np.uint32(s0), state[1] ^ np.uint32(s1))
 
 
 def hash_counter(index: Array, w0: ArrayLike, w1: ArrayLike) -> Array:
@@ -167,33 +161,16 @@ def hash_counter(index: Array, w0: ArrayLike, w1: ArrayLike) -> Array:
     return x ^ (x >> np.uint32(16))
 
 
-def counter(shape: Sequence[int]) -> Array:
-    """Row-major number of each element of an array of this shape, uint32."""
-    size = math.prod(shape)
-    if size > 1 << 32:
-        raise NoiseError(f"shape={tuple(shape)}: expected 2^32 elements at most")
-    return lax.reshape(lax.iota(jnp.uint32, size), tuple(shape))
-
-
 def below(count: int, random: Array) -> Array:
     """Integers in [0, count), uniform to count 2^-32, from 32 random bits each.
 
-    The high word of the product, in 32-bit arithmetic.
-
-    Args:
-        count: 1 to 2^16.
-        random: uint32, any shape.
+    The high word of the product, in 32-bit arithmetic; `count` is 1 to 2^16.
     """
     n, half = np.uint32(count), np.uint32(16)
     low = lax.shift_right_logical((random & np.uint32(0xFFFF)) * n, half)
     return lax.shift_right_logical(
         lax.shift_right_logical(random, half) * n + low, half
     )
-
-
-def uniform(state: Array, shape: Sequence[int], salt: int | Sequence[int] = 0) -> Array:
-    """Uniform multiples of 2^-24 in [0, 1), float32 of shape `shape`."""
-    return unit(bits(state, shape, salt))
 
 
 def unit(random: Array) -> Array:
@@ -203,45 +180,21 @@ def unit(random: Array) -> Array:
     return lax.convert_element_type(upper, jnp.float32) * np.float32(2.0**-24)
 
 
-def normal(state: Array, shape: Sequence[int], salt: int | Sequence[int] = 0) -> Array:
-    """Standard normal numbers by inversion, float32 of shape `shape`.
+def odd(random: Array) -> Array:
+    """Uint32 bits as odd integers between -2^24 and 2^24, int32: exact in float32."""
+    signed = lax.convert_element_type(random >> np.uint32(8), jnp.int32)
+    return signed * np.int32(2) - np.int32((1 << 24) - 1)
+
+
+def gauss(random: Array) -> Array:
+    """Uint32 bits as standard normal numbers by inversion, float32.
 
     `sqrt(2) erfinv(u)` with `u` uniform on the odd multiples of 2^-24 in (-1, 1) and
     Giles' polynomial for `erfinv`, which XLA expands inline (M. Giles, "Approximating
     the erfinv function", GPU Computing Gems 2, 2012). Symmetric; |x| < 5.43.
     """
-    return gauss(bits(state, shape, salt))
-
-
-def gauss(random: Array) -> Array:
-    """Uint32 bits as standard normal numbers; see `normal`."""
-    # Every odd number is below 2^24, so the conversion is exact and |u| < 1.
-    signed = lax.convert_element_type(random >> np.uint32(8), jnp.int32)
-    odd = signed * np.int32(2) - np.int32((1 << 24) - 1)
-    u = lax.convert_element_type(odd, jnp.float32) * np.float32(2.0**-24)
+    u = lax.convert_element_type(odd(random), jnp.float32) * np.float32(2.0**-24)
     return lax.erf_inv(u) * np.float32(math.sqrt(2.0))
-
-
-def _word(item: int | Array) -> Array:
-    """An integer, static or traced, as uint32."""
-    if isinstance(item, int):
-        return jnp.asarray(item & _MASK, jnp.uint32)
-    return lax.convert_element_type(item, jnp.uint32)
-
-
-def _mix(x: Array) -> Array:
-    """lowbias32."""
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(_A)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(_B)
-    return x ^ (x >> np.uint32(16))
-
-
-def _mix_python(x: int) -> int:
-    """lowbias32 on Python integers."""
-    x &= _MASK
-    x = ((x ^ (x >> 16)) * _A) & _MASK
-    x = ((x ^ (x >> 15)) * _B) & _MASK
-    return x ^ (x >> 16)
 
 
 class Words(NamedTuple):
@@ -268,15 +221,7 @@ class Words(NamedTuple):
 
 
 def first_words(key: Array, run_key: Array | None = None) -> Words:
-    """The words at the beginning of a call.
-
-    Args:
-        key: of the call.
-        run_key: of the run; None: the call is a run of its own.
-
-    Raises:
-        NoiseError: when one is no PRNG key.
-    """
+    """The words at the beginning of a call; without `run_key` it is its own run."""
     return Words(words(key), words(key if run_key is None else run_key))
 
 

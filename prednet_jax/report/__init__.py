@@ -12,7 +12,7 @@ __all__ = ["PAGE", "VERDICT", "build", "claim_lines", "load", "text_table"]
 
 
 def build(directory: str | Path, *others: Path) -> Path:
-    """Writes the page of a comparison into its directory.
+    """Writes the page of a comparison into its directory; returns its path.
 
     The page appears whole. The same records give the same bytes.
 
@@ -21,18 +21,14 @@ def build(directory: str | Path, *others: Path) -> Path:
         others: where records of speed, saddles and curvature are looked for that do not
             lie in `directory`.
 
-    Returns:
-        The path of the page.
-
     Raises:
         RecordError: no verdict, or a broken file, which the message names.
     """
-    # Drawing loads Altair, which reading a verdict does not need.
-    from prednet_jax.report import landscape, page, speed
+    # Drawing loads vl-convert, which reading a verdict does not need.
+    from prednet_jax.report import beside, page
 
     results = load(directory)
-    places = (results.directory, *others)
-    text = page.page(results, speed.load(*places), landscape.load(places))
+    text = page.page(results, beside.load(results.directory, *others))
     path = results.directory / PAGE
     records.write_bytes(path, text.encode())
     return path

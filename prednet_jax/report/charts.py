@@ -68,19 +68,14 @@ def spec(chart: Spec) -> Spec:
 
 
 def svg(chart: Spec, alt_text: str) -> bytes:
-    """The chart as SVG; the same chart gives the same bytes on every machine.
-
-    Args:
-        chart: a specification with its data inside.
-        alt_text: what the figure shows, for those who cannot see it.
-    """
+    """A chart with its data as SVG; the same chart gives the same bytes everywhere."""
     drawn = vl_convert.vegalite_to_svg(spec(chart))
     head, _, body = drawn.partition(">")
     return f'{head} role="img">\n<title>{escape(alt_text)}</title>{body}\n'.encode()
 
 
 def png(chart: Spec) -> bytes:
-    """The chart as PNG, at twice its size in pixels."""
+    """A chart with its data as PNG, at twice its size in pixels."""
     return vl_convert.vegalite_to_png(spec(chart), scale=2)
 
 
@@ -120,14 +115,9 @@ def literal(field: str, kind: str = "nominal") -> Spec:
 
 
 class Panel(NamedTuple):
-    """One axis of a figure with dots.
+    """One axis of a figure with dots: its title with the unit, its two ends, and ticks.
 
-    Attributes:
-        title: what is measured, with its unit.
-        low: value at the left end.
-        high: value at the right end, above `low`.
-        ticks: values that get a line and a label.
-        zone: values that count as none; None: no zone.
+    Values in `zone` count as none.
     """
 
     title: str
@@ -143,10 +133,7 @@ def around_zero(title: str, values: Sequence[Sequence[float]], margin: float) ->
     There is room for half of the rows and a quarter more. Stale targets are far away;
     with them in the panel the other arms would look like lines.
 
-    Args:
-        title: what is measured.
-        values: of the seeds, by row.
-        margin: up to here a difference counts as none.
+    Up to the margin a difference counts as none. `values` are of the seeds, by row.
     """
     largest = sorted(max(map(abs, row)) for row in values if len(row))
     middle = largest[(len(largest) - 1) // 2] if largest else 0.0
@@ -158,14 +145,10 @@ def around_zero(title: str, values: Sequence[Sequence[float]], margin: float) ->
 
 
 class Row(NamedTuple):
-    """One arm of a figure with dots.
+    """One arm of a figure with dots, with the values of its seeds for each panel.
 
-    Attributes:
-        label: its name.
-        colour: of its dots.
-        values: for each panel the values of the seeds; what is not finite is left out,
-            what is beyond an end is drawn at it as a triangle.
-        intervals: for each panel an interval of the mean, or None.
+    What is not finite is left out; what is beyond an end is drawn at it as a triangle.
+    `intervals` has one of the mean, or None, for each panel.
     """
 
     label: str
@@ -184,14 +167,10 @@ SHORT = "replace(format(datum.value, '~g'), '-', '−')"
 
 
 class Dots(NamedTuple):
-    """A figure with one row per arm and one dot per seed.
+    """A figure with one row per arm, from the top, and one dot per seed.
 
     A mean hides whether all seeds moved a little or one of them a lot; dots show it.
-
-    Attributes:
-        alt_text: what the figure shows, for those who cannot see it.
-        panels: side by side.
-        rows: from the top.
+    The panels stand side by side.
     """
 
     alt_text: str
@@ -201,28 +180,22 @@ class Dots(NamedTuple):
     @property
     def chart(self) -> Spec:
         """The specification."""
-        return _dots(self.panels, self.rows)
+        stacks = [
+            [dot for row in self.rows for dot in _stacked(panel, row, row.values[i])]
+            for i, panel in enumerate(self.panels)
+        ]
+        # Triangles lie on one another at the edge of the row and need no room.
+        steps = [abs(dot["step"]) for dots in stacks for dot in dots if dot["inside"]]
+        height = max(_ROW, round(2 * max(steps, default=0) * _STEP) + _DOT + _GAP)
+        drawn = [
+            _panel(panel, i, self.rows, stacks[i], height)
+            for i, panel in enumerate(self.panels)
+        ]
+        return {"hconcat": drawn, "spacing": 40}
 
     def svg(self) -> bytes:
         """The figure for a document."""
         return svg(self.chart, self.alt_text)
-
-
-def _dots(panels: Sequence[Panel], rows: Sequence[Row]) -> Spec:
-    stacks = [
-        [dot for row in rows for dot in _stacked(panel, row, row.values[i])]
-        for i, panel in enumerate(panels)
-    ]
-    # Triangles lie on one another at the edge of the row and need no room of their own.
-    highest = max(
-        [abs(dot["step"]) for stack in stacks for dot in stack if dot["inside"]] or [0]
-    )
-    height = max(_ROW, round(2 * highest * _STEP) + _DOT + _GAP)
-    drawn = [
-        _panel(panel, i, rows, stack, height)
-        for i, (panel, stack) in enumerate(zip(panels, stacks, strict=True))
-    ]
-    return {"hconcat": drawn, "spacing": 40}
 
 
 def _stacked(panel: Panel, row: Row, values: Sequence[float]) -> Iterator[Spec]:
@@ -231,9 +204,9 @@ def _stacked(panel: Panel, row: Row, values: Sequence[float]) -> Iterator[Spec]:
     Dots that would cover each other stand above one another.
     """
     taken = Counter[int]()
-    for value in sorted(value for value in values if np.isfinite(value)):
-        inside = panel.low <= value <= panel.high
+    for value in sorted(filter(np.isfinite, values)):
         shown = min(max(value, panel.low), panel.high)
+        beyond = "right" if value > panel.high else "left"
         column = round(_WIDTH * (shown - panel.low) / (panel.high - panel.low) / _DOT)
         # 0, 1, -1, 2, -2, ... steps from the middle of the row.
         step = (taken[column] + 1) // 2 * (1 if taken[column] % 2 else -1)
@@ -243,12 +216,8 @@ def _stacked(panel: Panel, row: Row, values: Sequence[float]) -> Iterator[Spec]:
             "value": float(value),
             "shown": float(shown),
             "step": step,
-            "inside": inside,
-            "shape": (
-                "circle"
-                if inside
-                else f"triangle-{'right' if value > panel.high else 'left'}"
-            ),
+            "inside": shown == value,
+            "shape": "circle" if shown == value else f"triangle-{beyond}",
             "colour": row.colour,
         }
 
@@ -281,8 +250,7 @@ def _panel(
             "colour": row.colour,
         }
         for row in rows
-        if number < len(row.intervals)
-        and (ends := row.intervals[number]) is not None
+        if (ends := row.intervals[number] if row.intervals else None)
         and ends[0] < panel.high
         and ends[1] > panel.low
     ]

@@ -4,8 +4,7 @@ import base64
 import dataclasses
 import io
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,21 +12,19 @@ from PIL import Image
 
 from prednet_jax.records import RecordError
 from prednet_jax.report import charts
-from prednet_jax.report.answers import display_name
 from prednet_jax.report.charts import INK, MUTED, ROLES, Dots, Row, Spec
 from prednet_jax.report.curves import Curves, Series, csv_text
 from prednet_jax.report.numbers import interval, significant
 from prednet_jax.report.results import (
     CONTROL,
-    Examples,
+    Record,
     Results,
     contrasts,
     identical,
     label,
     relative,
-    smooth,
-    smoothing_width,
 )
+from prednet_jax.report.tables import display_name
 
 COPY = "copy of the last frame"
 _MOST_POINTS = 120
@@ -36,29 +33,28 @@ _CARRY = ("control", "stale", "treatment", "gpu", "gpu_deterministic")
 _CONTRAST = ("n", "mean_difference", "ci_low", "ci_high", "margin", "p_holm", "tost_p")
 
 
-def leading_arms(results: Results, model: str) -> list[str]:
-    """The arms that carry the finding."""
-    arms = {role: arm for arm, role in reversed(results.roles(model).items())}
-    return [arms[role] for role in _CARRY if role in arms]
+def smooth(loss: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """Running mean over `width` values, [n] -> [n - width + 1]."""
+    sums = np.concatenate([[0.0], np.cumsum(loss)])
+    return (sums[width:] - sums[:-width]) / width
 
 
 def losses(results: Results, model: str) -> Curves | None:
-    """Running means of the losses of every arm and seed; None without the control."""
+    """Running means of the losses of every arm and seed; None without the control.
+
+    A mean is over a tenth of the shortest run, at most 50 updates.
+    """
     arms = results.losses.get(model, {})
     if CONTROL not in arms:
         return None
-    carry = leading_arms(results, model)
-    named = [
-        arm
-        for one in results.contrasts(model)
-        for arm in (one["treatment"], one["control"])
-    ]
-    names = [
-        arm for arm in dict.fromkeys([CONTROL, *carry, *named, *arms]) if arm in arms
-    ]
-    # The window is the shortest curve's.
+    roles = {str(a.get("name")): str(a.get("role", "")) for a in results.arms(model)}
+    first = {role: arm for arm, role in reversed(roles.items())}
+    carry = [first[role] for role in _CARRY if role in first]
+    pairs = [(one["treatment"], one["control"]) for one in results.contrasts(model)]
+    named = [arm for pair in pairs for arm in pair]
+    names = [a for a in dict.fromkeys([CONTROL, *carry, *named, *arms]) if a in arms]
     length = min(len(curve) for arm in names for curve in arms[arm].values())
-    width = smoothing_width(length)
+    width = max(1, min(50, round(length / 10)))
     count = length - width + 1
     points = np.unique(np.linspace(0, count - 1, min(count, _MOST_POINTS)).round())
     points = points.astype(int)
@@ -67,23 +63,17 @@ def losses(results: Results, model: str) -> Curves | None:
         return {
             str(seed): smooth(curve[:length], width)[points]
             for seed, curve in sorted(seeds.items())
+            if len(curve) >= length
         }
 
-    roles = results.roles(model)
+    colours = {arm: ROLES.get(roles.get(arm, ""), MUTED) for arm in names}
+    colours[CONTROL] = INK
     series = [
-        Series(
-            name=arm,
-            colour=INK if arm == CONTROL else ROLES.get(roles.get(arm, ""), MUTED),
-            curves=smoothed(arms[arm]),
-            shown=arm == CONTROL or arm in carry,
-        )
+        Series(arm, colours[arm], smoothed(arms[arm]), arm in (CONTROL, *carry))
         for arm in names
     ]
-    copied = {
-        s: c for s, c in results.copied.get(model, {}).items() if len(c) >= length
-    }
-    if copied:
-        series.append(Series(name=COPY, colour=MUTED, curves=smoothed(copied)))
+    if copied := smoothed(results.copied.get(model, {})):
+        series.append(Series(COPY, MUTED, copied))
     return Curves(
         name=f"loss_{model}",
         x=np.arange(width, length + 1)[points],
@@ -103,14 +93,12 @@ def relative_losses(results: Results, model: str) -> Curves | None:
     loss = losses(results, model)
     if loss is None:
         return None
-    chosen = results.contrasts(model)
-    margin = relative(chosen[0], "margin") if chosen else None
+    margin = relative(next(iter(results.contrasts(model)), None), "margin")
     return dataclasses.replace(
         loss,
         # Copying is far from the arms, which would share what is left of the axis.
         series=tuple(
-            dataclasses.replace(one, shown=one.shown and one.name != COPY)
-            for one in loss.series
+            one._replace(shown=one.shown and one.name != COPY) for one in loss.series
         ),
         name=f"finding_{model}",
         y_name=f"loss of {display_name(model)} relative to {CONTROL}, same seeds",
@@ -121,23 +109,11 @@ def relative_losses(results: Results, model: str) -> Curves | None:
     )
 
 
-class Differences(NamedTuple):
-    """The contrasts of a model in units of the margin.
+def differences(results: Results, model: str) -> tuple[Spec, str] | None:
+    """A row per contrast, in units of the margin, and the numbers as a CSV file.
 
-    Attributes:
-        chart: of them.
-        csv: their numbers.
-    """
-
-    chart: Spec
-    csv: str
-
-
-def differences(results: Results, model: str) -> Differences | None:
-    """A row per contrast with a margin and a difference; None if there is none.
-
-    The axis is linear near zero and logarithmic beyond, so that rounding and a bug fit
-    in one figure.
+    None: no contrast has a margin and a difference. The axis is linear near zero and
+    logarithmic beyond, so that rounding and a bug fit in one figure.
     """
     chosen = [
         one
@@ -146,39 +122,21 @@ def differences(results: Results, model: str) -> Differences | None:
     ]
     if not chosen:
         return None
-    rows: list[Spec] = [
-        {
-            "row": f"{label(one)}|{_finding(one)}",
-            "colour": ROLES.get(str(one.get("role")), MUTED),
-            "shape": "diamond" if identical(one) else "circle",
-            "told": (
-                f"{significant(one['mean_difference'], sign=True)} "
-                f"{interval(one['ci_low'], one['ci_high'])}"
-            ),
-            **_in_margins(one),
-        }
-        for one in chosen
-    ]
-    extents = [max(abs(row["low"]), abs(row["mean"]), abs(row["high"])) for row in rows]
+    rows = [_difference(one) for one in chosen]
+    extents = [max(abs(row[k]) for k in ("low", "mean", "high")) for row in rows]
     smallest = min((extent for extent in extents if extent > 0), default=0.1)
     linear = 10.0 ** min(-1, max(-14, math.floor(math.log10(smallest))))
     reach = 2.5 * max(1.5, *extents)
     tick = 10.0 ** round(math.log10(linear) / 2)
     ticks = [-1, 0, 1] if tick > 0.2 else [-1, -tick, 0, tick, 1]
-    x = charts.channel(
-        "mean",
-        "difference / margin",
-        type="symlog",
-        constant=linear,
-        domain=[-reach, reach],
-    )
+    scale = {"type": "symlog", "constant": linear, "domain": [-reach, reach]}
+    x = charts.channel("mean", "difference / margin", **scale)
     x["axis"] = {"values": ticks, "labelExpr": charts.SHORT}
     two_lines = {"labelExpr": "split(datum.label, '|')", "labelColor": INK}
     y = charts.names("row", axis=two_lines)
     ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}}
-    colour = charts.literal("colour")
-    bar = {**ends, "y": y, "color": colour}
-    dot = {"x": x, "y": y, "color": colour, "shape": charts.literal("shape")}
+    bar = {**ends, "y": y, "color": charts.literal("colour")}
+    dot = {"x": x, "y": y, "color": bar["color"], "shape": charts.literal("shape")}
     dot["tooltip"] = {"field": "told"}
     none = [{"low": -1, "high": 1}]
     chart = {
@@ -196,75 +154,68 @@ def differences(results: Results, model: str) -> Differences | None:
         [label(one), one["verdict"], *(one.get(name) for name in _CONTRAST)]
         for one in chosen
     ]
-    return Differences(
-        chart,
-        csv_text(["contrast", "verdict", *_CONTRAST], table),
+    return chart, csv_text(["contrast", "verdict", *_CONTRAST], table)
+
+
+def _difference(one: Record) -> Spec:
+    """A contrast in margins; an end that is not known or infinite is at the mean."""
+    same, mean, margin = identical(one), one["mean_difference"], one["margin"]
+    low, high = (
+        mean if end is None or not math.isfinite(end) else end
+        for end in (one["ci_low"], one["ci_high"])
     )
-
-
-def _finding(contrast: dict[str, Any]) -> str:
-    return "identical bits" if identical(contrast) else contrast["verdict"]
-
-
-def _in_margins(contrast: dict[str, Any]) -> dict[str, float]:
-    """Ends and mean in margins; the mean where an end is not known or infinite."""
-    mean = contrast["mean_difference"]
-    ends = {"low": contrast["ci_low"], "mean": mean, "high": contrast["ci_high"]}
+    ends = interval(one["ci_low"], one["ci_high"])
     return {
-        name: (mean if end is None or not math.isfinite(end) else end)
-        / contrast["margin"]
-        for name, end in ends.items()
+        "row": f"{label(one)}|{'identical bits' if same else one['verdict']}",
+        "colour": ROLES.get(str(one.get("role")), MUTED),
+        "shape": "diamond" if same else "circle",
+        "told": f"{significant(mean, sign=True)} {ends}",
+        "low": low / margin,
+        "mean": mean / margin,
+        "high": high / margin,
     }
 
 
-def seeds(verdict: Mapping[str, Any]) -> Dots:
+def seeds(verdict: Record) -> Dots:
     """A dot per seed of every contrast whose two arms were run, a panel per model."""
-    relative_losses = {
-        model: {
-            label(one): (one.get("role"), _ratios(arms, one))
-            for one in contrasts(verdict, model)
+    panels, of_models = [], []
+    for model, arms in verdict["losses"].items():
+        chosen = contrasts(verdict, model)
+        rows = {
+            label(one): (str(one.get("role")), _ratios(arms, one))
+            for one in chosen
             if {one["treatment"], one["control"]} <= arms.keys()
         }
-        for model, arms in verdict["losses"].items()
-    }
-    first = {one["model"]: one for one in reversed(verdict["contrasts"])}
-    panels = [
-        charts.around_zero(
-            f"{display_name(model)}, % of the same seed's control",
-            [values for _, values in rows.values()],
-            100 * (relative(first.get(model), "margin") or 0),
-        )
-        for model, rows in relative_losses.items()
-    ]
-    names = dict.fromkeys(name for rows in relative_losses.values() for name in rows)
-    rows = []
-    for name in names:
-        of_models = [rows.get(name, (None, [])) for rows in relative_losses.values()]
-        role = next((str(role) for role, _ in of_models if role), "")
-        values = [values for _, values in of_models]
-        rows.append(Row(name, ROLES.get(role, MUTED), values))
+        title = f"{display_name(model)}, % of the same seed's control"
+        margin = 100 * (relative(next(iter(chosen), None), "margin") or 0)
+        values = [ratios for _, ratios in rows.values()]
+        panels.append(charts.around_zero(title, values, margin))
+        of_models.append(rows)
+    drawn = []
+    for name in dict.fromkeys(name for rows in of_models for name in rows):
+        role = next(rows[name][0] for rows in of_models if name in rows)
+        found = [rows[name][1] if name in rows else [] for rows in of_models]
+        drawn.append(Row(name, ROLES.get(role, MUTED), found))
     alt_text = (
         "A dot per seed: how much the final loss of each arm differs from its "
         "control's. Grey zone: counts as none. Triangles: beyond the ends."
     )
-    return Dots(alt_text, panels, rows)
+    return Dots(alt_text, panels, drawn)
 
 
-def _ratios(arms: Mapping[str, Any], contrast: Mapping[str, Any]) -> list[float]:
+def _ratios(arms: Record, contrast: Record) -> list[float]:
     """Relative differences in percent by common seed, draws averaged first.
 
     Seeds with a run that diverged are left out.
     """
     treated, control = arms[contrast["treatment"]], arms[contrast["control"]]
-    means = [
-        [
-            float(np.mean(np.asarray(arm[seed], np.float64)))
-            for arm in (treated, control)
-        ]
+    ratios = [
+        np.mean(np.asarray(treated[seed], np.float64))
+        / np.mean(np.asarray(control[seed], np.float64))
         for seed in control
         if seed in treated
     ]
-    return [100 * (a / b - 1) for a, b in means if math.isfinite(a + b)]
+    return [100 * (float(ratio) - 1) for ratio in ratios if np.isfinite(ratio)]
 
 
 class Slide(NamedTuple):
@@ -308,39 +259,26 @@ def slides(results: Results, model: str) -> list[Slide]:
     examples = results.examples.get(model, {})
     if not examples:
         return []
-    first = _same_frames(results, model)
-    found = [Slide("true frame", first.frames, None)]
-    found += [
-        Slide(arm, one.predictions, _errors(one.predictions, one.frames))
-        for arm, one in examples.items()
-    ]
-    if first.before is not None:
-        errors = _errors(first.before, first.frames)
-        found.append(Slide("copy of the frame before", first.before, errors))
-    return found
-
-
-def frames_csv(shown: list[Slide]) -> str:
-    """The error of every frame."""
-    compared = [one for one in shown if one.errors is not None]
-    count = len(shown[0].images)
-    return csv_text(
-        ["frame", *(one.name for one in compared)],
-        zip(range(1, count + 1), *(one.errors for one in compared), strict=True),
-    )
-
-
-def _errors(images: NDArray, frames: NDArray) -> NDArray[np.float64]:
-    return np.mean((images - frames) ** 2, axis=(1, 2, 3))
-
-
-def _same_frames(results: Results, model: str) -> Examples:
-    """The first arm's examples, whose frames all arms share."""
-    (name, first), *others = results.examples[model].items()
-    for arm, one in others:
+    name, first = next(iter(examples.items()))
+    shown = {arm: one.predictions for arm, one in examples.items()}
+    for arm, one in examples.items():
         if not np.array_equal(one.frames, first.frames):
             raise RecordError(
                 f"{results.directory / 'runs' / model}: examples.npz of {name} and "
                 f"{arm} hold different frames; expected the same ones"
             )
-    return first
+    if first.before is not None:
+        shown["copy of the frame before"] = first.before
+    return [Slide("true frame", first.frames, None)] + [
+        Slide(kind, images, np.mean((images - first.frames) ** 2, axis=(1, 2, 3)))
+        for kind, images in shown.items()
+    ]
+
+
+def frames_csv(shown: list[Slide]) -> str:
+    """The error of every frame."""
+    compared = [one for one in shown if one.errors is not None]
+    numbers = range(1, len(shown[0].images) + 1)
+    errors = [one.errors for one in compared if one.errors is not None]
+    head = ["frame", *(one.name for one in compared)]
+    return csv_text(head, zip(numbers, *errors, strict=True))

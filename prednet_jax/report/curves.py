@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +23,11 @@ HEIGHT, LINE = 250, 17  # Pixels: of the axes, and of a line of text.
 _DASH = 6  # Pixels; lines that coincide take turns.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Series:
-    """A line of a figure.
+class Series(NamedTuple):
+    """A line of a figure, which the reader switches on and off by its name.
 
-    Attributes:
-        name: what the reader switches on and off.
-        colour: of the line.
-        curves: values by seed, [points] each. A line of its own has one seed, "".
-        shown: whether it is on at first.
+    `curves` holds its values by seed, [points] each; a line of its own has the seed "".
+    `shown`: whether it is on at first.
     """
 
     name: str
@@ -75,35 +71,35 @@ class Curves:
 
     def csv(self) -> str:
         """The table: the axis, then a column per line and seed."""
-        curves = [curve for one in self.series for curve in one.curves.values()]
+        curves = [self.series[k].curves[seed] for k, seed in self.columns()]
         names = [f"{self.series[k].name} {seed}".strip() for k, seed in self.columns()]
         return csv_text([self.x_name, *names], zip(self.x, *curves, strict=True))
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Spec]:
         """The table as the figure takes it; the page's script makes the same rows."""
         return [
             {"i": i, "x": float(x), "k": k, "seed": seed, "value": float(value)}
-            for k, one in enumerate(self.series)
-            for seed, curve in one.curves.items()
-            for i, (x, value) in enumerate(zip(self.x, curve, strict=True))
+            for k, seed in self.columns()
+            for i, (x, value) in enumerate(
+                zip(self.x, self.series[k].curves[seed], strict=True)
+            )
             if np.isfinite(value)
         ]
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Iterable[float | str | None]]) -> str:
     """A CSV file; numbers that are not finite, or not known, are empty cells."""
+
+    def cell(value: float | str | None) -> str:
+        if value is None or isinstance(value, str):
+            return value or ""
+        return f"{value:.9g}" if np.isfinite(value) else ""
+
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
-    for row in rows:
-        writer.writerow([_cell(value) for value in row])
+    writer.writerows(map(cell, row) for row in rows)
     return text.getvalue()
-
-
-def _cell(value: float | str | None) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    return f"{value:.9g}" if np.isfinite(value) else ""
 
 
 def chart(curves: Curves, rows: Sequence[Spec] | None = None) -> Spec:
@@ -116,9 +112,6 @@ def chart(curves: Curves, rows: Sequence[Spec] | None = None) -> Spec:
         curves: what is drawn.
         rows: `curves.rows()`; None: whoever embeds the figure gives it the table
             "curves" with these rows.
-
-    Returns:
-        A Vega-Lite specification.
     """
     x = charts.channel("x", curves.x_name, **_scale(curves.x_log))
     x["axis"] = {"grid": False, "labelFlush": True, "labelOverlap": True}
@@ -168,16 +161,10 @@ def _cursor(curves: Curves) -> Spec:
     """The point whose values are written, by slider or by pointer."""
     last = len(curves.x) - 1
     slider = {"input": "range", "min": 0, "max": last, "step": 1}
+    pointer = {"type": "point", "fields": ["i"], "on": "pointermove,click"}
     return {
         "name": "cursor",
-        "select": {
-            "type": "point",
-            "fields": ["i"],
-            "on": "pointermove,click",
-            "nearest": True,
-            "toggle": False,
-            "clear": False,
-        },
+        "select": {**pointer, "nearest": True, "toggle": False, "clear": False},
         "value": [{"i": last}],
         "bind": {"i": {**slider, "name": f"{curves.x_name} (point)"}},
     }
@@ -191,17 +178,12 @@ def _inputs(curves: Curves) -> list[Spec]:
         labels = [f"all {len(seeds)}: median and middle half", *seeds]
         options = {"input": "select", "options": ["", *seeds], "labels": labels}
         seed["bind"] = {**options, "name": "Seed"}
-    return [
-        seed,
-        *(
-            {
-                "name": f"line_{k}",
-                "value": one.shown,
-                "bind": {"input": "checkbox", "name": one.name},
-            }
-            for k, one in enumerate(curves.series)
-        ),
+    switches = [
+        {"name": f"line_{k}", "value": one.shown}
+        | {"bind": {"input": "checkbox", "name": one.name}}
+        for k, one in enumerate(curves.series)
     ]
+    return [seed, *switches]
 
 
 def _summary(curves: Curves) -> list[Spec]:
@@ -226,10 +208,9 @@ def _summary(curves: Curves) -> list[Spec]:
             {"calculate": "100 * (datum.value / datum.base - 1)", "as": "value"},
         ]
     shown = ", ".join(f"line_{k}" for k in range(len(curves.series)))
-    control = [one.colour == INK for one in curves.series]
-    widths, opacities = (
-        [a if c else b for c in control] for a, b in ((5.5, 2), (0.3, 1))
-    )
+    quartiles = {"low": "q1", "middle": "median", "high": "q3"}
+    widths = [5.5 if one.colour == INK else 2 for one in curves.series]
+    opacities = [0.3 if one.colour == INK else 1 for one in curves.series]
     return [
         *steps,
         {"filter": f"[{shown}][datum.k]"},
@@ -237,7 +218,7 @@ def _summary(curves: Curves) -> list[Spec]:
         {
             "aggregate": [
                 {"op": op, "field": "value", "as": name}
-                for op, name in (("q1", "low"), ("median", "middle"), ("q3", "high"))
+                for name, op in quartiles.items()
             ],
             "groupby": ["i", "x", "k"],
         },
@@ -255,36 +236,28 @@ def _values(curves: Curves, here: Spec, style: Spec) -> list[Spec]:
         for field in ("low", "middle", "high")
     )
     spread = f"(datum.low < datum.high ? ' (' + {low} + ' to ' + {high} + ')' : '')"
+    said = f"{names}[datum.k] + '  ' + {middle} + {unit} + {spread}"
     rows = [
         here,
         {"joinaggregate": [{"op": "count", "as": "lines"}]},
         {"window": [{"op": "row_number", "as": "place"}], "sort": [{"field": "k"}]},
         {"calculate": "datum.place - datum.lines - 0.8", "as": "row"},
-        {
-            "calculate": f"{names}[datum.k] + '  ' + {middle} + {unit} + {spread}",
-            "as": "text",
-        },
+        {"calculate": said, "as": "text"},
     ]
     y = charts.channel("row", domain=[0, 1], range=[0, LINE]) | {"axis": None}
     start, end = {"value": -2 * LINE}, {"value": 24 - 2 * LINE}
-    text = {"field": "text"}
     at = [
         here,
         {"aggregate": [{"op": "count", "as": "n"}], "groupby": ["x"]},
         {"calculate": f"'{curves.x_name} ' + datum.x", "as": "text"},
     ]
+    text = {"field": "text"}
+    left = {"x": start, "y": y, "text": text}
     right = {"x": {"value": "width"}, "y": {"value": HEIGHT + 33}, "text": text}
+    at_left = {"align": "left", "dx": 30, "color": INK, "fontSize": 12}
     return [
         charts.layer("rule", {"x": start, "x2": end, "y": y, **style}, *rows),
-        charts.layer(
-            "text",
-            {"x": start, "y": y, "text": text},
-            *rows,
-            align="left",
-            dx=30,
-            color=INK,
-            fontSize=12,
-        ),
+        charts.layer("text", left, *rows, **at_left),
         charts.layer("text", right, *at, align="right", color=MUTED, fontSize=12),
     ]
 
@@ -297,15 +270,12 @@ def _by_line(values: Sequence[Any]) -> Spec:
 
 def _dashes(lines: Sequence[Series]) -> list[list[int]]:
     """Stale targets are a solid line on the control's, the others dashes on both."""
-    dashed = [one for one in lines if one.colour not in (INK, MUTED, ROLES["stale"])]
+    solid = (INK, MUTED, ROLES["stale"])
+    dashed = [k for k, one in enumerate(lines) if one.colour not in solid]
     turns = min(3, len(dashed)) if any(one.colour == INK for one in lines) else 1
-    dashes = []
-    for one in lines:
-        if one.colour == MUTED:
-            dashes.append([2, 4])
-        elif one not in dashed or turns < 2:
-            dashes.append([1, 0])
-        else:
-            turn = dashed.index(one) % turns
-            dashes.append([0, turn * _DASH, _DASH, (turns - turn - 1) * _DASH])
+    dashes = [[2, 4] if one.colour == MUTED else [1, 0] for one in lines]
+    if turns > 1:
+        for place, k in enumerate(dashed):
+            turn = place % turns
+            dashes[k] = [0, turn * _DASH, _DASH, (turns - turn - 1) * _DASH]
     return dashes

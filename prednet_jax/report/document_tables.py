@@ -1,16 +1,14 @@
 """What the documents' tables show, each a function of records."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
+from prednet_jax.report import beside
 from prednet_jax.report.documents import Cell, markdown
 from prednet_jax.report.numbers import MISSING, text
-from prednet_jax.report.results import contrasts, relative
+from prednet_jax.report.results import Record, contrasts, relative
 from prednet_jax.report.tables import text_row
-
-Record = Mapping[str, Any]
 
 #: What a noise may cost on any network: of the clean step's time, and of its time to
 #: trace and compile. Set before it was measured.
@@ -19,8 +17,6 @@ WANTED = {
     "reduction_order:granularity=element": (2.5, 4.0),
     "ulp": (1.5, 4.0),
 }
-# Of the kernels of the suite `accuracy`, the one that is no mistake.
-_RIGHT = "another order"
 
 
 def comparison(verdict: Record) -> str:
@@ -36,33 +32,21 @@ def comparison(verdict: Record) -> str:
 
 
 def again(verdict: Record, other: Record) -> str:
-    """The same comparison on another processor: losses of each arm, and findings.
-
-    Args:
-        verdict: the content of verdict.json.
-        other: that of the other processor.
-    """
+    """The same comparison on another processor: losses of each arm, and findings."""
+    both = verdict, other
     head = ["network", "arm", "largest difference of a loss"]
-    head += [one["design"]["device"]["processor"] for one in (verdict, other)]
+    head += [one["design"]["device"]["processor"] for one in both]
     rows = []
     for model, arms in verdict["losses"].items():
+        found = [
+            {c["treatment"]: c["verdict"] for c in reversed(contrasts(one, model))}
+            for one in both
+        ]
         for arm, seeds in arms.items():
-            there = other["losses"][model][arm]
-            differ = largest_difference(seeds, there)
-            findings = (
-                next(
-                    (
-                        one["verdict"]
-                        for one in contrasts(record, model)
-                        if one["treatment"] == arm
-                    ),
-                    MISSING,
-                )
-                for record in (verdict, other)
-            )
+            differ = largest_difference(seeds, other["losses"][model][arm])
             said = f"{100 * differ:.2g} %" if differ else "same bits"
-            rows.append((model, arm, said, *findings))
-        words = (f"**{record['verdict'][model]}**" for record in (verdict, other))
+            rows.append((model, arm, said, *(of.get(arm, MISSING) for of in found)))
+        words = (f"**{one['verdict'][model]}**" for one in both)
         rows.append((f"**{model}**", "**does noise help?**", "", *words))
     return markdown(pd.DataFrame(rows, columns=head))
 
@@ -78,10 +62,10 @@ def largest_difference(here: Record, there: Record) -> float:
 
 def processors(verdict: Record, other: Record) -> dict[str, str]:
     """Numbers of the sentences beside `again`, by name."""
-    arms = verdict["losses"]["prednet"]
+    there = other["losses"]["prednet"]
     largest = max(
-        largest_difference(seeds, other["losses"]["prednet"][arm])
-        for arm, seeds in arms.items()
+        largest_difference(seeds, there[arm])
+        for arm, seeds in verdict["losses"]["prednet"].items()
     )
     (null,) = (
         one for one in contrasts(other, "prednet") if one["treatment"] == "threads_1"
@@ -90,6 +74,20 @@ def processors(verdict: Record, other: Record) -> dict[str, str]:
         "processors.largest": f"{100 * largest:.1f} %",
         "processors.null": f"{100 * (relative(null, 'mean_difference') or 0):+.2f} %",
     }
+
+
+def backends(record: Record) -> str:
+    """Speed of the network, from `experiments/benchmark.py --suite=backends`."""
+    height, width, *channels = record["shape"]
+    lines = [
+        f"PredNet at {width}x{height}, channels {','.join(map(str, channels))}, "
+        f"training windows of {record['window']} frames, {record['precision']}, "
+        f"{record['device']['processor']}.",
+        markdown(pd.DataFrame(beside.speed_cells(record), columns=[*beside.HEADS])),
+        "\n".join(f"- {line}" for line in beside.replica_lines(record)),
+        *beside.speed_notes(record),
+    ]
+    return _with_command("\n\n".join(lines), record)
 
 
 def learning_curves(rows: Sequence[Record]) -> str:
@@ -150,17 +148,17 @@ def simulated_intervals(records: Sequence[Record]) -> str:
 
 def saddles(record: Record) -> str:
     """Runs that have not passed every saddle, from `experiments/saddle_escape.py`."""
-    cells: dict[str, Any] = {
-        name: lambda row, name=name: row[name].replace("_", " ")
-        for name in ("function", "optimizer", "precision", "form")
-    }
+    frame = pd.DataFrame(record["groups"])
+    names = ["function", "optimizer", "precision", "form"]
+    frame[names] = frame[names].replace("_", " ", regex=True)
+    cells: dict[str, str | Cell] = {name: f"{{{name}}}" for name in names}
     cells["noise"] = lambda row: (
         "none" if row["noise"] == "none" else f"`{row['noise']}`"
     )
     cells["not past all"] = lambda row: (
         f"{row['arrived'].count(False)} of {len(row['arrived'])}"
     )
-    return _with_command(markdown(pd.DataFrame(record["groups"]), cells), record)
+    return _with_command(markdown(frame, cells), record)
 
 
 def curvature(record: Record) -> str:
@@ -208,22 +206,20 @@ def gpu_programs(record: Record) -> str:
     bandwidth or operations over its peak, whichever is longer, with the body of a loop
     counted once.
     """
+
+    def count(entries: Record, part: str) -> int:
+        return sum(n for name, n in entries.items() if part in name)
+
     rows = []
     for row in record["rows"]:
-        card, entries = record["cards"][row["gpu"]], row["entries"]
+        card = record["cards"][row["gpu"]]
         changed = [
             f"{name}={row[name]}"
             for name, value in record["base"].items()
-            if row[name] != value and row[name] != "" and name != "model"
+            if row[name] not in (value, "") and name != "model"
         ]
-        count = {
-            kind: sum(n for name, n in entries.items() if name.startswith(kind))
-            for kind in ("atomic", "reduced_precision")
-        }
         memory = sum(row["memory"].values())
-        seconds = max(
-            row["bytes"] / card["bandwidth"], row["flops"] / card["operations"]
-        )
+        times = row["bytes"] / card["bandwidth"], row["flops"] / card["operations"]
         rows.append(
             {
                 "network": row["model"],
@@ -231,13 +227,13 @@ def gpu_programs(record: Record) -> str:
                 "gpu": row["gpu"],
                 "varies by": row["varies"],
                 "kernels and calls": row["kernels"],
-                "of cuDNN": sum(n for x, n in row["calls"].items() if "cudnn" in x),
-                "of cuBLAS": sum(n for x, n in row["calls"].items() if "cublas" in x),
-                "atomics": count["atomic"],
-                "TF32": count["reduced_precision"],
+                "of cuDNN": count(row["calls"], "cudnn"),
+                "of cuBLAS": count(row["calls"], "cublas"),
+                "atomics": count(row["entries"], "atomic"),
+                "TF32": count(row["entries"], "reduced_precision"),
                 "MiB": f"{memory / 2**20:.1f}",
                 "of the card": f"{memory / card['memory']:.2%}",
-                "ms by figures": f"{float(f'{1000 * seconds:.2g}'):g}",
+                "ms by figures": f"{float(f'{1000 * max(times):.2g}'):g}",
             }
         )
     return markdown(pd.DataFrame(rows))
@@ -294,17 +290,19 @@ def foreign_cost(by_flags: Mapping[str, Record]) -> str:
 
         return cell
 
-    keys = ["network", "noise"]
-    frames = [
-        pd.DataFrame(record["rows"]).set_index(keys) for record in by_flags.values()
-    ]
-    frame = pd.concat(frames, axis=1, keys=by_flags)
+    frames = {
+        flags: pd.DataFrame(record["rows"]).set_index(["network", "noise"])
+        for flags, record in by_flags.items()
+    }
+    frame = pd.concat(frames, axis=1)
     frame.columns = [" ".join(name) for name in frame.columns]
     frame = frame.reset_index()
-    cells: list = [("network", "{network}"), ("noise", "`{noise}`")]
-    for place, (what, name) in enumerate(
-        (("time", "time_ratio"), ("trace and compile", "compile_ratio"))
-    ):
+    cells: list[tuple[str, str | Cell]] = [
+        ("network", "{network}"),
+        ("noise", "`{noise}`"),
+    ]
+    measures = {"time": "time_ratio", "trace and compile": "compile_ratio"}
+    for place, (what, name) in enumerate(measures.items()):
         frame[f"most {name}"] = [WANTED[noise][place] for noise in frame.noise]
         cells += [
             (f"{what}, {flags} flags", ratio(f"{flags} {name}", f"most {name}"))
@@ -345,13 +343,8 @@ def accuracy(record: Record) -> str:
     """
     errors = [error for leaves in record["digits"].values() for error in leaves]
     programs = len(record["digits"])
-    rows = [
-        (
-            f"`digits` against float64: mean error of a leaf, {programs} programs",
-            "0.5 digits",
-            f"{min(errors):.2f} to {max(errors):.2f} digits",
-        )
-    ]
+    what = f"`digits` against float64: mean error of a leaf, {programs} programs"
+    rows = [(what, "0.5 digits", f"{min(errors):.2f} to {max(errors):.2f} digits")]
     for failure, runs in pd.DataFrame(record["tolerance"]).groupby("failure"):
         excess = runs.excess[runs.excess > 0]
         rows.append(
@@ -363,14 +356,12 @@ def accuracy(record: Record) -> str:
                 f"{excess.max():.1f} times the furthest run",
             )
         )
+    # Of the kernels, one is no mistake.
     words = {True: "caught", False: "passes"}
     rows += [
-        (
-            f"`assert_close` on a kernel with {name}",
-            words[name != _RIGHT],
-            words[caught],
-        )
+        (f"`assert_close` on a kernel with {name}", words[wanted], words[caught])
         for name, caught in record["kernels"].items()
+        for wanted in [name != "another order"]
     ]
     for tool, what, share in (
         ("explain", "constructed differences named rightly", "95%"),

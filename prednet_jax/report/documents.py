@@ -51,24 +51,24 @@ def names(document: str) -> set[str]:
     Raises:
         UserError: a mark is not closed, has no proper name, or begins a line.
     """
-    tables = [match["name"] for match in _TABLE.finditer(document)]
-    if len(tables) != document.count("<!-- table:"):
-        raise UserError(
-            "a mark '<!-- table: NAME -->' has no proper name or is not closed; "
-            "expected '<!-- end -->' after the table"
-        )
-    values = [match["name"] for match in _VALUE.finditer(document)]
-    if not len(values) == document.count("<!--=") == document.count("<!--/-->"):
-        raise UserError(
-            "a mark '<!--=NAME-->' has no proper name or is not closed; expected "
-            "'<!--/-->' after the number, in the same paragraph"
-        )
+    found: list[str] = []
+    for pattern, opens, closing in (
+        (_TABLE, "<!-- table:", "'<!-- end -->' after the table"),
+        (_VALUE, "<!--=", "'<!--/-->' after the number, in the same paragraph"),
+    ):
+        known = [match["name"] for match in pattern.finditer(document)]
+        if len(known) != document.count(opens):
+            raise UserError(
+                f"a mark '{opens} NAME -->' has no proper name or is not closed; "
+                f"expected {closing}"
+            )
+        found += known
     if match := _BEGINS_A_LINE.search(document):
         raise UserError(
             f"the mark {match[1]!r} begins a line, which Markdown takes for HTML; "
             "expected a word before it"
         )
-    return {*tables, *values}
+    return set(found)
 
 
 def fill(document: str, made: Mapping[str, str]) -> str:
@@ -113,19 +113,14 @@ def markdown(
         numbers: how many of the last columns hold numbers, aligned right.
     """
     if cells is None:
-        cells = {name: _plain(name) for name in frame.columns}
-    columns = list(cells.items() if isinstance(cells, Mapping) else cells)
-    rule = ["---"] * (len(columns) - numbers) + ["---:"] * numbers
-    lines = [[heading for heading, _ in columns], rule]
+        cells = [(name, f"{{{i}}}") for i, name in enumerate(frame.columns)]
+        frame = frame.set_axis(list(map(str, range(len(frame.columns)))), axis=1)
+    made = list(cells.items() if isinstance(cells, Mapping) else cells)
+    lines = [[heading for heading, _ in made]]
+    lines.append(["---"] * (len(made) - numbers) + ["---:"] * numbers)
     for row in frame.to_dict("records"):
-        lines.append(
-            [text(c, row) if isinstance(c, str) else c(row) for _, c in columns]
-        )
+        lines.append([text(c, row) if isinstance(c, str) else c(row) for _, c in made])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _plain(name: str) -> Cell:
-    return lambda row: text("{value}", {"value": row[name]})
 
 
 def spread(name: str, template: str = "{:.4g}") -> Cell:
@@ -135,9 +130,8 @@ def spread(name: str, template: str = "{:.4g}") -> Cell:
         values = sorted(row[name])
         if not values:
             return MISSING
-        middle, low, high = map(
-            template.format, (statistics.median(values), values[0], values[-1])
-        )
+        ends = statistics.median(values), values[0], values[-1]
+        middle, low, high = map(template.format, ends)
         return middle if values[0] == values[-1] else f"{middle} ({low} to {high})"
 
     return cell

@@ -1,7 +1,6 @@
 """The losses of one training as a picture, which `train.py` puts beside the metrics."""
 
 import os
-from typing import Any
 
 import numpy as np
 
@@ -22,33 +21,29 @@ def loss_picture(folder: str | os.PathLike) -> bytes:
         RecordError: it is no run.
     """
     metrics = records.read_run(folder).metrics
-    lines = {
-        "while training": metrics["loss"],
-        "copying the last frame": metrics["copy_last_frame_loss"],
-    }
     width = max(1, -(-len(metrics["loss"]) // _POINTS))
     rows: list[tuple[str, int, float]] = []
-    for name, losses in lines.items():
-        for begin in range(0, len(losses), width):
-            part = losses[begin : begin + width]
-            rows.append((name, min(begin + width, len(losses)), float(np.mean(part))))
+    for name, field in (
+        ("while training", "loss"),
+        ("copying the last frame", "copy_last_frame_loss"),
+    ):
+        for begin in range(0, len(metrics[field]), width):
+            part = metrics[field][begin : begin + width]
+            rows.append((name, begin + len(part), float(np.mean(part))))
     for row in records.read_validation(folder):
         rows.append(("frozen, held out", row["update"], row["loss"]))
         copied = row["copy_last_frame_loss"]
         rows.append(("copying, held out", row["update"], copied))
-    values: list[dict[str, Any]] = [
+    values = [
         {"line": name, "update": update, "loss": loss}
         for name, update, loss in rows
         if np.isfinite(loss)
     ]
-    positive = [value for value in values if value["loss"] > 0]
+    positive = [value for value in values if value["loss"] > 0]  # type: ignore[operator]
     update, loss = charts.channel("update", "update"), charts.channel("loss", "loss")
     if positive:
         loss["scale"] = {"type": "log"}
-    chart = charts.layer(
-        "line",
-        {"x": update, "y": loss, "color": charts.names("line")},
-        data=positive or values,
-        point=len(rows) < _POINTS,
-    )
+    encoding = {"x": update, "y": loss, "color": charts.names("line")}
+    point = len(rows) < _POINTS
+    chart = charts.layer("line", encoding, data=positive or values, point=point)
     return charts.png(chart | {"width": 480, "height": 260})

@@ -1,7 +1,7 @@
 """Numbers as people read them: few digits, one notation, in plain text or HTML.
 
 Plain text is ASCII, so that a terminal's columns line up. HTML gets a true minus sign
-and powers of ten.
+and powers of ten. A number that is not known is "-".
 """
 
 import html
@@ -20,34 +20,26 @@ _NUMBER = re.compile(
 
 
 def significant(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
-    """A number with so many significant digits.
+    """A number with so many significant digits, such as "0.0306" or "-1.21e-05".
 
     Args:
-      value: the number; None and nan give "-".
+      value: the number; None and nan are not known.
       digits: at least 1.
       sign: write "+" before a positive number.
-
-    Returns:
-      ASCII text such as "0.0306", "-1.21e-05" or "0".
     """
     if value is None or math.isnan(value):
         return MISSING
     if value == 0 or math.isinf(value):
         return f"{value:g}".replace("-0", "0")
-    plus = "+" if sign else ""
+    power = f"{value:{'+' if sign else ''}.{digits - 1}e}"
     if not _SMALLEST <= abs(value) < _LARGEST:
-        return f"{value:{plus}.{digits - 1}e}"
-    decimals = digits - 1 - math.floor(math.log10(abs(value)))
-    # Rounding may carry into a new place: 0.9996 with three digits is 1.00.
-    if float(f"{abs(value):.{digits - 1}e}") >= 10 ** (digits - decimals):
-        decimals -= 1
-    return f"{value:{plus}.{max(0, decimals)}f}"
+        return power
+    decimals = digits - 1 - int(power.partition("e")[2])
+    return f"{value:{'+' if sign else ''}.{max(0, decimals)}f}"
 
 
 def probability(value: float | None) -> str:
     """A p-value or a power with two significant digits; 1 and 0 stay whole."""
-    if value is None or math.isnan(value):
-        return MISSING
     return f"{value:g}" if value in (0, 1) else significant(value, 2)
 
 
@@ -59,38 +51,36 @@ def percent(fraction: float | None, *, sign: bool = True) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """The two ends of an interval, two significant digits; "-": an end is missing.
+    """The two ends of an interval, two significant digits.
 
-    An infinite end is missing too: there were too few seeds for an interval.
+    An end that is None or infinite is missing: there were too few seeds for one.
     """
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+    if low is None or high is None or not math.isfinite(high - low):
         return MISSING
     return f"[{significant(low, 2, sign=True)}, {significant(high, 2, sign=True)}]"
 
 
 def change(mean: float, low: float | None, high: float | None) -> str:
-    """A change in percent with the ends of its interval.
+    """A change in percent, two significant digits, with the ends of its interval.
 
     The ends have as many decimals as the mean. An end that they would round to 0 has
     two significant digits, so that 0 is always 0 itself.
-
-    Args:
-        mean: in percent; two significant digits are shown.
-        low: lower end in percent; None or infinite: too few seeds for an interval.
-        high: upper end.
     """
 
     def end(value: float) -> str:
-        rounded = f"{value:+.{places}f}"
+        rounded = f"{value:+.{len(said.partition('.')[2])}f}"
         if "e" in said or float(rounded) == 0:
             return significant(value, 2, sign=True)
         return rounded
 
     said = significant(mean, 2, sign=True)
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+    if low is None or high is None or not math.isfinite(high - low):
         return f"{said} %"
-    places = len(said.partition(".")[2])
     return f"{said} % [{end(low)}, {end(high)}]"
+
+
+class _MissingError(Exception):
+    """A field of a template has no value."""
 
 
 class _Template(string.Formatter):
@@ -110,20 +100,12 @@ class _Template(string.Formatter):
         return super().format_field(value, format_spec)
 
 
-class _MissingError(Exception):
-    """A field of a template has no value."""
-
-
 def text(template: str, fields: Mapping[str, Any]) -> str:
-    """Fills a template as `str.format_map` does, or gives "-".
+    """Fills a template as `str.format_map` does; "-" if a field is None or nan.
 
     A field's name may contain dots: `{raw.lowest}` is the field "raw.lowest". Beside
     Python's formats there are `{x:sig}`, `{x:sig2}` and `{x:+sig}` (`significant`, with
     3 digits unless the number says otherwise) and `{p:prob}` (`probability`).
-
-    Args:
-        template: text with fields in braces.
-        fields: their values; if one that is used is None or nan, the text is "-".
     """
     try:
         return _Template().vformat(template, (), fields)
@@ -138,10 +120,10 @@ def typeset(text: str) -> str:
     """
 
     def number(match: re.Match[str]) -> str:
-        sign = match["sign"].replace("-", "−")
+        said = match["sign"].replace("-", "−") + match["digits"]
         if match["power"] is None:
-            return sign + match["digits"]
+            return said
         power = str(int(match["power"])).replace("-", "−")
-        return f"{sign}{match['digits']}\u00d710<sup>{power}</sup>"
+        return f"{said}\u00d710<sup>{power}</sup>"
 
     return _NUMBER.sub(number, html.escape(text)).replace(" %", "&nbsp;%")

@@ -18,26 +18,26 @@ import jinja2
 import vl_convert
 from markupsafe import Markup
 
-from prednet_jax.report import (
-    answers,
-    charts,
-    comparison_figures,
-    curves,
-    landscape,
-    numbers,
-    speed,
+from prednet_jax.report import beside, charts, comparison_figures, numbers, tables
+from prednet_jax.report.curves import Curves, chart, csv_text
+from prednet_jax.report.results import (
+    CONTROL,
+    Record,
+    Results,
+    identical,
+    label,
+    relative,
 )
-from prednet_jax.report.answers import display_name
-from prednet_jax.report.results import CONTROL, Results, identical, label, relative
-from prednet_jax.report.tables import claim_sentences
 
 # Colours that the page's style sheet has in a light and a dark shade.
-_SHADES = {
-    charts.INK: "ink",
-    charts.MUTED: "muted",
-    charts.FAINT: "line",
-    **{colour: name for name, colour in charts.ROLES.items() if name != "control"},
+_SHADES = {charts.INK: "ink", charts.MUTED: "muted", charts.FAINT: "line"} | {
+    colour: name for name, colour in charts.ROLES.items() if name != "control"
 }
+
+
+def _text(name: str) -> str:
+    place = resources.files(__package__) / "template" / name
+    return place.read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -55,20 +55,12 @@ def policy() -> str:
     )
 
 
-def page(
-    results: Results,
-    measured: Mapping[str, Any] | None = None,
-    beside: Mapping[str, Mapping[str, Any]] | None = None,
-) -> str:
-    """The whole page.
+def page(results: Results, others: Mapping[str, Record]) -> str:
+    """The whole page as HTML; a section whose records are missing is left out.
 
     Args:
         results: what the comparison left.
-        measured: what `benchmark.py --suite=backends` wrote, or None.
-        beside: records of saddles and curvature, by file name.
-
-    Returns:
-        HTML. A section whose records are missing is left out.
+        others: the result of `beside.load`.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("prednet_jax.report", "template"),
@@ -78,37 +70,32 @@ def page(
     )
     environment.filters |= {
         "typeset": lambda text: Markup(numbers.typeset(str(text))),
+        "address": lambda text: "data:text/csv;charset=utf-8," + quote(text, safe=","),
         "significant": numbers.significant,
         "probability": numbers.probability,
         "percent": numbers.percent,
         "interval": numbers.interval,
-        "address": lambda text: "data:text/csv;charset=utf-8," + quote(text, safe=","),
     }
+    landscape = (beside.SADDLES, beside.CURVATURE)
     command = results.section("design").get("command")
     return environment.get_template("report.html").render(
         results=results,
         verdict=results.verdict,
-        sentences=claim_sentences(results.verdict),
+        sentences=tables.claim_sentences(results.verdict),
         dots=_dots(results, command),
         models=[_model(results, model, command) for model in results.models],
         command=command,
         saddles=[
-            _of_curves(drawn, words, made_by)
-            for drawn, words, made_by in landscape.charts(beside or {})
+            _of_curves(*one) for x in landscape for one in beside.charts(others, x)
         ],
-        records=list((beside or {}).values()),
-        measured=measured,
-        speeds=[
-            _of_curves(drawn, speed.best(measured, drawn.name), measured.get("command"))
-            for drawn in speed.charts(measured)
-        ]
-        if measured
-        else [],
-        speed=speed,
+        records=[others[name] for name in landscape if name in others],
+        measured=others.get(beside.SPEED),
+        speeds=[_of_curves(*one) for one in beside.charts(others, beside.SPEED)],
+        beside=beside,
         label=label,
         identical=identical,
         relative=relative,
-        display_name=display_name,
+        display_name=tables.display_name,
         style=Markup(_text("page.css")),
         script=Markup(script()),
         policy=policy(),
@@ -130,70 +117,59 @@ def _dots(results: Results, command: Any) -> dict[str, Any] | None:
         "name": "seeds",
         "spec": _in_page(drawn.chart, drawn.alt_text),
         "caption": drawn.alt_text,
-        "csv": curves.csv_text(["arm", "what", "change"], rows),
+        "csv": csv_text(["arm", "what", "change"], rows),
         "command": command,
     }
 
 
-def _text(name: str) -> str:
-    return (resources.files(__package__) / "template" / name).read_text(
-        encoding="utf-8"
-    )
-
-
 def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
     """What the template shows of a model."""
-    name = display_name(model)
-    chosen = results.contrasts(model)
-    said = "; ".join(
-        f"{label(one)} {answers.gap(one)}"
-        for one in chosen
-        if one["control"] == CONTROL
-    )
+    name, chosen = tables.display_name(model), results.contrasts(model)
+    gaps = [
+        f"{label(one)} {tables.gap(one)}" for one in chosen if one["control"] == CONTROL
+    ]
+    said = "; ".join(gaps)
     caption = f"{name}. At the end, against {CONTROL}: {said or 'not recorded'}."
+    finding = comparison_figures.relative_losses(results, model)
     loss = comparison_figures.losses(results, model)
-    relative_loss = comparison_figures.relative_losses(results, model)
-    drawn = comparison_figures.differences(results, model)
-    slides = comparison_figures.slides(results, model)
-    return {
+    found: dict[str, Any] = {
         "id": model,
         "name": name,
         "word": str(results.verdict["verdict"][model]),
-        "details": answers.details(results, model),
-        "facts": answers.facts(results, model),
+        "details": tables.details(results, model),
+        "facts": tables.facts(results, model),
         "margin": results.section("margins").get(model) or {},
         "contrasts": chosen,
-        "arms": [
-            a for a in results.verdict.get("arms") or [] if a.get("model") == model
-        ],
-        "finding": relative_loss and _of_curves(relative_loss, caption, command),
+        "arms": results.arms(model),
+        "finding": finding and _of_curves(finding, caption, command),
         "losses": loss and _of_curves(loss, caption, command),
-        "differences": drawn
-        and {
+    }
+    if drawn := comparison_figures.differences(results, model):
+        found["differences"] = {
             "name": f"differences_{model}",
-            "spec": _in_page(drawn.chart, f"{name}: differences in margins. {said}."),
+            "spec": _in_page(drawn[0], f"{name}: differences in margins. {said}."),
             "caption": f"{name}. Dot: mean difference; bar: interval; diamond: the "
             "weights are the same bits; shaded: counts as none.",
-            "csv": drawn.csv,
+            "csv": drawn[1],
             "command": command,
-        },
-        "frames": slides
-        and {
+        }
+    if slides := comparison_figures.slides(results, model):
+        found["frames"] = {
             "name": f"frames_{model}",
             "slides": slides,
             "caption": f"{name}. Mean squared error of each frame, pixels from 0 to 1.",
             "csv": comparison_figures.frames_csv(slides),
             "command": command,
-        },
-    }
+        }
+    return found
 
 
-def _of_curves(drawn: curves.Curves, words: str, command: Any) -> dict[str, Any]:
+def _of_curves(drawn: Curves, words: str, command: Any) -> dict[str, Any]:
     """A figure with lines, as the template takes it."""
     return {
         "name": drawn.name,
         "title": drawn.y_name,
-        "spec": _in_page(curves.chart(drawn), f"{drawn.y_name}. {words}"),
+        "spec": _in_page(chart(drawn), f"{drawn.y_name}. {words}"),
         "caption": words,
         "csv": None if drawn.source else drawn.csv(),
         "source": drawn.source or drawn.name,
@@ -202,9 +178,9 @@ def _of_curves(drawn: curves.Curves, words: str, command: Any) -> dict[str, Any]
     }
 
 
-def _in_page(chart: charts.Spec, alt_text: str) -> Markup:
+def _in_page(drawn: charts.Spec, alt_text: str) -> Markup:
     """The specification as JSON, in colours that follow the page's light or dark."""
-    made = charts.spec({**chart, "description": alt_text, "background": None})
+    made = charts.spec({**drawn, "description": alt_text, "background": None})
     text = json.dumps(made)
     for colour, name in _SHADES.items():
         text = text.replace(f'"{colour}"', f'"var(--{name})"')

@@ -1,39 +1,56 @@
-"""The table of a verdict, in plain text for the terminal."""
+"""What a verdict says: its table for the terminal, its claims and facts in words.
+
+All functions take the content of verdict.json, or an entry of it.
+"""
 
 import textwrap
-from collections.abc import Mapping, Sequence
 from typing import Any
 
+from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import (
     MISSING,
+    change,
     interval,
     percent,
     probability,
     significant,
 )
-from prednet_jax.report.results import contrasts, label
-
-WIDTH = 100
-_HEAD = (
-    "treatment",
-    "n",
-    "mean loss",
-    "difference [95 % interval]",
-    "p Holm",
-    "TOST p",
-    "verdict",
-    "same",
+from prednet_jax.report.results import (
+    Record,
+    Results,
+    contrasts,
+    identical,
+    label,
+    relative,
 )
 
+WIDTH = 100
+_MODELS = {"prednet": "PredNet", "autoencoder": "Autoencoder"}
+# The arms of a model's card, by their role.
+_CARD = {
+    "treatment": "Random order of every sum",
+    "gpu": "GPU",
+    "gpu_deterministic": "GPU, deterministic",
+    "stale": "Stale targets",
+}
+_ANSWERS = {
+    "noise lowers the loss": "yes, it lowers it",
+    "noise raises the loss": "yes, it raises it",
+    "no effect within the margin": "no",
+    "same bits": "no, same bits",
+}
 
-def text_table(verdict: Mapping[str, Any]) -> str:
-    """The verdict as text, at most 100 columns wide.
 
-    Args:
-      verdict: the content of verdict.json.
+def display_name(model: str) -> str:
+    """A model's name as a heading has it."""
+    return _MODELS.get(model, model)
+
+
+def text_table(verdict: Record) -> str:
+    """The verdict as plain text.
 
     Returns:
-      For each model a line with the verdict, one row a contrast and the rule's own
+      For each model a line with the verdict, one row per contrast and the rule's own
       sentence. `n` counts the pairs of seeds, `same` those whose final weights equal
       the control's byte for byte.
     """
@@ -43,70 +60,101 @@ def text_table(verdict: Mapping[str, Any]) -> str:
     )
 
 
-_SAID = {
-    "noise lowers the loss": "yes, it lowers it",
-    "noise raises the loss": "yes, it raises it",
-    "no effect within the margin": "no",
-    "same bits": "no, same bits",
-}
+def _text_of_model(verdict: Record, model: str, word: str) -> str:
+    chosen = contrasts(verdict, model)
+    lines = [f"{model}: {word.upper()}"]
+    if chosen:
+        first = chosen[0]
+        lines.append(
+            f"{first.get('metric') or 'metric not recorded'}; margin "
+            f"{significant(first.get('margin'))}; control {first['control']}: mean "
+            f"loss {significant(first.get('control_mean'), 4)}"
+        )
+        level = percent(first.get("confidence") or 0.95, sign=False)
+        head = ["treatment", "n", "mean loss", f"difference [{level} interval]"]
+        rows = [[*head, "p Holm", "TOST p", "verdict", "same"]]
+        for one in chosen:
+            name, *cells = text_row(one)
+            treatment, _, control = name.partition(" - ")
+            rows.append([treatment, *cells])
+            if control:
+                rows.append([f"- {control}", *[""] * len(cells)])
+        table = columns(rows, right=(1, 2)).splitlines()
+        lines += [table[0], "-" * max(map(len, table)), *table[1:]]
+        families = dict.fromkeys(one.get("p_holm_family") for one in chosen)
+        if said := ", ".join(filter(None, families)):
+            lines.append(f"p Holm: over {said}")
+    for one in verdict.get("excluded") or ():
+        if isinstance(one, dict) and one.get("model") == model:
+            pair = f"{one.get('treatment')} - {one.get('control')}"
+            lines.append(
+                f"left out: seed {one.get('seed')} of {pair} ({one.get('reason')})"
+            )
+    if sentence := (verdict.get("details") or {}).get(model, {}).get("sentence"):
+        lines += textwrap.wrap(str(sentence), WIDTH, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
-def claim_lines(verdict: Mapping[str, Any]) -> str:
-    """The claims of a verdict, a sentence each.
+def text_row(one: Record) -> list[str]:
+    """A contrast as cells of plain text, in the order of the terminal's table."""
+    difference = significant(one.get("mean_difference"), sign=True)
+    ends = interval(one.get("ci_low"), one.get("ci_high"))
+    n, same = one.get("n", MISSING), one.get("bitwise_equal")
+    return [
+        label(one),
+        str(n),
+        significant(one.get("treatment_mean"), 4),
+        f"{difference} {ends}",
+        probability(one.get("p_holm")),
+        probability(one.get("tost_p")),
+        one["verdict"],
+        MISSING if same is None else f"{same}/{n}",
+    ]
 
-    Args:
-      verdict: the content of verdict.json.
-    """
-    return "\n".join(part for line in claim_sentences(verdict) for part in _fit(line))
+
+def claim_lines(verdict: Record) -> str:
+    """The claims of a verdict for the terminal, a sentence each."""
+    sentences = claim_sentences(verdict)
+    wrapped = (textwrap.wrap(s, WIDTH, break_on_hyphens=False) for s in sentences)
+    return "\n".join(line for lines in wrapped for line in lines)
 
 
-def claim_sentences(verdict: Mapping[str, Any]) -> list[str]:
-    """The same, each in one line."""
-    both = {(c["claim"], c["model"]): c for c in verdict.get("together") or ()}
+def claim_sentences(verdict: Record) -> list[str]:
+    """Each claim with its answer, what was measured, predicted and published."""
+    together = {(c["claim"], c["model"]): c for c in verdict.get("together") or ()}
+    checks = verdict.get("manipulation") or {}
     return [
         _sentence(
             claim,
-            both.get((claim["claim"], claim["model"])),
-            (verdict.get("manipulation") or {}).get(claim["model"]),
+            together.get((claim["claim"], claim["model"])),
+            checks.get(claim["model"]) or {},
         )
         for claim in verdict.get("claims") or ()
     ]
 
 
-def _sentence(
-    claim: Mapping[str, Any],
-    both: Mapping[str, Any] | None,
-    check: Mapping[str, Any] | None,
-) -> str:
-    """A claim with its answer, what was measured, predicted and published.
-
-    Args:
-      claim: an entry of `claims`.
-      both: the entry of `together` with the same claim.
-      check: the entry of `manipulation` of its model.
-    """
-    answer = _SAID.get(claim["answer"], claim["answer"])
-    said = f"{claim['model']}: {claim['claim']}: {answer}"
-    apart = check["distance_over_travelled"] if check else None
+def _sentence(claim: Record, together: Record | None, check: Record) -> str:
+    answer = _ANSWERS.get(claim["answer"], claim["answer"])
+    said = f"{claim['model']}: {claim['claim']}"
+    apart = check.get("distance_over_travelled", 1.0)
     about_order = claim["claim"].startswith("random order")
-    if about_order and answer == "cannot tell" and apart is not None and apart < 0.1:
+    if about_order and answer == "cannot tell" and apart < 0.1:
         return (
-            f"{claim['model']}: {claim['claim']}: not in this length, {_three(claim)}; "
-            f"the runs are {significant(apart, 1)} of the way apart, too little to say "
-            "more"
+            f"{said}: not in this length, {_three(claim)}; the runs are "
+            f"{significant(apart, 1)} of the way apart, too little to say more"
         )
-    predicted, published = claim.get("predicted"), claim.get("published")
+    said += f": {answer}"
     if not claim["estimate"]:
         return said
-    if predicted is None:
-        said += f", {_three(claim)}"
+    if claim.get("predicted") is None:
         few = None in (claim["low"], claim["high"])
-        return said + " (too few seeds for an interval)" * few
-    ends = " to ".join(signed_percent(end) for end in predicted)
+        note = " (too few seeds for an interval)" * few
+        return f"{said}, {_three(claim)}{note}"
+    ends = " to ".join(signed_percent(end) for end in claim["predicted"])
     said += f", {_three(claim)} here, predicted {ends}"
     said += "" if claim["holds"] else ", outside, as one honest run in 20 is"
-    beside = {"published": published, "together": both}
-    known = [f"{name} {_three(one)}" for name, one in beside.items() if one is not None]
+    others = {"published": claim.get("published"), "together": together}
+    known = [f"{name} {_three(one)}" for name, one in others.items() if one is not None]
     return f"{said} ({'; '.join(known)})" if known else said
 
 
@@ -117,104 +165,57 @@ def signed_percent(fraction: float) -> str:
     return f"{value:+.{places}f}" if round(value, places) else "0.0"
 
 
-def _three(record: Mapping[str, Any]) -> str:
+def _three(record: Record) -> str:
     """An estimate with its interval, in percent."""
-    ends = [record["low"], record["high"]]
     said = f"{signed_percent(record['estimate'])} %"
-    if None in ends:
+    if None in (record["low"], record["high"]):
         return said
-    low, high = map(signed_percent, ends)
+    low, high = signed_percent(record["low"]), signed_percent(record["high"])
     return f"{said} [{low}, {high}]"
 
 
-def _text_of_model(verdict: Mapping[str, Any], model: str, word: str) -> str:
-    chosen = contrasts(verdict, model)
-    lines = [f"{model}: {word.upper()}"]
+def facts(results: Results, model: str) -> list[tuple[str, str]]:
+    """The few numbers behind a model's verdict, each with its name."""
+    chosen, found = results.contrasts(model), []
+    for role, name in _CARD.items():
+        for one in chosen:
+            if one.get("role") == role:
+                against = "" if one["control"] == "float32" else f", {one['control']}"
+                found.append((name + against, effect(one)))
     if chosen:
-        first = chosen[0]
-        lines.append(
-            f"{_metric(first)}; margin {significant(first.get('margin'))}; control "
-            f"{first['control']}: mean loss {significant(first.get('control_mean'), 4)}"
-        )
-        rows = [list(_HEAD)] + [text_row(one) for one in chosen]
-        rows[0][3] = f"difference [{_level(first)} interval]"
-        lines += _align(rows)
-        if note := family(chosen):
-            lines.append(note)
-    left_out = [
-        one
-        for one in verdict.get("excluded") or ()
-        if isinstance(one, Mapping) and one.get("model") == model
-    ]
-    lines += [
-        f"left out: seed {one.get('seed')} of {one.get('treatment')} - "
-        f"{one.get('control')} ({one.get('reason')})"
-        for one in left_out
-    ]
-    sentence = (verdict.get("details") or {}).get(model, {}).get("sentence")
-    if sentence:
-        lines.append(str(sentence))
-    return "\n".join(part for line in lines for part in _fit(line))
+        margin = percent(relative(chosen[0], "margin"), sign=False)
+        if margin != MISSING:
+            found.append(("Counts as none", f"within ±{margin}"))
+        power = details(results, model).get("achieved_power")
+        said = "" if power is None else f", power {probability(power)}"
+        found.append(("Sample", f"{chosen[0].get('n', MISSING)} seeds{said}"))
+    return found
 
 
-def _fit(line: str) -> list[str]:
-    # Rows keep their spacing; only a line that is too long is broken, between words.
-    if len(line) <= WIDTH:
-        return [line]
-    return textwrap.wrap(line, WIDTH, break_on_hyphens=False)
+def details(results: Results, model: str) -> Record:
+    """What the decision rule recorded about a model; empty where it did not."""
+    recorded: Any = results.section("details").get(model)
+    return recorded if isinstance(recorded, dict) else {}
 
 
-def text_row(one: Mapping[str, Any]) -> list[str]:
-    """A contrast as cells of plain text, in the order of the terminal's table."""
-    difference = significant(one.get("mean_difference"), sign=True)
-    ends = interval(one.get("ci_low"), one.get("ci_high"))
-    return [
-        label(one),
-        str(one.get("n", MISSING)),
-        significant(one.get("treatment_mean"), 4),
-        f"{difference} {ends}",
-        probability(one.get("p_holm")),
-        probability(one.get("tost_p")),
-        one["verdict"],
-        _same(one),
-    ]
+def effect(contrast: Record) -> str:
+    """A difference in percent of the control's loss, with its interval."""
+    if identical(contrast):
+        return "0, bit for bit"
+    mean, low, high = (
+        None if (value := relative(contrast, name)) is None else 100 * value
+        for name in ("mean_difference", "ci_low", "ci_high")
+    )
+    return "not recorded" if mean is None else change(mean, low, high)
 
 
-def _align(rows: list[list[str]]) -> list[str]:
-    """Pads the columns; a name too long for the line gets one of its own above."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
-    spare = WIDTH - sum(widths[1:]) - len(gap) * (len(widths) - 1)
-    widths[0] = max(8, min(widths[0], spare))
-    lines = []
-    for row in rows:
-        first = row[0]
-        if len(first) > widths[0]:
-            lines.append(first)
-            first = ""
-        cells = [first.ljust(widths[0])]
-        cells += [cell.rjust(w) for cell, w in zip(row[1:3], widths[1:3], strict=True)]
-        cells += [cell.ljust(w) for cell, w in zip(row[3:], widths[3:], strict=True)]
-        lines.append(gap.join(cells).rstrip())
-    lines.insert(1, gap.join("-" * width for width in widths))
-    return lines
-
-
-def _metric(one: Mapping[str, Any]) -> str:
-    return str(one.get("metric") or "metric not recorded")
-
-
-def _level(one: Mapping[str, Any]) -> str:
-    return percent(one.get("confidence") or 0.95, sign=False)
-
-
-def _same(one: Mapping[str, Any]) -> str:
-    if one.get("bitwise_equal") is None:
-        return MISSING
-    return f"{one['bitwise_equal']}/{one.get('n', MISSING)}"
-
-
-def family(chosen: Sequence[Mapping[str, Any]]) -> str:
-    """What the column of Holm's p is corrected over; empty where it is not recorded."""
-    found = dict.fromkeys(str(f) for one in chosen if (f := one.get("p_holm_family")))
-    return f"p Holm: over {', '.join(found)}" if found else ""
+def gap(contrast: Record) -> str:
+    """The difference from the control in a few words; the verdict where not known."""
+    if identical(contrast):
+        return "same bits"
+    mean = relative(contrast, "mean_difference")
+    if mean is None:
+        return contrast["verdict"]
+    if 0 < abs(mean) < 1e-5:
+        return "under 0.001 %"
+    return percent(mean).replace("-", "−")

@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import cases, conv, noise, replicas, step, tools, workload
+from benchmarks import conv, cost, harness, speed
 from prednet_jax import PredNetConfig
 from prednet_jax.models.parameters import parameter_shapes
 from prednet_jax.models.shapes import Convolution
 
 TINY = PredNetConfig(channels=(2, 3), height=4, width=4, convolution="shifted")
+ONE = PredNetConfig(channels=(2,), height=4, width=4, convolution="shifted")
 
 
 def numbers(tree):
@@ -30,14 +31,12 @@ def checked(result):
 
 
 def test_step():
-    settings = {"noise": "none", "precision": "float32", "profile": None}
-    result = checked(
-        step.run(TINY, window=2, batch=1, repeats=1, inference=False, **settings)
-    )
+    settings = {"noise": "none", "precision": "float32"}
+    result = checked(speed.step(ONE, window=2, batch=1, repeats=1, **settings))
     per_second = result["frames_per_second"]
     assert result["seconds_per_window"] * per_second == pytest.approx(2)
     assert result["compile_seconds"] > 0
-    shapes = jax.tree.leaves(parameter_shapes(TINY), is_leaf=lambda x: type(x) is tuple)
+    shapes = jax.tree.leaves(parameter_shapes(ONE), is_leaf=lambda x: type(x) is tuple)
     assert result["parameters"] == sum(map(math.prod, shapes))
     assert set(result["convolutions"].values()) == {"shifted"}
 
@@ -60,13 +59,13 @@ def test_conv_measures_every_algorithm_that_can_do_it(size, upsampled, special):
         upsampled=upsampled,
     )
     general = {"xla", "direct", "im2col", "shifted", "wide4"}
-    assert set(conv._programs(shape)) == general | special
+    assert set(conv.programs(shape)) == general | special
 
 
 def test_conv_marks_one_choice_for_each_convolution(monkeypatch):
     sleep = (lambda _: time.sleep(0.001)), None
-    monkeypatch.setattr(conv, "_programs", lambda _: {"xla": sleep, "wide4": sleep})
-    result = checked(conv.run(TINY, repeats=1))
+    monkeypatch.setattr(conv, "programs", lambda _: {"xla": sleep, "wide4": sleep})
+    result = checked(conv.conv(TINY, repeats=1))
     chosen = [row["convolution"] for row in result["rows"] if row["chosen"]]
     # The upsampled one is `folded`, which was not measured here.
     names = {"features_0", "gates_0", "gates_1", "prediction_0", "prediction_1"}
@@ -75,9 +74,8 @@ def test_conv_marks_one_choice_for_each_convolution(monkeypatch):
     assert all(row["gflops"] > 0 for row in result["rows"])
 
 
-@pytest.mark.slow
 def test_replicas_are_compared_with_the_single_run():
-    rows = checked(replicas.run(TINY, (2,), window=2, repeats=1))["rows"]
+    rows = checked(speed.replicas(ONE, (2,), 2, 1, "none", "float32"))["rows"]
     modes = [(r["replicas"], r["mode"]) for r in rows if r["devices"] == 1]
     assert modes == [(1, "single"), (2, "map"), (2, "vmap")]
     assert rows[0]["ratio_to_single"] == 1
@@ -87,7 +85,7 @@ def test_replicas_are_compared_with_the_single_run():
 def test_tools_are_compared_with_the_plain_step():
     # As other people's programs have it; optax's Adam is one of them.
     with jax.numpy_dtype_promotion("standard"):
-        result = tools.run(None, networks=["mlp"], repeats=1, searches=False)
+        result = cost.tools(["mlp"], repeats=1, searches=False)
     rows = checked(result)["rows"]
     assert [row["tool"] for row in rows] == ["digits", "tolerance", "explain"]
     # Sixteen runs and a compilation are more than one of each.
@@ -108,7 +106,7 @@ def test_noises_are_compared_with_the_clean_step():
 
         return step, (np.ones(2, np.float32),)
 
-    rows = checked(noise.compare("squares", program, ("ulp", "gaussian"), 3))
+    rows = checked(cost.compare("squares", program, ("ulp", "gaussian"), 3))
     # Each noise directly after the clean step; the very first compilation is not used.
     turns = ["none", "ulp"] * 2 + ["none", "gaussian"] * 2
     assert compiled == ["none", *turns]
@@ -119,7 +117,7 @@ def test_noises_are_compared_with_the_clean_step():
 
 
 def test_cases_cover_both_kinds_of_work_and_feed():
-    rows = checked(cases.run(TINY, (2,), window=2, repeats=1))["rows"]
+    rows = checked(speed.cases(ONE, (2,), 2, 1, "float32"))["rows"]
     assert [(r["work"], r["batch"], r["feed"]) for r in rows] == [
         ("inference", 2, "device"),
         ("inference", 2, "host"),
@@ -141,7 +139,7 @@ def test_programs_take_turns_and_warm_up_rounds_do_not_count():
         return advance, 0
 
     programs = {"a": program("a", 0.02), "b": program("b", 0.0)}
-    found = workload.medians(programs, 3)
+    found = harness.medians(programs, 3)
     assert calls == [(n, i) for i in range(4) for n in "ab"]
     assert found["b"] < 0.02 <= found["a"]
     assert programs["a"][1] == 4  # the state that was reached

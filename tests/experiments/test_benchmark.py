@@ -1,31 +1,24 @@
-"""benchmark.py refuses what it cannot measure, before it measures anything."""
+"""benchmark.py: what it refuses, and its last line."""
 
-import subprocess
-import sys
-from pathlib import Path
+import json
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "benchmark.py"
-
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        ("--suite=backends", "--batches=0"),
-        ("--suite=cases", "--batches=4,-1"),
-        ("--suite=backends", "--replica_counts=0"),
-    ],
+    "flag", ["--batches=0", "--batches=4,-1", "--replica_counts=0"]
 )
-def test_counts_below_one_are_named(tmp_path, flags):
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *flags, f"--workdir={tmp_path}/never"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2, done.stdout
-    assert f"{flags[1]}: expected whole numbers of at least 1" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stdout == ""
+def test_counts_below_one_are_named(tmp_path, refused, flag):
+    words = ("--suite=backends", flag, f"--workdir={tmp_path}/never")
+    message = f"{flag}: expected whole numbers of at least 1"
+    assert refused(message, "benchmark.py", *words).stdout == ""
     assert not (tmp_path / "never").exists()
+
+
+def test_the_last_line_is_an_object(forked):
+    sizes = ("--channels=2", "--height=4", "--width=4", "--window=2", "--repeats=1")
+    done = forked("benchmark.py", "--suite=step", *sizes)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    named = {"seconds_per_window", "frames_per_second", "compile_seconds", "parameters"}
+    assert named <= set(found)

@@ -125,11 +125,11 @@ def test_fold_avalanche():
 
 def test_uniform_and_normal_have_their_distributions(neighbours):
     w = neighbours[1]
-    u = np.asarray(random_bits.uniform(w, (1 << 17,)), np.float64)
+    u = np.asarray(random_bits.unit(random_bits.bits(w, (1 << 17,))), np.float64)
     assert stats.kstest(u, "uniform").pvalue > 1e-3
     assert u.min() >= 0
     assert u.max() < 1
-    x = np.asarray(random_bits.normal(w, (1 << 17,)), np.float64)
+    x = np.asarray(random_bits.gauss(random_bits.bits(w, (1 << 17,))), np.float64)
     assert stats.kstest(x, "norm").pvalue > 1e-3
     # Skewness and kurtosis have standard deviations sqrt(6/n) and sqrt(24/n).
     assert abs(stats.skew(x)) < 5 * np.sqrt(6 / x.size)

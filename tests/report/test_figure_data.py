@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import report
-from prednet_jax.report import comparison_figures, landscape, speed
+from prednet_jax.report import beside, comparison_figures
 from prednet_jax.report.curves import Curves
 from prednet_jax.studies import study_figures
 
@@ -60,7 +60,7 @@ def test_figures_of_a_comparison_show_the_runs(comparison, model):
         assert shown == golden[curves.name]["shown"]
     assert rounded([relative.zone]) == [golden[relative.name]["zone"]]
 
-    (chart, _) = comparison_figures.differences(found, model)
+    chart, _ = comparison_figures.differences(found, model)
     drawn = {
         row["row"].partition("|")[0]: rounded([row["low"], row["mean"], row["high"]])
         for row in chart["data"]["values"]
@@ -72,9 +72,7 @@ def test_figures_of_a_comparison_show_the_runs(comparison, model):
 
 
 def test_figures_of_published_records_show_them():
-    saddles = [one for one, _, _ in landscape.charts(landscape.load([PUBLISHED]))]
-    assert len(saddles) == 5
-    assert all(map(table_is_golden, saddles))
-    speeds = speed.charts(speed.load(PUBLISHED))
-    assert len(speeds) == 2
-    assert all(map(table_is_golden, speeds))
+    found = beside.load(PUBLISHED)
+    drawn = [one.chart for name in found for one in beside.charts(found, name)]
+    assert len(drawn) == 5 + 2
+    assert all(map(table_is_golden, drawn))

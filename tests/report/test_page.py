@@ -16,7 +16,7 @@ import pytest
 
 from prednet_jax import report
 from prednet_jax.records import RecordError
-from prednet_jax.report import answers, comparison_figures
+from prednet_jax.report import comparison_figures, tables
 from prednet_jax.report import page as pages
 
 VOID = {"meta", "img", "input", "br", "link"}
@@ -155,7 +155,7 @@ def test_a_figure_can_be_made_again_from_its_file(page, comparison):
         # Nine digits are written.
         assert float(rows[-1][column]) == pytest.approx(arm[-6:].mean(), rel=1e-8)
         rows = csv_of(page, f"differences_{model}")
-        one = found.contrast(model, "treatment")
+        one = next(c for c in found.contrasts(model) if c["role"] == "treatment")
         row = next(row for row in rows if row[0] == one["treatment"])
         assert float(row[rows[0].index("mean_difference")]) == pytest.approx(
             one["mean_difference"], rel=1e-8
@@ -275,7 +275,7 @@ def test_frames_of_two_arms_must_be_the_same(broken):
 def test_facts_name_the_control_where_it_is_not_the_usual_one(verdict, tmp_path):
     verdict["contrasts"][2] |= {"role": "gpu", "control": "fixed_orders"}
     (tmp_path / "verdict.json").write_text(json.dumps(verdict))
-    facts = dict(answers.facts(report.load(tmp_path), "prednet"))
+    facts = dict(tables.facts(report.load(tmp_path), "prednet"))
     assert facts["GPU, fixed_orders"].startswith("-0.0083 %")
     assert facts["Counts as none"] == "within ±3.1 %"
     assert facts["Sample"] == "6 seeds, power 0.99"

@@ -7,6 +7,7 @@ import pytest
 
 from prednet_jax.records import RecordError
 from prednet_jax.report import results
+from prednet_jax.report.comparison_figures import smooth
 
 
 def test_load_finds_every_run(comparison):
@@ -43,9 +44,8 @@ def test_smooth_is_the_running_mean():
     x = np.random.default_rng(0).normal(size=30)
     expected = np.convolve(x, np.full(7, 1 / 7), mode="valid")
     # Cumulative sums differ from direct ones by rounding only.
-    np.testing.assert_allclose(results.smooth(x, 7), expected, atol=1e-14)
-    np.testing.assert_allclose(results.smooth(x, 1), x, atol=1e-14)
-    assert [results.smoothing_width(n) for n in (1, 60, 5000)] == [1, 6, 50]
+    np.testing.assert_allclose(smooth(x, 7), expected, atol=1e-14)
+    np.testing.assert_allclose(smooth(x, 1), x, atol=1e-14)
 
 
 def _keep_one(verdict):
@@ -60,7 +60,6 @@ def _keep_one(verdict):
         (lambda v: v["contrasts"].append(3), r"contrasts\[1\] is 3; expected an obj"),
         (lambda v: v["contrasts"][0].pop("treatment"), r"contrasts\[0\].treatment"),
         (lambda v: v["contrasts"][0].update(tost_p="x"), "expected a number"),
-        (lambda v: v["contrasts"][0].update(model="vgg"), "expected one of prednet"),
     ],
 )
 def test_a_wrong_verdict_is_named(tmp_path, verdict, change, message):

@@ -1,9 +1,9 @@
 """How each reduction is cut into partial sums.
 
 Every function `cut_...` of `products` and `sums` cuts one primitive: from the shapes
-and the equation's parameters it gives a `Cut`, which maps the operands to the partial
-sums, or the reason (a string) why this reduction has no order to draw. The partial sums
-are again sums of XLA's own, of consecutive terms:
+and the equation's parameters it gives a `Cut`, or the reason (a string) why this
+reduction has no order to draw. The partial sums are again sums of XLA's own, of
+consecutive terms:
 
 - a dot becomes one batched dot, with the piece of the contraction as leading axis;
 - a convolution becomes one convolution for each piece of the kernel, cut along its
@@ -29,6 +29,10 @@ import numpy as np
 from jax import Array, lax
 
 Params = dict[str, Any]
+# What `Cut.split` gives: where the sum starts, if anywhere, and the partial sums.
+Sums = tuple[Array | None, list[Array]]
+# Of each axis that is cut, from where to where a piece goes.
+Piece = Sequence[tuple[int, int]]
 
 
 class NoOrder(str):
@@ -50,7 +54,7 @@ class Cut(NamedTuple):
     """
 
     pieces: int
-    split: Callable[..., tuple[Array | None, list[Array]]]
+    split: Callable[..., Sums]
     terms: int = 0
     total: Callable[..., Array] | None = None
 
@@ -70,22 +74,25 @@ def bounds(size: int, n: int) -> list[tuple[int, int]]:
 
 def stack_pieces(x: Array, axis: int, n: int) -> Array:
     """Axis `axis` split into (n, longest piece); shorter pieces end in zeros."""
+
+    def padded(x: Array, count: int) -> Array:
+        if count == 0:
+            return x
+        config = [(0, count if d == axis else 0, 0) for d in range(x.ndim)]
+        return lax.pad(x, np.zeros((), x.dtype), config)
+
     size = x.shape[axis]
     edges = bounds(size, n)
     length = max(stop - start for start, stop in edges)
     if edges[-1][0] == (n - 1) * length:
-        x = _pad_end(x, axis, n * length - size)
+        x = padded(x, n * length - size)
     else:
         slices = [lax.slice_in_dim(x, *edge, axis=axis) for edge in edges]
-        x = lax.concatenate(
-            [_pad_end(s, axis, length - s.shape[axis]) for s in slices], axis
-        )
+        x = lax.concatenate([padded(s, length - s.shape[axis]) for s in slices], axis)
     return lax.reshape(x, (*x.shape[:axis], n, length, *x.shape[axis + 1 :]))
 
 
-def cut_axes(
-    sizes: Sequence[int], n: int, first: Collection[int] = ()
-) -> list[tuple[tuple[int, int], ...]]:
+def cut_axes(sizes: Sequence[int], n: int, first: Collection[int] = ()) -> list[Piece]:
     """Cut a box into about n pieces, along as few axes as possible.
 
     At most n, but four where a box of twos has to be cut into three. Axes of `first`
@@ -100,10 +107,7 @@ def cut_axes(
         if left > 1 or math.prod(counts) < 3:
             counts[d] = min(sizes[d], max(left, 2))
             left //= counts[d]
-    pieces: list[tuple[tuple[int, int], ...]] = [()]
-    for size, count in zip(sizes, counts, strict=True):
-        pieces = [(*p, edge) for p in pieces for edge in bounds(size, count)]
-    return pieces
+    return list(itertools.product(*map(bounds, sizes, counts)))
 
 
 def too_few(terms: int) -> NoOrder:
@@ -119,10 +123,3 @@ def after(d: int, axis: int) -> int:
 def unstack(x: Array, axis: int = 0) -> list[Array]:
     """The slices of `x` along an axis, without it."""
     return [lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis])]
-
-
-def _pad_end(x: Array, axis: int, count: int) -> Array:
-    if count == 0:
-        return x
-    config = [(0, count if d == axis else 0, 0) for d in range(x.ndim)]
-    return lax.pad(x, np.zeros((), x.dtype), config)

@@ -5,11 +5,11 @@ A reduction of h terms is cut into n partial sums p_0 ... p_{n-1}, and the resul
     ((p_pi(0) + p_pi(1)) + p_pi(2)) + ... + p_pi(n-1)
 
 with pi uniform over the n! permutations: the sum that n blocks of threads leave behind
-when they add to memory in the order in which they finish. As addition commutes, pi and
-its exchange of the first two give the same sum, so n!/2 different trees remain, equally
-likely, and n = 2 has no noise. The tree's height is h/n + n - 1 at most, below h, so
-that the usual bound |computed - exact| <= gamma_h sum |x_i| holds (Higham, Accuracy and
-Stability of Numerical Algorithms, 2nd ed., eq. 4.4).
+when they add to memory in the order in which they finish. As addition commutes, n!/2
+different trees remain, equally likely, and n = 2 has no noise. The tree's height is
+h/n + n - 1 at most, below h, so that the usual bound |computed - exact| <= gamma_h
+sum |x_i| holds (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq.
+4.4).
 
 To permute by gathering along the stacked partial sums is slow. Three partial sums, the
 most frequent case, are selected by the number of their permutation, which is uniform to
@@ -17,15 +17,13 @@ most frequent case, are selected by the number of their permutation, which is un
 Batcher's merge-exchange network (Knuth, The Art of Computer Programming 3, 5.2.2,
 algorithm M; 19 exchanges for n = 8). The outcomes of its comparisons, one bit each, are
 packed into words; the same exchanges applied to the partial sums are masked swaps,
-which XLA fuses with the additions into one pass. Sorted keys that are independent and
-uniform give a uniform permutation; two of the keys are equal with probability below
-n^2 2^-33, the only bias.
+which XLA fuses with the additions into one pass. Two of the keys are equal with
+probability below n^2 2^-33, the only bias.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -42,15 +40,9 @@ _WORD = 32  # exchanges packed into one unsigned word
 def piece_count(spec: ReductionOrder, terms: int) -> int:
     """How many pieces a reduction of `terms` terms is cut into.
 
-    Args:
-        spec: `partials` is the number asked for, `shortest` how many terms each piece
-            has at least.
-        terms: of each result.
-
-    Returns:
-        `spec.partials`, or 3 where its pieces would be shorter than `spec.shortest`:
-        with fewer there is no noise. (Numbers in between would each want a draw of
-        their own.) Below 3 terms, `terms`.
+    `spec.partials`, or 3 where its pieces would be shorter than `spec.shortest`: with
+    fewer there is no noise. (Numbers in between would each want a draw of their own.)
+    Below 3 terms, `terms`.
     """
     n = min(terms, spec.partials)
     return n if n * spec.shortest <= terms else min(n, 3)
@@ -76,7 +68,7 @@ def network(n: int) -> tuple[tuple[int, int], ...]:
 def draw_orders(
     words: Array, shape: Sequence[int], n: int, salt: Sequence[int]
 ) -> tuple[Array, ...]:
-    """Draw a uniform permutation of n for each element of `shape`.
+    """Draw a uniform permutation of n partial sums for each element of `shape`.
 
     Args:
         words: uint32 [2], state of the generator.
@@ -92,15 +84,13 @@ def draw_orders(
     if n == 3:
         return (random_bits.below(6, random_bits.bits(words, shape, salt)),)
     keys = [random_bits.bits(words, shape, (*salt, i)) for i in range(n)]
-    packed = []
-    for chunk in _batched(enumerate(network(n)), _WORD):
-        word = jnp.zeros(shape, jnp.uint32)
-        for e, (i, j) in chunk:
-            swap = lax.convert_element_type(keys[j] < keys[i], jnp.uint32)
-            word = word | lax.shift_left(swap, np.uint32(e % _WORD))
-            low, high = lax.min(keys[i], keys[j]), lax.max(keys[i], keys[j])
-            keys[i], keys[j] = low, high
-        packed.append(word)
+    packed: list[Array] = []
+    for e, (i, j) in enumerate(network(n)):
+        if e % _WORD == 0:
+            packed.append(jnp.zeros(shape, jnp.uint32))
+        swap = lax.convert_element_type(keys[j] < keys[i], jnp.uint32)
+        packed[-1] = packed[-1] | lax.shift_left(swap, np.uint32(e % _WORD))
+        keys[i], keys[j] = lax.min(keys[i], keys[j]), lax.max(keys[i], keys[j])
     return tuple(packed)
 
 
@@ -116,27 +106,20 @@ def permute(
     """
     x = list(partial_sums)
     if len(x) == 3:
-        return _permute_three(orders[0], *x, commuting=commuting)
+        # Half the number, 0, 1 or 2, says who comes last; odd ones exchange the others.
+        (number,), (a, b, c) = orders, x
+        a_last, c_last = number < np.uint32(2), number > np.uint32(3)
+        first, second = lax.select(a_last, b, a), lax.select(c_last, b, c)
+        last = lax.select(a_last, a, lax.select(c_last, c, b))
+        if not commuting:
+            odd = (number & np.uint32(1)) != np.uint32(0)
+            both = lax.select(odd, second, first), lax.select(odd, first, second)
+            first, second = both
+        return [first, second, last]
     for e, (i, j) in enumerate(network(len(x))):
         swap = (orders[e // _WORD] & np.uint32(1 << (e % _WORD))) != np.uint32(0)
         x[i], x[j] = lax.select(swap, x[j], x[i]), lax.select(swap, x[i], x[j])
     return x
-
-
-def _permute_three(
-    number: Array, a: Array, b: Array, c: Array, *, commuting: bool
-) -> list[Array]:
-    """Half the number, 0, 1 or 2, says who comes last; odd ones exchange the others.
-
-    Two comparisons and four selections where the others commute.
-    """
-    a_last, c_last = number < np.uint32(2), number > np.uint32(3)
-    x, y = lax.select(a_last, b, a), lax.select(c_last, b, c)
-    last = lax.select(a_last, a, lax.select(c_last, c, b))
-    if not commuting:
-        odd = (number & np.uint32(1)) != np.uint32(0)
-        x, y = lax.select(odd, y, x), lax.select(odd, x, y)
-    return [x, y, last]
 
 
 def add_in_order(
@@ -165,17 +148,18 @@ def listed(orders: Sequence[Array], n: int) -> np.ndarray:
     return np.stack([np.asarray(x) for x in permute(orders, ids)], axis=-1)
 
 
-def tile_grid(shape: Sequence[int], granularity: str, tile: int) -> tuple[int, ...]:
-    """Shape of the array of orders for outputs of `shape`.
+def _table(shape: Sequence[int]) -> tuple[int, int]:
+    """Outputs as rows, all leading dimensions, and columns, the last one."""
+    return int(np.prod(shape[:-1], dtype=np.int64)), shape[-1]
 
-    Rows are all leading dimensions together, columns the last one; a vector of outputs
-    is one row of columns in blocks of `tile`.
-    """
+
+def tile_grid(shape: Sequence[int], granularity: str, tile: int) -> tuple[int, ...]:
+    """Shape of the array of orders for outputs of `shape`."""
     if granularity == "element":
         return tuple(shape)
     if granularity == "shared" or not shape:
         return ()
-    rows, columns = int(np.prod(shape[:-1], dtype=np.int64)), shape[-1]
+    rows, columns = _table(shape)
     return (-(-rows // tile), -(-columns // tile))
 
 
@@ -185,7 +169,7 @@ def spread(grid: Array, shape: Sequence[int], tile: int) -> Array:
         return grid
     if grid.ndim == 0:
         return lax.broadcast(grid, tuple(shape))
-    rows, columns = int(np.prod(shape[:-1], dtype=np.int64)), shape[-1]
+    rows, columns = _table(shape)
     r, c = grid.shape
     wide = lax.broadcast_in_dim(grid, (r, tile, c, tile), (0, 2))
     wide = lax.reshape(wide, (r * tile, c * tile))
@@ -228,20 +212,8 @@ def rounding_to(kept: np.dtype) -> Callable[[Array], Array]:
     return lambda x: lax.reduce_precision(x, info.nexp, info.nmant)
 
 
-def _batched(items, size: int):
-    """Tuples of `size` consecutive items (itertools.batched of Python 3.12)."""
-    items = iter(items)
-    while chunk := tuple(itertools.islice(items, size)):
-        yield chunk
-
-
 def narrow_type(accumulate: str, types: Sequence[np.dtype]) -> np.dtype | None:
-    """The type to which `ReductionOrder.accumulate` rounds partial sums, or None.
-
-    Args:
-        accumulate: see there.
-        types: of the operands.
-    """
+    """The type to which `ReductionOrder.accumulate` rounds sums of these types."""
     halves = [t for t in types if jnp.dtype(t) in (jnp.bfloat16, jnp.float16)]
     return jnp.dtype(halves[0]) if accumulate == "operand" and halves else None
 

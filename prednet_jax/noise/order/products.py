@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,8 @@ from jax import numpy as jnp
 from prednet_jax.noise.order.partials import (
     Cut,
     Params,
+    Piece,
+    Sums,
     after,
     bounds,
     cut_axes,
@@ -37,6 +39,18 @@ NARROW_PIECE = 16
 SMALL_CONVOLUTION = 30_000_000
 
 
+def _pieces(spec: ReductionOrder, terms: int, outputs: int) -> int:
+    """Pieces of a matrix product: short ones only where outputs are few."""
+    if outputs <= FEW_OUTPUTS:
+        return min(terms, spec.partials)
+    return piece_count(spec, terms)
+
+
+def _kept_type(params: Params, lhs: Any, rhs: Any) -> np.dtype:
+    """The type in which the pieces of a product are kept."""
+    return widened(params["preferred_element_type"] or jnp.result_type(lhs, rhs))
+
+
 def cut_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
     """dot_general: pieces of one contracted axis become a batch axis.
 
@@ -49,39 +63,34 @@ def cut_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | s
     if terms < 3:
         return too_few(terms)
     batch = math.prod(lhs.shape[d] for d in lb)
-    outputs = lhs.size * rhs.size // max(1, terms**2 * batch)
-    n = _product_pieces(spec, terms, outputs)
+    n = _pieces(spec, terms, lhs.size * rhs.size // max(1, terms**2 * batch))
     product = functools.partial(
         lax.dot_general,
         precision=params["precision"],
-        preferred_element_type=widened(_dot_type(params, lhs, rhs)),
+        preferred_element_type=_kept_type(params, lhs, rhs),
     )
     if max(sizes) < 3:
         pieces = cut_axes(sizes, n)
 
-        def apart(a: Array, b: Array) -> tuple[None, list[Array]]:
+        def apart(a: Array, b: Array) -> Sums:
+            numbers = params["dimension_numbers"]
             return None, [
-                product(
-                    _slice_axes(a, lc, piece),
-                    _slice_axes(b, rc, piece),
-                    params["dimension_numbers"],
-                )
-                for piece in pieces
+                product(_slice_axes(a, lc, p), _slice_axes(b, rc, p), numbers)
+                for p in pieces
             ]
 
         return Cut(len(pieces), apart, terms)
-    position = _position(sizes, n)
+    # The first axis that holds n pieces, for locality; else the longest.
+    longest = sizes.index(max(sizes))
+    position = next((k for k, size in enumerate(sizes) if size >= n), longest)
     n = min(n, sizes[position])
     i, j = lc[position], rc[position]
     numbers = (
         (tuple(after(d, i) for d in lc), tuple(after(d, j) for d in rc)),
-        (
-            (i, *(_moved(d, i) for d in lb)),
-            (j, *(_moved(d, j) for d in rb)),
-        ),
+        ((i, *(after(d, i) for d in lb)), (j, *(after(d, j) for d in rb))),
     )
 
-    def split(a: Array, b: Array) -> tuple[None, list[Array]]:
+    def split(a: Array, b: Array) -> Sums:
         out = product(stack_pieces(a, i, n), stack_pieces(b, j, n), numbers)
         return None, unstack(out)
 
@@ -90,85 +99,85 @@ def cut_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | s
 
 def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
     """conv_general_dilated: pieces of the kernel, each with its own padding."""
-    axes = _summed_axes(params)
+    # Input features, window.
+    axes = list(params["dimension_numbers"].rhs_spec[1:])
     sizes = [rhs.shape[d] for d in axes]
     terms = math.prod(sizes)
     if terms < 3:
         return too_few(terms)
-    shape = _conv_shape(params, lhs, rhs)
-    n = _product_pieces(spec, terms, math.prod(shape))
+    bind = functools.partial(lax.conv_general_dilated_p.bind, **params)
+    shape = jax.eval_shape(bind, lhs, rhs).shape
+    n = _pieces(spec, terms, math.prod(shape))
     # Features first, or a longer axis of the window (a filter gradient's is the map):
     # narrow pieces are slow. But a piece of the window may hold no term of an output,
     # beyond the border, between the zeros of a dilated map or at a kernel's own zeros,
     # and two pieces commute.
-    long = [
-        1 + k
-        for k in range(len(axes) - 1)
-        if _is_everywhere(params, lhs, rhs, shape, k, n)
-    ]
+    window = range(len(axes) - 1)
+    long = [1 + k for k in window if _is_everywhere(params, lhs, rhs, shape, k, n)]
     pieces = cut_axes(sizes, n, first=[0, *long])
     grouped = params["feature_group_count"] > 1 or params["batch_group_count"] > 1
     width = min(stop - start for (start, stop), *_ in pieces)
     narrow = width < min(NARROW_PIECE, sizes[0])
     small = math.prod(shape) * terms * len(pieces) <= SMALL_CONVOLUTION
     at_once = narrow and small and not grouped
+    options = {k: params[k] for k in _OPTIONS}
+    convolve = functools.partial(
+        lax.conv_general_dilated,
+        **options,
+        preferred_element_type=_kept_type(params, lhs, rhs),
+    )
     split = _conv_together if at_once else _conv_apart
-    return Cut(len(pieces), functools.partial(split, params, pieces), terms)
-
-
-# Of each summed axis of a kernel, from where to where a piece of it goes.
-_Piece = Sequence[tuple[int, int]]
-
-
-def _summed_axes(params: Params) -> list[int]:
-    """Axes of the kernel that a convolution sums over: input features, window."""
-    _, in_feature, *spatial = params["dimension_numbers"].rhs_spec
-    return [in_feature, *spatial]
-
-
-def _conv_apart(
-    params: Params, pieces: Sequence[_Piece], a: Array, b: Array
-) -> tuple[None, list[Array]]:
-    """One convolution for each piece of the kernel."""
-    return None, [_conv_piece(params, piece, a, b) for piece in pieces]
-
-
-def _conv_piece(params: Params, piece: _Piece, a: Array, b: Array) -> Array:
-    """The convolution with one piece of the kernel."""
-    numbers, groups = params["dimension_numbers"], params["feature_group_count"]
-    kept = _conv_type(params, a, b)
-    in_feature, *spatial = _summed_axes(params)
-    padding = list(params["padding"])
-    for d, (start, stop) in zip([in_feature, *spatial], piece, strict=True):
-        size = b.shape[d]
-        b = lax.slice_in_dim(b, start, stop, axis=d)
-        if d == in_feature:
-            a = _slice_groups(a, numbers.lhs_spec[1], groups, start, stop)
-        else:
-            k = spatial.index(d)
-            low, high = padding[k]
-            step = params["rhs_dilation"][k]
-            padding[k] = (low - start * step, high - (size - stop) * step)
-    return lax.conv_general_dilated(
-        a,
-        b,
-        params["window_strides"],
-        padding,
-        lhs_dilation=params["lhs_dilation"],
-        rhs_dilation=params["rhs_dilation"],
-        dimension_numbers=numbers,
-        feature_group_count=groups,
-        batch_group_count=params["batch_group_count"],
-        precision=params["precision"],
-        preferred_element_type=kept,
+    return Cut(
+        len(pieces), functools.partial(split, convolve, params, axes, pieces), terms
     )
 
 
+_OPTIONS = (
+    "window_strides",
+    "lhs_dilation",
+    "rhs_dilation",
+    "dimension_numbers",
+    "feature_group_count",
+    "batch_group_count",
+    "precision",
+)
+
+
+def _conv_apart(
+    convolve: Callable,
+    params: Params,
+    axes: Sequence[int],
+    pieces: Sequence[Piece],
+    a: Array,
+    b: Array,
+) -> Sums:
+    """One convolution for each piece of the kernel."""
+
+    def part(piece: Piece) -> Array:
+        kernel, padding = b, list(params["padding"])
+        for k, (d, (start, stop)) in enumerate(zip(axes, piece, strict=True), -1):
+            kernel = lax.slice_in_dim(kernel, start, stop, axis=d)
+            if k < 0:
+                x = _slice_groups(params, a, start, stop)
+            else:
+                (low, high), step = padding[k], params["rhs_dilation"][k]
+                after = b.shape[d] - stop
+                padding[k] = (low - start * step, high - after * step)
+        return convolve(x, kernel, padding=padding)
+
+    return None, [part(piece) for piece in pieces]
+
+
 def _conv_together(
-    params: Params, pieces: Sequence[_Piece], a: Array, b: Array
-) -> tuple[None, list[Array]]:
+    convolve: Callable,
+    params: Params,
+    axes: Sequence[int],
+    pieces: Sequence[Piece],
+    a: Array,
+    b: Array,
+) -> Sums:
     """The kernel once for each piece, zero elsewhere, as further outputs."""
-    numbers, axes = params["dimension_numbers"], _summed_axes(params)
+    numbers = params["dimension_numbers"]
     kernels = []
     for piece in pieces:
         edges = dict(zip(axes, piece, strict=True))
@@ -179,41 +188,14 @@ def _conv_together(
             for (start, stop), size in zip(inside, b.shape, strict=True)
         ]
         kernels.append(lax.pad(part, np.zeros((), b.dtype), around))
-    out = lax.conv_general_dilated(
-        a,
-        lax.concatenate(kernels, numbers.rhs_spec[0]),
-        params["window_strides"],
-        params["padding"],
-        lhs_dilation=params["lhs_dilation"],
-        rhs_dilation=params["rhs_dilation"],
-        dimension_numbers=numbers,
-        precision=params["precision"],
-        preferred_element_type=_conv_type(params, a, b),
-    )
+    kernel = lax.concatenate(kernels, numbers.rhs_spec[0])
+    out = convolve(a, kernel, padding=params["padding"])
     axis = numbers.out_spec[1]
     width = out.shape[axis] // len(pieces)
     return None, [
         lax.slice_in_dim(out, i * width, (i + 1) * width, axis=axis)
         for i in range(len(pieces))
     ]
-
-
-def _conv_type(params: Params, a: Any, b: Any) -> np.dtype:
-    """The type in which the pieces of a convolution are kept."""
-    return widened(params["preferred_element_type"] or jnp.result_type(a, b))
-
-
-def _conv_shape(params: Params, lhs: Any, rhs: Any) -> tuple[int, ...]:
-    """Shape of a convolution's result."""
-    bind = functools.partial(lax.conv_general_dilated_p.bind, **params)
-    return jax.eval_shape(bind, lhs, rhs).shape
-
-
-def _product_pieces(spec: ReductionOrder, terms: int, outputs: int) -> int:
-    """Pieces of a matrix product: short ones only where outputs are few."""
-    if outputs <= FEW_OUTPUTS:
-        return min(terms, spec.partials)
-    return piece_count(spec, terms)
 
 
 def _is_everywhere(
@@ -232,43 +214,26 @@ def _is_everywhere(
     if window < n or params["lhs_dilation"][k] != 1 or size < step:
         return False
     final = (out[numbers.out_spec[2 + k]] - 1) * params["window_strides"][k] - low
-    edges = bounds(window, n)
     return all(
         (stop - 1) * step - low >= 0 and final + start * step < size
-        for start, stop in edges
+        for start, stop in bounds(window, n)
     )
 
 
-def _position(sizes: Sequence[int], n: int) -> int:
-    """The first axis that holds n pieces, for locality; else the longest."""
-    for position, size in enumerate(sizes):
-        if size >= n:
-            return position
-    return max(range(len(sizes)), key=lambda i: sizes[i])
-
-
-def _moved(d: int, axis: int) -> int:
-    return d + (d > axis)
-
-
-def _slice_axes(
-    x: Array, axes: Sequence[int], piece: Sequence[tuple[int, int]]
-) -> Array:
+def _slice_axes(x: Array, axes: Sequence[int], piece: Piece) -> Array:
     """`x` from start to stop along each of the axes."""
     for axis, (start, stop) in zip(axes, piece, strict=True):
         x = lax.slice_in_dim(x, start, stop, axis=axis)
     return x
 
 
-def _slice_groups(x: Array, axis: int, groups: int, start: int, stop: int) -> Array:
+def _slice_groups(params: Params, x: Array, start: int, stop: int) -> Array:
     """Features [start, stop) of each group of features."""
+    axis = params["dimension_numbers"].lhs_spec[1]
+    groups = params["feature_group_count"]
     if groups == 1:
         return lax.slice_in_dim(x, start, stop, axis=axis)
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     x = lax.reshape(x, (*before, groups, x.shape[axis] // groups, *after))
     x = lax.slice_in_dim(x, start, stop, axis=axis + 1)
     return lax.reshape(x, (*before, groups * (stop - start), *after))
-
-
-def _dot_type(params: Params, lhs: Any, rhs: Any) -> Any:
-    return params["preferred_element_type"] or jnp.result_type(lhs, rhs)

@@ -16,6 +16,8 @@ from prednet_jax.noise.order.partials import (
     Cut,
     NoOrder,
     Params,
+    Piece,
+    Sums,
     after,
     bounds,
     cut_axes,
@@ -38,7 +40,7 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     merge = max(sizes) < n
     n = n if merge else min(n, max(sizes))
 
-    def split(x: Array) -> tuple[None, list[Array]]:
+    def split(x: Array) -> Sums:
         x = lax.convert_element_type(x, widened(x.dtype))
         over = axes
         if merge:
@@ -68,7 +70,7 @@ def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
         )
     ]
 
-    def one(x: Array, piece: Sequence[tuple[int, int]]) -> Array:
+    def one(x: Array, piece: Piece) -> Array:
         sizes = []
         for d, (start, stop) in enumerate(piece):
             count = (x.shape[d] - (window[d] - 1) * steps[d] - 1) // strides[d] + 1
@@ -86,7 +88,7 @@ def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
             window_dilation=steps,
         )
 
-    def split(x: Array) -> tuple[None, list[Array]]:
+    def split(x: Array) -> Sums:
         x = lax.convert_element_type(x, widened(x.dtype))
         x = lax.pad(x, np.zeros((), x.dtype), padding)
         return None, [one(x, piece) for piece in pieces]
@@ -103,7 +105,7 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     n = piece_count(spec, size)
     edges = bounds(size, n)
 
-    def split(x: Array) -> tuple[None, list[Array]]:
+    def split(x: Array) -> Sums:
         x = lax.convert_element_type(x, widened(x.dtype))
         zero = np.zeros((), x.dtype)
         local = [
@@ -143,7 +145,7 @@ def cut_scatter_add(
     axis = max(free, key=lambda d: indices.shape[d])
     n = piece_count(spec, indices.shape[axis])
 
-    def split(x: Array, index: Array, update: Array) -> tuple[Array, list[Array]]:
+    def split(x: Array, index: Array, update: Array) -> Sums:
         kept = widened(x.dtype)
         zeros = jnp.zeros(x.shape, kept)
         parts = [
@@ -179,7 +181,7 @@ def cut_select_and_scatter_add(
         return NoOrder(f"{classes} windows at most meet in a cell: addition commutes")
     n = min(classes, spec.partials)
 
-    def split(source: Array, operand: Array) -> tuple[None, list[Array]]:
+    def split(source: Array, operand: Array) -> Sums:
         label = jnp.zeros(source.shape, jnp.int32)
         for d, size in enumerate(overlap):
             place = lax.broadcasted_iota(jnp.int32, source.shape, d)
@@ -212,7 +214,7 @@ def cut_psum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     if n > MAX_PARTIALS:
         return f"sum over {n} devices: more than {MAX_PARTIALS}"
 
-    def split(x: Array) -> tuple[None, list[Array]]:
+    def split(x: Array) -> Sums:
         # Every term, at its own place: a sum of one number and zeros is exact, and
         # its type tells that all devices hold the same.
         x = lax.convert_element_type(x, widened(x.dtype))
@@ -239,7 +241,7 @@ def cut_add_any(terms: Sequence[Any]) -> Cut | str:
     if n > MAX_PARTIALS:
         return f"sum of {n} cotangents: more than {MAX_PARTIALS}"
 
-    def split(*terms: Array) -> tuple[None, list[Array]]:
+    def split(*terms: Array) -> Sums:
         return None, [lax.convert_element_type(t, widened(t.dtype)) for t in terms]
 
     return Cut(n, split, n)

@@ -11,8 +11,7 @@ uniform number in [0, 1) and `n` a fresh normal one:
     MonteCarlo          fl(z + 2^(e - t) xi), xi uniform in (-1/2, 1/2),
                         e = floor(log2 |z|) + 1, t = virtual_precision
 
-The arithmetic is in `rounding` and `monte_carlo`. Zero, infinities and NaN stay as they
-are under the two kinds of rounding; no finite number becomes infinite under any noise.
+The arithmetic is in `steps`. No finite number becomes infinite under any noise.
 
 Derivatives pass straight through: the noise is a constant of the operation, so
 `grad(inject(f))` is the gradient of `f` at the perturbed intermediate values.
@@ -32,8 +31,8 @@ from jax.typing import DTypeLike
 
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.rounding import error_free, monte_carlo, steps
-from prednet_jax.noise.rounding.error_free import format_of, to_bits
+from prednet_jax.noise.rounding import error_free, steps
+from prednet_jax.noise.rounding.error_free import FLOATS, format_of, to_bits
 from prednet_jax.noise.specs import (
     Elementwise,
     Gaussian,
@@ -86,11 +85,15 @@ def apply(
         )
     format_of(value.dtype)
     arrays = tuple(jnp.asarray(x) for x in operands)
+    # A chain of add_any, joined into one sum, has more than two operands.
+    exact = error_free.ERROR_FREE.get(primitive) == len(arrays) and all(
+        x.dtype == value.dtype and x.shape in ((), value.shape) for x in arrays
+    )
     # A second noise acts on the first one's result, of which no operation is known.
-    name = primitive if _known(primitive, value, arrays) else ""
+    name = primitive if exact else ""
     for position, part in enumerate(parts(spec)):
         if isinstance(part, Elementwise):
-            state = salted(words, salt, position)
+            state = _salted(words, salt, position)
             label = f"{primitive}+{position}"
             value = _noisy(part, name, label, value, arrays, state)
             name = ""
@@ -105,7 +108,7 @@ def perturb_operands(
     salt: int = 0,
     *,
     routine: bool = False,
-) -> tuple[Array, ...]:
+) -> list[Array]:
     """Operands as `pb` and `mca` see them, for a primitive without an exact result.
 
     For primitives of `error_free.ERROR_FREE` on real numbers, whose result `apply`
@@ -121,61 +124,48 @@ def perturb_operands(
         salt: as for `apply`.
         routine: whether the primitive is such a routine, or a kernel.
     """
-    out = tuple(operands)
+    out = list(operands)
     known = error_free.ERROR_FREE.get(primitive) == len(out)
     if known and not any(_is_complex(x) for x in out):
         return out
     for position, part in enumerate(parts(spec)):
         if isinstance(part, MonteCarlo) and part.mode in ("pb", "mca"):
-            state = salted(words, salt, position)
+            state = _salted(words, salt, position)
             label = f"{primitive}+{position}"
-            out = tuple(
-                _bounded_parts(part, i, label, x, state) for i, x in enumerate(out)
-            )
+            out = [_inexact(part, i, label, x, state) for i, x in enumerate(out)]
         elif routine and isinstance(part, Elementwise) and part.routines:
-            state = salted(words, salt, position)
-            out = tuple(
-                _as_result(part, i, primitive, x, state) for i, x in enumerate(out)
-            )
+            # As the result of an unknown operation would be.
+            state = _salted(words, salt, position)
+            out = [
+                apply(
+                    part,
+                    x,
+                    (),
+                    _salted(state, zlib.crc32(b"operand"), i),
+                    primitive=f"{primitive} operand {i}",
+                )
+                if has_noise(x.dtype)
+                else x
+                for i, x in enumerate(out)
+            ]
     return out
 
 
-def _as_result(
-    spec: Elementwise, position: int, primitive: str, x: Array, state: Array
-) -> Array:
-    """An operand perturbed as the result of an unknown operation would be."""
-    if not has_noise(x.dtype):
-        return x
-    here = salted(state, zlib.crc32(b"operand"), position)
-    return apply(spec, x, (), here, primitive=f"{primitive} operand {position}")
-
-
-def _bounded_parts(
+def _inexact(
     spec: MonteCarlo, position: int, label: str, x: Array, state: Array
 ) -> Array:
     """An operand perturbed; both parts of a complex one, and no other types."""
     if _is_complex(x):
-        parts = (
+        return lax.complex(
             _bounded(spec, position, f"{label} re", lax.real(x), state),
             _bounded(spec, position, f"{label} im", lax.imag(x), _imaginary(state)),
         )
-        return lax.complex(*parts)
-    return _bounded(spec, position, label, x, state) if is_float(x) else x
-
-
-def _imaginary(words: Array) -> Array:
-    """Other words, for the imaginary parts."""
-    return salted(words, zlib.crc32(b"imaginary"), 0)
-
-
-def _is_complex(x: Array) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.complexfloating)
+    return _bounded(spec, position, label, x, state) if _is_float(x) else x
 
 
 def has_noise(dtype: DTypeLike) -> bool:
     """Whether `apply` perturbs results of this type."""
-    name = jnp.dtype(dtype).name
-    return name in FLOATS or name in ("complex64", "complex128")
+    return jnp.dtype(dtype).name in (*FLOATS, "complex64", "complex128")
 
 
 def is_wider(dtype: DTypeLike, spec: ReducedPrecision) -> bool:
@@ -183,28 +173,22 @@ def is_wider(dtype: DTypeLike, spec: ReducedPrecision) -> bool:
     return jnp.dtype(dtype).name in FLOATS and steps.is_wider(dtype, spec.format)
 
 
-def round_operand(spec: NoiseSpec, x: Array) -> Array:
+def round_operand(spec: ReducedPrecision, x: Array) -> Array:
     """An operand of dot or conv, rounded to nearest-even in a narrower format.
 
     The type of `x` stays: products and sums are computed in it, as tensor cores
-    accumulate in float32. See `steps.to_format`.
-
-    Args:
-        spec: any spec; its ReducedPrecision part acts.
-        x: array of any shape; types other than floating-point pass unchanged.
+    accumulate in float32. Types other than floating-point pass unchanged.
     """
-    for part in parts(spec):
-        if isinstance(part, ReducedPrecision) and is_float(x):
-            x = _rounded(part.format, x)
-    return x
+    return _rounded(spec.format, x) if _is_float(x) else x
 
 
-def _known(primitive: str, value: Array, operands: tuple[Array, ...]) -> bool:
-    """Whether the exact result can be found from the operands."""
-    # A chain of add_any, joined into one sum, has more than two operands.
-    return error_free.ERROR_FREE.get(primitive) == len(operands) and all(
-        x.dtype == value.dtype and x.shape in ((), value.shape) for x in operands
-    )
+def _is_complex(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.complexfloating)
+
+
+def _is_float(x: Array) -> bool:
+    # By name: the types of PRNG keys are not NumPy's.
+    return x.dtype.name in FLOATS
 
 
 def _perturbed(
@@ -220,7 +204,7 @@ def _perturbed(
     `label` names the operation and the place among several noises on it.
     """
     zero = error_free.run_time_zero(state)
-    draw = drawer(spec, label, (value, *operands), state)
+    draw = _drawer(spec, label, (value, *operands), state)
     match spec:
         case UlpPerturbation():
             return steps.random_step(value, spec.max_ulps, draw(0))
@@ -229,11 +213,10 @@ def _perturbed(
                 value, spec.scale, draw(0), zero, relative=spec.relative
             )
         case StochasticRounding():
-            return steps.stochastic(
-                primitive, value, operands, spec.mantissa_bits, draw, zero
-            )
+            bits = spec.mantissa_bits
+            return steps.stochastic(primitive, value, operands, bits, draw, zero)
         case MonteCarlo():
-            return monte_carlo.result(
+            return steps.monte_carlo(
                 primitive,
                 value,
                 operands,
@@ -249,21 +232,16 @@ def _perturbed_operand(
     spec: MonteCarlo, position: int, label: str, x: Array, state: Array
 ) -> Array:
     zero = error_free.run_time_zero(state)
-    draw = drawer(spec, f"{label} operand {position}", (x,), state)
-    return monte_carlo.operand(x, draw, zero, position, spec.precision(x.dtype))
+    draw = _drawer(spec, f"{label} operand {position}", (x,), state)
+    return steps.inexact(x, draw, zero, position, spec.precision(x.dtype))
 
 
 def _straight_through(function: Callable, static: int) -> Callable:
     """`function` with the derivative of the identity in its argument `static`.
 
-    Compiled once for each value of the static arguments and each shape: an eager call
-    is one kernel, and a traced one a cached jaxpr instead of some thirty operations
-    traced anew.
-
-    Args:
-        function: of `static` hashable arguments, then arrays, the first of which is
-            the value that is perturbed.
-        static: how many leading arguments are not arrays.
+    Compiled once for each value of the `static` leading, hashable arguments and each
+    shape: an eager call is one kernel, and a traced one a cached jaxpr instead of some
+    thirty operations traced anew.
     """
     numbers = tuple(range(static))
     wrapped = jax.custom_jvp(function, nondiff_argnums=numbers)
@@ -281,21 +259,17 @@ _bounded = _straight_through(_perturbed_operand, 3)
 _rounded = _straight_through(steps.to_format, 1)
 
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+def _imaginary(words: Array) -> Array:
+    """Other words, for the imaginary parts."""
+    return _salted(words, zlib.crc32(b"imaginary"), 0)
 
 
-def is_float(x: Array) -> bool:
-    """Whether an array is of a type that has noise, and not complex."""
-    # By name: the types of PRNG keys are not NumPy's.
-    return x.dtype.name in FLOATS
-
-
-def salted(words: Array, salt: int, position: int) -> Array:
+def _salted(words: Array, salt: int, position: int) -> Array:
     """The words of one of several noises on one result."""
     return words ^ np.array(random_bits.salt_words((salt, position)), np.uint32)
 
 
-def drawer(
+def _drawer(
     spec: Elementwise, name: str, arrays: tuple[Array, ...], state: Array
 ) -> Callable[[int], Array]:
     """`draw(i)`: the bits numbered i for each element of `arrays[0]`.
@@ -307,14 +281,19 @@ def drawer(
     """
     shape = arrays[0].shape
     if not spec.deterministic:
-        # The pair keeps these salts apart from those of `salted`, also a pair, by
+        # The pair keeps these salts apart from those of `_salted`, also a pair, by
         # its second number.
         return lambda i: random_bits.bits(state, shape, (i, zlib.crc32(b"draw")))
     seed, tail = random_bits.salt_words(zlib.crc32(name.encode()))
     digest = jnp.full(shape, seed, jnp.uint32)
     for x in arrays:
-        if is_float(x) and x.shape in ((), shape):
-            for half in _halves(x):
+        if _is_float(x) and x.shape in ((), shape):
+            b = to_bits(x)
+            halves = [lax.convert_element_type(b, jnp.uint32)]
+            if b.dtype.itemsize > 4:
+                high = b >> np.uint64(32)
+                halves.append(lax.convert_element_type(high, jnp.uint32))
+            for half in halves:
                 digest = random_bits.hash_counter(
                     digest ^ half, np.uint32(tail), np.uint32(seed)
                 )
@@ -324,12 +303,3 @@ def drawer(
         return random_bits.hash_counter(digest, np.uint32(w0), np.uint32(w1))
 
     return draw
-
-
-def _halves(x: Array) -> tuple[Array, ...]:
-    """The bits of `x` as one or two uint32 arrays."""
-    b = to_bits(x)
-    low = lax.convert_element_type(b, jnp.uint32)
-    if b.dtype.itemsize <= 4:
-        return (low,)
-    return low, lax.convert_element_type(b >> np.uint64(32), jnp.uint32)

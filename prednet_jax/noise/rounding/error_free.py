@@ -32,6 +32,7 @@ from prednet_jax.noise.errors import NoiseError
 ERROR_FREE = MappingProxyType(
     {"add": 2, "sub": 2, "add_any": 2, "mul": 2, "square": 1, "div": 2, "sqrt": 1}
 )
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Format(NamedTuple):
@@ -55,27 +56,22 @@ class Format(NamedTuple):
 
 
 def format_of(dtype: jax.typing.DTypeLike) -> Format:
-    """The format of float16, bfloat16, float32 or float64.
+    """The format of one of `FLOATS`.
 
     Raises:
         NoiseError: for any other type.
     """
     name = jnp.dtype(dtype).name
-    if name not in ("float16", "bfloat16", "float32", "float64"):
+    if name not in FLOATS:
         raise NoiseError(
             f"dtype={name}: expected float16, bfloat16, float32 or float64"
         )
     info = jnp.finfo(dtype)
     magnitude = (1 << (info.bits - 1)) - 1
     infinity = magnitude & ~((1 << info.nmant) - 1)
-    return Format(
-        unsigned=jnp.dtype(f"uint{info.bits}"),
-        mantissa=info.nmant,
-        smallest=1 << info.nmant,
-        largest=infinity - 1,
-        magnitude=magnitude,
-        exponent=infinity,
-    )
+    unsigned = jnp.dtype(f"uint{info.bits}")
+    smallest = 1 << info.nmant
+    return Format(unsigned, info.nmant, smallest, infinity - 1, magnitude, infinity)
 
 
 def to_bits(x: Array) -> Array:
@@ -108,12 +104,14 @@ def guard(x: Array, zero: Array) -> Array:
 
 
 def power_below(x: Array) -> Array:
-    """The largest power of two not above |x|: 2^floor(log2 |x|); 0 below the normals.
-
-    Infinity for infinities and NaN.
-    """
+    """2^floor(log2 |x|); 0 below the normals, infinity for infinities and NaN."""
     mask = format_of(x.dtype)
     return from_bits(to_bits(x) & mask.unsigned.type(mask.exponent), x.dtype)
+
+
+def is_finite(x: Array) -> Array:
+    """Whether each element is neither infinite nor NaN."""
+    return abs(x) < np.asarray(jnp.inf, x.dtype)
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -186,9 +184,7 @@ def evaluate(primitive: str, operands: tuple[Array, ...], shape: tuple) -> Array
             return args[0] * args[-1]
         case "div":
             return args[0] / args[1]
-        case "sqrt":
-            return lax.sqrt(args[0])
-    raise NoiseError(f"primitive={primitive!r}: expected one of {sorted(ERROR_FREE)}")
+    return lax.sqrt(args[0])
 
 
 def _halves(x: Array) -> tuple[Array, Array]:

@@ -1,25 +1,40 @@
-"""Rounding and its errors on the bits of floating-point numbers.
+"""Rounding, its errors and Monte Carlo arithmetic on the bits of numbers.
 
 Every function works on float16, bfloat16, float32 and float64, never crosses from
 finite to infinite, and leaves zero, infinities and NaN alone unless it says otherwise.
-Random bits come in as uint32 arrays of the shape of the value.
+Random bits are uint32 arrays of the shape of the value; `draw(i)` gives those numbered
+i, and `zero` is `error_free.run_time_zero`.
 
-Stochastic rounding to fewer bits than the type has adds random bits below the last one
-kept and cuts them off. That rounds the *computed* result, itself rounded to nearest.
-
-At the full precision of the type that would do nothing, the result being a number of
-the type. There the *exact* result z of the operation is rounded. For add, sub, mul, div
-and sqrt z is known (`error_free`): exactly for the first three, to 2^-24 of an ulp for
-the other two. For everything else (exp, tanh, dot, ...) the discarded error is unknown
-and modelled as uniform on +-1/2 ulp, independent of everything. A result then moves up
-one ulp with probability E max(error, 0) = 1/8, down with probability 1/8. Two things
-follow: an exact result of such a primitive, exp(0) = 1, moves too; and a sum of many
-terms, rounded many times, is perturbed once, at its end. What happens inside a sum is
-the subject of `ReductionOrder`.
-
-Sources: M. Croci et al., "Stochastic rounding: implementation, error analysis and
-applications", R. Soc. Open Sci. 9 (2022), mode 1; P. Blanchard, N. Higham, T. Mary,
+*Stochastic rounding* to fewer bits than the type has adds random bits below the last
+one kept and cuts them off. At the full precision of the type the *exact* result z is
+rounded. For the operations of `error_free` z is known. For all others (exp, dot, ...)
+the discarded error is modelled as uniform on +-1/2 ulp: a result then moves up one ulp
+with probability E max(error, 0) = 1/8, down with probability 1/8. So an exact result of
+such a primitive, exp(0) = 1, moves too; and a sum of many terms is perturbed once, at
+its end. Sources: M. Croci et al., "Stochastic rounding: implementation, error analysis
+and applications", R. Soc. Open Sci. 9 (2022), mode 1; P. Blanchard, N. Higham, T. Mary,
 SIAM J. Sci. Comput. 42 (2020), for the moments.
+
+*Monte Carlo arithmetic* perturbs x in its t-th significant bit:
+
+    inexact(x) = x + 2^(e - t) xi,   e = floor(log2 |x|) + 1,  xi uniform in (-1/2, 1/2)
+
+    rr   fl(inexact(a op b))                       random rounding
+    pb   fl(inexact(a) op inexact(b))              precision bounding
+    mca  fl(inexact(inexact(a) op inexact(b)))     both
+
+as D. S. Parker defines them ("Monte Carlo Arithmetic", UCLA CSD-970002, 1997) and the
+`mca` backend of Verificarlo computes them (C. Denis et al., ARITH 2016), in a wider
+format; `rr` leaves a result alone that is representable in t bits. Here there is no
+wider format. For the operations of `error_free` the intermediate result is the rounded
+one plus its exact error, and the operands' noise enters to first order:
+
+    add, sub  na +- nb      mul  a nb + b na      div  (na - q nb) / b     sqrt  na / 2q
+
+For all others the error is modelled as uniform where t is not below the precision of
+the type, and zero where it is; their operands are perturbed before the operation and
+rounded stochastically, so that the mean is right where the noise is below an ulp, at
+the cost of a variance of up to 1/4 ulp^2 instead of 1/12.
 """
 
 from __future__ import annotations
@@ -33,7 +48,16 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.rounding import error_free
-from prednet_jax.noise.rounding.error_free import format_of, from_bits, guard, to_bits
+from prednet_jax.noise.rounding.error_free import (
+    format_of,
+    from_bits,
+    guard,
+    is_finite,
+    power_below,
+    to_bits,
+)
+
+Draw = Callable[[int], Array]
 
 # Exponent and mantissa bits of the narrower formats of tensor cores.
 FORMATS = {"tf32": (8, 10), "bf16": (8, 7), "fp16": (5, 10)}
@@ -43,15 +67,21 @@ _EXPONENT_BITS = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
 _FEW = 16
 
 
-def step(x: Array, count: Array) -> Array:
-    """`x` moved by `count` ulps away from zero (towards it where negative).
+def random_step(x: Array, most: int, random: Array) -> Array:
+    """`x` moved by a number of ulps uniform on {-most, ..., most}."""
+    count = 2 * most + 1
+    if count <= _FEW:
+        drawn = ((random >> np.uint32(16)) * np.uint32(count)) >> np.uint32(16)
+    else:
+        drawn = lax.rem(random, jnp.full_like(random, count))
+    return _step(x, lax.convert_element_type(drawn, jnp.int32) - np.int32(most))
+
+
+def _step(x: Array, count: Array) -> Array:
+    """`x` moved by `count` (int32) ulps away from zero, towards it where negative.
 
     The magnitude stops at the largest finite number and at the smallest positive one
     (which processors that flush denormals read as zero): the sign never changes.
-
-    Args:
-        x: floating-point array.
-        count: int32, of the same shape.
     """
     fmt = format_of(x.dtype)
     # 16 bits are too few for the sum of a magnitude and a count.
@@ -73,20 +103,41 @@ def step(x: Array, count: Array) -> Array:
     return from_bits(moved, x.dtype)
 
 
-def random_step(x: Array, most: int, random: Array) -> Array:
-    """`x` moved by a number of ulps uniform on {-most, ..., most}."""
-    return step(x, _integer_below(2 * most + 1, random) - np.int32(most))
+def stochastic(
+    primitive: str,
+    value: Array,
+    operands: tuple[Array, ...],
+    mantissa_bits: int | None,
+    draw: Draw,
+    zero: Array,
+) -> Array:
+    """Stochastic rounding of a result; see the module docstring.
+
+    Args:
+        primitive: a name in `error_free.ERROR_FREE`, or empty: exact result unknown.
+        value: the computed result.
+        operands: of the primitive; read where it is known.
+        mantissa_bits: explicit bits kept; None: those of the type.
+        draw: see the module.
+        zero: see the module.
+    """
+    kept = format_of(value.dtype).mantissa
+    if mantissa_bits is not None and mantissa_bits < kept:
+        return _cut(value, kept - mantissa_bits, draw)
+    if not primitive:
+        top = draw(0) >> np.uint32(29)
+        up = lax.convert_element_type(top == np.uint32(0), jnp.int32)
+        down = lax.convert_element_type(top == np.uint32(1), jnp.int32)
+        return _step(value, up - down)
+    if value.dtype.itemsize == 2:
+        args = tuple(guard(x, zero) for x in operands)
+        wide = error_free.evaluate(primitive, args, value.shape)
+        return _narrow(wide, value, draw(0))
+    rounded, error = error_free.residual(primitive, value, operands, zero)
+    return _towards(rounded, error, draw(0))
 
 
-def modelled_step(x: Array, random: Array) -> Array:
-    """`x` moved by one ulp up or down, each with probability 1/8 (module docstring)."""
-    top = random >> np.uint32(29)
-    up = lax.convert_element_type(top == np.uint32(0), jnp.int32)
-    down = lax.convert_element_type(top == np.uint32(1), jnp.int32)
-    return step(x, up - down)
-
-
-def towards(rounded: Array, error: Array, random: Array) -> Array:
+def _towards(rounded: Array, error: Array, random: Array) -> Array:
     """Stochastic rounding of `rounded + error`, one of whose neighbours is `rounded`.
 
     With probability |error| / gap the result is the next number on the side of the
@@ -109,38 +160,7 @@ def towards(rounded: Array, error: Array, random: Array) -> Array:
     return lax.select(moves, neighbour, rounded)
 
 
-def stochastic(
-    primitive: str,
-    value: Array,
-    operands: tuple[Array, ...],
-    mantissa_bits: int | None,
-    draw: Callable[[int], Array],
-    zero: Array,
-) -> Array:
-    """Stochastic rounding of a result; see the module docstring.
-
-    Args:
-        primitive: a name in `error_free.ERROR_FREE`, or empty: exact result unknown.
-        value: the computed result.
-        operands: of the primitive; read where it is known.
-        mantissa_bits: explicit bits kept; None: those of the type.
-        draw: `draw(i)` gives independent uint32 bits, i = 0, 1, ...
-        zero: of `error_free.run_time_zero`.
-    """
-    kept = format_of(value.dtype).mantissa
-    if mantissa_bits is not None and mantissa_bits < kept:
-        return cut(value, kept - mantissa_bits, draw)
-    if not primitive:
-        return modelled_step(value, draw(0))
-    if value.dtype.itemsize == 2:
-        args = tuple(guard(x, zero) for x in operands)
-        wide = error_free.evaluate(primitive, args, value.shape)
-        return narrow(wide, value, draw(0))
-    rounded, error = error_free.residual(primitive, value, operands, zero)
-    return towards(rounded, error, draw(0))
-
-
-def cut(x: Array, dropped: int, draw: Callable[[int], Array]) -> Array:
+def _cut(x: Array, dropped: int, draw: Draw) -> Array:
     """`x` rounded stochastically to `dropped` mantissa bits fewer, 1 to 51."""
     fmt = format_of(x.dtype)
     uint = fmt.unsigned.type
@@ -157,18 +177,16 @@ def cut(x: Array, dropped: int, draw: Callable[[int], Array]) -> Array:
     return from_bits((bits & uint(fmt.magnitude + 1)) | raised, x.dtype)
 
 
-def narrow(wide: Array, value: Array, random: Array) -> Array:
+def _narrow(wide: Array, value: Array, random: Array) -> Array:
     """A float32 number rounded stochastically to the 16-bit type of `value`.
 
     Where `value`, the rounding to nearest, is not finite, it is the result.
     """
     if value.dtype == jnp.bfloat16:
-        out = cut(wide, 16, lambda _: random)
+        out = _cut(wide, 16, lambda _: random)
     else:
         # The last place of binary16: 2^-10 of the number, and 2^-24 at least.
-        place = lax.max(
-            error_free.power_below(wide) * np.float32(2.0**-10), np.float32(2.0**-24)
-        )
+        place = lax.max(power_below(wide) * np.float32(2.0**-10), np.float32(2.0**-24))
         scaled = abs(wide) / place
         below = lax.floor(scaled)
         up = random_bits.unit(random) < scaled - below
@@ -176,7 +194,7 @@ def narrow(wide: Array, value: Array, random: Array) -> Array:
         size = lax.min(size, np.float32(65504.0))
         out = lax.select(wide < np.float32(0.0), -size, size)
     out = lax.convert_element_type(out, value.dtype)
-    return lax.select(abs(value) < np.asarray(jnp.inf, value.dtype), out, value)
+    return lax.select(is_finite(value), out, value)
 
 
 def add_normal(
@@ -196,14 +214,14 @@ def add_normal(
         sigma = sigma * rms(x, zero)
     n = lax.convert_element_type(random_bits.gauss(random), wide)
     noisy = lax.convert_element_type(x + guard(sigma * n, zero), value.dtype)
-    return lax.select(abs(noisy) < np.asarray(jnp.inf, value.dtype), noisy, value)
+    return lax.select(is_finite(noisy), noisy, value)
 
 
 def rms(x: Array, zero: Array) -> Array:
     """Root of the mean square of the finite elements of `x`, without overflow."""
-    finite = abs(x) < np.asarray(jnp.inf, x.dtype)
+    finite = is_finite(x)
     x = lax.select(finite, x, jnp.zeros_like(x))
-    unit = error_free.power_below(jnp.max(abs(x), initial=np.asarray(0.0, x.dtype)))
+    unit = power_below(jnp.max(abs(x), initial=np.asarray(0.0, x.dtype)))
     unit = lax.select(unit > np.asarray(0.0, x.dtype), unit, jnp.ones_like(unit))
     scaled = x / unit
     squares = jnp.sum(guard(scaled * scaled, zero))
@@ -225,10 +243,6 @@ def to_format(name: str, x: Array) -> Array:
     infinite, as the hardware's conversion makes them, and those below 2^-14 are rounded
     to multiples of 2^-24. `tf32` and `bf16` have the range of float32. A type with no
     more bits than the format is left as it is.
-
-    Args:
-        name: `"tf32"`, `"bf16"` or `"fp16"`.
-        x: floating-point array.
     """
     if not is_wider(x.dtype, name):
         return x
@@ -245,10 +259,120 @@ def to_format(name: str, x: Array) -> Array:
     return lax.convert_element_type(out, x.dtype)
 
 
-def _integer_below(count: int, random: Array) -> Array:
-    """Uniform integers in [0, count), int32, from uint32 bits."""
-    if count <= _FEW:
-        drawn = ((random >> np.uint32(16)) * np.uint32(count)) >> np.uint32(16)
-    else:
-        drawn = lax.rem(random, jax.numpy.full_like(random, count))
-    return lax.convert_element_type(drawn, jnp.int32)
+def monte_carlo(
+    primitive: str,
+    value: Array,
+    operands: tuple[Array, ...],
+    draw: Draw,
+    zero: Array,
+    *,
+    mode: str,
+    precision: int,
+) -> Array:
+    """The result of an operation in Monte Carlo arithmetic of virtual precision t.
+
+    Args:
+        primitive: a name in `error_free.ERROR_FREE`, or empty: exact result unknown.
+        value: the computed result.
+        operands: of the primitive; read where it is known.
+        draw: see the module.
+        zero: see the module.
+        mode: `"rr"`, `"pb"` or `"mca"`.
+        precision: t.
+    """
+    # Only those of a known operation are read; others, a sum's, have other shapes.
+    known = operands if primitive else ()
+    args = tuple(guard(jnp.broadcast_to(x, value.shape), zero) for x in known)
+    rounded, error = _exact(primitive, value, args, draw, zero, precision)
+    noise = error
+    if primitive and mode != "rr":
+        wide = tuple(lax.convert_element_type(x, rounded.dtype) for x in args)
+        own = tuple(_inexactness(x, draw(2 + i), precision) for i, x in enumerate(wide))
+        noise = noise + _propagated(primitive, rounded, wide, own, zero)
+    if mode != "pb":
+        # Just below a power of two the exact result has the smaller exponent.
+        fmt = format_of(rounded.dtype)
+        fraction = to_bits(rounded) & fmt.unsigned.type(fmt.smallest - 1)
+        is_power = fraction == fmt.unsigned.type(0)
+        below = is_power & (error * rounded < jnp.zeros_like(error))
+        outer = _inexactness(rounded, draw(0), precision)
+        outer = lax.select(below, outer * np.asarray(0.5, outer.dtype), outer)
+        if mode == "rr":
+            exact = error == jnp.zeros_like(error)
+            # And no bit is set below the t-th significant one.
+            spare = (1 << max(fmt.mantissa + 1 - precision, 0)) - 1
+            rest = to_bits(rounded) & fmt.unsigned.type(spare)
+            exact = exact & (rest == fmt.unsigned.type(0))
+            outer = lax.select(exact, jnp.zeros_like(outer), outer)
+        noise = noise + outer
+    noisy = lax.convert_element_type(rounded + noise, value.dtype)
+    # XLA may keep the excess precision of float32 in the place of a 16-bit number.
+    noisy = guard(noisy, zero)
+    return lax.select(is_finite(noisy) & is_finite(value), noisy, value)
+
+
+def inexact(x: Array, draw: Draw, zero: Array, position: int, precision: int) -> Array:
+    """`inexact(x)` of operand number `position`, rounded stochastically to its type."""
+    first, second = draw(2 * position), draw(2 * position + 1)
+    held = guard(x, zero)
+    if x.dtype.itemsize == 2:
+        wide = lax.convert_element_type(held, jnp.float32)
+        return _narrow(wide + _inexactness(wide, first, precision), x, second)
+    rounded, error = error_free.two_sum(held, _inexactness(held, first, precision))
+    noisy = _towards(rounded, error, second)
+    return lax.select(is_finite(noisy) & is_finite(x), noisy, x)
+
+
+def _inexactness(x: Array, random: Array, precision: int) -> Array:
+    """`2^(e - t) xi`: zero for zero, and an exact product of xi and a power of two."""
+    # Odd multiples of 2^-25 in (-1/2, 1/2): symmetric, and exact in float32.
+    odd = random_bits.odd(random)
+    xi = lax.convert_element_type(odd, x.dtype) * np.asarray(2.0**-25, x.dtype)
+    return xi * (power_below(x) * np.asarray(2.0 ** (1 - precision), x.dtype))
+
+
+def _exact(
+    primitive: str,
+    value: Array,
+    args: tuple[Array, ...],
+    draw: Draw,
+    zero: Array,
+    precision: int,
+) -> tuple[Array, Array]:
+    """The result before its last rounding, as a rounded number and an error."""
+    mantissa = format_of(value.dtype).mantissa
+    if primitive and value.dtype.itemsize == 2:
+        wide = error_free.evaluate(primitive, args, value.shape)
+        return wide, jnp.zeros_like(wide)
+    if primitive:
+        rounded, error = error_free.residual(primitive, value, args, zero)
+        return rounded, lax.select(is_finite(error), error, jnp.zeros_like(error))
+    rounded = guard(value, zero)
+    if value.dtype.itemsize == 2:
+        rounded = lax.convert_element_type(rounded, jnp.float32)
+    if precision <= mantissa:
+        return rounded, jnp.zeros_like(rounded)
+    return rounded, _inexactness(rounded, draw(1), mantissa + 1)
+
+
+def _propagated(
+    primitive: str,
+    q: Array,
+    args: tuple[Array, ...],
+    noise: tuple[Array, ...],
+    zero: Array,
+) -> Array:
+    """First-order effect of the operands' noise on the result `q`."""
+    a, na = args[0], noise[0]
+    match primitive:
+        case "add" | "add_any":
+            return na + noise[1]
+        case "sub":
+            return na - noise[1]
+        case "mul":
+            return guard(a * noise[1], zero) + guard(args[1] * na, zero)
+        case "square":
+            return guard((a + a) * na, zero)
+        case "div":
+            return (na - guard(q * noise[1], zero)) / args[1]
+    return na / (q + q)

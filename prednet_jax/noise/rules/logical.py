@@ -5,8 +5,8 @@
 - a `shard_map` gets a `LogicalMesh`, and `mapped` evaluates it by a `vmap` over each
   axis of the mesh, under the axis's name, so that JAX's own rules for mapped axes do
   what devices say to each other. What a device does alone between two collectives runs
-  in a loop over the devices (`run`), with the shapes that a real one would see: hence
-  the same kernels and the same bits, and the memory of one device at a time;
+  in a loop over the devices (`run_on_devices`), with the shapes that a real one would
+  see: hence the same kernels and bits, and the memory of one device at a time;
 - a contraction over an axis that JAX's types say is sharded (explicit axes) becomes
   such a `shard_map`: the partial sum of each shard, then a psum, which is what XLA's
   partitioner makes of it. Where one operand alone is sharded so, the partitioner cuts
@@ -250,6 +250,67 @@ def mapped(
     results = device(words, *(x for x, _ in pieces))
     joined = zip(results, params["out_specs"], strict=True)
     return [_join(x, spec, sizes) for x, spec in joined]
+
+
+def run_on_devices(
+    plan: Any, words: Words, values: dict, drawn: Any, advance: Callable, told: bool
+) -> None:
+    """Evaluate the steps of all devices of a logical mesh, between collectives apart.
+
+    A collective is evaluated for all devices at once, under the mapped axes of the
+    mesh; so is what is the same on all of them. Everything else waits until a
+    collective reads it, and then runs device by device.
+
+    Args:
+        plan: of a program over the mesh.
+        words: of the generator, here.
+        values: by variable; grows.
+        drawn: orders drawn ahead.
+        advance: evaluates steps, of `steps, words, values, drawn`.
+        told: whether values tell what differs from device to device; in the body of a
+            loop they do not.
+    """
+    results = [v for v in plan.jaxpr.outvars if not compat.is_literal(v)]
+    waiting: dict[Any, None] = {}
+    made: set[Any] = set()
+
+    def variables(step: Any) -> list[Any]:
+        return [atom for atom in step.atoms if not compat.is_literal(atom)]
+
+    def catch_up() -> None:
+        others = (variables(step) for step in plan.steps if step not in waiting)
+        read = [v for step in waiting for v in variables(step)]
+        names = [v for v in dict.fromkeys(read) if v not in made]
+        later = [v for reads in (*others, results) for v in reads]
+        wanted = [v for v in dict.fromkeys(later) if v in made]
+        steps = list(waiting)
+
+        @jax.custom_batching.sequential_vmap
+        def alone(words: Words, drawn: dict, given: list) -> list:
+            inner = dict(zip(names, given, strict=True))
+            advance(steps, words, inner, drawn)
+            return [inner[v] for v in wanted]
+
+        now = alone(words, dict(drawn), [values[v] for v in names])
+        values.update(zip(wanted, now, strict=True))
+        waiting.clear()
+        made.clear()
+
+    for step in plan.steps:
+        reads = variables(step)
+        waits = not made.isdisjoint(reads)
+        differs = not told or any(
+            isinstance(values.get(v), compat.BatchTracer) for v in reads
+        )
+        if not step.communicates and (waits or differs):
+            waiting[step] = None
+            made.update(step.equation.outvars)
+            continue
+        if waits:
+            catch_up()
+        advance([step], words, values, drawn)
+    if waiting:
+        catch_up()
 
 
 def _split(x: Any, spec: Any, sizes: Mapping[str, int]) -> tuple[Any, list[str]]:

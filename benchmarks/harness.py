@@ -1,7 +1,10 @@
-"""What the suites share: a training on random frames, and timing in turns."""
+"""What the suites share: programs that take turns, and the PredNet that they train."""
 
+import json
+import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,20 +15,12 @@ from prednet_jax import noise as noise_lib
 from prednet_jax.config import PredNetConfig
 from prednet_jax.training import loop, truncated
 
-# `advance(state) -> state`, and its first state.
+# A function of a state that returns the next one, and the first state.
 Program = tuple[Callable[[Any], Any], Any]
 
 
 class Training(NamedTuple):
-    """A training of seed 0 before its first update.
-
-    Attributes:
-        config: the network.
-        optimizer: an optax transformation.
-        noise: a noise spec; None: no noise.
-        state: the first state.
-        key: the root key of the noise.
-    """
+    """A training of seed 0 before its first update."""
 
     config: PredNetConfig
     optimizer: Any
@@ -45,25 +40,13 @@ def training(
     noise: str = "none",
     batch: int = 1,
 ) -> Training:
-    """A training by the published optimiser, ready to be timed.
-
-    Args:
-        config: the network.
-        dtype: dtype of weights and frames.
-        noise: a noise spec as text.
-        batch: number of sequences trained together.
-    """
-    spec = parse(noise)
+    """A training by the published optimiser, ready to be timed."""
+    spec = noise_lib.parse(noise)
+    spec = None if spec == noise_lib.Identity() else spec
     optimizer = loop.default_optimizer(config, 100)
     params = loop.prepare_params(loop.initial_params(config, 0), dtype, spec, 0)
     state = truncated.initial_train_state(config, params, optimizer, batch=batch)
     return Training(config, optimizer, spec, state, keys.stream(0, "noise"))
-
-
-def parse(noise: str) -> noise_lib.NoiseSpec | None:
-    """A noise spec from its text; None: no noise."""
-    spec = noise_lib.parse(noise)
-    return None if spec == noise_lib.Identity() else spec
 
 
 def random_frames(config: PredNetConfig, *leading: int) -> np.ndarray:
@@ -72,10 +55,10 @@ def random_frames(config: PredNetConfig, *leading: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
-def medians(
+def turns(
     programs: dict[Any, Program], repeats: int, *, warm_up: int = 1
-) -> dict[Any, float]:
-    """Median seconds per call of each program.
+) -> dict[Any, np.ndarray]:
+    """Wall and processor seconds `[repeats, 2]` per call of each program.
 
     The programs take turns, so that other load on the machine slows all of them alike.
 
@@ -84,14 +67,6 @@ def medians(
         repeats: number of timed rounds.
         warm_up: number of rounds before those.
     """
-    seconds = turns(programs, repeats, warm_up=warm_up)
-    return {name: float(np.median(times[:, 0])) for name, times in seconds.items()}
-
-
-def turns(
-    programs: dict[Any, Program], repeats: int, *, warm_up: int = 1
-) -> dict[Any, np.ndarray]:
-    """Wall and processor seconds `[repeats, 2]` of each program, as `medians`."""
     seconds: dict[Any, list] = {name: [] for name in programs}
     for turn in range(warm_up + repeats):
         for name, (advance, state) in programs.items():
@@ -102,6 +77,14 @@ def turns(
     return {name: np.array(times) for name, times in seconds.items()}
 
 
+def medians(
+    programs: dict[Any, Program], repeats: int, *, warm_up: int = 1
+) -> dict[Any, float]:
+    """Median wall seconds per call of each program, as `turns` takes them."""
+    seconds = turns(programs, repeats, warm_up=warm_up)
+    return {name: float(np.median(times[:, 0])) for name, times in seconds.items()}
+
+
 def timed(call: Callable[[], Any]) -> tuple[Any, np.ndarray]:
     """The result of a call, and its wall and processor seconds."""
     start, used = time.perf_counter(), time.process_time()
@@ -109,11 +92,16 @@ def timed(call: Callable[[], Any]) -> tuple[Any, np.ndarray]:
     return result, np.array([time.perf_counter() - start, time.process_time() - used])
 
 
-def trace(folder: str | None, program: Program) -> None:
-    """Writes a profiler trace of three calls to a folder; None: does nothing."""
-    if folder is None:
-        return
-    advance, state = program
-    with jax.profiler.trace(folder, create_perfetto_trace=True):
-        for _ in range(3):
-            state = jax.block_until_ready(advance(state))
+def in_a_process(command: Sequence[str]) -> dict[str, Any]:
+    """Runs a program with large memory pages; the JSON object in its last line.
+
+    Raises:
+        RuntimeError: it failed; the message has the command.
+    """
+    environment = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-300:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
