@@ -117,14 +117,13 @@ def digits(
         probability: p above, in (0, 1): the digits hold in this fraction of runs.
 
     Returns:
-        `measure(key, *args, **kwargs)`, which gives a pytree like the result of `fn`.
-        Its leaves are float64 NumPy arrays of the shapes of the result, finite, from 0
-        to the digits of the leaf's type: 7.2 for float32, 2.4 for bfloat16. Integers,
-        booleans and what is no number are exact unless noise changes them.
+        `measure(key, *args, **kwargs)`, which gives a pytree like the result of `fn`,
+        of float64 arrays of its shapes, finite, from 0 to the digits of the leaf's
+        type: 7.2 for float32, 2.4 for bfloat16. Integers, booleans and what is no
+        number are exact unless noise changes them.
 
     Raises:
-        NoiseError: when an option is outside what is accepted, or `spec` acts on no
-            computation; on a call, as for `inject`.
+        NoiseError: as for `inject`, or `spec` acts on no computation.
     """
     table = digits_table(fn, spec, draws=draws, probability=probability)
     return lambda key, /, *args, **kwargs: table(key, *args, **kwargs).elements

@@ -25,6 +25,8 @@ import json
 import math
 import os
 import re
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,10 +41,19 @@ from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.hooks import Hooks
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions import files
 from prednet_jax.noise.questions.runs import Call
 from prednet_jax.noise.specs import Identity, NoiseSpec
 
+# What numpy.load raises for files that it cannot read.
+UNREADABLE = (
+    EOFError,
+    OSError,
+    ValueError,
+    AttributeError,
+    TypeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 VERSION = 1
 WHOLE = 1024
 COLUMNS = 64
@@ -188,7 +199,7 @@ def load_recording(path: Any) -> Recording:
         )
     except NoiseError:
         raise
-    except (*files.UNREADABLE, LookupError) as error:
+    except (*UNREADABLE, LookupError) as error:
         why = getattr(error, "strerror", None) or "it is none, or damaged"
         raise NoiseError(
             f"{path}: expected a recording, as noise.record(fn)(*args).save(path) "

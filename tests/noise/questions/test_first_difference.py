@@ -12,7 +12,6 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise import taps
-from prednet_jax.noise.__main__ import main
 from prednet_jax.noise.questions.first_difference import _best
 from prednet_jax.noise.questions.recording import COLUMNS, WHOLE, digest
 
@@ -284,28 +283,3 @@ def test_alignment_is_the_best_one():
         assert sum(scores[i][j] for i, j in pairs) == brute(scores)
         assert pairs == sorted(pairs)
         assert len({i for i, _ in pairs}) == len({j for _, j in pairs}) == len(pairs)
-
-
-PROGRAM = """
-import jax.numpy as jnp
-
-def good(x, w):
-    return jnp.tanh(x @ w) + 0.1
-
-def bad(x, w):
-    return jnp.tanh(x @ w) + 0.2
-"""
-
-
-def test_from_a_shell(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "recorded_program.py").write_text(PROGRAM)
-    np.savez("args.npz", X, W)
-    given = ["--args=args.npz"]
-    assert main(["record", "recorded_program:good", *given, "--output=r.npz"]) == 0
-    assert "r.npz" in capsys.readouterr().out
-    asked = ["first_difference", "recorded_program:bad", *given, "--draws=3"]
-    assert main([*asked, "--recording=r.npz", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["beyond"][0]["source"] == "recorded_program.py:8 in bad"
