@@ -107,7 +107,7 @@ def test_as_a_process_in_the_current_directory(folder):
         ("record {}:named --args=one.npz --output=r.npz", "r.npz"),
         (
             "first_difference {}:other --args=one.npz --recording=sum.npz --draws=2",
-            "{}.py:27 in other",
+            "{}.py:26 in other",
         ),
     ],
 )

@@ -131,13 +131,9 @@ class Decisions(tuple[Decision, ...]):
 
     evaluation: Evaluation | None = None
 
-    @property
-    def unstable(self) -> tuple[Decision, ...]:
-        """Those that any draw flipped."""
-        return tuple(decision for decision in self if decision.flipped > 0)
-
     def __str__(self) -> str:
-        lines = [f"decisions: {len(self)}, flipped: {len(self.unstable)}"]
+        flipped = sum(decision.flipped > 0 for decision in self)
+        lines = [f"decisions: {len(self)}, flipped: {flipped}"]
         lines += [
             f"  {d.flipped:.0%} of draws, {d.share:.2g} of {d.elements} elements  "
             f"{d.path}"

@@ -186,12 +186,12 @@ def test_taps_give_every_execution():
 def test_a_digest_knows_the_bits_and_the_size_of_a_difference(dtype):
     rng = np.random.default_rng(0)
     x = jnp.asarray(3 * rng.standard_normal((WHOLE // 16, 33))).astype(dtype)
-    hashed, signed, squares, tops, unbounded = map(np.asarray, digest(x))
+    hashed, signed, squares, tops, unbounded, sample = map(np.asarray, digest(x))
     wide = np.asarray(x.astype("float32"), np.float64)
     np.testing.assert_allclose(squares.sum(), np.sum(wide**2), rtol=1e-5)
     assert tops.max() == np.abs(wide).max()
     assert not unbounded.any()
-    assert len(signed) == COLUMNS
+    assert len(sample) == COLUMNS
     other = x.at[7, 5].set(jnp.logical_not(x[7, 5]).astype(dtype))
     assert (np.asarray(digest(other)[0]) != hashed).sum() == 1
     if dtype == "float32":
