@@ -22,7 +22,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
-from prednet_jax.noise.inject import inject
+from prednet_jax.noise.inject import inject, traced
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.runs import Call, Result
 from prednet_jax.noise.random_bits import Words, first_words
@@ -51,7 +51,8 @@ _NOISE = runs.reaching(compose(ReductionOrder(), StochasticRounding()))
 
 def exact(call: Call, key: Array) -> Exact:
     """The result of a call in float64."""
-    program, arrays = call.program(), call.pure()[1]
+    pure, arrays = call.pure()
+    program = traced(pure, arrays)
     structure = jax.tree.structure(program.shapes)
     seen = _Seen([], [])
 

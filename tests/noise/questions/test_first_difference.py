@@ -79,7 +79,7 @@ def test_a_planted_line_comes_first(bug, blamed, recording):
 
 
 def test_another_order_is_no_alarm(recording):
-    for seed in range(5):
+    for seed in range(3):
         order = jax.random.permutation(jax.random.key(seed), 16)
         report = compare(lambda x, w, o=order: layer(x, w, order=o), recording, X, W)
         assert report.differing
