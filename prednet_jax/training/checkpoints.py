@@ -41,15 +41,8 @@ def save(
 ) -> Path:
     """Saves the state under its number of updates; whole or not at all.
 
-    Args:
-        directory: the run's directory.
-        state: the state to save.
-        loss: mean loss of the updates since the checkpoint before, by which `prune`
-            knows the best.
-        passing: whether `prune` removes it when the next one is there.
-
-    Returns:
-        Where it was saved.
+    `prune` knows the best by `loss`, the mean since the checkpoint before, and removes
+    one that is `passing` when the next one is there.
 
     Raises:
         OSError: the disk is full, or cannot be written.
@@ -100,12 +93,7 @@ def updates(directory: str | os.PathLike) -> list[int]:
 
 
 def restore(directory: str | os.PathLike, update: int, like: TrainState) -> TrainState:
-    """Reads a state back and compares its files with their digest.
-
-    Args:
-        directory: the run's directory.
-        update: number of the saved update.
-        like: a state of the same structure, for shapes and types.
+    """Reads a state back, of the structure, shapes and types of `like`.
 
     Raises:
         DamagedError: the files are not those that were saved.
@@ -118,17 +106,7 @@ def restore(directory: str | os.PathLike, update: int, like: TrainState) -> Trai
 
 
 def restore_params(directory: str | os.PathLike, update: int, like: dict) -> dict:
-    """Reads the parameters of a state alone, whatever it was trained with.
-
-    Args:
-        directory: the run's directory.
-        update: number of the saved update.
-        like: parameters of the same structure, for shapes.
-
-    Raises:
-        DamagedError: the files are not those that were saved.
-        RecordError: there is no such checkpoint, or it is of another network.
-    """
+    """Reads the parameters of a state alone, with any optimiser; as `restore`."""
     path, leaves = _read(directory, update)
     # The parameters are the first field of a state.
     count = len(jax.tree.leaves(like))
@@ -173,14 +151,10 @@ def _other_network(path: Path, actual: Any, expected: Any) -> RecordError:
 def newest(
     folders: dict[int, Path], like: dict[int, TrainState], at_most: int
 ) -> tuple[int, dict[int, TrainState]]:
-    """The last update of which every run has a good checkpoint, with the states.
+    """The last update, `at_most` that, of which every run has a good checkpoint.
 
-    A damaged one is named on stderr and left as it is.
-
-    Args:
-        folders: directories of runs that go on together, by any number.
-        like: of each, a state of the same structure.
-        at_most: later updates are not looked at.
+    Runs that go on together are numbered alike in `folders` and `like` (see `restore`).
+    A damaged checkpoint is named on stderr and left as it is.
 
     Returns:
         The update and its states; 0 and `like` itself where there is none.
@@ -195,16 +169,11 @@ def newest(
 
 
 def prune(directory: str | os.PathLike, update: int, keep: int, best: int = 0) -> None:
-    """Removes all checkpoints but the last and the best ones, and passing ones.
+    """Removes all checkpoints but the last and the best by loss, and passing ones.
 
-    Later ones than that of the current update stay and do not count: a run that goes on
-    has passed over them, so they are damaged, or lack their like in another replica.
-
-    Args:
-        directory: the run's directory.
-        update: the current one, just saved; its checkpoint stays.
-        keep: how many of the last stay; 0: all of them.
-        best: how many more stay, those of the lowest loss.
+    Later ones than that of the current update, which was just saved, stay and do not
+    count: a run that goes on has passed over them, so they are damaged, or lack their
+    like in another replica. With `keep` 0 all stay.
     """
     folder = Path(directory) / FOLDER
 

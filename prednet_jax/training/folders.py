@@ -41,12 +41,9 @@ _CHANGING = ("updates", "flags", "data_order_sha256")
 
 @dataclasses.dataclass(frozen=True)
 class Begun:
-    """What a directory already holds of a run.
+    """What a directory holds of a run: its manifest, updates and whether it has ended.
 
-    Attributes:
-        manifest: of the run; empty where none was begun.
-        updates: that it was begun for; 0 where none was.
-        finished: whether it has made them all and written its weights.
+    Where none was begun the manifest is empty and `updates` is 0.
     """
 
     manifest: Mapping[str, Any]
@@ -55,14 +52,7 @@ class Begun:
 
 
 class Entry(NamedTuple):
-    """A run that is about to be begun or to go on.
-
-    Attributes:
-        folder: its directory.
-        begun: what the directory holds.
-        manifest: of the run that is asked for.
-        state: before the first update.
-    """
+    """A run to be written: what its directory holds, its manifest and first state."""
 
     folder: Path
     begun: Begun
@@ -73,14 +63,9 @@ class Entry(NamedTuple):
 def begun(folder: Path, *, updates: int, resume: bool, overwrite: bool) -> Begun:
     """What was begun in a directory, if a run of so many updates may be written there.
 
-    Args:
-        folder: the run's directory, which need not exist.
-        updates: that the run is to make.
-        resume: whether to go on with what was begun.
-        overwrite: whether to begin anew whatever is there.
-
     Raises:
-        UserError: there is a run, and neither was asked for; or it cannot go on.
+        UserError: there is a run, and neither `resume` nor `overwrite` was asked for;
+            or it cannot go on.
     """
     found = [name for name in PARTS if (folder / name).exists()]
     if overwrite or not found:
@@ -206,12 +191,8 @@ def enter(
 ) -> tuple[int, dict[int, TrainState], dict[int, dict[str, Any]]]:
     """Begins runs or goes on with them, all at the same update.
 
-    The first function that writes; the directories are held (`locks.hold`).
-
-    Args:
-        runs: by any number. Every process has all of them.
-        overwrite: whether what is there is removed.
-        written: those that this process writes.
+    The first function that writes; the directories are held (`locks.hold`). Every
+    process has all runs, by any number, and writes those of `written`.
 
     Returns:
         The update from which to go on, the states there, the manifests as written.

@@ -42,14 +42,9 @@ _END = 10**8 + 400
 
 
 class Guard:
-    """Watches the updates of one run.
+    """Watches the updates of one run and keeps its `warnings` for the manifest.
 
-    Attributes:
-        warnings: what was said so far, for the manifest.
-
-    Args:
-        name: of the run, in messages.
-        updates: of the whole run; a run of few is warned of sooner.
+    A run of few updates is warned of sooner.
     """
 
     def __init__(self, name: object, updates: int):
@@ -60,8 +55,7 @@ class Guard:
     def see(self, record: UpdateRecord, state: Callable[[], TrainState]) -> None:
         """Looks at an update; `state` is called only where something is wrong.
 
-        Raises:
-            RunError: the loss or the gradient is not finite.
+        Raises a RunError if the loss or the gradient is not finite.
         """
         if not (math.isfinite(record.loss) and math.isfinite(record.grad_norm)):
             first = first_not_finite(state())
@@ -97,8 +91,7 @@ class Guard:
     def end(self, state: TrainState) -> None:
         """Looks at the state after the last update, which no loss has seen.
 
-        Raises:
-            RunError: it is not finite.
+        Raises a RunError if it is not finite.
         """
         first = first_not_finite(state)
         if first is not None:
@@ -126,13 +119,8 @@ def first_not_finite(state: TrainState) -> str | None:
 class Keeper:
     """Writes one run's records, and ends it where they are not numbers any more.
 
-    The state after the last update is always kept, whatever `checkpoint_every`.
-
-    Args:
-        recipe: of the run.
-        folder: its directory.
-        manifest: as written when it began.
-        done: updates made before.
+    The state after the last update is always kept, whatever `checkpoint_every`. `done`
+    updates were made before.
     """
 
     def __init__(
@@ -158,12 +146,9 @@ class Keeper:
     def see(
         self, record: UpdateRecord, state: Callable[[], TrainState], save: bool
     ) -> None:
-        """Writes an update.
+        """Writes an update; `state` gives the state after it.
 
-        Args:
-            record: of the update.
-            state: gives the state after it.
-            save: whether a checkpoint is saved. Older ones stay until `prune`.
+        With `save` a checkpoint is saved. Older ones stay until `prune`.
 
         Raises:
             RunError: the loss, the gradient or the final state is not finite.
@@ -240,10 +225,7 @@ class Keeper:
     ) -> None:
         """Writes examples, weights, and last the manifest, which says that all is done.
 
-        Args:
-            params: the trained weights.
-            source: the run's frames.
-            measured: what the manifest says of the time.
+        `measured` is what the manifest says of the time.
         """
         if self._recipe.examples:
             self._write_examples(params, source)
@@ -322,9 +304,6 @@ def follow(
 
     Returns:
         The last states, whole; None where all updates were made before.
-
-    Raises:
-        RunError: a training cannot go on.
     """
     bar = Progress(name, recipe.updates, done, shown=recipe.progress)
     held, saved = None, time.monotonic()
@@ -360,12 +339,8 @@ def follow(
 def reached(folder: Path, validated: Mapping[str, Any] | None = None) -> str:
     """How far a training got, in words: its last loss beside that of copying.
 
-    Means over the last fifth of all updates, also those of earlier processes. Empty for
-    a network that has no frame to copy.
-
-    Args:
-        folder: directory of the run.
-        validated: the last frozen score, if there is one.
+    Means over the last fifth of all updates, also those of earlier processes, and the
+    last frozen score, if there is one. Empty for a network that has no frame to copy.
     """
     metrics = records.read_run(folder).metrics
     last = -max(1, len(metrics["loss"]) // 5)

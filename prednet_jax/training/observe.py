@@ -36,15 +36,7 @@ class Progress:
     """How far a loop is, on stderr: a bar on a terminal, else a line every so often.
 
     Of a training it shows the mean loss of the last updates, and what it is of that of
-    copying the last frame.
-
-    Args:
-        name: of the loop.
-        total: steps of the whole.
-        done: steps made before.
-        shown: whether anything is.
-        unit: what a step is called.
-        seconds: between two lines.
+    copying the last frame. `done` steps were made before.
     """
 
     def __init__(

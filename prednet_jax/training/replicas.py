@@ -51,14 +51,7 @@ _STATE: Any = TrainState(BY_REPLICA, BY_REPLICA, BY_STREAM, BY_REPLICA)  # type:
 
 
 class Replica(NamedTuple):
-    """What one replica is trained with.
-
-    Attributes:
-        seed: its root seed; the `noise` stream feeds the noise.
-        state: where it starts, with B streams in the carried state.
-        source: its frames.
-        schedule: which of them each of its B streams sees in an update.
-    """
+    """What one replica is trained with; state and schedule have its B streams."""
 
     seed: int
     state: TrainState
@@ -122,8 +115,7 @@ def layout(
 ) -> Layout:
     """Lays replicas and streams out on devices; None: all, of every process.
 
-    Raises:
-        UserError: the devices do not divide the work evenly.
+    Raises a UserError if the devices do not divide the work evenly.
     """
     devices = jax.devices() if devices is None else list(devices)
     processes = len({getattr(device, "process_index", 0) for device in devices})
@@ -162,11 +154,7 @@ def most_devices(replicas: int, batch: int, available: int, processes: int = 1) 
 
 
 def resolve_mode(mode: str, platform: str) -> str:
-    """How the replicas of one device are run: `map` or `vmap`.
-
-    Raises:
-        UserError: the mode is none of `MODES`.
-    """
+    """How the replicas of one device are run: `map` or `vmap`."""
     one_of("replica_mode", mode, MODES)
     if mode != "auto":
         return mode
@@ -252,9 +240,6 @@ def train(
         The states after each update (`replica_state` takes one out), valid until the
         next is asked for, and the records by replica. `seconds` is the wall time of
         the update of all of them together.
-
-    Raises:
-        UserError: the runs are not at the same update, or differ in length.
     """
     done = _common_update(runs)
     members = list(runs.values())

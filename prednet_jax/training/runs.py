@@ -249,13 +249,8 @@ def _look(
 ) -> dict[int, Begun]:
     """What was begun in the directories; of finished runs it is said.
 
-    Args:
-        recipe: of the runs.
-        places: their directories.
-        written: those that this process writes; None: all.
-
-    Raises:
-        UserError: another process works in one, or holds a run that cannot go on.
+    Raises a UserError if another process works in one of `written` (None: all), or one
+    holds a run that cannot go on.
     """
     mine = places if written is None else written
     for path in mine.values():

@@ -38,15 +38,8 @@ def check(
 ) -> None:
     """Refuses a training that cannot fit into this machine's memory.
 
-    Args:
-        task: the network.
-        updates: of each run.
-        window: transitions per update.
-        dtype: of the parameters.
-        batch: streams of a run.
-        seeds: number of runs.
-        together: whether they are replicas of one program.
-        examples: frames predicted together after training.
+    Its `seeds` are `together` where they are replicas of one program, each of `batch`
+    streams; `examples` are frames predicted together after training.
 
     Raises:
         UserError: a size is too large; the one is named that decides.
@@ -112,9 +105,6 @@ def check_disk(
         every: updates between checkpoints; 0: one by the clock, and the last.
         kept: checkpoints that stay; 0: all.
         saved: of each run, how many checkpoints it has on the disk already.
-
-    Raises:
-        UserError: there is too little room.
     """
     made = updates // every + 1 if every else 2
     # A new one is whole before an old one goes.
