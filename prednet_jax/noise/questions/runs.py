@@ -17,21 +17,14 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from prednet_jax.noise import random_bits
+from prednet_jax.noise import random_bits, specs
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import Reach, reach
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.inject import Traced, traced
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES
-from prednet_jax.noise.specs import (
-    Elementwise,
-    NoiseSpec,
-    StochasticRounding,
-    at,
-    compose,
-    parts,
-)
+from prednet_jax.noise.specs import Elementwise, NoiseSpec, StochasticRounding
 from prednet_jax.noise.variability import difference as difference
 
 Result = list[np.ndarray]
@@ -81,7 +74,7 @@ def acting(spec: NoiseSpec) -> NoiseSpec:
     Raises:
         NoiseError: there is none.
     """
-    found = at(spec, "computation")
+    found = specs.at(spec, "computation")
     if found is None:
         raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
     return found
@@ -103,11 +96,11 @@ def reaching(spec: NoiseSpec) -> NoiseSpec:
         dataclasses.replace(part, routines=True)
         if isinstance(part, Elementwise)
         else part
-        for part in parts(acting(spec))
+        for part in specs.parts(acting(spec))
     ]
     if not any(isinstance(part, Elementwise) for part in found):
         found.append(_ROUTINES)
-    return compose(*found)
+    return specs.compose(*found)
 
 
 def not_reached(tree: Any, reaches: Sequence[Reach]) -> list[bool]:
