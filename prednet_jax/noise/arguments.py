@@ -38,8 +38,7 @@ class Static:
         tree: structure of the arguments.
         values: its leaves, with marks where arrays and mutable objects go.
         kinds: what tells values from equal ones.
-        definition: of all mutable objects together, without their arrays, which come
-            after those among the leaves.
+        definition: of all mutable objects together, whose arrays come last.
     """
 
     tree: Any
