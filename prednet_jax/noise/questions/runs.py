@@ -18,7 +18,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits, specs
-from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.arguments import split
 from prednet_jax.noise.coverage import Reach, reach
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.inject import Traced, traced
@@ -39,7 +39,7 @@ class Call(NamedTuple):
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Copies, which a run may donate or, of Flax NNX objects, train."""
-        static, arrays = split_static((self.args, self.kwargs))
+        static, arrays, _ = split((self.args, self.kwargs))
         own = [jnp.copy(x) if isinstance(x, jax.Array) else x for x in arrays]
         return static.filled(own)[0]
 
@@ -55,7 +55,7 @@ class Call(NamedTuple):
 
     def pure(self) -> tuple[Callable, list[Any]]:
         """The function of its arrays alone, giving an `Outcome`, and the arrays."""
-        static, arrays = split_static((self.args, self.kwargs))
+        static, arrays, _ = split((self.args, self.kwargs))
         return static.call(self.fn), arrays
 
     def program(self) -> Traced:
