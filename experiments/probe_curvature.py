@@ -13,7 +13,7 @@ highest eigenvalue of the Hessian H and of P^-1/2 H P^-1/2 (P is the scale by wh
 divides), with residuals; the projection of the optimiser's last step on the direction
 of lowest curvature; and how many updates noise would save there.
 
-Writes probe_curvature.json and probe_curvature.png to --workdir. The results have two
+Writes probe_curvature.json to --workdir. The results have two
 limits. Negative curvature can be proved, but its absence cannot. And the saving holds
 only if P and the local quadratic do not change during the escape.
 """
@@ -69,7 +69,7 @@ flags.DEFINE_string("workdir", "results/probe_curvature", "Where to write.")
 
 
 def main(argv: list[str]) -> None:
-    """Checks the flags, measures every training, writes table, JSON and figure."""
+    """Checks the flags, measures every training, writes table and JSON."""
     del argv
     process.prepare(cache=True)
     updates = check_flags()
@@ -133,7 +133,7 @@ def subjects(updates: tuple[int, ...] | None) -> list:
 
 
 def write(rows: list[dict], folder: Path) -> None:
-    """Prints the legend and the findings; writes JSON and figure."""
+    """Prints the legend and the findings; writes JSON."""
     findings = curvature_probe.findings(rows, FLAGS.noise)
     print(curvature_probe.LEGEND.format(noise=FLAGS.noise), "\n\nFindings", sep="")
     for finding in findings:
@@ -143,9 +143,7 @@ def write(rows: list[dict], folder: Path) -> None:
         folder / "probe_curvature.json",
         {"rows": rows, "findings": findings, **_cli.provenance()},
     )
-    figure = curvature_probe.figure(rows)
-    records.write_bytes(folder / "probe_curvature.png", figure)
-    print(f"{folder / 'probe_curvature.json'}  {folder / 'probe_curvature.png'}")
+    print(folder / "probe_curvature.json")
 
 
 if __name__ == "__main__":

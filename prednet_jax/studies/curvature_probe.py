@@ -23,7 +23,6 @@ from prednet_jax import curvature, data, keys, process, records, tasks
 from prednet_jax.data.windows import Schedule
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
-from prednet_jax.report import charts
 from prednet_jax.report.numbers import text
 from prednet_jax.tasks import Adam, Network, Task
 from prednet_jax.training import checkpoints, loop, truncated
@@ -335,34 +334,3 @@ def findings(rows: list[Row], noise: float) -> list[str]:
             words += f" (gradients differ by {min(sampled):.2g} from sample to sample)"
         said.append(words + ".")
     return said
-
-
-def figure(rows: list[Row]) -> bytes:
-    """PNG: lowest curvature, and the noise that would save an update."""
-    frame = pd.json_normalize(rows)
-    forms = {"raw.lowest": "raw", "preconditioned.lowest": "preconditioned"}
-    noises = {
-        "escape.noise_for_one_update": "to save one update",
-        "sampling_noise": "from sample to sample",
-    }
-    smallest = max(frame[list(forms)].abs().min().min(), 1e-12)
-    panels = []
-    for shown, title, scale in (
-        (forms, "lowest eigenvalue", {"type": "symlog", "constant": smallest}),
-        (noises, "noise / gradient", {"type": "log"}),
-    ):
-        lines = frame.melt(
-            ["model", "update"], frame.columns.intersection(list(shown)), "line"
-        ).dropna()
-        lines["line"] = lines.model + ", " + lines.line.map(shown)
-        encoding = {
-            "x": charts.channel("update", "update", type="log"),
-            "y": charts.channel("value", title, **scale),
-            "color": charts.names("line", legend={"columns": 1}),
-        }
-        data = lines[lines.value != 0].to_dict("records")
-        drawn = charts.layer("line", encoding, data=data, point=True)
-        panels.append({"width": 380, "height": 280, **drawn})
-    return charts.png(
-        {"hconcat": panels, "resolve": {"scale": {"color": "independent"}}}
-    )

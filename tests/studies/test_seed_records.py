@@ -178,16 +178,6 @@ def test_an_interrupted_seed_goes_on_with_the_trainings_that_are_left(
     assert not (tmp_path / "two" / "unfinished").exists()
 
 
-def test_arms_that_were_trained_before_are_in_the_record(tmp_path, monkeypatch):
-    quick = dataclasses.replace(TINY, treatments=TINY.treatments[:2])
-    seed_records.train_arms(quick, 11, tmp_path, ABOUT, ["reduction_order"])
-    seed_records.train_arms(quick, 11, tmp_path, ABOUT, ["float32"])
-    assert not seed_records.finished(quick, tmp_path)
-    monkeypatch.delattr(seed_records, "train")
-    seed_records.follow_seed(quick, 11, tmp_path, ABOUT)
-    assert list(seed_records.finished(quick, tmp_path)) == [11]
-
-
 def test_a_record_has_its_snapshots_in_the_order_of_the_updates(tmp_path):
     longer = dataclasses.replace(TINY, updates=12, treatments=TINY.treatments[:1])
     seed_records.follow_seed(longer, 11, tmp_path, ABOUT)
