@@ -18,6 +18,7 @@ limits. Negative curvature can be proved, but its absence cannot. And the saving
 only if P and the local quadratic do not change during the escape.
 """
 
+import itertools
 import textwrap
 from pathlib import Path
 
@@ -80,12 +81,11 @@ def main(argv: list[str]) -> None:
         "starts": FLAGS.starts,
     }
     rows = []
-    found = subjects(updates)
+    found = trainings(updates, options)
     print(curvature_probe.HEADER)
-    for subject in found:
-        for row in subject.rows(**options):
-            rows.append(row)
-            print(curvature_probe.line(row), flush=True)
+    for row in itertools.chain.from_iterable(found):
+        rows.append(row)
+        print(curvature_probe.line(row), flush=True)
     write(rows, Path(FLAGS.workdir))
 
 
@@ -106,7 +106,7 @@ def check_flags() -> tuple[int, ...] | None:
     return updates or None
 
 
-def subjects(updates: tuple[int, ...] | None) -> list:
+def trainings(updates: tuple[int, ...] | None, options: dict) -> list:
     """The trainings whose curvature is measured."""
     if FLAGS.run:
         return [
@@ -116,6 +116,7 @@ def subjects(updates: tuple[int, ...] | None) -> list:
                 windows=FLAGS.windows,
                 images=FLAGS.images,
                 precision=FLAGS.precision,
+                **options,
             )
         ]
     found = list(map(_flags.small_task, FLAGS.models))
@@ -127,6 +128,7 @@ def subjects(updates: tuple[int, ...] | None) -> list:
             samples=FLAGS.windows if task.windowed else FLAGS.images,
             seed=FLAGS.seed,
             precision=FLAGS.precision or "float32",
+            **options,
         )
         for task in found
     ]
