@@ -1,14 +1,14 @@
-"""Trainings whose curvature is measured: made here, or read from a run's directory.
+"""Curvature along a training: made here, or read from a run's directory.
 
-A `Subject` is a training with Adam together with a probe set: the training loss without
-noise, on windows that are distributed evenly over the frames of the run. Each window
-starts from the zero state. The state that training carries differs between stops, but
-all stops have to be measured on the same loss.
+The network is trained with Adam. Its curvature is that of the training loss without
+noise on a probe set: windows that are distributed evenly over the frames of the run,
+each from the zero state. The state that training carries differs between stops, but all
+stops have to be measured on the same loss.
 """
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,52 +16,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 
 from prednet_jax import curvature, data, keys, process, records, tasks
 from prednet_jax.data.windows import Schedule
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
+from prednet_jax.report.numbers import text
 from prednet_jax.tasks import Adam, Network, Task
 from prednet_jax.training import checkpoints, loop, truncated
 from prednet_jax.training.trainer import Trainer
 
 # Second derivatives take long to compile; this is the fastest for small networks.
 _CONVOLUTION = "xla"
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Subject:
-    """One training whose curvature is measured.
-
-    Attributes:
-        model: name of the network.
-        seed: root seed.
-        loss: maps weights to the mean loss over the probe set; one object for all
-            stops.
-        moments: maps weights to the moments of the samples' gradients.
-        stops: the stops, in the order of the updates.
-    """
-
-    model: str
-    seed: int
-    loss: Callable[[dict], jax.Array]
-    moments: Callable[[dict], curvature.Moments]
-    stops: Iterator[curvature.Stop]
-
-    def rows(self, **options: Any) -> Iterator[dict[str, Any]]:
-        """Measures the curvature at one stop after the other.
-
-        Args:
-            options: options of `curvature.probe`, without its key.
-
-        Yields:
-            The results of `curvature.probe`, with the `model` in front.
-        """
-        for stop in self.stops:
-            key = jax.random.fold_in(keys.stream(self.seed, "probe"), stop.update)
-            moments = self.moments(stop.params)
-            row = curvature.probe(self.loss, stop, moments, key=key, **options)
-            yield {"model": self.model} | row
+def _rows(
+    task: Task,
+    seed: int,
+    loss: Callable[[dict], jax.Array],
+    moments: Callable[[dict], curvature.Moments],
+    stops: Iterator[curvature.Stop],
+    options: dict[str, Any],
+) -> Iterator[Row]:
+    """The results of `curvature.probe` at each stop, with the `model` in front."""
+    for stop in stops:
+        key = jax.random.fold_in(keys.stream(seed, "probe"), stop.update)
+        row = curvature.probe(loss, stop, moments(stop.params), key=key, **options)
+        yield {"model": task.name} | row
 
 
 def fresh(
@@ -72,7 +55,8 @@ def fresh(
     samples: int,
     seed: int,
     precision: str,
-) -> Subject:
+    **options: Any,
+) -> Iterator[Row]:
     """A network that is trained on embedded data while it is measured.
 
     Args:
@@ -82,9 +66,7 @@ def fresh(
         samples: number of windows or images in the probe set.
         seed: root seed of weights, data and start vectors.
         precision: `float32` or `float64`.
-
-    Raises:
-        UserError: a value is outside what is accepted.
+        options: options of `curvature.probe`, without its key.
     """
     dtype = process.set_precision(precision)
     keys.stream(seed, "init")
@@ -104,8 +86,8 @@ def fresh(
             if record.update in updates:
                 yield _stop(state, task.adam(last))
 
-    loss, moments = _probe_set(task, method, source, schedule, dtype, samples)
-    return Subject(task.name, seed, loss, moments, stops())
+    functions = _probe_set(task, method, source, schedule, dtype, samples)
+    return _rows(task, seed, *functions, stops(), options)
 
 
 def saved(
@@ -115,7 +97,8 @@ def saved(
     windows: int,
     images: int,
     precision: str | None,
-) -> Subject:
+    **options: Any,
+) -> Iterator[Row]:
     """The checkpoints of a run of train.py, rebuilt from its manifest.
 
     Args:
@@ -124,6 +107,7 @@ def saved(
         windows: windows in the probe set, for a network that sees windows.
         images: images in the probe set, for a network that sees images.
         precision: `float32` or `float64`; None: that of the run.
+        options: options of `curvature.probe`, without its key.
 
     Raises:
         UserError: the directory is not a run of train.py, or lacks a checkpoint.
@@ -174,8 +158,8 @@ def saved(
             yield _stop(checkpoints.restore(folder, update, like), adam, dtype)
 
     samples = windows if task.windowed else images
-    loss, moments = _probe_set(task, method, source, schedule, dtype, samples)
-    return Subject(task.name, seed, loss, moments, stops())
+    functions = _probe_set(task, method, source, schedule, dtype, samples)
+    return _rows(task, seed, *functions, stops(), options)
 
 
 def _saved_updates(folder: Path, updates: tuple[int, ...] | None) -> Sequence[int]:
@@ -197,14 +181,8 @@ def _saved_updates(folder: Path, updates: tuple[int, ...] | None) -> Sequence[in
 
 def _open(task: Task, name: str | None, seed: int, **crop: Any) -> data.FrameSource:
     height, width, channels = task.frame
-    return data.open_source(
-        name or task.data,
-        height=height,
-        width=width,
-        channels=channels,
-        seed=seed,
-        **crop,
-    )
+    crop |= {"height": height, "width": width, "channels": channels}
+    return data.open_source(name or task.data, seed=seed, **crop)
 
 
 def _stop(
@@ -268,3 +246,78 @@ def _probe_set(
         return curvature.Moments(*mean)
 
     return (lambda params: loss_on(params, pixels)), moments
+
+
+#: The columns of the printed table: heading, width, and the cell by fields of a row.
+_COLUMNS = (
+    ("model", 11, "{model}"),
+    ("update", 6, "{update}"),
+    ("loss", 9, "{loss:.3g}"),
+    ("|g|", 8, "{grad_norm:.2g}"),
+    ("raw low", 9, "{raw.lowest:.3g}{raw.lowest_moves}"),
+    ("raw high", 9, "{raw.highest:.3g}{raw.highest_moves}"),
+    ("Adam low", 9, "{preconditioned.lowest:.3g}{preconditioned.lowest_moves}"),
+    ("Adam high", 9, "{preconditioned.highest:.3g}{preconditioned.highest_moves}"),
+    ("negative", 9, "{negative}"),
+    ("diff", 9, "{preconditioned.finite_difference.verdict}"),
+    ("reach", 7, "{reach:.2g}"),
+    ("cos step", 8, "{escape.step_cosine:.3f}"),
+    ("growth", 7, "{escape.growth_per_update:.4f}"),
+    ("saved", 8, "{escape.updates_saved:.1e}"),
+    ("needed", 8, "{escape.noise_for_one_update:.1e}"),
+)
+HEADER = " ".join(name.rjust(width) for name, width, _ in _COLUMNS)
+LEGEND = """\
+raw: eigenvalues of H. Adam: eigenvalues of P^-1/2 H P^-1/2; their residuals are in the
+record. *: the value still moved by 5 % when the Lanczos steps were last doubled.
+negative: whether negative curvature is proved; '-': none was found, which proves
+nothing. diff: whether finite differences of the loss along the lowest direction agree.
+reach: how far along it they agree, in lengths of Adam's last step. Below 1 the loss
+stops being quadratic (at kinks of ReLUs) within one step, and growth and saved hold
+near the weights only. cos step: cosine between Adam's last step and that direction.
+growth: factor per update along it. saved: updates that relative noise {noise:g} saves.
+needed: relative noise that would save one update."""
+
+
+def line(row: Row) -> str:
+    """One line of the table, under `HEADER`."""
+    fields = defaultdict(lambda: None, pd.json_normalize(row).to_dict("records")[0])
+    if fields["preconditioned.negative_curvature_proved"]:
+        fields["negative"] = "proved"
+    for form in ("raw", "preconditioned"):
+        for end, converged in zip(
+            ("lowest", "highest"), row[form]["converged"], strict=True
+        ):
+            fields[f"{form}.{end}_moves"] = "" if converged else "*"
+    if row["escape"]:
+        reach = row["preconditioned"]["finite_difference"]["reach"]
+        fields["reach"] = reach / row["escape"]["step_length"]
+    return " ".join(text(cell, fields).rjust(width) for _, width, cell in _COLUMNS)
+
+
+def findings(rows: list[Row], noise: float) -> list[str]:
+    """The findings, one sentence per model, computed from the rows."""
+    said = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        proved = [r for r in mine if r["preconditioned"]["negative_curvature_proved"]]
+        words = f"{model}: negative curvature proved at {len(proved)} of {len(mine)} "
+        words += "stops"
+        if len(proved) < len(mine):
+            words += " (at the others it was not found, which proves nothing)"
+        if proved:
+            checks = [r["preconditioned"]["finite_difference"] for r in proved]
+            agree = [check["verdict"] for check in checks].count("agrees")
+            escapes = [row["escape"] for row in proved]
+            most = max(escape["updates_saved"] for escape in escapes)
+            least = min(escape["noise_for_one_update"] for escape in escapes)
+            words += (
+                f"; differences of the loss agree at {agree} of these; noise of "
+                f"{noise:g} of the gradient would save at most {most:.1e} updates, one "
+                f"update takes {least:.1e}"
+            )
+        sampled = [row["sampling_noise"] for row in mine if row["sampling_noise"]]
+        if sampled:
+            words += f" (gradients differ by {min(sampled):.2g} from sample to sample)"
+        said.append(words + ".")
+    return said
