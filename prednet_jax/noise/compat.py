@@ -73,6 +73,21 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     return len(tuple(consts)), len(tuple(carry))
 
 
+def branch(
+    params: Mapping[str, Any], index: Any, branches: Sequence[Callable], *args: Any
+) -> Any:
+    """A cond equation rebuilt of other branches, that of the platform included."""
+    platforms = params.get("branches_platforms")
+    if platforms is None:
+        return jax.lax.switch(index, branches, *args)
+    named = {
+        platform: function
+        for function, names in zip(branches, platforms, strict=True)
+        for platform in names or ("default",)
+    }
+    return jax.lax.platform_dependent(*args, **named)
+
+
 def bind(equation: Equation, *operands: Any) -> list[Any]:
     """Evaluate one equation as it stands, its custom derivative rules included."""
     params = equation.primitive.get_bind_params(equation.params)

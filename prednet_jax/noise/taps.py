@@ -261,16 +261,7 @@ def _cond(params: Any, operands: list[Any], room: Room) -> Reaped:
         return taken
 
     branches = [branch(i) for i in range(len(kept))]
-    platforms = params.get("branches_platforms")
-    if platforms is None:
-        out, taps = lax.switch(index, branches, *args)
-    else:
-        named = {
-            name: function
-            for function, names in zip(branches, platforms, strict=True)
-            for name in names or ("default",)
-        }
-        out, taps = lax.platform_dependent(*args, **named)
+    out, taps = compat.branch(params, index, branches, *args)
     tapped = [
         t for i, (k, v) in enumerate(zip(kept, taps, strict=True)) for t in k.back(v, i)
     ]
