@@ -144,15 +144,6 @@ def test_extreme_bits_give_finite_symmetric_normals():
     assert float(random_bits.unit(jnp.array([0xFFFFFFFF], jnp.uint32))[0]) < 1
 
 
-def test_same_bits_eager_jitted_and_mapped(neighbours):
-    def draw(w):
-        return random_bits.bits(w, (3, 50), (2, 5))
-
-    eager = np.stack([draw(w) for w in neighbours[:4]])
-    np.testing.assert_array_equal(eager, jax.vmap(draw)(neighbours[:4]))
-    np.testing.assert_array_equal(eager[0], jax.jit(draw)(neighbours[0]))
-
-
 def test_reference_values():
     """The definition in the docstring, computed with Python integers."""
     w0, w1, salt = 123, 456, 9
