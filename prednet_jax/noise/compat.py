@@ -224,16 +224,11 @@ def axes_in_scope(sizes: Mapping[str, int]) -> contextlib.AbstractContextManager
 
 
 def source(equation: Equation, jaxpr: Any) -> str:
-    """The user's line that made an equation, as "file.py:12 in function".
+    """The user's line that made an equation, as "file.py:12 in function"; "" for none.
 
-    Args:
-        equation: of `jaxpr`.
-        jaxpr: open. Frames outside of the function that it was traced from do not
-            count: JAX keeps what it traced, and they may be another caller's.
-
-    Returns:
-        The innermost frame of a file that is neither JAX's, nor another library's, nor
-        of this package's noise; "" where there is none.
+    The innermost frame of a file that is neither JAX's, nor another library's, nor of
+    this package's noise. Frames outside of the function that the open `jaxpr` was
+    traced from do not count: JAX keeps what it traced; they may be another caller's.
     """
     traceback = equation.source_info.traceback
     codes, positions = traceback.raw_frames() if traceback else ((), ())

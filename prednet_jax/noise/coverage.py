@@ -48,18 +48,16 @@ class Entry(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What happens to the equations of a function.
+    """What happens to all equations of a function that do floating-point arithmetic.
 
     Attributes:
         perturbed: the equations on which noise acts, and which noise.
-        untouched: the floating-point arithmetic on which none does, and why: sums and
-            other reductions, library routines, kernels, primitives that noise does not
-            know, and, if the spec has a noise on results, single operations. The
-            additions of an `associative_scan` count: together they are a sum.
+        untouched: those on which none does, and why: sums and other reductions, library
+            routines, kernels, primitives that noise does not know, and, if the spec has
+            a noise on results, single operations. The additions of an
+            `associative_scan` count: together they are a sum.
         single: the untouched single operations under a spec without noise on results:
             they have no order that could be drawn.
-
-    Together these are all equations that do floating-point arithmetic.
     """
 
     perturbed: tuple[Entry, ...]

@@ -44,11 +44,7 @@ CHEAP = frozenset({"add", "sub", "mul", "div", "add_any", "integer_pow", "square
 
 
 def materialised(x: Array) -> Array:
-    """`x`, computed once; where XLA's barrier is respected (GPUs), `x` as it is.
-
-    Args:
-        x: array of any shape and type.
-    """
+    """`x`, computed once; where XLA's barrier is respected (GPUs), `x` as it is."""
     # Few elements count too: where they are broadcast, each copy would compute them. A
     # scalar is moved out of such loops by the compiler.
     if x.size < 2 or jax.default_backend() != "cpu":
@@ -62,14 +58,9 @@ def materialised(x: Array) -> Array:
 def held(
     steps: Iterable[tuple[compat.Equation, Sequence[Any], bool]], reads: Counter[Any]
 ) -> list[tuple[bool, ...]]:
-    """Which results of each step are to be held.
+    """Which results of each step are to be held, one boolean per result.
 
-    Args:
-        steps: in order: the equation, what it reads, and whether noise acts on it.
-        reads: from `readers`.
-
-    Returns:
-        For each step, one boolean per result.
+    `steps` are, in order, the equation, what it reads, and whether noise acts on it.
     """
     found = []
     # Variables that XLA would compute together with a noisy result.
@@ -90,14 +81,10 @@ def held(
 
 
 def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]:
-    """How often each variable of a jaxpr is computed, if nothing holds it.
+    """How often each variable of an open jaxpr is computed, if nothing holds it.
 
     What XLA fuses into its readers stands for them: an equation of `PASSED_ON`, or the
-    body of a call.
-
-    Args:
-        jaxpr: an open jaxpr.
-        of_results: how often each result is read; None: once.
+    body of a call. `of_results`: how often each result is read; None: once.
     """
     found: Counter[Any] = Counter()
 

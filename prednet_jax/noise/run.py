@@ -116,11 +116,7 @@ def _evaluate(
     drawn: Drawn | None,
     evaluation: Evaluation,
 ) -> list[Any]:
-    """Evaluate a plan at given words.
-
-    `drawn` holds the orders that were drawn ahead by an enclosing plan, of which this
-    one is an inlined part; None: this one draws its own.
-    """
+    """Evaluate a plan; `drawn`: ahead, by the plan that it is an inlined part of."""
     values: dict[Any, Any] = {}
     values.update(zip(plan.jaxpr.constvars, plan.consts, strict=True))
     values.update(zip(plan.jaxpr.invars, args, strict=True))
@@ -195,14 +191,7 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
 def perturbed(
     step: Step, words: Words, operands: list[Any], drawn: tuple[Array, ...] | None
 ) -> list[Any]:
-    """The results of a step under its noise.
-
-    Args:
-        step: of a plan, its primitive first-order.
-        words: of the generator, here.
-        operands: values of `step.atoms`.
-        drawn: orders drawn ahead, over the grid of the sum; None: to be drawn here.
-    """
+    """The results of a step under its noise; `drawn`: orders that were drawn ahead."""
     equation, action = step.equation, step.action
     if not action.any:
         return compat.bind(equation, *operands)

@@ -77,13 +77,7 @@ Reaped = tuple[list[Any], list[Tapped]]
 
 
 def reap(jaxpr: Any, args: Sequence[Any], room: Room) -> Reaped:
-    """Evaluate a program; its results, and what was tapped on the way.
-
-    Args:
-        jaxpr: closed, or open without constants.
-        args: its arguments.
-        room: how much is kept.
-    """
+    """Evaluate a program; its results, and what was tapped on the way."""
     opened, consts = compat.open_jaxpr(jaxpr)
     values = dict(zip(opened.constvars, consts, strict=True))
     values.update(zip(opened.invars, args, strict=True))

@@ -39,11 +39,9 @@ class Call(Protocol):
     def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
         """Evaluate one of the equation's bodies under noise.
 
-        Args:
-            words: what its noise is drawn from; `words.at_step(i)` in a loop, or each
-                step would repeat the noise of the first.
-            operands: of the body, its constants included.
-            label: which body, as `HigherOrder.bodies` names them.
+        Its noise is drawn from `words`: `words.at_step(i)` in a loop, or each step
+        would repeat the noise of the first. Operands include the body's constants;
+        `label` is as `HigherOrder.bodies` names them.
         """
 
     def decided(self, words: Words, number: Any) -> None:
