@@ -271,14 +271,8 @@ def _shard_map(params: Any, operands: list[Any], room: Room) -> Reaped:
         out, tapped = reap(params["jaxpr"], args, room)
         return tuple(out), jax.tree.map(lambda x: x[None], kept.note(tapped))
 
-    mapped = jax.shard_map(
-        function,
-        mesh=params["mesh"],
-        in_specs=tuple(params["in_specs"]),
-        out_specs=(tuple(params["out_specs"]), PartitionSpec(axes)),
-        axis_names=compat.manual_axes(params),
-        check_vma=params["check_vma"],
-    )
+    outside = tuple(params["out_specs"]), PartitionSpec(axes)
+    mapped = compat.shard_map(function, params, tuple(params["in_specs"]), outside)
     out, taps = mapped(*operands)
     return list(out), kept.back(taps, -1)
 

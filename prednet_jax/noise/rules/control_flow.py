@@ -164,6 +164,20 @@ def _barrier(values: list) -> list:
     return held
 
 
+def _jvp(function: Callable, args: Sequence[Any], dots: Sequence[Any]) -> Any:
+    """A derivative along those of `dots` that are no symbolic zeros.
+
+    A custom_vjp function refuses derivatives by what it closes over, zeros too.
+    """
+    moving = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
+
+    def of_moving(*some: Any) -> list:
+        given = dict(zip(moving, some, strict=True))
+        return function(*(given.get(i, x) for i, x in enumerate(args)))
+
+    return jax.jvp(of_moving, [args[i] for i in moving], [dots[i] for i in moving])[1]
+
+
 def _custom(call: Call, words: Words, operands: list) -> list:
     """custom_jvp and custom_vjp: perturbed inside, their rule kept for a later grad."""
 
@@ -172,16 +186,8 @@ def _custom(call: Call, words: Words, operands: list) -> list:
         return call.body(words, args)
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple:
-        args, dots = primals[1:], tangents[1:]
-        # A custom_vjp function refuses derivatives by what it closes over, zeros too.
-        moving = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
-
-        def plain(*some: Any) -> list:
-            given = dict(zip(moving, some, strict=True))
-            return call.bind(*(given.get(i, x) for i, x in enumerate(args)))
-
-        tangent = jax.jvp(plain, [args[i] for i in moving], [dots[i] for i in moving])
-        return function(*primals), tangent[1]
+        tangent = _jvp(call.bind, primals[1:], tangents[1:])
+        return function(*primals), tangent
 
     function.defjvp(rule, symbolic_zeros=True)
     return list(function(words, *operands))
@@ -196,15 +202,8 @@ def _shard_map(call: Call, words: Words, operands: list) -> list:
     if isinstance(params["mesh"], logical.LogicalMesh):
         return logical.mapped(function, params, words, operands)
     everywhere: Any = jax.tree.map(lambda _: PartitionSpec(), words)
-    mapped = jax.shard_map(
-        function,
-        mesh=params["mesh"],
-        in_specs=(everywhere, *params["in_specs"]),
-        out_specs=tuple(params["out_specs"]),
-        axis_names=compat.manual_axes(params),
-        check_vma=params["check_vma"],
-    )
-    return list(mapped(words, *operands))
+    specs, outside = (everywhere, *params["in_specs"]), tuple(params["out_specs"])
+    return list(compat.shard_map(function, params, specs, outside)(words, *operands))
 
 
 def _split(params: Mapping[str, Any], operands: Sequence[Any]) -> tuple:
@@ -233,19 +232,10 @@ def _solve(call: Call, words: Words, operands: list) -> list:
             jnp.zeros_like(x) if isinstance(dot, SymbolicZero) else dot
             for x, dot in zip(b, b_dots, strict=True)
         ]
-        moving = [i for i, dot in enumerate(moved) if not isinstance(dot, SymbolicZero)]
-
-        def product(*some: Any) -> list:
-            """A x, of the constants of A that have a derivative."""
-            given = list(of_matvec)
-            for i, x in zip(moving, some, strict=True):
-                given[i] = x
+        if not all(isinstance(dot, SymbolicZero) for dot in moved):
             matvec = core.jaxpr_as_fun(call.params["jaxprs"].matvec)
-            return matvec(*given, *results[: len(b)])
-
-        if moving:
-            at, along = [of_matvec[i] for i in moving], [moved[i] for i in moving]
-            _, change = jax.jvp(product, at, along)
+            x = results[: len(b)]
+            change = _jvp(lambda *consts: matvec(*consts, *x), of_matvec, moved)
             right = [r - c for r, c in zip(right, change, strict=True)]
         dots = call.bind(*constants, *right)[: len(b)]
         # What a solver tells beside x has no derivative.
