@@ -18,6 +18,7 @@ from benchmarks import planted
 from benchmarks.noise_programs import HELD_OUT, PRODUCTS, SEEN, SUMS, mlp, wide
 from prednet_jax import noise
 from prednet_jax.noise.questions.explain import ladder, place
+from prednet_jax.noise.questions.runs import Call
 
 FRESH = 10_000
 FAILURES = (1e-2, 1e-3)
@@ -205,7 +206,8 @@ def explained(names: Iterable[str]) -> tuple[int, list[tuple[str, str, str]]]:
     total, wrong = 0, []
     for name in names:
         fn, args = (SEEN | HELD_OUT)[name]()
-        measured = ladder(fn, jax.random.key(4), args, {}, draws=8)
+        call = Call(fn, args, {})
+        measured = ladder(call, jax.random.key(4), draws=8)
         for rung, a, b in cases(name, fn, args):
             total += 1
             leaves = place(measured, a, b).leaves

@@ -18,6 +18,7 @@ from benchmarks.noise_programs import normal, wide
 from prednet_jax import noise
 from prednet_jax.noise.questions.exact import exact
 from prednet_jax.noise.questions.explain import NEARER, ladder, place
+from prednet_jax.noise.questions.runs import Call
 
 ORDER = noise.ReductionOrder(granularity="element")
 
@@ -101,8 +102,9 @@ def nearer(
     for name in names:
         fn, w = PROGRAMS[name]
         plain = jax.jit(fn)(X, w)
-        rungs = ladder(fn, jax.random.key(7), (X, w), {}, draws=2)
-        reference = exact(fn, jax.random.key(7), (X, w), {})
+        call = Call(fn, (X, w), {})
+        rungs = ladder(call, jax.random.key(7), draws=2)
+        reference = exact(call, jax.random.key(7))
 
         def noisy(text, seed, fn=fn, w=w):
             spec = noise.parse(text)

@@ -22,14 +22,6 @@ from prednet_jax.objectives import Method
 from prednet_jax.report import beside
 from prednet_jax.training import replicas as training_replicas
 from prednet_jax.training import truncated
-from prednet_jax.training.layout import (
-    BY_REPLICA,
-    BY_STREAM,
-    BY_WINDOW,
-    layout,
-    most_devices,
-    place_tree,
-)
 from prednet_jax.training.trainer import Trainer
 
 THREADS = (1, 2, 4, 6)
@@ -205,7 +197,7 @@ def replicas(
     subject = harness.training(config, dtype, noise=noise)
     programs: dict[Any, harness.Program] = {base: _single(subject, window)}
     for count in replica_counts:
-        most = most_devices(count, 1, len(jax.devices()))
+        most = training_replicas.most_devices(count, 1, len(jax.devices()))
         for devices in sorted({1, most}):
             for mode in ("map", "vmap") if count > 1 else ("map",):
                 name = (count, devices, mode)
@@ -247,24 +239,21 @@ def _several(
     subject: harness.Training, window: int, count: int, devices: int, mode: str
 ) -> harness.Program:
     """`count` replicas, after their first update."""
-    place = layout(count, 1, jax.devices()[:devices])
+    place = training_replicas.layout(count, 1, jax.devices()[:devices])
     config = training_replicas.resolve_network(subject.config, mode).config
     update = training_replicas.compile_update(
         config, subject.optimizer, Method(), subject.noise, place, mode
     )
 
-    def same(tree: Any, spec: Any) -> Any:
-        specs = jax.tree.map(lambda _: spec, tree)
-        return place_tree(place, dict.fromkeys(range(count), tree), specs)
-
-    state = subject.state
-    states = same(state, BY_REPLICA)._replace(carry=same(state.carry, BY_STREAM))
-    chunk = same(harness.random_frames(config, 1, window + 1, 1), BY_WINDOW)
-    first = same(np.zeros(1, bool), BY_REPLICA)
-    key_data = same(jax.random.key_data(subject.key), BY_REPLICA)
+    states = place.place_states([subject.state] * count)
+    shown = harness.random_frames(config, window + 1, 1)
+    frames = place.place([shown] * count, training_replicas.BY_WINDOW)
+    first = place.place([np.bool_(False)] * count, training_replicas.BY_REPLICA)
+    noise = jax.random.key_data(subject.key)
+    key_data = place.place([noise] * count, training_replicas.BY_REPLICA)
 
     def advance(states: Any) -> Any:
-        return update(states, chunk, np.int32(0), first, key_data)[0]
+        return update(states, frames, first, key_data)[0]
 
     return advance, jax.block_until_ready(advance(states))
 

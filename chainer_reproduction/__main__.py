@@ -10,13 +10,13 @@ prediction about equal or different bits fails. README.md in this folder has mor
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from chainer_reproduction import environments, plans, runs
+from chainer_reproduction import environments, in_jax, plans, runs
 from prednet_jax import records
 from prednet_jax.errors import RunError, UserError
 
@@ -25,18 +25,19 @@ REFERENCE = environments.ROOT / "results" / "chainer" / "fingerprint.csv"
 # Accepted difference as a fraction of the size of the update. On another processor or
 # with another BLAS the bits may differ.
 TOLERANCE = 1e-5
+_VERSIONS = ("numpy", "python")
 INTERVENTIONS = (
     *("arm", "seed", "height", "width", "window", "frames", "updates", "threads"),
-    *("final_sha256", "initial_sha256", "frames_sha256", "mean_loss"),
-    *("chainer", "numpy", "python"),
+    *("final_sha256", "initial_sha256", "frames_sha256", "mean_loss", "chainer"),
+    *_VERSIONS,
 )
 BISECTION = (
     *("release", "arm", "frames", "final_sha256", "initial_sha256", "mean_loss"),
-    *("numpy", "python"),
+    *_VERSIONS,
 )
 OTHERS = (
     *("study", "arm", "seed", "data_seed", "threads", "processors", "ideep", "frames"),
-    *("final_sha256", "mean_loss", "chainer", "numpy", "python"),
+    *("final_sha256", "mean_loss", "chainer", *_VERSIONS),
 )
 
 
@@ -83,10 +84,8 @@ def compare_with_recording(folder: Path, frames: Path) -> list[runs.Row]:
         flags = (f"--target={target}", f"--initial={initial}", f"--weights={final}")
         run = runs.Run(mode, mode, size, 40, flags, data=GOLDEN / "frames.npz")
         [trained] = runs.train_all([run], folder, frames)
-        ours, theirs, start = (
-            np.load(path)
-            for path in (final, GOLDEN / f"final.{mode}.model.npz", initial)
-        )
+        recorded = GOLDEN / f"final.{mode}.model.npz"
+        ours, theirs, start = (np.load(path) for path in (final, recorded, initial))
         losses = np.load(GOLDEN / f"trace.{mode}.npz")["frame_loss"]
         distances = [
             np.linalg.norm(ours[name] - theirs[name])
@@ -103,10 +102,9 @@ def compare_with_recording(folder: Path, frames: Path) -> list[runs.Row]:
         }
         rows.append(row)
         print(
-            f"recorded training, targets {mode}: {row['arrays_equal']} of "
-            f"{row['arrays']} weight arrays and {row['losses_equal']} of "
-            f"{row['losses']} losses equal bit for bit; worst difference "
-            f"{row['worst']:.1g} of the update"
+            "recorded training, targets {targets}: {arrays_equal} of {arrays} weight "
+            "arrays and {losses_equal} of {losses} losses equal bit for bit; worst "
+            "difference {worst:.1g} of the update".format(**row)
         )
     return rows
 
@@ -184,9 +182,7 @@ def transplant(args: argparse.Namespace) -> bool:
 
 def agreement(args: argparse.Namespace) -> bool:
     """Compares trainings in JAX with the same trainings in Chainer, by update."""
-    from chainer_reproduction.agreement import measure
-
-    rows = measure(args.workdir, args.frames)
+    rows = in_jax.agreement(args.workdir, args.frames)
     records.write_csv((args.record or args.workdir) / "agreement.csv", rows)
     for row in rows:
         print(*(f"{name}={value}" for name, value in row.items()))
@@ -198,20 +194,16 @@ def stale(args: argparse.Namespace) -> bool:
 
     The predictions, results/chainer/predictions.json, were written before the runs.
     """
-    from chainer_reproduction.stale_predictions import measure
-
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    for name, rows in measure(args.workdir / "stale", seeds, args.updates).items():
+    for name, rows in in_jax.stale(args.workdir / "stale", seeds, args.updates).items():
         records.write_csv((args.record or args.workdir) / f"stale_{name}.csv", rows)
     return True
 
 
 def references(args: argparse.Namespace) -> bool:
     """Makes the table of reference models for `fingerprint`, of those of `stale`."""
-    from chainer_reproduction.fingerprint import calibrate
-
-    folder = args.record or args.workdir
-    records.write_csv(folder / "fingerprint.csv", calibrate(args.workdir / "stale"))
+    rows = in_jax.references(args.workdir / "stale")
+    records.write_csv((args.record or args.workdir) / "fingerprint.csv", rows)
     return True
 
 
@@ -223,25 +215,55 @@ def fingerprint(args: argparse.Namespace) -> bool:
     models whose targets are known. Only models that were trained about as well as these
     can be judged; for others train references of their own (`stale`, `references`).
     """
-    from chainer_reproduction.fingerprint import judge
-
-    print(json.dumps(judge(args.weights, args.reference)))
+    print(json.dumps(in_jax.fingerprint(args.weights, args.reference)))
     return True
 
 
-def came_true(checked: Iterable[tuple[str, bool]]) -> bool:
+def came_true(checked: plans.Checked) -> bool:
     """Prints each prediction and its verdict; whether all came true."""
-    checked = list(checked)
     for text, held in checked:
         print(f"{text}: {'came true' if held else 'FAILED'}")
     return all(held for _, held in checked)
+
+
+def whole(text: str) -> int:
+    """A whole number from 1 on."""
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
 FUNCTIONS = (
     *(interventions, bisection, others, transplant),
     *(agreement, stale, references, fingerprint),
 )
-COMMANDS: dict[str, Callable] = {f.__name__: f for f in FUNCTIONS}
+COMMANDS = {function.__name__: function for function in FUNCTIONS}
+_JOBS = {"type": whole, "help": "runs at a time"}
+# The flags of each command, beside those that all have.
+FLAGS: dict[str, dict[str, dict[str, Any]]] = {
+    "interventions": {
+        "--jobs": _JOBS | {"default": 2},
+        "--full": {"action": "store_true", "help": "64x48, five seeds"},
+    },
+    "bisection": {"--jobs": _JOBS | {"default": 2}},
+    "others": {
+        "--jobs": _JOBS | {"default": 1},
+        "--studies": {"default": ",".join(plans.OTHERS)},
+    },
+    "transplant": {"--seeds": {"type": whole, "default": 3}},
+    "agreement": {
+        "--frames": {"type": whole, "default": plans.LONG, "help": "to train on"}
+    },
+    "stale": {
+        "--seeds": {"type": whole, "default": 8, "help": "how many"},
+        "--first_seed": {"type": whole, "default": 7000},
+        "--updates": {"type": whole, "default": 200},
+    },
+    "fingerprint": {
+        "weights": {"metavar": "WEIGHTS", "type": Path},
+        "--reference": {"type": Path, "default": REFERENCE},
+    },
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -252,46 +274,22 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see --help\n")
 
 
-def whole(text: str) -> int:
-    """A whole number from 1 on."""
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     raw = argparse.RawDescriptionHelpFormatter
     out = Parser("chainer_reproduction", description=__doc__, formatter_class=raw)
     commands = out.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    of = {}
+    common = {
+        "--workdir": {"type": Path, "default": Path("runs/chainer")},
+        "--record": {"type": Path, "help": "folder for the tables; default: workdir"},
+    }
     for name, function in COMMANDS.items():
         said = function.__doc__ or ""
-        of[name] = commands.add_parser(
+        command = commands.add_parser(
             name, help=said.split("\n")[0], description=said, allow_abbrev=False
         )
-        of[name].add_argument("--workdir", type=Path, default=Path("runs/chainer"))
-        of[name].add_argument(
-            "--record", type=Path, help="folder for the tables; default: the workdir"
-        )
-
-    def count(name: str, default: int, *names: str, says: str | None = None) -> None:
-        for each in names:
-            of[each].add_argument(f"--{name}", type=whole, default=default, help=says)
-
-    count("jobs", 2, "interventions", "bisection", says="runs at a time")
-    count("jobs", 1, "others", says="runs at a time")
-    count("seeds", 3, "transplant")
-    count("frames", plans.LONG, "agreement", says="frames to train on")
-    count("seeds", 8, "stale", says="how many")
-    count("first_seed", 7000, "stale")
-    count("updates", 200, "stale")
-    of["interventions"].add_argument(
-        "--full", action="store_true", help="64x48, five seeds"
-    )
-    of["others"].add_argument("--studies", default=",".join(plans.OTHERS))
-    of["fingerprint"].add_argument("weights", metavar="WEIGHTS", type=Path)
-    of["fingerprint"].add_argument("--reference", type=Path, default=REFERENCE)
+        for flag, options in (common | FLAGS.get(name, {})).items():
+            command.add_argument(flag, **options)
     return out
 
 

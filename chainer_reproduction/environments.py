@@ -27,10 +27,10 @@ class UnavailableError(UserError):
 
 
 class Environment(NamedTuple):
-    """What an environment is built from.
+    """What an environment, the directory `.venv-NAME`, is built from.
 
     Attributes:
-        name: its directory is `.venv-NAME` in the project's root.
+        name: see above.
         pythons: versions of Python that serve, the best first.
         requirements: file of pinned packages, below this folder.
         package: installed last, without its dependencies.
@@ -47,28 +47,18 @@ class Environment(NamedTuple):
         return ROOT / f".venv-{self.name}"
 
 
+def _chainer(name: str, pythons: Sequence[str], release: str, pins: str) -> Environment:
+    file = f"in_chainer/requirements{pins}.txt"
+    return Environment(name, tuple(pythons), file, f"chainer=={release}")
+
+
 # The published scripts ask for Chainer 7.8.
-CHAINER = Environment(
-    "chainer",
-    ("3.11", "3.10", "3.9", "3.8"),
-    "in_chainer/requirements.txt",
-    "chainer==7.8.1",
-)
+CHAINER = _chainer("chainer", ("3.11", "3.10", "3.9", "3.8"), "7.8.1", "")
 # With Intel's iDeep, which Chainer can use on a CPU.
-IDEEP = Environment(
-    "chainer-ideep",
-    ("3.7", "3.6"),
-    "in_chainer/requirements-ideep.txt",
-    "chainer==7.8.1",
-)
+IDEEP = _chainer("chainer-ideep", ("3.7", "3.6"), "7.8.1", "-ideep")
 # Releases before and after the change, all with one Python and one NumPy.
 RELEASES = {
-    release: Environment(
-        f"chainer-{release}",
-        ("3.8",),
-        "in_chainer/requirements-releases.txt",
-        f"chainer=={release}",
-    )
+    release: _chainer(f"chainer-{release}", ["3.8"], release, "-releases")
     for release in ("2.1.0", "3.0.0b1", "3.0.0rc1", "5.0.0", "7.8.1")
 }
 TORCH = Environment("torch", ("3.11", "3.12", "3.13"), "in_torch/requirements.txt")
@@ -81,29 +71,24 @@ def ensure(environment: Environment) -> Path:
         UnavailableError: no interpreter of the versions that it needs, or an
             installation failed.
     """
-    requirements = HERE / environment.requirements
+    requirements, folder = HERE / environment.requirements, environment.directory
     text = requirements.read_text() + str(environment.package)
     wanted = hashlib.sha256(text.encode()).hexdigest()
-    stamp = environment.directory / ".installed"
-    python = environment.directory / "bin" / "python"
+    stamp, python = folder / ".installed", folder / "bin" / "python"
     if stamp.is_file() and stamp.read_text() == wanted:
         return python
     base = find_python(environment.pythons)
-    print(f"building {environment.directory.name} with {base}", file=sys.stderr)
-    shutil.rmtree(environment.directory, ignore_errors=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet"]
-    pip.append("--disable-pip-version-check")
-    steps = [
-        [str(base), "-m", "venv", str(environment.directory)],
-        [*pip, "--requirement", str(requirements)],
-    ]
+    print(f"building {folder.name} with {base}", file=sys.stderr)
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    steps = [[base, "-m", "venv", folder], [*pip, "--requirement", requirements]]
     if environment.package is not None:
         alone = ["--no-deps", "--no-build-isolation", environment.package]
         steps.append([*pip, *alone])
     for step in steps:
-        if subprocess.run(step, check=False).returncode:
-            name, command = environment.directory.name, " ".join(step)
-            raise UnavailableError(f"{name}: failed: {command}")
+        command = [str(word) for word in step]
+        if subprocess.run(command, check=False).returncode:
+            raise UnavailableError(f"{folder.name}: failed: {' '.join(command)}")
     stamp.write_text(wanted)
     return python
 
@@ -151,8 +136,7 @@ def call(python: Path, script: Path, *flags: str, threads: int = 1) -> str:
     """
     # PYTHONPATH of this process is not for another interpreter.
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        variables[name] = str(threads)
+    variables["OPENBLAS_NUM_THREADS"] = variables["OMP_NUM_THREADS"] = str(threads)
     done = subprocess.run(
         [python, script, *flags],
         env=variables,

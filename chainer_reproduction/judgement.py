@@ -101,9 +101,9 @@ def errors_by_model(horizons: pd.DataFrame) -> pd.DataFrame:
 
 
 def slope(errors: pd.DataFrame) -> pd.Series:
-    """The fingerprint: log(MSE against the frame five ahead / against the next frame).
+    """The fingerprint: log(MSE against frame t + 4 / MSE against frame t).
 
-    It is small for a prediction that is pulled towards later frames.
+    Of predictions of frame t; it is small for one that is pulled towards later frames.
     """
     return np.log(errors["5"] / errors["1"])
 
@@ -111,9 +111,7 @@ def slope(errors: pd.DataFrame) -> pd.Series:
 def threshold(slopes: pd.Series, leave_out: str | None = None) -> float:
     """The limit: half way between the mean slopes of true and stale references.
 
-    Args:
-        slopes: by model.
-        leave_out: a seed whose models are not used.
+    `leave_out` is a seed whose models are not used.
     """
     known = slopes.xs(REFERENCE, level=("window", "rate"))
     if leave_out is not None:
@@ -132,3 +130,27 @@ def proportion(calls: pd.Series) -> tuple[float, float]:
     test = stats.binomtest(int(calls.sum()), len(calls))
     limits = test.proportion_ci(0.95, method="exact")
     return float(limits.low), float(limits.high)
+
+
+def verdict(errors: dict[str, float], known: pd.DataFrame) -> dict[str, object]:
+    """The fingerprint of a model with these MSE by horizon.
+
+    A model is called stale if its slope is below the limit of the references `known`.
+    The rate of false alarms, with its 95 % interval, is that of the references with
+    true targets, each judged by the limit from the other seeds.
+    """
+    slopes = slope(known)
+    limit, own = threshold(slopes), float(slope(pd.DataFrame([errors])).iloc[0])
+    published = known.xs(REFERENCE, level=("window", "rate"))
+    alarms = called_stale(slopes).xs(
+        ("true", *REFERENCE), level=("targets", "window", "rate")
+    )
+    return {
+        "looks_like": "stale" if own < limit else "true",
+        "slope": round(own, 4),
+        "limit": round(limit, 4),
+        "mse": round(errors["1"], 5),
+        "largest_reference_mse": round(float(published["1"].max()), 5),
+        "false_alarms": f"{alarms.sum()} of {len(alarms)}",
+        "false_alarm_rate": [round(end, 3) for end in proportion(alarms)],
+    }

@@ -22,6 +22,7 @@ class Arm(NamedTuple):
 
 
 PUBLISHED, COPIED = "published", "target copied"
+_COPY = "--target=copied"
 ARMS = {
     PUBLISHED: Arm((), "one buffer for the input, one for the target"),
     "input copied": Arm(("--input=copied",), "a new array for every input"),
@@ -29,28 +30,19 @@ ARMS = {
         ("--remake",),
         "new arrays for parameters and state after every update, as a transfer makes",
     ),
-    COPIED: Arm(
-        ("--target=copied",),
-        "a new array for every target, as a transfer to a GPU makes",
-    ),
-    "both copied": Arm(
-        ("--input=copied", "--target=copied"), "new arrays for input and target"
-    ),
+    COPIED: Arm((_COPY,), "a new array for every target, as a transfer to a GPU makes"),
+    "both copied": Arm(("--input=copied", _COPY), "new arrays for input and target"),
     "difference kept": Arm(
         ("--loss=difference_kept",),
         "the loss keeps x0 - x1, as Chainer did before 3.0.0rc1",
     ),
     "remade, target copied": Arm(
-        ("--remake", "--target=copied"), "both together: all that a GPU run copies"
+        ("--remake", _COPY), "both together: all that a GPU run copies"
     ),
     "static": Arm(("--static",), "published, every frame the same"),
-    "static, target copied": Arm(
-        ("--static", "--target=copied"), "the same, target copied"
-    ),
+    "static, target copied": Arm(("--static", _COPY), "the same, target copied"),
     "window 1": Arm(("--window=1",), "published, an update after every frame"),
-    "window 1, target copied": Arm(
-        ("--window=1", "--target=copied"), "the same, target copied"
-    ),
+    "window 1, target copied": Arm(("--window=1", _COPY), "the same, target copied"),
 }
 # The two arms that all other studies compare.
 PAIR = (PUBLISHED, COPIED)
@@ -108,10 +100,7 @@ def long(
 ) -> list[Run]:
     """Published and copied at 64x48 for many frames.
 
-    Args:
-        folder: folder for the weights of the first seed at `SNAPSHOTS`.
-        frames: number of frames that are predicted.
-        seeds: seeds of the initial weights.
+    The folder is for the weights of the first seed at `SNAPSHOTS`.
     """
     plan: list[Run] = []
     for seed in seeds:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,7 +87,7 @@ def frames_file(folder: Path, size: Size, length: int, seed: int = 0) -> Path:
 def train_all(
     runs: Iterable[Run], folder: Path, frames: Path, jobs: int = 1
 ) -> list[Row]:
-    """Makes the runs that have no record.
+    """Makes the runs that have no record; the rows of all in their order, as `row_of`.
 
     Runs whose environment cannot be made are skipped, and the reason is printed.
 
@@ -96,9 +96,6 @@ def train_all(
         folder: folder of the records.
         frames: folder of the frames.
         jobs: number of runs at a time.
-
-    Returns:
-        The rows of the runs in their order, as `row_of` has them.
     """
     rows: list[Row] = []
     for environment, group in groupby(runs, key=lambda run: run.environment):
@@ -113,8 +110,7 @@ def train_all(
             for run in chosen
         ]
         with ThreadPoolExecutor(jobs) as pool:
-            count = len(chosen)
-            rows += pool.map(train, chosen, data, [python] * count, [folder] * count)
+            rows += pool.map(train, chosen, data, repeat(python), repeat(folder))
     return rows
 
 
@@ -134,8 +130,7 @@ def train(run: Run, data: Path, python: Path, folder: Path) -> Row:
         script = HERE / "in_chainer" / "run.py"
         call(python, script, *flags, *run.flags, threads=run.threads)
     try:
-        record = json.loads(path.read_text())
-        row = row_of(run, record)
+        row = row_of(run, json.loads(path.read_text()))
     except (ValueError, KeyError) as error:
         raise UserError(
             f"{path}: no record ({error!r}); remove it and repeat"

@@ -11,14 +11,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from chainer_reproduction import environments, figure, judgement, plans
+from chainer_reproduction import environments, judgement, plans
 from prednet_jax import records
+from prednet_jax.report import charts
 from prednet_jax.report.documents import markdown
 
 RESULTS = environments.ROOT / "results" / "chainer"
 # The article compares 4 runs with 8; how often such a comparison is resampled.
 DRAWS = 20_000
 ARTICLE = (4, 8)
+# The rows of the figure, and the runs that arms are compared with if it is not
+# "target copied".
+WORDS = {
+    "published": "as published, on a CPU",
+    "input copied": "input copied",
+    "remade": "parameters and state re-made",
+    "both copied": "input and target copied",
+    "difference kept": "loss keeps its difference, as before 3.0.0rc1",
+    "remade, target copied": "all that a GPU copies",
+    "static": "as published, every frame the same",
+    "window 1": "as published, an update after every frame",
+}
+COMPARED = {arm: f"{arm}, target copied" for arm in ("static", "window 1")}
 
 
 def read(name: str) -> pd.DataFrame:
@@ -64,11 +78,69 @@ def numbers() -> dict[str, str]:
 
 def figures() -> dict[str, bytes]:
     """Every figure of the documents, by its path from the project's root."""
-    runs, releases = (
+    rows = (
         records.read_csv(RESULTS / f"{name}.csv")
         for name in ("interventions_full", "bisection")
     )
-    return {"docs/chainer.svg": figure.draw(runs, releases)}
+    return {"docs/chainer.svg": figure(*rows)}
+
+
+def figure(runs: plans.Rows, releases: plans.Rows) -> bytes:
+    """Which changes of the published loop, or releases, lead to which weights, as SVG.
+
+    A row per change or release, and a dot per seed: on the left if training ends in the
+    weights of the run with copied targets, on the right if it does not.
+    """
+    columns = ["the weights of true targets", "other weights"]
+    dots = [
+        {
+            "row": words,
+            "end": columns[not same],
+            "place": i - (agrees.count(same) - 1) / 2,
+        }
+        for words, agrees in (agreements(runs) | agreements_of(releases)).items()
+        for same in (True, False)
+        for i in range(agrees.count(same))
+    ]
+    top = {"orient": "top", "labelAngle": 0, "titleAnchor": "start"}
+    roles = [charts.ROLES["treatment"], charts.ROLES["stale"]]
+    encoding = {
+        "x": charts.names("end", sort=columns, title="Training ends in", axis=top),
+        "xOffset": charts.channel("place", domain=[-6, 6]),
+        "y": charts.names("row", axis={"grid": True, "labelColor": charts.INK}),
+        "color": charts.names(
+            "end", scale={"domain": columns, "range": roles}, legend=None
+        ),
+    }
+    size = {"width": 440, "height": {"step": 24}}
+    chart = size | charts.layer("circle", encoding, data=dots, size=110, opacity=1)
+    return charts.svg(
+        chart,
+        "A dot per seed: whether training ends in the weights of true targets or in "
+        "others, per change of the published loop and per release of Chainer.",
+    )
+
+
+def agreements(runs: plans.Rows) -> dict[str, list[bool]]:
+    """For each change, whether the weights of each seed agree."""
+    finals = plans.ends(runs, "arm", "seed")
+    found = {}
+    for arm, words in WORDS.items():
+        own = finals.get(arm, {})
+        other = finals.get(COMPARED.get(arm, plans.COPIED), {})
+        common = sorted(own.keys() & other.keys(), key=int)
+        if common:
+            agrees = [own[seed] == other[seed] for seed in common]
+            found[f"Chainer 7.8.1: {words}"] = agrees
+    return found
+
+
+def agreements_of(releases: plans.Rows) -> dict[str, list[bool]]:
+    """The same for each release, with the loop as published."""
+    return {
+        f"Chainer {release}: as published": [len(set(own.values())) == 1]
+        for release, own in plans.ends(releases, "release").items()
+    }
 
 
 def recording(rows: pd.DataFrame) -> str:

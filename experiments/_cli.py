@@ -18,7 +18,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from prednet_jax.errors import missing_extra
+from prednet_jax.errors import RunError, UserError, missing_extra
 
 FLAGS = flags.FLAGS
 
@@ -26,38 +26,8 @@ FLAGS = flags.FLAGS
 def run(main: Callable[[list[str]], None]) -> None:
     """Runs a script's main."""
     logging.set_verbosity(logging.WARNING)
-    app.run(_guarded(main), flags_parser=_parse)
 
-
-def _import_failed(kind: type, error: BaseException, trace: Any) -> None:
-    """Ends a script whose imports lack a package of an extra, or are interrupted."""
-    said, status = None, 2
-    if isinstance(error, ModuleNotFoundError):
-        said = missing_extra(error)
-    cause: BaseException | None = error
-    while cause is not None:  # An import may wrap what interrupted it.
-        if isinstance(cause, KeyboardInterrupt):
-            said, status = "interrupted", 130
-        cause = cause.__cause__ or cause.__context__
-    if said is None:
-        sys.__excepthook__(kind, error, trace)
-        return
-    print(f"{_program()}: {said}", file=sys.stderr, flush=True)
-    # Python would end with status 1 after this hook.
-    os._exit(status)
-
-
-# Scripts import this module first.
-sys.excepthook = _import_failed
-
-
-def _guarded(main: Callable) -> Callable:
     def guarded(argv: list[str]) -> None:
-        from prednet_jax import noise
-        from prednet_jax.errors import RunError, UserError
-
-        # The noise library stands alone and has an error of its own.
-        mendable = (UserError, getattr(noise, "NoiseError", UserError))
         try:
             for name in ("workdir", "profile"):
                 folder = FLAGS[name].value if name in FLAGS else None
@@ -66,27 +36,58 @@ def _guarded(main: Callable) -> Callable:
                     FLAGS[name].value = os.path.expanduser(folder)
                     _check_folder(name, FLAGS[name].value)
             main(argv)
-        except mendable as error:
-            fail(error)
-        except RunError as error:
-            fail(error, status=1)
-        except ModuleNotFoundError as error:
-            said = missing_extra(error)
-            if said is None:
-                raise
-            fail(said)
         except BrokenPipeError:
             _leave_pipe()
-        except (MemoryError, OSError, RuntimeError) as error:
-            used_up = _used_up(error)
-            if used_up is None:
+        except (Exception, KeyboardInterrupt) as error:
+            if (ending := _ending(error)) is None:
                 raise
-            fail(used_up, status=1)
-        except KeyboardInterrupt:
-            print(f"{_program()}: interrupted", file=sys.stderr)
-            raise SystemExit(130) from None
+            fail(*ending)
 
-    return guarded
+    app.run(guarded, flags_parser=_parse)
+
+
+def _import_failed(kind: type, error: BaseException, trace: Any) -> None:
+    """Ends a script whose imports lack a package of an extra, or are interrupted."""
+    if (ending := _ending(error)) is None:
+        sys.__excepthook__(kind, error, trace)
+        return
+    with contextlib.suppress(SystemExit):
+        fail(*ending)
+    # Python would end with status 1 after this hook.
+    os._exit(ending[1])
+
+
+# Scripts import this module first.
+sys.excepthook = _import_failed
+
+
+def _ending(error: BaseException) -> tuple[str, int] | None:
+    """What to say of an error, and the exit status; None: a fault of the program."""
+    if isinstance(error, ModuleNotFoundError) and (said := missing_extra(error)):
+        return said, 2
+    cause: BaseException | None = error
+    while cause is not None:  # An import may wrap what interrupted it.
+        if isinstance(cause, KeyboardInterrupt):
+            return "interrupted", 130
+        cause = cause.__cause__ or cause.__context__
+    # The noise library stands alone and has an error of its own.
+    noise = sys.modules.get("prednet_jax.noise")
+    if isinstance(error, (UserError, getattr(noise, "NoiseError", UserError))):
+        return str(error), 2
+    if isinstance(error, RunError):
+        return str(error), 1
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = f" ({error.filename})" if error.filename else ""
+        fewer = ", or fewer --keep_checkpoints" if "keep_checkpoints" in FLAGS else ""
+        return f"the disk is full{place}: expected room{fewer}", 1
+    exhausted = isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+    if exhausted or isinstance(error, MemoryError):
+        first = (str(error).strip() or "MemoryError").splitlines()[0]
+        return (
+            f"out of memory ({first}): expected smaller --height, --width, --channels, "
+            "--window, --batch or --replicas"
+        ), 1
+    return None
 
 
 def _leave_pipe() -> None:
@@ -106,63 +107,30 @@ def _parse(argv: list[str]) -> list[str]:
     except BrokenPipeError:
         _leave_pipe()
     except flags.IllegalFlagValueError as error:
-        name = _named(error)
-        if name and "other than None" in str(error):  # Of a flag that is required.
-            fail(f"--{name} is missing: {FLAGS[name].help}")
-        fail(f"{error}; expected {_expected(name)}")
+        named = re.match(r"flag --(\w+)=", str(error))
+        accepted = None
+        if named:
+            flag = FLAGS[named[1]]
+            if "other than None" in str(error):  # It is required.
+                fail(f"--{flag.name} is missing: {flag.help}")
+            accepted = flag.parser.syntactic_help
+        fail(f"{error}; expected {accepted or 'one of those named'}")
     except flags.UnrecognizedFlagError as error:
         fail(f"{error}; expected a flag that --help lists")
     except flags.Error as error:
         fail(error)
     if len(rest) > 1:
-        fail(f"argument {rest[1]!r}: expected flags only, such as --{_some_flag()}")
+        fail(f"argument {rest[1]!r}: expected flags only; --help lists them")
     return rest
 
 
-def _named(error: flags.Error) -> str | None:
-    """The flag that a message of absl names."""
-    match = re.match(r"flag --(\w+)=", str(error))
-    return match[1] if match and match[1] in FLAGS else None
-
-
-def _expected(name: str | None) -> str:
-    """What a flag would accept."""
-    if name is None:
-        return "another value"
-    return FLAGS[name].parser.syntactic_help or "one of those named"
-
-
-def _some_flag() -> str:
-    names = [flag.name for flag in FLAGS.get_key_flags_for_module(sys.argv[0])]
-    return names[0] if names else "help"
-
-
-def _program() -> str:
-    return Path(sys.argv[0]).name
-
-
-def fail(message: object, *, status: int = 2) -> None:
+def fail(message: object, status: int = 2) -> None:
     """One line on stderr, and the exit status."""
     # Names of files may hold anything, control codes of the terminal too.
     words = " ".join(str(message).split())
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
-    print(f"{_program()}: {text}", file=sys.stderr)
+    print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)
     raise SystemExit(status)
-
-
-def _used_up(error: Exception) -> str | None:
-    """What to say of memory or a disk that is used up; None for any other error."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        place = f" ({error.filename})" if error.filename else ""
-        fewer = ", or fewer --keep_checkpoints" if "keep_checkpoints" in FLAGS else ""
-        return f"the disk is full{place}: expected room{fewer}"
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        first = (str(error).strip() or "MemoryError").splitlines()[0]
-        return (
-            f"out of memory ({first}): expected smaller --height, --width, --channels, "
-            "--window, --batch or --replicas"
-        )
-    return None
 
 
 def _check_folder(name: str, path: str) -> None:
@@ -181,9 +149,15 @@ def _check_folder(name: str, path: str) -> None:
 
 def chosen_flags() -> dict[str, Any]:
     """Every flag of the script and its value."""
-    return {
-        flag.name: flag.value for flag in FLAGS.get_key_flags_for_module("__main__")
-    }
+    own = FLAGS.get_key_flags_for_module("__main__")
+    return {flag.name: flag.value for flag in own}
+
+
+def given(*, without: Iterable[str] = ()) -> list[str]:
+    """The flags that were given, as words of a command."""
+    own = FLAGS.get_key_flags_for_module("__main__")
+    chosen = [flag for flag in own if flag.present and flag.name not in without]
+    return [word for flag in chosen for word in flag.serialize().splitlines()]
 
 
 def show_agreement(runs: Iterable[Any]) -> None:
@@ -198,11 +172,8 @@ def show_agreement(runs: Iterable[Any]) -> None:
 
 def command() -> str:
     """The command that repeats this run, here or elsewhere, but for its directory."""
-    words = ["python", f"experiments/{_program()}"]
-    for flag in FLAGS.get_key_flags_for_module("__main__"):
-        if flag.present and flag.name != "workdir":
-            words += flag.serialize().splitlines()
-    return shlex.join(words)
+    script = f"experiments/{Path(sys.argv[0]).name}"
+    return shlex.join(["python", script, *given(without=["workdir"])])
 
 
 def provenance() -> dict[str, Any]:

@@ -1,14 +1,17 @@
-"""Flags that several scripts share, and the objects that they describe."""
+"""Flags that several scripts share, and the objects that they describe.
 
-import ast
+Flags that fill a dataclass are declared from it: name, type, default and help.
+"""
+
 import dataclasses
 import functools
 import inspect
 import re
+import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import flags
 
@@ -23,11 +26,64 @@ from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 
 FLAGS = flags.FLAGS
-_SIZES: dict[str, int] = {}
-# Fields of `runs.design.Setup` that are flags of the same name.
+# Fields of `PredNetConfig` that are flags of the same name, beside its sizes.
+PREDNET = (
+    "variant", "channels", "r_channels", "pixel_max", "a_filters", "ahat_filters",
+    "r_filters", "convolution",
+)  # fmt: skip
+# Fields of `runs.design.Setup` that are.
 SETUP = (
     "data", "images", "allow_outside", "window", "updates", "image_updates", "last",
 )  # fmt: skip
+# Height and width of a PredNet where they are not given.
+_SIZES: dict[str, int] = {}
+
+
+def define_fields(
+    record: type,
+    names: Sequence[str],
+    choices: Mapping[str, Sequence[str]] | None = None,
+    **defaults: Any,
+) -> None:
+    """Declares a flag for each of these fields of a dataclass, which documents them.
+
+    Args:
+        record: the dataclass.
+        names: of the fields: numbers, booleans, texts, and tuples, which become lists.
+        choices: what is accepted, where that is a few words.
+        **defaults: of flags where the dataclass has another or none.
+    """
+    attributes = str(inspect.getdoc(record)).split("Attributes:\n")[1]
+    about = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", attributes, re.MULTILINE))
+    hints = typing.get_type_hints(record)
+    own = {field.name: field.default for field in dataclasses.fields(record)}
+    for name in names:
+        default = defaults.get(name, own[name])
+        text = " ".join(about[name].split())
+        text = text[0].upper() + text[1:]
+        if choices and name in choices:
+            flags.DEFINE_enum(name, default, choices[name], text)
+        elif (kind := _kind(hints[name])) is tuple:
+            listed = default if isinstance(default, tuple | list | None) else (default,)
+            flags.DEFINE_list(name, listed and list(map(str, listed)), text)
+        else:
+            _DEFINE[kind](name, default, text)
+
+
+_DEFINE = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+}
+
+
+def _kind(hint: Any) -> type:
+    """Tuple where a field may be one, else the first of its types."""
+    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    kinds = typing.get_args(hint) if union else (hint,)
+    kinds = [typing.get_origin(kind) or kind for kind in kinds]
+    return tuple if tuple in kinds else kinds[0]
 
 
 def define_model_flags(
@@ -39,28 +95,13 @@ def define_model_flags(
         "prednet",
         "Network: prednet, autoencoder, or module:object, a prednet_jax.tasks.Task.",
     )
-    flags.DEFINE_enum("variant", "watanabe", VARIANTS, "Published form of PredNet.")
-    flags.DEFINE_list(
-        "channels",
-        channels.split(","),
-        "Widths of the layers, bottom first; the first is the frame's channels.",
-    )
-    flags.DEFINE_list("r_channels", None, "Widths of R; default: --channels.")
-    flags.DEFINE_integer(
-        "height", None, f"Rows of a frame; default {height}, 28 for the autoencoder."
-    )
-    flags.DEFINE_integer(
-        "width", None, f"Columns of a frame; default {width}, 28 for the autoencoder."
-    )
-    flags.DEFINE_float("pixel_max", 1.0, "Upper clip of the bottom prediction.")
-    flags.DEFINE_list("a_filters", ["3"], "Filter size(s) E -> A, one or layers - 1.")
-    flags.DEFINE_list("ahat_filters", ["3"], "Filter size(s) of the predictions.")
-    flags.DEFINE_list("r_filters", ["3"], "Filter size(s) of the ConvLSTM gates.")
-    flags.DEFINE_enum(
-        "convolution", "auto", CONVOLUTIONS, "Algorithm of the convolutions."
-    )
-    flags.DEFINE_list("hidden", ["128", "32", "128"], "Widths of the autoencoder.")
+    choices = {"variant": VARIANTS, "convolution": CONVOLUTIONS}
+    define_fields(PredNetConfig, PREDNET, choices, channels=channels.split(","))
     _SIZES.update(height=height, width=width)
+    for name, size in _SIZES.items():
+        text = f"{name.capitalize()} of a frame; default {size}, 28 of the autoencoder."
+        flags.DEFINE_integer(name, None, text)
+    define_fields(AutoencoderConfig, ("hidden",))
 
 
 def define_data_flags() -> None:
@@ -71,8 +112,7 @@ def define_data_flags() -> None:
         "walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a folder of "
         "images, a text list of images or of such lists, a video, an .npz with "
         "`frames` uint8 [T, H, W, C], or what prepare_data.py made (FOLDER:test for "
-        "another split than train). "
-        "Default: walk, or digits for the autoencoder.",
+        "another split than train). Default: walk, or digits for the autoencoder.",
     )
     flags.DEFINE_enum(
         "crop",
@@ -82,15 +122,8 @@ def define_data_flags() -> None:
         "without keeping the aspect; auto: cut where at least half of it is left.",
     )
     flags.DEFINE_list(
-        "offset",
-        ["0", "0"],
-        "Columns right, rows down, from the centre of the crop.",
+        "offset", ["0", "0"], "Columns right, rows down, from the centre of the crop."
     )
-    define_outside_flag()
-
-
-def define_outside_flag() -> None:
-    """Declares --allow_outside."""
     flags.DEFINE_bool(
         "allow_outside", False, "Let a text list name files outside its own folder."
     )
@@ -99,30 +132,6 @@ def define_outside_flag() -> None:
 def define_precision_flag() -> None:
     """Declares --precision."""
     flags.DEFINE_enum("precision", "float32", process.PRECISIONS, "Of everything.")
-
-
-def define_fields(record: type, names: Sequence[str], **defaults: Any) -> None:
-    """Declares a flag for each of these fields of a dataclass, which documents them.
-
-    Args:
-        record: the dataclass.
-        names: of the fields, which are numbers, booleans or texts.
-        **defaults: of flags where the dataclass has another or none.
-    """
-    attributes = str(inspect.getdoc(record)).split("Attributes:\n")[1]
-    about = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", attributes, re.MULTILINE))
-    hints = typing.get_type_hints(record)
-    own = {field.name: field.default for field in dataclasses.fields(record)}
-    for name in names:
-        kinds = typing.get_args(hints[name]) or (hints[name],)
-        define = {
-            bool: flags.DEFINE_bool,
-            int: flags.DEFINE_integer,
-            float: flags.DEFINE_float,
-            str: flags.DEFINE_string,
-        }[kinds[0]]
-        text = " ".join(about[name].split())
-        define(name, defaults.get(name, own[name]), text[0].upper() + text[1:])
 
 
 def define_setup_flags(*, models: list[str], updates: int, workdir: str) -> None:
@@ -144,41 +153,9 @@ def define_setup_flags(*, models: list[str], updates: int, workdir: str) -> None
 
 def setup() -> dict[str, Any]:
     """The fields of `runs.design.Setup`, but for the script."""
-    channels = data.own_size(FLAGS.images or "digits")[2]
     return {name: getattr(FLAGS, name) for name in SETUP} | {
         "root": Path(FLAGS.workdir),
-        "tasks": tuple(small_task(name, channels=channels) for name in FLAGS.models),
-    }
-
-
-def declared(script: Path) -> set[str]:
-    """Names of the flags that a script and the helpers it imports declare."""
-    tree = ast.parse(script.read_text())
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            match node.args:
-                case [ast.Constant(str(name)), *_] if "DEFINE_" in node.func.attr:
-                    names.add(name)
-                case [_, ast.Name(constant)] if node.func.attr == "define_fields":
-                    names |= _constants(tree)[constant]
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                helper = script.with_name(f"{alias.name}.py")
-                if alias.name.startswith("_") and helper.exists():
-                    names |= declared(helper)
-    return names
-
-
-def _constants(tree: ast.Module) -> dict[str, set[str]]:
-    """The tuples of texts that a script assigns to a name."""
-    return {
-        str(node.targets[0].id): set(ast.literal_eval(node.value))
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Tuple)
-        and isinstance(node.targets[0], ast.Name)
-        and all(isinstance(one, ast.Constant) for one in node.value.elts)
+        "tasks": tuple(small_task(name, images=FLAGS.images) for name in FLAGS.models),
     }
 
 
@@ -218,6 +195,18 @@ def check_numbers(low: int, *names: str) -> None:
         errors.whole(f"--{name}", getattr(FLAGS, name), low)
 
 
+def check_beside(expected: str, met: object, *names: str) -> None:
+    """Refuses flags off their default that mean nothing without another one.
+
+    Raises:
+        UserError: `met` is false, and one is given.
+    """
+    for name in names:
+        value = FLAGS[name].value
+        if not met and value != FLAGS[name].default:
+            raise UserError(f"--{name}={value}: expected {expected} beside it")
+
+
 def size(name: str) -> int:
     """--height or --width of a PredNet."""
     value = getattr(FLAGS, name)
@@ -225,70 +214,62 @@ def size(name: str) -> int:
 
 
 def prednet_config() -> PredNetConfig:
-    """The PredNet that the flags describe.
+    """The PredNet that those flags describe which the script has.
 
     Raises:
         UserError: a flag's value is outside what is accepted.
     """
-
-    def sizes(name: str) -> int | tuple[int, ...]:
-        values = integers(name)
-        return values[0] if len(values) == 1 else values
-
-    return PredNetConfig(
-        channels=integers("channels"),
-        variant=FLAGS.variant,
-        height=size("height"),
-        width=size("width"),
-        r_channels=integers("r_channels") or None,
-        pixel_max=FLAGS.pixel_max,
-        a_filters=sizes("a_filters"),
-        ahat_filters=sizes("ahat_filters"),
-        r_filters=sizes("r_filters"),
-        convolution=FLAGS.convolution,
-    )
+    settings: dict[str, Any] = {}
+    for name in (*PREDNET, "height", "width"):
+        value = FLAGS[name].value if name in FLAGS else None
+        if isinstance(value, list):
+            value = integers(name)
+            if name.endswith("_filters") and len(value) == 1:
+                (value,) = value  # one size for all
+        elif name in _SIZES:
+            value = size(name)
+        if value is not None:
+            settings[name] = value
+    return PredNetConfig(**settings)
 
 
 def task() -> Task:
-    """The network that the flags describe.
+    """The network that --model and the flags beside it describe.
 
     Raises:
         UserError: a flag's value is outside what is accepted.
     """
     if FLAGS.model == "prednet":
         return tasks.of(prednet_config())
-    if FLAGS.model != "autoencoder":
-        found = tasks.load(FLAGS.model)
-        for name in ("channels", "r_channels", "height", "width", "hidden"):
-            if FLAGS[name].present:
-                raise UserError(f"--{name}: expected none; {found.name} has its own")
-        return found
-    return tasks.of(
-        AutoencoderConfig(
-            height=28 if FLAGS.height is None else FLAGS.height,
-            width=28 if FLAGS.width is None else FLAGS.width,
-            channels=data.own_size(FLAGS.data or "digits")[2],
-            hidden=integers("hidden"),
-        )
-    )
+    if FLAGS.model == "autoencoder":
+        sides = {side: getattr(FLAGS, side) for side in _SIZES}
+        given = {side: size for side, size in sides.items() if size is not None}
+        channels = data.own_size(FLAGS.data or "digits")[2]
+        hidden = integers("hidden")
+        return tasks.of(AutoencoderConfig(channels=channels, hidden=hidden, **given))
+    found = tasks.load(FLAGS.model)
+    for name in ("channels", "r_channels", "height", "width", "hidden"):
+        if FLAGS[name].present:
+            raise UserError(f"--{name}: expected none; {found.name} has its own")
+    return found
 
 
-def small_task(name: str, *, channels: int = 1) -> Task:
-    """A network by name, at the size of --channels, --height, --width and --hidden.
+def small_task(name: str, *, images: str | None = None) -> Task:
+    """A network of several by name, of which PredNet has the sizes of the flags.
 
     Args:
         name: `prednet`, `autoencoder` or `module:object`.
-        channels: of the autoencoder's images.
+        images: what the autoencoder sees; None: digits.
 
     Raises:
         UserError: the name or a flag's value is outside what is accepted.
     """
     if name == "prednet":
-        sizes = {side: getattr(FLAGS, side) for side in ("height", "width")}
-        return tasks.of(PredNetConfig(channels=integers("channels"), **sizes))
+        return tasks.of(prednet_config())
     if name != "autoencoder":
         return tasks.load(name)
     hidden = {"hidden": integers("hidden")} if "hidden" in FLAGS else {}
+    channels = data.own_size(images or "digits")[2]
     return tasks.of(AutoencoderConfig(channels=channels, **hidden))
 
 
@@ -305,6 +286,9 @@ def open_source(task: Task, seed: int) -> data.FrameSource:
     return _opened(name, seed=seed, **_frame_options(task)).reader()
 
 
+_opened = functools.cache(data.open_source)
+
+
 def open_split(task: Task, split: str, sequences: int | None = None) -> Any:
     """The sequences of a split of `--data`, at the network's size.
 
@@ -316,25 +300,14 @@ def open_split(task: Task, split: str, sequences: int | None = None) -> Any:
 
 
 def _frame_options(task: Task) -> dict[str, Any]:
-    height, width, channels = task.frame
     offset = integers("offset")
     if len(offset) != 2:
         raise UserError(
             f"--offset={','.join(FLAGS.offset)}: expected columns,rows such as 0,0"
         )
-    return {
-        "height": height,
-        "width": width,
-        "channels": channels,
-        "crop": FLAGS.crop,
-        "offset": (offset[0], offset[1]),
-        "allow_outside": FLAGS.allow_outside,
-    }
-
-
-@functools.cache
-def _opened(name: str, **options: Any) -> data.FrameSource:
-    return data.open_source(name, **options)
+    sizes = dict(zip(("height", "width", "channels"), task.frame, strict=True))
+    cut = {"crop": FLAGS.crop, "allow_outside": FLAGS.allow_outside}
+    return {**sizes, **cut, "offset": offset}
 
 
 def parse_noise(text: str) -> Any:
@@ -351,29 +324,15 @@ def parse_noise(text: str) -> Any:
         raise UserError(f"--noise: {error}") from None
 
 
-class Training(NamedTuple):
-    """What a script trains by its own loop.
-
-    Attributes:
-        task: the network.
-        dtype: in which it is trained.
-        optimizer: for this number of updates.
-        weights: initial weights, float32.
-        batches: of each update, from `training.loop.batches`.
-    """
-
-    task: Task
-    dtype: Any
-    optimizer: Any
-    weights: dict
-    batches: Iterator[tuple]
-
-
-def training(updates: int) -> Training:
+def training(updates: int) -> tuple[Task, Any, Any, dict, Iterator[tuple]]:
     """What the flags of network and data, --window, --seed and --precision describe.
 
     Args:
         updates: to be made, from 1.
+
+    Returns:
+        The network, the dtype, the optimiser, the initial weights in float32, and the
+        batches of each update.
 
     Raises:
         UserError: a flag's value is outside what is accepted.
@@ -386,10 +345,6 @@ def training(updates: int) -> Training:
     schedule = loop.frame_schedule(
         network, source, window=FLAGS.window, updates=updates
     )
-    return Training(
-        network,
-        dtype,
-        network.optimizer(updates),
-        loop.initial_params(network, FLAGS.seed),
-        loop.batches(source, schedule),
-    )
+    weights = loop.initial_params(network, FLAGS.seed)
+    batches = loop.batches(source, schedule)
+    return network, dtype, network.optimizer(updates), weights, batches

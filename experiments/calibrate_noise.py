@@ -39,12 +39,7 @@ flags.DEFINE_list(
     ["uniform_worst_case", "xla_gpu", "chainer_cudnn"],
     "Profiles of reduction_order to compare with.",
 )
-flags.DEFINE_enum(
-    "granularity",
-    "tile",
-    ["tile", "element", "shared"],
-    "Granularity of the emulated orders.",
-)
+flags.DEFINE_string("granularity", "tile", "Granularity of the emulated orders.")
 flags.DEFINE_integer("partials", 8, "Partial sums of each emulated reduction, from 3.")
 flags.DEFINE_string("workdir", "results/calibration", "Where to write.")
 
@@ -57,19 +52,24 @@ def main(argv: list[str]) -> None:
         _flags.check_numbers(low, name)
     # Without the cache on disk, so that every program is really compiled.
     jax.config.update("jax_enable_compilation_cache", False)
-    specs = orders()
+    order = {"partials": FLAGS.partials, "granularity": FLAGS.granularity}
+    specs = {name: ReductionOrder(profile=name, **order) for name in FLAGS.profile}
     process.set_precision("float32")
-    reductions = chosen(calibration.reductions(FLAGS.shapes))
-    others = calibration.in_other_processes(
-        FLAGS.processes, FLAGS.shapes, [reduction.name for reduction in reductions]
-    )
+    reductions = {one.name: one for one in calibration.reductions(FLAGS.shapes)}
+    chosen = list(reductions) if FLAGS.primitives is None else FLAGS.primitives
+    if not chosen or not set(chosen) <= set(reductions):
+        raise UserError(
+            f"--primitives={','.join(chosen)}: expected some of {', '.join(reductions)}"
+        )
+    chosen = [name for name in reductions if name in chosen]
+    others = calibration.in_other_processes(FLAGS.processes, FLAGS.shapes, chosen)
     here = device.description()
     print(f"{here['kind']} ({here['platform']}), shapes {FLAGS.shapes}")
     print(HEADER)
     rows = []
-    for number, reduction in enumerate(reductions):
+    for number, name in enumerate(chosen):
         row = calibration.measure(
-            reduction,
+            reductions[name],
             specs,
             [outputs[number] for outputs in others],
             repeats=FLAGS.repeats,
@@ -81,46 +81,19 @@ def main(argv: list[str]) -> None:
     print(f"vary from run to run: {', '.join(varying) or 'none'}")
     for profile in specs:
         print(calibration.disagreement(profile, rows))
-    workdir = Path(FLAGS.workdir)
-    workdir.mkdir(parents=True, exist_ok=True)
+    path = Path(FLAGS.workdir) / "calibration.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     result = {
         **_cli.provenance(),
         "device": here,
         "environment": provenance.environment(),
         "shapes": FLAGS.shapes,
-        "partials": FLAGS.partials,
-        "granularity": FLAGS.granularity,
+        **order,
         "varying": varying,
         "primitives": rows,
     }
-    records.write_json(workdir / "calibration.json", result)
-    print(f"written: {workdir / 'calibration.json'}")
-
-
-def chosen(reductions) -> list:
-    """The reductions named by --primitives; the order is that of the table."""
-    if FLAGS.primitives is None:
-        return list(reductions)
-    names = [reduction.name for reduction in reductions]
-    unknown = [name for name in FLAGS.primitives if name not in names]
-    if unknown or not FLAGS.primitives:
-        raise UserError(
-            f"--primitives={','.join(FLAGS.primitives)}: expected some of "
-            f"{', '.join(names)}"
-        )
-    return [r for r in reductions if r.name in FLAGS.primitives]
-
-
-def orders() -> dict:
-    """The reduction order of each profile in --profile."""
-    if not FLAGS.profile:
-        raise UserError("--profile=: expected at least one profile")
-    return {
-        profile: ReductionOrder(
-            partials=FLAGS.partials, granularity=FLAGS.granularity, profile=profile
-        )
-        for profile in FLAGS.profile
-    }
+    records.write_json(path, result)
+    print(f"written: {path}")
 
 
 HEADER = (
@@ -135,12 +108,10 @@ def line(row: dict) -> str:
     shares = [f"{s['v_c']:9.3g}" if s else f"{'-':>9}" for s in measured]
     relative = max(s["v_ermv"] for s in measured if s)
     emulated = [s for s in row["emulated"].values() if s]
-    widest = max(emulated, key=lambda s: s["v_c"], default=None)
-    tail = (
-        f"{widest['v_c']:>12.3g} {widest['v_ermv']:>9.2g}"
-        if widest
-        else f"{'-':>12} {'-':>9}"
-    )
+    tail = f"{'-':>12} {'-':>9}"
+    if emulated:
+        widest = max(emulated, key=lambda s: s["v_c"])
+        tail = f"{widest['v_c']:>12.3g} {widest['v_ermv']:>9.2g}"
     return f"{row['primitive']:<23} {' '.join(shares)} {relative:>9.2g}   {tail}"
 
 

@@ -61,8 +61,10 @@ flags.DEFINE_list(
     "fixed order and stale targets, for networks that see windows. GPU arms are "
     "skipped, with the reason printed, where no GPU is found.",
 )
-# The seeds of comparisons that name their number only.
+# The seeds of comparisons that name their number only; and where fresh ones are kept
+# until the verdict, so that one that was interrupted goes on with them.
 FIRST_SEED, FEW = 3000, 3
+SEEDS = "seeds.json"
 flags.DEFINE_integer(
     "first_seed",
     None,
@@ -108,7 +110,7 @@ def main(argv: list[str]) -> None:
         missing.sort(key=lambda job: -design.seconds([job]))
         with saddle_runs(design) as saddle:
             execute(missing)
-            controls = positive_controls()
+            controls = saddles.positive_controls(_noisy).as_dict()
             rows = saddle()
         others = []
         if rows:
@@ -125,17 +127,13 @@ def main(argv: list[str]) -> None:
         publish(design.root, verdict)
 
 
-#: The fresh seeds of a comparison; one that was interrupted goes on with them.
-SEEDS = "seeds.json"
-
-
 def make_design() -> runs.Design:
     """What the flags describe."""
     if FLAGS.arms == []:
         raise errors.UserError(
             f"--arms=: expected at least one of {', '.join(runs.NAMES)}"
         )
-    first_seed, seeds = _seeds(Path(FLAGS.workdir))
+    first_seed, seeds = _seeds(Path(FLAGS.workdir) / SEEDS)
     return runs.Design(
         script=_script("train.py"),
         arms=None if FLAGS.arms is None else runs.arm_names(FLAGS.arms),
@@ -146,12 +144,11 @@ def make_design() -> runs.Design:
     )
 
 
-def _seeds(root: Path) -> tuple[int, int]:
+def _seeds(begun: Path) -> tuple[int, int]:
     """The first seed and their number; those of an unfinished comparison are kept."""
     if not _fresh():
         first = FIRST_SEED if FLAGS.first_seed is None else FLAGS.first_seed
         return first, FEW if FLAGS.seeds is None else FLAGS.seeds
-    begun = root / SEEDS
     if begun.is_file():
         first, seeds = records.read_json(begun)
         return int(first), int(seeds)
@@ -228,13 +225,8 @@ def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
         yield rows
 
 
-def positive_controls() -> dict:
-    """Escape times and identical units; run here."""
-
-    def noisy(gradient, granularity: str):
-        return noise.inject(gradient, noise.ReductionOrder(granularity=granularity))
-
-    return saddles.positive_controls(noisy).as_dict()
+def _noisy(gradient: Callable, granularity: str) -> Callable:
+    return noise.inject(gradient, noise.ReductionOrder(granularity=granularity))
 
 
 def publish(root: Path, verdict: dict) -> None:
@@ -242,9 +234,7 @@ def publish(root: Path, verdict: dict) -> None:
     records.write_json(root / report.VERDICT, verdict)
     (root / SEEDS).unlink(missing_ok=True)
     page = report.build(root, RESULTS / "published")
-    print()
-    print(report.text_table(verdict))
-    print()
+    print(f"\n{report.text_table(verdict)}\n")
     print(f"{verdict['seconds'] / 60:.1f} minutes; report: {page}\n")
     print(report.claim_lines(verdict))
 

@@ -12,22 +12,21 @@ pooled over all sequences, and writes them with the command, the weights' SHA-25
 the versions to --output. docs/benchmarks.md has the protocols of the literature.
 """
 
-import math
 from pathlib import Path
 
 import _cli
 import _flags
-import _weights
+import _inherited
 from absl import flags
 
-from prednet_jax import data, evaluation, process, records
-from prednet_jax.errors import UserError
+from prednet_jax import data, errors, evaluation, process, records
 
 FLAGS = flags.FLAGS
 _flags.define_model_flags()
 _flags.define_data_flags()
+_inherited.define_weights()
 flags.adopt_module_key_flags(_flags)
-_weights.define_weights()
+flags.adopt_module_key_flags(_inherited)
 flags.DEFINE_enum(
     "split",
     "test",
@@ -53,11 +52,8 @@ def main(argv: list[str]) -> None:
     del argv
     process.prepare(cache=True)
     _flags.check_numbers(0, "sequences")
-    if not (math.isfinite(FLAGS.ssim_range) and FLAGS.ssim_range > 0):
-        raise UserError(
-            f"--ssim_range={FLAGS.ssim_range}: expected a finite number above 0"
-        )
-    task, params = _weights.prednet()
+    errors.positive("--ssim_range", FLAGS.ssim_range)
+    task, params = _inherited.prednet()
     if FLAGS.split == "all":
         source = _flags.open_source(task, FLAGS.seed)
     else:

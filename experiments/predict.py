@@ -19,7 +19,6 @@ extrapolated frames), predictions.npz, and pictures: predictions.png, .gif and .
 over their channels.
 """
 
-import csv
 import io
 import math
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import Any
 
 import _cli
 import _flags
-import _weights
+import _inherited
 import numpy as np
 from absl import flags
 
@@ -39,8 +38,9 @@ from prednet_jax.report import strips
 FLAGS = flags.FLAGS
 _flags.define_model_flags()
 _flags.define_data_flags()
+_inherited.define_weights()
 flags.adopt_module_key_flags(_flags)
-_weights.define_weights()
+flags.adopt_module_key_flags(_inherited)
 flags.DEFINE_integer("start", 0, "First frame of the sequence.")
 flags.DEFINE_integer("frames", 20, "Frames to show, >= 2.")
 flags.DEFINE_integer(
@@ -53,7 +53,6 @@ flags.DEFINE_list(
 )
 flags.DEFINE_integer("seed", 0, "Seed of generated frames.")
 flags.DEFINE_string("workdir", "runs/predict", "Where to write.")
-_LAYERS = ("layers.npz", "layers.png")
 
 
 def main(argv: list[str]) -> None:
@@ -68,7 +67,7 @@ def main(argv: list[str]) -> None:
             f"--extrapolate_from={k} --frames={FLAGS.frames}: expected a frame from 1 "
             f"to {FLAGS.frames - 1}"
         )
-    task, params = _weights.prednet()
+    task, params = _inherited.prednet()
     for name in FLAGS.layers:
         try:
             prednet.place_of_map(task.config, name)
@@ -96,10 +95,9 @@ def main(argv: list[str]) -> None:
     )
     folder = Path(FLAGS.workdir)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in _LAYERS:  # Of an earlier call, with --layers.
-        (folder / name).unlink(missing_ok=True)
-    save(folder, {"true": truth, "prediction": predictions, "last frame": copied}, rows)
-    save_layers(folder, maps)
+    pictures = {"true": truth, "prediction": predictions, "last frame": copied}
+    save(folder, pictures, rows, k)
+    save_layers(folder, maps, k)
     say(rows)
     kept = "scores.csv, scores.json, predictions.npz, .png, .gif, .mp4"
     print(f"{folder}: {kept}{', layers.npz, .png' if maps else ''}")
@@ -120,46 +118,39 @@ def say(rows: list[dict[str, Any]]) -> None:
 
 
 def save(
-    folder: Path, pictures: dict[str, np.ndarray], rows: list[dict[str, Any]]
+    folder: Path, pictures: dict[str, Any], rows: list[dict[str, Any]], k: int | None
 ) -> None:
     """Writes everything, each file whole or not at all."""
-    k = FLAGS.extrapolate_from
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    arrays = io.BytesIO()
-    np.savez_compressed(
-        arrays, frames=pictures["true"], predictions=pictures["prediction"]
-    )
-    about = {
-        "means": evaluation.means(rows),
-        "frames": rows,
-        "extrapolate_from": k,
-    } | _cli.provenance()
-    records.write_bytes(folder / "scores.csv", text.getvalue().encode())
-    records.write_json(folder / "scores.json", about)
-    records.write_bytes(folder / "predictions.npz", arrays.getvalue())
+    scores = {"means": evaluation.means(rows), "frames": rows, "extrapolate_from": k}
+    records.write_csv(folder / "scores.csv", rows)
+    records.write_json(folder / "scores.json", scores | _cli.provenance())
+    arrays = {"frames": pictures["true"], "predictions": pictures["prediction"]}
+    _write_arrays(folder / "predictions.npz", arrays)
     records.write_bytes(folder / "predictions.png", strips.strip(pictures, k))
     film = strips.film(pictures, k)
     records.write_bytes(folder / "predictions.gif", strips.gif(film))
     records.write_bytes(folder / "predictions.mp4", strips.mp4(film))
 
 
-def save_layers(folder: Path, maps: dict[str, np.ndarray]) -> None:
+def save_layers(folder: Path, maps: dict[str, np.ndarray], k: int | None) -> None:
     """Writes inner maps, and a strip of their mean over channels, each in its range."""
+    for name in ("layers.npz", "layers.png"):  # Of an earlier call.
+        (folder / name).unlink(missing_ok=True)
     if not maps:
         return
-    arrays = io.BytesIO()
-    np.savez_compressed(arrays, **maps)  # type: ignore[arg-type]
-    records.write_bytes(folder / "layers.npz", arrays.getvalue())
+    _write_arrays(folder / "layers.npz", maps)
     means = {name: map_.mean(axis=-1, keepdims=True) for name, map_ in maps.items()}
     shown = {
         name: (mean - mean.min()) / max(np.ptp(mean), 1e-12)
         for name, mean in means.items()
     }
-    picture = strips.strip(shown, FLAGS.extrapolate_from)
-    records.write_bytes(folder / "layers.png", picture)
+    records.write_bytes(folder / "layers.png", strips.strip(shown, k))
+
+
+def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
+    records.write_bytes(path, content.getvalue())
 
 
 if __name__ == "__main__":

@@ -30,6 +30,14 @@ DATASETS = {
     "mnist": (28, 28, 1),
     "moving_mnist_test": (64, 64, 1),
 }
+# Flags that only these data sets have.
+ONLY = {
+    "height": ("walk", "image_sequence"),
+    "width": ("walk", "image_sequence"),
+    "crop": ("image_sequence",),
+    "frames": ("walk",),
+    "seed": ("walk",),
+}
 flags.DEFINE_enum("dataset", None, list(DATASETS), "Which one.", required=True)
 flags.DEFINE_string("source", None, "Folder or file of the originals.")
 flags.DEFINE_string(
@@ -42,14 +50,6 @@ flags.DEFINE_integer("width", 160, "Columns (walk, image_sequence).", lower_boun
 flags.DEFINE_enum("crop", "auto", data.CROPS, "Of image_sequence.")
 flags.DEFINE_integer("frames", 5000, "Frames of the walk.", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "Of the walk.")
-# Flags that only these data sets have.
-ONLY = {
-    "height": ("walk", "image_sequence"),
-    "width": ("walk", "image_sequence"),
-    "crop": ("image_sequence",),
-    "frames": ("walk",),
-    "seed": ("walk",),
-}
 
 
 def main(argv: list[str]) -> None:

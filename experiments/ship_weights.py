@@ -32,6 +32,8 @@ flags.DEFINE_string("folder", str(shipped.FOLDER), "Where to write.")
 flags.DEFINE_bool("overwrite", False, "Replace a network of that name.")
 # The most bytes that the package carries for one network.
 _MOST = 3_000_000
+# Flags of a run that say where and how often, not what was trained.
+_OF_THE_MACHINE = ("workdir", "resume", "overwrite", "progress", "profile")
 
 
 def main(argv: list[str]) -> None:
@@ -63,9 +65,7 @@ def main(argv: list[str]) -> None:
         "parameters": size // 4,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "command": command(manifest),
-        "git_commit": manifest.get("git_commit"),
-        "versions": manifest.get("versions"),
-        "data": manifest.get("data"),
+        **{name: manifest.get(name) for name in ("git_commit", "versions", "data")},
         "licence": FLAGS.licence,
         "scores": found,
     }
@@ -80,32 +80,23 @@ def scores(run: Path, manifest: dict, task: Any, params: dict) -> dict[str, Any]
     """The last row of validation.jsonl, and `evaluation.evaluate` on unused splits."""
     rows = records.read_validation(run)
     found: dict[str, Any] = {"validation": rows[-1]} if rows else {}
-    height, width, channels = task.frame
+    sizes = dict(zip(("height", "width", "channels"), task.frame, strict=True))
     name = manifest["flags"].get("data") or task.data
-    for split in ("test", "unseen"):
-        if split == "unseen" and name not in data.NAMES:
-            continue
-        source = data.open_split(
-            name, split, height=height, width=width, channels=channels
-        )
+    for split in ("test", "unseen") if name in data.NAMES else ("test",):
+        source = data.open_split(name, split, **sizes)
         found[split] = {"data": source.name} | evaluation.evaluate(
             params, task.config, source, count=FLAGS.sequences
         )
     return found
 
 
-# Flags of a run that say where and how often, not what was trained.
-_OF_THE_MACHINE = ("workdir", "resume", "overwrite", "progress", "profile")
-
-
 def command(manifest: dict[str, Any]) -> str:
     """A command that makes such a run: every flag that its manifest records."""
     words = ["python", "experiments/train.py"]
     for name, value in manifest["flags"].items():
-        if value is None or name in _OF_THE_MACHINE:
-            continue
-        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        words.append(f"--{name}={text}")
+        if value is not None and name not in _OF_THE_MACHINE:
+            text = ",".join(map(str, value)) if isinstance(value, list) else value
+            words.append(f"--{name}={text}")
     return shlex.join(words)
 
 

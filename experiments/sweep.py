@@ -13,8 +13,8 @@ docs/sweeps.md shows how one study runs on several machines.
 
 import contextlib
 import os
+import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import _cli
@@ -26,12 +26,11 @@ from prednet_jax.errors import UserError
 from prednet_jax.runs import design, executor, on_ray, sweeps
 
 FLAGS = flags.FLAGS
+TRAIN = Path(__file__).absolute().with_name("train.py")
 _flags.define_setup_flags(models=["prednet"], updates=100, workdir="runs/sweep")
 flags.adopt_module_key_flags(_flags)
 flags.DEFINE_list(
-    "arms",
-    ["float32", "reduction_order"],
-    f"Arms, of {', '.join(runs.NAMES)}.",
+    "arms", ["float32", "reduction_order"], f"Arms, of {', '.join(runs.NAMES)}."
 )
 flags.DEFINE_list("seeds", ["0", "1"], "Root seeds of weights, data and noise.")
 flags.DEFINE_integer("draws", 1, "Noise draws of arms whose noise is random.")
@@ -71,12 +70,12 @@ def main(argv: list[str]) -> None:
             print(job.shown)
         return
     print(runs.said(reasons) or f"{len(jobs)} runs", flush=True)
-    path = sweep.root / sweeps.RESULT
     with locks.hold(sweep.root):
-        rows, errors = execute(sweep, jobs, missing)
+        rows, errors = execute(jobs, missing)
         for error in errors:
             print(f"failed: {error}", file=sys.stderr)
         if rows:
+            path = sweep.root / sweeps.RESULT
             sweeps.merge(path, [rows[job] for job in jobs if job in rows])
             print(f"{len(rows)} runs: {path}")
     if errors:
@@ -95,7 +94,7 @@ def make_sweep() -> sweeps.Sweep:
         if FLAGS[name].value:
             FLAGS[name].value = sweeps.absolute(FLAGS[name].value)
     return sweeps.Sweep(
-        script=str(Path(__file__).with_name("train.py").absolute()),
+        script=str(TRAIN),
         arms=runs.arm_names(FLAGS.arms),
         seeds=_flags.integers("seeds"),
         draws=FLAGS.draws,
@@ -108,10 +107,27 @@ def make_sweep() -> sweeps.Sweep:
 
 
 def check(sweep: sweeps.Sweep) -> None:
-    """Refuses what cannot run, before anything is written."""
+    """Refuses what cannot run, before anything is written.
+
+    Raises:
+        UserError: of a setting too that names no flag of train.py, or one given here.
+    """
     _flags.check_numbers(0, "retries")
+    # Every flag stands in these files as a word in quotes.
+    files = (TRAIN, *TRAIN.parent.glob("_*.py"))
+    known = {n for file in files for n in re.findall(r'"(\w+)"', file.read_text())}
     for text in FLAGS.setting:
-        _check_setting(text)
+        for word in sweeps.setting_flags(text):
+            name = word.removeprefix("--").partition("=")[0]
+            if name not in known:
+                raise UserError(
+                    f"setting={text!r}: {name}: expected a flag that train.py --help "
+                    "lists"
+                )
+            if name in FLAGS and FLAGS[name].present:
+                raise UserError(
+                    f"setting={text!r}: --{name} is given too; expected one of the two"
+                )
     design.check_sources(sweep)
     if FLAGS.address not in (on_ray.LOCAL, "none"):
         return
@@ -126,27 +142,8 @@ def check(sweep: sweeps.Sweep) -> None:
             )
 
 
-def _check_setting(text: str) -> None:
-    """Refuses a setting that `train.py` would refuse, or that a flag contradicts.
-
-    Raises:
-        UserError: it names no flag of `train.py`, or a flag that was given too.
-    """
-    known = _flags.declared(Path(__file__).with_name("train.py"))
-    for flag in sweeps.setting_flags(text):
-        name = flag.removeprefix("--").partition("=")[0]
-        if name not in known:
-            raise UserError(
-                f"setting={text!r}: {name}: expected a flag that train.py --help lists"
-            )
-        if name in FLAGS and FLAGS[name].present:
-            raise UserError(
-                f"setting={text!r}: --{name} is given too; expected one of the two"
-            )
-
-
 def execute(
-    sweep: sweeps.Sweep, jobs: list[runs.Job], missing: list[runs.Job]
+    jobs: list[runs.Job], missing: list[runs.Job]
 ) -> tuple[dict[runs.Job, dict], list[Exception]]:
     """Runs what is missing.
 
@@ -156,9 +153,15 @@ def execute(
     kept = [job for job in jobs if job not in missing]
     rows = {job: sweeps.row(job, FLAGS.last) for job in kept}
     errors: list[Exception] = []
+    if FLAGS.address == "none" or not missing:
+        most = max((job.threads or 0 for job in missing), default=0)
+        processes = executor.parallel_runs(most)
+        running = runs.execute(missing, processes=processes, retries=FLAGS.retries)
+    else:
+        running = on_ray.execute(missing, address=FLAGS.address, retries=FLAGS.retries)
     with (
         runs.Progress(len(jobs), len(kept)) as progress,
-        contextlib.closing(_running(missing)) as running,
+        contextlib.closing(running) as running,
     ):
         for ended in running:
             if ended is None:
@@ -173,15 +176,6 @@ def execute(
             progress.ended(f"{ended.job.title} seed {ended.job.seeds[0]}: {outcome}")
     print(sweeps.summary(jobs, rows))
     return rows, errors
-
-
-def _running(missing: list[runs.Job]) -> Iterator[runs.Ended | None]:
-    """The executor that --address names."""
-    if FLAGS.address == "none" or not missing:
-        most = max((job.threads or 0 for job in missing), default=0)
-        processes = executor.parallel_runs(most)
-        return runs.execute(missing, processes=processes, retries=FLAGS.retries)
-    return on_ray.execute(missing, address=FLAGS.address, retries=FLAGS.retries)
 
 
 if __name__ == "__main__":

@@ -26,47 +26,42 @@ from pathlib import Path
 
 import _cli
 import _flags
-import _presets
-import _resume
-import _weights
+import _inherited
 from absl import flags
 
 from prednet_jax import data, device, errors, noise, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import OBJECTIVES, TARGETS, Method
 from prednet_jax.tasks import Task
-from prednet_jax.training import recipe, replica_runs, replicas, runs
+from prednet_jax.training import recipe, replicas, runs
 from prednet_jax.training.interruption import Interruption
-from prednet_jax.training.layout import most_devices
 
 FLAGS = flags.FLAGS
-MODES = ("train", "finetune_rollout")
-# Fields of a recipe that are flags of the same name.
+# Fields of a recipe that are flags of the same name, and of its method.
 FIELDS = (
     "updates", "window", "draw", "learning_rate", "clip_gradient", "rate_floor",
     "sampling", "batch", "validate_every", "checkpoint_every", "keep_checkpoints",
     "keep_best", "resume", "overwrite", "examples", "profile", "progress",
 )  # fmt: skip
-_presets.define()
+METHOD = (
+    "targets", "truncation_leak", "objective", "layer_weights", "extrapolate_from",
+)  # fmt: skip
+_inherited.define_preset()
 _flags.define_model_flags()
 _flags.define_data_flags()
 _flags.define_precision_flag()
 _flags.define_fields(recipe.Recipe, FIELDS, updates=250, window=20, progress=True)
+_flags.define_fields(Method, METHOD, {"targets": TARGETS, "objective": OBJECTIVES})
 flags.adopt_module_key_flags(_flags)
-flags.adopt_module_key_flags(_presets)
+flags.adopt_module_key_flags(_inherited)
 flags.DEFINE_enum(
     "mode",
     "train",
-    MODES,
+    ("train", "finetune_rollout"),
     "finetune_rollout: each window is a sequence of its own, whose frames from "
-    "--extrapolate_from on the network does not see; it sees its own predictions of "
-    "them. Starts from --init_weights.",
-)
-flags.DEFINE_integer(
-    "extrapolate_from",
-    None,
-    "First frame, from 0, that --mode=finetune_rollout hides. Default: two thirds of "
-    "--window (Lotter et al. 2017: 10 of 15).",
+    "--extrapolate_from on (default: two thirds of --window; Lotter et al. 2017: 10 of "
+    "15) the network does not see; it sees its own predictions of them. Starts from "
+    "--init_weights.",
 )
 flags.DEFINE_integer(
     "sequences",
@@ -107,17 +102,6 @@ flags.DEFINE_integer(
     "processes", 1, "Processes that --coordinator=host:port joins; mpirun and srun say."
 )
 flags.DEFINE_integer("process", 0, "Number of this one, from 0; launchers say.")
-flags.DEFINE_enum("targets", "true", TARGETS, "stale: Chainer's CPU bug.")
-flags.DEFINE_bool(
-    "truncation_leak", False, "Reproduce the gradient Chainer leaks between windows."
-)
-flags.DEFINE_enum(
-    "objective",
-    None,
-    OBJECTIVES,
-    "Default: as the variant was published; mse with --sampling=windows.",
-)
-flags.DEFINE_list("layer_weights", None, "Layer weights of the objective `errors`.")
 flags.DEFINE_enum(
     "schedule",
     "constant",
@@ -145,9 +129,9 @@ flags.DEFINE_bool(
 def main(argv: list[str]) -> None:
     """Checks every flag, then trains seed by seed, or all at once."""
     del argv
-    _presets.apply()
+    _inherited.apply_preset()
     if FLAGS.resume:
-        _resume.read_flags(Path(FLAGS.workdir), list(_cli.chosen_flags()))
+        _inherited.read_flags(Path(FLAGS.workdir), list(_cli.chosen_flags()))
     _check_mode()
     with Interruption() as interruption:
         process.prepare(threads=FLAGS.threads, cache=True)
@@ -157,6 +141,24 @@ def main(argv: list[str]) -> None:
             _train_seeds(interruption)
         if FLAGS.plot and process.writes():
             _draw(Path(FLAGS.workdir))
+
+
+def _check_mode() -> None:
+    """Sets --extrapolate_from where --mode needs it and it was not given.
+
+    Raises:
+        UserError: flags contradict each other.
+    """
+    if FLAGS.mode == "train":
+        _flags.check_beside("--mode=finetune_rollout", False, "extrapolate_from")
+        return
+    if not FLAGS.init_weights:
+        raise UserError(
+            "--mode=finetune_rollout: expected --init_weights, a run's directory or a "
+            "weight file, to start from"
+        )
+    if FLAGS.extrapolate_from is None:
+        FLAGS.extrapolate_from = max(1, FLAGS.window * 2 // 3)
 
 
 def _draw(folder: Path) -> None:
@@ -174,30 +176,31 @@ def _draw(folder: Path) -> None:
 
 def _train_seeds(interruption: Interruption) -> None:
     """One run, or --seeds one after the other."""
-    for name in ("coordinator", "processes", "process", "devices", "replica_mode"):
-        if getattr(FLAGS, name) != FLAGS[name].default:
-            raise UserError(f"--{name}: expected --replicas or --batch beside it")
-    seeds = _flags.integers("seeds")
-    folders = {FLAGS.seed: Path(FLAGS.workdir)}
-    if seeds:
-        folders = {seed: Path(FLAGS.workdir) / f"seed_{seed}" for seed in seeds}
+    of_many = ("coordinator", "processes", "process", "devices", "replica_mode")
+    _flags.check_beside("--replicas or --batch", False, *of_many)
+    folder, seeds = Path(FLAGS.workdir), _flags.integers("seeds")
+    folders = {seed: folder / f"seed_{seed}" for seed in seeds} or {FLAGS.seed: folder}
     runs.train(_recipe(), folders, interruption)
 
 
 def _recipe() -> recipe.Recipe:
     """What the flags describe, but for the seed."""
+    weights = None
     if FLAGS.init_weights:
-        kept = _resume.initial_weights(Path(FLAGS.workdir)) if FLAGS.resume else None
-        network, weights = _weights.initial_weights(FLAGS.init_weights, kept)
+        folder = Path(FLAGS.workdir)
+        kept = _inherited.kept_weights(folder) if FLAGS.resume else None
+        network, weights = _inherited.initial_weights(FLAGS.init_weights, kept)
         if not kept:
-            _weights.inherit_frames(FLAGS.init_weights)
+            _inherited.inherit_frames(FLAGS.init_weights)
     else:
-        network, weights = _flags.task(), None
-    spec = _flags.parse_noise(FLAGS.noise)
-    by_windows = _check_sampling(network)
-    objective = FLAGS.objective
+        network = _flags.task()
+    _check_sampling(network)
+    by_windows = FLAGS.sampling == "windows"
+    method = {name: getattr(FLAGS, name) for name in METHOD}
     if by_windows and network.name == "prednet":
-        objective = objective or "mse"
+        method["objective"] = FLAGS.objective or "mse"
+    method["layer_weights"] = _flags.numbers("layer_weights") or None
+    spec = _flags.parse_noise(FLAGS.noise)
     return recipe.Recipe(
         task=network,
         open_source=lambda seed: (
@@ -205,13 +208,7 @@ def _recipe() -> recipe.Recipe:
             if by_windows
             else _flags.open_source(network, seed)
         ),
-        method=Method(
-            objective=objective,
-            targets=FLAGS.targets,
-            truncation_leak=FLAGS.truncation_leak,
-            layer_weights=_flags.numbers("layer_weights") or None,
-            extrapolate_from=FLAGS.extrapolate_from,
-        ),
+        method=Method(**method),
         noise=None if spec == noise.Identity() else spec,
         dtype=process.set_precision(FLAGS.precision),
         rate_schedule=FLAGS.schedule,
@@ -222,54 +219,16 @@ def _recipe() -> recipe.Recipe:
     )
 
 
-def _check_sampling(network: Task) -> bool:
-    """Whether random windows are drawn.
-
-    Raises:
-        UserError: flags contradict each other.
-    """
+def _check_sampling(network: Task) -> None:
+    """Refuses flags of sampling, schedule and validation that contradict each other."""
     name = FLAGS.data or network.data
     by_windows = FLAGS.sampling == "windows"
-    if FLAGS.sequences is not None and not by_windows:
-        raise UserError(
-            f"--sequences={FLAGS.sequences}: expected --sampling=windows beside it"
-        )
-    if FLAGS.rate_floor != recipe.RATE_FLOOR and FLAGS.schedule == "constant":
-        raise UserError(
-            f"--rate_floor={FLAGS.rate_floor}: expected --schedule=cosine beside it"
-        )
+    _flags.check_beside("--sampling=windows", by_windows, "sequences")
+    _flags.check_beside("--schedule=cosine", FLAGS.schedule == "cosine", "rate_floor")
     if FLAGS.validate_every and not by_windows and name not in data.NAMES:
         raise UserError(
             f"--validate_every={FLAGS.validate_every} with --data={name}: expected "
             "--sampling=windows, which keeps sequences out of training"
-        )
-    return by_windows
-
-
-def _check_mode() -> None:
-    """Sets --extrapolate_from where --mode needs it and it was not given.
-
-    Raises:
-        UserError: flags contradict each other.
-    """
-    if FLAGS.mode == "train":
-        if FLAGS.extrapolate_from is not None:
-            raise UserError(
-                f"--extrapolate_from={FLAGS.extrapolate_from}: expected "
-                "--mode=finetune_rollout beside it"
-            )
-        return
-    if not FLAGS.init_weights:
-        raise UserError(
-            "--mode=finetune_rollout: expected --init_weights, a run's directory or a "
-            "weight file, to start from"
-        )
-    if FLAGS.extrapolate_from is None:
-        FLAGS.extrapolate_from = max(1, FLAGS.window * 2 // 3)
-    if not 1 <= FLAGS.extrapolate_from <= FLAGS.window:
-        raise UserError(
-            f"--extrapolate_from={FLAGS.extrapolate_from}: expected 1 to "
-            f"{FLAGS.window}, the --window"
         )
 
 
@@ -289,14 +248,14 @@ def _train_replicas(interruption: Interruption) -> None:
     most = 1  # Of a CPU, where a launcher does not say how many processes there are.
     if processes:
         available = device.available_threads()
-        most = most_devices(count, FLAGS.batch, available, processes)
+        most = replicas.most_devices(count, FLAGS.batch, available, processes)
     process.split_cpu(FLAGS.devices or most)
     # As --seeds names them; a batch alone is one run.
     folders = {
         seed: folder / f"seed_{seed}" if FLAGS.replicas else folder
         for seed in range(FLAGS.seed, FLAGS.seed + count)
     }
-    replica_runs.train(_recipe(), folders, FLAGS.replica_mode, interruption)
+    runs.train(_recipe(), folders, interruption, mode=FLAGS.replica_mode)
 
 
 def _join() -> int | None:
@@ -313,11 +272,7 @@ def _join() -> int | None:
             number = number if FLAGS["process"].present else found.number
         process.join_processes(FLAGS.coordinator, count, number)
         return count
-    for name in ("processes", "process"):
-        if getattr(FLAGS, name) != FLAGS[name].default:
-            raise UserError(
-                f"--{name}={getattr(FLAGS, name)}: expected --coordinator=host:port too"
-            )
+    _flags.check_beside("--coordinator=host:port", False, "processes", "process")
     if found is None or FLAGS.coordinator == "none":
         return 1
     process.join_launched(found)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from prednet_jax.models.parameters import init_params
     from prednet_jax.models.prednet import predict
     from prednet_jax.models.sequences import units
-    from prednet_jax.training.stream import windows
-    from prednet_jax.training.trainer import Trainer, train_windows
+    from prednet_jax.training.trainer import Trainer, train_windows, windows
     from prednet_jax.weights.shipped import pretrained
 
 from prednet_jax import messages
@@ -69,7 +68,7 @@ _DEFINED_IN = {
     "units": "models.sequences",
     "Trainer": "training.trainer",
     "train_windows": "training.trainer",
-    "windows": "training.stream",
+    "windows": "training.trainer",
 }
 
 

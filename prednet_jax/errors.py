@@ -6,11 +6,12 @@ other exception is a fault of the program; it keeps its traceback and ends with 
 1. Modules raise subclasses (`DataError`, `RecordError`) where a caller may want to tell
 them apart.
 
-Every check names the value that it received and says what would be accepted.
+Every check raises a `UserError` that names the value that it received and says what
+would be accepted.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -42,60 +43,38 @@ def whole(name: str, value: Any, minimum: int, maximum: int | None = None) -> in
 
 
 def positive(name: str, value: Any) -> None:
-    """Refuses a value that is not a finite number above 0.
-
-    Raises:
-        UserError: the value is refused.
-    """
-    if not (_is_real(value) and math.isfinite(value) and value > 0):
-        raise UserError(f"{name}={value!r}: expected a finite number above 0")
+    """Refuses a value that is not a finite number above 0."""
+    _check(name, value, lambda x: 0 < x < math.inf, "a finite number above 0")
 
 
 def not_negative(name: str, value: Any) -> None:
-    """Refuses a value that is not a finite number of at least 0.
-
-    Raises:
-        UserError: the value is refused.
-    """
-    if not (_is_real(value) and math.isfinite(value) and value >= 0):
-        raise UserError(f"{name}={value!r}: expected a finite number, 0 or more")
+    """Refuses a value that is not a finite number of at least 0."""
+    _check(name, value, lambda x: 0 <= x < math.inf, "a finite number, 0 or more")
 
 
 def open_unit(name: str, value: Any) -> None:
-    """Refuses a value that is not a number between 0 and 1, both excluded.
-
-    Raises:
-        UserError: the value is refused.
-    """
-    if not (_is_real(value) and 0 < value < 1):
-        raise UserError(f"{name}={value!r}: expected a number between 0 and 1")
+    """Refuses a value that is not a number between 0 and 1, both excluded."""
+    _check(name, value, lambda x: 0 < x < 1, "a number between 0 and 1")
 
 
 def decay(name: str, value: Any) -> None:
-    """Refuses a value that is not in [0, 1), the range of a decay rate or momentum.
+    """Refuses a value that is not in [0, 1), the range of a decay rate or momentum."""
+    _check(name, value, lambda x: 0 <= x < 1, "a number in [0, 1)")
 
-    Raises:
-        UserError: the value is refused.
-    """
-    if not (_is_real(value) and 0 <= value < 1):
-        raise UserError(f"{name}={value!r}: expected a number in [0, 1)")
+
+def _check(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -> None:
+    # NumPy's scalars count, booleans do not.
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if not (real and holds(value)):
+        raise UserError(f"{name}={value!r}: expected {wanted}")
 
 
 def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
-    """Refuses a value that is not among `accepted`.
-
-    Raises:
-        UserError: the value is refused.
-    """
+    """Refuses a value that is not among `accepted`."""
     if value not in accepted:
         raise UserError(
             f"{name}={value!r}: expected one of {', '.join(map(str, accepted))}"
         )
-
-
-def _is_real(value: object) -> bool:
-    # NumPy's scalars count, booleans do not.
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 # The extra of setup.cfg that brings a module, by the name under which it is imported.

@@ -90,12 +90,8 @@ def score(truth: Frames, predictions: Frames, *, data_range: float = 1.0) -> Sco
 def last_seen(truth: Frames, extrapolate_from: int | None) -> Frames:
     """What copying predicts: for each frame the last true frame seen before it.
 
-    Args:
-        truth: `[T, H, W, C]`.
-        extrapolate_from: first frame that is not seen, >= 1; None: all are.
-
-    Returns:
-        `[T, H, W, C]`; frame 0, before which there was none, is copied from itself.
+    From frame `extrapolate_from` >= 1 on none is seen; None: all are. Frame 0, before
+    which there was none, is copied from itself. Shapes `[T, H, W, C]`.
     """
     before = np.maximum(np.arange(len(truth)) - 1, 0)
     if extrapolate_from is not None:
@@ -106,12 +102,7 @@ def last_seen(truth: Frames, extrapolate_from: int | None) -> Frames:
 def table(
     prediction: Scores, copy: Scores, extrapolate_from: int | None
 ) -> list[dict[str, Any]]:
-    """A row per frame from frame 1 on.
-
-    Args:
-        prediction: of the network.
-        copy: of `last_seen`.
-        extrapolate_from: as in `last_seen`.
+    """A row per frame from frame 1 on, with the scores of the network and of copying.
 
     Returns:
         Rows of `frame`, `observed`, each metric, and `copy_<metric>` of copying.

@@ -39,11 +39,7 @@ class FileError(UserError):
 
 
 def open_binary(path: str | os.PathLike) -> io.BufferedReader:
-    """Opens a regular file for reading.
-
-    Raises:
-        FileError: it is missing, may not be read, or is no regular file.
-    """
+    """Opens a regular file for reading; a FileError says why that cannot be."""
     try:
         # A pipe would wait here for who writes into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -62,11 +58,7 @@ def open_binary(path: str | os.PathLike) -> io.BufferedReader:
 
 
 def read_bytes(path: str | os.PathLike, limit: int = LIMIT) -> bytes:
-    """The whole content of a regular file of at most `limit` bytes.
-
-    Raises:
-        FileError: as `open_binary`, or the file is longer.
-    """
+    """The whole content of a regular file of at most `limit` bytes."""
     with open_binary(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
@@ -75,11 +67,7 @@ def read_bytes(path: str | os.PathLike, limit: int = LIMIT) -> bytes:
 
 
 def read_text(path: str | os.PathLike, limit: int = LIMIT) -> str:
-    """The whole content of a UTF-8 file; a byte-order mark is left out.
-
-    Raises:
-        FileError: as `read_bytes`, or it is not UTF-8.
-    """
+    """The whole content of a UTF-8 file; a byte-order mark is left out."""
     try:
         return read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -87,11 +75,7 @@ def read_text(path: str | os.PathLike, limit: int = LIMIT) -> str:
 
 
 def kind(path: str | os.PathLike) -> str | None:
-    """`zip`, `npy` or `hdf5` by a file's first bytes; None: none of them.
-
-    Raises:
-        FileError: as `open_binary`.
-    """
+    """`zip`, `npy` or `hdf5` by a file's first bytes; None: none of them."""
     with open_binary(path) as file:
         head = file.read(8)
     return next((_STARTS[start] for start in _STARTS if head.startswith(start)), None)
@@ -126,11 +110,7 @@ def open_npz(path: str | os.PathLike) -> Iterator[np.lib.npyio.NpzFile]:
 def read_npz(
     path: str | os.PathLike, names: Container[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """The arrays of an .npz by name, in its order; those of `names`, None: all.
-
-    Raises:
-        FileError: as `open_npz`.
-    """
+    """The arrays of an .npz by name, in its order; those of `names`, None: all."""
     with open_npz(path) as arrays:
         wanted = [name for name in arrays.files if names is None or name in names]
         found = {name: arrays[name] for name in wanted}

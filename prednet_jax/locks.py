@@ -55,9 +55,17 @@ def hold(*folders: str | os.PathLike, wait: bool = False) -> Iterator[None]:
     """
     with contextlib.ExitStack() as held:
         for folder in map(Path, folders):
-            held.callback(_remove_empty, _make(folder))
+            for missing in reversed([folder, *folder.parents]):
+                if not missing.exists():
+                    missing.mkdir(exist_ok=True)
+                    held.callback(_remove_empty, missing)
             held.enter_context(_locked(folder, -1 if wait else _PATIENCE))
         yield
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -67,7 +75,13 @@ def _locked(folder: Path, seconds: float) -> Iterator[None]:
     try:
         lock.acquire(timeout=seconds)
     except filelock.Timeout:
-        raise LockedError(_refusal(folder)) from None
+        holder = ""
+        with contextlib.suppress(OSError):
+            holder = path.read_text(errors="replace").strip()
+        holder = f"process {holder}" if holder.isdigit() else "another process"
+        raise LockedError(
+            f"{folder}: in use by {holder}; expected another directory, or its end"
+        ) from None
     except (OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno not in _WITHOUT_LOCKS:
             raise
@@ -82,27 +96,3 @@ def _locked(folder: Path, seconds: float) -> Iterator[None]:
         # it has the lock, that the file has no name any more.
         path.unlink(missing_ok=True)
         lock.release()
-
-
-def _make(folder: Path) -> list[Path]:
-    """Creates a directory and its parents; returns the new ones, innermost first."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    return missing
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-
-
-def _refusal(folder: Path) -> str:
-    with contextlib.suppress(OSError):
-        holder = (folder / FILE).read_text(errors="replace").strip()
-        if holder.isdigit():
-            return (
-                f"{folder}: in use by process {holder}; expected another directory, or "
-                "its end"
-            )
-    return f"{folder}: in use by another process; expected another directory"

@@ -7,12 +7,9 @@ import sys
 
 def say(text: str) -> None:
     """Writes one line on stderr, above a progress bar and not into it."""
-    bars = sys.modules.get("tqdm")
-    if bars is None:  # Nothing has drawn one.
-        print(text, file=sys.stderr, flush=True)
-        return
-    with bars.tqdm.external_write_mode(file=sys.stderr):
-        print(text, file=sys.stderr, flush=True)
+    bars = sys.modules.get("tqdm")  # None: nothing has drawn one.
+    (bars.tqdm.write if bars else print)(text, file=sys.stderr)
+    sys.stderr.flush()
 
 
 # What an NVIDIA driver shows, and that of Windows' Linux.

@@ -87,8 +87,7 @@ class WindowResult(NamedTuple):
     Attributes:
         state: the state after the window, carried to the next one.
         frame_losses: `[T]`, MSE of each prediction against its *true* target.
-        scored: `[T]`, the weight of each transition: 1, or 0 for the transition from
-            a stand-in.
+        scored: `[T]`, the weight of each transition: 1, or 0 from a stand-in.
     """
 
     state: Any
@@ -182,6 +181,10 @@ def window_loss(
             return out.prediction[0], sum(errors)
         return out.prediction[0], jnp.zeros((), frames.dtype)
 
+    unseen = method.extrapolate_from
+    if unseen is not None:
+        # Step 0 of `watanabe` sees the stand-in, that of `lotter` frame 0.
+        unseen += config.order == "watanabe"
     state, kept = prednet.scan_frames(
         params,
         config,
@@ -189,7 +192,7 @@ def window_loss(
         seen,
         pick,
         reset=reset,
-        extrapolate_from=_first_unseen_step(config, method),
+        extrapolate_from=unseen,
     )
     predictions, errors = kept
     if method.extrapolate_from is not None:
@@ -222,14 +225,6 @@ def _check_errors(
             "extrapolate_from; errors of upper layers are not of true frames there"
         )
     return weights
-
-
-def _first_unseen_step(config: PredNetConfig, method: Method) -> int | None:
-    """The step of a window that is the first to see a prediction for a frame."""
-    if method.extrapolate_from is None:
-        return None
-    # Step 0 of `watanabe` sees the stand-in, that of `lotter` frame 0.
-    return method.extrapolate_from + (config.order == "watanabe")
 
 
 def _transitions(

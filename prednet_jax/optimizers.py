@@ -22,13 +22,7 @@ from prednet_jax.errors import decay, not_negative, positive, whole
 
 
 class AdamState(NamedTuple):
-    """State of `chainer_adam`.
-
-    Attributes:
-        step: int32, number of updates made.
-        mu: first moments, a tree like the parameters.
-        nu: second moments, a tree like the parameters.
-    """
+    """Of `chainer_adam`: updates made, first and second moments."""
 
     step: jax.Array
     mu: optax.Params
@@ -102,70 +96,6 @@ def one_minus_power(b: float, t: jax.Array) -> jax.Array:
     Written plainly it is off by 6e-5 in float32 at b = 0.999, t = 1.
     """
     return -jnp.expm1(t * math.log(b)) if b > 0 else jnp.ones_like(t)
-
-
-class NoiseState(NamedTuple):
-    """State of `add_noise`.
-
-    Attributes:
-        key: the key of the next update's noise, used for nothing else.
-    """
-
-    key: jax.Array
-
-
-def add_noise(scale: float, key: jax.Array) -> optax.GradientTransformation:
-    """Adds normal noise to each tensor of a gradient, relative to the tensor's size.
-
-        g + scale rms(g) n,     n standard normal, new numbers at each update
-
-    The expected squared norm of the noise is scale^2 times the squared norm of the
-    tensor. Chain it before the optimiser, as in `optax.chain(add_noise(1e-3, key),
-    optax.sgd(0.1))`. (`noise.GradientGaussian` is relative to the norm of the whole
-    tree; the scale of `optax.add_noise` is absolute.)
-
-    Args:
-        scale: standard deviation in units of the RMS of the tensor, above 0.
-        key: PRNG key, consumed here.
-
-    Returns:
-        The transformation. Tensors of zeros and tensors that are not floating-point
-        stay as they are. The state holds the key of the next update, so the same state
-        gives the same noise.
-
-    Raises:
-        UserError: `scale` is not a finite number above 0.
-    """
-    positive("scale", scale)
-
-    def init(params: optax.Params) -> NoiseState:
-        del params
-        return NoiseState(key)
-
-    def update(
-        gradients: optax.Updates, state: NoiseState, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, NoiseState]:
-        del params
-        following, here = jax.random.split(state.key)
-        leaves, tree = jax.tree.flatten(gradients)
-        keys = jax.random.split(here, max(1, len(leaves)))
-        noisy = [_relatively(scale, k, g) for k, g in zip(keys, leaves, strict=False)]
-        return jax.tree.unflatten(tree, noisy), NoiseState(following)
-
-    return optax.GradientTransformation(init, update)
-
-
-def _relatively(scale: float, key: jax.Array, g: jax.Array) -> jax.Array:
-    """`g` with noise; computed in float32 at least, since squares underflow in half."""
-    if not (jnp.issubdtype(g.dtype, jnp.floating) and g.size):
-        return g
-    wide = jnp.promote_types(g.dtype, jnp.float32)
-    x = g.astype(wide)
-    # Squares are taken in units of the largest element, so that they do not underflow.
-    largest = jnp.max(jnp.abs(x))
-    unit = x / jnp.where(largest > 0, largest, 1)
-    rms = largest * jnp.sqrt(jnp.mean(jnp.square(unit)))
-    return (x + scale * rms * jax.random.normal(key, g.shape, wide)).astype(g.dtype)
 
 
 def clipped(

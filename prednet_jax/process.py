@@ -26,15 +26,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from prednet_jax import messages
 from prednet_jax.device import available_threads
 from prednet_jax.errors import UserError, one_of, whole
+from prednet_jax.messages import say
 
 PRECISIONS = ("float32", "float64")
 # Longer than it takes to read a program from the cache.
 LONG_COMPILE_SECONDS = 3.0
 # M_ARENA_MAX of malloc.h.
 _M_ARENA_MAX = -8
+_COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def prepare(*, threads: int = 0, cache: bool = False) -> None:
@@ -74,18 +75,13 @@ def limit_threads(count: int) -> None:
 
 
 def check_threads(count: int) -> None:
-    """Refuses a number that `limit_threads` cannot enforce here.
-
-    Raises:
-        UserError: as `limit_threads`.
-    """
+    """Refuses a number that `limit_threads` cannot enforce here."""
     if not hasattr(os, "sched_setaffinity"):
         raise UserError(
             f"threads={count}: this system has no affinity masks; expected all (the "
             "default)"
         )
-    available = available_threads()
-    whole("threads", count, 1, available)
+    whole("threads", count, 1, available_threads())
 
 
 def split_cpu(count: int) -> None:
@@ -130,9 +126,8 @@ def launched() -> Launched | None:
     for name, mark, count, number in _LAUNCHERS:
         if mark in os.environ and number in os.environ:
             total = int(os.environ[count]) if count else None
-            return (
-                None if total == 1 else Launched(name, total, int(os.environ[number]))
-            )
+            here = Launched(name, total, int(os.environ[number]))
+            return None if total == 1 else here
     return None
 
 
@@ -278,21 +273,20 @@ def release_memory_of_compiling() -> None:
     small requests, but a training step asks for a few large blocks. Does nothing where
     the C library has no `malloc_trim`.
     """
-    # CDLL(None) is the process's own C library; it exists on POSIX systems only.
     library = ctypes.CDLL(None) if os.name == "posix" else None
     trim = getattr(library, "malloc_trim", None)
     if trim is None:
         return
 
     def compiled(event: str, duration_secs: float, **_: object) -> None:
-        if event == "/jax/core/compile/backend_compile_duration" and duration_secs > 1:
+        if event == _COMPILED and duration_secs > 1:
             trim(0)
 
     jax.monitoring.register_event_duration_secs_listener(compiled)
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs on disk for later processes.
+    """Keeps compiled programs on disk for later processes, and says when one is slow.
 
     They lie in JAX_COMPILATION_CACHE_DIR or, where that is not set, in the user's cache
     folder, with one folder per number of threads. XLA partitions loops by that number
@@ -306,32 +300,23 @@ def use_compilation_cache() -> None:
     folder = os.path.join(root, f"threads_{available_threads()}")
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    _announce_long_compile(folder)
-
-
-def _announce_long_compile(folder: str) -> None:
-    """Prints one line, once, when a program compiles for `LONG_COMPILE_SECONDS`."""
     waiting: list[threading.Timer] = []
-    said = threading.Event()
+    told = threading.Event()
 
     def announce() -> None:
-        if not said.is_set():
-            said.set()
-            messages.say(
-                f"compiling: seconds to minutes the first time, then kept in {folder}"
-            )
+        if not told.is_set():
+            told.set()
+            say(f"compiling: seconds to minutes the first time, then kept in {folder}")
 
     def begin(event: str, **_: object) -> None:
         if event == "/jax/compilation_cache/compile_requests_use_cache":
-            timer = threading.Timer(LONG_COMPILE_SECONDS, announce)
-            timer.daemon = True
-            waiting.append(timer)
-            timer.start()
+            waiting.append(threading.Timer(LONG_COMPILE_SECONDS, announce))
+            waiting[-1].daemon = True
+            waiting[-1].start()
 
     def end(event: str, duration_secs: float, **_: object) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            while waiting:
-                waiting.pop().cancel()
+        while event == _COMPILED and waiting:
+            waiting.pop().cancel()
 
     jax.monitoring.register_event_listener(begin)
     jax.monitoring.register_event_duration_secs_listener(end)

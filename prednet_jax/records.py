@@ -94,10 +94,13 @@ def sync(path: str | os.PathLike) -> None:
         os.close(opened)
 
 
-def write_tree(path: str | os.PathLike, tree: Mapping[str, Any]) -> None:
+def write_tree(
+    path: str | os.PathLike, tree: Mapping[str, Any], *, compressed: bool = False
+) -> None:
     """Writes a nested dictionary of arrays as an .npz, names joined by slashes."""
     buffer = io.BytesIO()
-    np.savez(buffer, **{name[1:]: np.asarray(x) for name, x in _leaves(tree)})  # type: ignore[arg-type]
+    save = np.savez_compressed if compressed else np.savez
+    save(buffer, **{name[1:]: np.asarray(x) for name, x in _leaves(tree)})  # type: ignore[arg-type]
     write_bytes(path, buffer.getvalue())
 
 
@@ -150,11 +153,7 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Reads JSON.
-
-    Raises:
-        RecordError: the file is missing or is not JSON.
-    """
+    """Reads JSON; a RecordError says that the file is missing or is not JSON."""
     try:
         return json.loads(files.read_text(path))
     except files.FileError as error:
@@ -171,12 +170,9 @@ def write_csv(
     rows: Sequence[Mapping[str, object]],
     columns: Iterable[str] | None = None,
 ) -> None:
-    """Writes a table by `write_bytes`, with its folder.
+    """Writes a table by `write_bytes`, with its folder; columns None: the first row's.
 
-    Args:
-        path: its file.
-        rows: the value of each row by column; other entries of a row are left out.
-        columns: the columns in their order; None: those of the first row.
+    Entries of a row that are in no column are left out.
     """
     names = list(rows[0] if columns is None else columns)
     text = io.StringIO()
@@ -237,34 +233,30 @@ def count_metrics(directory: str | os.PathLike) -> int:
 
 def _metrics_lines(path: Path) -> list[str]:
     """The lines of updates 1, 2, ... up to the first that is torn or out of order."""
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
     found: list[str] = []
-    for line in lines:
-        try:
-            whole = (
-                line.endswith(b"\n") and json.loads(line)["update"] == len(found) + 1
-            )
-        except (ValueError, KeyError, TypeError):
-            whole = False
-        if not whole:
+    for line, row in _whole_lines(path):
+        if not isinstance(row, dict) or row.get("update") != len(found) + 1:
             break
         found.append(line.decode())
     return found
 
 
+def _whole_lines(path: Path) -> Iterator[tuple[bytes, Any]]:
+    """The lines of a file of JSON up to the first that is torn, and what they say."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else ()
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            return
+        if not line.endswith(b"\n"):
+            return
+        yield line, row
+
+
 def read_validation(directory: str | os.PathLike) -> list[dict[str, Any]]:
     """The rows of `validation.jsonl` up to a torn line; none where it is missing."""
-    path = Path(directory) / VALIDATION
-    rows = []
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows
+    return [row for _, row in _whole_lines(Path(directory) / VALIDATION)]
 
 
 @dataclass(frozen=True)
@@ -283,11 +275,7 @@ class Run:
 
 
 def read_run(directory: str | os.PathLike) -> Run:
-    """Reads a run's manifest and metrics.
-
-    Raises:
-        RecordError: a file is missing or broken, or no update is recorded.
-    """
+    """Reads a run; a RecordError: a file is missing or broken, or has no update."""
     directory = Path(directory)
     manifest = read_json(directory / MANIFEST)
     if not isinstance(manifest, dict):
@@ -316,12 +304,8 @@ def _columns(path: Path, rows: list[Any]) -> dict[str, np.ndarray]:
                 f"{path}: line {number}: expected an object of numbers, with the names "
                 "of the first"
             )
-    return {
-        name: np.asarray(
-            [np.nan if row[name] is None else row[name] for row in rows], np.float64
-        )
-        for name in names
-    }
+    # Of None NumPy makes NaN.
+    return {name: np.array([row[name] for row in rows], np.float64) for name in names}
 
 
 def _is_metric(value: Any) -> bool:

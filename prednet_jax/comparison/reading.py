@@ -8,10 +8,8 @@ import numpy as np
 
 from prednet_jax import records
 from prednet_jax.noise import variability
-from prednet_jax.runs import stored
 from prednet_jax.runs.arms import Arm
-from prednet_jax.runs.jobs import Job
-from prednet_jax.runs.stored import EXAMPLES
+from prednet_jax.runs.jobs import EXAMPLES, FAILURE, Job, verified
 from prednet_jax.training import loop
 
 
@@ -89,8 +87,7 @@ def read(jobs: list[Job]) -> list[ArmRuns]:
             start alike.
     """
     found = [
-        ArmRuns(job, tuple(stored.verified(job, seed) for seed in job.seeds))
-        for job in jobs
+        ArmRuns(job, tuple(verified(job, seed) for seed in job.seeds)) for job in jobs
     ]
     records.check_comparable([run for arm in found for run in arm.runs])
     return found
@@ -160,7 +157,7 @@ def distance_over_travelled(
 
 
 def _mean(run: records.Run, last: int) -> float:
-    if stored.FAILURE in run.manifest:
+    if FAILURE in run.manifest:
         return float("nan")
     return float(run.metrics["last_frame_loss"][-last:].mean())
 

@@ -36,234 +36,217 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import numpy as np
 
-from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.inject import traced
+from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.localize import effects, localize
 from prednet_jax.noise.questions import files, runs
 from prednet_jax.noise.questions.decisions import decisions
+from prednet_jax.noise.questions.devices import devices_table, from_text
+from prednet_jax.noise.questions.digits import digits_table
+from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import first_difference
+from prednet_jax.noise.questions.invariance import invariance
+from prednet_jax.noise.questions.kept import compare
 from prednet_jax.noise.questions.recording import load_recording, record
+from prednet_jax.noise.questions.tolerance import tolerance, tolerance_table
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import parse
 
 
 class Asked(NamedTuple):
-    """What a command is asked about.
+    """What a command is asked about: a call, the noise, and the command line."""
 
-    Attributes:
-        fn: the function.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        spec: the noise.
-        options: of the command line.
-    """
-
-    fn: Callable
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    call: runs.Call
     spec: NoiseSpec
     options: argparse.Namespace
 
-    @property
-    def key(self) -> Any:
-        """The PRNG key of `--seed`."""
-        return jax.random.key(self.options.seed)
-
-    def draws(self, default: int) -> int:
+    def draws(self, default: int = 16) -> int:
         """The number of noisy runs."""
         return default if self.options.draws is None else self.options.draws
 
+    def of(self, tool: Callable, *first: Any) -> Any:
+        """What a tool, which takes the arguments of the function, finds."""
+        return tool(*first, *self.call.args, **self.call.kwargs)
+
+    def drawn(self, tool: Callable) -> Any:
+        """Likewise of one that takes a PRNG key first."""
+        return self.of(tool, jax.random.key(self.options.seed))
+
 
 class Answer(NamedTuple):
-    """What a command found: as text, and what becomes JSON."""
+    """What a command found, where text and JSON are not those of one report."""
 
-    text: str
+    text: Any
     data: Any
 
-
-def _coverage(asked: Asked) -> Answer:
-    report = coverage(asked.fn, asked.spec)(*asked.args, **asked.kwargs)
-    return Answer(str(report), report)
+    def __str__(self) -> str:
+        return str(self.text)
 
 
-def _localize(asked: Asked) -> Answer:
-    if asked.options.parts is not None:
-        parts = asked.options.parts.split(",")
-        measure = effects(asked.fn, asked.spec, parts, samples=asked.draws(3))
-        found = measure(asked.key, *asked.args, **asked.kwargs)
-        return Answer(str(found), {"parts": list(found)})
-    search = localize(asked.fn, asked.spec, samples=asked.draws(8))
-    report = search(asked.key, *asked.args, **asked.kwargs)
-    return Answer(str(report), report)
+def _localize(asked: Asked) -> Any:
+    fn, parts = asked.call.fn, asked.options.parts
+    if parts is None:
+        return asked.drawn(localize(fn, asked.spec, samples=asked.draws(8)))
+    measure = effects(fn, asked.spec, parts.split(","), samples=asked.draws(3))
+    found = asked.drawn(measure)
+    return Answer(found, {"parts": list(found)})
 
 
 def _decisions(asked: Asked) -> Answer:
     file, labels = asked.options.labels, None
     if file is not None:
         held, named = files.read("labels", file)
-        labels = [*held, *named.values()]
-        if len(labels) != 1:
-            raise NoiseError(f"--labels={file}: {len(labels)} arrays: expected one")
-        (labels,) = labels
-    search = decisions(asked.fn, asked.spec, draws=asked.draws(16), labels=labels)
-    report = search(asked.key, *asked.args, **asked.kwargs)
-    return Answer(
-        str(report), {"decisions": list(report), "evaluation": report.evaluation}
-    )
-
-
-def _digits(asked: Asked) -> Answer:
-    from prednet_jax.noise.questions.digits import digits_table
-
-    measure = digits_table(asked.fn, asked.spec, draws=asked.draws(16))
-    table = measure(asked.key, *asked.args, **asked.kwargs)
-    return Answer(str(table), table)
+        several = [*held, *named.values()]
+        if len(several) != 1:
+            raise NoiseError(f"--labels={file}: {len(several)} arrays: expected one")
+        (labels,) = several
+    search = decisions(asked.call.fn, asked.spec, draws=asked.draws(), labels=labels)
+    report = asked.drawn(search)
+    data = {"decisions": list(report), "evaluation": report.evaluation}
+    return Answer(report, data)
 
 
 def _tolerance(asked: Asked) -> Answer:
-    from prednet_jax.noise.questions.tolerance import tolerance, tolerance_table
-
-    options = asked.options
-    measure = tolerance(
-        asked.fn, asked.spec, draws=asked.draws(16), failure=options.failure
-    )
-    found = measure(asked.key, *asked.args, **asked.kwargs)
-    leaves, _ = jax.tree_util.tree_flatten_with_path(found)
-    rows = {jax.tree_util.keystr(path) or "result": leaf for path, leaf in leaves}
-    reaches = runs.reaches(
-        asked.fn, runs.reaching(asked.spec), asked.args, asked.kwargs
-    )
-    notes = runs.notes(reaches)
+    failure, fn = asked.options.failure, asked.call.fn
+    found = asked.drawn(tolerance(fn, asked.spec, draws=asked.draws(), failure=failure))
+    notes = runs.notes(asked.call.reaches(runs.reaching(asked.spec)))
     text = "\n".join([tolerance_table(found), *notes])
-    return Answer(text, {"leaves": rows, "notes": notes})
+    return Answer(text, {"leaves": dict(runs.named_leaves(found)), "notes": notes})
 
 
-def _explain(asked: Asked) -> Answer:
-    options = asked.options
-    if options.a is None or options.b is None:
+def _explain(asked: Asked) -> Any:
+    pair = {name: getattr(asked.options, name) for name in ("a", "b")}
+    if None in pair.values():
         raise NoiseError("explain: expected two results, --a=FILE.npz --b=FILE.npz")
-    a, b = (_result(asked, name, getattr(options, name)) for name in ("a", "b"))
-    from prednet_jax.noise.questions.explain import explain
-
-    place = explain(asked.fn, a, b, draws=asked.draws(8))
-    report = place(asked.key, *asked.args, **asked.kwargs)
-    return Answer(str(report), report)
+    shapes = asked.call.program().shapes.result()
+    results = (files.result(name, file, shapes) for name, file in pair.items())
+    return asked.drawn(explain(asked.call.fn, *results, draws=asked.draws(8)))
 
 
-def _invariance(asked: Asked) -> Answer:
-    from prednet_jax.noise.questions.invariance import invariance
-
-    options = asked.options
-    batch = options.batch.split(",")
+def _invariance(asked: Asked) -> Any:
+    batch = asked.options.batch.split(",")
     if not all(i.strip().isdecimal() for i in batch):
-        raise NoiseError(f"--batch={options.batch}: expected positions, such as 0,2")
-    measure = invariance(
-        asked.fn, batch=[*map(int, batch)], draws=asked.draws(8), seed=options.seed
-    )
-    report = measure(*asked.args, **asked.kwargs)
-    return Answer(str(report), report)
+        raise NoiseError(
+            f"--batch={asked.options.batch}: expected positions, such as 0,2"
+        )
+    options = {"draws": asked.draws(8), "seed": asked.options.seed}
+    return asked.of(invariance(asked.call.fn, batch=[*map(int, batch)], **options))
 
 
-def _tolerances(asked: Asked) -> Answer:
-    from prednet_jax.noise.questions.kept import compare
-
-    found = compare(asked.options.function)
-    return Answer(str(found), {"written": list(found.written)})
+def _tolerances(asked: Asked) -> Any:
+    return compare(asked.options.function)
 
 
-def _devices(asked: Asked) -> Answer:
-    from prednet_jax.noise.questions.devices import devices_table, from_text
-
-    options = asked.options
-    mesh, in_specs = from_text(options.mesh, options.specs)
-    compare = devices_table(
-        asked.fn, mesh=mesh, in_specs=in_specs, spec=asked.spec, draws=asked.draws(8)
-    )
-    table = compare(asked.key, *asked.args, **asked.kwargs)
-    return Answer(str(table), table)
+def _devices(asked: Asked) -> Any:
+    fn, spec, draws = asked.call.fn, asked.spec, asked.draws(8)
+    mesh, in_specs = from_text(asked.options.mesh, asked.options.specs)
+    table = devices_table(fn, mesh=mesh, in_specs=in_specs, spec=spec, draws=draws)
+    return asked.drawn(table)
 
 
-def _audit(asked: Asked) -> Answer:
-    from prednet_jax.noise.gpu.audit import audit
-
-    options = asked.options
-    ask = audit(
-        asked.fn,
-        gpu=options.gpu,
-        devices=options.devices,
-        deterministic=options.deterministic,
-        time_limit=options.time_limit,
-    )
-    report = ask(*asked.args, **asked.kwargs)
-    return Answer(str(report), report)
-
-
-def _result(asked: Asked, flag: str, file: str) -> Any:
-    """A result of the function, read from a file."""
-    static, arrays = split_static((asked.args, asked.kwargs))
-    shapes = traced(static.call(asked.fn), arrays).shapes.result()
-    return files.result(flag, file, shapes)
+def _audit(asked: Asked) -> Any:
+    names = ("gpu", "devices", "deterministic", "time_limit")
+    options = {name: getattr(asked.options, name) for name in names}
+    return asked.of(audit(asked.call.fn, **options))
 
 
 def _record(asked: Asked) -> Answer:
     path = asked.options.output
     if path is None:
         raise NoiseError("record: expected a file to write, --output=FILE.npz")
-    recording = record(asked.fn)(*asked.args, **asked.kwargs)
+    recording = asked.of(record(asked.call.fn))
     recording.save(path)
     told = {"recording": str(recording), "output": path}
     return Answer(f"{recording}: {path}", told)
 
 
-def _first_difference(asked: Asked) -> Answer:
+def _first_difference(asked: Asked) -> Any:
     path = asked.options.recording
     if path is None:
         raise NoiseError("first_difference: expected --recording=FILE.npz, of record")
-    recording, draws = load_recording(path), asked.draws(8)
-    search = first_difference(asked.fn, recording, spec=asked.spec, draws=draws)
-    report = search(asked.key, *asked.args, **asked.kwargs)
-    return Answer(str(report), report)
+    fn, spec, draws = asked.call.fn, asked.spec, asked.draws(8)
+    search = first_difference(fn, load_recording(path), spec=spec, draws=draws)
+    return asked.drawn(search)
 
 
-COMMANDS: Mapping[str, tuple[Callable[[Asked], Answer], str, str]] = {
-    "coverage": (
-        _coverage,
+class Command(NamedTuple):
+    """A question: how it is asked, its noise if none is given, what it is about."""
+
+    ask: Callable[[Asked], Any]
+    noise: str
+    about: str
+
+
+COMMANDS: Mapping[str, Command] = {
+    "coverage": Command(
+        lambda asked: asked.of(coverage(asked.call.fn, asked.spec)),
         "reduction_order",
         "which equations noise reaches, and which not",
     ),
-    "localize": (_localize, "reduction_order", "whose noise moves the result most"),
-    "digits": (
-        _digits,
+    "localize": Command(
+        _localize, "reduction_order", "whose noise moves the result most"
+    ),
+    "digits": Command(
+        lambda asked: asked.drawn(
+            digits_table(asked.call.fn, asked.spec, draws=asked.draws())
+        ),
         "reduction_order+stochastic_rounding",
         "significant decimal digits of each result",
     ),
-    "tolerance": (_tolerance, "reduction_order", "the tolerance a test should have"),
-    "explain": (_explain, "reduction_order", "what makes two results differ"),
-    "decisions": (_decisions, "reduction_order", "which decisions noise flips"),
-    "record": (_record, "none", "write what every equation computes"),
-    "first_difference": (
+    "tolerance": Command(
+        _tolerance, "reduction_order", "the tolerance a test should have"
+    ),
+    "explain": Command(_explain, "reduction_order", "what makes two results differ"),
+    "decisions": Command(_decisions, "reduction_order", "which decisions noise flips"),
+    "record": Command(_record, "none", "write what every equation computes"),
+    "first_difference": Command(
         _first_difference,
         "reduction_order:granularity=element+ulp",
         "where a run here first differs from a recorded one",
     ),
-    "invariance": (
+    "invariance": Command(
         _invariance,
         "none",
         "whether a row's result depends on how the function is called",
     ),
-    "tolerances": (
+    "tolerances": Command(
         _tolerances,
         "none",
         "which tests have a looser or tighter tolerance than measured; takes a folder",
     ),
-    "devices": (
+    "devices": Command(
         _devices,
         "reduction_order:profile=collectives,collectives=sequential",
         "what it computes over meshes of devices that are not here",
     ),
-    "audit": (_audit, "none", "what on a GPU will vary; needs no GPU"),
+    "audit": Command(_audit, "none", "what on a GPU will vary; needs no GPU"),
+}
+# Flags that are texts, and what they are for.
+TEXTS = {
+    "args=FILE.npz": "arguments; none if left out",
+    "noise=SPEC": "such as reduction_order:granularity=element or ulp; default: "
+    "reduction_order, for digits with stochastic_rounding, for first_difference of "
+    "each element and with ulp",
+    "parts=NAME,...": "localize: effects of these scopes or paths, not a search",
+    "labels=FILE.npz": "decisions: of an evaluation set, which the function answers",
+    "a=FILE.npz": "explain: one result",
+    "b=FILE.npz": "explain: the other",
+    "output=FILE.npz": "record: what it writes",
+    "recording=FILE.npz": "first_difference: what record wrote",
+    "mesh=AXIS=SIZE,...[;...]": "devices: sizes of the axes, several to compare, as in "
+    "data=1,8,64",
+    "specs=AXIS,...[;...]": "devices: for each positional argument the mesh axes of "
+    "its axes, - for none: -;data spreads the rows of the second",
+}
+# Flags with a default, which gives their type.
+DEFAULTS = {
+    "seed": (0, "of the PRNG"),
+    "failure": (1e-6, "tolerance: probability to fail"),
+    "batch": ("0", "invariance: positions of the arguments with a batch axis 0, I,..."),
+    "gpu": ("h100", "audit: which GPU, such as gtx1080"),
+    "devices": (1, "audit: number of GPUs"),
+    "time_limit": (600.0, "audit: seconds for each compilation"),
 }
 
 
@@ -275,9 +258,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    listed = "\n".join(
-        f"  {name:16} {about}" for name, (_, _, about) in COMMANDS.items()
-    )
+    listed = "\n".join(f"  {name:16} {c.about}" for name, c in COMMANDS.items())
     parser = _Parser(
         prog="python -m prednet_jax.noise",
         description=f"{__doc__}\ncommands:\n{listed}",
@@ -285,74 +266,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
     parser.add_argument("function", metavar="MODULE:FUNCTION")
-    parser.add_argument(
-        "--args", metavar="FILE.npz", help="arguments; none if left out"
-    )
-    parser.add_argument(
-        "--noise",
-        help="the noise, such as reduction_order:granularity=element or ulp; default: "
-        "reduction_order, for digits with stochastic_rounding, for first_difference of "
-        "each element and with ulp",
-    )
-    parser.add_argument(
-        "--draws",
-        type=int,
-        help="noisy runs; default 16; explain, invariance, localize, devices and "
-        "first_difference 8",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the PRNG; default 0")
-    parser.add_argument(
-        "--failure", type=float, default=1e-6, help="tolerance: probability to fail"
-    )
-    parser.add_argument(
-        "--parts",
-        metavar="NAME,...",
-        help="localize: effects of these scopes or paths, in place of a search",
-    )
-    parser.add_argument(
-        "--labels",
-        metavar="FILE.npz",
-        help="decisions: of an evaluation set, whose answers the function returns",
-    )
-    parser.add_argument(
-        "--batch",
-        default="0",
-        metavar="I,...",
-        help="invariance: positions of the arguments with a batch axis 0; default 0",
-    )
-    parser.add_argument("--a", metavar="FILE.npz", help="explain: one result")
-    parser.add_argument("--b", metavar="FILE.npz", help="explain: the other")
-    parser.add_argument("--output", metavar="FILE.npz", help="record: what it writes")
-    parser.add_argument(
-        "--recording", metavar="FILE.npz", help="first_difference: what record wrote"
-    )
-    parser.add_argument(
-        "--mesh",
-        metavar="AXIS=SIZE,...[;...]",
-        help="devices: sizes of the axes, several to compare; data=1,8,64",
-    )
-    parser.add_argument(
-        "--specs",
-        metavar="AXIS,...[;...]",
-        help="devices: for each positional argument the mesh axes of its axes, - for "
-        "none: -;data spreads the rows of the second",
-    )
-    parser.add_argument(
-        "--gpu", default="h100", help="audit: which GPU, such as gtx1080; default h100"
-    )
-    parser.add_argument(
-        "--devices", type=int, default=1, help="audit: number of GPUs; default 1"
-    )
+    for text, about in TEXTS.items():
+        name, _, shown = text.partition("=")
+        parser.add_argument(f"--{name}", metavar=shown, help=about)
+    few = "explain, invariance, localize, devices and first_difference 8"
+    parser.add_argument("--draws", type=int, help=f"noisy runs; default 16; {few}")
+    for name, (default, about) in DEFAULTS.items():
+        parser.add_argument(
+            f"--{name}",
+            type=type(default),
+            default=default,
+            help=f"{about}; default {default}",
+        )
     parser.add_argument(
         "--deterministic",
         action="store_true",
         help="audit: under --xla_gpu_deterministic_ops=true",
-    )
-    parser.add_argument(
-        "--time_limit",
-        type=float,
-        default=600,
-        help="audit: seconds for each compilation; default 600",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
@@ -362,8 +291,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
     options = _parser().parse_args(argv)
     ask, default, _ = COMMANDS[options.command]
+    text = default if options.noise is None else options.noise
     try:
-        text = default if options.noise is None else options.noise
         spec = parse(text)
         if default == "none" and text != default:
             raise NoiseError(f"--noise={text}: expected no noise for {options.command}")
@@ -371,21 +300,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
             # `tolerances` is asked about a folder of tests, and runs no function.
-            fn: Callable = _tolerances
+            call = runs.Call(_tolerances, args, kwargs)
             if options.command != "tolerances":
-                fn = _function(options.function)
-                _check_call(fn, options, args, kwargs)
-            answer = ask(Asked(fn, args, kwargs, spec, options))
+                call = call._replace(fn=_function(options.function))
+                _check(call, options)
+            answer = ask(Asked(call, spec, options))
     except NoiseError as error:
-        print(f"python -m prednet_jax.noise: {_one_line(error)}", file=sys.stderr)
+        one_line = " ".join(str(error).split())
+        print(f"python -m prednet_jax.noise: {one_line}", file=sys.stderr)
         return 2
-    head = {"command": options.command, "function": options.function, "noise": text}
-    if options.command == "audit":
-        del head["noise"]
     if options.json:
-        print(json.dumps(head | plain_data(answer.data), allow_nan=False))
+        head = {"command": options.command, "function": options.function}
+        if options.command != "audit":
+            head["noise"] = text
+        data = answer.data if isinstance(answer, Answer) else answer
+        print(json.dumps(head | plain_data(data), allow_nan=False))
     else:
-        print(answer.text)
+        print(answer)
     return 0
 
 
@@ -397,10 +328,9 @@ def plain_data(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return plain_data(value.to_json())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = (field.name for field in dataclasses.fields(value))
-        return {name: plain_data(getattr(value, name)) for name in fields}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: plain_data(x) for name, x in value._asdict().items()}
+        return plain_data(vars(value))
+    if hasattr(value, "_asdict"):
+        return plain_data(value._asdict())
     if isinstance(value, Mapping):
         return {str(name): plain_data(x) for name, x in value.items()}
     if isinstance(value, list | tuple):
@@ -410,10 +340,6 @@ def plain_data(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, bool | int | str | None) else str(value)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _function(name: str) -> Callable:
@@ -446,22 +372,20 @@ def _function(name: str) -> Callable:
     return value
 
 
-def _check_call(
-    fn: Callable, options: argparse.Namespace, args: tuple, kwargs: dict[str, Any]
-) -> None:
+def _check(call: runs.Call, options: argparse.Namespace) -> None:
     """Refuses arguments that do not fit the signature of the function."""
     try:
-        signature = inspect.signature(fn)
+        signature = inspect.signature(call.fn)
     except (TypeError, ValueError):
         return
     try:
-        signature.bind(*args, **kwargs)
+        signature.bind(*call.args, **call.kwargs)
     except TypeError as error:
         given = "without --args"
         if options.args:
             given = (
-                f"with --args={options.args}, which holds {len(args)} positional "
-                f"arguments and the names {sorted(kwargs)}"
+                f"with --args={options.args}, which holds {len(call.args)} positional "
+                f"arguments and the names {sorted(call.kwargs)}"
             )
         raise NoiseError(f"{options.function}{signature} {given}: {error}") from None
 

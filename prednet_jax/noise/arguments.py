@@ -2,15 +2,13 @@
 
 Arrays are traced. Anything else among the arguments (configurations, names, Python
 numbers) reaches the function unchanged and is part of the identity of what is compiled.
-Anything else among the results (functions, texts, Python numbers, a module's settings)
-comes back unchanged.
+Anything else among the results comes back unchanged.
 
 Flax NNX objects are mutable: an object is taken apart into its definition, which can be
-hashed, and its arrays, and put together from other arrays where the function runs, as
-NNX's own transformations do (`flax.nnx.split`, `merge`, `update`). Several objects are
-taken apart together, so that what they share stays shared. What the function did to its
-copies is done to the caller's objects by `Outcome.put`. Nothing here imports Flax: an
-object of NNX can only be met where `flax.nnx` is loaded.
+hashed, and its arrays, and put together from other arrays where the function runs
+(`flax.nnx.split`, `merge`, `update`); several together, so that what they share stays
+shared. `Outcome.put` does to the caller's objects what the function did to its copies.
+Nothing here imports Flax: an object of NNX can only be met where it is loaded.
 """
 
 from __future__ import annotations
@@ -33,9 +31,8 @@ from prednet_jax.noise.errors import NoiseError
 class Static:
     """The arguments of a call that are no arrays, and where the arrays go.
 
-    Types and signs of the values are part of the identity: 1, 1.0 and True are equal,
-    and so are 0.0 and -0.0. Beyond that they are what `==` says, as for the static
-    arguments of `jax.jit`.
+    Types and signs of the values are part of the identity (1, 1.0 and True are equal);
+    beyond that they are what `==` says, as for the static arguments of `jax.jit`.
 
     Attributes:
         tree: structure of the arguments.
@@ -54,9 +51,8 @@ class Static:
         """Itself, if a compiled function can be kept for these arguments.
 
         Raises:
-            NoiseError: when an argument is neither an array nor hashable. (To compile
-                anew at each call would take seconds, in silence; to go by identity
-                would miss a change of the argument.)
+            NoiseError: when an argument is neither an array nor hashable: compiling
+                anew at each call would take seconds, in silence.
         """
         for value in self.values:
             try:
@@ -93,12 +89,10 @@ class Static:
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a call gave: a pytree whose leaves are the arrays.
+    """What a call gave: a pytree whose leaves are the arrays of the result.
 
-    Attributes:
-        arrays: those among the leaves of the result.
-        states: arrays of the mutable arguments after the call.
-        rest: structure and other leaves of the result, and where the arrays go.
+    `states` are arrays of the mutable arguments after the call; `rest` is the structure
+    and the other leaves of the result.
     """
 
     arrays: Sequence[Any]
@@ -187,7 +181,6 @@ def _kind(value: Any) -> Any:
     return type(value)
 
 
-_ARRAYS = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
 _ARRAY = type("_Array", (), {"__repr__": lambda self: "<array>"})()
 _OBJECT = type("_Object", (), {"__repr__": lambda self: "<object>"})()
 
@@ -196,7 +189,7 @@ def _is_array(value: Any) -> bool:
     """Whether a leaf is an array; NumPy's texts and objects are none."""
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.kind not in "OSUMm"
-    return isinstance(value, _ARRAYS)
+    return isinstance(value, jax.Array | jax.ShapeDtypeStruct)
 
 
 def split_static(arguments: Any) -> tuple[Static, list[Any]]:
@@ -208,19 +201,16 @@ def split_static(arguments: Any) -> tuple[Static, list[Any]]:
 def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
     """As `split_static`, with the mutable objects themselves."""
     leaves, tree = jax.tree.flatten(arguments, is_leaf=is_mutable)
-    arrays, found, values = [], [], []
-    for leaf in leaves:
-        if is_mutable(leaf):
-            values.append(_OBJECT)
-            found.append(leaf)
-        elif _is_array(leaf):
-            values.append(_ARRAY)
-            arrays.append(leaf)
-        else:
-            values.append(leaf)
-    definition, states = taken_apart(found)
+    values = tuple(
+        _OBJECT if is_mutable(leaf) else _ARRAY if _is_array(leaf) else leaf
+        for leaf in leaves
+    )
+    pairs = list(zip(leaves, values, strict=True))
+    arrays = [leaf for leaf, value in pairs if value is _ARRAY]
+    objects = [leaf for leaf, value in pairs if value is _OBJECT]
+    definition, states = taken_apart(objects)
     kinds = tuple(map(_kind, values))
-    return Static(tree, tuple(values), kinds, definition), arrays + states, found
+    return Static(tree, values, kinds, definition), arrays + states, objects
 
 
 class _Definition(NamedTuple):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -51,13 +52,7 @@ ALIASES: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
 
 
 def parse(text: str) -> NoiseSpec:
-    """The spec that a text describes.
-
-    Args:
-        text: in the syntax of this module; surrounding spaces are ignored.
-
-    Returns:
-        The spec: a Composition where several parts are joined by "+".
+    """The spec that a text describes: a Composition of parts joined by "+".
 
     Raises:
         NoiseError: naming the text that is wrong and what would be accepted.
@@ -73,28 +68,17 @@ def parse(text: str) -> NoiseSpec:
 def format(spec: NoiseSpec, *, defaults: bool = False) -> str:
     """The text of a spec: the inverse of `parse`.
 
-    Args:
-        spec: any noise spec.
-        defaults: whether options that have their default value are written too, as
-            records want it.
+    `defaults` writes options that have their default value too, as records want it.
 
     Raises:
         ValueError: for a name, of a leaf or a primitive, that no text can hold.
     """
-    found = specs.parts(spec)
-    return "+".join(_text(part, defaults) for part in found) if found else "none"
+    return "+".join(_text(part, defaults) for part in specs.parts(spec)) or "none"
 
 
 def _split_parts(text: str) -> list[str]:
     """At each "+" that is not the sign of an exponent, as in 1e+3."""
-    found: list[str] = []
-    for piece in text.split("+"):
-        exponent = found and found[-1][-1:] in "eE" and found[-1][-2:-1].isdigit()
-        if exponent and piece[:1].isdigit():
-            found[-1] += "+" + piece
-        else:
-            found.append(piece)
-    return found
+    return re.split(r"(?<!\d[eE])\+|\+(?!\d)", text)
 
 
 def _part(text: str) -> NoiseSpec:
@@ -145,16 +129,12 @@ def _value(name: str, kind: str, text: str) -> Any:
         if text.lower() not in ("true", "false"):
             raise NoiseError(f"{name}={text!r}: expected true or false")
         return text.lower() == "true"
-    if kind.startswith("int"):
-        try:
-            return int(text)
-        except ValueError:
-            raise NoiseError(f"{name}={text!r}: expected an integer") from None
-    if kind.startswith("float"):
-        try:
-            return float(text)
-        except ValueError:
-            raise NoiseError(f"{name}={text!r}: expected a number") from None
+    for number, about in ((int, "an integer"), (float, "a number")):
+        if kind.startswith(number.__name__):
+            try:
+                return number(text)
+            except ValueError:
+                raise NoiseError(f"{name}={text!r}: expected {about}") from None
     return text
 
 

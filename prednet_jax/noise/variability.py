@@ -36,63 +36,40 @@ ULP_EDGES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 65536)
 def v_ermv(a: Any, b: Any) -> float:
     """Mean of |A - B| / |A|; not symmetric, `a` is the reference.
 
-    An element that is zero in both adds nothing; one that is zero in `a` alone adds 1,
-    its difference relative to `b`. NaN where only one of the two is NaN.
-
-    Args:
-        a: pytree of arrays.
-        b: pytree of the same structure and shapes.
-
-    Returns:
-        The mean over all elements, 0 or more.
+    An element that is zero in both adds nothing; one that is zero in `a` alone adds 1.
+    NaN where only one of the two is NaN.
 
     Raises:
         NoiseError: when structures or shapes differ, or there is no element.
     """
-    total, count = 0.0, 0
-    for x, y in _pairs(a, b):
-        difference = np.abs(_difference(x, y))
-        scale = np.where(x == 0, np.abs(y), np.abs(x))
-        # Where both are zero, or the same infinity, there is no difference to divide.
-        ratio = np.divide(
-            difference, scale, out=np.zeros_like(difference), where=difference != 0
-        )
-        total += float(ratio.sum())
-        count += x.size
-    return total / count
+    x, y = _pooled(a, b)
+    far = np.abs(difference(x, y))
+    scale = np.where(x == 0, np.abs(y), np.abs(x))
+    # Where both are zero, or the same infinity, there is no difference to divide.
+    ratio = np.divide(far, scale, out=np.zeros_like(far), where=far != 0)
+    return float(ratio.mean())
 
 
 def v_c(a: Any, b: Any) -> float:
     """Fraction of elements that differ in value: 0 is repeatable, 1 none alike.
 
-    NaN equals NaN, and -0 equals 0. Arguments and errors as for `v_ermv`.
+    NaN equals NaN, and -0 equals 0. Errors as for `v_ermv`.
     """
-    differing, count = 0, 0
-    for x, y in _pairs(a, b):
-        differing += int(np.count_nonzero(~_same(x, y)))
-        count += x.size
-    return differing / count
+    return float(np.mean(~_same(*_pooled(a, b))))
 
 
 def l2_distance(a: Any, b: Any) -> float:
-    """Root of the sum of (A - B)^2. Arguments and errors as for `v_ermv`."""
-    total = 0.0
-    for x, y in _pairs(a, b):
-        total += float(np.sum(np.square(_difference(x, y))))
-    return float(np.sqrt(total))
+    """Root of the sum of (A - B)^2. Errors as for `v_ermv`."""
+    return float(np.sqrt(np.sum(np.square(difference(*_pooled(a, b))))))
 
 
 def spread_and_shift(reference: Any, samples: Sequence[Any]) -> tuple[float, float]:
     """How far noisy values scatter, and how far their mean is from the clean value.
 
-    Args:
-        reference: pytree of arrays, without noise.
-        samples: two or more of the same structure and shapes, noise drawn anew in each.
-
     Returns:
-        The root mean square distance (L2) of the samples from their expected value, as
-        estimated from their mean, and the distance of that mean from the reference;
-        both in units of the norm of the reference.
+        The root mean square distance (L2) of two or more samples from their expected
+        value, as estimated from their mean, and the distance of that mean from the
+        reference; both in units of the norm of the reference.
 
     Raises:
         NoiseError: with fewer than two samples or a reference of zeros, and as for
@@ -101,12 +78,11 @@ def spread_and_shift(reference: Any, samples: Sequence[Any]) -> tuple[float, flo
     n = len(samples)
     if n < 2:
         raise NoiseError(f"{n} samples: expected two or more")
-    wide = [jax.tree.map(lambda x: np.asarray(x, np.float64), s) for s in samples]
-    mean = jax.tree.map(lambda *xs: np.mean(xs, axis=0), *wide)
+    mean = jax.tree.map(lambda *xs: np.mean(np.asarray(xs, np.float64), 0), *samples)
     norm = l2_distance(reference, jax.tree.map(np.zeros_like, mean))
     if norm == 0:
         raise NoiseError("a reference of zeros: expected one with a norm")
-    squares = sum(l2_distance(mean, sample) ** 2 for sample in wide)
+    squares = sum(l2_distance(mean, sample) ** 2 for sample in samples)
     return float(np.sqrt(squares / (n - 1)) / norm), l2_distance(reference, mean) / norm
 
 
@@ -153,7 +129,7 @@ def ulp_distance(a: Any, b: Any) -> np.ndarray:
         int64 [n], of all leaves in order. -0 and 0 are one number; a distance that
         involves a NaN is the largest int64 unless both are NaN.
     """
-    found = []
+    found = [np.zeros(0, np.int64)]
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         if jnp.dtype(x.dtype) != jnp.dtype(y.dtype) or np.shape(x) != np.shape(y):
             raise NoiseError(
@@ -162,52 +138,48 @@ def ulp_distance(a: Any, b: Any) -> np.ndarray:
             )
         p, q = (_ordered(np.asarray(v)) for v in (x, y))
         wide, other = (np.asarray(v, np.float64) for v in (x, y))
-        # Differences of numbers of opposite signs may exceed int64 in float64 alone.
-        distance = np.abs(p - q)
-        broken = ~_same(wide, other) & (np.isnan(wide) | np.isnan(other))
-        distance = np.where(_same(wide, other), 0, distance)
-        found.append(np.where(broken, np.iinfo(np.int64).max, distance).ravel())
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+        broken = np.isnan(wide) | np.isnan(other)
+        distance = np.where(broken, np.iinfo(np.int64).max, np.abs(p - q))
+        found.append(np.where(_same(wide, other), 0, distance).ravel())
+    return np.concatenate(found)
 
 
 def ulp_histogram(distances: np.ndarray) -> dict[str, int]:
     """How many distances are 0, 1, 2, 3-4, 5-8, ... ulps; keys in that order."""
-    names, counts = [], []
-    low = -1
+    found, low = {}, -1
     for high in ULP_EDGES:
-        names.append(str(high) if high <= low + 1 else f"{low + 1}-{high}")
-        counts.append(int(np.count_nonzero((distances > low) & (distances <= high))))
+        name = str(high) if high <= low + 1 else f"{low + 1}-{high}"
+        found[name] = int(np.count_nonzero((distances > low) & (distances <= high)))
         low = high
-    names.append(f">{low}")
-    counts.append(int(np.count_nonzero(distances > low)))
-    return dict(zip(names, counts, strict=True))
+    return found | {f">{low}": int(np.count_nonzero(distances > low))}
 
 
-def _pairs(a: Any, b: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The leaves of both trees as float64 arrays, checked."""
-    left: Any = jax.tree.structure(a)
-    right: Any = jax.tree.structure(b)
-    if left != right:
-        raise NoiseError(f"trees {left} and {right}: expected the same structure")
-    pairs = [
-        (np.asarray(x, np.float64), np.asarray(y, np.float64))
-        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    ]
-    for x, y in pairs:
-        if x.shape != y.shape:
-            raise NoiseError(f"shapes {x.shape} and {y.shape}: expected the same")
-    if not sum(x.size for x, _ in pairs):
-        raise NoiseError("trees without elements: expected at least one")
-    return iter(pairs)
+def difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """`x - y`; 0 where both are NaN or the same infinity."""
+    with np.errstate(invalid="ignore"):
+        return np.where(_same(x, y), 0, np.subtract(x, y))
 
 
 def _same(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (x == y) | (np.isnan(x) & np.isnan(y))
 
 
-def _difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """`x - y`, and 0 where both are the same infinity or NaN."""
-    return np.subtract(x, y, out=np.zeros_like(x), where=~_same(x, y))
+def _pooled(a: Any, b: Any) -> Iterator[np.ndarray]:
+    """All elements of both trees in float64, checked: two of [n]."""
+    left: Any = jax.tree.structure(a)
+    right: Any = jax.tree.structure(b)
+    if left != right:
+        raise NoiseError(f"trees {left} and {right}: expected the same structure")
+    both = list(zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+    for x, y in both:
+        if np.shape(x) != np.shape(y):
+            raise NoiseError(
+                f"shapes {np.shape(x)} and {np.shape(y)}: expected the same"
+            )
+    if not sum(np.size(x) for x, _ in both):
+        raise NoiseError("trees without elements: expected at least one")
+    for of_tree in zip(*both, strict=True):
+        yield np.concatenate([np.asarray(x, np.float64).ravel() for x in of_tree])
 
 
 def _ordered(x: np.ndarray) -> np.ndarray:

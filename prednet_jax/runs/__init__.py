@@ -9,10 +9,8 @@ executed on this machine (`execute`) or on many (`on_ray.execute`).
 from prednet_jax.runs.arms import NAMES, Arm, Role, arm
 from prednet_jax.runs.arms import names as arm_names
 from prednet_jax.runs.design import Design, check
-from prednet_jax.runs.executor import Ended, ProcessError, clear, execute
-from prednet_jax.runs.jobs import Job
-from prednet_jax.runs.progress import Progress
-from prednet_jax.runs.stored import kept, said
+from prednet_jax.runs.executor import Ended, ProcessError, Progress, clear, execute
+from prednet_jax.runs.jobs import Job, kept, said
 
 __all__ = [
     "NAMES",

@@ -7,7 +7,7 @@ role and scale.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from prednet_jax import noise
@@ -172,6 +172,37 @@ CONTROL, TREATMENT, STALE = _FIXED[:3]
 _BY_NAME = {arm.name: arm for arm in _FIXED}
 
 
+# Families of arms, by the pattern of their names; {} is what its group matches.
+_FAMILIES = {
+    r"threads_([1-9]\d*)": Arm(
+        name="threads_{}",
+        meaning="float32, {} thread(s)",
+        role=Role.NULL,
+        flags=("--threads={}",),
+        cost=1.3,
+    ),
+    r"reduction_order_(shared|tile|element)": Arm(
+        name="reduction_order_{}",
+        meaning="fresh random order, one for each {}",
+        flags=("--noise=reduction_order:granularity={}",),
+        cost=2.0,
+    ),
+    r"gaussian_(\d+(?:\.\d+)?(?:e-?\d+)?)": Arm(
+        name="gaussian_{}",
+        meaning="Gaussian noise of {} times the gradient's norm",
+        role=Role.GAUSSIAN,
+        flags=("--noise=gradient_gaussian:scale={}",),
+    ),
+    "noise:(.*)": Arm(name="noise:{}", meaning="{}", flags=("--noise={}",), cost=2.0),
+    f"convolution_({'|'.join(CONVOLUTIONS)})": Arm(
+        name="convolution_{}",
+        meaning="{} convolutions, another fixed order",
+        role=Role.NULL,
+        flags=("--convolution={}",),
+    ),
+}
+
+
 def arm(name: str) -> Arm:
     """The arm of a name.
 
@@ -180,34 +211,29 @@ def arm(name: str) -> Arm:
     """
     if name in _BY_NAME:
         return _BY_NAME[name]
-    if match := re.fullmatch(r"threads_([1-9]\d*)", name):
-        return Arm(
-            name=name,
-            meaning=f"float32, {match[1]} thread(s)",
-            role=Role.NULL,
-            flags=(f"--threads={match[1]}",),
-            threads=int(match[1]),
-            cost=1.3,
-        )
-    if match := re.fullmatch(r"reduction_order_(shared|tile|element)", name):
-        return Arm(
-            name=name,
-            meaning=f"fresh random order, one for each {match[1]}",
-            flags=(f"--noise=reduction_order:granularity={match[1]}",),
-            cost=2.0,
-        )
-    if match := re.fullmatch(r"gaussian_(\d+(\.\d+)?(e-?\d+)?)", name):
-        return _gaussian(name, match[1])
-    if name.startswith("noise:"):
-        return _any_noise(name)
-    if match := re.fullmatch(f"convolution_({'|'.join(CONVOLUTIONS)})", name):
-        return Arm(
-            name=name,
-            meaning=f"{match[1]} convolutions, another fixed order",
-            role=Role.NULL,
-            flags=(f"--convolution={match[1]}",),
-        )
+    for pattern, family in _FAMILIES.items():
+        if match := re.fullmatch(pattern, name):
+            (flag,) = family.flags
+            if flag.startswith("--noise="):
+                _check_noise(name, flag.removeprefix("--noise=").format(match[1]))
+            return replace(
+                family,
+                name=name,
+                meaning=family.meaning.format(match[1]),
+                flags=(flag.format(match[1]),),
+                threads=int(match[1]) if flag.startswith("--threads") else None,
+                scale=float(match[1]) if family.role is Role.GAUSSIAN else None,
+            )
     raise UserError(f"arm={name!r}: expected one of {', '.join(NAMES)}")
+
+
+def _check_noise(name: str, text: str) -> None:
+    try:
+        spec = noise.parse(text)
+    except ValueError as error:
+        raise UserError(f"arm={name!r}: {error}") from None
+    if spec == noise.Identity():
+        raise UserError(f"arm={name!r}: expected a noise, such as noise:ulp:max_ulps=2")
 
 
 def names(words: Sequence[str]) -> tuple[str, ...]:
@@ -222,29 +248,3 @@ def names(words: Sequence[str]) -> tuple[str, ...]:
         else:
             found.append(word)
     return tuple(found)
-
-
-def _any_noise(name: str) -> Arm:
-    spec = name.removeprefix("noise:")
-    try:
-        parsed = noise.parse(spec)
-    except ValueError as error:
-        raise UserError(f"arm={name!r}: {error}") from None
-    if parsed == noise.Identity():
-        raise UserError(f"arm={name!r}: expected a noise, such as noise:ulp:max_ulps=2")
-    return Arm(name=name, meaning=spec, flags=(f"--noise={spec}",), cost=2.0)
-
-
-def _gaussian(name: str, scale: str) -> Arm:
-    spec = f"gradient_gaussian:scale={scale}"
-    try:
-        noise.parse(spec)
-    except ValueError as error:
-        raise UserError(f"arm={name!r}: {error}") from None
-    return Arm(
-        name=name,
-        meaning=f"Gaussian noise of {scale} times the gradient's norm",
-        role=Role.GAUSSIAN,
-        scale=float(scale),
-        flags=(f"--noise={spec}",),
-    )

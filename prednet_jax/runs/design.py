@@ -71,18 +71,14 @@ class Setup:
 
     def flags(self, task: Task, draw: int) -> tuple[str, ...]:
         """Flags of `train.py` that all arms of a network share, for one noise draw."""
-        found = [
+        return (
             *task.flags(),
             f"--updates={self.updates_of(task)}",
             f"--data={self.data_of(task)}",
-        ]
-        if task.windowed:
-            found.append(f"--window={self.window}")
-        if self.allow_outside:
-            found.append("--allow_outside=true")
-        if draw:
-            found.append(f"--draw={draw}")
-        return tuple(found)
+            *([f"--window={self.window}"] if task.windowed else []),
+            *(["--allow_outside=true"] if self.allow_outside else []),
+            *([f"--draw={draw}"] if draw else []),
+        )
 
     def data_of(self, task: Task) -> str:
         """Frames of a network, as `train.py --data` takes them."""
@@ -177,14 +173,14 @@ class Design(Setup):
 
     def seconds(self, jobs: list[Job]) -> float:
         """Estimated seconds for the jobs, one after the other, on two cores."""
-        return sum(
-            _START + job.arm.cost * self._operations(job) / _RATE for job in jobs
-        )
-
-    def _operations(self, job: Job) -> float:
-        """Operations of a job: 2 per multiplication, in 1 forward and 2 backward."""
-        frames = self.updates_of(job.task) * (self.window if job.task.windowed else 1)
-        return 6.0 * job.task.multiplications * frames * len(job.seeds)
+        total = 0.0
+        for job in jobs:
+            steps = self.window if job.task.windowed else 1
+            frames = self.updates_of(job.task) * steps * len(job.seeds)
+            # 2 operations per multiplication, in 1 forward and 2 backward passes.
+            operations = 6.0 * job.task.multiplications * frames
+            total += _START + job.arm.cost * operations / _RATE
+        return total
 
 
 def own_arms(task: Task) -> tuple[str, ...]:
@@ -194,9 +190,8 @@ def own_arms(task: Task) -> tuple[str, ...]:
     """
     if not task.windowed:
         return ()
-    another = "convolution_im2col"
-    if not isinstance(task, PredNetTask):
-        another = "reduction_order_run"
+    prednet = isinstance(task, PredNetTask)
+    another = "convolution_im2col" if prednet else "reduction_order_run"
     return another, arms.STALE.name
 
 
@@ -204,9 +199,6 @@ def check(design: Design) -> None:
     """Checks a design against this machine; its constructor has checked the values.
 
     Nothing is written. An earlier comparison is removed only after this has passed.
-
-    Args:
-        design: the comparison.
 
     Raises:
         UserError: the root is not a directory, an arm needs more processors than there
@@ -219,15 +211,7 @@ def check(design: Design) -> None:
 
 
 def check_threads(arm: str, threads: int | None) -> None:
-    """Refuses an arm that needs more processors than this machine has.
-
-    Args:
-        arm: name of the arm.
-        threads: number of processors for each of its runs; None: all.
-
-    Raises:
-        UserError: there are fewer.
-    """
+    """Refuses an arm whose runs need more processors than this machine has."""
     if threads is None:
         return
     try:
@@ -239,6 +223,8 @@ def check_threads(arm: str, threads: int | None) -> None:
 def check_sources(setup: Setup) -> None:
     """Refuses a root that is not a directory, and frames that a network cannot use.
 
+    They are opened, and the schedule of updates is made, as in `train.py`.
+
     Raises:
         UserError: as `check`.
     """
@@ -246,29 +232,18 @@ def check_sources(setup: Setup) -> None:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"workdir={folder}: a file; expected a directory")
     for task in setup.tasks:
-        _check_source(setup, task)
-
-
-def _check_source(setup: Setup, task: Task) -> None:
-    """Opens a network's frames and makes the schedule of updates, as `train.py`."""
-    height, width, channels = task.frame
-    sizes.check(
-        task,
-        updates=setup.updates_of(task),
-        window=setup.window,
-        dtype=np.float32,
-    )
-    try:
-        source = data.open_source(
-            setup.data_of(task),
-            height=height,
-            width=width,
-            channels=channels,
-            allow_outside=setup.allow_outside,
-        )
-        loop.frame_schedule(
-            task, source, window=setup.window, updates=setup.updates_of(task)
-        )
-    except UserError as error:
-        field = "data" if task.windowed else "images"
-        raise UserError(f"{field}: {error}") from None
+        height, width, channels = task.frame
+        window, updates = setup.window, setup.updates_of(task)
+        sizes.check(task, updates=updates, window=window, dtype=np.float32)
+        try:
+            source = data.open_source(
+                setup.data_of(task),
+                height=height,
+                width=width,
+                channels=channels,
+                allow_outside=setup.allow_outside,
+            )
+            loop.frame_schedule(task, source, window=window, updates=updates)
+        except UserError as error:
+            field = "data" if task.windowed else "images"
+            raise UserError(f"{field}: {error}") from None

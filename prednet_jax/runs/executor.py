@@ -17,22 +17,25 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
+from tqdm import tqdm
 
 from prednet_jax import device, provenance
 from prednet_jax.errors import UserError
 from prednet_jax.records import RecordError
-from prednet_jax.runs import store, stored
-from prednet_jax.runs.jobs import Job
+from prednet_jax.runs import store
+from prednet_jax.runs.jobs import Job, any_diverged, kept, seal_ended, verified
 
 LOG = "log.txt"
 _LEASH = Path(__file__).with_name("leash.py")
-# Seconds between looks at a child, and between two yields of None.
-_LOOK, _BEAT = 0.1, 1.0
+# Seconds between looks at a child, between two yields of None, and without a line after
+# which one says that runs go on.
+_LOOK, _BEAT, _PATIENCE = 0.1, 1.0, 30.0
 
 
 class ProcessError(RuntimeError):
@@ -41,12 +44,10 @@ class ProcessError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that has ended.
+    """A job that has ended, with what went wrong.
 
-    Attributes:
-        job: the job.
-        error: what went wrong; None: every run is on disk, with its receipt. It is a
-            UserError if the process refused its flags or files (status 2).
+    With `error` None every run is on disk, with its receipt. It is a UserError if the
+    process refused its flags or files (status 2).
     """
 
     job: Job
@@ -55,13 +56,10 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What a machine needs to know to start a process.
+    """What a machine needs to know to start a process: script, arguments, processors.
 
-    Attributes:
-        script: path of the script.
-        arguments: arguments of the script.
-        environment: the environment variables that matter (`provenance.ENVIRONMENT`).
-        threads: number of processors that it may use; None: all.
+    `environment` has the variables that matter (`provenance.ENVIRONMENT`); `threads` is
+    the number of processors that it may use, None: all.
     """
 
     script: str
@@ -107,25 +105,23 @@ def _run(job: Job, retries: int, stop: threading.Event) -> Ended:
     """Runs a job until its runs are on disk, or it fails."""
     missing: Job | None = job
     tries = 0
-    while True:
-        assert missing is not None
+    while missing is not None:
         make_room(missing)
         with started(launch(missing, missing.folder), job.folder / LOG) as child:
             while child.poll() is None and not stop.wait(_LOOK):
                 # An error is reported when the process has ended.
                 with contextlib.suppress(RecordError):
-                    stored.seal_ended(missing)
+                    seal_ended(missing)
         if stop.is_set():
             return Ended(job, ProcessError("stopped"))
         status = child.returncode
         part, missing = missing, _missing(missing)
         tries += killed(status)
         # A run that diverged ends `train.py` with status 1 before the runs that follow.
-        again = tries <= retries if killed(status) else (
-            status == 1 and stored.any_diverged(part)
-        )  # fmt: skip
-        if missing is None or not again:
-            return Ended(job, ending(job, status))
+        diverged = status == 1 and any_diverged(part)
+        if not (tries <= retries if killed(status) else diverged):
+            break
+    return Ended(job, ending(job, status))
 
 
 def launch(job: Job, workdir: str | os.PathLike) -> Launch:
@@ -141,8 +137,8 @@ def launch(job: Job, workdir: str | os.PathLike) -> Launch:
 def _missing(job: Job) -> Job | None:
     """The runs of a job that are not complete; writes receipts for those that are."""
     with contextlib.suppress(RecordError):
-        stored.seal_ended(job)
-    missing, _ = stored.kept([job])
+        seal_ended(job)
+    missing, _ = kept([job])
     return missing[0] if missing else None
 
 
@@ -162,14 +158,15 @@ def ending(job: Job, status: int) -> Exception | None:
     log = job.folder / LOG
     if status and _missing(job) is not None:
         kind = UserError if status == 2 else ProcessError
+        lines = log.read_text(errors="replace").strip().splitlines() or ["no output"]
         return kind(
             f"arm {job.arm.name} of {job.model} ended with status {status} "
-            f"({_last_line(log)}); see {log}; it was: {job.shown}"
+            f"({lines[-1]}); see {log}; it was: {job.shown}"
         )
     try:
-        stored.seal_ended(job)
+        seal_ended(job)
         for seed in job.seeds:
-            stored.verified(job, seed)
+            verified(job, seed)
     except RecordError as error:
         return error
     return None
@@ -179,10 +176,6 @@ def clear(root: Path, jobs: Iterable[Job]) -> None:
     """Removes the results of an earlier comparison, except the runs of these jobs.
 
     Runs without a receipt, and those of a sweep, which lie elsewhere, are not ours.
-
-    Args:
-        root: directory of the comparison.
-        jobs: all jobs of the new comparison.
     """
     for name in ("verdict.json", "report.html"):
         (root / name).unlink(missing_ok=True)
@@ -200,11 +193,8 @@ def started(
 ) -> Iterator[subprocess.Popen]:
     """A running child; it is killed when the block ends.
 
-    Args:
-        launch: what to start.
-        log: file to which the child's output is appended.
-        temporary: working directory of the child, which the child removes if this
-            process is killed; None: that of this process, which stays.
+    Its output is appended to `log`. `temporary` is its working directory, which the
+    child removes if this process is killed; None: that of this process, which stays.
     """
     words = launch.script, *launch.arguments
     with processors(launch.threads) as own, open(log, "ab") as output:
@@ -229,13 +219,10 @@ def started(
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child.
+    """The environment of a child, with the variables of its job.
 
-    It has this process's variables, except those of Ray and those that matter
-    (`provenance.ENVIRONMENT`); the latter come from `own` only.
-
-    Args:
-        own: variables of the child's job.
+    It has this process's other variables, except those of Ray and those that matter
+    (`provenance.ENVIRONMENT`).
     """
     machine = {
         name: value
@@ -253,11 +240,8 @@ def processors(count: int | None) -> Iterator[str]:
     all such children would share one. Each processor has a lock file, which is released
     when its holder ends.
 
-    Args:
-        count: how many; None: all.
-
     Yields:
-        Their numbers, separated by commas; empty: the child may use all.
+        Their numbers, separated by commas; empty (`count` None): the child may use all.
     """
     if count is None or not hasattr(os, "sched_setaffinity"):
         yield ""
@@ -288,6 +272,37 @@ def parallel_runs(threads: int | None) -> int:
     return max(1, device.available_threads() // threads) if threads else 1
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "no output"
+class Progress:
+    """A line on stdout for each run that has ended, and a bar on a terminal."""
+
+    def __init__(self, total: int, done: int = 0, unit: str = "run"):
+        self._bar = tqdm(
+            total=total, initial=done, unit=unit, smoothing=0,
+            disable=not sys.stderr.isatty(),
+        )  # fmt: skip
+        self._total, self._done = total, done
+        self._begin = self._said = time.monotonic()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def ended(self, text: str) -> None:
+        """A run has ended; the text says how."""
+        self._done += 1
+        self._bar.update()
+        self._say(text)
+
+    def beat(self) -> None:
+        """No run has ended; to be called about once a second."""
+        self._bar.refresh()
+        if self._bar.disable and time.monotonic() - self._said >= _PATIENCE:
+            self._say("running")
+
+    def _say(self, text: str) -> None:
+        self._said = time.monotonic()
+        seconds = self._said - self._begin
+        tqdm.write(f"[{self._done}/{self._total}] {text} ({seconds:.0f} s)")
+        sys.stdout.flush()

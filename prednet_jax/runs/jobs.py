@@ -1,24 +1,39 @@
-"""One process of a comparison or a sweep: its runs, its command, and its facts.
+"""One process of a comparison or a sweep: its command, its facts and its stored runs.
 
 The facts of a run (`store`) are its flags, the content of the data and weights that
 they name by a path, environment variables, the source of the package, versions and the
-kind of device.
+kind of device. A run that has ended gets a receipt (`seal`). A run with the right
+receipt is never made again, and runs are read through `verified` only, which refuses
+one that is truncated, altered or of another job.
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
 import os
 import shlex
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from prednet_jax import data, device, provenance, records, tasks
+from prednet_jax.records import RecordError
+from prednet_jax.runs import store
 from prednet_jax.runs.arms import Arm
 from prednet_jax.tasks import Task
 
 PACKAGE = Path(__file__).parents[1]
+EXAMPLES = "examples.npz"
+#: The files whose SHA-256 a receipt holds, where they exist.
+FILES = (records.MANIFEST, records.METRICS, records.WEIGHTS, EXAMPLES)
+# Fields of the manifest of a run that has ended. One that diverged, whose last loss or
+# gradient is not finite, has no final weights.
+END, FAILURE = "final_params_sha256", "failure"
 _VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -57,11 +72,6 @@ class Job:
         """Name of the network."""
         return self.task.name
 
-    @property
-    def command(self) -> tuple[str, ...]:
-        """Arguments of the Python interpreter."""
-        return (self.script, *self.arguments(self.folder))
-
     def arguments(self, workdir: str | os.PathLike) -> tuple[str, ...]:
         """Arguments of the script, for runs in `workdir/seed_N`."""
         seeds = ",".join(map(str, self.seeds))
@@ -71,15 +81,15 @@ class Job:
     def shown(self) -> str:
         """The exact command line, with the environment in front."""
         variables = [f"{k}={v}" for k, v in self.arm.environment]
-        return shlex.join([*variables, "python", *self.command])
+        words = (*variables, "python", self.script, *self.arguments(self.folder))
+        return shlex.join(words)
 
     @property
     def title(self) -> str:
         """Network, arm, draw, hardware and setting, for one line of text."""
-        parts = [self.model, self.arm.name]
-        parts += [f"draw {self.draw}"] if self.draw else []
-        parts += [part for part in (self.hardware, self.setting) if part]
-        return " ".join(parts)
+        draw = f"draw {self.draw}" if self.draw else ""
+        parts = (self.model, self.arm.name, draw, self.hardware, self.setting)
+        return " ".join(filter(None, parts))
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -107,10 +117,6 @@ class Job:
         """
         return provenance.environment() | dict(self.arm.environment)
 
-    def numbers_environment(self) -> dict[str, str]:
-        """The part of `environment` that may change numbers."""
-        return provenance.of_numbers(self.environment())
-
     def of(self, *seeds: int) -> "Job":
         """The same job for some of its seeds only."""
         return replace(self, seeds=seeds)
@@ -121,11 +127,7 @@ class Job:
 
 
 def facts(job: Job, seed: int) -> dict[str, Any]:
-    """What determines the numbers of a run.
-
-    Args:
-        job: the job.
-        seed: one of its seeds.
+    """What determines the numbers of one of a job's runs.
 
     Raises:
         UserError: the frames cannot be opened.
@@ -134,7 +136,7 @@ def facts(job: Job, seed: int) -> dict[str, Any]:
         "flags": dict(sorted(job.chosen.items())),
         "files": _files(job),
         "seed": seed,
-        "environment": job.numbers_environment(),
+        "environment": provenance.of_numbers(job.environment()),
         "source": source(job.script) + _task_source(job.model),
         "versions": _versions(),
         "device": job.device,
@@ -170,8 +172,7 @@ def _weights(path: str) -> str:
     """SHA-256 of the final weights of a run; else of all bytes at the path."""
     folder = Path(path)
     if (folder / records.MANIFEST).is_file():
-        manifest = records.read_json(folder / records.MANIFEST)
-        return str(manifest.get("final_params_sha256"))
+        return str(records.read_json(folder / records.MANIFEST).get(END))
     files = sorted(f for f in (folder, *folder.rglob("*")) if f.is_file())
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
@@ -186,17 +187,15 @@ def _versions() -> dict[str, str]:
 def source(script: str) -> str:
     """SHA-256 of the package's Python files, the script, and its helpers `_*.py`."""
     path = Path(script)
+    package = [
+        (f.relative_to(PACKAGE).as_posix(), f) for f in sorted(PACKAGE.rglob("*.py"))
+    ]
     beside = [path, *sorted(path.parent.glob("_*.py"))]
     digest = hashlib.sha256()
-    for name, file in [
-        *(
-            (f.relative_to(PACKAGE).as_posix(), f)
-            for f in sorted(PACKAGE.rglob("*.py"))
-        ),
-        *((f"scripts/{f.name}", f) for f in beside if f.is_file()),
-    ]:
-        digest.update(f"{name}:{file.stat().st_size};".encode())
-        digest.update(file.read_bytes())
+    for name, file in package + [(f"scripts/{f.name}", f) for f in beside]:
+        if file.is_file():
+            digest.update(f"{name}:{file.stat().st_size};".encode())
+            digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
@@ -214,3 +213,100 @@ def _task_source(model: str) -> str:
 @functools.cache
 def _gpu() -> str | None:
     return device.gpu_found()
+
+
+def seal_ended(job: Job) -> None:
+    """Writes the receipts of runs that have ended; their process may still run.
+
+    Raises:
+        RecordError: the records of one are incomplete.
+    """
+    for seed in job.seeds:
+        folder = job.run_folder(seed)
+        if not (folder / store.RECEIPT).exists() and _has_ended(folder):
+            seal(job, seed)
+
+
+def _has_ended(folder: Path) -> bool:
+    with contextlib.suppress(RecordError, TypeError):
+        manifest = records.read_json(folder / records.MANIFEST)
+        return END in manifest or FAILURE in manifest
+    return False
+
+
+def seal(job: Job, seed: int) -> None:
+    """Writes the receipt of a run that has ended.
+
+    It has a line per update and the weights that it ended with. A run that diverged
+    ends with the first update that is not finite, or with the last.
+
+    Raises:
+        RecordError: a file is broken, or the run is shorter than it has to be.
+    """
+    folder = job.run_folder(seed)
+    run = records.read_run(folder)
+    updates = run.metrics.get("update", np.zeros(0))
+    count, path = len(updates), folder / records.METRICS
+    in_order = np.array_equal(updates, np.arange(1, count + 1))
+    if not in_order or "loss" not in run.metrics:
+        raise RecordError(f"{path}: expected updates 1, 2, ... with a loss each")
+    failed = FAILURE in run.manifest
+    lost = failed and any(np.isnan(column[-1]) for column in run.metrics.values())
+    if count != job.updates and not (lost and count < job.updates):
+        raise RecordError(f"{path}: {count} updates; expected {job.updates}")
+    if not failed:
+        path = folder / records.WEIGHTS
+        digest = records.fingerprint(records.read_tree(path))
+        if digest != run.manifest[END]:
+            raise RecordError(
+                f"{path}: weights {digest}; expected {END} {run.manifest[END]}"
+            )
+    store.seal(folder, facts(job, seed), FILES)
+
+
+def kept(jobs: Iterable[Job]) -> tuple[list[Job], Counter[str]]:
+    """Which runs are still to be made, and why.
+
+    Returns:
+        The jobs, with the seeds that are still to be made; and the number of runs by
+        reason: `kept`, or why the run is made (again).
+    """
+    missing, reasons = [], Counter[str]()
+    for job in jobs:
+        states = {
+            seed: store.state(job.run_folder(seed), facts(job, seed), FILES)
+            for seed in job.seeds
+        }
+        reasons.update(states.values())
+        seeds = [seed for seed, state in states.items() if state != "kept"]
+        if seeds:
+            missing.append(job.of(*seeds))
+    return missing, reasons
+
+
+def said(reasons: Counter[str]) -> str | None:
+    """The reasons of `kept` in one line; None: nothing was on disk."""
+    total, again = sum(reasons.values()), Counter(reasons)
+    whole, new = again.pop("kept", 0), again.pop("new", 0)
+    if new == total:
+        return None
+    causes = ", ".join(f"{count} {reason}" for reason, count in sorted(again.items()))
+    return f"{whole} of {total} runs kept" + (causes and f"; made again: {causes}")
+
+
+def verified(job: Job, seed: int) -> records.Run:
+    """Reads a run that is whole and belongs to the job.
+
+    Raises:
+        RecordError: it is not; the message names the file and what is wrong.
+    """
+    folder = job.run_folder(seed)
+    store.verify(folder, facts(job, seed), FILES)
+    return records.read_run(folder)
+
+
+def any_diverged(job: Job) -> bool:
+    """Whether a run of the job diverged."""
+    folders = (job.run_folder(seed) for seed in job.seeds)
+    ended = [folder for folder in folders if (folder / store.RECEIPT).exists()]
+    return any(FAILURE in records.read_json(f / records.MANIFEST) for f in ended)

@@ -29,20 +29,20 @@ from prednet_jax.runs.jobs import PACKAGE, Job, source
 
 #: The address of a Ray instance on this machine, started and ended with the sweep.
 LOCAL = "local"
-# Defaults of Ray that are changed: no usage reports, no notices.
+# Defaults of Ray that are changed: no usage reports, no notices. By default workers,
+# and the processes that they start, have a low priority.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
-    # By default workers, and the processes that they start, have a low priority.
     "RAY_worker_niceness": "0",
 }
 _OBJECT_STORE_BYTES = 512 * 2**20
 # Seconds in which a cluster has to answer.
 _PATIENCE = 10.0
+_ACCEPTED = "expected host:port of a cluster, auto, local or none"
+# Folder of the runs, relative to the temporary one.
 _RUN = "run"
-
-
 # Ends the given processes when the parent has ended, which holds its standard input.
 _GUARD = """
 import os, signal, sys
@@ -64,11 +64,8 @@ def execute(
 ) -> Iterator[Ended | None]:
     """Runs jobs; see `executor.execute` for what it yields.
 
-    A job requests one CPU per thread, a GPU if its arm needs one, and the custom
-    resource `hardware` if that has a colon, as in `gpu:h200`.
-
     Args:
-        jobs: the processes to run.
+        jobs: the processes to run; `demands` says what they need of a machine.
         address: `host:port` of a cluster, `auto` for the cluster that this machine
             belongs to, or `LOCAL`.
         retries: how often a job is tried again when its worker, machine or process was
@@ -98,7 +95,15 @@ def execute(
             if not ready:
                 yield None
             for reference in ready:
-                yield _received(waiting.pop(reference), ray, reference)
+                job = waiting.pop(reference)
+                try:
+                    outcome = ray.get(reference)
+                except (ray.exceptions.RayError, KilledError) as error:
+                    last = " ".join(str(error).strip().splitlines()[-1:])
+                    lost = f"{job.title}: lost again and again ({last})"
+                    yield Ended(job, ProcessError(lost))
+                else:
+                    yield _write(job, outcome)
     finally:
         ray.shutdown()
         if guard is not None:
@@ -147,7 +152,14 @@ def connect(address: str) -> Any:
             f"address={address!r}: Ray is not installed; expected it (pip install "
             "'.[sweep]'), or --address=none to do without"
         ) from None
-    _check_address(address)
+    if match := re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address):
+        try:  # Where nothing answers Ray would try for many minutes.
+            where = match[1], int(match[2])
+            socket.create_connection(where, _PATIENCE).close()
+        except (OSError, OverflowError) as error:
+            raise UserError(
+                f"address={address!r}: nothing answers there ({error}); {_ACCEPTED}"
+            ) from None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         options |= {
@@ -164,50 +176,28 @@ def connect(address: str) -> Any:
     except (ConnectionError, ValueError, RuntimeError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"address={address!r}: no Ray there ({first}); expected host:port of a "
-            "cluster, auto, local or none"
+            f"address={address!r}: no Ray there ({first}); {_ACCEPTED}"
         ) from None
     return ray
 
 
-def _check_address(address: str) -> None:
-    """Refuses host:port where nothing answers; Ray would try for many minutes.
-
-    Raises:
-        UserError: it is so.
-    """
-    match = re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address)
-    if match is None:
-        return
-    try:
-        socket.create_connection((match[1], int(match[2])), _PATIENCE).close()
-    except (OSError, OverflowError) as error:
-        raise UserError(
-            f"address={address!r}: nothing answers there ({error}); expected host:port "
-            "of a cluster, auto, local or none"
-        ) from None
-
-
 def demands(job: Job) -> dict[str, Any]:
-    """The resources that a job requests, as options of a Ray task."""
-    named = {job.hardware: 1} if ":" in job.hardware else {}
+    """The resources that a job requests, as options of a Ray task.
+
+    One CPU per thread, a GPU if its arm needs one, and the custom resource `hardware`
+    if that has a colon, as in `gpu:h200`.
+    """
     return {
         "num_cpus": job.threads or 1,
         "num_gpus": int(job.arm.gpu),
-        "resources": named,
+        "resources": {job.hardware: 1} if ":" in job.hardware else {},
     }
 
 
 def check(jobs: Iterable[Job], nodes: Iterable[dict], address: str) -> None:
     """Refuses a job that no machine can run; Ray would wait for a machine for ever.
 
-    Args:
-        jobs: the processes to run.
-        nodes: the result of `ray.nodes`.
-        address: address of the cluster, for the message.
-
-    Raises:
-        UserError: there is such a job.
+    `nodes` is the result of `ray.nodes`.
     """
     machines = [node["Resources"] for node in nodes if node["Alive"]]
     for job in jobs:
@@ -236,16 +226,12 @@ def launch(job: Job) -> Launch:
 def run_here(start: Launch, expected: str) -> dict[str, Any]:
     """The Ray task: runs a job in a child of this worker.
 
-    Args:
-        start: the result of `launch`.
-        expected: `jobs.source` on the machine where the sweep was started.
+    `start` is the result of `launch`, `expected` of `jobs.source` where the sweep was
+    started. If a signal ended the child, Ray tries again (`KilledError`).
 
     Returns:
-        `status` of the child, `host`, and `files`, `{path: content}` of its log and of
-        its runs. If nothing was run, only `refused`, the reason.
-
-    Raises:
-        KilledError: a signal ended the child.
+        `status` of the child and `files`, `{path: content}` of its log and of its runs.
+        If nothing was run, only `refused`, the reason.
     """
     host = socket.gethostname()
     script = str(PACKAGE.parent / start.script)
@@ -255,10 +241,9 @@ def run_here(start: Launch, expected: str) -> dict[str, Any]:
             "refused": f"{host}: source {here[:12]} in {PACKAGE.parent}; "
             f"expected {expected[:12]}, the same commit on every machine"
         }
-    environment = dict(start.environment)
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        # The device that Ray has reserved for this task.
-        environment["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
+    # The device that Ray has reserved for this task.
+    reserved = {k: v for k, v in os.environ.items() if k == "CUDA_VISIBLE_DEVICES"}
+    environment = dict(start.environment) | reserved
     mine = dataclasses.replace(start, script=script, environment=environment)
     with tempfile.TemporaryDirectory(prefix="prednet_jax_run_") as folder:
         root = Path(folder)
@@ -267,22 +252,8 @@ def run_here(start: Launch, expected: str) -> dict[str, Any]:
         if executor.killed(status):
             raise KilledError(f"status {status} on {host}")
         files = (file for file in root.rglob("*") if file.is_file())
-        return {
-            "status": status,
-            "host": host,
-            "files": {str(f.relative_to(root)): f.read_bytes() for f in files},
-        }
-
-
-def _received(job: Job, ray: Any, reference: Any) -> Ended:
-    """The outcome of a job; its files are written."""
-    try:
-        outcome = ray.get(reference)
-    except (ray.exceptions.RayError, KilledError) as error:
-        last = str(error).strip().splitlines()[-1:]
-        lost = f"{job.title}: lost again and again ({' '.join(last)})"
-        return Ended(job, ProcessError(lost))
-    return _write(job, outcome)
+        content = {str(f.relative_to(root)): f.read_bytes() for f in files}
+        return {"status": status, "files": content}
 
 
 def _write(job: Job, outcome: dict[str, Any]) -> Ended:

@@ -42,13 +42,7 @@ def differing(facts: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
 
 
 def seal(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Writes the receipt of a run that has ended.
-
-    Args:
-        folder: directory of the run.
-        facts: what determined its numbers.
-        names: its files; those that exist belong to the run.
-    """
+    """Writes the receipt of a run that has ended; those of `names` that exist count."""
     digests = {name: _digest(folder / name) for name in names}
     receipt = {
         "fingerprint": key(facts),
@@ -82,11 +76,7 @@ def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def verify(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuses a run that is not whole, or has other facts.
-
-    Raises:
-        RecordError: it is so.
-    """
+    """Refuses, with a RecordError, a run that is not whole, or has other facts."""
     if (found := state(folder, facts, names)) != "kept":
         raise RecordError(f"{folder}: {found}; expected the run of this command, whole")
 
@@ -125,10 +115,7 @@ def has_arrays(path: Path, facts: Mapping[str, Any]) -> bool:
 class Table:
     """Rows of runs.csv, one per run; several processes may add rows.
 
-    Args:
-        folder: directory of the table.
-        columns: names of the columns that identify a run.
-        types: the type of each of them.
+    `columns` with their `types` identify a run.
     """
 
     def __init__(self, folder: Path, columns: Sequence[str], types: Sequence[type]):
@@ -136,11 +123,7 @@ class Table:
         self._columns, self._types = columns, types
 
     def done(self) -> set[tuple]:
-        """What identifies the runs that are in the table.
-
-        Raises:
-            UserError: a row is broken.
-        """
+        """What identifies the runs in the table; a UserError if a row is broken."""
         if not self.path.exists():
             return set()
         with open(self.path, newline="") as file:

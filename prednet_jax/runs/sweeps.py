@@ -18,10 +18,10 @@ import numpy as np
 
 from prednet_jax import data, records
 from prednet_jax.errors import UserError, whole
-from prednet_jax.runs import arms, store, stored
+from prednet_jax.runs import arms, jobs, store
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.design import Setup
-from prednet_jax.runs.jobs import Job, facts
+from prednet_jax.runs.jobs import Job
 from prednet_jax.tasks import Task
 
 RESULT = "runs.parquet"
@@ -30,22 +30,10 @@ TIMINGS = ("wall_seconds", "processor_seconds_per_second", "measured_parallelism
 ENDPOINTS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 _DIGESTS = ("initial_params_sha256", "data_order_sha256", "final_params_sha256")
 # Flags that the sweep sets itself; a setting may not have them.
-_OWN = frozenset(
-    {
-        "batch",
-        "draw",
-        "model",
-        "noise",
-        "overwrite",
-        "replicas",
-        "resume",
-        "seed",
-        "seeds",
-        "threads",
-        "workdir",
-    }
-)
-
+_OWN = (
+    "batch", "draw", "model", "noise", "overwrite", "replicas", "resume", "seed",
+    "seeds", "threads", "workdir",
+)  # fmt: skip
 # Flags of `train.py` that a setting may have and that name a path.
 _PATHS = ("data", "init_weights", "profile")
 
@@ -92,7 +80,10 @@ class Sweep(Setup):
         for seed in self.seeds:
             whole("seeds", seed, 0, 2**32 - 1)
         for name in self.hardware:
-            _check_hardware(name)
+            if not re.fullmatch(r"cpu|gpu|gpu:\S+|threads:[1-9]\d*", name):
+                raise UserError(
+                    f"hardware={name!r}: expected cpu, gpu, gpu:NAME or threads:N"
+                )
         for text in self.settings:
             setting_flags(text)
         for arm in self.chosen:
@@ -146,13 +137,8 @@ class Sweep(Setup):
             hardware=hardware if named else "",
             setting=setting,
         )
-        name = store.key(facts(job, seed))[:12]
+        name = store.key(jobs.facts(job, seed))[:12]
         return replace(job, folder=self.root / "runs" / task.name / arm.name / name)
-
-
-def _check_hardware(name: str) -> None:
-    if not re.fullmatch(r"cpu|gpu|gpu:\S+|threads:[1-9]\d*", name):
-        raise UserError(f"hardware={name!r}: expected cpu, gpu, gpu:NAME or threads:N")
 
 
 def _meets(arm: Arm, hardware: str) -> bool:
@@ -171,8 +157,7 @@ def absolute(path: str) -> str:
 def setting_flags(text: str) -> tuple[str, ...]:
     """The flags of `train.py` that a setting stands for.
 
-    Raises:
-        UserError: a word is not `name=value`, or the sweep sets that flag itself.
+    Raises a UserError if a word is not `name=value`, or the sweep sets it itself.
     """
     found: list[str] = []
     for word in text.split():
@@ -180,7 +165,7 @@ def setting_flags(text: str) -> tuple[str, ...]:
         if match is None or match[1] in _OWN:
             raise UserError(
                 f"setting={text!r}: {word}; expected name=value of train.py, none of "
-                f"{', '.join(sorted(_OWN))}"
+                f"{', '.join(_OWN)}"
             )
         name, _, value = word.partition("=")
         found.append(f"--{name}={absolute(value) if name in _PATHS else value}")
@@ -188,24 +173,21 @@ def setting_flags(text: str) -> tuple[str, ...]:
 
 
 def row(job: Job, last: float) -> dict[str, Any]:
-    """One run as a row of the merged result.
+    """A job of one seed, whose run has ended, as a row of the merged result.
 
-    Args:
-        job: a job of one seed, whose run has ended.
-        last: metrics are averaged over this last fraction of the updates.
-
-    Raises:
-        RecordError: the run is incomplete or belongs to another job.
+    Metrics are averaged over the `last` fraction of the updates. A RecordError says
+    that the run is incomplete or belongs to another job.
     """
     (seed,) = job.seeds
-    run = stored.verified(job, seed)
+    run = jobs.verified(job, seed)
     count = max(1, round(last * job.updates))
     loss = run.metrics["loss"]
-    diverged = stored.FAILURE in run.manifest
+    diverged = jobs.FAILURE in run.manifest
     ends: dict[str, float | None] = dict.fromkeys(ENDPOINTS)
-    if not diverged:
-        means = {n: run.metrics[n][-count:].mean() for n in ends if n in run.metrics}
-        ends |= {n: float(mean) for n, mean in means.items() if np.isfinite(mean)}
+    for name in ends:
+        mean = run.metrics.get(name, np.array([np.nan]))[-count:].mean()
+        if not diverged and np.isfinite(mean):
+            ends[name] = float(mean)
     lost = np.flatnonzero(~np.isfinite(loss))
     diverged_at = int(lost[0]) + 1 if len(lost) else len(loss) if diverged else None
     manifest = dict(run.manifest)
@@ -222,45 +204,40 @@ def row(job: Job, last: float) -> dict[str, Any]:
         "updates": job.updates,
         **ends,
         "diverged_at": diverged_at,
-        "fingerprint": store.key(facts(job, seed)),
+        "fingerprint": store.key(jobs.facts(job, seed)),
         **digests,
         **timings,
         "manifest": json.dumps(manifest, sort_keys=True),
     }
 
 
-def summary(jobs: Iterable[Job], rows: Mapping[Job, dict[str, Any]]) -> str:
-    """A table of the arms: how many runs are done, mean loss and mean seconds.
-
-    Args:
-        jobs: every run of the sweep.
-        rows: the rows of those that are done.
-    """
+def summary(every: Iterable[Job], rows: Mapping[Job, dict[str, Any]]) -> str:
+    """A table of the arms: how many runs are done, mean loss and mean seconds."""
     lines: list[tuple[str, ...]] = [("network and arm", "done", "loss", "seconds")]
     titles: dict[str, list[Job]] = {}
-    for job in jobs:
+    for job in every:
         titles.setdefault(job.title, []).append(job)
     for title, of_title in titles.items():
         done = [rows[job] for job in of_title if job in rows]
-        means = [_mean(done, name) for name in ("loss", "wall_seconds")]
+        means = []
+        for name in ("loss", "wall_seconds"):
+            values = [row[name] for row in done if row[name] is not None]
+            means.append(f"{np.mean(values):.4g}" if values else "-")
         lines.append((title, f"{len(done)}/{len(of_title)}", *means))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
     return "\n".join(padded)
 
 
-def _mean(rows: Iterable[dict[str, Any]], name: str) -> str:
-    values = [row[name] for row in rows if row[name] is not None]
-    return f"{np.mean(values):.4g}" if values else "-"
-
-
 def merge(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Writes the merged result as one Parquet file.
-
-    Raises:
-        UserError: pyarrow is not installed.
-    """
-    pyarrow, parquet = _arrow()
+    """Writes the merged result as one Parquet file; a UserError without pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(
+            f"{RESULT}: pyarrow is not installed; expected it (pip install '.[sweep]')"
+        ) from None
     text, number, whole_number = pyarrow.string(), pyarrow.float64(), pyarrow.int64()
     kinds = dict.fromkeys(("seed", "draw", "updates", "diverged_at"), whole_number)
     kinds |= dict.fromkeys((*ENDPOINTS, *TIMINGS), number)
@@ -269,14 +246,3 @@ def merge(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     buffer = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist(rows, schema), buffer)
     records.write_bytes(path, buffer.getvalue())
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError(
-            f"{RESULT}: pyarrow is not installed; expected it (pip install '.[sweep]')"
-        ) from None
-    return pyarrow, pyarrow.parquet

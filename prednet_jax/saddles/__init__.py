@@ -2,37 +2,34 @@
 
 from collections.abc import Callable
 
-from prednet_jax.saddles.base import (
-    SaddleFunction,
-    StationaryPoint,
-    random_rotation,
-)
 from prednet_jax.saddles.controls import (
     PositiveControls,
     positive_controls,
-    theory_checks,
     unit_check,
 )
-from prednet_jax.saddles.dynamics import (
-    Escape,
-    escape_runs,
-    rotated_gradient,
-)
-from prednet_jax.saddles.elementary import monkey, phase_retrieval, quadratic_quartic
-from prednet_jax.saddles.factorisation import (
+from prednet_jax.saddles.functions import (
+    SaddleFunction,
+    StationaryPoint,
     asymmetric_factorisation,
     deep_linear,
     identical_units,
+    monkey,
+    octopus,
+    octopus_function,
+    phase_retrieval,
+    quadratic_quartic,
     split_units,
     symmetric_factorisation,
 )
-from prednet_jax.saddles.octopus import octopus, octopus_function
-from prednet_jax.saddles.optimizers import (
+from prednet_jax.saddles.runs import (
+    Escape,
     Rule,
     adam,
+    escape_runs,
     gradient_descent,
     heavy_ball,
     perturbed_gradient_descent,
+    rotated_gradient,
 )
 
 #: Constructor of each test function with its usual parameters, by name.
@@ -68,10 +65,8 @@ __all__ = [
     "phase_retrieval",
     "positive_controls",
     "quadratic_quartic",
-    "random_rotation",
     "rotated_gradient",
     "split_units",
     "symmetric_factorisation",
-    "theory_checks",
     "unit_check",
 ]

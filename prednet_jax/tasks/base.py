@@ -15,13 +15,7 @@ from prednet_jax.objectives import Method, WindowResult
 
 
 class Adam(NamedTuple):
-    """Settings of `optimizers.chainer_adam`.
-
-    Attributes:
-        rate: learning rate, or a schedule: a function of the number of the update
-            (from 0).
-        eps: added to sqrt(v).
-    """
+    """Settings of `optimizers.chainer_adam`: rate or schedule, and epsilon."""
 
     rate: float | optax.Schedule = 1e-3
     eps: float = 1e-8
@@ -98,15 +92,8 @@ class Task(abc.ABC):
     ) -> tuple[jax.Array, WindowResult]:
         """The number that an update minimises, here `objectives.squares` of `outputs`.
 
-        Args:
-            params: the parameters.
-            carry: as in `outputs`.
-            frames: as in `outputs`.
-            first: as in `outputs`.
-            method: how the network is trained.
-
-        Returns:
-            The number, and a `WindowResult`.
+        Arguments as in `outputs`, and how the network is trained; returns the number
+        and a `WindowResult`.
         """
         carry = objectives.cut(carry, first)
         predictions, carry = self.outputs(params, carry, frames, first)
@@ -126,12 +113,8 @@ class Task(abc.ABC):
         Raises:
             UserError: an option applies to PredNet only.
         """
-        for name in (
-            "objective",
-            "layer_weights",
-            "truncation_leak",
-            "extrapolate_from",
-        ):
+        prednets = "objective", "layer_weights", "truncation_leak", "extrapolate_from"
+        for name in prednets:
             if getattr(method, name):
                 raise UserError(
                     f"{name}={getattr(method, name)!r}: expected none with "
@@ -158,9 +141,7 @@ class Task(abc.ABC):
     def with_convolution(self, name: str, *, where: str | None = None) -> "Task":
         """The same network with another convolution algorithm, if it has a choice.
 
-        Args:
-            name: the new algorithm, one of `config.CONVOLUTIONS`.
-            where: replace this algorithm only; None: replace any.
+        `name` is one of `config.CONVOLUTIONS`; with `where` only that one is replaced.
         """
         del name, where
         return self

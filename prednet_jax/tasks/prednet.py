@@ -20,16 +20,17 @@ class PredNetTask(Configured):
         self.frame = config.height, config.width, config.channels[0]
         # `lotter` was published with sequences of one window each.
         self.fresh_windows = config.order == "lotter"
-        self.multiplications = sum(
-            conv.height
-            * conv.width
-            * conv.filter_size**2
-            * conv.in_channels
-            * conv.out_channels
-            for conv in prednet.convolutions(config).values()
-        )
-
-        self.weights = _weights(config)
+        self.multiplications = self.weights = 0
+        for name, conv in prednet.convolutions(config).items():
+            kind, layer = name.rsplit("_", 1)
+            pixels = conv.height * conv.width
+            kernel = conv.filter_size**2 * conv.in_channels * conv.out_channels
+            self.multiplications += pixels * kernel
+            self.weights += kernel
+            if kind not in ("top_down", "cell"):  # those have no bias
+                self.weights += conv.out_channels
+            if kind == "gates" and config.peepholes:
+                self.weights += 3 * pixels * config.recurrent[int(layer)]
 
     def init_params(self, key):
         """The published initialisers."""
@@ -72,15 +73,3 @@ class PredNetTask(Configured):
         """Sizes always, other settings where they differ from the default."""
         sizes = ("channels", "height", "width")
         return (f"--model={self.name}", *self.changed(always=sizes))
-
-
-def _weights(config: PredNetConfig) -> int:
-    """Numbers in the parameters: kernels, biases and peepholes."""
-    total = 0
-    for name, conv in prednet.convolutions(config).items():
-        kind, layer = name.rsplit("_", 1)
-        total += conv.filter_size**2 * conv.in_channels * conv.out_channels
-        total += conv.out_channels if kind not in ("top_down", "cell") else 0
-        if kind == "gates" and config.peepholes:
-            total += 3 * conv.height * conv.width * config.recurrent[int(layer)]
-    return total

@@ -4,18 +4,15 @@
 optimiser moments, carried state, number of updates. Nothing else is needed to go on,
 since data order and noise are functions of the seed and the update's number.
 
-Beside orbax's files lies `digest.json` with two SHA-256: of the state's arrays (names,
-types, shapes and bytes), taken before they were written, and of the files. Files that
-have changed are never parsed, and a state that has another digest is never used: orbax
-does not notice most flipped bits. A checkpoint is written under another name, reaches
-the disk, and then gets its own.
+Beside orbax's files lies `digest.json` with the SHA-256 of them all: orbax does not
+notice most flipped bits, so files that have changed are never parsed. A checkpoint is
+written under another name, reaches the disk, and then gets its own.
 """
 
 import errno
 import hashlib
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from prednet_jax import records
+from prednet_jax.messages import say
 from prednet_jax.records import RecordError
 from prednet_jax.training.truncated import TrainState
 
@@ -43,37 +41,40 @@ def save(
 ) -> Path:
     """Saves the state under its number of updates; whole or not at all.
 
-    Args:
-        directory: the run's directory.
-        state: the state to save.
-        loss: mean loss of the updates since the checkpoint before, by which `prune`
-            knows the best.
-        passing: whether `prune` removes it when the next one is there.
-
-    Returns:
-        Where it was saved.
+    `prune` knows the best by `loss`, the mean since the checkpoint before, and removes
+    one that is `passing` when the next one is there.
 
     Raises:
         OSError: the disk is full, or cannot be written.
     """
-    tree = _tree(jax.tree.map(np.asarray, state))
+    # A flat dictionary, whose names orbax keeps.
+    leaves = enumerate(map(np.asarray, jax.tree.leaves(state)))
+    tree = {f"{i:04d}": leaf for i, leaf in leaves}
     folder = Path(directory).resolve() / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(int(state.update))
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     if shutil.disk_usage(folder).free < sum(leaf.nbytes for leaf in tree.values()):
         # Said before orbax meets it, whose threads print hundreds of lines.
-        raise _disk_full(path)
+        raise full
     temporary = _aside(path)
     try:
-        _write(temporary, tree)
+        try:
+            with _checkpointer() as checkpointer:
+                checkpointer.save(temporary, tree)
+        except Exception as error:
+            # Not an OSError where the file is written by tensorstore.
+            if isinstance(error, OSError) or "No space left" not in str(error):
+                raise
+            raise full from error
         digest = {
-            "state_sha256": records.fingerprint(tree),
             "files_sha256": _files_digest(temporary),
             "loss": loss,
             "passing": passing,
         }
         records.write_json(temporary / DIGEST, digest)
-        _sync(temporary)
+        for written in (*temporary.rglob("*"), temporary):
+            records.sync(written)
         if path.exists():  # damaged, or of the same update before an interruption
             remove(path)
         os.replace(temporary, path)
@@ -88,77 +89,56 @@ def save(
 def updates(directory: str | os.PathLike) -> list[int]:
     """Numbers of the saved updates, in order."""
     folder = Path(directory) / FOLDER
-    if not folder.is_dir():
-        return []
-    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+    return sorted(int(p.name) for p in folder.glob("*") if p.name.isdigit())
 
 
 def restore(directory: str | os.PathLike, update: int, like: TrainState) -> TrainState:
-    """Reads a state back and compares it with its digest.
-
-    Args:
-        directory: the run's directory.
-        update: number of the saved update.
-        like: a state of the same structure, for shapes and types.
+    """Reads a state back, of the structure, shapes and types of `like`.
 
     Raises:
         DamagedError: the files are not those that were saved.
         RecordError: there is no such checkpoint, or it is of another network.
     """
-    path, tree = _read(directory, update)
-    wanted = _tree(like)
-    if tree.keys() != wanted.keys():
-        raise _other_network(path, len(tree), len(wanted))
-    for name, array in wanted.items():
-        if (tree[name].shape, tree[name].dtype) != (array.shape, array.dtype):
-            raise _other_network(path, tree[name].shape, array.shape)
-    leaves = jax.tree.leaves(tree)
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+    path, leaves = _read(directory, update)
+    if len(leaves) != len(jax.tree.leaves(like)):
+        raise _other_network(path, len(leaves), len(jax.tree.leaves(like)))
+    return _shaped(path, leaves, like, types=True)
 
 
 def restore_params(directory: str | os.PathLike, update: int, like: dict) -> dict:
-    """Reads the parameters of a state alone, whatever it was trained with.
-
-    Args:
-        directory: the run's directory.
-        update: number of the saved update.
-        like: parameters of the same structure, for shapes.
-
-    Raises:
-        DamagedError: the files are not those that were saved.
-        RecordError: there is no such checkpoint, or it is of another network.
-    """
-    path, tree = _read(directory, update)
+    """Reads the parameters of a state alone, with any optimiser; as `restore`."""
+    path, leaves = _read(directory, update)
     # The parameters are the first field of a state.
-    leaves = [tree[name] for name in sorted(tree)]
-    wanted = jax.tree.leaves(like)
-    if len(leaves) < len(wanted):
-        raise _other_network(path, len(leaves), len(wanted))
-    for leaf, shape in zip(leaves, wanted, strict=False):
-        if leaf.shape != shape.shape:
-            raise _other_network(path, leaf.shape, shape.shape)
-    return jax.tree.unflatten(jax.tree.structure(like), leaves[: len(wanted)])
+    count = len(jax.tree.leaves(like))
+    if len(leaves) < count:
+        raise _other_network(path, len(leaves), count)
+    return _shaped(path, leaves[:count], like, types=False)
 
 
-def _read(directory: str | os.PathLike, update: int) -> tuple[Path, dict]:
-    """The arrays of a state, which are those that were saved."""
+def _shaped(path: Path, leaves: list, like: Any, *, types: bool) -> Any:
+    """The leaves as a tree like another one, of the same shapes."""
+    for leaf, wanted in zip(leaves, jax.tree.leaves(like), strict=True):
+        if leaf.shape != wanted.shape or (types and leaf.dtype != wanted.dtype):
+            raise _other_network(path, leaf.shape, wanted.shape)
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _read(directory: str | os.PathLike, update: int) -> tuple[Path, list]:
+    """The arrays of a state, from files that are those that were saved."""
     path = Path(directory).resolve() / FOLDER / str(update)
     if update not in updates(directory):
         raise RecordError(
             f"{path}: no such checkpoint; expected one of {updates(directory)}"
         )
-    digest = _digest(path)
-    if digest.get("files_sha256") != _files_digest(path):
+    if _digest(path).get("files_sha256") != _files_digest(path):
         raise DamagedError(f"{path}: damaged; its files are not those that were saved")
     try:
         with _checkpointer() as checkpointer:
-            tree = jax.tree.map(np.asarray, checkpointer.restore(path))
+            tree = checkpointer.restore(path)
     except (ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise RecordError(f"{path}: not a state of this network ({first})") from None
-    if digest.get("state_sha256") != records.fingerprint(tree):
-        raise DamagedError(f"{path}: damaged; another state than was saved")
-    return path, tree
+    return path, [np.asarray(tree[name]) for name in sorted(tree)]
 
 
 def _other_network(path: Path, actual: Any, expected: Any) -> RecordError:
@@ -171,53 +151,43 @@ def _other_network(path: Path, actual: Any, expected: Any) -> RecordError:
 def newest(
     folders: dict[int, Path], like: dict[int, TrainState], at_most: int
 ) -> tuple[int, dict[int, TrainState]]:
-    """The last update of which every run has a good checkpoint, with the states.
+    """The last update, `at_most` that, of which every run has a good checkpoint.
 
-    A damaged one is named on stderr and left as it is.
-
-    Args:
-        folders: directories of runs that go on together, by any number.
-        like: of each, a state of the same structure.
-        at_most: later updates are not looked at.
+    Runs that go on together are numbered alike in `folders` and `like` (see `restore`).
+    A damaged checkpoint is named on stderr and left as it is.
 
     Returns:
         The update and its states; 0 and `like` itself where there is none.
     """
     saved = set.intersection(*(set(updates(f)) for f in folders.values()))
-    for update in sorted(saved, reverse=True):
-        if update > at_most:
-            continue
+    for update in sorted((u for u in saved if u <= at_most), reverse=True):
         try:
-            found = {n: restore(folders[n], update, like[n]) for n in folders}
+            return update, {n: restore(folders[n], update, like[n]) for n in folders}
         except DamagedError as error:
-            print(f"{error}; not used", file=sys.stderr)
-            continue
-        return update, found
+            say(f"{error}; not used")
     return 0, like
 
 
 def prune(directory: str | os.PathLike, update: int, keep: int, best: int = 0) -> None:
-    """Removes all checkpoints but the last and the best ones, and passing ones.
+    """Removes all checkpoints but the last and the best by loss, and passing ones.
 
-    Later ones than that of the current update stay and do not count: a run that goes on
-    has passed over them, so they are damaged, or lack their like in another replica.
-
-    Args:
-        directory: the run's directory.
-        update: the current one, just saved; its checkpoint stays.
-        keep: how many of the last stay; 0: all of them.
-        best: how many more stay, those of the lowest loss.
+    Later ones than that of the current update, which was just saved, stay and do not
+    count: a run that goes on has passed over them, so they are damaged, or lack their
+    like in another replica. With `keep` 0 all stay.
     """
     folder = Path(directory) / FOLDER
+
+    def loss(saved: int) -> float:
+        found = _digest(folder / str(saved)).get("loss")
+        return found if isinstance(found, float) else float("inf")
+
     for saved in updates(directory):
         if saved < update and _digest(folder / str(saved)).get("passing"):
             remove(folder / str(saved))
-    if not keep:
-        return
-    older = [saved for saved in updates(directory) if saved <= update][:-keep]
-    by_loss = sorted(older, key=lambda update: _loss(folder / str(update)))
-    for update in by_loss[best:]:
-        remove(folder / str(update))
+    if keep:
+        older = [saved for saved in updates(directory) if saved <= update][:-keep]
+        for saved in sorted(older, key=loss)[best:]:
+            remove(folder / str(saved))
 
 
 def remove(path: Path) -> None:
@@ -234,8 +204,7 @@ def clear(directory: str | os.PathLike) -> None:
 
 def sweep(directory: str | os.PathLike) -> None:
     """Removes what an interruption left under other names. For who holds the run."""
-    folder = Path(directory) / FOLDER
-    for left in folder.glob(".*.tmp*") if folder.is_dir() else ():
+    for left in (Path(directory) / FOLDER).glob(".*.tmp*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
@@ -256,27 +225,6 @@ def _checkpointer() -> ocp.StandardCheckpointer:
     return ocp.StandardCheckpointer(multiprocessing_options=alone)
 
 
-def _write(path: Path, tree: dict) -> None:
-    try:
-        with _checkpointer() as checkpointer:
-            checkpointer.save(path, tree)
-    except Exception as error:
-        # Not an OSError where the file is written by tensorstore.
-        if isinstance(error, OSError) or "No space left" not in str(error):
-            raise
-        raise _disk_full(path) from error
-
-
-def _disk_full(path: Path) -> OSError:
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-
-def _sync(folder: Path) -> None:
-    """Has every file below a directory reach the disk, and the names of all."""
-    for path in (*folder.rglob("*"), folder):
-        records.sync(path)
-
-
 def _files_digest(folder: Path) -> str:
     """SHA-256 over the names and the content of all files but the digest's own."""
     whole = hashlib.sha256()
@@ -295,14 +243,3 @@ def _digest(path: Path) -> dict[str, Any]:
     except RecordError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _loss(path: Path) -> float:
-    loss = _digest(path).get("loss")
-    return loss if isinstance(loss, float) else float("inf")
-
-
-def _tree(state: TrainState) -> dict:
-    """The state as a flat dictionary, whose names orbax keeps."""
-    leaves = jax.tree.leaves(state)
-    return {f"{i:04d}": leaf for i, leaf in enumerate(leaves)}

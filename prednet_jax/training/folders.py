@@ -1,4 +1,4 @@
-"""A run's directory: what was begun there, whether it may go on, what it ends with.
+"""A run's directory: what was begun, whether it may go on, what its manifest says.
 
 A directory is looked at before it is touched: `begun` and `check_same` only read, and
 refuse; `enter` is the first to write.
@@ -6,39 +6,44 @@ refuse; `enter` is the first to write.
 
 import dataclasses
 import json
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from prednet_jax import process, records
+import numpy as np
+
+from prednet_jax import data, device, keys, process, provenance, records
+from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError
-from prednet_jax.training import checkpoints, examples
+from prednet_jax.messages import say
+from prednet_jax.training import checkpoints
+from prednet_jax.training.recipe import Prepared, Recipe
 from prednet_jax.training.truncated import TrainState
 
+EXAMPLES = "examples.npz"
 #: What makes a directory that of a run.
 PARTS = (
     records.MANIFEST,
     records.METRICS,
     records.VALIDATION,
     records.WEIGHTS,
-    examples.FILE,
+    EXAMPLES,
     checkpoints.FOLDER,
 )
 #: Weights that a run started from, where they came from a file or another run.
 INITIAL = "initial_weights.npz"
-# Of the machine: where one differs, the last bits may.
+# Fields of a manifest: of the machine (where one differs, the last bits may), written
+# at the end of a run, and taken anew where a run goes on.
 _MACHINE = ("versions", "device", "environment", "convolutions")
+_ENDS = ("final_params_sha256", "failure", "warnings")
+_CHANGING = ("updates", "flags", "data_order_sha256")
 
 
 @dataclasses.dataclass(frozen=True)
 class Begun:
-    """What a directory already holds of a run.
+    """What a directory holds of a run: its manifest, updates and whether it has ended.
 
-    Attributes:
-        manifest: of the run; empty where none was begun.
-        updates: that it was begun for; 0 where none was.
-        finished: whether it has made them all and written its weights.
+    Where none was begun the manifest is empty and `updates` is 0.
     """
 
     manifest: Mapping[str, Any]
@@ -46,24 +51,25 @@ class Begun:
     finished: bool
 
 
-NOTHING = Begun({}, 0, False)
+class Entry(NamedTuple):
+    """A run to be written: what its directory holds, its manifest and first state."""
+
+    folder: Path
+    begun: Begun
+    manifest: Mapping[str, Any]
+    state: TrainState
 
 
 def begun(folder: Path, *, updates: int, resume: bool, overwrite: bool) -> Begun:
     """What was begun in a directory, if a run of so many updates may be written there.
 
-    Args:
-        folder: the run's directory, which need not exist.
-        updates: that the run is to make.
-        resume: whether to go on with what was begun.
-        overwrite: whether to begin anew whatever is there.
-
     Raises:
-        UserError: there is a run, and neither was asked for; or it cannot go on.
+        UserError: there is a run, and neither `resume` nor `overwrite` was asked for;
+            or it cannot go on.
     """
     found = [name for name in PARTS if (folder / name).exists()]
     if overwrite or not found:
-        return NOTHING
+        return Begun({}, 0, False)
     if records.MANIFEST not in found:
         raise UserError(
             f"{folder}: {found[0]} without {records.MANIFEST}; expected a whole run, "
@@ -89,27 +95,67 @@ def begun(folder: Path, *, updates: int, resume: bool, overwrite: bool) -> Begun
     return Begun(manifest, old, finished and updates == old)
 
 
-def check_same(folder: Path, old: Begun, new: Mapping[str, Any], order: str) -> None:
-    """Refuses to go on with a run that began otherwise.
+def manifest(recipe: Recipe, seed: int, found: Prepared, **more: Any) -> dict[str, Any]:
+    """What a run's manifest says before it starts."""
+    spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
+    validation = recipe.validation
+    algorithms = recipe.task.algorithms(recipe.dtype)
+    return {
+        "git_commit": provenance.git_commit(Path(__file__).parent),
+        "versions": provenance.versions(),
+        "device": device.description(),
+        "measured_parallelism": device.measured_parallelism(),
+        "flags": dict(recipe.flags),
+        "network": recipe.task.network(),
+        "environment": provenance.environment(),
+        "prng": keys.IMPLEMENTATION,
+        **({"convolutions": algorithms} if algorithms else {}),
+        "model": recipe.task.name,
+        "seed": seed,
+        "data": found.source.name,
+        **({"sampling": recipe.sampling} if recipe.sampling != "stream" else {}),
+        **({"validation": validation.record()} if validation else {}),
+        "updates": recipe.updates,
+        "noise": noise_lib.format(spec, defaults=True),
+        "noise_draw": recipe.draw,
+        "initial_params_sha256": records.fingerprint(found.weights),
+        "data_order_sha256": data.order_fingerprint(found.source, found.schedule),
+        **more,
+    }
+
+
+def check_same(
+    recipe: Recipe,
+    folder: Path,
+    old: Begun,
+    new: Mapping[str, Any],
+    source: data.FrameSource,
+) -> None:
+    """Refuses to go on with a run that began otherwise, or whose length decides.
 
     Args:
+        recipe: of the run that is asked for.
         folder: the run's directory.
         old: what was begun there.
         new: the manifest of the run that is asked for.
-        order: SHA-256 of its data order in the updates that the old run was begun for.
+        source: its frames.
 
     Raises:
-        UserError: a fingerprint or the noise differs.
+        UserError: a fingerprint or the noise differs, or a run of more updates would
+            have had other frames or rates from the start.
     """
+    if not old.manifest:
+        return
+    first = recipe.schedule(source, new["seed"], old.updates)
     wanted = {
         "model": new["model"],
         "network": json.loads(json.dumps(new["network"])),
         "seed": new["seed"],
-        # Manifests of before had no noise, and no draw.
+        # Early manifests have no noise, and no draw.
         "noise": new["noise"],
         "noise_draw": new["noise_draw"],
         "initial_params_sha256": new["initial_params_sha256"],
-        "data_order_sha256": order,
+        "data_order_sha256": data.order_fingerprint(source, first),
     }
     for field, value in wanted.items():
         known = old.manifest.get(field, value if field.startswith("noise") else None)
@@ -118,31 +164,35 @@ def check_same(folder: Path, old: Begun, new: Mapping[str, Any], order: str) -> 
                 f"--resume: {field} {value}; expected the {known} of {folder}"
             )
     for field in _MACHINE:
-        now = json.loads(json.dumps(new.get(field)))
-        before = old.manifest.get(field)
+        now, before = json.loads(json.dumps(new.get(field))), old.manifest.get(field)
         if before != now:
-            print(
+            say(
                 f"{folder}: begun with {field} {before}, going on with {now}: the last "
-                "bits may differ",
-                file=sys.stderr,
+                "bits may differ"
             )
+    longer = (
+        f"--resume: updates={recipe.updates}: expected the {old.updates} of {folder}"
+    )
+    whole = recipe.schedule(source, new["seed"])
+    if not np.array_equal(first.start, whole.start[: old.updates]):
+        raise UserError(f"{longer}; more updates see other frames from the start")
+    rates = [recipe.rate(total) for total in (old.updates, recipe.updates)]
+    steps = np.arange(old.updates)
+    before, after = (rate(steps) if callable(rate) else rate for rate in rates)
+    if old.updates != recipe.updates and not np.array_equal(before, after):
+        of = "rate_schedule" if recipe.learning_rate else recipe.task.name
+        raise UserError(
+            f"{longer}; the learning rate of {of} depends on the number of updates"
+        )
 
 
 def enter(
-    runs: Mapping[int, tuple[Path, Begun, Mapping[str, Any], TrainState]],
-    *,
-    overwrite: bool,
-    written: Collection[int] | None = None,
+    runs: Mapping[int, Entry], *, overwrite: bool, written: Collection[int]
 ) -> tuple[int, dict[int, TrainState], dict[int, dict[str, Any]]]:
     """Begins runs or goes on with them, all at the same update.
 
-    The first function that writes; the directories are held (`locks.hold`).
-
-    Args:
-        runs: by any number: directory, what was begun, the new manifest, and the state
-            before the first update. Every process has all of them.
-        overwrite: whether what is there is removed.
-        written: those that this process writes; None: all.
+    The first function that writes; the directories are held (`locks.hold`). Every
+    process has all runs, by any number, and writes those of `written`.
 
     Returns:
         The update from which to go on, the states there, the manifests as written.
@@ -150,19 +200,21 @@ def enter(
     Raises:
         UserError: processes find different checkpoints.
     """
-    folders = {n: run[0] for n, run in runs.items()}
-    for n in runs if written is None else written:
+    folders = {n: run.folder for n, run in runs.items()}
+    for n in written:
         if overwrite:
             clear(folders[n])
-        sweep(folders[n])
-    done, states = 0, {n: run[3] for n, run in runs.items()}
-    if all(run[1].manifest for run in runs.values()):
+        checkpoints.sweep(folders[n])
+        for left in folders[n].glob(".*.tmp"):  # of an interrupted write
+            left.unlink(missing_ok=True)
+    done, states = 0, {n: run.state for n, run in runs.items()}
+    if all(run.begun.manifest for run in runs.values()):
         lines = min(records.count_metrics(folder) for folder in folders.values())
         done, states = checkpoints.newest(folders, states, lines)
     # From here on the directories change, which all processes have read by now.
     process.same("the update to go on from", done)
     manifests = {}
-    for n in runs if written is None else written:
+    for n in written:
         folder, old, new, _ = runs[n]
         manifests[n] = dict(new)
         if old.manifest:
@@ -170,12 +222,6 @@ def enter(
             manifests[n] = _continued(old.manifest, new, done)
         records.write_json(folder / records.MANIFEST, manifests[n])
     return done, states, manifests
-
-
-def keep_initial(folder: Path, weights: Mapping | None) -> None:
-    """Keeps the given weights, so that a run goes on when their file has moved."""
-    if weights is not None and not (folder / INITIAL).exists():
-        records.write_tree(folder / INITIAL, weights)
 
 
 def clear(folder: Path) -> None:
@@ -188,23 +234,11 @@ def clear(folder: Path) -> None:
         events.unlink()
 
 
-def sweep(folder: Path) -> None:
-    """Removes what an interrupted write left behind."""
-    checkpoints.sweep(folder)
-    for left in folder.glob(".*.tmp"):
-        left.unlink(missing_ok=True)
-
-
 def _continued(old: Mapping, new: Mapping, done: int) -> dict[str, Any]:
     """The manifest of a run that goes on: as it was begun, and where it goes on."""
-    changing = ("updates", "flags", "data_order_sha256")
     kept = {k: v for k, v in old.items() if k not in _ENDS}
     here = {
         k: new.get(k) for k in ("git_commit", *_MACHINE) if new.get(k) != old.get(k)
     }
     resumed = [*old.get("resumed", ()), {"after_update": done, **here}]
-    return kept | {k: new[k] for k in changing} | {"resumed": resumed}
-
-
-# What is written at the end of a run.
-_ENDS = ("final_params_sha256", "failure", "warnings")
+    return kept | {k: new[k] for k in _CHANGING} | {"resumed": resumed}

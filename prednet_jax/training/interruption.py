@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-from types import TracebackType
 
 from prednet_jax.messages import say
 
@@ -40,12 +39,7 @@ class Interruption:
         self._watcher.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -60,9 +54,8 @@ class Interruption:
     def obey(self, message: str) -> None:
         """Ends the process, with status 128 + number, if a signal was noted.
 
-        What the process has not written by then is lost.
-
-        From now on a signal does so at once.
+        What the process has not written by then is lost. From now on a signal does so
+        at once.
         """
         self._deferred = False
         if self.noted is not None:

@@ -1,4 +1,9 @@
-"""What is kept of a run while it goes on: a line an update, and checkpoints."""
+"""What is kept of a run while it goes on: a line per update, checkpoints, the end.
+
+The guard looks at every update for numbers that a training does not survive. It
+computes nothing on the device while all is well: the loss and the norm of the gradient
+are on the host already.
+"""
 
 import dataclasses
 import functools
@@ -11,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from prednet_jax import data, process, records
 from prednet_jax.errors import RunError
-from prednet_jax.training import checkpoints
-from prednet_jax.training.examples import save_examples
-from prednet_jax.training.guards import Guard
+from prednet_jax.messages import say
+from prednet_jax.training import checkpoints, folders, truncated
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.observe import Progress, traced
@@ -28,18 +33,94 @@ from prednet_jax.training.truncated import TrainState
 SCALARS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 # Between two checkpoints, where `checkpoint_every` is 0.
 _SECONDS = 300.0
+#: Updates in a row with a gradient of exactly zero, after which it is said.
+ZERO_UPDATES = 10
+ADVICE = "try a lower --learning_rate, --clip_gradient=1 or --precision=float64"
+# Examples end here in an endless source: beyond what any run trains on, where the walk
+# of seed 0 shows colours and moves.
+_END = 10**8 + 400
+
+
+class Guard:
+    """Watches the updates of one run and keeps its `warnings` for the manifest.
+
+    A run of few updates is warned of sooner.
+    """
+
+    def __init__(self, name: object, updates: int):
+        self.warnings: list[str] = []
+        self._name, self._zeros, self._still = name, 0, 0
+        self._limit = min(ZERO_UPDATES, max(2, updates // 2))
+
+    def see(self, record: UpdateRecord, state: Callable[[], TrainState]) -> None:
+        """Looks at an update; `state` is called only where something is wrong.
+
+        Raises a RunError if the loss or the gradient is not finite.
+        """
+        if not (math.isfinite(record.loss) and math.isfinite(record.grad_norm)):
+            first = first_not_finite(state())
+            tensor = "every tensor is finite, the norm overflowed"
+            if first is not None:
+                tensor = f"the first tensor that is not finite is {first}"
+            raise RunError(
+                f"{self._name}: update {record.update}: loss {record.loss}, norm of "
+                f"the gradient {record.grad_norm}; {tensor}; {ADVICE}"
+            )
+        if record.grad_norm != 0:
+            self._zeros = self._still = 0
+            return
+        self._zeros += 1
+        self._still += record.copy_last_frame_loss == 0
+        if self._zeros != self._limit:
+            return
+        reason, advice = "the network no longer learns", ADVICE
+        if 2 * self._still >= self._limit:
+            # A prediction is clipped at 0: that of black frames can be exact.
+            black = "black" if record.loss == 0 else "black, or a still picture"
+            reason = (
+                f"the frames of {self._still} of them do not change ({black}), and "
+                "teach nothing"
+            )
+            advice = "begin where the pictures move, or see what is cut (--crop)"
+        self.warnings.append(
+            f"the gradient was exactly zero in {self._limit} updates up to "
+            f"{record.update}: {reason}"
+        )
+        say(f"{self._name}: {self.warnings[-1]}; {advice}")
+
+    def end(self, state: TrainState) -> None:
+        """Looks at the state after the last update, which no loss has seen.
+
+        Raises a RunError if it is not finite.
+        """
+        first = first_not_finite(state)
+        if first is not None:
+            raise RunError(
+                f"{self._name}: after update {int(state.update)} {first} is not "
+                f"finite; {ADVICE}"
+            )
+
+
+def first_not_finite(state: TrainState) -> str | None:
+    """Name of the first tensor with NaN or infinity, or None.
+
+    In the order of the computation: the carried state shows the forward pass, the
+    optimiser's moments the gradient, and the parameters come last.
+    """
+    for field in ("carry", "optimizer_state", "params"):
+        leaves = jax.tree_util.tree_leaves_with_path(getattr(state, field))
+        for path, leaf in leaves:
+            if not np.isfinite(np.asarray(leaf)).all():
+                name = jax.tree_util.keystr(path, simple=True, separator="/")
+                return f"{field}/{name}"
+    return None
 
 
 class Keeper:
     """Writes one run's records, and ends it where they are not numbers any more.
 
-    The state after the last update is always kept, whatever `checkpoint_every`.
-
-    Args:
-        recipe: of the run.
-        folder: its directory.
-        manifest: as written when it began.
-        done: updates made before.
+    The state after the last update is always kept, whatever `checkpoint_every`. `done`
+    updates were made before.
     """
 
     def __init__(
@@ -65,12 +146,9 @@ class Keeper:
     def see(
         self, record: UpdateRecord, state: Callable[[], TrainState], save: bool
     ) -> None:
-        """Writes an update.
+        """Writes an update; `state` gives the state after it.
 
-        Args:
-            record: of the update.
-            state: gives the state after it.
-            save: whether a checkpoint is saved. Older ones stay until `prune`.
+        With `save` a checkpoint is saved. Older ones stay until `prune`.
 
         Raises:
             RunError: the loss, the gradient or the final state is not finite.
@@ -78,15 +156,13 @@ class Keeper:
         self._writer.write(**dataclasses.asdict(record))
         self._show(record.update, "", {name: getattr(record, name) for name in SCALARS})
         self._losses.append(record.loss)
-        last = self._recipe.updates
+        last = record.update == self._recipe.updates
+        every = self._recipe.validate_every
         try:
             self._guard.see(record, state)
-            if self._recipe.validation is not None and (
-                record.update == last
-                or record.update % self._recipe.validate_every == 0
-            ):
+            if self._recipe.validation and (last or record.update % every == 0):
                 self._validate(record.update, state().params)
-            if record.update == last:
+            if last:
                 self._guard.end(state())
             if save:
                 self._save(record.update, state())
@@ -125,7 +201,7 @@ class Keeper:
         loss = float(np.mean(self._losses))
         if self._validated is not None:
             loss = self._validated["loss"]
-        asked = asked_for(self._recipe, update)
+        asked = _asked_for(self._recipe, update)
         checkpoints.save(self.folder, state, loss=loss, passing=not asked)
         self._saved = update
         self._losses.clear()
@@ -149,15 +225,10 @@ class Keeper:
     ) -> None:
         """Writes examples, weights, and last the manifest, which says that all is done.
 
-        Args:
-            params: the trained weights.
-            source: the run's frames.
-            measured: what `Clock.stop` gave.
+        `measured` is what the manifest says of the time.
         """
         if self._recipe.examples:
-            save_examples(
-                self.folder, self._recipe.task, params, source, self._recipe.examples
-            )
+            self._write_examples(params, source)
         records.write_tree(self.folder / records.WEIGHTS, params)
         end: dict[str, Any] = {"final_params_sha256": records.fingerprint(params)}
         if self._guard.warnings:
@@ -169,14 +240,37 @@ class Keeper:
         if self._recipe.task.name == "prednet":
             script = "python experiments/predict.py"
             after = f"{script} --weights={self.folder} shows what it predicts"
-        how_far = reached(self.folder, self._validated)
         print(
             f"{self.folder}: {self._recipe.updates} updates in "
-            f"{measured['wall_seconds']:.1f} s{how_far}; {after}"
+            f"{measured['wall_seconds']:.1f} s{reached(self.folder, self._validated)}; "
+            f"{after}"
         )
 
+    def _write_examples(self, params: dict, source: data.FrameSource) -> None:
+        """The source's last frames, predicted after a warm-up."""
+        task, count = self._recipe.task, self._recipe.examples
+        total = min(source.length, task.warm_up + count)
+        start = min(source.length, _END) - total
+        frames = source.read(start, start + total)
+        dtype = jax.tree.leaves(params)[0].dtype
+        x = truncated.to_pixels(jax.numpy.asarray(frames), dtype)
+        predictions = _predictor(task)(params, x)
+        arrays = {
+            "frames": frames[-count:],
+            "predictions": np.asarray(predictions[-count:], np.float32),
+        }
+        if task.windowed:  # images shown one by one have none before them
+            arrays["before"] = frames[-count - 1 : -1]
+        records.write_tree(self.folder / folders.EXAMPLES, arrays, compressed=True)
 
-def asked_for(recipe: Recipe, update: int) -> bool:
+
+@functools.cache
+def _predictor(task: Any) -> Callable:
+    """Compiled once for all seeds of a network."""
+    return jax.jit(task.predict)
+
+
+def _asked_for(recipe: Recipe, update: int) -> bool:
     """Whether the recipe asks for a checkpoint of an update."""
     every = recipe.checkpoint_every
     return update == recipe.updates or bool(every and update % every == 0)
@@ -209,20 +303,17 @@ def follow(
         whole: collects states that several processes hold; all of them call it.
 
     Returns:
-        The last states; None where all updates were made before.
-
-    Raises:
-        RunError: a training cannot go on.
+        The last states, whole; None where all updates were made before.
     """
     bar = Progress(name, recipe.updates, done, shown=recipe.progress)
-    states, saved = None, time.monotonic()
+    held, saved = None, time.monotonic()
     try:
         for states, lines in traced(steps, recipe.profile):
             interruption.defer()
             update = next(iter(lines.values())).update
             late = time.monotonic() - saved > _SECONDS and not recipe.checkpoint_every
             number, due = process.largest(interruption.noted or 0, late)
-            save = bool(number or due) or asked_for(recipe, update)
+            save = bool(number or due) or _asked_for(recipe, update)
             held = whole(states) if save else states
             for n, keeper in keepers.items():
                 keeper.see(lines[n], functools.partial(state_of, held, n), save)
@@ -242,18 +333,14 @@ def follow(
         bar.close()
         for keeper in keepers.values():
             keeper.close()
-    return states
+    return held
 
 
 def reached(folder: Path, validated: Mapping[str, Any] | None = None) -> str:
     """How far a training got, in words: its last loss beside that of copying.
 
-    Means over the last fifth of all updates, also those of earlier processes. Empty for
-    a network that has no frame to copy.
-
-    Args:
-        folder: directory of the run.
-        validated: the last frozen score, if there is one.
+    Means over the last fifth of all updates, also those of earlier processes, and the
+    last frozen score, if there is one. Empty for a network that has no frame to copy.
     """
     metrics = records.read_run(folder).metrics
     last = -max(1, len(metrics["loss"]) // 5)

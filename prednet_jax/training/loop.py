@@ -118,7 +118,7 @@ def train(
         source: where the frames come from.
         schedule: which frames each update sees.
         seed: root seed; its `noise` stream feeds the noise.
-        draw: number of the noise draw: another number, other noise and nothing else.
+        draw: another number, other noise and nothing else.
 
     Yields:
         The state after each update, valid until the next is asked for (its buffers
@@ -158,8 +158,7 @@ def copy_last_frame_loss(
         method: how the window is trained on; None: every frame of it is seen.
 
     Returns:
-        Mean over transitions and pixels of the squared difference, pixels in [0, 1];
-        None where there is no transition.
+        Mean squared difference, pixels in [0, 1]; None where there is no transition.
     """
     frames = window[1:] if first else window
     if len(frames) < 2:
@@ -177,7 +176,7 @@ def update_record(
     copied: float | None,
     seconds: float,
 ) -> UpdateRecord:
-    """What is written of an update, from its metrics as NumPy arrays."""
+    """The record of an update, from its metrics as NumPy arrays."""
     return UpdateRecord(
         update=update,
         frames_seen=frames_seen,

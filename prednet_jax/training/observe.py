@@ -12,34 +12,23 @@ from prednet_jax.messages import say
 from prednet_jax.training.loop import UpdateRecord
 
 T = TypeVar("T")
-# Updates before a trace begins: they compile and warm up.
-TRACE_AFTER = 2
-_TRACED = 3
+# Updates before a trace begins (they compile and warm up), and in it.
+TRACE_AFTER, _TRACED = 2, 3
 # Updates whose mean loss is shown.
 _RECENT = 100
-# Between two lines, where there is no terminal.
-_SECONDS = 15.0
 
 
 def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
-    """The same steps, with a trace of the third to the fifth.
-
-    Args:
-        steps: the training.
-        folder: where the trace is written; None: no trace.
-    """
-    if folder is None:
-        yield from steps
-        return
+    """The same steps, with a trace of the third to the fifth; None: no trace."""
     number = 0
     for number, step in enumerate(steps, 1):
         yield step
         # What is asked for next is the step after this one.
-        if number == TRACE_AFTER:
+        if folder is not None and number == TRACE_AFTER:
             jax.profiler.start_trace(folder, create_perfetto_trace=True)
-        if number == TRACE_AFTER + _TRACED:
+        if folder is not None and number == TRACE_AFTER + _TRACED:
             jax.profiler.stop_trace()
-    if TRACE_AFTER <= number < TRACE_AFTER + _TRACED:
+    if folder is not None and TRACE_AFTER <= number < TRACE_AFTER + _TRACED:
         jax.profiler.stop_trace()
 
 
@@ -47,15 +36,7 @@ class Progress:
     """How far a loop is, on stderr: a bar on a terminal, else a line every so often.
 
     Of a training it shows the mean loss of the last updates, and what it is of that of
-    copying the last frame.
-
-    Args:
-        name: of the loop.
-        total: steps of the whole.
-        done: steps made before.
-        shown: whether anything is.
-        unit: what a step is called.
-        seconds: between two lines.
+    copying the last frame. `done` steps were made before.
     """
 
     def __init__(
@@ -66,13 +47,13 @@ class Progress:
         *,
         shown: bool = True,
         unit: str = "update",
-        seconds: float = _SECONDS,
+        seconds: float = 15.0,
     ):
         self._name, self._unit, self._seconds = name, unit, seconds
         self._total, self._done = total, done
         self._recent: deque[tuple[float, float | None]] = deque(maxlen=_RECENT)
-        self._began = self._said = time.monotonic()
-        self._since: int | None = None
+        # When the first step had ended, which compiles, and which it was.
+        self._began, self._said, self._since = 0.0, 0.0, -1
         self._lines = shown and not sys.stderr.isatty()
         self._bar: Any = None
         if shown and not self._lines:
@@ -83,30 +64,25 @@ class Progress:
             )
 
     def update(self, *records: UpdateRecord) -> None:
-        """One step further.
-
-        Args:
-            *records: of the update, one a run; none where the loop is no training.
-        """
+        """One step further, with the record of each run of a training."""
         self._done += 1
         self._recent += [(r.loss, r.copy_last_frame_loss) for r in records]
         if self._bar is not None:
             self._bar.set_postfix_str(self._reached(), refresh=False)
             self._bar.update()
         now = time.monotonic()
-        if self._since is None:  # The first step compiles, and is no measure.
+        if self._since < 0:
             self._since, self._began, self._said = self._done, now, now
         elif self._lines and now - self._said >= self._seconds:
             self._said = now
             rate = (self._done - self._since) / (now - self._began)
-            left = (self._total - self._done) / rate
             parts = [
                 f"{self._name}: {self._unit} {self._done} of {self._total}",
                 f"{rate:.3g} a second",
-                f"{left:.0f} s left",
+                f"{(self._total - self._done) / rate:.0f} s left",
                 self._reached(),
             ]
-            say(", ".join(part for part in parts if part))
+            say(", ".join(filter(None, parts)))
 
     def _reached(self) -> str:
         """The recent loss, and what it is of that of copying."""
@@ -114,10 +90,8 @@ class Progress:
             return ""
         losses, copied = zip(*self._recent, strict=True)
         text = f"loss {sum(losses) / len(losses):.5f}"
-        found = [copy for copy in copied if copy is not None]
-        if not found or not sum(found):
-            return text
-        return f"{text} ({sum(losses) / sum(found):.2f} of copying)"
+        compared = sum(copy or 0 for copy in copied)
+        return f"{text} ({sum(losses) / compared:.2f} of copying)" if compared else text
 
     def close(self) -> None:
         """Leaves the bar as it is."""

@@ -121,10 +121,9 @@ class Recipe:
         for name in _FROM_ZERO:
             whole(name, getattr(self, name), 0)
         whole("draw", self.draw, 0, 2**31 - 1)
-        if self.learning_rate is not None:
-            positive("learning_rate", self.learning_rate)
-        if self.clip_gradient is not None:
-            positive("clip_gradient", self.clip_gradient)
+        for name in ("learning_rate", "clip_gradient"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
         one_of("sampling", self.sampling, SAMPLINGS)
         one_of("rate_schedule", self.rate_schedule, RATE_SCHEDULES)
         if self.rate_schedule != "constant" and self.learning_rate is None:
@@ -203,13 +202,7 @@ class Recipe:
     def schedule(
         self, source: data.FrameSource, seed: int, updates: int | None = None
     ) -> data.Schedule:
-        """Which frames of a source each update of a seed sees.
-
-        Args:
-            source: the source.
-            seed: of the run.
-            updates: of another length of training; None: of this one.
-        """
+        """Which frames of a source each update of a seed sees; of so many updates."""
         total = self.updates if updates is None else updates
         if self.sampling == "windows":
             return data.random_windows(
@@ -225,15 +218,7 @@ class Recipe:
         )
 
     def check_sizes(self, seeds: int, *, together: bool = False) -> None:
-        """Refuses what cannot fit into memory, before anything is allocated.
-
-        Args:
-            seeds: number of runs.
-            together: whether they are replicas of one program.
-
-        Raises:
-            UserError: a size is too large.
-        """
+        """Refuses what cannot fit into memory, by `sizes.check`."""
         sizes.check(
             self.task,
             updates=self.updates,
@@ -246,15 +231,7 @@ class Recipe:
         )
 
     def check_disk(self, folders: Sequence[Path], state: TrainState) -> None:
-        """Refuses checkpoints that cannot fit on the disk.
-
-        Args:
-            folders: directories of the runs.
-            state: of one of them.
-
-        Raises:
-            UserError: there is too little room.
-        """
+        """Refuses checkpoints that cannot fit on the disk, by `sizes.check_disk`."""
         kept = self.keep_checkpoints and self.keep_checkpoints + self.keep_best
         sizes.check_disk(
             folders[0].absolute(),

@@ -1,8 +1,13 @@
 """Many seeds, or many streams, in one compiled program on all devices.
 
 A replica is a whole training run: its own weights, optimiser, carried state, frames and
-noise key. The replicas of a device are taken one after the other inside the program
-(`map`) or all at once (`vmap`):
+noise key. With B streams a replica (`batch`), gradients are averaged over them.
+
+The mesh has two axes, `replicas` and `batch`. Of D devices, r = gcd(N, D) share the N
+replicas and D / r share the B streams of each: replicas need no communication, so they
+are dealt out first. Devices are ordered by process, so that each process holds
+neighbouring streams of neighbouring replicas. The replicas of a device are taken one
+after the other (`map`) or all at once (`vmap`):
 
     map   each step is the program of a single run, and what the replicas share is the
           dispatch; devices run side by side.
@@ -10,56 +15,43 @@ noise key. The replicas of a device are taken one after the other inside the pro
           with N groups, which is slow on a CPU; `im2col` becomes one batched matrix
           product, so that `auto` is `im2col` here.
 
-`auto` is `map` on a CPU, where `vmap` was slower (docs/measurements.md), and
-`vmap` elsewhere, where one replica leaves most of a device idle (not measured there). A
-CPU is one device, or several by `process.split_cpu`: a small network keeps one thread
-busy, not all.
-
-With B streams a replica (`batch`), gradients are averaged over them; they are spread
-over the devices that the replicas leave.
+`auto` is `map` on a CPU, where `vmap` was slower (docs/measurements.md), and `vmap`
+elsewhere, where one replica leaves most of a device idle (not measured there).
 """
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import optax
 from jax.experimental import multihost_utils
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from prednet_jax import data, keys, tasks
 from prednet_jax.data.windows import prefetch, read_chunks
-from prednet_jax.errors import UserError, one_of
+from prednet_jax.errors import UserError, one_of, whole
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
 from prednet_jax.training import loop, truncated
-from prednet_jax.training.layout import (
-    BATCH,
-    BY_REPLICA,
-    BY_STREAM,
-    BY_WINDOW,
-    Layout,
-    place_tree,
-    rows,
-)
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.truncated import StepMetrics, TrainState
 
 MODES = ("auto", "map", "vmap")
+REPLICAS, BATCH = "replicas", "batch"
+#: How leaves `[N, ...]`, `[N, B, ...]` and windows `[N, T + 1, B, ...]` are spread.
+BY_REPLICA = PartitionSpec(REPLICAS)
+BY_STREAM = PartitionSpec(REPLICAS, BATCH)
+BY_WINDOW = PartitionSpec(REPLICAS, None, BATCH)
+_STATE: Any = TrainState(BY_REPLICA, BY_REPLICA, BY_STREAM, BY_REPLICA)  # type: ignore[arg-type]
 
 
 class Replica(NamedTuple):
-    """What one replica is trained with.
-
-    Attributes:
-        seed: its root seed; the `noise` stream feeds the noise.
-        state: where it starts, with B streams in the carried state.
-        source: its frames.
-        schedule: which of them each of its B streams sees in an update.
-    """
+    """What one replica is trained with; state and schedule have its B streams."""
 
     seed: int
     state: TrainState
@@ -67,12 +59,102 @@ class Replica(NamedTuple):
     schedule: data.Schedule
 
 
-def resolve_mode(mode: str, platform: str) -> str:
-    """How the replicas of one device are run: `map` or `vmap`.
+@dataclass(frozen=True)
+class Layout:
+    """N replicas of B streams on a mesh of devices `[r, b]`."""
 
-    Raises:
-        UserError: the mode is none of `MODES`.
+    replicas: int
+    batch: int
+    mesh: Mesh
+
+    def held(self, axis: int) -> list[int]:
+        """The replicas (axis 0) or streams (1) of which this process holds a part."""
+        shape = self.replicas, self.batch
+        places = NamedSharding(self.mesh, BY_STREAM).addressable_devices_indices_map(
+            shape
+        )
+        parts = (range(*place[axis].indices(shape[axis])) for place in places.values())  # type: ignore[index]
+        return sorted(set().union(*parts))
+
+    @property
+    def local(self) -> list[int]:
+        """The replicas of which this process holds a part."""
+        return self.held(0)
+
+    def written(self, replica: int) -> bool:
+        """Whether this process writes the records of a replica: one process does."""
+        rows = self.mesh.devices.shape[0]
+        first = self.mesh.devices[replica * rows // self.replicas, 0]
+        return first.process_index == jax.process_index()
+
+    def place(self, trees: Sequence[Any], spec: PartitionSpec) -> Any:
+        """Stacks one tree per local replica into a tree of arrays `[N, ...]`.
+
+        An axis of streams may have all of them, or those of this process.
+        """
+        sharding = NamedSharding(self.mesh, spec)
+
+        def put(*parts: Any) -> jax.Array:
+            local = np.stack([np.asarray(part) for part in parts])
+            shape = list(local.shape)
+            for axis, name in enumerate(spec):
+                if name is not None:
+                    shape[axis] = self.replicas if name == REPLICAS else self.batch
+            return jax.make_array_from_process_local_data(sharding, local, tuple(shape))
+
+        return jax.tree.map(put, *trees)
+
+    def place_states(self, states: Sequence[TrainState]) -> TrainState:
+        """Stacks one state per local replica."""
+        fields = zip(zip(*states, strict=True), _STATE, strict=True)
+        return TrainState(*(self.place(parts, spec) for parts, spec in fields))
+
+
+def layout(
+    replicas: int, batch: int, devices: Sequence[jax.Device] | None = None
+) -> Layout:
+    """Lays replicas and streams out on devices; None: all, of every process.
+
+    Raises a UserError if the devices do not divide the work evenly.
     """
+    devices = jax.devices() if devices is None else list(devices)
+    processes = len({getattr(device, "process_index", 0) for device in devices})
+    split = shares(replicas, batch, len(devices), processes)
+    if split is None:
+        raise UserError(
+            f"replicas={replicas} with batch={batch} on {len(devices)} devices: "
+            "expected replicas, or else batch, to be a multiple of the devices"
+        )
+    ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+    mesh = Mesh(np.array(ordered, dtype=object).reshape(split), (REPLICAS, BATCH))
+    return Layout(replicas, batch, mesh)
+
+
+def shares(
+    replicas: int, batch: int, devices: int, processes: int = 1
+) -> tuple[int, int] | None:
+    """Devices that share the replicas, and those that share each batch; or None.
+
+    A process holds whole rows or a part of one row of the mesh.
+    """
+    for name, value in (("replicas", replicas), ("batch", batch), ("devices", devices)):
+        whole(name, value, 1)
+    rows = math.gcd(replicas, devices)
+    columns, each = devices // rows, devices // processes
+    uneven = batch % columns or (columns % each and each % columns)
+    return None if uneven else (rows, columns)
+
+
+def most_devices(replicas: int, batch: int, available: int, processes: int = 1) -> int:
+    """Devices a process, as many as are available and divide the work; at least 1."""
+    for devices in range(available, 1, -1):
+        if shares(replicas, batch, devices * processes, processes):
+            return devices
+    return 1
+
+
+def resolve_mode(mode: str, platform: str) -> str:
+    """How the replicas of one device are run: `map` or `vmap`."""
     one_of("replica_mode", mode, MODES)
     if mode != "auto":
         return mode
@@ -92,7 +174,7 @@ def compile_update(
     noise: NoiseSpec | None,
     layout: Layout,
     mode: str,
-) -> Callable:
+) -> Any:
     """One update of all replicas as one compiled program; its state is donated.
 
     Args:
@@ -104,9 +186,9 @@ def compile_update(
         mode: `map` or `vmap`.
 
     Returns:
-        `update(states, chunk, k, first, key_data) -> (states, StepMetrics)`, every
-        leaf with a leading axis N: chunk `[N, K, T + 1, B, H, W, C]` uint8, first
-        `[N, K]`, key_data `[N, 2]`; k the window to train on.
+        `update(states, frames, first, key_data) -> (states, StepMetrics)`, every leaf
+        with a leading axis N: frames `[N, T + 1, B, H, W, C]` uint8, first `[N]`,
+        key_data `[N, 2]`.
     """
     shared = layout.mesh.shape[BATCH] > 1
     step = truncated.make_step(
@@ -118,38 +200,24 @@ def compile_update(
         key = jax.random.wrap_key_data(key_data, impl=keys.IMPLEMENTATION)
         return step(state, frames, first, key)
 
-    def local(
-        states: TrainState,
-        chunk: jax.Array,
-        k: jax.Array,
-        first: jax.Array,
-        key_data: jax.Array,
-    ) -> tuple[TrainState, StepMetrics]:
-        inputs = (states, chunk[:, k], first[:, k], key_data)
+    def local(*inputs: Any) -> tuple[TrainState, StepMetrics]:
         if mode == "vmap":
             return jax.vmap(one)(inputs)
-        if len(first) > 1:
+        if len(inputs[2]) > 1:
             return jax.lax.map(one, inputs)
         # A loop of one would only copy.
         only = one(jax.tree.map(lambda x: x[0], inputs))
         return jax.tree.map(lambda x: x[None], only)
 
-    specs = _state_specs()
     program = jax.shard_map(
         local,
         mesh=layout.mesh,
-        in_specs=(specs, BY_WINDOW, PartitionSpec(), BY_REPLICA, BY_REPLICA),
-        out_specs=(specs, BY_REPLICA),
+        in_specs=(_STATE, BY_WINDOW, BY_REPLICA, BY_REPLICA),
+        out_specs=(_STATE, BY_REPLICA),
         # Custom derivative rules carry no account of what varies over the mesh.
         check_vma=False,
     )
     return jax.jit(program, donate_argnums=0)
-
-
-def _state_specs() -> TrainState:
-    """How a TrainState is spread, field by field."""
-    by: Any = BY_REPLICA
-    return TrainState(by, by, BY_STREAM, by)
 
 
 def train(
@@ -172,47 +240,49 @@ def train(
         The states after each update (`replica_state` takes one out), valid until the
         next is asked for, and the records by replica. `seconds` is the wall time of
         the update of all of them together.
-
-    Raises:
-        UserError: the runs are not at the same update, or differ in length.
     """
     done = _common_update(runs)
-    places = jax.tree.map(
-        lambda spec, tree: jax.tree.map(lambda _: spec, tree),
-        tuple(_state_specs()),
-        tuple(next(iter(runs.values())).state),
-        is_leaf=lambda x: isinstance(x, PartitionSpec),
-    )
-    states = place_tree(
-        layout, {n: run.state for n, run in runs.items()}, TrainState(*places)
-    )
-    key_data = place_tree(
-        layout,
-        {
-            n: jax.random.key_data(keys.stream(run.seed, "noise"))
-            for n, run in runs.items()
-        },
-        BY_REPLICA,
-    )
+    members = list(runs.values())
+    states = layout.place_states([run.state for run in members])
+    noise = (jax.random.key_data(keys.stream(run.seed, "noise")) for run in members)
+    key_data = layout.place(list(noise), BY_REPLICA)
     seen = {n: loop.frames_seen(run.schedule, done) for n, run in runs.items()}
-    # One thread reads for all: a source has one reader at a time.
-    for chunk, first in prefetch(_chunks(layout, runs, done)):
-        frames, opens = _place_chunk(layout, chunk, first, _per_chunk(layout, runs))
-        for k in range(len(next(iter(first.values())))):
-            start = time.perf_counter()
-            states, metrics = update(states, frames, np.int32(k), opens, key_data)
-            fetched = [rows(leaf) for leaf in metrics]
-            seconds = time.perf_counter() - start
-            done += 1
-            records = {}
-            for n in runs:
-                mine = StepMetrics(*(field[n] for field in fetched))  # type: ignore[arg-type]
-                seen[n] += layout.batch * int(mine.scored.sum())
-                copied = loop.copy_last_frame_loss(
-                    chunk[n][k], bool(first[n][k]), method
-                )
-                records[n] = loop.update_record(done, seen[n], mine, copied, seconds)
-            yield states, records
+    for inputs in _windows(layout, members, done):
+        start = time.perf_counter()
+        windows, opening = zip(*inputs, strict=True)
+        frames = layout.place(windows, BY_WINDOW)
+        first = layout.place(opening, BY_REPLICA)
+        states, metrics = update(states, frames, first, key_data)
+        fetched = [_rows(leaf) for leaf in metrics]
+        seconds = time.perf_counter() - start
+        done += 1
+        records = {}
+        for n, (window, opens) in zip(runs, inputs, strict=True):
+            mine = StepMetrics(*(field[n] for field in fetched))  # type: ignore[arg-type]
+            seen[n] += layout.batch * int(mine.scored.sum())
+            copied = loop.copy_last_frame_loss(window, bool(opens), method)
+            records[n] = loop.update_record(done, seen[n], mine, copied, seconds)
+        yield states, records
+
+
+def _windows(layout: Layout, runs: list[Replica], done: int) -> Iterator[tuple]:
+    """Of each update one `(window [T + 1, b, H, W, C], first)` per replica.
+
+    b are the streams that this process holds. One thread reads for all: replicas may
+    share a source, which has one reader at a time.
+    """
+    streams = layout.held(1)
+    one = runs[0]
+    count = loop.windows_per_chunk(
+        one.source, one.schedule.window, len(runs) * len(streams)
+    )
+    readers = [
+        read_chunks(run.source, run.schedule.of_streams(streams).after(done), count)
+        for run in runs
+    ]
+    for chunks in prefetch(zip(*readers, strict=True)):
+        each = (zip(frames, first, strict=True) for frames, first in chunks)
+        yield from zip(*each, strict=True)
 
 
 def whole_states(states: TrainState) -> TrainState:
@@ -227,15 +297,20 @@ def replica_state(states: TrainState, replica: int) -> TrainState:
 
     def part(x: Any) -> np.ndarray:
         if isinstance(x, jax.Array) and not x.is_fully_addressable:
-            return rows(x)[replica]
+            return _rows(x)[replica]
         return np.asarray(x[replica])
 
     return jax.tree.map(part, states)
 
 
-def replica_params(states: TrainState, replica: int) -> dict:
-    """One replica's parameters as NumPy arrays, if this process holds it."""
-    return jax.tree.map(lambda x: rows(x)[replica], states.params)
+def _rows(array: jax.Array) -> dict[int, np.ndarray]:
+    """The replicas' parts of an array, those held here; of a batch the first part."""
+    rows: dict[int, np.ndarray] = {}
+    for shard in array.addressable_shards:
+        first = shard.index[0].start or 0
+        for i, row in enumerate(np.asarray(shard.data)):
+            rows.setdefault(first + i, row)
+    return rows
 
 
 def _common_update(runs: Mapping[int, Replica]) -> int:
@@ -247,62 +322,3 @@ def _common_update(runs: Mapping[int, Replica]) -> int:
             "place and one length for all"
         )
     return done.pop()
-
-
-def _chunks(
-    layout: Layout, runs: Mapping[int, Replica], done: int
-) -> Iterator[tuple[dict, dict]]:
-    """Frames `[K, T + 1, b, H, W, C]` and `first` `[K]` by replica.
-
-    Of each replica the b streams that this process holds. Every process takes the same
-    K, whatever it holds.
-    """
-    count = _per_chunk(layout, runs)
-    readers = [
-        read_chunks(
-            run.source,
-            run.schedule.of_streams(layout.local_streams[n]).after(done),
-            count,
-        )
-        for n, run in runs.items()
-    ]
-    for parts in zip(*readers, strict=True):
-        frames, first = zip(*parts, strict=True)
-        yield dict(zip(runs, frames, strict=True)), dict(zip(runs, first, strict=True))
-
-
-def _per_chunk(layout: Layout, runs: Mapping[int, Replica]) -> int:
-    """Windows of a chunk, K."""
-    any_run = next(iter(runs.values()))
-    return loop.windows_per_chunk(
-        any_run.source,
-        any_run.schedule.window,
-        layout.replicas * layout.batch,
-    )
-
-
-def _place_chunk(
-    layout: Layout, frames: dict, first: dict, count: int
-) -> tuple[jax.Array, jax.Array]:
-    """The chunk on the devices, `[N, K, T + 1, B, H, W, C]` and `[N, K]`.
-
-    The last one is filled up, so that no number of updates is a program of its own.
-    """
-
-    def whole(x: np.ndarray) -> np.ndarray:
-        return np.pad(x, [(0, count - len(x))] + [(0, 0)] * (x.ndim - 1))
-
-    frames = {n: whole(x) for n, x in frames.items()}
-    first = {n: whole(x) for n, x in first.items()}
-
-    def read(index: tuple) -> np.ndarray:
-        chosen = range(*index[0].indices(layout.replicas))
-        streams = range(*index[3].indices(layout.batch))
-        # The streams that a process holds of a replica follow one another.
-        begin = streams[0] - layout.local_streams[chosen[0]][0]
-        held = slice(begin, begin + len(streams))
-        return np.stack([frames[n][:, :, held] for n in chosen])
-
-    k, size, _, *frame = next(iter(frames.values())).shape
-    shape = (layout.replicas, k, size, layout.batch, *frame)
-    return layout.place(shape, BY_WINDOW, read), place_tree(layout, first, BY_REPLICA)

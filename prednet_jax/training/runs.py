@@ -1,116 +1,269 @@
-"""Trainings as runs on disk, seed after seed (`train.py`).
+"""Trainings as runs on disk (`train.py`): seed after seed, or all in one program.
 
 Everything that can be refused is refused before the first write: sizes from shapes, the
 directories, the data, and last the program itself, by tracing it.
 """
 
-from collections.abc import Collection, Mapping
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
-from prednet_jax import data, keys, locks
+from prednet_jax import keys, locks, process, records
 from prednet_jax.errors import UserError
-from prednet_jax.training import folders as places
-from prednet_jax.training import loop, manifests
-from prednet_jax.training.folders import Begun
+from prednet_jax.training import checkpoints, folders, loop, replicas
+from prednet_jax.training.folders import Begun, Entry
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.keeping import Keeper, follow
 from prednet_jax.training.recipe import Prepared, Recipe, prepare
-from prednet_jax.training.truncated import TrainState
+from prednet_jax.training.replicas import Layout
 
 
 def train(
     recipe: Recipe,
-    folders: Mapping[int, Path],
+    places: Mapping[int, Path],
     interruption: Interruption | None = None,
+    *,
+    mode: str | None = None,
 ) -> None:
-    """Trains seeds one after the other; those that are finished are left alone.
+    """Trains several seeds, each as a run in a directory of its own.
+
+    One after the other, finished ones are left alone. Together, each process writes
+    the runs of which it holds the first part; devices and processes are set before
+    (`process.split_cpu`, `process.join_processes`).
 
     Args:
         recipe: what they share.
-        folders: directory of each seed's run.
+        places: directory of each seed's run.
         interruption: what notes signals; None: nothing does.
+        mode: None: one after the other; `auto`, `map` or `vmap`: together, as replicas
+            of one program on all devices.
 
     Raises:
         UserError: a value is outside what is accepted, or a directory holds a run that
             cannot go on; nothing was written.
         RunError: a training cannot go on.
     """
-    recipe.check_sizes(len(folders))
-    begun = look(recipe, folders)
-    left = {s: folder for s, folder in folders.items() if not begun[s].finished}
-    prepared = {seed: prepare(recipe, seed) for seed in left}
-    if not prepared:
+    interruption = interruption or Interruption()
+    recipe.check_sizes(len(places), together=mode is not None)
+    if mode is None:
+        _one_after_the_other(recipe, places, interruption)
         return
-    recipe.check_disk(list(left.values()), _check_program(recipe, prepared))
-    opened = {}
-    for seed, found in prepared.items():
-        manifest = manifests.make(recipe, seed, found)
-        check_same(recipe, seed, left[seed], begun[seed], manifest, found.source)
-        opened[seed] = manifest
-    announce(next(iter(prepared.values())).source)
-    with locks.hold(*left.values()):
-        check_unchanged(recipe, left, begun)
-        for seed, folder in left.items():
-            _train_one(
+    mode = replicas.resolve_mode(mode, jax.default_backend())
+    task = replicas.resolve_network(recipe.task, mode)
+    recipe = dataclasses.replace(recipe, task=task)
+    _together(recipe, places, interruption, mode)
+
+
+def _one_after_the_other(
+    recipe: Recipe, places: Mapping[int, Path], interruption: Interruption
+) -> None:
+    begun = _look(recipe, places)
+    places = {seed: path for seed, path in places.items() if not begun[seed].finished}
+    found = {seed: prepare(recipe, seed) for seed in places}
+    if not found:
+        return
+    seed, one = next(iter(found.items()))
+    state = jax.eval_shape(lambda: recipe.initial_state(seed, one.weights))
+    shape = (one.schedule.window + 1, recipe.batch, *recipe.task.frame)
+    # The trace is kept by JAX and used when the update is first called.
+    recipe.trainer.program.eval_shape(
+        state,
+        jax.ShapeDtypeStruct(shape, np.uint8),
+        np.bool_(True),
+        keys.stream(seed, "noise"),
+    )
+    made = {seed: folders.manifest(recipe, seed, found[seed]) for seed in places}
+    for seed, path in places.items():
+        folders.check_same(recipe, path, begun[seed], made[seed], found[seed].source)
+    recipe.check_disk(list(places.values()), state)
+    _announce(one)
+    with locks.hold(*places.values()):
+        _check_unchanged(recipe, places, begun)
+        for seed, path in places.items():
+            entry = Entry(
+                path,
+                begun[seed],
+                made[seed],
+                recipe.initial_state(seed, found[seed].weights),
+            )
+
+            def steps(states: dict, seed: int = seed) -> Iterator:
+                trained = loop.train(
+                    recipe.trainer,
+                    states[seed],
+                    found[seed].source,
+                    found[seed].schedule,
+                    seed=seed,
+                    draw=recipe.draw,
+                )
+                return ((state, {seed: record}) for state, record in trained)
+
+            _write(
                 recipe,
-                seed,
-                prepared[seed],
-                (folder, begun[seed], opened[seed]),
-                interruption or Interruption(),
+                {seed: entry},
+                {seed: found[seed]},
+                steps,
+                interruption,
+                name=f"{recipe.task.name} seed {seed}",
+                state_of=lambda state, _: state,
             )
 
 
-def announce(source: data.FrameSource) -> None:
-    """Says what is done to frames of another size."""
-    if source.done:
-        print(f"data={source.name}: {source.done}", flush=True)
+def _together(
+    recipe: Recipe, places: Mapping[int, Path], interruption: Interruption, mode: str
+) -> None:
+    layout = replicas.layout(len(places), recipe.batch)
+    seeds, paths = list(places), dict(enumerate(places.values()))
+    written = {n: paths[n] for n in layout.local if layout.written(n)}
+    begun = _look(recipe, paths, written)
+    process.same(
+        "what was begun", [(old.updates, old.finished) for old in begun.values()]
+    )
+    if all(old.finished for old in begun.values()):
+        return
+    _check_whole(paths, begun)
+    found = {n: prepare(recipe, seeds[n]) for n in layout.local}
+    states = {n: recipe.initial_state(seeds[n], x.weights) for n, x in found.items()}
+    recorded = {
+        "replicas": layout.replicas,
+        "batch": layout.batch,
+        "replica_mode": mode,
+        "devices": layout.mesh.size,
+        "processes": jax.process_count(),
+    }
+    made = {
+        n: folders.manifest(recipe, seeds[n], x, layout=recorded)
+        for n, x in found.items()
+    }
+    update = replicas.compile_update(
+        recipe.task, recipe.optimizer, recipe.method, recipe.noise, layout, mode
+    )
+    some = layout.local[0]
+    _check_program(recipe, update, layout, found[some], states[some])
+    for n, path in written.items():
+        folders.check_same(recipe, path, begun[n], made[n], found[n].source)
+    if written:
+        recipe.check_disk(list(written.values()), states[some])
+        _announce(found[some])
+
+    def steps(states: dict) -> Iterator:
+        members = {
+            n: replicas.Replica(seeds[n], states[n], x.source, x.schedule)
+            for n, x in found.items()
+        }
+        return replicas.train(update, layout, members, recipe.method)
+
+    with locks.hold(*written.values()):
+        _check_unchanged(recipe, written, begun)
+        # Of runs that other processes hold only the shapes of the state matter.
+        entries = {
+            n: Entry(path, begun[n], made.get(n, {}), states.get(n, states[some]))
+            for n, path in paths.items()
+        }
+        _write(
+            recipe,
+            entries,
+            {n: found[n] for n in written},
+            steps,
+            interruption,
+            name=f"{recipe.task.name} x {len(written)}",
+            state_of=replicas.replica_state,
+            whole=replicas.whole_states,
+            closing=f"{len(written)} x {recipe.updates} updates on "
+            f"{layout.mesh.size} devices",
+        )
 
 
-def look(
+def _write(
     recipe: Recipe,
-    folders: Mapping[int, Path],
-    written: Collection[int] | None = None,
-) -> dict[int, Begun]:
-    """What was begun in the directories; of finished runs it is said.
+    entries: Mapping[int, Entry],
+    found: Mapping[int, Prepared],
+    steps: Callable[[dict], Iterator],
+    interruption: Interruption,
+    *,
+    name: str,
+    state_of: Callable,
+    whole: Callable[[Any], Any] = lambda states: states,
+    closing: str = "",
+) -> None:
+    """Trains runs that go on together to their end, and writes their records.
 
     Args:
         recipe: of the runs.
-        folders: their directories.
-        written: those that this process writes; None: all.
-
-    Raises:
-        UserError: another process works in one, or holds a run that cannot go on.
+        entries: all of them, by any number.
+        found: of those that this process writes, what they are trained on.
+        steps: from the first states to the training.
+        interruption: what notes signals.
+        name: of the training, for its progress.
+        state_of: as in `follow`.
+        whole: as in `follow`.
+        closing: said at the end, with the seconds; empty: nothing.
     """
-    found = {}
-    mine = folders if written is None else written
-    for seed, folder in folders.items():
-        if seed in mine:
-            locks.check(folder)
-        found[seed] = _begun(recipe, folder)
-    for seed, begun in found.items():
-        if begun.finished and seed in mine:
-            print(f"{folders[seed]}: finished, {recipe.updates} updates; nothing to do")
-    return found
+    done, states, begin = folders.enter(
+        entries, overwrite=recipe.overwrite, written=found
+    )
+    for n in found:
+        # A run goes on when the file of its weights has moved.
+        initial = entries[n].folder / folders.INITIAL
+        if recipe.weights is not None and not initial.exists():
+            records.write_tree(initial, recipe.weights)
+    keepers = {n: Keeper(recipe, entries[n].folder, begin[n], done) for n in found}
+    start = time.perf_counter(), time.process_time()
+    end = follow(
+        recipe,
+        keepers,
+        steps(states),
+        state_of,
+        interruption,
+        done=done,
+        name=name,
+        whole=whole,
+    )
+    wall = time.perf_counter() - start[0]
+    parallelism = (time.process_time() - start[1]) / wall
+    measured = {"wall_seconds": wall, "processor_seconds_per_second": parallelism}
+    for n, keeper in keepers.items():
+        # Where all updates were made before, as a killed process leaves them.
+        state = states[n] if end is None else state_of(end, n)
+        keeper.finish(state.params, found[n].source, measured)
+    if closing and found:
+        print(f"{closing} in {wall:.1f} s")
+    interruption.obey(f"{next(iter(entries.values())).folder} is finished")
 
 
-def check_unchanged(
-    recipe: Recipe, folders: Mapping[int, Path], begun: Mapping[int, Begun]
-) -> None:
-    """Looks again, when the directories are held.
+def _announce(found: Prepared) -> None:
+    """Says what is done to frames of another size."""
+    if found.source.done:
+        print(f"data={found.source.name}: {found.source.done}", flush=True)
 
-    Raises:
-        UserError: another process has worked there meanwhile.
+
+def _look(
+    recipe: Recipe,
+    places: Mapping[int, Path],
+    written: Mapping[int, Path] | None = None,
+) -> dict[int, Begun]:
+    """What was begun in the directories; of finished runs it is said.
+
+    Raises a UserError if another process works in one of `written` (None: all), or one
+    holds a run that cannot go on.
     """
-    for seed, folder in folders.items():
-        if _begun(recipe, folder) != begun[seed]:
-            raise UserError(f"{folder}: another process has just written there")
+    mine = places if written is None else written
+    for path in mine.values():
+        locks.check(path)
+    begun = {n: _begun(recipe, path) for n, path in places.items()}
+    for n, path in mine.items():
+        if begun[n].finished:
+            print(f"{path}: finished, {recipe.updates} updates; nothing to do")
+    return begun
 
 
 def _begun(recipe: Recipe, folder: Path) -> Begun:
-    return places.begun(
+    return folders.begun(
         folder,
         updates=recipe.updates,
         resume=recipe.resume,
@@ -118,106 +271,39 @@ def _begun(recipe: Recipe, folder: Path) -> Begun:
     )
 
 
-def check_same(
-    recipe: Recipe,
-    seed: int,
-    folder: Path,
-    old: Begun,
-    manifest: dict,
-    source: data.FrameSource,
+def _check_unchanged(
+    recipe: Recipe, places: Mapping[int, Path], begun: Mapping[int, Begun]
 ) -> None:
-    """Refuses to go on with a run that began otherwise, or whose length decides.
+    """Looks again, when the directories are held."""
+    for n, folder in places.items():
+        if _begun(recipe, folder) != begun[n]:
+            raise UserError(f"{folder}: another process has just written there")
 
-    Args:
-        recipe: of the run.
-        seed: of the run.
-        folder: its directory.
-        old: what was begun there.
-        manifest: of the run that is asked for.
-        source: its frames.
 
-    Raises:
-        UserError: it began otherwise, or a run of more updates is no longer one.
-    """
-    if not old.manifest:
-        return
-    schedule = recipe.schedule(source, seed, old.updates)
-    whole = recipe.schedule(source, seed)
-    places.check_same(folder, old, manifest, data.order_fingerprint(source, schedule))
-    longer = (
-        f"--resume: updates={recipe.updates}: expected the {old.updates} of {folder}"
-    )
-    if not np.array_equal(schedule.start, whole.start[: old.updates]):
-        raise UserError(f"{longer}; more updates see other frames from the start")
-    if not _same_rates(recipe, old.updates):
-        of = "rate_schedule" if recipe.learning_rate else recipe.task.name
+def _check_whole(paths: Mapping[int, Path], begun: Mapping[int, Begun]) -> None:
+    """Refuses to go on where some runs have checkpoints and another was never begun."""
+    lost = [n for n, old in begun.items() if not old.manifest]
+    kept = [n for n, old in begun.items() if old.manifest]
+    kept = [n for n in kept if checkpoints.updates(paths[n])]
+    if lost and kept:
         raise UserError(
-            f"{longer}; the learning rate of {of} depends on the number of updates"
+            f"--resume: {paths[lost[0]]} is no run, and {paths[kept[0]]} is one; "
+            "expected all of them, or none (--overwrite begins anew)"
         )
 
 
-def _same_rates(recipe: Recipe, updates: int) -> bool:
-    """Whether a training of so many updates has the rates of the first of these."""
-    if updates == recipe.updates:
-        return True
-    rates = [recipe.rate(total) for total in (updates, recipe.updates)]
-    steps = np.arange(updates)
-    values = [np.asarray(rate(steps) if callable(rate) else rate) for rate in rates]
-    return bool(np.array_equal(values[0], values[1]))
-
-
-def _check_program(recipe: Recipe, prepared: Mapping[int, Prepared]) -> TrainState:
-    """Traces an update, without running it: what it would refuse, it refuses here.
-
-    The trace is kept by JAX and used when the update is first called.
-
-    Returns:
-        Shapes and types of a state.
-    """
-    seed, found = next(iter(prepared.items()))
-    state = jax.eval_shape(lambda: recipe.initial_state(seed, found.weights))
-    shape = (found.schedule.window + 1, recipe.batch, *recipe.task.frame)
-    recipe.trainer.program.eval_shape(
-        state,
-        jax.ShapeDtypeStruct(shape, np.uint8),
-        np.bool_(True),
-        keys.stream(seed, "noise"),
-    )
-    return state
-
-
-def _train_one(
-    recipe: Recipe,
-    seed: int,
-    found: Prepared,
-    place: tuple[Path, Begun, dict],
-    interruption: Interruption,
+def _check_program(
+    recipe: Recipe, update: Any, layout: Layout, found: Prepared, state: Any
 ) -> None:
-    initial = recipe.initial_state(seed, found.weights)
-    done, states, manifest = places.enter(
-        {seed: (*place, initial)}, overwrite=recipe.overwrite
+    """Traces an update of all replicas, without running it."""
+
+    def shaped(shape: tuple, dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((layout.replicas, *shape), dtype)
+
+    window = (found.schedule.window + 1, layout.batch, *recipe.task.frame)
+    update.eval_shape(
+        jax.tree.map(lambda x: shaped(x.shape, x.dtype), state),
+        shaped(window, np.uint8),
+        shaped((), np.bool_),
+        shaped((2,), np.uint32),
     )
-    places.keep_initial(place[0], recipe.weights)
-    keeper = Keeper(recipe, place[0], manifest[seed], done)
-    clock = manifests.Clock()
-    steps = loop.train(
-        recipe.trainer,
-        states[seed],
-        found.source,
-        found.schedule,
-        seed=seed,
-        draw=recipe.draw,
-    )
-    end = follow(
-        recipe,
-        {seed: keeper},
-        ((state, {seed: record}) for state, record in steps),
-        lambda state, _: state,
-        interruption,
-        done=done,
-        name=f"{recipe.task.name} seed {seed}",
-    )
-    # Where all updates were made before, as a killed process leaves them.
-    params = (states[seed] if end is None else end).params
-    keeper.finish(params, found.source, clock.stop())
-    interruption.obey(f"{place[0]} is finished")

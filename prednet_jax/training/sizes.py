@@ -38,15 +38,8 @@ def check(
 ) -> None:
     """Refuses a training that cannot fit into this machine's memory.
 
-    Args:
-        task: the network.
-        updates: of each run.
-        window: transitions per update.
-        dtype: of the parameters.
-        batch: streams of a run.
-        seeds: number of runs.
-        together: whether they are replicas of one program.
-        examples: frames predicted together after training.
+    Its `seeds` are `together` where they are replicas of one program, each of `batch`
+    streams; `examples` are frames predicted together after training.
 
     Raises:
         UserError: a size is too large; the one is named that decides.
@@ -59,29 +52,34 @@ def check(
     steps = 1 + (window if task.windowed else 1)
     frames = steps * batch * pixels * (1 + size)
     weights = task.weights * size
-    needs = {
-        f"updates={updates}": (
+    # Weights, gradient and Adam's two moments; the state of each step of the window is
+    # kept for the backward pass. Examples: as bytes, as pixels, and predicted.
+    update = 4 * weights + steps * carry + frames
+    together_bytes = together * seeds * (3 * weights + carry + frames)
+    needs = (
+        (
+            f"updates={updates}",
             updates * seeds * _PLAN_BYTES,
             "the plan of the updates",
         ),
-        # Weights, gradient and Adam's two moments; the state of each step of the window
-        # is kept for the backward pass.
-        f"height={height}, width={width}, window={window}, batch={batch}": (
-            4 * weights + steps * carry + frames,
+        (
+            f"height={height}, width={width}, window={window}, batch={batch}",
+            update,
             f"one update of {task.name}",
         ),
-        # As bytes, as pixels of this precision, and predicted.
-        f"examples={examples}": (
+        (
+            f"examples={examples}",
             examples * pixels * (1 + 2 * size),
             "their prediction",
         ),
-        f"replicas={seeds}": (
-            together * seeds * (3 * weights + carry + frames),
+        (
+            f"replicas={seeds}",
+            together_bytes,
             "the sum of their weights and frames",
         ),
-    }
+    )
     memory = device.memory_bytes()
-    for name, (needed, what) in needs.items():
+    for name, needed, what in needs:
         if memory is not None and needed > memory:
             raise UserError(
                 f"{name}: {what} takes at least {_shown(needed)}; expected sizes that "
@@ -107,9 +105,6 @@ def check_disk(
         every: updates between checkpoints; 0: one by the clock, and the last.
         kept: checkpoints that stay; 0: all.
         saved: of each run, how many checkpoints it has on the disk already.
-
-    Raises:
-        UserError: there is too little room.
     """
     made = updates // every + 1 if every else 2
     # A new one is whole before an old one goes.

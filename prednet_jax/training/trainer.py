@@ -13,7 +13,7 @@ a stream or number of updates.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,7 +29,6 @@ from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
 from prednet_jax.training import truncated
-from prednet_jax.training.stream import as_stream, windows
 from prednet_jax.training.truncated import StepMetrics, TrainState
 
 
@@ -39,8 +38,7 @@ class Evaluation(NamedTuple):
     Attributes:
         loss: mean over all predicted frames of the MSE.
         copy_last_frame_loss: the same of copying the frame before; None for images.
-        frame_losses: `[T - 1]`, MSE of the prediction of frame i + 1 (`[T]` of a
-            network of single images).
+        frame_losses: `[T - 1]`, MSE of the prediction of frame i + 1 (`[T]` of images).
     """
 
     loss: float
@@ -50,9 +48,53 @@ class Evaluation(NamedTuple):
     @property
     def ratio(self) -> float | None:
         """Loss over that of copying: below 1, copying is beaten; None for images."""
-        return (
-            self.loss / self.copy_last_frame_loss if self.copy_last_frame_loss else None
+        copied = self.copy_last_frame_loss
+        return self.loss / copied if copied else None
+
+
+def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
+    """Cuts a stream in memory as the published loop does, an unfinished tail dropped.
+
+    (`training.loop.batches` does it for a `data.FrameSource`.)
+
+    Args:
+        frames: `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several.
+        window: transitions per window, >= 1. The first window has one less, but for
+            window 1, where every transition is a window.
+
+    Yields:
+        `[window + 1, B, H, W, C]`, and whether the stream begins there: frame 0 is then
+        a stand-in.
+
+    Raises:
+        UserError: the frames are no stream, or it is too short for one window.
+    """
+    whole("window", window, 1)
+    frames = _as_stream(frames)
+    stand_in = 1 if window > 1 else 0
+    count = (len(frames) - 1 + stand_in) // window
+    if count < 1:
+        raise UserError(
+            f"frames of {len(frames)} time steps: expected at least "
+            f"{max(window, 2)} with window={window}"
         )
+    for index in range(count):
+        # Window k starts at frame k window - 1; the first has a stand-in in front.
+        begin = index * window - stand_in
+        places = np.maximum(begin + np.arange(window + 1), 0)
+        yield frames[places], np.bool_(index == 0)
+
+
+def _as_stream(frames: Any) -> Any:
+    """Frames `[T, B, H, W, C]` on the host, where reading compiles no program."""
+    if not isinstance(frames, jax.core.Tracer):
+        frames = np.asarray(frames)
+    if frames.ndim not in (4, 5):
+        raise UserError(
+            f"frames of shape {tuple(frames.shape)}: expected [T, H, W, C], or of "
+            "several streams [T, B, H, W, C]"
+        )
+    return frames[:, None] if frames.ndim == 4 else frames
 
 
 @dataclass(frozen=True)
@@ -155,7 +197,7 @@ class Trainer:
             UserError: the frames are no stream, or the window is too short.
         """
         whole("window", window, 2)
-        frames = as_stream(frames)
+        frames = _as_stream(frames)
         run = _evaluation(self.task)
         if not self.task.windowed:
             losses = [run(params, None, x[None], True)[1] for x in frames]

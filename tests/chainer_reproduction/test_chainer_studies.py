@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from chainer_reproduction import __main__ as command
-from chainer_reproduction import environments, figure, plans, runs, tables
+from chainer_reproduction import environments, plans, runs, tables
 from prednet_jax import records
 from prednet_jax.errors import UserError
 from prednet_jax.report import charts
@@ -173,9 +173,8 @@ def test_the_figure_counts_seeds_on_both_sides():
         for arm, ends in (("target copied", "xy"), ("published", "xz"))
         for seed, final in zip("01", ends, strict=True)
     ]
-    [line] = figure.of_arms(rows)
-    assert line.agrees == [True, False]
-    drawn = ET.fromstring(figure.draw(rows, []))
+    assert list(tables.agreements(rows).values()) == [[True, False]]
+    drawn = ET.fromstring(tables.figure(rows, []))
     blue, red = charts.ROLES["treatment"], charts.ROLES["stale"]
     colours = [c.get("fill") for c in drawn.iter() if c.get("fill") in (blue, red)]
     assert colours == [blue, red]

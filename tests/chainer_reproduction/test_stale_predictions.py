@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from chainer_reproduction import __main__ as command
-from chainer_reproduction import fingerprint, judgement, tables
-from chainer_reproduction import stale_predictions as study
+from chainer_reproduction import in_jax as study
+from chainer_reproduction import judgement, tables
 from prednet_jax import init_params, records, weights
 from prednet_jax.errors import UserError
 
@@ -134,10 +134,10 @@ def test_false_alarms_are_counted_by_the_limit_of_the_other_seeds():
     # (0.65 + 0) / 2, seed 2's above (0.6 - 0.05) / 2.
     alarms = calls.xs(("true", "20"), level=("targets", "window"))
     assert alarms.tolist() == [False, False, True]
-    alike = fingerprint.verdict({"5": math.exp(-0.2), "1": 1.0}, known)
+    alike = judgement.verdict({"5": math.exp(-0.2), "1": 1.0}, known)
     assert alike["looks_like"] == "stale"
     assert alike["false_alarms"] == "1 of 3"
-    other = fingerprint.verdict({"5": math.e, "1": 1.0}, known)
+    other = judgement.verdict({"5": math.e, "1": 1.0}, known)
     assert other["looks_like"] == "true"
 
 
@@ -146,20 +146,20 @@ def test_the_fingerprint_reads_a_file(tmp_path, monkeypatch, capsys):
     params = init_params(study.CONFIG, jax.random.key(0))
     weights.save_chainer(path, study.CONFIG, params)
     records.write_csv(table, references())
-    monkeypatch.setattr(fingerprint, "horizon_errors", lambda *_: np.ones(9))
+    monkeypatch.setattr(study, "horizon_errors", lambda *_: np.ones(9))
     assert command.main(["fingerprint", str(path), f"--reference={table}"]) == 0
     assert json.loads(capsys.readouterr().out)["slope"] == 0
 
 
 def test_references_are_made_of_models(tmp_path, monkeypatch):
-    monkeypatch.setattr(fingerprint, "horizon_errors", lambda *_: np.ones(9))
+    monkeypatch.setattr(study, "horizon_errors", lambda *_: np.ones(9))
     with pytest.raises(UserError, match="expected files SEED_TARGETS_WINDOW_RATE"):
-        fingerprint.calibrate(tmp_path)
+        study.references(tmp_path)
     params = init_params(study.CONFIG, jax.random.key(0))
     for targets in ("true", "stale"):
         name = f"7_{targets}_20_0.001.model"
         weights.save_chainer(tmp_path / name, study.CONFIG, params)
-    rows = fingerprint.calibrate(tmp_path)
+    rows = study.references(tmp_path)
     assert rows[0] == {
         **{"seed": "7", "targets": "stale", "window": "20", "rate": "0.001"},
         **{"horizon": "-3", "mse": "1"},
@@ -179,7 +179,7 @@ def test_runs_are_kept_and_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "CONDITIONS", chosen)
     monkeypatch.setattr(study, "train_windows", untrained)
     monkeypatch.setattr(study, "horizon_errors", lambda *_: np.ones(9))
-    made = study.measure(tmp_path, [7], 2)
+    made = study.stale(tmp_path, [7], 2)
     assert [row["speed"] for row in made["runs"]] == [1, 1, 0, 0]
     assert len(made["positions"]) == 2 * 10
     assert len(made["horizons"]) == 2 * len(study.HORIZONS)
@@ -188,7 +188,7 @@ def test_runs_are_kept_and_not_repeated(tmp_path, monkeypatch):
     for table, rows in made.items():
         assert list(rows[0]) == list(tables.read(f"stale_{table}").columns)
     monkeypatch.setattr(study, "train", None)
-    assert study.measure(tmp_path, [7], 2) == made
+    assert study.stale(tmp_path, [7], 2) == made
 
 
 def test_every_prediction_is_judged():

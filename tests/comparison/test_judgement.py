@@ -13,7 +13,7 @@ from prednet_jax import comparison, device, records, runs, statistics, tasks
 from prednet_jax.comparison import reading
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.report.tables import text_table
-from prednet_jax.runs import stored
+from prednet_jax.runs.jobs import seal
 
 CONTROLS = {
     "theory_matched": True,
@@ -74,7 +74,7 @@ def write_runs(job, losses, *, weights="same", end=(3.0, 4.0)):
             value = float(loss)
             writer.write(update=i + 1, loss=0.0, last_frame_loss=value, seconds=0.1)
         writer.close()
-        stored.seal(job, seed)
+        seal(job, seed)
 
 
 def simulated(root, *, task=PREDNET, arms=ARMS, seeds=21, apart=(3.0, 5.0), **effects):
@@ -249,7 +249,7 @@ def diverge(job, seed):
     manifest = records.read_json(folder / records.MANIFEST)
     end = {"final_params_sha256": records.fingerprint(params)}
     records.write_json(folder / records.MANIFEST, manifest | end)
-    stored.seal(job, seed)
+    seal(job, seed)
 
 
 def test_diverged_seeds_of_the_question_are_left_out_up_to_one_in_twenty(tmp_path):
@@ -330,7 +330,7 @@ def test_predictions_are_compared_pixel_by_pixel(tmp_path):
                 if job.arm.name != "float32":
                     predictions[0, 0, 0, 0] = 0.75
                 np.savez(job.run_folder(seed) / "examples.npz", predictions=predictions)
-                stored.seal(job, seed)
+                seal(job, seed)
     rows = {
         row["treatment"]: row["variability"]
         for row in judged(plan)["contrasts"]

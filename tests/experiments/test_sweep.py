@@ -175,13 +175,6 @@ def test_a_node_of_three_is_killed_and_an_interrupted_sweep_goes_on(
         cluster.stdin.close()
 
 
-def test_the_flags_are_in_the_help(forked):
-    done = forked("sweep.py", "--help")
-    assert done.returncode == 0
-    for name in ("--models", "--arms", "--seeds", "--address", "--workdir"):
-        assert name in done.stdout
-
-
 @pytest.mark.parametrize(
     ("script", "seeds"),
     [("sweep.py", "--seeds=0,1"), ("compare_backends.py", "--seeds=2")],

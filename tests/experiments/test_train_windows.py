@@ -82,31 +82,3 @@ def test_replicas_draw_windows_of_their_own(train, tmp_path):
     assert manifest(one)[field] != manifest(two / "seed_1")[field]
     for mine, theirs in zip(metrics(one), metrics(two / "seed_0"), strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--sequences=3",), "--sequences=3: expected --sampling=windows"),
-        (("--rate_floor=0.1",), "--rate_floor=0.1: expected --schedule=cosine"),
-        (("--schedule=cosine",), "rate_schedule='cosine': expected learning_rate"),
-        (
-            ("--sampling=windows", "--model=autoencoder"),
-            "sampling='windows': expected 'stream' with model=autoencoder",
-        ),
-        (("--sampling=windows", "--data=digits"), "data=digits: single pictures"),
-        (
-            ("--validate_every=2", "--data=film.mp4"),
-            "--validate_every=2 with --data=film.mp4: expected --sampling=windows",
-        ),
-        (
-            ("--validate_every=2", "--keep_best=1", "--checkpoint_every=3"),
-            "checkpoint_every=3: expected a multiple of validate_every=2",
-        ),
-        (("--sampling=windows", "--window=301"), "window=301: the longest sequence"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(refused, tmp_path, flags, message):
-    sizes = ("--channels=3,4", "--height=8", "--width=8", "--updates=4")
-    refused(message, "train.py", *sizes, *flags, f"--workdir={tmp_path}/r")
-    assert not (tmp_path / "r").exists()

@@ -115,56 +115,44 @@ def test_parts_of_localize_are_given_by_name(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("command", "message"),
     [
+        ("coverage {}:nothing --args=one.npz", "no 'nothing' there: expected one"),
+        ("coverage {}:CONSTANT", "is int: expected a function"),
+        ("coverage {}", "expected MODULE:FUNCTION"),
+        ("coverage no_such_module:f", "no module 'no_such_module'"),
+        ("coverage {}:loss --args=one.npz", "missing a required argument: 'w'"),
+        ("coverage {}:loss", "without --args: missing a required argument"),
+        ("coverage {}:loss --args=odd.npz", "unexpected keyword argument 'other'"),
+        ("coverage {}:loss --args=absent.npz", "expected a file of arrays"),
+        ("coverage {}:named --args=empty.npz", "expected a file of arrays"),
+        ("coverage {}:named --args=texts.npz", "expected numbers"),
+        ("coverage {}:model --args=folders.npz", "inside of another array"),
+        ("coverage {}:named --args=one.npz --noise=zap", "unknown kind 'zap'"),
+        ("digits {}:named --args=one.npz --draws=0", "draws=0: expected"),
+        ("decisions {}:named --args=one.npz --noise=none", "acts on a comput"),
+        ("decisions {}:named --args=one.npz --labels=one.npz", "of type float32"),
+        ("invariance {}:named --args=one.npz --noise=ulp", "no noise for invariance"),
+        ("invariance {}:named --args=one.npz --batch=x", "--batch=x: expected pos"),
+        ("explain {}:named --args=one.npz", "--a=FILE.npz --b=FILE.npz"),
+        ("explain {}:named --args=one.npz --a=a.npz --b=a.npz", "the 1 leaves"),
+        ("localize {}:named --args=one.npz --parts=absent", "on nothing in 'absent'"),
+        ("devices {}:named --args=one.npz --mesh=data", "--mesh=data: expected sizes"),
+        ("devices {}:named --args=one.npz", "--mesh=None: expected sizes"),
+        ("record {}:named --args=one.npz", "--output=FILE.npz"),
+        ("record {}:named --args=one.npz --output=no/r.npz", "no/r.npz: No such file"),
+        ("first_difference {}:named", "without --args: missing"),
+        ("first_difference {}:named --args=one.npz", "expected --recording=FILE.npz"),
         (
-            ["coverage", "{}:nothing", "--args=one.npz"],
-            "no 'nothing' there: expected one",
+            "first_difference {}:named --args=one.npz --recording=one.npz",
+            "one.npz: expected a recording",
         ),
-        (["coverage", "{}:CONSTANT"], "is int: expected a function"),
-        (["coverage", "{}"], "expected MODULE:FUNCTION"),
-        (["coverage", "no_such_module:f"], "no module 'no_such_module'"),
-        (["coverage", "{}:loss", "--args=one.npz"], "missing a required argument: 'w'"),
-        (["coverage", "{}:loss"], "without --args: missing a required argument"),
-        (["digits", "{}:named", "--args=one.npz", "--draws=0"], "draws=0: expected"),
-        (
-            ["coverage", "{}:loss", "--args=odd.npz"],
-            "unexpected keyword argument 'other'",
-        ),
-        (["coverage", "{}:loss", "--args=absent.npz"], "expected a file of arrays"),
-        (["coverage", "{}:loss", "--args=broken.npz"], "expected a file of arrays"),
-        (["coverage", "{}:named", "--args=texts.npz"], "expected numbers"),
-        (
-            ["coverage", "{}:named", "--args=one.npz", "--noise=zap"],
-            "unknown kind 'zap'",
-        ),
-        (
-            ["decisions", "{}:named", "--args=one.npz", "--noise=none"],
-            "acts on a comput",
-        ),
-        (
-            ["invariance", "{}:named", "--args=one.npz", "--noise=ulp"],
-            "--noise=ulp: expected no noise for invariance",
-        ),
-        (
-            ["record", "{}:named", "--args=one.npz", "--noise=ulp", "--output=o.npz"],
-            "--noise=ulp: expected no noise for record",
-        ),
-        (["coverage", "{}:model", "--args=folders.npz"], "inside of another array"),
-        (["explain", "{}:named", "--args=one.npz"], "--a=FILE.npz --b=FILE.npz"),
-        (
-            ["explain", "{}:named", "--args=one.npz", "--a=a.npz", "--b=a.npz"],
-            "expected the 1 leaves",
-        ),
-        (["coverage", "{}:named", "--args=empty.npz"], "expected a file of arrays"),
-        (
-            ["localize", "{}:named", "--args=one.npz", "--parts=absent"],
-            "acts on nothing in 'absent'",
-        ),
+        ("tolerances absent", "'absent': expected a test file, or a folder"),
+        ("tolerances broken.npz", "expected a test file"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(folder, capsys, argv, message):
-    status, out, error = asked(capsys, *(a.format(folder) for a in argv))
+def test_what_is_wrong_is_said_in_one_line(folder, capsys, command, message):
+    status, out, error = asked(capsys, *command.format(folder).split())
     assert (status, out) == (2, "")
     assert message in error
     (line,) = [text for text in error.splitlines() if not text.startswith("what a mod")]
@@ -198,6 +186,6 @@ def test_help_names_every_command(capsys):
         main(["--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    for name, (_, _, about) in COMMANDS.items():
+    for name, command in COMMANDS.items():
         assert name in text
-        assert about in text
+        assert command.about in text

@@ -14,7 +14,8 @@ import pytest
 from prednet_jax import records, runs, tasks
 from prednet_jax.comparison import reading
 from prednet_jax.config import PredNetConfig
-from prednet_jax.runs import executor, store, stored
+from prednet_jax.runs import executor, store
+from prednet_jax.runs.jobs import kept, seal, verified
 
 SCRIPT = Path(__file__).with_name("fake_train.py")
 PREDNET = tasks.of(PredNetConfig(channels=(3, 4), height=16, width=16))
@@ -116,8 +117,8 @@ def test_a_killed_job_is_tried_again_for_what_it_had_not_finished(tmp_path):
     # Seed 0 had ended, and was made once.
     started = (tmp_path / "started.txt").read_text().split()
     assert started == ["0", "1", "1", "1"]
-    assert stored.verified(lost, 0).manifest["seed"] == 0
-    assert stored.kept([lost]) == ([lost.of(1)], {"kept": 1, "unfinished": 1})
+    assert verified(lost, 0).manifest["seed"] == 0
+    assert kept([lost]) == ([lost.of(1)], {"kept": 1, "unfinished": 1})
 
 
 @pytest.mark.fault(
@@ -131,14 +132,14 @@ def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
     assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
     assert runs.kept([diverging]) == ([], {"kept": 2})
     found = reading.ArmRuns(
-        diverging, tuple(stored.verified(diverging, seed) for seed in (0, 1))
+        diverging, tuple(verified(diverging, seed) for seed in (0, 1))
     )
     np.testing.assert_array_equal(found.metric(2), [np.nan, 0.5])
     # Only what is not finite ends early.
     path = tmp_path / "seed_0" / records.METRICS
     path.write_text(path.read_text().replace("null", "0.5"))
     with pytest.raises(records.RecordError, match="3 updates; expected 5"):
-        stored.seal(diverging, 0)
+        seal(diverging, 0)
 
 
 @pytest.mark.fault(

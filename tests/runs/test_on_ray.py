@@ -13,8 +13,8 @@ import pytest
 from test_executor import alive, job, wait_until
 
 from prednet_jax import errors, runs
-from prednet_jax.runs import on_ray, stored
-from prednet_jax.runs.jobs import source
+from prednet_jax.runs import on_ray
+from prednet_jax.runs.jobs import source, verified
 
 DRIVER = Path(__file__).with_name("on_ray_driver.py")
 
@@ -90,7 +90,7 @@ def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypat
     assert found["status"] == 0
     received = on_ray._write(there, found)
     assert received == runs.Ended(there)
-    ours, theirs = (stored.verified(one, 0) for one in (here, there))
+    ours, theirs = (verified(one, 0) for one in (here, there))
     assert ours.metrics["loss"].tolist() == theirs.metrics["loss"].tolist()
     # Nothing in it tells where it was made.
     assert theirs.manifest["flags"]["workdir"] == "run"

@@ -10,7 +10,7 @@ import pytest
 
 from prednet_jax import records, runs, tasks
 from prednet_jax.config import PredNetConfig
-from prednet_jax.runs import jobs, store, stored
+from prednet_jax.runs import jobs, store
 
 PREDNET = tasks.of(PredNetConfig(channels=(3, 4), height=16, width=16))
 UPDATES = 5
@@ -108,7 +108,7 @@ def test_a_run_that_is_not_whole_gets_no_receipt(job, name):
     (folder / store.RECEIPT).unlink()
     change(folder)
     with pytest.raises(records.RecordError) as caught:
-        stored.seal(job, job.seeds[1])
+        jobs.seal(job, job.seeds[1])
     assert message in str(caught.value)
     assert str(folder) in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
@@ -124,14 +124,14 @@ def test_the_judge_refuses_what_is_not_whole(job, name):
     """Refused in one line that names what; made again alone."""
     change = ALTERED.get(name) or BROKEN[name][0]
     folder = job.run_folder(job.seeds[1])
-    stored.verified(job, job.seeds[1])
+    jobs.verified(job, job.seeds[1])
     change(folder)
     with pytest.raises(records.RecordError) as caught:
-        stored.verified(job, job.seeds[1])
+        jobs.verified(job, job.seeds[1])
     assert str(folder) in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     # It would be made again; the other seed would not.
-    (missing,), reasons = stored.kept([job])
+    (missing,), reasons = jobs.kept([job])
     assert missing.seeds == job.seeds[1:]
     assert reasons["kept"] == 1
 
@@ -143,30 +143,30 @@ def test_a_run_of_another_job_is_refused(job):
     """Refused in one line that says what differs."""
     other = dataclasses.replace(job, flags=(*job.flags, "--window=4"))
     with pytest.raises(records.RecordError, match="with other flags; expected"):
-        stored.verified(other, job.seeds[0])
+        jobs.verified(other, job.seeds[0])
 
 
 def test_runs_are_kept_while_nothing_that_decides_their_numbers_changes(
     job, monkeypatch
 ):
-    assert stored.kept([job]) == ([], {"kept": 2})
+    assert jobs.kept([job]) == ([], {"kept": 2})
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/another/place")
     elsewhere = dataclasses.replace(job, script=str(job.script))
-    assert stored.kept([elsewhere]) == ([], {"kept": 2})
+    assert jobs.kept([elsewhere]) == ([], {"kept": 2})
     changes = {
         "flags": dataclasses.replace(job, flags=(*job.flags, "--learning_rate=1")),
         "device": dataclasses.replace(job, threads=1),
     }
     for name, other in changes.items():
-        assert stored.kept([other]) == ([other], {f"with other {name}": 2})
+        assert jobs.kept([other]) == ([other], {f"with other {name}": 2})
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
-    assert stored.kept([job])[1] == {"with other environment": 2}
+    assert jobs.kept([job])[1] == {"with other environment": 2}
     monkeypatch.undo()
     monkeypatch.setattr(jobs, "source", lambda script: "other")
-    assert stored.kept([job])[1] == {"with other source": 2}
+    assert jobs.kept([job])[1] == {"with other source": 2}
     monkeypatch.undo()
     monkeypatch.setattr(jobs, "_versions", lambda: {"jax": "9"})
-    assert stored.kept([job])[1] == {"with other versions": 2}
+    assert jobs.kept([job])[1] == {"with other versions": 2}
 
 
 def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatch):
@@ -214,11 +214,11 @@ def test_every_source_file_counts(tmp_path, monkeypatch):
 
 
 def test_what_becomes_of_runs_is_said():
-    reasons = stored.Counter
-    assert stored.said(reasons({"new": 4})) is None
-    assert stored.said(reasons(kept=12, unfinished=1, new=3)) == (
+    reasons = jobs.Counter
+    assert jobs.said(reasons({"new": 4})) is None
+    assert jobs.said(reasons(kept=12, unfinished=1, new=3)) == (
         "12 of 16 runs kept; made again: 1 unfinished"
     )
-    assert stored.said(reasons({"with other source": 2})) == (
+    assert jobs.said(reasons({"with other source": 2})) == (
         "0 of 2 runs kept; made again: 2 with other source"
     )

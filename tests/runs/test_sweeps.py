@@ -185,7 +185,7 @@ def test_the_summary_counts_runs_and_takes_means(tmp_path):
 
 
 def test_progress_is_lines(capsys, monkeypatch):
-    monkeypatch.setattr("prednet_jax.runs.progress._PATIENCE", 0.0)
+    monkeypatch.setattr("prednet_jax.runs.executor._PATIENCE", 0.0)
     with runs.Progress(4, 1) as progress:
         progress.ended("prednet float32 seed 1: failed")
         progress.beat()

@@ -7,7 +7,6 @@ import numpy as np
 
 from prednet_jax import PredNetConfig, data
 from prednet_jax.training import loop, replicas, truncated
-from prednet_jax.training.layout import layout
 from prednet_jax.training.trainer import Trainer
 
 # One layer: what is compared is where the work lies, and six programs are compiled.
@@ -28,7 +27,7 @@ def start(seed, batch):
 
 def together(count, batch, devices, mode="map"):
     """Final weights and losses of each replica, `[N, ...]`."""
-    place = layout(count, batch, jax.devices()[:devices])
+    place = replicas.layout(count, batch, jax.devices()[:devices])
     config = replicas.resolve_network(CONFIG, mode)
     update = replicas.compile_update(config, OPTIMIZER, METHOD, None, place, mode)
     runs = {}

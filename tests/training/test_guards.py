@@ -9,7 +9,8 @@ import pytest
 
 from prednet_jax import PredNetConfig, optimizers, tasks
 from prednet_jax.errors import RunError, UserError
-from prednet_jax.training import guards, sizes
+from prednet_jax.training import keeping as guards
+from prednet_jax.training import sizes
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.truncated import TrainState
 

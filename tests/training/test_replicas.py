@@ -12,7 +12,7 @@ import pytest
 from prednet_jax import PredNetConfig, data
 from prednet_jax.training import keeping, replicas
 from prednet_jax.training.interruption import Interruption
-from prednet_jax.training.layout import layout, most_devices, shares
+from prednet_jax.training.replicas import layout, most_devices, shares
 
 
 def test_no_replica_drops_a_checkpoint_before_all_have_saved():

@@ -1,11 +1,11 @@
 """What on a GPU will vary, told without one.
 
 The function is compiled for the GPU (`compilation`) and never run. What can change the
-bits of a result is read from the compiled program:
+bits of a result is read from the compiled program (`entries`):
 
 - `atomic`: threads add floating-point numbers to one place as they come (PTX `atom` and
   `red`, and loops of compare-and-swap): another order at every call.
-- `library`: calls of cuDNN, cuBLAS, cuSOLVER, cuFFT (`libraries` has their promises).
+- `library`: calls of cuDNN, cuBLAS, cuSOLVER, cuFFT, and what they promise.
 - `collective`: sums over devices, and exchanges of data, those that XLA's partitioner
   inserts included, which no jaxpr shows.
 - `reduced_precision`: float32 operands that are rounded to TF32 or bfloat16.
@@ -30,13 +30,7 @@ from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.errors import NoiseError, flag, integer, positive
 from prednet_jax.noise.gpu import hlo
-from prednet_jax.noise.gpu.compilation import (
-    TIME_LIMIT,
-    Compiled,
-    compiled_for,
-    found_wheels,
-    lower,
-)
+from prednet_jax.noise.gpu.compilation import TIME_LIMIT, Compiled, compiled_for, lower
 from prednet_jax.noise.gpu.entries import VARIES, Entry, entries_of, is_call
 from prednet_jax.noise.gpu.targets import CARDS, config_of
 from prednet_jax.noise.plan import Step, plan
@@ -110,7 +104,7 @@ class Report(NamedTuple):
         return {"varies": self.varies, **fields}
 
     def __str__(self) -> str:
-        return _table(self)
+        return "\n".join(_table(self))
 
 
 def audit(
@@ -148,25 +142,27 @@ def audit(
     flag("deterministic", deterministic)
     flag("advice", advice)
     positive("time_limit", time_limit)
-    modern = _capability(config) >= (8, 0)
+    # The newest GPU if the description does not say.
+    major = re.search(r"cuda_compute_capability[^}]*?major:\s*(\d+)", config)
+    tf32 = major is None or int(major[1]) >= 8
 
     def report(*args: Any, **kwargs: Any) -> Report:
         static, arrays = split_static((args, kwargs))
         mesh = _mesh(arrays, devices)
         shapes = [_shape(x, mesh) for x in arrays]
-        found_wheels()
         program = static.call(fn)
-
         with _context(mesh):
             closed = jax.make_jaxpr(program)(*shapes)
             steps = _steps(closed)
 
-        def compiled(deterministic: bool) -> Compiled:
-            with _context(mesh):
+        def tried(
+            deterministic: bool, setting: Any = _NOTHING
+        ) -> tuple[Compiled, hlo.Program, tuple[Entry, ...]]:
+            with _context(mesh), setting:
                 module = _lowered(program, shapes, compat.donated(closed), steps)
             try:
-                return compiled_for(
-                    module,
+                (made,) = compiled_for(
+                    [module],
                     gpu,
                     devices=devices,
                     deterministic=deterministic,
@@ -179,33 +175,30 @@ def audit(
                 raise NoiseError(
                     f"{error}; {own.path} [{own.source}] brings a kernel of its own"
                 ) from error
+            text = hlo.read(made.hlo)
+            return made, text, entries_of(made, text, steps, tf32, deterministic)
 
-        made = compiled(deterministic)
-        entries = entries_of(made, steps, modern, deterministic)
-        tried: list[Advice] = []
-        if advice:
-            if not deterministic and any(e.varies == "call" for e in entries):
-                again = entries_of(compiled(True), steps, modern, True)
-                tried.append(_deterministic(again))
-                tried += _formulations(entries)
-            if any(e.kind == "reduced_precision" for e in entries):
-                with jax.default_matmul_precision("highest"):
-                    exact = compiled(deterministic)
-                again = entries_of(exact, steps, modern, deterministic)
-                tried.append(_highest(again))
+        made, text, entries = tried(deterministic)
+        changes: list[Advice] = []
+        if advice and not deterministic and any(e.varies == "call" for e in entries):
+            left = [e for e in tried(True)[2] if e.varies == "call"]
+            changes = [_advice(_FLAG, left), *_formulations(entries)]
+        if advice and any(e.kind == _ROUNDED for e in entries):
+            highest = jax.default_matmul_precision("highest")
+            again = tried(deterministic, highest)[2]
+            changes.append(_advice(_HIGHEST, [e for e in again if e.kind == _ROUNDED]))
+        memory = made.memory
         return Report(
             entries,
             len([x for x in made.launches if x.kernel or is_call(x.kind)]),
             Memory(
-                made.memory["argument"],
-                made.memory["output"] - made.memory["alias"],
-                made.memory["temp"],
+                memory["argument"], memory["output"] - memory["alias"], memory["temp"]
             ),
             gpu if gpu in CARDS else "as described",
             devices,
             deterministic,
-            tuple(tried),
-            _notes(entries, made, deterministic),
+            tuple(changes),
+            _notes(entries, text, deterministic),
             made,
         )
 
@@ -214,13 +207,8 @@ def audit(
 
 # Equations whose kernels XLA does not write.
 _KERNELS = ("pallas_call", "ffi_call")
-
-
-def _capability(config: str) -> tuple[int, int]:
-    """Compute capability in XLA's description; the newest if it does not say."""
-    text = config.partition("cuda_compute_capability")[2]
-    major, minor = (re.search(rf"{name}:\s*(\d+)", text) for name in ("major", "minor"))
-    return (int(major[1]), int(minor[1]) if minor else 0) if major else (99, 0)
+_ROUNDED = "reduced_precision"
+_NOTHING = contextlib.nullcontext()
 
 
 def _mesh(arrays: Sequence[Any], devices: int) -> AbstractMesh:
@@ -254,9 +242,15 @@ def _shape(x: Any, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:
 
 def _context(mesh: AbstractMesh) -> contextlib.AbstractContextManager:
     """Where a PartitionSpec inside of a function is one of the mesh."""
-    if mesh.size == 1:
-        return contextlib.nullcontext()
-    return jax.sharding.use_abstract_mesh(mesh)
+    return _NOTHING if mesh.size == 1 else jax.sharding.use_abstract_mesh(mesh)
+
+
+def _steps(closed: Any) -> list[Step]:
+    """The equations of a program; none if it holds a primitive that noise refuses."""
+    try:
+        return list(plan(closed, Identity()).walk())
+    except NoiseError:
+        return []
 
 
 def _lowered(
@@ -283,16 +277,13 @@ def _lowered(
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _fails(step: Step, said: str) -> bool:
     """Whether an equation by itself cannot be lowered either, for the same reason."""
-    shapes = [
-        jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype)
-        for atom in step.equation.invars
-    ]
+    avals = [atom.aval for atom in step.equation.invars]
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals]
     try:
         lower(lambda *xs: compat.bind(step.equation, *xs), *shapes)
     except Exception as error:
@@ -300,48 +291,22 @@ def _fails(step: Step, said: str) -> bool:
     return False
 
 
-def _steps(closed: Any) -> list[Step]:
-    """The equations of a program; none if it holds a primitive that noise refuses."""
-    try:
-        return list(plan(closed, Identity()).walk())
-    except NoiseError:
-        return []
+# What the user sets, and what is said if it leaves no entry of its kind.
+_FLAG = (
+    "XLA_FLAGS=--xla_gpu_deterministic_ops=true",
+    "nothing varies from call to call any more; it may be slower",
+)
+_HIGHEST = (
+    'jax.default_matmul_precision("highest")',
+    "no operand is rounded to TF32 any more; products are slower",
+)
 
 
-def _left(
-    setting: str, again: Sequence[Entry], counts: Callable[[Entry], bool], gone: str
-) -> Advice:
-    """What a setting leaves of the entries that it is to remove.
-
-    Args:
-        setting: what the user sets.
-        again: the entries of the program compiled under it.
-        counts: whether an entry is of the kind to remove.
-        gone: what is said if none is left.
-    """
-    left = tuple(entry for entry in again if counts(entry))
+def _advice(setting: tuple[str, str], left: Sequence[Entry]) -> Advice:
+    """A setting, and what it leaves of the entries that it is to remove."""
+    change, gone = setting
     places = ", ".join(sorted({entry.source or entry.kernel for entry in left}))
-    return Advice(setting, left, f"still there: {places}" if left else gone)
-
-
-def _deterministic(again: Sequence[Entry]) -> Advice:
-    """What `--xla_gpu_deterministic_ops=true` leaves."""
-    return _left(
-        "XLA_FLAGS=--xla_gpu_deterministic_ops=true",
-        again,
-        lambda entry: entry.varies == "call",
-        "nothing varies from call to call any more; it may be slower",
-    )
-
-
-def _highest(again: Sequence[Entry]) -> Advice:
-    """What the highest precision of products leaves."""
-    return _left(
-        'jax.default_matmul_precision("highest")',
-        again,
-        lambda entry: entry.kind == "reduced_precision",
-        "no operand is rounded to TF32 any more; products are slower",
-    )
+    return Advice(change, tuple(left), f"still there: {places}" if left else gone)
 
 
 # Other ways to write what becomes atomics.
@@ -365,7 +330,7 @@ def _formulations(entries: Sequence[Entry]) -> list[Advice]:
 
 
 def _notes(
-    entries: Sequence[Entry], made: Compiled, deterministic: bool
+    entries: Sequence[Entry], program: hlo.Program, deterministic: bool
 ) -> tuple[str, ...]:
     """What cannot be known here."""
     found = []
@@ -376,20 +341,15 @@ def _notes(
         )
     if any(e.kind == "library" for e in entries):
         found.append("in which order a library adds: nobody publishes it")
-    program = hlo.read(made.hlo)
     for each in program.instructions.values():
-        body = program.root(each.attribute("to_apply"))
-        if (
-            each.opcode == "scatter"
-            and body is not None
-            and body.opcode == "parameter"
-            and "unique_indices=true" not in each.attributes
-        ):
+        body = program.computations.get(each.attribute("to_apply"), ())
+        overwrites = any(x.root and x.opcode == "parameter" for x in body)
+        unique = "unique_indices=true" in each.attributes
+        if each.opcode == "scatter" and overwrites and not unique:
             source = program.source(each.frame)
-            found.append(
-                "which write remains where an index occurs twice, if one does"
-                + (f" ({source})" if source else "")
-            )
+            place = f" ({source})" if source else ""
+            note = "which write remains where an index occurs twice, if one does"
+            found.append(note + place)
     return tuple(dict.fromkeys(found))
 
 
@@ -399,23 +359,23 @@ _MEANING = {
     "device": "the same bits at every run on this GPU; others on another, or a CPU",
     "no": "the same bits everywhere, as far as these operations decide",
 }
+_HEAD = ("varies", "times", "kind", "primitive", "line", "what happens")
 
 
-def _table(report: Report) -> str:
-    """A report as text."""
+def _table(report: Report) -> list[str]:
+    """A report as lines of text."""
     card = CARDS.get(report.gpu)
     title = f"{card.title} ({card.sm})" if card else f"a GPU {report.gpu}"
     if report.devices > 1:
         title = f"{report.devices} x {title}"
     if report.deterministic:
         title += ", --xla_gpu_deterministic_ops=true"
-    memory = report.memory
     calls = sum(1 for x in report.compiled.launches if is_call(x.kind))
+    arguments, results, temporaries = map(_bytes, report.memory)
     lines = [
         f"{title}: {_MEANING[report.varies]}",
         f"kernels: {report.kernels}, {calls} of them calls of libraries; memory: "
-        f"{_bytes(memory.arguments)} arguments, {_bytes(memory.results)} results, "
-        f"{_bytes(memory.temporaries)} temporaries",
+        f"{arguments} arguments, {results} results, {temporaries} temporaries",
     ]
     rows: Counter[tuple[str, ...]] = Counter()
     promises: dict[str, None] = {}
@@ -426,16 +386,10 @@ def _table(report: Report) -> str:
             promises[f"{what.partition(' ')[0]}: {promise}"] = None
         rows[e.varies, e.kind, e.primitive or "-", e.source or "-", what] += 1
     if rows:
-        cells: list[tuple[str, ...]] = [
-            ("varies", "times", "kind", "primitive", "line", "what happens")
-        ]
-        cells += [(row[0], str(count), *row[1:]) for row, count in rows.items()]
+        cells = [_HEAD, *((row[0], str(n), *row[1:]) for row, n in rows.items())]
         widths = [max(len(row[i]) for row in cells) for i in range(5)]
         lines.append("")
-        lines += [
-            "  ".join([*map(str.ljust, row[:5], widths), row[5]]).rstrip()
-            for row in cells
-        ]
+        lines += ["  ".join([*map(str.ljust, row, widths), row[5]]) for row in cells]
         lines.append("")
         present = dict.fromkeys(e.varies for e in report.entries)
         lines += [f"{name}: {_MEANING[name]}" for name in present]
@@ -445,12 +399,13 @@ def _table(report: Report) -> str:
         lines += [f"  {note}" for note in report.notes]
     if report.advice:
         lines += ["", "What to do:"]
-        for each in report.advice:
-            if each.left is None:
-                lines.append(f"  {each.outcome}: {each.change}")
-            else:
-                lines.append(f"  {each.change}: compiled again, {each.outcome}")
-    return "\n".join(lines)
+        for change, left, outcome in report.advice:
+            tried = left is not None
+            said = (
+                (change, f"compiled again, {outcome}") if tried else (outcome, change)
+            )
+            lines.append("  " + ": ".join(said))
+    return lines
 
 
 def _bytes(count: float) -> str:

@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,8 +42,25 @@ WHEELS = {
     "jax-cuda12-pjrt": jax.__version__,
     "nvidia-cuda-nvcc-cu12": "12.9.86",
 }
-# Measuring kernels to choose among them needs a device.
-_FLAGS = ("--xla_gpu_autotune_level=0",)
+
+
+class Launch(NamedTuple):
+    """One thing that the GPU is told to do.
+
+    Attributes:
+        kind: XLA's name, such as `kCustomKernel`, `kGemm`, `kConvolution`,
+            `kAllReduce`.
+        instruction: name of the instruction of the program; "" if unknown.
+        kernel: key of `Compiled.ptx`; "" if this is no kernel of XLA's own.
+        grid: blocks along x, y, z; () if this is no kernel of XLA's own.
+        threads: likewise, of a block.
+    """
+
+    kind: str
+    instruction: str
+    kernel: str
+    grid: tuple[int, ...]
+    threads: tuple[int, ...]
 
 
 class Compiled(NamedTuple):
@@ -70,25 +87,6 @@ class Compiled(NamedTuple):
     cost: dict[str, float]
 
 
-class Launch(NamedTuple):
-    """One thing that the GPU is told to do.
-
-    Attributes:
-        kind: XLA's name, such as `kCustomKernel`, `kGemm`, `kConvolution`,
-            `kAllReduce`.
-        instruction: name of the instruction of the program; "" if unknown.
-        kernel: key of `Compiled.ptx`; "" if this is no kernel of XLA's own.
-        grid: blocks along x, y, z; () if this is no kernel of XLA's own.
-        threads: likewise, of a block.
-    """
-
-    kind: str
-    instruction: str
-    kernel: str
-    grid: tuple[int, ...]
-    threads: tuple[int, ...]
-
-
 def lower(fn: Callable, *args: Any, donate: Sequence[int] = ()) -> bytes:
     """A program for CUDA, as StableHLO with source lines.
 
@@ -108,24 +106,23 @@ def lower(fn: Callable, *args: Any, donate: Sequence[int] = ()) -> bytes:
 
 
 def compiled_for(
-    module: bytes,
+    modules: Sequence[bytes],
     gpu: str,
     *,
     devices: int = 1,
     deterministic: bool = False,
-    flags: Sequence[str] = (),
     time_limit: float = TIME_LIMIT,
-) -> Compiled:
-    """Compiles a program for a GPU, in a process of its own.
+) -> list[Compiled]:
+    """Compiles programs for a GPU, in a process of its own.
+
+    Flags of `XLA_FLAGS` that begin with `--xla_gpu` count, as they would on the GPU.
 
     Args:
-        module: of `lower`.
+        modules: of `lower`, at least one.
         gpu: a name of `targets.CARDS`, or XLA's description of another.
-        devices: number of GPUs that the program is spread over.
+        devices: number of GPUs that each program is spread over.
         deterministic: under `--xla_gpu_deterministic_ops=true`.
-        flags: more flags of XLA. Those of `XLA_FLAGS` that begin with `--xla_gpu` count
-            too, as they would on the GPU.
-        time_limit: seconds.
+        time_limit: seconds for all.
 
     Raises:
         NoiseError: unknown GPU, no compiler installed, an error of the compiler, or
@@ -135,37 +132,42 @@ def compiled_for(
     integer("devices", devices, 1)
     flag("deterministic", deterministic)
     positive("time_limit", time_limit)
-    wheels = found_wheels()
-    own = [x for x in os.environ.get("XLA_FLAGS", "").split() if "--xla_gpu" in x]
+    path = [*found_wheels(), os.environ.get("PYTHONPATH", "")]
+    flags = [x for x in os.environ.get("XLA_FLAGS", "").split() if "--xla_gpu" in x]
     if deterministic:
-        own.append("--xla_gpu_deterministic_ops=true")
+        flags.append("--xla_gpu_deterministic_ops=true")
+    # Measuring kernels to choose among them needs a device.
+    flags.append("--xla_gpu_autotune_level=0")
+    environment = {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": " ".join(flags),
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+    }
     with tempfile.TemporaryDirectory(prefix="gpu-audit-") as name:
-        folder = Path(name)
-        (folder / "module.mlirbc").write_bytes(module)
-        request = {"target": target, "devices": devices}
-        (folder / "request.json").write_text(json.dumps(request))
-        dump = folder / "dump"
-        environment = os.environ | {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": " ".join([*own, *flags, *_FLAGS, f"--xla_dump_to={dump}"]),
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [*wheels, os.environ.get("PYTHONPATH")])
-            ),
-        }
-        _run(folder, environment, time_limit, described=gpu not in CARDS)
-        answer = json.loads((folder / "answer.json").read_text())
-        return from_dump(dump, answer)
+        root = Path(name)
+        (root / "request.json").write_text(
+            json.dumps({"target": target, "devices": devices})
+        )
+        folders = [root / str(i) for i in range(len(modules))]
+        for folder, module in zip(folders, modules, strict=True):
+            folder.mkdir()
+            (folder / "module.mlirbc").write_bytes(module)
+        _run(folders, os.environ | environment, time_limit, described=gpu not in CARDS)
+        return [_compiled(folder) for folder in folders]
 
 
-def from_dump(dump: Path, answer: Mapping[str, Any]) -> Compiled:
-    """What XLA dumped of one module, with the answer of the worker."""
+def _compiled(folder: Path) -> Compiled:
+    """What the worker and XLA wrote of one program."""
     ptx = {}
-    for file in sorted(dump.glob("*.ptx")):
+    for file in sorted(folder.glob("*.ptx")):
         text = file.read_text()
         ptx.update({entry: text for entry in _ENTRY.findall(text)})
-    (buffers,) = dump.glob("*after_optimizations-buffer-assignment.txt")
+    (buffers,) = folder.glob("*after_optimizations-buffer-assignment.txt")
     return Compiled(
-        ptx=ptx, launches=_launches(dump), buffers=buffers.read_text(), **answer
+        ptx=ptx,
+        launches=tuple(_launches(folder)),
+        buffers=buffers.read_text(),
+        **json.loads((folder / "answer.json").read_text()),
     )
 
 
@@ -173,16 +175,17 @@ _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$.]+)", re.MULTILINE)
 
 
 def _run(
-    folder: Path, environment: Mapping[str, str], time_limit: float, described: bool
+    folders: Sequence[Path], environment: Any, time_limit: float, described: bool
 ) -> None:
     """Runs the worker, and ends all that it started when the time is over."""
     worker = Path(__file__).with_name("worker.py")
-    command = [sys.executable, "-P", "-W", "ignore", str(worker), str(folder)]
-    with (folder / "output").open("w+b") as output:
+    command = [sys.executable, "-P", "-W", "ignore", str(worker)]
+    root = folders[0].parent
+    with (root / "output").open("w+b") as output:
         child = subprocess.Popen(
-            command,
+            [*command, *map(str, folders)],
             env=environment,
-            cwd=folder,
+            cwd=root,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -199,7 +202,7 @@ def _run(
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
-        if status != 0 or not (folder / "answer.json").exists():
+        if status != 0:
             output.seek(0)
             said = _failure(output.read().decode(errors="replace"), status)
             if described and status < 0:
@@ -221,31 +224,25 @@ def _failure(output: str, status: int) -> str:
 _ERROR = re.compile(r"[\w.]*(Error|Exception|RuntimeError)\b")
 
 
-def _launches(dump: Path) -> tuple[Launch, ...]:
+def _launches(folder: Path) -> Iterator[Launch]:
     """What XLA's dump says of the sequence of kernels and calls."""
-    (sequence,) = dump.glob("*.thunk_sequence.txt")
-    (metadata,) = dump.glob("*.thunk_metadata.txt")
+    (sequence,) = folder.glob("*.thunk_sequence.txt")
+    (metadata,) = folder.glob("*.thunk_metadata.txt")
     names = {}
     for block in metadata.read_text().split("thunk_metadata {")[1:]:
         number = re.search(r"thunk_id: (\d+)", block)
         name = re.search(r'profile_annotation: "([^"]*)"', block)
         if number and name:
-            names[int(number[1])] = name[1]
-    found = []
-    for line in sequence.read_text().splitlines():
-        match = _THUNK.match(line)
-        if match is None:
-            continue
-        instruction = names.get(int(match[1]), "")
-        shape = _SHAPE.search(match[3])
+            names[number[1]] = name[1]
+    for number, kind, rest in _THUNK.findall(sequence.read_text()):
+        shape = _SHAPE.search(rest)
         kernel, *sizes = shape.groups() if shape else ("", "", "")
         grid, threads = (tuple(int(x) for x in s.split(",") if x) for s in sizes)
-        found.append(Launch(match[2], instruction, kernel, grid, threads))
-    return tuple(found)
+        yield Launch(kind, names.get(number, ""), kernel, grid, threads)
 
 
 # "004: kCustomKernel [prev=... | next=...] name grid: [4, 1, 1] threads: [64, 1, 1]"
-_THUNK = re.compile(r"\s*(\d+): (k\w+)\s*(?:\[[^\]]*\])?(.*)")
+_THUNK = re.compile(r"^\s*0*(\d+): (k\w+)\s*(?:\[[^\]]*\])?(.*)", re.MULTILINE)
 _SHAPE = re.compile(r"(\S+) grid: \[([^\]]*)\] threads: \[([^\]]*)\]")
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from prednet_jax.noise.gpu import hlo
 from prednet_jax.noise.gpu.compilation import Compiled
-from prednet_jax.noise.gpu.libraries import library
 from prednet_jax.noise.plan import Step
 
 # From the worst on.
@@ -44,25 +43,73 @@ class Entry(NamedTuple):
     kernel: str
 
 
-_CALLS = ("Gemm", "CublasLt", "Convolution", "CustomCall", "Fft", "Cholesky")
+def entries_of(
+    made: Compiled,
+    program: hlo.Program,
+    steps: Sequence[Step],
+    tf32: bool,
+    deterministic: bool,
+) -> tuple[Entry, ...]:
+    """All entries of a compiled program, the worst first.
+
+    Args:
+        made: the program.
+        program: its text, read.
+        steps: the equations that it was made from.
+        tf32: whether the GPU has TF32.
+        deterministic: whether it was compiled under `--xla_gpu_deterministic_ops=true`.
+    """
+    launched = {x.instruction: x.kernel for x in made.launches}
+    # XLA launches some collectives under a name that its program does not have.
+    for x in program.instructions.values():
+        if _opcode(x) in _COLLECTIVES:
+            launched.setdefault(x.name, "")
+    found: list[Entry] = []
+    unseen = dict(made.ptx)
+    for name, kernel in launched.items():
+        instruction = program.instructions.get(name)
+        if instruction is None:
+            continue
+        ptx = made.ptx.get(kernel, "")
+        unseen.pop(kernel, None)
+        atomics = _ATOMIC.findall(ptx)
+        explained = False
+        for each in program.inside(instruction):
+            place = _where(program, each, instruction, steps)
+            if each.opcode == "scatter" and atomics:
+                explained = True
+                found.append(_atomic(atomics, _combines(program, each), place, kernel))
+            for kind, varies, detail in (
+                *_reduction(program, each, ptx, deterministic),
+                *_called(each, deterministic),
+                *_reduced(program, each, ptx, tf32),
+            ):
+                found.append(Entry(kind, *place, varies, detail, kernel or name))
+            if _opcode(each) in _COLLECTIVES:
+                places = [] if place[1] else _joined(program, each, steps)
+                found += [_collective(program, each, x) for x in places or [place]]
+        if atomics and not explained:
+            place = _where(program, instruction, instruction, steps)
+            found.append(_atomic(atomics, None, place, kernel))
+    for kernel, ptx in unseen.items():
+        if atomics := _ATOMIC.findall(ptx):
+            found.append(_atomic(atomics, None, ("", ""), kernel))
+    order = {x: i for i, x in enumerate((*VARIES, *KINDS))}
+    return tuple(
+        sorted(dict.fromkeys(found), key=lambda e: (order[e.varies], order[e.kind]))
+    )
 
 
-def is_call(kind: str) -> bool:
-    """Whether a launch is a call of a library."""
-    return any(name in kind for name in (*_CALLS, "TriangularSolve", "Cudnn", "Norm"))
+def _opcode(each: hlo.Instruction) -> str:
+    """The opcode, whether it waits for the result or only starts."""
+    return each.opcode.removesuffix("-start")
 
 
-# What the kernel of an instruction adds or multiplies; all else gives the same bits in
-# every order.
-_ROUNDING = frozenset({"add", "multiply", "subtract", "divide"})
-_FLOAT = re.compile(r"\b(?:f\d+|bf16|c64|c128)\w*\[")
-_ATOMIC = re.compile(r"\b(?:atom|red|multimem\.red)\.[\w.:]+")
-_FLOAT_ATOMIC = re.compile(r"\.add(?:\.noftz)?\.(?:f16|bf16|f32|f64)")
-_MATRIX = re.compile(r"\b(?:mma|wgmma|wmma|tcgen05)\S*\.(?:mma)?\S*")
-
+# Where a primitive and a line were found.
+Place = tuple[str, str]
 # Operations whose lowering is made of others, by the name those have.
 _PARTS = {"select_and_scatter": "select_and_scatter_add"}
-# What primitives become an instruction.
+# Which primitives become an instruction.
 _EXPECTED = {
     "dot": "dot",
     "convolution": "conv",
@@ -75,119 +122,62 @@ _EXPECTED = {
 _REWRITTEN = "^cum|^reduce_window"
 
 
-def entries_of(
-    made: Compiled, steps: Sequence[Step], modern: bool, deterministic: bool
-) -> tuple[Entry, ...]:
-    """All entries of a compiled program, the worst first."""
-    program = hlo.read(made.hlo)
-    kernels = {x.instruction: x.kernel for x in made.launches if x.kernel}
-    launched = dict.fromkeys(x.instruction for x in made.launches)
-    # XLA launches some collectives under a name that its program does not have.
-    launched |= dict.fromkeys(
-        name
-        for name, x in program.instructions.items()
-        if x.opcode.removesuffix("-start") in _COLLECTIVES
-    )
-    found: list[Entry] = []
-    seen: set[str] = set()
-    for name in launched:
-        instruction = program.instructions.get(name)
-        if instruction is None:
-            continue
-        kernel = kernels.get(name, "")
-        seen.add(kernel)
-        ptx = made.ptx.get(kernel, "")
-        for each in program.inside(instruction):
-            where = _where(program, each, instruction, steps)
-            for kind, varies, detail in (
-                *_atomic(program, each, ptx),
-                *_reduction(program, each, ptx, deterministic),
-                *_called(each, deterministic),
-                *_reduced(program, each, ptx, modern),
-            ):
-                found.append(Entry(kind, *where, varies, detail, kernel or name))
-            places = [] if where[1] else _joined(program, each, steps)
-            for place in places or [where]:
-                for kind, varies, detail in _collective(program, each, place[0]):
-                    found.append(Entry(kind, *place, varies, detail, name))
-        if not any(e.kind == "atomic" and e.kernel == kernel for e in found):
-            found += _unnamed(
-                ptx, kernel, _where(program, instruction, instruction, steps)
-            )
-    for kernel in made.ptx.keys() - seen:
-        found += _unnamed(made.ptx[kernel], kernel, ("", ""))
-    return tuple(
-        sorted(
-            dict.fromkeys(found),
-            key=lambda e: (VARIES.index(e.varies), KINDS.index(e.kind)),
-        )
-    )
-
-
 def _where(
     program: hlo.Program,
     each: hlo.Instruction,
     around: hlo.Instruction,
     steps: Sequence[Step],
-) -> tuple[str, str]:
+) -> Place:
     """JAX's primitive and the user's line of an instruction."""
-    expected = _EXPECTED.get(each.opcode.removesuffix("-start"), "")
+    expected = _EXPECTED.get(_opcode(each), "")
     if "__cudnn$" in each.attributes:
         expected = _EXPECTED["convolution"]
     elif "__cublas$" in each.attributes:
         expected = _EXPECTED["dot"]
-    for instruction in (each, around):
-        name = instruction.operation.rsplit("/", 1)[-1]
-        name = _PARTS.get(name, name)
-        source = program.source(instruction.frame)
-        if source:
+    names = [_PARTS.get(x.operation, x.operation) for x in (each, around)]
+    for name, instruction in zip(names, (each, around), strict=True):
+        if source := program.source(instruction.frame):
             return _fitting(name, source, expected, steps), source
     rewritten = {(x.name, x.source) for x in steps if re.search(_REWRITTEN, x.name)}
     if each.opcode == "reduce-window" and len(rewritten) == 1:
         return rewritten.pop()
     known = {step.name for step in steps}
-    names = [x.operation.rsplit("/", 1)[-1] for x in (each, around)]
-    return next((name for name in names if name in known), ""), ""
+    return next((x.operation for x in (each, around) if x.operation in known), ""), ""
 
 
 def _fitting(name: str, source: str, expected: str, steps: Sequence[Step]) -> str:
     """The name; where XLA moved that of a neighbour here, another one of the line."""
-    if re.search(expected, name):
-        return name
-    here = [step.name for step in steps if step.source == source]
+    here = [name, *(step.name for step in steps if step.source == source)]
     return next((x for x in here if re.search(expected, x)), name)
 
 
 def _joined(
     program: hlo.Program, each: hlo.Instruction, steps: Sequence[Step]
-) -> list[tuple[str, str]]:
+) -> list[Place]:
     """Primitives and lines of collectives that XLA made into one, without a name.
 
     What takes the parts of its result apart still has the names of those that the user
     wrote, and the operands those of the sums that the partitioner spread.
     """
-    opcode = each.opcode.removesuffix("-start")
-    if opcode not in ("all-reduce", "reduce-scatter"):
+    expected = _EXPECTED.get(_opcode(each))
+    if expected is None:
         return []
-    expected = _EXPECTED[opcode]
     body = program.computations[each.computation]
     by_name = {x.name: x for x in body}
+    moves = ("bitcast", "get-tuple-element", "copy", "slice", "fusion", "-done")
 
     def users(x: hlo.Instruction) -> list[hlo.Instruction]:
-        moves = ("bitcast", "get-tuple-element", "copy", "slice", "fusion")
-        taken = [y for y in body if x.name in y.operands]
-        return [y for y in taken if y.opcode.endswith((*moves, "-done"))]
+        return [y for y in body if x.name in y.operands and y.opcode.endswith(moves)]
 
     def operands(x: hlo.Instruction) -> list[hlo.Instruction]:
         return [by_name[name] for name in x.operands if name in by_name]
 
-    found: dict[tuple[str, str], None] = {}
+    found: dict[Place, None] = {}
     for neighbours in (users, operands):
         todo, seen = [each], {each.name}
         while todo:
             for near in neighbours(todo.pop()):
-                name = near.operation.rsplit("/", 1)[-1]
-                source = program.source(near.frame)
+                name, source = near.operation, program.source(near.frame)
                 if not name and near.name not in seen:
                     seen.add(near.name)
                     todo.append(near)
@@ -200,45 +190,53 @@ def _joined(
     return list(found)
 
 
+_FLOAT = re.compile(r"\b(?:f\d+|bf16|c64|c128)\w*\[")
+# What the kernel of an instruction adds or multiplies; all else gives the same bits in
+# every order.
+_ROUNDING = frozenset({"add", "multiply", "subtract", "divide"})
+
+
 def _combines(program: hlo.Program, each: hlo.Instruction) -> bool:
     """Whether the order in which an instruction combines floats changes their bits."""
-    if not _FLOAT.search(each.type):
-        return False
     body = program.computations.get(each.attribute("to_apply"), ())
-    return any(x.opcode in _ROUNDING and _FLOAT.search(x.type) for x in body)
+    return _FLOAT.search(each.type) is not None and any(
+        x.opcode in _ROUNDING and _FLOAT.search(x.type) for x in body
+    )
 
 
-Finding = tuple[str, str, str]
+_ATOMIC = re.compile(r"\b(?:atom|red|multimem\.red)\.[\w.:]+")
+_FLOAT_ATOMIC = re.compile(r"\.add(?:\.noftz)?\.(?:f16|bf16|f32|f64)")
 
 
-def _atomic(program: hlo.Program, each: hlo.Instruction, ptx: str) -> Iterator[Finding]:
-    """Additions of threads to one place, in the order in which they come."""
-    operations = _ATOMIC.findall(ptx)
-    if each.opcode != "scatter" or not operations:
-        return
-    if _combines(program, each):
-        loop = any(".cas" in operation for operation in operations)
-        how = "compare-and-swap loop" if loop else operations[0]
-        yield "atomic", "call", f"floats are combined in the order of arrival ({how})"
-    else:
-        yield "atomic", "no", f"{operations[0]}: the same bits in every order"
+def _atomic(
+    operations: Sequence[str], combines: bool | None, place: Place, kernel: str
+) -> Entry:
+    """Operations of threads on one place, in the order in which they come.
 
-
-def _unnamed(ptx: str, kernel: str, where: tuple[str, str]) -> Iterator[Entry]:
-    """Atomics of a kernel in whose program there is no scatter."""
-    operations = _ATOMIC.findall(ptx)
-    if not operations:
-        return
+    Args:
+        operations: of the kernel's PTX.
+        combines: whether they combine floats; None: the program does not say.
+        place: primitive and line.
+        kernel: its name.
+    """
+    first, loops = operations[0], [x for x in operations if ".cas" in x]
     unknown = [x for x in operations if ".cas" in x or ".exch" in x]
-    if any(_FLOAT_ATOMIC.search(x) for x in operations):
-        detail = f"floats are combined in the order of arrival ({operations[0]})"
-        yield Entry("atomic", *where, "call", detail, kernel)
-    elif unknown:
-        detail = f"{unknown[0]}: what it combines could not be read"
-        yield Entry("atomic", *where, "call", detail, kernel)
-    else:
-        detail = f"{operations[0]}: the same bits in every order"
-        yield Entry("atomic", *where, "no", detail, kernel)
+    if combines is None:
+        combines = any(_FLOAT_ATOMIC.search(x) for x in operations)
+        if unknown and not combines:
+            detail = f"{unknown[0]}: what it combines could not be read"
+            return Entry("atomic", *place, "call", detail, kernel)
+    if not combines:
+        detail = f"{first}: the same bits in every order"
+        return Entry("atomic", *place, "no", detail, kernel)
+    how = "compare-and-swap loop" if loops else first
+    detail = f"floats are combined in the order of arrival ({how})"
+    return Entry("atomic", *place, "call", detail, kernel)
+
+
+# Kind, what varies, and what happens in words.
+Finding = tuple[str, str, str]
+_MATRIX = re.compile(r"\b(?:mma|wgmma|wmma|tcgen05)\S*\.(?:mma)?\S*")
 
 
 def _reduction(
@@ -246,24 +244,17 @@ def _reduction(
 ) -> Iterator[Finding]:
     """Sums in an order that the kernel fixes."""
     if each.opcode in ("dot", "convolution") and _FLOAT.search(each.type):
-        tiles = ".target" in ptx and bool(_MATRIX.search(ptx))
-        unit = "on matrix units" if tiles else "fused multiply-adds"
+        unit = "on matrix units" if _MATRIX.search(ptx) else "fused multiply-adds"
         if deterministic:
             yield "reduction", "device", f"a product, {unit}; tree not read"
         else:
-            yield (
-                "reduction",
-                "compilation",
-                f"a product, {unit}; autotuning chooses its blocks",
-            )
-    elif each.opcode in ("reduce", "reduce-window") and _combines(program, each):
+            detail = f"a product, {unit}; autotuning chooses its blocks"
+            yield "reduction", "compilation", detail
+    elif not _combines(program, each):
+        return
+    elif each.opcode in ("reduce", "reduce-window"):
         yield "reduction", "device", f"{_terms(program, each)}; tree not read"
-    elif (
-        each.opcode == "scatter"
-        and deterministic
-        and _combines(program, each)
-        and not _ATOMIC.search(ptx)
-    ):
+    elif each.opcode == "scatter" and deterministic and not _ATOMIC.search(ptx):
         yield "reduction", "device", "sorted by index first, then in a fixed order"
 
 
@@ -273,21 +264,111 @@ def _terms(program: hlo.Program, each: hlo.Instruction) -> str:
         sizes = re.search(r"window=\{size=([\dx]+)", each.attributes)
         count = math.prod(int(x) for x in sizes[1].split("x")) if sizes else 0
         return f"a sum of up to {count} terms"
-    operands = program.operand_types(each)
-    terms, sums = (math.prod(_dimensions(x)) for x in (operands[0], each.type))
+    shapes = [
+        re.search(r"\[([\d,]*)\]", x)
+        for x in (program.operand_types(each)[0], each.type)
+    ]
+    terms, sums = (math.prod(map(int, re.findall(r"\d+", x[1]))) for x in shapes if x)
     return f"a sum of {terms // max(1, sums)} terms"
 
 
-def _dimensions(type_: str) -> list[int]:
-    """Of the first array of a type."""
-    found = re.search(r"\[([\d,]*)\]", type_)
-    return [int(x) for x in found[1].split(",") if x] if found else []
+class Library(NamedTuple):
+    """What a library's documentation promises about repeating bits.
+
+    XLA chooses among its algorithms by measuring them when a program is compiled
+    (autotuning). Under `--xla_gpu_deterministic_ops=true` it does not measure, and
+    leaves out algorithms that do not repeat.
+
+    Attributes:
+        name: of the library.
+        varies: what may change its bits by default.
+        deterministic: likewise under the flag.
+        promise: in the words of the documentation where quoted.
+        documentation: where it says so.
+    """
+
+    name: str
+    varies: str
+    deterministic: str
+    promise: str
+    documentation: str
+
+
+_CUBLAS = Library(
+    "cuBLAS",
+    "compilation",
+    "device",
+    "the same bits at every run on one stream, for one version, architecture and "
+    "number of multiprocessors",
+    "docs.nvidia.com/cuda/cublas, Results Reproducibility",
+)
+_CUDNN = Library(
+    "cuDNN",
+    "call",
+    "device",
+    "some backward algorithms use atomics and do not repeat their bits",
+    "docs.nvidia.com/deeplearning/cudnn, Reproducibility (Determinism)",
+)
+_CUDNN_FORWARD = _CUDNN._replace(
+    varies="compilation",
+    promise="forward algorithms repeat their bits on one architecture",
+)
+_CUSOLVER = Library(
+    "cuSOLVER",
+    "device",
+    "device",
+    "deterministic results are its default (cusolverDnSetDeterministicMode)",
+    "docs.nvidia.com/cuda/cusolver, cusolverDnSetDeterministicMode",
+)
+_CUFFT = Library(
+    "cuFFT",
+    "device",
+    "device",
+    "the same bits for the same plan, version and GPU model",
+    "docs.nvidia.com/cuda/cufft, Accuracy and Performance",
+)
+_CUSPARSE = Library(
+    "cuSPARSE",
+    "call",
+    "call",
+    "each routine has a promise of its own; some use atomics",
+    "docs.nvidia.com/cuda/cusparse",
+)
+_UNKNOWN = Library("", "call", "call", "not known to audit: nothing is promised", "")
+# By the beginning of an opcode, or of the target of a custom call; the first that fits.
+# None: calls that move data, sort or work on integers.
+_LIBRARIES: dict[str, Library | None] = {
+    "fft": _CUFFT,
+    "triangular-solve": _CUBLAS,
+    "cholesky": _CUSOLVER,
+    "__cudnn$convBackward": _CUDNN,
+    "__cudnn$conv": _CUDNN_FORWARD,
+    "__cudnn$": _CUDNN,
+    "__cublas$": _CUBLAS,
+    "cublas_": _CUBLAS,
+    "cusolver_": _CUSOLVER,
+    "cusparse": _CUSPARSE,
+    **dict.fromkeys(("__cub$", "cu_threefry", "cu_lu_pivots", "AllocateBuffer")),
+    **dict.fromkeys(("Sharding", "SPMD", "annotate_device_placement")),
+    **dict.fromkeys(("PadToStatic", "SliceToDynamic")),
+}
+
+
+def is_call(kind: str) -> bool:
+    """Whether a launch is a call of a library, by XLA's name of its kind."""
+    calls = (
+        "Gemm|CublasLt|Convolution|CustomCall|Fft|Cholesky|TriangularSolve|Cudnn|Norm"
+    )
+    return re.search(calls, kind) is not None
 
 
 def _called(each: hlo.Instruction, deterministic: bool) -> Iterator[Finding]:
     """Calls of libraries."""
-    target = each.attribute("custom_call_target").strip('"') or each.opcode
-    found = library(each.opcode, target)
+    if each.opcode not in ("custom-call", "fft", "triangular-solve", "cholesky"):
+        return
+    target = each.attribute("custom_call_target") or each.opcode
+    fits = (x for beginning, x in _LIBRARIES.items() if target.startswith(beginning))
+    found = next(fits, _UNKNOWN)
     if found is None:
         return
     varies = found.deterministic if deterministic else found.varies
@@ -306,44 +387,35 @@ _COLLECTIVES = {
     "collective-permute": "exchange",
     "collective-broadcast": "broadcast",
 }
+# Beginnings of the primitives of a user who writes them.
 _WRITTEN = (
-    "psum",
-    "pmax",
-    "pmin",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "ppermute",
-    "pbroadcast",
+    *("psum", "pmax", "pmin", "all_gather", "reduce_scatter", "all_to_all"),
+    *("ppermute", "pbroadcast"),
+)
+_GROUPS = re.compile(
+    r"(?:replica_groups|source_target_pairs)="
+    r"(\{\{.*?\}\}|mesh\[[^\]]*\] \{[^}]*\}|\[[^ ]*?\]<=\[[^\]]*\]|\{\})"
 )
 
 
-def _collective(
-    program: hlo.Program, each: hlo.Instruction, name: str
-) -> Iterator[Finding]:
-    """Sums over devices, and exchanges."""
-    opcode = each.opcode.removesuffix("-start")
-    if opcode not in _COLLECTIVES:
-        return
-    groups = re.search(
-        r"(?:replica_groups|source_target_pairs)="
-        r"(\{\{.*?\}\}|mesh\[[^\]]*\] \{[^}]*\}|\[[^ ]*?\]<=\[[^\]]*\]|\{\})",
-        each.attributes,
-    )
-    written = not name or name.startswith(_WRITTEN)
+def _collective(program: hlo.Program, each: hlo.Instruction, place: Place) -> Entry:
+    """A sum over devices, or an exchange."""
+    groups = _GROUPS.search(each.attributes)
+    written = not place[0] or place[0].startswith(_WRITTEN)
     by = "" if written else ", inserted by the partitioner"
-    detail = f"{_COLLECTIVES[opcode]} over {groups[1] if groups else 'all'}{by}"
-    sums = opcode in ("all-reduce", "reduce-scatter") and _combines(program, each)
+    name = _COLLECTIVES[_opcode(each)]
+    detail = f"{name} over {groups[1] if groups else 'all'}{by}"
+    sums = name in ("all-reduce", "reduce-scatter") and _combines(program, each)
     if sums:
         detail += "; NCCL's algorithm fixes the order, by devices and message size"
-    yield "collective", "device" if sums else "no", detail
+    return Entry("collective", *place, "device" if sums else "no", detail, each.name)
 
 
 def _reduced(
-    program: hlo.Program, each: hlo.Instruction, ptx: str, modern: bool
+    program: hlo.Program, each: hlo.Instruction, ptx: str, tf32: bool
 ) -> Iterator[Finding]:
     """Products of float32 whose operands are rounded."""
-    target = each.attribute("custom_call_target").strip('"')
+    target = each.attribute("custom_call_target")
     if not any(x.startswith("f32[") for x in program.operand_types(each)):
         return
     if each.opcode in ("dot", "convolution"):
@@ -351,18 +423,11 @@ def _reduced(
         if "tf32" in units:
             yield "reduced_precision", "device", "float32 operands are rounded to TF32"
         elif "bf16" in units:
-            yield (
-                "reduced_precision",
-                "device",
-                "float32 operands become sums of bfloat16",
-            )
-    elif modern and target.startswith(("__cublas$gemm", "__cublas$lt", "__cudnn$conv")):
+            detail = "float32 operands become sums of bfloat16"
+            yield "reduced_precision", "device", detail
+    elif tf32 and target.startswith(("__cublas$gemm", "__cublas$lt", "__cudnn$conv")):
         # A function's name, in the metadata, says nothing about its precision.
-        said = each.attributes.replace(each.operation, "")
-        precise = re.search(r"highest|\"HIGHEST\"|ALG_DOT_F32", said)
-        if not precise:
-            yield (
-                "reduced_precision",
-                "device",
-                f"{target}: float32 operands may be rounded to TF32",
-            )
+        said = re.sub(r'op_name="(?:[^"\\]|\\.)*"', "", each.attributes)
+        if not re.search(r"highest|\"HIGHEST\"|ALG_DOT_F32", said):
+            detail = f"{target}: float32 operands may be rounded to TF32"
+            yield "reduced_precision", "device", detail

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ class Instruction(NamedTuple):
         operands: names of instructions in the same computation.
         attributes: the rest of the line.
         computation: the name of the computation it stands in.
+        root: whether the computation gives it back.
     """
 
     name: str
@@ -34,22 +35,24 @@ class Instruction(NamedTuple):
     operands: tuple[str, ...]
     attributes: str
     computation: str
+    root: bool
 
     @property
     def operation(self) -> str:
-        """JAX's name of the operation with all scopes; "" if XLA dropped it."""
-        found = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
-        return found[1] if found else ""
+        """JAX's name of the operation, without scopes; "" if XLA dropped it."""
+        return self._attribute(r'op_name="((?:[^"\\]|\\.)*)"').rsplit("/", 1)[-1]
 
     @property
     def frame(self) -> int:
         """Number of the stack frame; 0 if there is none."""
-        found = re.search(r"stack_frame_id=(\d+)", self.attributes)
-        return int(found[1]) if found else 0
+        return int(self._attribute(r"stack_frame_id=(\d+)") or 0)
 
     def attribute(self, name: str) -> str:
         """The value of an attribute up to the next comma or blank; "" without it."""
-        found = re.search(rf"\b{name}=%?([^,\s]+)", self.attributes)
+        return self._attribute(rf"\b{name}=%?([^,\s]+)").strip('"')
+
+    def _attribute(self, pattern: str) -> str:
+        found = re.search(pattern, self.attributes)
         return found[1] if found else ""
 
 
@@ -58,13 +61,13 @@ class Program:
     """A compiled program.
 
     Attributes:
-        computations: instructions of each, in order, by the computation's name.
+        computations: instructions of each, in order, by the computation's name; the
+            last is where the program starts.
         frames: for each stack frame the file, line, function and the frame around it.
     """
 
-    computations: dict[str, tuple[Instruction, ...]]
-    frames: dict[int, tuple[str, int, str, int]]
-    _roots: dict[str, Instruction] = field(default_factory=dict)
+    computations: Mapping[str, list[Instruction]]
+    frames: Mapping[int, tuple[str, int, str, int]]
 
     @cached_property
     def instructions(self) -> dict[str, Instruction]:
@@ -74,21 +77,13 @@ class Program:
     def inside(self, instruction: Instruction) -> Iterator[Instruction]:
         """An instruction, and those of the fusion that it stands for."""
         yield instruction
-        called = instruction.attribute("calls")
-        for each in self.computations.get(called, ()):
+        for each in self.computations.get(instruction.attribute("calls"), ()):
             yield from self.inside(each)
-
-    def root(self, computation: str) -> Instruction | None:
-        """The instruction that a computation gives back."""
-        return self._roots.get(computation)
 
     def operand_types(self, instruction: Instruction) -> list[str]:
         """Types of the operands."""
-        return [
-            self.instructions[name].type
-            for name in instruction.operands
-            if name in self.instructions
-        ]
+        known = self.instructions
+        return [known[name].type for name in instruction.operands if name in known]
 
     def source(self, frame: int) -> str:
         """The user's line of a stack frame, as `coverage` gives it; "" without one.
@@ -97,91 +92,84 @@ class Program:
         audited function, which this package called, do not count.
         """
         while frame in self.frames:
-            file, line, function, parent = self.frames[frame]
+            file, line, function, frame = self.frames[frame]
             if file == _BOUNDARY:
                 break
             if compat.is_users(file):
                 return f"{os.path.basename(file)}:{line} in {function}"
-            frame = parent
         return ""
 
 
 def read(text: str) -> Program:
     """Reads the text that XLA prints of a module."""
-    tables: dict[str, dict[int, str]] = {}
+    tables: dict[str, dict[int, str]] = {name: {} for name in _TABLES}
     computations: dict[str, list[Instruction]] = {}
-    roots: dict[str, Instruction] = {}
-    table: dict[int, str] | None = None
-    computation = ""
+    table: dict[int, str] = {}
+    name = ""
     for line in text.splitlines():
         if line in _TABLES:
-            table = tables.setdefault(line, {})
+            table = tables[line]
         elif opened := _COMPUTATION.match(line):
-            table, computation = None, opened[1]
-            computations[computation] = []
-        elif table is not None and line:
-            number, _, rest = line.partition(" ")
-            table[int(number)] = rest
-        elif (each := _instruction(line, computation)) is not None:
-            computations[computation].append(each)
-            if line.lstrip().startswith("ROOT "):
-                roots[computation] = each
-    return Program(
-        {k: tuple(v) for k, v in computations.items()}, _frames(tables), roots
-    )
+            name = opened[1]
+            computations[name] = []
+        elif not name and (row := re.match(r"(\d+) (.*)", line)):
+            table[int(row[1])] = row[2]
+        elif head := _HEAD.match(line):
+            computations[name].append(_instruction(head, line[head.end() :], name))
+    return Program(computations, _frames(*tables.values()))
 
 
 _BOUNDARY = os.path.join(os.path.dirname(__file__), "compilation.py")
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _COMPUTATION = re.compile(r"(?:ENTRY )?%(\S+) \(.*\{$")
-_HEAD = re.compile(r"\s+(?:ROOT )?%(\S+) = ")
+_HEAD = re.compile(r"\s+(ROOT )?%(\S+) = (?=.* [a-z][\w-]*\()")
 _OPCODE = re.compile(r" ([a-z][\w-]*)\(")
 
 
-def _instruction(line: str, computation: str) -> Instruction | None:
-    head = _HEAD.match(line)
-    if head is None:
-        return None
-    rest = line[head.end() :]
-    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
-    opcode = _OPCODE.match(rest, end)
-    if opcode is None:
-        return None
+def _instruction(head: re.Match[str], rest: str, computation: str) -> Instruction:
+    end = _closing(rest, 0) if rest.startswith("(") else rest.index(" ")
+    opcode = _OPCODE.search(rest, end)
+    assert opcode is not None
     close = _closing(rest, opcode.end() - 1)
-    operands = tuple(re.findall(r"%([\w.-]+)", rest[opcode.end() : close]))
     return Instruction(
-        head[1], rest[:end], opcode[1], operands, rest[close + 1 :], computation
+        name=head[2],
+        type=rest[:end],
+        opcode=opcode[1],
+        operands=tuple(re.findall(r"%([\w.-]+)", rest[opcode.end() : close])),
+        attributes=rest[close:],
+        computation=computation,
+        root=bool(head[1]),
     )
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the parenthesis that opens at `start` is closed."""
+    """Where the text goes on after the parenthesis that opens at `start` is closed."""
     depth = 0
     for i in range(start, len(text)):
         depth += (text[i] == "(") - (text[i] == ")")
         if depth == 0:
-            return i
+            return i + 1
     return len(text)
 
 
 def _frames(
-    tables: dict[str, dict[int, str]],
+    files: Mapping[int, str],
+    functions: Mapping[int, str],
+    locations: Mapping[int, str],
+    frames: Mapping[int, str],
 ) -> dict[int, tuple[str, int, str, int]]:
     """Stack frames; the number of the frame around each is one less than its text."""
 
-    def quoted(table: str, number: int) -> str:
-        return tables.get(table, {}).get(number, "").strip('"')
-
-    def field_of(text: str, name: str) -> int:
+    def number(text: str, name: str) -> int:
         found = re.search(rf"\b{name}=(\d+)", text)
         return int(found[1]) if found else 0
 
     found = {}
-    for number, text in tables.get("StackFrames", {}).items():
-        place = tables["FileLocations"][field_of(text, "file_location_id")]
-        file = quoted("FileNames", field_of(place, "file_name_id"))
-        function = quoted("FunctionNames", field_of(place, "function_name_id"))
-        parent = field_of(text, "parent_frame_id") - 1
-        name = function.rsplit(".", 1)[-1]
-        found[number] = (file, field_of(place, "line"), name, parent)
+    for frame, text in frames.items():
+        place = locations[number(text, "file_location_id")]
+        file = files.get(number(place, "file_name_id"), "").strip('"')
+        function = functions.get(number(place, "function_name_id"), "").strip('"')
+        around = number(text, "parent_frame_id") - 1
+        name = function.rpartition(".")[2]
+        found[frame] = (file, number(place, "line"), name, around)
     return found

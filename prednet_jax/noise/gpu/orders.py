@@ -20,8 +20,7 @@ import functools
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +30,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.gpu import compilation, programs, replay, targets
+from prednet_jax.noise.gpu import compilation, replay, targets
 from prednet_jax.noise.gpu.ptx import PtxError
 from prednet_jax.noise.gpu.replay import Schedule
 from prednet_jax.noise.order.partials import NoOrder, too_few
@@ -40,8 +39,6 @@ from prednet_jax.noise.specs import GpuOrder
 # Types whose sums are added in float32.
 TYPES = ("float32", "bfloat16", "float16")
 # Orders that come with the package (tools/gpu_schedules.py).
-# With this environment variable they are read anew.
-IGNORED = "PREDNET_READ_ORDERS"
 COMMITTED = Path(__file__).with_name("schedules.npz")
 
 
@@ -57,6 +54,11 @@ class Sum(NamedTuple):
         numbers = ",".join(map(str, self.shape))
         over = ",".join(map(str, self.axes))
         return f"{self.gpu}:{self.dtype}[{numbers}]:{over}"
+
+    @property
+    def terms(self) -> int:
+        """Of each result."""
+        return math.prod(self.shape[d] for d in self.axes)
 
 
 class Replay(NamedTuple):
@@ -74,91 +76,103 @@ class Replay(NamedTuple):
 def replayed(spec: GpuOrder, equation: Any) -> Replay | str:
     """How a first-order equation is replayed, or why it is not."""
     name, params = equation.primitive.name, equation.params
-    operands = [atom.aval for atom in equation.invars]
     if name == "reduce_sum":
-        return _replayed_sum(spec, operands[0], tuple(sorted(params["axes"])))
+        return _replayed_sum(_sum(spec, equation))
     if name in ("dot_general", "conv_general_dilated"):
-        return _replayed_product(spec, name, params, operands, equation.outvars[0].aval)
+        types = [atom.aval.dtype for atom in (*equation.invars, *equation.outvars)]
+        return _replayed_product(spec, name, params, types)
     if name == "add_any":
         return NoOrder("two cotangents, added as the program says on every machine")
     return "not replayed: its order on a GPU was not read from a kernel"
 
 
 def prepare(spec: GpuOrder, jaxpr: Any) -> None:
-    """Read the orders of all sums of a program, several at a time."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(order_of, dict.fromkeys(_sums(spec, jaxpr))))
+    """Read the orders of all sums of a program at once."""
+    _read_orders(
+        [key for key in _sums(spec, jaxpr) if key.dtype in TYPES and key.terms > 2]
+    )
+
+
+def _sum(spec: GpuOrder, equation: Any) -> Sum:
+    x = equation.invars[0].aval
+    axes = tuple(sorted(equation.params["axes"]))
+    return Sum(spec.gpu, x.shape, x.dtype.name, axes)
 
 
 def _sums(spec: GpuOrder, jaxpr: Any) -> Iterator[Sum]:
     opened, _ = compat.open_jaxpr(jaxpr)
     for equation in opened.eqns:
-        if equation.primitive.name == "reduce_sum":
-            x, axes = equation.invars[0].aval, equation.params["axes"]
-            if x.dtype.name in TYPES and x.size and _terms(x.shape, axes) > 2:
-                yield Sum(spec.gpu, x.shape, x.dtype.name, tuple(sorted(axes)))
+        if equation.primitive.name == "reduce_sum" and equation.invars[0].aval.size:
+            yield _sum(spec, equation)
         for body in compat.sub_jaxprs(equation.params):
             yield from _sums(spec, body)
 
 
-def _terms(shape: Sequence[int], axes: Sequence[int]) -> int:
-    return math.prod(shape[d] for d in axes)
-
-
-def _replayed_sum(spec: GpuOrder, x: Any, axes: tuple[int, ...]) -> Replay | str:
-    if x.dtype.name not in TYPES:
-        return f"not replayed: a sum in {x.dtype}"
-    if _terms(x.shape, axes) < 3:
-        return too_few(_terms(x.shape, axes))
-    key = Sum(spec.gpu, x.shape, x.dtype.name, axes)
+def _replayed_sum(key: Sum) -> Replay | str:
+    if key.dtype not in TYPES:
+        return f"not replayed: a sum in {key.dtype}"
+    if key.terms < 3:
+        return too_few(key.terms)
     found = order_of(key)
     if isinstance(found, str):
         return f"not replayed: {found}"
-    evaluate = functools.partial(in_order, found, axes)
-    return Replay(evaluate, f"in the order of {spec.gpu}'s kernel for this sum")
+    evaluate = functools.partial(in_order, found, key.axes)
+    return Replay(evaluate, f"in the order of {key.gpu}'s kernel for this sum")
 
 
-@functools.lru_cache(maxsize=1024)
 def order_of(key: Sum) -> Schedule | str:
     """The order of a sum, kept or read from the kernel; why it cannot be read.
 
     Raises:
         NoiseError: it is not kept, and no compiler is installed.
     """
-    found = _committed().get(str(key)) or _kept(key)
-    if found is not None:
-        return found
-    try:
-        schedule = read_order(key)
-    except PtxError as error:
-        return str(error)
-    _keep(key, schedule)
-    return schedule
+    _read_orders([key])
+    return known[key]
 
 
-def read_order(key: Sum) -> Schedule:
-    """Compile a sum by itself and read its order."""
-    shape = jax.ShapeDtypeStruct(key.shape, key.dtype)
-    module = compilation.lower(lambda x: lax.reduce_sum(x, key.axes), shape)
-    program = programs.assemble(compilation.compiled_for(module, key.gpu))
-    return replay.read(program, key.shape, jnp.dtype(key.dtype), key.axes)
+# All that this process has asked for.
+known: dict[Sum, Schedule | str] = {}
+
+
+def _read_orders(keys: Sequence[Sum]) -> None:
+    """Compile what is not kept, each sum by itself, and read the orders."""
+    for key in keys:
+        if key not in known and (found := _kept(key)) is not None:
+            known[key] = found
+    missing = [key for key in dict.fromkeys(keys) if key not in known]
+    if not missing:
+        return
+    modules = []
+    for key in missing:
+        fn = functools.partial(lax.reduce_sum, axes=key.axes)
+        shape = jax.ShapeDtypeStruct(key.shape, key.dtype)
+        modules.append(compilation.lower(fn, shape))
+    compiled = compilation.compiled_for(modules, missing[0].gpu)
+    for key, made in zip(missing, compiled, strict=True):
+        dtype = jnp.dtype(key.dtype)
+        try:
+            schedule = replay.read(replay.assemble(made), key.shape, dtype, key.axes)
+        except PtxError as error:
+            known[key] = str(error)
+        else:
+            known[key] = schedule
+            _keep(key, schedule)
 
 
 @functools.cache
-def _committed() -> dict[str, Schedule]:
-    if os.environ.get(IGNORED):
-        return {}
+def committed() -> dict[str, Schedule]:
+    """Orders that come with the package, by the name of the sum."""
     with np.load(COMMITTED) as file:
-        return unpack({name: file[name] for name in file.files})
+        return unpack(file)
 
 
 def _kept(key: Sum) -> Schedule | None:
     """The order of a sum as it was read before, from the user's cache."""
-    path = _path(key)
-    if not path.exists():
-        return None
-    with np.load(path) as file:
-        return unpack({name: file[name] for name in file.files}).get(str(key))
+    found, path = committed().get(str(key)), _path(key)
+    if found is None and path.exists():
+        with np.load(path) as file:
+            found = unpack(file).get(str(key))
+    return found
 
 
 def _path(key: Sum) -> Path:
@@ -186,7 +200,7 @@ def pack(schedules: dict[str, Schedule]) -> dict[str, Any]:
     }
 
 
-def unpack(arrays: dict[str, Any]) -> dict[str, Schedule]:
+def unpack(arrays: Mapping[str, Any]) -> dict[str, Schedule]:
     """The inverse of `pack`."""
     found: dict[str, list[Any]] = {}
     for name, table in arrays.items():
@@ -199,7 +213,8 @@ def in_order(schedule: Schedule, axes: tuple[int, ...], x: Array) -> Array:
     kept = [d for d in range(x.ndim) if d not in axes]
     shape = [x.shape[d] for d in kept]
     columns = lax.transpose(x, (*axes, *kept))
-    columns = lax.reshape(columns, (_terms(x.shape, axes), math.prod(shape)))
+    terms = math.prod(x.shape[d] for d in axes)
+    columns = lax.reshape(columns, (terms, math.prod(shape)))
     columns = lax.convert_element_type(columns, jnp.float32)
     zeros = np.array([[0.0], [-0.0]], np.float32)
     for table in schedule.rounds:
@@ -223,21 +238,22 @@ def _chains(columns: Array, table: np.ndarray) -> Array:
 
 
 def _replayed_product(
-    spec: GpuOrder, name: str, params: Any, operands: Sequence[Any], out: Any
+    spec: GpuOrder, name: str, params: Any, types: Sequence[Any]
 ) -> Replay | str:
-    if not all(x.dtype.name in TYPES for x in (*operands, out)):
-        return f"not replayed: a product in {out.dtype}"
+    out = types[-1]
+    if not all(x.name in TYPES for x in types):
+        return f"not replayed: a product in {out}"
     if spec.products == "plain":
         return "not replayed: products=plain leaves products as they are"
+    if name != "dot_general" and (
+        params["feature_group_count"] > 1 or params["batch_group_count"] > 1
+    ):
+        return "not replayed: a convolution in groups"
     tf32 = targets.CARDS[spec.gpu].capability >= (8, 0) and _default(params)
     rounding = "TF32 operands, " if tf32 else ""
-    reason = f"by the model 'fused' ({rounding}rising k)"
-    if name == "dot_general":
-        evaluate = functools.partial(_dot, params["dimension_numbers"], tf32, out.dtype)
-        return Replay(evaluate, reason)
-    if params["feature_group_count"] > 1 or params["batch_group_count"] > 1:
-        return "not replayed: a convolution in groups"
-    return Replay(functools.partial(_conv, dict(params), tf32, out.dtype), reason)
+    fused = _dot if name == "dot_general" else _conv
+    evaluate = functools.partial(fused, dict(params), tf32, out)
+    return Replay(evaluate, f"by the model 'fused' ({rounding}rising k)")
 
 
 def _default(params: Any) -> bool:
@@ -255,20 +271,16 @@ def _tf32(x: Array) -> Array:
     return jnp.where(jnp.isfinite(x), number, x)
 
 
-def _dot(numbers: Any, tf32: bool, dtype: Any, a: Array, b: Array) -> Array:
-    (lc, rc), (lb, rb) = numbers
+def _dot(params: dict[str, Any], tf32: bool, dtype: Any, a: Array, b: Array) -> Array:
+    (lc, rc), (lb, rb) = params["dimension_numbers"]
 
     def arranged(x: Array, contracted: Any, batch: Any) -> tuple[Array, tuple]:
         """As [k, batch, rest], and the shape of the rest."""
         rest = [d for d in range(x.ndim) if d not in (*contracted, *batch)]
         shape = tuple(x.shape[d] for d in rest)
-        x = lax.transpose(x, (*contracted, *batch, *rest))
-        sizes = (
-            math.prod(x.shape[: len(contracted)]),
-            math.prod(x.shape[len(contracted) : len(contracted) + len(batch)]),
-            math.prod(shape),
-        )
-        return lax.reshape(x, sizes), shape
+        groups = (contracted, batch, rest)
+        sizes = [math.prod(x.shape[d] for d in group) for group in groups]
+        return lax.transpose(x, (*contracted, *batch, *rest)).reshape(sizes), shape
 
     left, rows = arranged(a, lc, lb)
     right, columns = arranged(b, rc, rb)
@@ -312,13 +324,9 @@ def _conv(params: dict[str, Any], tf32: bool, dtype: Any, a: Array, b: Array) ->
         precision=lax.Precision.HIGHEST,
     )
     feature = numbers.out_spec[1]
-    kept = [d for d in range(patches.ndim) if d != feature]
-    left = lax.transpose(patches, (feature, *kept))
-    left = lax.reshape(left, (left.shape[0], 1, math.prod(left.shape[1:])))
     out, into, *space = numbers.rhs_spec
-    right = lax.transpose(b, (into, *space, out))
-    right = lax.reshape(right, (math.prod(right.shape[:-1]), 1, b.shape[out]))
-    product = _product(left, right, tf32)
-    product = lax.reshape(product, (*(patches.shape[d] for d in kept), b.shape[out]))
-    back = np.argsort([*kept, feature])
-    return lax.convert_element_type(lax.transpose(product, back), dtype)
+    kernel = lax.transpose(b, (into, *space, out)).reshape(-1, b.shape[out])
+    contracted = {"dimension_numbers": (((feature,), (0,)), ((), ()))}
+    product = _dot(contracted, tf32, dtype, patches, kernel)
+    kept = [d for d in range(patches.ndim) if d != feature]
+    return lax.transpose(product, np.argsort([*kept, feature]))

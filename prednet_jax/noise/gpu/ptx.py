@@ -9,7 +9,7 @@ within one store, a shuffle from a lane that is not there), and every instructio
 modifier that is not known (`instructions`) is a `PtxError`.
 
 Registers may carry tags beside their bits: integers that say which term of a sum, or
-which sum of terms, a number is (`Tags`). `replay` reads the order of sums from them.
+which sum of terms, a number is. `replay` reads the order of sums from them.
 
 Source: NVIDIA, "PTX ISA", version 8.8, chapters 7 (operands) and 9 (instructions).
 """
@@ -18,18 +18,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from prednet_jax.noise.gpu.instructions import (
+    OPERATIONS,
     TYPES,
     Array,
     Instruction,
     PtxError,
-    function_of,
     unknown,
 )
 
@@ -37,20 +37,9 @@ from prednet_jax.noise.gpu.instructions import (
 _AT_ONCE = 1 << 19
 
 
-class Tags(Protocol):
-    """What becomes of tags in arithmetic; 0 stands for none."""
-
-    def combine(
-        self, opcode: str, tags: Sequence[Array | None], values: Sequence[Array]
-    ) -> Array:
-        """The tags of a result.
-
-        Args:
-            opcode: such as "add.rn.f32".
-            tags: of its operands: int32 [threads], or None for none.
-            values: of the same, of the instruction's type.
-        """
-        ...
+# What becomes of tags in arithmetic. Of an opcode such as "add.rn.f32", the operands'
+# tags (int32 [threads]; 0: none) and the operands: the tags of the result.
+Combine = Callable[[str, Sequence[Array], Sequence[Array]], Array]
 
 
 @dataclass(frozen=True)
@@ -155,6 +144,7 @@ class Memory:
     """Bytes, the tags of each two of them, and where variables lie.
 
     Attributes:
+        starts: byte at which each variable starts.
         data: uint8 [size].
         tags: int32 [size / 2]; None: nothing is tagged.
     """
@@ -180,33 +170,41 @@ class Memory:
         start, stop = int(self.starts[position]), int(self.stops[position])
         return self.tags[start // 2 : stop // 2 : size // 2]
 
-    def _index(self, address: Array, dtype: np.dtype[Any], text: str) -> Array:
-        address = address.astype(np.int64)
+    def _index(self, address: Array, size: int, text: str) -> Array:
         inside = np.searchsorted(self.starts, address, "right") - 1
-        good = (inside >= 0) & (address + dtype.itemsize <= self.stops[inside])
-        if not np.all(good & (address % dtype.itemsize == 0)):
+        good = (inside >= 0) & (address + size <= self.stops[inside])
+        if not np.all(good & (address % size == 0)):
             raise PtxError(f"ptx={text!r}: an address outside of memory or not aligned")
-        return address // dtype.itemsize
+        return address // size
 
-    def load(
-        self, address: Array, dtype: np.dtype[Any], text: str
-    ) -> tuple[Array, Array | None]:
+    def load(self, address: Array, dtype: np.dtype[Any], text: str) -> Register:
         """Bits at addresses, and their tags."""
-        index = self._index(address, dtype, text)
-        if self.tags is None or dtype.itemsize < 2:
-            return self.data.view(dtype)[index], None
-        return self.data.view(dtype)[index], self.tags[index * (dtype.itemsize // 2)]
+        index, size = self._index(address, dtype.itemsize, text), dtype.itemsize
+        tags = _UNTAGGED
+        if self.tags is not None and size > 1:
+            tags = self.tags[index * (size // 2)]
+        return Register(self.data.view(dtype)[index], tags)
 
-    def store(
-        self, address: Array, value: Array, tags: Array | None, text: str
-    ) -> None:
+    def store(self, address: Array, value: Register, text: str) -> None:
         """Write bits and tags; threads that disagree about an address are an error."""
-        index = self._index(address, value.dtype, text)
-        self.data.view(value.dtype)[index] = value
-        if np.any(self.data.view(value.dtype)[index] != value):
+        bits, size = value.bits, value.bits.dtype.itemsize
+        index, cells = self._index(address, size, text), self.data.view(bits.dtype)
+        cells[index] = bits
+        if np.any(cells[index] != bits):
             raise PtxError(f"ptx={text!r}: a race, two values for one address")
-        if self.tags is not None and value.dtype.itemsize >= 2:
-            self.tags[index * (value.dtype.itemsize // 2)] = 0 if tags is None else tags
+        if self.tags is not None and size > 1:
+            self.tags[index * (size // 2)] = value.tags
+
+
+class Register(NamedTuple):
+    """A number in each thread: its bits [n], or [] of a constant, and its tags."""
+
+    bits: Array
+    tags: Array
+
+
+# Of a number that is no term.
+_UNTAGGED: Array = np.zeros((), np.int32)
 
 
 class Launch(NamedTuple):
@@ -225,13 +223,13 @@ class Launch(NamedTuple):
     arguments: tuple[int, ...]
 
 
-def run(launch: Launch, memory: Memory, tags: Tags | None = None) -> None:
+def run(launch: Launch, memory: Memory, combine: Combine | None = None) -> None:
     """Run a kernel.
 
     Args:
         launch: the kernel and its threads.
         memory: global memory, read and written.
-        tags: what becomes of tags; None: there are none.
+        combine: what becomes of tags; None: there are none.
 
     Raises:
         PtxError: at what it does not know or must not happen.
@@ -243,153 +241,141 @@ def run(launch: Launch, memory: Memory, tags: Tags | None = None) -> None:
     with np.errstate(all="ignore"):
         for first in range(0, blocks, chunk):
             numbers = np.arange(first, min(first + chunk, blocks))
-            _Threads(launch, memory, tags, numbers, threads).run()
+            _Threads(launch, memory, combine, numbers).run()
 
 
-@dataclass(eq=False)
 class _Threads:
     """Threads of some blocks, while they run; arrays are over all of them, [n]."""
 
-    launch: Launch
-    memory: Memory
-    rules: Tags | None
-    blocks: Array
-    per_block: int
-    values: dict[str, Array] = field(default_factory=dict)
-    tags: dict[str, Array | None] = field(default_factory=dict)
+    def __init__(
+        self, launch: Launch, memory: Memory, combine: Combine | None, blocks: Array
+    ) -> None:
+        self.launch, self.kernel = launch, launch.kernel
+        self.memory, self.combine = memory, combine
+        self.per_block = math.prod(launch.block)
+        self.block = np.repeat(np.arange(blocks.size), self.per_block)
+        self.thread = np.tile(np.arange(self.per_block), blocks.size)
+        sizes = [self.kernel.shared] * blocks.size
+        self.shared = Memory(sizes, tagged=combine is not None)
+        self.registers: dict[str, Register] = {}
+        for name, linear, shape in (
+            ("tid", self.thread, launch.block),
+            ("ctaid", blocks[self.block], launch.grid),
+        ):
+            for axis, size in zip("xyz", shape, strict=True):
+                self._set(f"%{name}.{axis}", linear % size)
+                self._set(f"%n{name}.{axis}", np.array(size))
+                linear = linear // size
+        # Each block has a copy; `_move` adds where it lies.
+        for name, start in self.kernel.symbols.items():
+            self.registers[name] = Register(np.array(start, np.uint64), _UNTAGGED)
+
+    def _set(self, name: str, value: Array) -> None:
+        self.registers[name] = Register(value.astype(np.uint32), _UNTAGGED)
 
     def run(self) -> None:
-        kernel, n = self.launch.kernel, self.blocks.size * self.per_block
-        self.block = np.repeat(np.arange(self.blocks.size), self.per_block)
-        self.thread = np.tile(np.arange(self.per_block), self.blocks.size)
-        self.special = {
-            **_axes("tid", self.thread, self.launch.block),
-            **_axes("ctaid", self.blocks[self.block], self.launch.grid),
-            **_sizes("ntid", self.launch.block),
-            **_sizes("nctaid", self.launch.grid),
-        }
-        self.shared = Memory([kernel.shared] * self.blocks.size, tagged=True)
-        if self.rules is None:
-            self.shared.tags = None
-        alive = np.ones(n, bool)
+        alive = np.ones(self.block.size, bool)
         # By position in the code, the threads that stand there; those at a barrier.
         ready, waiting = {0: alive.copy()}, dict[int, Array]()
         while ready or waiting:
             if not ready:
-                ready, waiting = self._release(waiting, alive), {}
+                self._check_barrier(waiting, alive)
+                ready, waiting = waiting, {}
             here = min(ready)
             mask = ready.pop(here)
             if not mask.any():
                 continue
-            instruction = kernel.code[here]
+            instruction = self.kernel.code[here]
             acting = mask
             if instruction.guard:
-                guard = self.values[instruction.guard.lstrip("!")]
+                guard = self.registers[instruction.guard.lstrip("!")].bits
                 acting = mask & (guard ^ instruction.guard.startswith("!"))
-            goes = {here + 1: mask}
-            name = instruction.opcode.split(".")[0]
+            goes = [(here + 1, mask & ~acting)]
+            name = instruction.opcode.partition(".")[0]
             if name == "bra":
-                there = kernel.labels[instruction.operands[0]]
-                goes = {there: acting, here + 1: mask & ~acting}
+                goes.append((self.kernel.labels[instruction.operands[0]], acting))
             elif name == "ret":
                 alive &= ~acting
-                goes = {here + 1: mask & ~acting}
             elif name == "bar":
                 if instruction.opcode != "bar.sync" or instruction.operands != (0,):
                     raise unknown(instruction)
-                waiting[here + 1], goes = acting, {here + 1: mask & ~acting}
-            elif acting.any():
-                self._execute(instruction, acting, bool(acting.all()))
-            for position, some in goes.items():
-                if some.any():
-                    ready[position] = ready.get(position, False) | some
+                waiting[here + 1] = acting
+            else:
+                goes = [(here + 1, mask)]
+                if acting.any():
+                    self._execute(name, instruction, acting)
+            for position, some in goes:
+                ready[position] = ready.get(position, False) | some
 
-    def _release(self, waiting: dict[int, Array], alive: Array) -> dict[int, Array]:
+    def _check_barrier(self, waiting: dict[int, Array], alive: Array) -> None:
         """Threads go on from a barrier where all of their block stand."""
         for some in waiting.values():
-            present = np.bincount(self.block, some, self.blocks.size)
-            whole = np.bincount(self.block, alive, self.blocks.size)
+            present, whole = (
+                np.bincount(self.block, some),
+                np.bincount(self.block, alive),
+            )
             if np.any((present > 0) & (present != whole)):
                 raise PtxError(
-                    f"kernel={self.launch.kernel.name!r}: threads of one block wait at "
+                    f"kernel={self.kernel.name!r}: threads of one block wait at "
                     "different barriers"
                 )
-        return waiting
 
-    def _execute(self, instruction: Instruction, mask: Array, full: bool) -> None:
-        parts = instruction.opcode.split(".")
-        if parts[0] == "griddepcontrol":
-            # Kernels run one after another here.
-            return
-        if parts[0] in ("ld", "st"):
-            self._move(instruction, mask, full)
-        elif parts[0] == "shfl":
-            self._shuffle(instruction, mask, full)
-        elif parts[0] in ("mov", "cvta"):
-            self._copy(instruction, mask, full)
-        else:
-            self._calculate(instruction, mask, full)
+    def _execute(self, name: str, instruction: Instruction, mask: Array) -> None:
+        if name in ("ld", "st"):
+            self._move(instruction, mask)
+        elif name == "shfl":
+            self._shuffle(instruction, mask)
+        elif name in ("mov", "cvta"):
+            self._copy(instruction, mask)
+        # Kernels run one after another here: they need not wait for each other.
+        elif name != "griddepcontrol":
+            self._calculate(instruction, mask)
 
-    def read(self, operand: Any, dtype: Any) -> Array:
-        """The value of an operand as that type: [n], or [] of a constant."""
-        dtype = np.dtype(dtype)
+    def read(self, operand: Any, kind: str) -> Register:
+        """An operand as that type."""
+        dtype = TYPES[kind]
         if isinstance(operand, int):
-            bits = operand % (1 << 8 * dtype.itemsize)
-            return np.array(bits, f"uint{8 * dtype.itemsize}").view(dtype)
-        if operand in self.special:
-            return np.asarray(self.special[operand])
-        if operand in self.launch.kernel.symbols:
-            # Each block has a copy; `_move` adds where it lies.
-            return np.array(self.launch.kernel.symbols[operand], np.uint64)
-        value = self.values[operand]
-        return value if value.dtype == bool else value.view(dtype)
+            bits = np.array(operand % (1 << 8 * dtype.itemsize), f"u{dtype.itemsize}")
+            return Register(bits.view(dtype), _UNTAGGED)
+        bits, tags = self.registers[operand]
+        return Register(bits if bits.dtype == bool else bits.view(dtype), tags)
 
-    def write(
-        self, name: str, value: Array, tags: Array | None, mask: Array, full: bool
-    ) -> None:
+    def write(self, name: str, value: Register, mask: Array) -> None:
         """Give a register a value, in the threads of the mask."""
         if name == "_":
             return
-        prefix = name.rstrip("0123456789")
-        dtype = np.dtype(TYPES[self.launch.kernel.registers[prefix]])
-        if value.dtype != bool:
-            value = value.view(f"uint{8 * value.dtype.itemsize}").astype(dtype)
-        before, before_tags = self.values.get(name), self.tags.get(name)
-        if full or before is None:
-            self.values[name] = np.array(np.broadcast_to(value, mask.shape))
-            self.tags[name] = tags
-        else:
-            self.values[name] = np.where(mask, value, before)
-            if tags is None and before_tags is None:
-                return
-            now = 0 if tags is None else tags
-            self.tags[name] = np.where(
-                mask, now, 0 if before_tags is None else before_tags
-            )
+        bits, tags = value
+        if bits.dtype != bool:
+            dtype = TYPES[self.kernel.registers[name.rstrip("0123456789")]]
+            bits = bits.view(f"u{bits.itemsize}").astype(dtype)
+        before, old = self.registers.get(name, Register(bits, _UNTAGGED))
+        if tags is not old:
+            tags = np.where(mask, tags, old)
+        self.registers[name] = Register(np.where(mask, bits, before), tags)
 
-    def _tags(self, operand: Any) -> Array | None:
-        return self.tags.get(operand) if isinstance(operand, str) else None
+    def _acting(self, operand: Any, kind: str, mask: Array) -> Register:
+        """An operand in the threads of the mask alone."""
+        value = self.read(operand, kind)
+        return Register(*(np.broadcast_to(x, mask.shape)[mask] for x in value))
 
-    def _calculate(self, instruction: Instruction, mask: Array, full: bool) -> None:
+    def _calculate(self, instruction: Instruction, mask: Array) -> None:
         """All instructions that are functions of their operands."""
-        name, _, kind = instruction.opcode.rpartition(".")
+        operation = OPERATIONS.get(instruction.opcode)
         target, *sources = instruction.operands
-        function, kinds = function_of(instruction, name, kind)
-        if isinstance(target, tuple) or len(kinds) != len(sources):
+        if operation is None or isinstance(target, tuple):
             raise unknown(instruction)
-        values = [self.read(x, TYPES[k]) for x, k in zip(sources, kinds, strict=True)]
-        tags = None
-        tagged = [self._tags(x) for x in sources]
-        if self.rules is not None and any(t is not None for t in tagged):
+        kinds = operation.kinds + operation.kinds[-1:] * len(sources)
+        values = [self.read(*x) for x in zip(sources, kinds, strict=False)]
+        tags = _UNTAGGED
+        if self.combine is not None and any(x.tags.any() for x in values):
+            acting = [self._acting(*x, mask) for x in zip(sources, kinds, strict=False)]
+            bits, old = zip(*acting, strict=True)
             tags = np.zeros(mask.shape, np.int32)
-            tags[mask] = self.rules.combine(
-                instruction.opcode,
-                [None if t is None else t[mask] for t in tagged],
-                [np.broadcast_to(v, mask.shape)[mask] for v in values],
-            )
-        self.write(target, np.asarray(function(*values)), tags, mask, full)
+            tags[mask] = self.combine(instruction.opcode, old, bits)
+        result = np.asarray(operation.function(*(x.bits for x in values)))
+        self.write(target, Register(result, tags), mask)
 
-    def _copy(self, instruction: Instruction, mask: Array, full: bool) -> None:
+    def _copy(self, instruction: Instruction, mask: Array) -> None:
         """mov, with halves of a register in braces, and cvta (one address space)."""
         if not re.fullmatch(
             r"mov\.([bus]\d+|f32|f64|pred)|cvta\.to\.global\.u64", instruction.opcode
@@ -398,28 +384,24 @@ class _Threads:
         target, source = instruction.operands
         kind = instruction.opcode.rpartition(".")[2]
         if isinstance(target, tuple):
-            whole, width = self.read(source, TYPES[kind]), int(kind[1:]) // len(target)
+            whole, width = self.read(source, kind), int(kind[1:]) // len(target)
             for i, name in enumerate(target):
-                part = (whole >> np.asarray(i * width, whole.dtype)).astype(
-                    f"uint{width}"
-                )
-                self.write(name, part, self._tags(source), mask, full)
+                bits = whole.bits >> np.asarray(i * width, whole.bits.dtype)
+                part = Register(bits.astype(f"uint{width}"), whole.tags)
+                self.write(name, part, mask)
             return
-        if isinstance(source, tuple):
-            width = int(kind[1:]) // len(source)
-            dtype = np.dtype(f"uint{kind[1:]}")
-            value = np.zeros((), dtype)
-            for i, name in enumerate(source):
-                part = self.read(name, np.dtype(f"uint{width}")).astype(dtype)
-                value = value | (part << np.asarray(i * width, dtype))
-            if any(self._tags(name) is not None for name in source):
+        if not isinstance(source, tuple):
+            self.write(target, self.read(source, kind), mask)
+            return
+        width, value = int(kind[1:]) // len(source), np.zeros((), TYPES[kind])
+        for i, name in enumerate(source):
+            part = self.read(name, f"u{width}")
+            if part.tags.any():
                 raise PtxError(f"ptx={instruction.text!r}: packs numbers of a sum")
-            self.write(target, value, None, mask, full)
-            return
-        value = self.read(source, TYPES[kind])
-        self.write(target, value, self._tags(source), mask, full)
+            value = value | part.bits.astype(value.dtype) << value.dtype.type(i * width)
+        self.write(target, Register(value, _UNTAGGED), mask)
 
-    def _move(self, instruction: Instruction, mask: Array, full: bool) -> None:
+    def _move(self, instruction: Instruction, mask: Array) -> None:
         """Loads and stores (ld, st), of one number or a vector."""
         found = re.fullmatch(
             r"(ld|st)\.(param|global|shared)(\.nc)?(?:\.v([24]))?\.([bus]\d+|f\d+)",
@@ -427,44 +409,35 @@ class _Threads:
         )
         if found is None:
             raise unknown(instruction)
-        kind, space, _, count, name = found.groups()
-        dtype = np.dtype(f"uint{name[1:]}")
-        place, other = instruction.operands[:: 1 if kind == "st" else -1]
-        names = other if isinstance(other, tuple) else (other,)
-        base, offset = place
+        name, space, _, count, kind = found.groups()
+        kind = f"u{kind[1:]}"
+        (base, offset), other = instruction.operands[:: 1 if name == "st" else -1]
+        registers = other if isinstance(other, tuple) else (other,)
         if space == "param":
-            number = self.launch.kernel.parameters.index(base)
-            start = self.memory.starts[self.launch.arguments[number]]
-            self.write(names[0], np.array(start, dtype), None, mask, full)
+            argument = self.launch.arguments[self.kernel.parameters.index(base)]
+            start = self.memory.starts[argument].astype(TYPES[kind])
+            self.write(registers[0], Register(start, _UNTAGGED), mask)
             return
         memory = self.memory if space == "global" else self.shared
-        address = np.broadcast_to(self.read(base, np.uint64), mask.shape)[mask]
-        address = address.astype(np.int64) + offset
+        address = self._acting(base, "s64", mask).bits + offset
         if space == "shared":
-            if np.any((address < 0) | (address >= self.launch.kernel.shared)):
+            if np.any((address < 0) | (address >= self.kernel.shared)):
                 raise PtxError(f"ptx={instruction.text!r}: outside of shared memory")
             address = address + memory.starts[self.block[mask]]
-        if count and np.any(address % (dtype.itemsize * int(count))):
+        size = TYPES[kind].itemsize
+        if count and np.any(address % (size * int(count))):
             raise PtxError(f"ptx={instruction.text!r}: a vector that is not aligned")
-        for i, register in enumerate(names):
-            there = address + i * dtype.itemsize
-            if kind == "st":
-                value = np.broadcast_to(self.read(register, dtype), mask.shape)[mask]
-                tags = self._tags(register)
-                memory.store(
-                    there, value, None if tags is None else tags[mask], instruction.text
-                )
+        for i, register in enumerate(registers):
+            there = address + i * size
+            if name == "st":
+                value = self._acting(register, kind, mask)
+                memory.store(there, value, instruction.text)
                 continue
-            bits, found_tags = memory.load(there, dtype, instruction.text)
-            value = np.zeros(mask.shape, dtype)
-            value[mask] = bits
-            tags = None
-            if found_tags is not None and found_tags.any():
-                tags = np.zeros(mask.shape, np.int32)
-                tags[mask] = found_tags
-            self.write(register, value, tags, mask, full)
+            bits, tags = (np.zeros(mask.shape, t) for t in (TYPES[kind], np.int32))
+            bits[mask], tags[mask] = memory.load(there, TYPES[kind], instruction.text)
+            self.write(register, Register(bits, tags), mask)
 
-    def _shuffle(self, instruction: Instruction, mask: Array, full: bool) -> None:
+    def _shuffle(self, instruction: Instruction, mask: Array) -> None:
         """shfl.sync: a register of another lane of the warp."""
         found = re.fullmatch(r"shfl\.sync\.(down|up|bfly|idx)\.b32", instruction.opcode)
         target, source, *rest = instruction.operands
@@ -485,26 +458,8 @@ class _Threads:
             "idx": np.full_like(lane, distance),
         }[found[1]]
         there = np.where((there >= 0) & (there < 32), there, lane)
-        origin = np.arange(mask.size) - lane + there
-        value, tags = self.read(source, np.uint32), self._tags(source)
-        value = np.broadcast_to(value, mask.shape)
         # Lanes that do not act are in warps that do not.
-        origin = np.where(mask, origin, 0)
-        moved = None if tags is None else tags[origin]
-        self.write(target, value[origin], moved, mask, full)
-
-
-def _axes(name: str, linear: Array, shape: tuple[int, ...]) -> dict[str, Array]:
-    x, y, _ = shape
-    return {
-        f"%{name}.x": (linear % x).astype(np.uint32),
-        f"%{name}.y": (linear // x % y).astype(np.uint32),
-        f"%{name}.z": (linear // (x * y)).astype(np.uint32),
-    }
-
-
-def _sizes(name: str, shape: tuple[int, ...]) -> dict[str, Array]:
-    return {
-        f"%{name}.{a}": np.array(n, np.uint32)
-        for a, n in zip("xyz", shape, strict=True)
-    }
+        origin = np.where(mask, np.arange(mask.size) - lane + there, 0)
+        value = self.read(source, "u32")
+        moved = (np.broadcast_to(x, mask.shape)[origin] for x in value)
+        self.write(target, Register(*moved), mask)

@@ -1,9 +1,10 @@
-"""The order in which a GPU's kernel adds, read from the kernel, as a schedule.
+"""The order in which a GPU's kernels add, read from them, as a schedule.
 
-The interpreter of `ptx` runs a compiled sum with a tag on each number: which term it
-is, or which earlier additions made it. So the tree of each output falls out of the
-kernel's own instructions, whatever its vectors, strides, shuffles and loops are; no
-pattern is assumed. A `Schedule` is that tree in few steps, the same for all outputs:
+A compiled sum (`Program`) is run by the interpreter of `ptx` with a tag on each number:
+which term it is, or which earlier additions made it. So the tree of each output falls
+out of the kernel's own instructions, whatever its vectors, strides, shuffles and loops
+are; no pattern is assumed. A `Schedule` is that tree in few steps, the same for all
+outputs:
 
     columns = terms, and two constants, -0.0 and 0.0
     for each round, int [steps, chains]:
@@ -18,21 +19,106 @@ of both, and on random terms against the bits that the kernel wrote.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from prednet_jax.noise.gpu.programs import Program
+from prednet_jax.noise.gpu import hlo, ptx
+from prednet_jax.noise.gpu.compilation import Compiled
 from prednet_jax.noise.gpu.ptx import Array, PtxError
+
+
+class Program(NamedTuple):
+    """Launches over numbered variables: a compiled program, to be run here.
+
+    Attributes:
+        launches: in order.
+        sizes: bytes of each variable.
+        parameters: variable of each parameter.
+        result: variable of the result.
+    """
+
+    launches: tuple[ptx.Launch, ...]
+    sizes: tuple[int, ...]
+    parameters: tuple[int, ...]
+    result: int
+
+    def run(
+        self, memory: ptx.Memory, dtype: Any, combine: ptx.Combine | None = None
+    ) -> Array:
+        """The result, flat, from the arguments in a memory."""
+        for launch in self.launches:
+            ptx.run(launch, memory, combine)
+        return memory.view(self.result, dtype)
+
+    def memory(self, arguments: Sequence[Any], *, tagged: bool = False) -> ptx.Memory:
+        """Memory that holds the arguments."""
+        memory = ptx.Memory(self.sizes, tagged=tagged)
+        for position, value in zip(self.parameters, arguments, strict=True):
+            flat = np.ascontiguousarray(value).reshape(-1)
+            memory.view(position, np.uint8)[:] = flat.view(np.uint8)
+        return memory
+
+
+def assemble(compiled: Compiled) -> Program:
+    """What was compiled, as a program to be run.
+
+    Raises:
+        PtxError: it has several results, or does more than launch kernels of XLA's own.
+    """
+    kernels: dict[str, ptx.Kernel] = {}
+    for text in dict.fromkeys(compiled.ptx.values()):
+        kernels |= ptx.parse(text)
+    # Each slice of an allocation is a variable, which values may share.
+    sizes: dict[tuple[str, str], int] = {}
+    places: dict[str, int] = {}
+    parameters: dict[int, int] = {}
+    results: set[int] = set()
+    for part in re.split(r"^allocation ", compiled.buffers, flags=re.MULTILINE)[1:]:
+        head, *lines = part.splitlines()
+        number = re.search(r"parameter (\d+)", head)
+        for value in map(_VALUE.match, lines):
+            if value is None:
+                break
+            name, size, offset = value.groups()
+            here = head, offset
+            sizes[here] = max(sizes.get(here, 0), int(size))
+            places[name] = place = list(sizes).index(here)
+            if number:
+                parameters[int(number[1])] = place
+            if "output shape is" in head:
+                results.add(place)
+    if len(results) != 1:
+        raise PtxError("program: expected one result")
+    *_, entry = hlo.read(compiled.hlo).computations.values()
+    fusions = {}
+    for each in entry:
+        if each.opcode == "bitcast":
+            places.setdefault(each.name, places[each.operands[0]])
+        elif each.opcode == "fusion":
+            fusions[each.name] = (*each.operands, each.name)
+    launches = []
+    for kind, instruction, kernel, grid, threads in compiled.launches:
+        if kernel not in kernels or instruction not in fusions:
+            raise PtxError(
+                f"program: {kind} {instruction!r}: expected kernels of XLA's own alone"
+            )
+        arguments = tuple(places[name] for name in fusions[instruction])
+        launches.append(ptx.Launch(kernels[kernel], grid, threads, arguments))
+    ordered = tuple(parameters[i] for i in sorted(parameters))
+    return Program(tuple(launches), tuple(sizes.values()), ordered, results.pop())
+
+
+# " value: <10 input_reduce_fusion @0> (size=1000,offset=0): f32[250]{0}"
+_VALUE = re.compile(r" value: <\d+ (\S+) @\d+> \(size=(\d+),offset=(\d+)\)")
 
 # Columns that every round has beside its chains.
 MINUS_ZERO, ZERO = -1, -2
 
 
-@dataclass(frozen=True, eq=False)
-class Schedule:
+class Schedule(NamedTuple):
     """How terms are added.
 
     Attributes:
@@ -45,7 +131,7 @@ class Schedule:
     def fold(
         self, terms: Array, add: Callable[[Array, Array], Array], zeros: Array
     ) -> Array:
-        """Any associative or other operation in this order.
+        """Any operation in this order.
 
         Args:
             terms: [terms, ...].
@@ -71,68 +157,52 @@ class Schedule:
         return self.fold(wide, np.add, zeros).astype(terms.dtype)
 
 
-@dataclass(eq=False)
-class SumTags:
+class _Sums:
     """Tags of sums: terms from 1, then 0.0, then additions as they are made.
 
     Attributes:
-        terms: how many.
+        terms: how many, over all sums.
         additions: for each addition that was executed, the tags of its two operands,
             int32 [threads]; the tags of its results follow each other.
+        count: of tags.
     """
 
-    terms: int
-    additions: list[tuple[Array, Array]]
-    count: int
-
-    @classmethod
-    def of(cls, terms: int) -> SumTags:
-        """Of a sum, or several, of so many terms in all."""
-        return cls(terms, [], terms + 2)
+    def __init__(self, terms: int) -> None:
+        self.zero = terms + 1
+        self.additions: list[tuple[Array, Array]] = []
+        self.count = terms + 2
 
     def combine(
-        self, opcode: str, tags: Sequence[Array | None], values: Sequence[Array]
+        self, opcode: str, tags: Sequence[Array], values: Sequence[Array]
     ) -> Array:
-        """See `ptx.Tags`.
+        """See `ptx.Combine`.
 
         An addition of two different tags is a step of the sum, and so is that of a
         constant zero. Everything else may only bring together numbers of one tag: a
         conversion, or arithmetic on one term before it is added.
         """
-        shape = values[0].shape
         if opcode.startswith("setp"):
-            return np.zeros(shape, np.int32)
-        full = [np.zeros(shape, np.int32) if t is None else t for t in tags]
+            return np.zeros_like(tags[0])
         if opcode.startswith("selp"):
-            return np.where(values[2], full[0], full[1])
-        if opcode == "add.rn.f32":
-            return self._added(opcode, full, values)
-        return _one_tag(opcode, full)
-
-    def _added(
-        self, opcode: str, tags: Sequence[Array], values: Sequence[Array]
-    ) -> Array:
-        (a, b), (x, y) = tags, values
-        for tag, value in ((a, x), (b, y)):
-            bits = value.view(f"uint{8 * value.dtype.itemsize}")
-            if np.any((tag == 0) & (bits != 0) & ((a != 0) | (b != 0))):
+            return np.where(values[2], tags[0], tags[1])
+        either = np.max(tags, axis=0)
+        if opcode != "add.rn.f32":
+            if any(np.any((tag != 0) & (tag != either)) for tag in tags):
+                raise PtxError(f"sum: {opcode} joins two terms, and is no addition")
+            return either
+        for tag, value in zip(tags, values, strict=True):
+            bits = value.view(f"u{value.dtype.itemsize}")
+            if np.any((tag == 0) & (bits != 0) & (either != 0)):
                 raise PtxError(f"sum: {opcode} of a term and a number that is none")
-        real = ((a != 0) | (b != 0)) & (a != b)
-        zero = self.terms + 1
-        left = np.where(a == 0, zero, a)[real]
-        right = np.where(b == 0, zero, b)[real]
-        result = np.where(a == b, a, 0)
-        result[real] = np.arange(self.count, self.count + left.size)
-        self.additions.append((left, right))
-        self.count += left.size
+        left, right = tags
+        real = left != right
+        self.additions.append(
+            tuple(np.where(tag == 0, self.zero, tag)[real] for tag in tags)
+        )
+        result = np.where(real, 0, left)
+        result[real] = np.arange(self.count, self.count + real.sum())
+        self.count += int(real.sum())
         return result
-
-
-def _one_tag(opcode: str, tags: Sequence[Array]) -> Array:
-    found = np.max(tags, axis=0)
-    if any(np.any((tag != 0) & (tag != found)) for tag in tags):
-        raise PtxError(f"sum: {opcode} joins two terms, and is no addition")
-    return found
 
 
 def read(
@@ -154,38 +224,44 @@ def read(
     Raises:
         PtxError: the program is no sum whose outputs all have one tree.
     """
-    dtype = np.dtype(dtype)
-    size = math.prod(shape)
+    dtype, size = np.dtype(dtype), math.prod(shape)
     kept = [d for d in range(len(shape)) if d not in axes]
     # For each element, its output and its place among that output's terms.
-    owner = _linear(shape, kept)
-    place = _linear(shape, sorted(axes))
-    outputs = math.prod(shape[d] for d in kept)
+    owner, place = _linear(shape, kept), _linear(shape, sorted(axes))
     generator = np.random.default_rng(29)
     values = [_random(generator, size, dtype) for _ in program.parameters]
     terms = term(*values)
-    tags = SumTags.of(size)
+    sums = _Sums(size)
     memory = program.memory(values, tagged=True)
     for parameter in program.parameters:
         memory.tags_of(parameter, dtype.itemsize)[:] = np.arange(1, size + 1)
-    result = program.run(memory, terms.dtype, tags)
+    result = program.run(memory, terms.dtype, sums.combine)
     roots = memory.tags_of(program.result, terms.dtype.itemsize)
-    root, tree = _same_tree(tags, roots, owner, place)
-    schedule = Schedule(_rounds(tags, root, place))
-    by_output = terms[np.lexsort((owner, place))].reshape(-1, outputs)
-    _check(schedule, tree, by_output, result)
+    tree = _same_tree(sums, roots, owner, place)
+    schedule = Schedule(_rounds(sums, int(roots[0]), place))
+    zeros = np.array([_ZERO_HASH, 0], np.uint64)
+    places = np.arange(place.max() + 1, dtype=np.uint64)
+    if schedule.fold(_mix(places), _joined, zeros) != tree:
+        raise PtxError("sum: the schedule is not the kernel's tree")
+    by_output = terms[np.lexsort((owner, place))].reshape(len(places), -1)
+    if schedule.sum(by_output).tobytes() != result.tobytes():
+        raise PtxError("sum: the schedule does not give the kernel's bits")
     return schedule
 
 
 def _linear(shape: Sequence[int], axes: Sequence[int]) -> Array:
     """For each element, in order, its number within the given axes."""
-    found = np.zeros(shape, np.int64)
+    found = np.zeros((1,) * len(shape), np.int64)
     for d in axes:
-        position = np.arange(shape[d]).reshape(
-            [-1 if i == d else 1 for i in range(len(shape))]
-        )
-        found = found * shape[d] + position
-    return found.reshape(-1)
+        along = [-1 if i == d else 1 for i in range(len(shape))]
+        found = found * shape[d] + np.arange(shape[d]).reshape(along)
+    return np.broadcast_to(found, shape).reshape(-1)
+
+
+def _random(generator: np.random.Generator, size: int, dtype: Any) -> Array:
+    """Numbers of several magnitudes, so that each order has bits of its own."""
+    x = generator.normal(size=size) * 2.0 ** generator.integers(-8, 9, size)
+    return x.astype(dtype)
 
 
 def _mix(x: Array) -> Array:
@@ -201,25 +277,25 @@ def _joined(a: Array, b: Array) -> Array:
     return _mix(a + b)
 
 
-def _same_tree(
-    tags: SumTags, roots: Array, owner: Array, place: Array
-) -> tuple[int, np.uint64]:
-    """The first output's tag and its tree's hash, if all others have the same tree.
+_ZERO_HASH = np.uint64(0x123456789ABCDEF)
+
+
+def _same_tree(sums: _Sums, roots: Array, owner: Array, place: Array) -> np.uint64:
+    """The hash of the first output's tree, if all others have the same tree.
 
     Trees are compared by hashes of the places of their terms.
     """
     if np.any(roots == 0):
         raise PtxError("sum: an output that is no sum of the terms")
-    hashes = np.zeros(tags.count, np.uint64)
-    owners = np.full(tags.count, -1, np.int64)
-    hashes[1 : tags.terms + 1] = _mix(place.astype(np.uint64))
-    hashes[tags.terms + 1] = _ZERO_HASH
-    owners[1 : tags.terms + 1] = owner
-    first = tags.terms + 2
-    for left, right in tags.additions:
+    hashes = np.zeros(sums.count, np.uint64)
+    # That of 0.0 is -1; -2 where two outputs meet.
+    owners = np.full(sums.count, -1, np.int64)
+    hashes[1 : sums.zero], owners[1 : sums.zero] = _mix(place.astype(np.uint64)), owner
+    hashes[sums.zero] = _ZERO_HASH
+    first = sums.zero + 1
+    for left, right in sums.additions:
         here = slice(first, first + left.size)
         hashes[here] = _joined(hashes[left], hashes[right])
-        # That of 0.0 is -1; -2 where two outputs meet.
         a, b = owners[left], owners[right]
         owners[here] = np.where((a == b) | (b == -1), a, np.where(a == -1, b, -2))
         first += left.size
@@ -227,49 +303,41 @@ def _same_tree(
         raise PtxError("sum: its outputs are added in different orders")
     if not np.array_equal(owners[roots], np.arange(roots.size)):
         raise PtxError("sum: an output with terms of another")
-    return int(roots[0]), hashes[roots[0]]
+    return hashes[roots[0]]
 
 
-_ZERO_HASH = np.uint64(0x123456789ABCDEF)
-
-
-def _rounds(tags: SumTags, root: int, place: Array) -> tuple[Array, ...]:
+def _rounds(sums: _Sums, root: int, place: Array) -> tuple[Array, ...]:
     """The rounds of a tree; see the module."""
-    left, right = (np.zeros(tags.count, np.int64) for _ in range(2))
-    needed = np.zeros(tags.count, bool)
+    left, right = (np.zeros(sums.count, np.int64) for _ in range(2))
+    needed = np.zeros(sums.count, bool)
     needed[root] = True
-    first = tags.count
-    batches = []
-    for a, b in reversed(tags.additions):
+    first = sums.count
+    batches: list[Array] = []
+    for a, b in reversed(sums.additions):
         first -= a.size
         here = first + np.flatnonzero(needed[first : first + a.size])
         left[here], right[here] = a[here - first], b[here - first]
         needed[left[here]] = needed[right[here]] = True
         if here.size:
-            batches.append(here)
-    batches.reverse()
-    zero = tags.terms + 1
-    terms = np.flatnonzero(needed[:zero])
-    if not np.array_equal(np.sort(place[terms - 1]), np.arange(place.max() + 1)):
+            batches.insert(0, here)
+    terms = np.flatnonzero(needed[: sums.zero])
+    numbers = place[terms - 1]
+    if not np.array_equal(np.sort(numbers), np.arange(place.max() + 1)):
         raise PtxError("sum: an output that lacks some of its terms")
-    column = _columns(tags.count, terms, place[terms - 1], zero)
-    rounds = []
-    while batches:
-        made, table, batches = _chains(batches, left, right, column)
+    rounds: list[Array] = []
+    while True:
+        # For each tag its column in a round.
+        column = np.full(sums.count, _NONE, np.int64)
+        column[terms], column[sums.zero] = numbers, ZERO
+        if not batches:
+            # Of one term there is nothing to add.
+            return tuple(rounds or [np.array([[column[root]]], np.int32)])
+        terms, table, batches = _chains(batches, left, right, column)
         rounds.append(table.astype(np.int32))
-        column = _columns(tags.count, made, np.arange(made.size), zero)
-    # Of one term there is nothing to add.
-    return tuple(rounds or [np.array([[column[root]]], np.int32)])
+        numbers = np.arange(terms.size)
 
 
 _NONE = -9
-
-
-def _columns(count: int, tags: Array, numbers: Array, zero: int) -> Array:
-    """For each tag its column in a round, or `_NONE`."""
-    column = np.full(count, _NONE, np.int64)
-    column[tags], column[zero] = numbers, ZERO
-    return column
 
 
 def _chains(
@@ -311,34 +379,10 @@ def _chains(
     steps.append(column[current])
     # From the last addition back to the first column: turned round, each chain begins
     # at the top.
-    backwards = np.array(steps)
-    table = np.full(backwards.shape, MINUS_ZERO)
+    table = np.full((len(steps), heads.size), MINUS_ZERO)
     length = np.zeros(heads.size, np.int64)
-    for row in backwards[::-1]:
+    for row in reversed(steps):
         here = np.flatnonzero(row != _NONE)
         table[length[here], here] = row[here]
         length[here] += 1
     return heads, table, rest
-
-
-def _random(generator: np.random.Generator, size: int, dtype: Any) -> Array:
-    """Numbers of several magnitudes, so that each order has bits of its own."""
-    x = generator.normal(size=size) * 2.0 ** generator.integers(-8, 9, size)
-    return x.astype(dtype)
-
-
-def _check(schedule: Schedule, tree: np.uint64, terms: Array, result: Array) -> None:
-    """Whether a schedule is the tree of that hash, and gives the kernel's bits.
-
-    Args:
-        schedule: read from the tree.
-        tree: its hash.
-        terms: [terms, outputs].
-        result: [outputs], as the kernel wrote it.
-    """
-    places = np.arange(len(terms), dtype=np.uint64)
-    zeros = np.array([_ZERO_HASH, 0], np.uint64)
-    if schedule.fold(_mix(places), _joined, zeros) != tree:
-        raise PtxError("sum: the schedule is not the kernel's tree")
-    if schedule.sum(terms).tobytes() != result.tobytes():
-        raise PtxError("sum: the schedule does not give the kernel's bits")

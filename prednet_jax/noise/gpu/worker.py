@@ -1,10 +1,10 @@
 """The process that compiles: it loads XLA's CUDA compiler and knows nothing else.
 
-    python -P worker.py FOLDER
+    python -P worker.py FOLDER...
 
-reads FOLDER/request.json and FOLDER/module.mlirbc, compiles for the GPU described there
-and writes FOLDER/answer.json. PTX and the sequence of kernels are among what XLA dumps
-into FOLDER/dump (XLA_FLAGS). Nothing of this package is imported, so that what its
+reads FOLDER/module.mlirbc, compiles it for the GPU that `request.json` beside the
+folders describes, and writes FOLDER/answer.json; PTX and the sequence of kernels are
+among what XLA dumps into FOLDER. Nothing of this package is imported, so that what its
 imports do cannot matter here.
 """
 
@@ -21,26 +21,19 @@ from jax._src.lib.mlir import ir
 from jax.experimental import topologies
 
 
-def main(folder: Path) -> None:
-    """Compiles what lies in a folder."""
-    request = json.loads((folder / "request.json").read_text())
-    count = request["devices"]
-    topology = topologies.get_topology_desc(
-        "gpu", "cuda", target_config=request["target"], topology=f"1x1x{count}"
-    )
-    devices: np.ndarray = np.array(topology.devices[:count]).reshape(1, count)
-    client = devices[0, 0].client
+def compile_in(folder: Path, devices: np.ndarray) -> None:
+    """Compiles the program that lies in a folder, for devices [1, count]."""
+    client, count = devices[0, 0].client, devices.size
     with mlir.make_ir_context():
         module = ir.Module.parse((folder / "module.mlirbc").read_bytes())
     spread = ir.IntegerAttr(module.operation.attributes["mhlo.num_partitions"]).value
     if spread != count:
         raise ValueError(f"devices={count}: expected {spread}, as the program's mesh")
+    options = compiler.get_compile_options(
+        1, count, devices, {"xla_dump_to": str(folder)}, backend=client
+    )
     compiled = compiler.backend_compile_and_load(
-        client,
-        module,
-        _jax.DeviceList(tuple(devices[0])),
-        compiler.get_compile_options(1, count, devices, backend=client),
-        [],
+        client, module, _jax.DeviceList(tuple(devices[0])), options, []
     )
     (hlo,) = compiled.hlo_modules()
     stats = compiled.get_compiled_memory_stats()
@@ -56,5 +49,16 @@ def main(folder: Path) -> None:
     (folder / "answer.json").write_text(json.dumps(answer))
 
 
+def main(folders: list[Path]) -> None:
+    """Compiles what lies in the folders."""
+    request = json.loads((folders[0].parent / "request.json").read_text())
+    count = request["devices"]
+    topology = topologies.get_topology_desc(
+        "gpu", "cuda", target_config=request["target"], topology=f"1x1x{count}"
+    )
+    for folder in folders:
+        compile_in(folder, np.array(topology.devices[:count]).reshape(1, count))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(name) for name in sys.argv[1:]])

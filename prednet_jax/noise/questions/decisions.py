@@ -1,8 +1,7 @@
 """Which decisions noise flips: an argmax, an order, a comparison, a branch, a number.
 
-Almost all of a program is continuous: a small change of its arguments changes its
-results by little. A decision is where that ends, since floating-point numbers become
-something discrete. `decisions` watches
+A decision is where floating-point numbers become something discrete. `decisions`
+watches
 
 - every equation that makes integers or booleans of floats: `argmax`, `argmin`,
   `top_k`, comparisons (`lt`, `eq`, ...), `is_finite`, conversions to integers, the
@@ -12,30 +11,27 @@ something discrete. `decisions` watches
 - the branch that a `cond` takes, and the number of steps of a `while` (of a batched
   one, until its last element stops).
 
-What follows from integers alone (a comparison of two labels, say) is a consequence and
-is not listed. Nor are `max`, `min` and `clamp`: their values are continuous, though
-their derivatives, which are made of comparisons, are not and are listed. The remainder
-of a division and the choice of max-pooling's backward pass are not watched.
+Not listed: what follows from integers alone; `max`, `min` and `clamp`, whose values are
+continuous (their derivatives, made of comparisons, are listed); the remainder of a
+division; the choice of max-pooling's backward pass.
 
-The clean run and the noisy one are the same compiled program with noise off and on, so
-that what differs is noise, not compilation. Each execution of an equation is compared
-with the same execution (the same step of every loop around it, the same device) of the
-clean run; executions that only one of the two has are the decision of the loop or
-branch around them.
+The clean run and the noisy one are the same compiled program with noise off and on.
+Each execution of an equation is compared with the same execution (the same step of
+every loop around it, the same device) of the clean run; executions that only one of the
+two has are the decision of the loop or branch around them.
 
-Of a decision about many examples, along axis 0, those that any draw flips are listed,
-each with the probability to flip and its exact interval of 95 % (C. J. Clopper & E. S.
-Pearson, Biometrika 26, 1934). Of an evaluation set, whose labels are given, the
-accuracy is said and how far noise moves it: the furthest of the draws. Draws are alike,
-so that another run is as far at most with probability draws / (draws + 1), whatever
-their distribution.
+Examples, along axis 0, have exact intervals of 95 % (C. J. Clopper & E. S. Pearson,
+Biometrika 26, 1934). The accuracy of an evaluation set moves by the furthest of the
+draws: another run is as far with probability 1 / (draws + 1) at most, whatever their
+distribution.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -44,7 +40,6 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
-from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import report_of
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.hooks import Hooks
@@ -56,14 +51,10 @@ from prednet_jax.noise.specs import NoiseSpec
 
 
 class Flip(NamedTuple):
-    """One example whose decision some draw flips.
+    """An example that some draw decides otherwise than the clean run does.
 
-    Attributes:
-        example: its position.
-        flipped: fraction of draws in which it is decided otherwise than in the clean
-            run.
-        low: lower end of the 95 % interval of that probability.
-        high: its upper end.
+    `flipped` is the fraction of such draws, `low` to `high` the 95 % interval of its
+    probability.
     """
 
     example: int
@@ -73,12 +64,9 @@ class Flip(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """One equation that decides.
+    """One equation that decides, by path, primitive and line as `coverage` lists it.
 
     Attributes:
-        path: as `coverage` lists it.
-        primitive: JAX's name, such as `argmax`.
-        source: the user's line that made it, such as `model.py:12 in loss`.
         flipped: fraction of draws in which at least one element is decided otherwise
             than in the clean run, 0 to 1.
         elements: number of elements that the clean run decides, over all executions.
@@ -138,8 +126,7 @@ def _listed(examples: Sequence[Flip]) -> str:
 class Decisions(tuple[Decision, ...]):
     """All decisions of a function: the most often flipped first, then as they come.
 
-    Attributes:
-        evaluation: of the function's answers, where labels were given.
+    `evaluation` is that of the function's answers, where labels were given.
     """
 
     evaluation: Evaluation | None = None
@@ -177,55 +164,31 @@ def decisions(
             `.evaluation` is then what noise makes of the accuracy.
 
     Returns:
-        `search(key, *args, **kwargs)` that gives the decisions; `key` is a typed or raw
-        PRNG key, consumed here. Flax NNX objects among the arguments stay as they are.
+        `search(key, *args, **kwargs)` that gives the decisions, a sequence.
 
     Raises:
-        NoiseError: when `draws` is no positive integer, `spec` acts on no computation,
-            or `labels` are none; on a call, as for `inject`, and when the result is no
-            answer to the labels, or holds a NaN.
+        NoiseError: when an option is outside what is accepted; on a call, as for
+            `inject`, and when the result is no answer to the labels, or holds a NaN.
     """
     integer("draws", draws, 1)
     acting = runs.acting(spec)
     wanted = None if labels is None else _labels(labels)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Decisions:
-        static, arrays = split_static((args, kwargs))
+        pure, arrays = runs.Call(fn, args, kwargs).pure()
         seen: dict[_Place, np.ndarray] = {}
         steps: dict[str, Step] = {}
 
         def observe(
             step: Step, words: Words, operands: Sequence[Any], results: Sequence[Any]
         ) -> None:
-            found = _decided(step, operands, results)
-            if found is None:
-                return
-            steps[step.path] = step
-            here = on_device(words, operands).call
-
-            for i, values in enumerate(found):
-                shape = values.shape
-
-                def note(words: Any, row: Any, part: Any, i=i, shape=shape) -> None:
-                    size = math.prod(shape) - int(row) * _PART
-                    width = math.prod(shape[1:]) if shape else 0
-                    words = np.asarray(words).tolist()
-                    place = (step.path, i, width, int(row), *words)
-                    seen[place] = np.asarray(part)[:size]
-
-                def send(row_and_part: Any, note=note) -> Array:
-                    jax.debug.callback(note, here, *row_and_part)
-                    return row_and_part[0]
-
-                parts = _in_parts(values)
-                if len(parts) == 1:
-                    send((jnp.int32(0), parts[0]))
-                else:
-                    lax.map(send, (lax.iota(jnp.int32, len(parts)), parts))
+            for i, values in enumerate(_decided(step, operands, results)):
+                steps[step.path] = step
+                _send(seen, step.path, i, on_device(words, operands).call, values)
 
         @jax.jit
         def run(key: Array, noise: Array, *arrays: Array) -> Any:
-            program = traced(static.call(fn), arrays)
+            program = traced(pure, arrays)
             perturbed = report_of(plan(program.jaxpr, acting)).perturbed
             hooks = Hooks({entry.path: noise for entry in perturbed}, observe)
             return evaluate(acting, key, program, arrays, hooks=hooks)
@@ -236,20 +199,25 @@ def decisions(
             jax.effects_barrier()
             return dict(seen), _answers(outcome.result(), wanted)
 
-        count, answers = _Count(), Counter[int]()
-        right: list[tuple[float, float]] = []
+        counts: dict[str, _Count] = defaultdict(_Count)
+        answers: Counter[int] = Counter()
+        right = []
         for one in random_bits.split(key, draws):
             (clean, expected), (noisy, found) = watched(one, False), watched(one, True)
-            count.add(clean, noisy)
+            _compare(counts, clean, noisy)
             if wanted is not None:
                 answers.update(np.flatnonzero(found != expected).tolist())
-                right.append(
-                    (
-                        float(np.mean(expected == wanted)),
-                        float(np.mean(found == wanted)),
-                    )
-                )
-        report = _report(count, steps.values(), draws)
+                right.append([float(np.mean(x == wanted)) for x in (expected, found)])
+        report = Decisions(
+            sorted(
+                (
+                    counts[step.path].decision(step, draws)
+                    for step in steps.values()
+                    if counts[step.path].elements
+                ),
+                key=lambda d: -d.flipped,
+            )
+        )
         if wanted is not None:
             report.evaluation = Evaluation(
                 right[0][0],
@@ -302,23 +270,15 @@ def _answers(result: Any, labels: np.ndarray | None) -> np.ndarray:
 def _interval(count: int, total: int) -> tuple[float, float]:
     """Clopper and Pearson's interval of 95 % of a binomial probability."""
 
-    def crossing(tail: Callable[[float], float]) -> float:
-        """Where a tail, which grows, is 2.5 %."""
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if tail(middle) < 0.025 else (low, middle)
-        return low
+    def at_least(p: float, least: int) -> float:
+        """P(X >= least), which grows with p."""
+        terms = range(least, total + 1)
+        return sum(math.comb(total, i) * p**i * (1 - p) ** (total - i) for i in terms)
 
-    def below(p: float, most: int) -> float:
-        """P(X <= most)."""
-        return sum(
-            math.comb(total, i) * p**i * (1 - p) ** (total - i) for i in range(most + 1)
-        )
-
-    low = crossing(lambda p: 1 - below(p, count - 1)) if count else 0.0
-    high = 1 - crossing(lambda q: below(1 - q, count)) if count < total else 1.0
-    return low, high
+    low = runs.crossing(lambda p: at_least(p, count), 0.025, 1) if count else 0.0
+    if count == total:
+        return low, 1.0
+    return low, runs.crossing(lambda p: at_least(p, count + 1), 0.975, 1)
 
 
 def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
@@ -327,23 +287,38 @@ def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
     return tuple(Flip(i, n / draws, *_interval(n, draws)) for i, n in order)
 
 
+# Path, number of the result, elements per example (0 of a scalar), number of the part,
+# and the generator's words there, which tell executions apart.
+_Place = tuple[Any, ...]
+
 # A callback is given copies of its operands. On a machine with one processor a large
 # copy waits for the thread that the callback runs in; up to 100 KiB it is made at once.
 _PART = 8192
 
 
-def _in_parts(values: Array) -> Array:
-    """An array cut into rows of at most `_PART` elements."""
+def _send(
+    seen: dict[_Place, np.ndarray], path: str, i: int, words: Array, values: Array
+) -> None:
+    """Put an array into `seen` when it is computed, in parts of at most `_PART`."""
+    size = values.size
+    width = math.prod(values.shape[1:]) if values.ndim else 0
+
+    def note(words: Any, row: Any, part: Any) -> None:
+        place = (path, i, width, int(row), *np.asarray(words).tolist())
+        seen[place] = np.asarray(part)[: size - int(row) * _PART]
+
+    def send(row_and_part: Any) -> Array:
+        jax.debug.callback(note, words, *row_and_part)
+        return row_and_part[0]
+
     flat = jnp.ravel(values)
-    if flat.size <= _PART:
-        return flat[None]
-    rows = -(-flat.size // _PART)
-    return jnp.pad(flat, (0, rows * _PART - flat.size)).reshape(rows, _PART)
+    if size <= _PART:
+        send((jnp.int32(0), flat))
+        return
+    rows = -(-size // _PART)
+    parts = jnp.pad(flat, (0, rows * _PART - size)).reshape(rows, _PART)
+    lax.map(send, (lax.iota(jnp.int32, rows), parts))
 
-
-# Path, number of the result, elements per example (0 of a scalar), number of the part,
-# and the generator's words there, which tell executions apart.
-_Place = tuple[Any, ...]
 
 # Results that are discrete although they are floats.
 _STEPS = frozenset({"floor", "ceil", "round", "sign"})
@@ -351,24 +326,21 @@ _STEPS = frozenset({"floor", "ceil", "round", "sign"})
 
 def _decided(
     step: Step, operands: Sequence[Any], results: Sequence[Any]
-) -> Sequence[Any] | None:
-    """What an equation decides, as discrete arrays; None if it decides nothing."""
+) -> Sequence[Any]:
+    """What an equation decides, as discrete arrays."""
     name = step.name
     if name in ("while", "cond"):
         return results
     floats = [jnp.issubdtype(jnp.result_type(x), jnp.inexact) for x in operands]
     if not any(floats) or name == "bitcast_convert_type":
-        return None
+        return []
     if name in _STEPS:
         return results
     if name == "sort":
         return [_permutation(step.equation.params, operands, floats)]
-    discrete = [
-        x
-        for x in results
-        if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == jnp.bool_
+    return [
+        x for x in results if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool
     ]
-    return discrete or None
 
 
 def _permutation(
@@ -382,53 +354,49 @@ def _permutation(
     return lax.sort((*operands, place), axis, True, keys)[-1]
 
 
+@dataclass
 class _Count:
-    """Differences between noisy and clean runs, added up by path."""
+    """Differences between noisy and clean runs of one equation, over all draws."""
 
-    def __init__(self) -> None:
-        self.elements: Counter[str] = Counter()
-        self.compared: Counter[str] = Counter()
-        self.differing: Counter[str] = Counter()
-        self.flipped: Counter[str] = Counter()
-        self.examples: dict[str, Counter[int]] = {}
+    elements: int = 0
+    compared: int = 0
+    differing: int = 0
+    draws: int = 0
+    examples: Counter[int] = field(default_factory=Counter)
 
-    def add(
-        self, clean: dict[_Place, np.ndarray], noisy: dict[_Place, np.ndarray]
-    ) -> None:
-        """Compare the decisions of a noisy run with those of a clean one."""
-        differing: Counter[str] = Counter()
-        examples: dict[str, set[int]] = {}
-        for place, expected in clean.items():
-            self.elements[place[0]] += expected.size
-            if place in noisy:
-                found = noisy[place]
-                same = (found == expected) | ((found != found) & (expected != expected))
-                path, _, width, row, *_ = place
-                other = np.flatnonzero(~same)
-                differing[path] += other.size
-                if width:
-                    rows = (other + row * _PART) // width
-                    examples.setdefault(path, set()).update(rows.tolist())
-                self.compared[place[0]] += expected.size
-        self.differing += differing
-        self.flipped.update(path for path, count in differing.items() if count)
-        for path, flipped in examples.items():
-            self.examples.setdefault(path, Counter()).update(flipped)
-
-
-def _report(count: _Count, steps: Iterable[Step], draws: int) -> Decisions:
-    """The decisions of which the clean run made any, in the order of the program."""
-    found = [
-        Decision(
+    def decision(self, step: Step, draws: int) -> Decision:
+        """The entry of the report."""
+        return Decision(
             step.path,
             step.name,
             step.source,
-            count.flipped[step.path] / draws,
-            count.elements[step.path] // draws,
-            count.differing[step.path] / max(1, count.compared[step.path]),
-            _flips(count.examples.get(step.path, Counter()), draws),
+            self.draws / draws,
+            self.elements // draws,
+            self.differing / max(1, self.compared),
+            _flips(self.examples, draws),
         )
-        for step in steps
-        if count.elements[step.path]
-    ]
-    return Decisions(sorted(found, key=lambda d: -d.flipped))
+
+
+def _compare(
+    counts: Mapping[str, _Count],
+    clean: dict[_Place, np.ndarray],
+    noisy: dict[_Place, np.ndarray],
+) -> None:
+    """Add the decisions of one draw that a noisy run makes otherwise."""
+    flipped: dict[str, set[int]] = {}
+    for place, expected in clean.items():
+        path, _, width, row, *_ = place
+        counts[path].elements += expected.size
+        if place not in noisy:
+            continue
+        found = noisy[place]
+        same = (found == expected) | ((found != found) & (expected != expected))
+        other = np.flatnonzero(~same)
+        counts[path].compared += expected.size
+        counts[path].differing += other.size
+        if other.size:
+            examples = (other + row * _PART) // width if width else other[:0]
+            flipped.setdefault(path, set()).update(examples.tolist())
+    for path, examples in flipped.items():
+        counts[path].draws += 1
+        counts[path].examples.update(examples)

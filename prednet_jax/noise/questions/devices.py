@@ -112,17 +112,19 @@ def _sizes(mesh: Any) -> dict[str, Any]:
 
 def _with_order(spec: NoiseSpec) -> NoiseSpec:
     """A spec that orders sums over devices: by rank, if it says nothing of them."""
-    found = parts(spec)
+    found = [
+        dataclasses.replace(part, collectives=SUMS_BY_RANK.collectives)
+        if isinstance(part, ReductionOrder) and part.collectives is None
+        else part
+        for part in parts(spec)
+    ]
     if not any(isinstance(part, ReductionOrder) for part in found):
         return compose(SUMS_BY_RANK, spec)
-    return compose(
-        *(
-            dataclasses.replace(part, collectives=SUMS_BY_RANK.collectives)
-            if isinstance(part, ReductionOrder) and part.collectives is None
-            else part
-            for part in found
-        )
-    )
+    return compose(*found)
+
+
+def _is_spec(x: Any) -> bool:
+    return x is None or isinstance(x, PartitionSpec)
 
 
 def _placed(
@@ -132,32 +134,26 @@ def _placed(
     if in_specs is None:
         return None
     named, tree = jax.tree_util.tree_flatten_with_path(args, is_leaf=is_mutable)
-
-    def is_spec(x: Any) -> bool:
-        return x is None or isinstance(x, PartitionSpec)
-
     try:
         shown = jax.tree.unflatten(tree, [0] * len(named))
-        specs = jax.tree.broadcast(in_specs, shown, is_leaf=is_spec)
+        specs = jax.tree.broadcast(in_specs, shown, is_leaf=_is_spec)
     except ValueError as error:
         raise NoiseError(
             f"in_specs={in_specs!r}: expected one PartitionSpec, or a tuple of one for "
             f"each of the {len(args)} positional arguments "
             f"({str(error).splitlines()[0]})"
         ) from None
-    spread = jax.tree.leaves(specs, is_leaf=is_spec)
     found = []
-    for (path, x), one in zip(named, spread, strict=True):
-        one = PartitionSpec() if one is None else one
-        if not isinstance(one, PartitionSpec):
+    spread = jax.tree.leaves(specs, is_leaf=_is_spec)
+    for (path, x), spec in zip(named, spread, strict=True):
+        spec = PartitionSpec() if spec is None else spec
+        if not isinstance(spec, PartitionSpec):
             raise NoiseError(
-                f"in_specs holds {one!r}: expected PartitionSpecs, or None"
+                f"in_specs holds {spec!r}: expected PartitionSpecs, or None"
             )
-        if not hasattr(x, "shape"):
-            continue
-        where = "args" + jax.tree_util.keystr(path)
-        _divides(where, np.shape(x), one, sizes)
-        found.append(one)
+        if hasattr(x, "shape"):
+            _divides("args" + jax.tree_util.keystr(path), np.shape(x), spec, sizes)
+            found.append(spec)
     return tuple(found)
 
 
@@ -170,11 +166,11 @@ def _divides(
             f"{where} has {len(shape)} axes: expected {len(spec)} or more for {spec}"
         )
     for d, names in enumerate(logical.axis_names(spec, len(shape))):
-        unknown = [name for name in names if name not in sizes]
-        if unknown:
-            raise NoiseError(
-                f"{spec} for {where}: no axis {unknown[0]!r} in mesh={dict(sizes)}"
-            )
+        for name in names:
+            if name not in sizes:
+                raise NoiseError(
+                    f"{spec} for {where}: no axis {name!r} in mesh={dict(sizes)}"
+                )
         count = math.prod(sizes[name] for name in names)
         if shape[d] % count:
             raise NoiseError(
@@ -243,9 +239,9 @@ def _body(
 
     in_specs = tuple(specs)
     jax.eval_shape(jax.shard_map(probe, in_specs=in_specs, out_specs=()), *arrays)
-    outcome = seen[0]
+    (outcome,) = seen
+    result = outcome.result()
     if out_specs is None:
-        result = outcome.result()
         for path, x in jax.tree_util.tree_flatten_with_path(result)[0]:
             varying = compat.varying_axes(x) if hasattr(x, "shape") else ()
             if varying:
@@ -254,15 +250,10 @@ def _body(
                     f"{', '.join(varying)}: expected out_specs that say how it lies, "
                     "or results that are the same on all devices (psum, pmean)"
                 )
-        out: Any = PartitionSpec()
-    else:
-        whole = jax.tree.broadcast(
-            out_specs,
-            outcome.result(),
-            is_leaf=lambda x: isinstance(x, PartitionSpec),
-        )
-        leaves = jax.tree.leaves(whole, is_leaf=lambda x: isinstance(x, PartitionSpec))
-        out = Outcome(leaves, [PartitionSpec()] * len(outcome.states), outcome.rest)
+        return jax.shard_map(fn, in_specs=in_specs, out_specs=PartitionSpec())
+    whole = jax.tree.broadcast(out_specs, result, is_leaf=_is_spec)
+    leaves = jax.tree.leaves(whole, is_leaf=_is_spec)
+    out = Outcome(leaves, [PartitionSpec()] * len(outcome.states), outcome.rest)
     return jax.shard_map(fn, in_specs=in_specs, out_specs=out)
 
 
@@ -295,15 +286,19 @@ class DevicesTable(NamedTuple):
     rows: tuple[DevicesRow, ...]
 
     def __str__(self) -> str:
-        head = f"{'devices':>8} {'loss':>15} {'norm':>15} {'distance':>9} "
-        lines = [head + f"{'decisions':>9}  rung"]
-        for row in self.rows:
-            loss = "-" if row.loss is None else f"{row.loss:.9g}"
-            lines.append(
-                f"{row.devices:>8} {loss:>15} {row.norm:>15.9g} {row.distance:>9.2g} "
-                f"{row.decisions:>9}  {row.rung}"
+        head = ("devices", "loss", "norm", "distance", "decisions", "rung")
+        rows = [
+            (
+                str(row.devices),
+                "-" if row.loss is None else f"{row.loss:.9g}",
+                f"{row.norm:.9g}",
+                f"{row.distance:.2g}",
+                str(row.decisions),
+                row.rung,
             )
-        return "\n".join(lines)
+            for row in self.rows
+        ]
+        return "\n".join(runs.table(head, rows, ">>>>><"))
 
 
 def devices_table(
@@ -317,21 +312,12 @@ def devices_table(
 ) -> Callable[..., DevicesTable]:
     """The results of a program over meshes of several sizes, side by side.
 
-    Args:
-        fn: as `in_specs`, `out_specs` and `spec` as for `devices`.
-        mesh: by name the size of an axis, or several to compare, the first of which is
-            the reference, as `{"data": (1, 8, 64, 512)}`.
-        in_specs: see there.
-        out_specs: see there.
-        spec: see there.
-        draws: runs of each noise of the ladder; see `explain`.
+    `mesh` has by name the size of an axis, or several to compare, the first of which is
+    the reference, as `{"data": (1, 8, 64, 512)}`; `draws` are runs of each noise of the
+    ladder of `explain`. All else, and errors, as for `devices`.
 
     Returns:
         `measure(key, *args, **kwargs)`, which gives a `DevicesTable`.
-
-    Raises:
-        NoiseError: when two axes have several sizes of different number, and as for
-            `devices`.
     """
     several = {
         k: tuple(v) if isinstance(v, Sequence) else (v,)
@@ -345,17 +331,14 @@ def devices_table(
     ]
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DevicesTable:
-        over = functools.partial(
-            devices, fn, in_specs=in_specs, out_specs=out_specs, spec=spec
-        )
-        results = [
-            jax.device_get(
-                runs.plain(functools.partial(over(mesh=m), key), args, kwargs)
+        def over(mesh: Mapping[str, int]) -> runs.Call:
+            run = devices(
+                fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, spec=spec
             )
-            for m in meshes
-        ]
-        alone = over(mesh=dict.fromkeys(several, 1))
-        rungs = ladder(functools.partial(alone, key), key, args, kwargs, draws=draws)
+            return runs.Call(functools.partial(run, key), args, kwargs)
+
+        results = [jax.device_get(over(m).result()) for m in meshes]
+        rungs = ladder(over(dict.fromkeys(several, 1)), key, draws=draws)
         rows = [
             _row(m, result, results[0], place(rungs, result, results[0]).leaves)
             for m, result in zip(meshes, results, strict=True)
@@ -368,26 +351,27 @@ def devices_table(
 def _row(
     mesh: dict[str, int], result: Any, first: Any, placed: Sequence[ExplainedLeaf]
 ) -> DevicesRow:
-    now, before = runs.values(result), runs.values(first)
-    floats = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in runs.leaves(result)]
-    numbers = [i for i, x in enumerate(now) if floats[i] and not x.ndim]
-    others = [x for i, x in enumerate(now) if floats[i] and i not in numbers[:1]]
-    decided = 0
-    for x, y, is_float in zip(now, before, floats, strict=True):
-        if is_float and x.ndim > 1 and x.size:
-            decided += int(np.count_nonzero(x.argmax(-1) != y.argmax(-1)))
-        elif not is_float:
+    loss, others, moved, decided = None, [], [], 0
+    for leaf, x, y in zip(
+        runs.leaves(result), runs.values(result), runs.values(first), strict=True
+    ):
+        moved.append(runs.difference(x, y))
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             decided += int(np.count_nonzero(x != y))
-    moved = [runs.difference(x, y) for x, y in zip(now, before, strict=True)]
-    size = _norm(before)
+        elif loss is None and not x.ndim:
+            loss = float(x.real)
+        else:
+            others.append(x)
+            if x.ndim > 1 and x.size:
+                decided += int(np.count_nonzero(x.argmax(-1) != y.argmax(-1)))
     return DevicesRow(
         mesh,
         math.prod(mesh.values()),
-        float(now[numbers[0]].real) if numbers else None,
+        loss,
         _norm(others),
-        _norm(moved) / size if size else _norm(moved),
+        _norm(moved) / (_norm(runs.values(first)) or 1.0),
         decided,
-        max((_lowest(leaf) for leaf in placed), key=RUNGS.index, default=RUNGS[0]),
+        max(map(_lowest, placed), key=RUNGS.index, default=RUNGS[0]),
     )
 
 
@@ -404,13 +388,8 @@ def _norm(arrays: Sequence[np.ndarray]) -> float:
 def from_text(mesh: str | None, specs: str | None) -> tuple[dict[str, Any], Any]:
     """A mesh and `in_specs` as the command line has them.
 
-    Args:
-        mesh: sizes by axis, as `data=1,8,64;model=2`.
-        specs: for each argument the mesh axes of its axes, as `-;data,-;data+model`;
-            None: no `in_specs`.
-
-    Raises:
-        NoiseError: when the mesh is no such text.
+    `mesh` are sizes by axis, as `data=1,8,64;model=2`; `specs` for each argument the
+    mesh axes of its axes, as `-;data,-;data+model`, or None.
     """
     try:
         axes = [part.split("=") for part in (mesh or "").split(";")]

@@ -6,25 +6,18 @@ mean to at least
 
     D(p) = -log10(s / |m|) - log10(z(p)),     P(|N(0, 1)| <= z(p)) = p
 
-decimal digits with probability p: the significant digits of D. Sohier, P. de Oliveira
-Castro, F. Févotte, B. Lathuilière, E. Petit & O. Jamond ("Confidence intervals for
-stochastic arithmetic", ACM TOMS 47(2), 2021; the centred normality hypothesis), in base
-10. Since s is an estimate, with confidence c the digits are at least
+decimal digits with probability p (D. Sohier, P. de Oliveira Castro, F. Févotte,
+B. Lathuilière, E. Petit & O. Jamond, "Confidence intervals for stochastic arithmetic",
+ACM TOMS 47(2), 2021; the centred normality hypothesis), in base 10. Since s is an
+estimate, with confidence c the digits are at least
 
     D(p) - 1/2 log10((n - 1) / chi2(1 - c; n - 1))
 
-At p = 0.68, z = 1: the digits of D. S. Parker (1997). `digits` takes p = 1/2: half of
-all runs have more digits, half have fewer.
-
-Both are cut at 0 and at the precision of the type. An element that is the same in every
-run has the type's precision: noise could not be seen. An element of mean 0 that varies,
-or that is NaN, or infinite in some runs alone, has none. Of a leaf that is computed but
-that noise does not reach nothing is known: no digits, and `-` in the table, which names
-equations that noise does not reach (`coverage.reach`).
-
-The error of library routines is modelled by a rounding of their operands
-(`Elementwise.routines`). What noise does not touch is not counted: a biased algorithm
-gives the same wrong digits in every run.
+Both are cut at 0 and at the precision of the type, which an element has that is the
+same in every run. An element of mean 0 that varies, or that is NaN, or infinite in some
+runs alone, has none. Of a leaf that is computed but that noise does not reach nothing
+is known: no digits, and `-` in the table. A biased algorithm gives the same wrong
+digits in every run.
 """
 
 from __future__ import annotations
@@ -40,7 +33,7 @@ from jax import Array
 from prednet_jax.noise.errors import integer, unit_interval
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.runs import Leaf
+from prednet_jax.noise.questions.runs import Call
 from prednet_jax.noise.specs import NoiseSpec
 
 
@@ -48,11 +41,8 @@ class DigitsRow(NamedTuple):
     """One leaf of the table of digits.
 
     Attributes:
-        path: of the leaf.
-        dtype: of the leaf.
-        shape: of the leaf.
-        worst: digits of the element that has fewest.
-        median: over the elements.
+        path: of the leaf, as `dtype` and `shape`.
+        worst: digits of the element that has fewest; `median`: over the elements.
         whole: of the leaf as one vector: s and |m| are RMS over its elements.
         assured: what `whole` is at least in 95 % of runs, with 95 % confidence.
         precision: of the type; nothing has more.
@@ -72,7 +62,7 @@ class DigitsRow(NamedTuple):
 
 
 class DigitsTable(NamedTuple):
-    """The significant digits of a result, leaf by leaf.
+    """The significant digits of a result.
 
     Attributes:
         rows: one per leaf that has elements.
@@ -87,32 +77,28 @@ class DigitsTable(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        names = [f"{r.path} {r.dtype}{list(r.shape)}" for r in self.rows]
-        width = max(map(len, ["significant digits", *names]))
-        lines = [f"{'significant digits':{width}}  worst  median  whole  assured  of"]
-        for name, r in zip(names, self.rows, strict=True):
-            cells = [
-                f"{number:.1f}" if r.reached else "-"
-                for number in (r.worst, r.median, r.whole, r.assured)
-            ]
-            line = "  ".join(
-                f"{c:>{w}}" for c, w in zip(cells, (5, 6, 5, 7), strict=True)
+        head = ("significant digits", "worst", "median", "whole", "assured", "of")
+        rows = [
+            (
+                f"{r.path} {r.dtype}{list(r.shape)}",
+                *(
+                    f"{number:.1f}" if r.reached else "-"
+                    for number in (r.worst, r.median, r.whole, r.assured)
+                ),
+                f"{r.precision:.1f}",
             )
-            lines.append(f"{name:{width}}  {line}  {r.precision:.1f}")
-        lines.append(
+            for r in self.rows
+        ]
+        last = (
             f"{self.draws} draws; assured: of the whole leaf, in {ASSURED:.0%} of "
             f"runs, with {ASSURED:.0%} confidence, if errors are normal"
         )
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*runs.table(head, rows, "<>>>><"), last, *self.notes])
 
     def to_json(self) -> dict[str, Any]:
-        """The rows as dictionaries of numbers and texts; without `elements`."""
-        return {
-            "rows": [{**r._asdict(), "shape": list(r.shape)} for r in self.rows],
-            "draws": self.draws,
-            "assured": ASSURED,
-            "notes": list(self.notes),
-        }
+        """Numbers and texts; without `elements`."""
+        rest = {name: x for name, x in self._asdict().items() if name != "elements"}
+        return rest | {"assured": ASSURED}
 
 
 # Probability and confidence of the column `assured`: the defaults of significantdigits.
@@ -141,11 +127,7 @@ def digits(
             computation; on a call, as for `inject`.
     """
     table = digits_table(fn, spec, draws=draws, probability=probability)
-
-    def measure(key: Array, /, *args: Any, **kwargs: Any) -> Any:
-        return table(key, *args, **kwargs).elements
-
-    return measure
+    return lambda key, /, *args, **kwargs: table(key, *args, **kwargs).elements
 
 
 def digits_table(
@@ -161,48 +143,38 @@ def digits_table(
     caution = math.log10(cautious / z * runs.spread_bound(draws, ASSURED))
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DigitsTable:
-        results = runs.draw(noisy, key, draws, args, kwargs)
-        tree, means, spreads = runs.moments(results)
-        reaches = runs.reaches(fn, spec, args, kwargs)
-        unknown = runs.not_reached(tree, reaches)
+        call = Call(fn, args, kwargs)
+        tree, means, spreads = runs.moments(call.draw(noisy, key, draws))
+        reaches = call.reaches(spec)
         found, rows = [], []
         for leaf, mean, spread, blind in zip(
-            runs.leaves(tree), means, spreads, unknown, strict=True
+            runs.leaves(tree),
+            means,
+            spreads,
+            runs.not_reached(tree, reaches),
+            strict=True,
         ):
-            elements = _digits(mean, z * spread, leaf.precision)
-            if blind:
-                elements = np.zeros_like(elements)
+            elements = _digits(mean, z * spread, leaf.precision, blind)
             found.append(elements)
-            if elements.size:
-                size, error = np.asarray(runs.rms(mean)), z * runs.rms(spread)
-                whole = float(_digits(size, np.asarray(error), leaf.precision))
-                row = _row(leaf, elements, 0.0 if blind else whole, caution)
-                rows.append(row._replace(reached=not blind))
+            if not elements.size:
+                continue
+            size, error = runs.rms(mean), z * runs.rms(spread)
+            whole = float(_digits(size, error, leaf.precision, blind))
+            # Where no noise was seen, its spread has no estimate and no bound.
+            assured = whole if whole == leaf.precision else max(whole - caution, 0.0)
+            median = float(np.median(elements))
+            numbers = float(elements.min()), median, whole, assured
+            rows.append(DigitsRow(*leaf[:3], *numbers, leaf.precision, not blind))
         elements = jax.tree.unflatten(jax.tree.structure(tree), found)
-        return DigitsTable(tuple(rows), draws, elements, tuple(runs.notes(reaches)))
+        return DigitsTable(tuple(rows), draws, elements, runs.notes(reaches))
 
     return measure
 
 
-def _row(leaf: Leaf, elements: np.ndarray, whole: float, caution: float) -> DigitsRow:
-    # Where no noise was seen, its spread has no estimate and no bound.
-    seen = whole < leaf.precision
-    return DigitsRow(
-        leaf.path,
-        leaf.dtype,
-        leaf.shape,
-        worst=float(elements.min()),
-        median=float(np.median(elements)),
-        whole=whole,
-        assured=max(whole - caution, 0.0) if seen else whole,
-        precision=leaf.precision,
-    )
-
-
-def _digits(mean: np.ndarray, error: np.ndarray, precision: float) -> np.ndarray:
-    """-log10(error / |mean|), cut at 0 and at the precision of the type."""
+def _digits(mean: Any, error: Any, precision: float, blind: bool) -> np.ndarray:
+    """-log10(error / |mean|), from 0 to the precision of the type; 0 if not known."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        found = -np.log10(error / np.abs(mean))
-    found = np.where(error == 0, precision, found)
-    found = np.where(np.isnan(found) | np.isnan(mean), 0.0, found)
+        found = -np.log10(np.divide(error, np.abs(mean)))
+    found = np.where(np.equal(error, 0), precision, found)
+    found = np.where(np.isnan(found) | np.isnan(mean) | blind, 0.0, found)
     return np.asarray(np.clip(found, 0.0, precision), np.float64)

@@ -1,17 +1,14 @@
 """A program in float64: what its results would be without rounding errors, nearly.
 
-The jaxpr is evaluated with each floating-point type in it widened to float64, or
-complex128: those of arguments and constants, whose values stay what they are in their
-own type, those that an equation asks for (`preferred_element_type`, `new_dtype`), and
-so those of explicit casts. Loops, branches and calls are rebuilt by their rules
-(`rules.control_flow`) around the evaluation of their bodies, as under noise.
+The jaxpr is evaluated with each floating-point type widened to float64, or complex128:
+of arguments and constants, whose values stay what they are in their own type, of what
+an equation asks for (`preferred_element_type`, `new_dtype`), and so of explicit casts.
+Loops, branches and calls are rebuilt by their rules (`rules.control_flow`).
 
-Three things are not as exact as float64. What depends on the bits of a narrower type
-(`bitcast_convert_type`, random numbers) and kernels that are compiled elsewhere are
-computed in their own type. A cast to a narrower type, which the program makes on
-purpose, is left out. Both are listed (`Exact.notes`). A chaotic function loses the 16
-digits of float64 as well: runs of the wide program under stochastic rounding show how
-many it has (`Exact.errors`).
+What depends on the bits of a narrower type (`bitcast_convert_type`, random numbers) and
+kernels that are compiled elsewhere are computed in their own type; a cast to a narrower
+type is left out. Both are listed (`Exact.notes`). A chaotic function loses the 16
+digits of float64 as well: runs under stochastic rounding show it (`Exact.errors`).
 """
 
 from __future__ import annotations
@@ -25,10 +22,9 @@ from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
-from prednet_jax.noise.arguments import split_static
-from prednet_jax.noise.inject import inject, traced
+from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.runs import Result
+from prednet_jax.noise.questions.runs import Call, Result
 from prednet_jax.noise.random_bits import Words, first_words
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import KERNELS
@@ -39,10 +35,8 @@ from prednet_jax.noise.specs import ReductionOrder, StochasticRounding, compose
 class Exact(NamedTuple):
     """A result in float64.
 
-    Attributes:
-        values: of each leaf.
-        errors: of each leaf, RMS of what rounding in float64 makes of it.
-        notes: in words, what is not as exact.
+    `errors` are, for each leaf, the RMS of what rounding in float64 makes of it;
+    `notes` say what is not as exact.
     """
 
     values: Result
@@ -55,12 +49,9 @@ _DRAWS = 4
 _NOISE = runs.reaching(compose(ReductionOrder(), StochasticRounding()))
 
 
-def exact(
-    fn: Callable, key: Array, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Exact:
-    """`fn(*args, **kwargs)` in float64; arguments as for `inject`."""
-    static, arrays = split_static((args, kwargs))
-    program = traced(static.call(fn), arrays)
+def exact(call: Call, key: Array) -> Exact:
+    """The result of a call in float64."""
+    program, arrays = call.program(), call.pure()[1]
     structure = jax.tree.structure(program.shapes)
     seen = _Seen([], [])
 
@@ -68,20 +59,20 @@ def exact(
         del seen.casts[:], seen.narrow[:]
         return evaluate(program.jaxpr, arrays, first_words(key, None), seen)
 
-    def result(leaves: Sequence[Any]) -> Result:
-        leaves = jax.device_get(leaves)
+    def values(fn: Callable, *given: Any) -> Result:
+        leaves = jax.device_get(fn(*given))
         return runs.values(jax.tree.unflatten(structure, leaves).result())
 
     with jax.enable_x64(True):
         given = [widened(jnp.array(x)) for x in arrays]
-        values = result(jax.jit(wide)(*given))
+        truth = values(jax.jit(wide), *given)
         noisy = inject(wide, _NOISE)
-        far: list[list[float]] = [[] for _ in values]
-        for one in random_bits.split(key, _DRAWS):
-            for i, x in enumerate(result(noisy(one, *given))):
-                far[i].append(runs.rms(runs.difference(x, values[i])))
-    errors = [runs.rms(np.array(x)) for x in far]
-    return Exact(values, errors, tuple(seen.notes()))
+        drawn = [values(noisy, k, *given) for k in random_bits.split(key, _DRAWS)]
+    errors = [
+        runs.rms(np.array([runs.rms(runs.difference(x, right)) for x in of_leaf]))
+        for right, *of_leaf in zip(truth, *drawn, strict=True)
+    ]
+    return Exact(truth, errors, tuple(seen.notes()))
 
 
 class _Seen(NamedTuple):
@@ -92,17 +83,18 @@ class _Seen(NamedTuple):
 
     def notes(self) -> list[str]:
         """In words."""
+        names = (
+            "casts that float64 leaves out",
+            "computed in its own type, not in float64",
+        )
         return [
             f"{what}: {', '.join(dict.fromkeys(found))}"
-            for what, found in (
-                ("casts that float64 leaves out", self.casts),
-                ("computed in its own type, not in float64", self.narrow),
-            )
+            for what, found in zip(names, self, strict=True)
             if found
         ]
 
 
-class _Call(NamedTuple):
+class _Higher(NamedTuple):
     """A higher-order equation while it is evaluated; see `registry.Call`."""
 
     equation: compat.Equation
@@ -135,7 +127,7 @@ def evaluate(jaxpr: Any, args: Sequence[Any], words: Words, seen: _Seen) -> list
     def read(atom: Any) -> Any:
         if compat.is_literal(atom):
             # As the program has it, rounded to its type.
-            return widened(np.asarray(atom.val, _type(atom)))
+            return widened(np.asarray(atom.val, atom.aval.dtype))
         return values[atom]
 
     for equation in opened.eqns:
@@ -143,8 +135,8 @@ def evaluate(jaxpr: Any, args: Sequence[Any], words: Words, seen: _Seen) -> list
         rule = registry.find(equation.primitive.name)
         with compat.context(equation):
             if isinstance(rule, HigherOrder):
-                call = _Call(equation, rule.programs(equation), seen)
-                results = rule.run(call, words, operands)
+                higher = _Higher(equation, rule.programs(equation), seen)
+                results = rule.run(higher, words, operands)
             else:
                 results = _first_order(opened, equation, operands, words, seen)
         values.update(zip(equation.outvars, results, strict=True))
@@ -167,7 +159,7 @@ def _first_order(
         if name in _FOREIGN:
             seen.narrow.append(line)
         own = [
-            x.astype(atom.aval.dtype) if _is_float(x) else x
+            x.astype(atom.aval.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else x
             for x, atom in zip(operands, equation.invars, strict=True)
         ]
         return [widened(x) for x in compat.bind(equation, *own)]
@@ -187,14 +179,6 @@ def _narrows(equation: compat.Equation) -> bool:
     old, new = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
     floats = all(jnp.issubdtype(d, jnp.inexact) for d in (old, new))
     return floats and jnp.finfo(new).nmant < jnp.finfo(old).nmant
-
-
-def _is_float(x: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
-
-
-def _type(atom: Any) -> Any:
-    return atom.aval.dtype
 
 
 def _wide_type(dtype: Any) -> Any:

@@ -12,25 +12,22 @@ makes are compared with the one observed, d = a - b, leaf by leaf.
 *Order and rounding* are random. A difference is within them if neither its RMS over the
 leaf nor its largest element exceeds `MARGIN` times the largest seen. Between the two it
 is given to the nearer in the plane of (log10 RMS, fraction of elements that differ), in
-units of the spread of the samples. Samples are differences of a noisy run from the
-plain one if a or b is the plain result bit for bit, and of two noisy runs otherwise.
-The ranges of the two overlap for many functions; `plausible` then names both.
+units of the spread of the samples: differences of a noisy run from the plain one if a
+or b is the plain result bit for bit, and of two noisy runs otherwise.
 
-*TF32 and bfloat16* are not random: rounding the operands makes one difference, e. So d
-has to be of its size, `WITHIN` rms(e), and in leaves of `PATTERN_SIZE` elements or more
-also of its pattern: |cos(d, e)| of at least `PATTERN`. A bug of the same size has
-another pattern, with a cosine near 0.
+*TF32 and bfloat16* make one difference, e. So d has to be of its size, `WITHIN` rms(e),
+and in leaves of `PATTERN_SIZE` elements or more also of its pattern: |cos(d, e)| of at
+least `PATTERN`. A bug of the same size has a cosine near 0.
 
-*Which of the two is right* is another question: both are compared with the function in
-float64 (`exact`). The nearer, by RMS over the leaf, is `closer` if the other is at
-least `NEARER` times as far; "neither" otherwise, and where the error of float64 itself
-is more than `KNOWN` of the larger of the two distances.
+*Which of the two is right*: the nearer to the function in float64, by RMS over the
+leaf, is `closer` if the other is at least `NEARER` times as far; "neither" otherwise,
+and where float64 itself errs by more than `KNOWN` of the larger of the two distances.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -42,8 +39,7 @@ from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.exact import Exact, exact
-from prednet_jax.noise.questions.runs import Leaf, Result
-from prednet_jax.noise.questions.tolerance import check_alike
+from prednet_jax.noise.questions.runs import Call, Leaf, Result
 from prednet_jax.noise.specs import (
     NoiseSpec,
     ReducedPrecision,
@@ -80,8 +76,8 @@ class ExplainedLeaf(NamedTuple):
         plausible: the rung, and others that made a larger and a smaller difference.
         reason: why none does, for `beyond`.
         closer: which of the two is nearer to float64: "a", "b" or "neither".
-        error_a: RMS distance of a from float64, in units of its RMS; None: not known.
-        error_b: of b.
+        error_a: RMS distance of a from float64, in units of its RMS; None: not known;
+            `error_b`: of b.
         ulps: both in units of the type's epsilon; None: not known, or no floats.
     """
 
@@ -102,14 +98,11 @@ class Explanation(NamedTuple):
     """What `explain` found.
 
     Attributes:
-        rung: one of `RUNGS`, or a pytree like the result with one for each leaf.
+        rung: one of `RUNGS`, or a pytree like the result with one for each leaf; so are
+            `closer`, `error_a` and `error_b`, as in `ExplainedLeaf`.
         leaves: the same with numbers, one entry per leaf.
         draws: number of runs of each random noise.
         notes: what no noise reached, library routines, and what float64 leaves out.
-        closer: "a", "b" or "neither": which is nearer to float64; a string or a pytree,
-            as `rung`.
-        error_a: relative distance of a from float64, likewise.
-        error_b: of b.
     """
 
     rung: Any
@@ -121,35 +114,27 @@ class Explanation(NamedTuple):
     error_b: Any = None
 
     def __str__(self) -> str:
-        width = max([len(one.path) for one in self.leaves], default=0)
         columns = [*RANDOM, *FORMATS]
-        lines = [
-            f"{'':{width}}  rung       relative"
-            + "".join(f"{c:>10}" for c in [*columns, "ulps of a", "of b"])
-            + "  closer"
-        ]
+        head = ["", "rung", "relative", *columns, "ulps of a", "of b", "closer", ""]
+        rows: list[list[str]] = []
         for one in self.leaves:
-            cells = "".join(f"{_cell(one.ratios[name]):>10}" for name in columns)
+            numbers = one.relative, *map(one.ratios.get, columns)
             others = [name for name in one.plausible if name != one.rung]
             notes = [f"or {', '.join(others)}"] * bool(others) + [one.reason]
-            line = f"{one.path:{width}}  {one.rung:9}  {_cell(one.relative):>8}{cells}"
-            ulps = "".join(f"{_cell(u):>10}" for u in one.ulps or (None, None))
+            cells = map(_cell, (*numbers, *(one.ulps or (None, None))))
             words = "; ".join(filter(None, notes))
-            lines.append(f"{line}{ulps}  {one.closer:7}  {words}".rstrip())
-        lines += [
+            rows.append([one.path, one.rung, *cells, one.closer, words])
+        lines = [
+            *runs.table(head, rows, "<<>>>>>>><<"),
             "columns: the difference over the one that a rung makes; the distances of",
             "a and b from the function in float64, in units in the last place",
         ]
         return "\n".join([*lines, *self.notes, NOT_MODELLED])
 
     def to_json(self) -> dict[str, Any]:
-        """The leaves as dictionaries of numbers and texts."""
-        return {
-            "leaves": [one._asdict() for one in self.leaves],
-            "draws": self.draws,
-            "notes": list(self.notes),
-            "not_modelled": NOT_MODELLED,
-        }
+        """Numbers and texts, leaf by leaf."""
+        names = ("leaves", "draws", "notes")
+        return {n: getattr(self, n) for n in names} | {"not_modelled": NOT_MODELLED}
 
 
 def _cell(number: float | None) -> str:
@@ -172,16 +157,16 @@ def explain(
         those that gave a and b.
 
     Raises:
-        NoiseError: `draws` is outside what is accepted, or a and b are no results of
-            `fn`; on a call, as for `inject`.
+        NoiseError: as for `inject`, or a and b are no results of `fn`.
     """
     integer("draws", draws, 2)
-    check_alike("a", a, "b", b)
+    runs.check_alike("a", a, "b", b)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Explanation:
-        rungs = ladder(fn, key, args, kwargs, draws=draws)
+        call = Call(fn, args, kwargs)
+        rungs = ladder(call, key, draws=draws)
         try:
-            truth = exact(fn, key, args, kwargs)
+            truth = exact(call, key)
         except Exception as error:
             # A primitive that JAX has in narrow types alone must not stop the ladder.
             why = str(error).partition("\n")[0]
@@ -195,8 +180,8 @@ def place(
     rungs: Ladder, a: Any, b: Any, truth: Exact | None = None, note: str = ""
 ) -> Explanation:
     """The difference of two results on a ladder; errors as for `explain`."""
-    check_alike("a", a, "b", b)
-    described = check_alike("b", b, "the result", rungs.tree)
+    runs.check_alike("a", a, "b", b)
+    described = runs.check_alike("b", b, "the result", rungs.tree)
     found = []
     observed = zip(described, runs.values(a), runs.values(b), strict=True)
     for i, (leaf, x, y) in enumerate(observed):
@@ -208,33 +193,30 @@ def place(
         effects = {name: effect[i] for name, effect in rungs.formats.items()}
         one = _place(leaf, x, y, rungs.clouds[i], effects, is_plain)
         if truth is not None:
-            one = _judged(one, leaf, x, y, truth.values[i], truth.errors[i])
+            one = _judged(one, leaf, (x, y), truth.values[i], truth.errors[i])
         found.append(one)
     structure = jax.tree.structure(rungs.tree)
     notes = (*rungs.notes, *(truth.notes if truth else ()), *[note] * bool(note))
-
-    def tree(name: str) -> Any:
-        return jax.tree.unflatten(structure, [getattr(one, name) for one in found])
-
-    columns = map(tree, ("closer", "error_a", "error_b"))
-    return Explanation(tree("rung"), tuple(found), rungs.draws, notes, *columns)
+    rung, *columns = (
+        jax.tree.unflatten(structure, [getattr(one, name) for one in found])
+        for name in ("rung", "closer", "error_a", "error_b")
+    )
+    return Explanation(rung, tuple(found), rungs.draws, notes, *columns)
 
 
 def _judged(
     one: ExplainedLeaf,
     leaf: Leaf,
-    x: np.ndarray,
-    y: np.ndarray,
+    pair: tuple[np.ndarray, np.ndarray],
     truth: np.ndarray,
     error: float,
 ) -> ExplainedLeaf:
     """A leaf with the distances of its two values from that in float64."""
-    distances = [runs.rms(runs.difference(value, truth)) for value in (x, y)]
-    far = [d if math.isfinite(d) else math.inf for d in distances]
+    far = [runs.rms(runs.difference(value, truth)) for value in pair]
+    far = [d if math.isfinite(d) else math.inf for d in far]
     size = runs.rms(truth[np.isfinite(truth)]) or 1.0
-    relative = far[0] / size, far[1] / size
     # As JSON has it, no number is infinite.
-    first, second = (e if math.isfinite(e) else None for e in relative)
+    first, second = (d / size if math.isfinite(d) else None for d in far)
     closer, reason = "neither", one.reason
     if not math.isfinite(error) or error > KNOWN * max(far):
         if one.rung != "identical":
@@ -269,39 +251,36 @@ def _place(
     scales |= {name: runs.rms(formats[name]) for name in formats}
     # A format that overflows here makes no difference to compare with.
     scales = {name: scale for name, scale in scales.items() if 0 < scale < math.inf}
-    ratios = {
-        name: now.rms / scales[name] if name in scales else None
-        for name in (*RANDOM, *FORMATS)
-    }
+    ratios: dict[str, float | None] = dict.fromkeys((*RANDOM, *FORMATS))
+    size = runs.rms(y)
+    relative = now.rms / size if size else 0.0
 
     def placed(rung: str, *others: str, reason: str = "") -> ExplainedLeaf:
-        size = runs.rms(y)
-        relative = now.rms / size if size else 0.0
         plausible = tuple(dict.fromkeys((rung, *others)))
         return ExplainedLeaf(
             leaf.path, rung, now.rms, relative, ratios, plausible, reason
         )
 
-    if now.rms == 0:
-        return placed("identical")
     if not math.isfinite(now.rms):
         broken = placed("beyond", reason="finite in one of the two alone")
-        none = dict.fromkeys(ratios)
-        return broken._replace(difference=None, relative=None, ratios=none)
+        return broken._replace(difference=None, relative=None)
+    ratios |= {name: now.rms / scale for name, scale in scales.items()}
+    if now.rms == 0:
+        return placed("identical")
     near = [c for c in clouds if _within(now, c.samples)]
     if near:
         overlap = [
             rung for rung, v in seen.items() if v and min(v) <= now.rms <= max(v)
         ]
         return placed(_nearest(now, near, is_plain), *overlap)
-    sized = [
-        name
+    sized = {
+        name: now.rms / scales[name]
         for name in formats
         if name in scales and WITHIN[0] <= now.rms / scales[name] <= WITHIN[1]
-    ]
+    }
     alike = [name for name in sized if _same_pattern(difference, formats[name])]
     if alike:
-        return placed(min(alike, key=lambda name: abs(math.log(ratios[name] or 1.0))))
+        return placed(min(alike, key=lambda name: abs(math.log(sized[name]))))
     other = f"of the size of {' and '.join(sized)}, in another pattern" if sized else ""
     return placed("beyond", reason=other or _between(ratios))
 
@@ -362,10 +341,7 @@ class Sample(NamedTuple):
 class Cloud(NamedTuple):
     """Differences that one noise makes in one leaf, those that are not zero.
 
-    Attributes:
-        rung: of the noise.
-        single: of noisy runs from the plain one.
-        pairs: of two noisy runs.
+    `single` are of noisy runs from the plain one, `pairs` of two noisy runs.
     """
 
     rung: str
@@ -382,8 +358,7 @@ class Ladder(NamedTuple):
     """What each rung does to a function at its arguments, measured once.
 
     Attributes:
-        tree: the result without noise.
-        plain: the same as arrays, compiled and not.
+        tree: the result without noise; `plain`: as arrays, compiled and not.
         clouds: differences under random noises, for each leaf.
         formats: the difference that each narrower format makes, leaf by leaf.
         draws: runs of each random noise.
@@ -398,74 +373,58 @@ class Ladder(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def ladder(
-    fn: Callable, key: Array, args: Sequence[Any], kwargs: dict, *, draws: int
-) -> Ladder:
-    """Runs `fn` under the noise of every rung; arguments as for `explain`."""
-    tree = runs.without_noise(fn, UlpPerturbation())(key, *args, **kwargs)
+def ladder(call: Call, key: Array, *, draws: int) -> Ladder:
+    """Runs a call under the noise of every rung; `draws` as for `explain`."""
+    compiled = inject(call.fn, UlpPerturbation(), only=())
+    tree = call._replace(fn=compiled).result(key)
     clean = runs.values(tree)
     every = compose(*(spec for specs in RANDOM.values() for spec in specs))
-    reaches = runs.reaches(fn, runs.reaching(every), args, kwargs)
+    formats = {}
+    for name in FORMATS:
+        spec = ReducedPrecision(name)
+        if _acts(spec, call):
+            result = call._replace(fn=inject(call.fn, spec)).result(key)
+            formats[name] = list(map(runs.difference, runs.values(result), clean))
     return Ladder(
         tree,
-        (clean, runs.values(runs.plain(fn, args, kwargs))),
-        _clouds(fn, clean, key, draws, args, kwargs),
-        _formats(fn, clean, key, args, kwargs),
+        (clean, runs.values(call.result())),
+        _clouds(call, clean, key, draws),
+        formats,
         draws,
-        tuple(runs.notes(reaches)),
+        runs.notes(call.reaches(runs.reaching(every))),
     )
 
 
-def _clouds(
-    fn: Callable, clean: Result, key: Array, draws: int, args: Any, kwargs: dict
-) -> list[list[Cloud]]:
-    """The clouds of every leaf, one for each noise that acts on `fn`."""
+def _acts(spec: NoiseSpec, call: Call) -> bool:
+    return bool(coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed)
+
+
+def _clouds(call: Call, clean: Result, key: Array, draws: int) -> list[list[Cloud]]:
+    """The clouds of every leaf, one for each noise that acts on the function."""
     found: list[list[Cloud]] = [[] for _ in clean]
-    for rung, specs in RANDOM.items():
-        for spec in map(runs.reaching, specs):
-            if not coverage(fn, spec)(*args, **kwargs).perturbed:
-                continue
-            here = [Cloud(rung, [], []) for _ in clean]
-            before = None
-            for result in runs.draw(inject(fn, spec), key, draws, args, kwargs):
-                now = runs.values(result)
-                for i, cloud in enumerate(here):
-                    _add(cloud.single, runs.difference(now[i], clean[i]))
-                    if before is not None:
-                        _add(cloud.pairs, runs.difference(now[i], before[i]))
-                before = now
-            for i, cloud in enumerate(here):
-                if cloud.samples:
-                    found[i].append(cloud)
+    noises = ((rung, spec) for rung, specs in RANDOM.items() for spec in specs)
+    for rung, spec in noises:
+        spec = runs.reaching(spec)
+        if not _acts(spec, call):
+            continue
+        single: list[list[Sample]] = [[] for _ in clean]
+        pairs: list[list[Sample]] = [[] for _ in clean]
+        before = None
+        for result in call.draw(inject(call.fn, spec), key, draws):
+            now = runs.values(result)
+            for others, samples in ((clean, single), (before, pairs)):
+                for x, y, kept in zip(now, others or [], samples, strict=False):
+                    one = sample(runs.difference(x, y))
+                    kept += [one] * (0 < one.rms < math.inf)
+            before = now
+        for of_leaf, *samples in zip(found, single, pairs, strict=True):
+            if any(samples):
+                of_leaf.append(Cloud(rung, *samples))
     return found
-
-
-def _formats(
-    fn: Callable, clean: Result, key: Array, args: Any, kwargs: dict
-) -> dict[str, Result]:
-    """The difference that each narrower format makes, leaf by leaf."""
-    found = {}
-    for name in FORMATS:
-        spec = ReducedPrecision(name)
-        if coverage(fn, spec)(*args, **kwargs).perturbed:
-            mine, named = runs.copies(args, kwargs)
-            result = inject(fn, spec)(key, *mine, **named)
-            found[name] = list(map(runs.difference, runs.values(result), clean))
-    return found
-
-
-def _add(samples: list[Sample], difference: np.ndarray) -> None:
-    now = sample(difference)
-    if 0 < now.rms < math.inf:
-        samples.append(now)
 
 
 def sample(difference: np.ndarray) -> Sample:
     """What a difference is like."""
-    if not difference.size:
-        return Sample(0.0, 0.0, 0.0)
-    return Sample(
-        runs.rms(difference),
-        float(np.max(np.abs(difference))),
-        np.count_nonzero(difference) / difference.size,
-    )
+    largest = float(np.max(np.abs(difference), initial=0))
+    fraction = np.count_nonzero(difference) / max(1, difference.size)
+    return Sample(runs.rms(difference), largest, fraction)

@@ -7,6 +7,7 @@ is a place in nested dictionaries: `params/Dense_0/kernel` is
 
 from __future__ import annotations
 
+import itertools
 import zipfile
 import zlib
 from typing import Any
@@ -52,18 +53,14 @@ def read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
                 f"--{flag}={file}: {name} is of type {array.dtype}: expected numbers; "
                 "save bfloat16 as float32 and convert it in the function"
             )
-    count = 0
-    while f"arr_{count}" in arrays:
-        count += 1
+    count = next(i for i in itertools.count() if f"arr_{i}" not in arrays)
     positional = tuple(arrays.pop(f"arr_{i}") for i in range(count))
     nested: dict[str, Any] = {}
     for name, array in arrays.items():
         *around, last = name.split("/")
-        place = nested
+        place: Any = nested
         for part in around:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                break
+            place = place.setdefault(part, {}) if isinstance(place, dict) else None
         if not isinstance(place, dict) or last in place:
             raise NoiseError(
                 f"--{flag}={file}: {name} is inside of another array or around one: "
@@ -76,13 +73,7 @@ def read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def result(flag: str, file: str, shapes: Any) -> Any:
     """A result of a function: its leaves by position, or nested dictionaries by name.
 
-    Args:
-        flag: that names the file, for errors.
-        file: its path.
-        shapes: of the result, a pytree.
-
-    Raises:
-        NoiseError: when the file holds another result.
+    `shapes` is the result as a pytree. Errors as for `read`.
     """
     positional, named = read(flag, file)
     leaves, structure = jax.tree.flatten(shapes)

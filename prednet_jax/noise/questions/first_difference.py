@@ -7,26 +7,26 @@ makes of it,
 
 Euclidean norms over the value, one number for each execution in a loop; of integers and
 booleans the fraction that differs. v_k is the value under noise: sums in another order,
-every operation an ulp off, which comes to v along the way of the program, amplified or
-damped. A difference is beyond noise if
+every operation an ulp off. A difference is beyond noise if
 
     d > max(MARGIN q(e, f), TWICE max(e, f))
 
-q is the upper quartile over the draws: one number has noise that few draws tell badly,
-hence the wide margin. Rare jumps (a number that a later rounding to a narrow format
-sends to its other neighbour) are in the largest alone. f is a floor: one element moved
-by an ulp, or of integers one in a thousand.
+q is the upper quartile over the draws: of one number, few draws tell the noise badly,
+hence the wide margin. Rare jumps (a later rounding to a narrow format that goes the
+other way) are in the largest alone. f is a floor: one element moved by an ulp, or of
+integers one in a thousand.
 
-*Programs that differ* (another version, an edited line) are aligned: loops and branches
-around, primitive, shape and type of two equations must agree, and of several ways the
-one is taken in which most values are near (Needleman & Wunsch, J. Mol. Biol. 48, 1970).
-If a difference first appears in a value that was computed from equations without a
-counterpart, the first of those is to blame, and is listed.
+*Programs that differ* are aligned: loops and branches around, primitive, shape and type
+of two equations must agree, and of several ways the one is taken in which most values
+are near (Needleman & Wunsch, J. Mol. Biol. 48, 1970). If a difference first appears in
+a value that was computed from equations without a counterpart, the first of those is
+to blame, and is listed.
 """
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -52,13 +52,9 @@ SHOWN = 12
 
 
 class Difference(NamedTuple):
-    """A value that differs.
+    """A value that differs, by path, primitive and line as in a `Recorded`.
 
     Attributes:
-        path: of the equation here, as `coverage` lists it; of one that the recorded
-            program alone has, its path there.
-        primitive: JAX's name; `argument`, `constant`, `result`.
-        source: the user's line, such as `model.py:12 in loss`.
         difference: relative to the recorded value; infinite if numbers are NaN,
             infinite or above 1e18 in one of the two alone.
         expected: the same for noise, RMS over the draws.
@@ -85,10 +81,8 @@ class Difference(NamedTuple):
 class Parting(NamedTuple):
     """Equations of one program without a counterpart in the other.
 
-    Attributes:
-        here: path and source of the first of them here; empty if there is none.
-        recorded: likewise of the recorded program.
-        equations: how many there are, here and recorded.
+    `here` and `recorded` are path and source of the first of them, empty if there is
+    none; `equations` is how many there are, here and recorded.
     """
 
     here: str
@@ -135,13 +129,7 @@ class Differences(tuple[Difference, ...]):
 
     def to_json(self) -> dict[str, Any]:
         """All that it tells."""
-        return {
-            "beyond": list(self),
-            "differing": list(self.differing),
-            "parted": list(self.parted),
-            "compared": self.compared,
-            "recording": self.recording,
-        }
+        return {"beyond": list(self), **vars(self)}
 
 
 # An order for each element, and an ulp: what other machines and versions do.
@@ -165,12 +153,11 @@ def first_difference(
 
     Returns:
         `compare(key, *args, **kwargs)`, which gives the `Differences`: a sequence of
-        those beyond noise, empty if there are none. `key` is a typed PRNG key.
+        those beyond noise, empty if there are none.
 
     Raises:
-        NoiseError: when an option is outside what is accepted; on a call, as for
-            `inject`, and when the recording is of another program or of arguments of
-            other shapes.
+        NoiseError: as for `inject`, and when the recording is of another program or of
+            arguments of other shapes.
     """
     integer("draws", draws, 2)
     if not isinstance(recording, Recording):
@@ -204,21 +191,78 @@ def against(
 ) -> Differences:
     """Compare a run with a recording.
 
-    Args:
-        recording: of another run.
-        values: of the run here.
-        noisy: values of runs here under noise.
-        aligned: pairs of values and where programs part; None: found here.
+    `values` are those of the run here, `noisy` those of runs under noise; `aligned` are
+    pairs of values and where programs part (None: found here).
     """
+    there = recording.equations
     pairs, partings = aligned or _aligned(recording, values, recording.function)
     index = {one.path: i for i, one in enumerate(values)}
     noises: list[list[np.ndarray]] = [[] for _ in values]
-    for run in noisy:
-        for value in run:
-            i = index.get(value.path)
-            if i is not None:
-                noises[i].append(_distance(value, values[i])[0])
-    return _report(recording, values, pairs, partings, noises)
+    for value in itertools.chain.from_iterable(noisy):
+        i = index.get(value.path)
+        if i is not None:
+            noises[i].append(_distance(value, values[i])[0])
+    beyond: list[_Found] = []
+    differing: list[_Found] = []
+    compared = 0
+    for i, j in pairs:
+        far, both = _distance(there[i], values[j])
+        compared += bool(both.any())
+        if far.any():
+            bound, expected = _bound(values[j], noises[j])
+            chosen, over = (beyond, far > bound)
+            if not over.any():
+                chosen, over = (differing, far > 0)
+            note = "" if noises[j] else "not judged: noise makes no such value"
+            chosen.append(_found(values[j], (i, j), far, expected, over, note))
+    if partings:
+        beyond, healed = _inherited(values, pairs, beyond)
+        differing += healed
+    beyond.sort(key=lambda f: f.order)
+    differing.sort(key=lambda f: f.order)
+    report = Differences(_blamed(there, values, pairs, beyond))
+    report.differing = tuple(f.entry for f in differing)
+    report.parted, report.compared = partings, compared
+    report.recording = str(recording)
+    return report
+
+
+def _bound(value: Recorded, drawn: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The difference that noise does not exceed, and what it makes: [executions]."""
+    if not drawn:
+        # A value that noise never made (a part of a longer sum) is not judged.
+        return np.full(len(value.ran), math.inf), np.zeros(len(value.ran))
+    levels = np.maximum(drawn, _floor(value))
+    quartile = np.quantile(levels, 0.75, axis=0, method="lower")
+    bound = np.maximum(MARGIN * quartile, TWICE * levels.max(0))
+    return bound, np.sqrt(np.mean(np.square(drawn), 0))
+
+
+class _Found(NamedTuple):
+    """A difference, when it comes up, and of which values."""
+
+    order: tuple[int, ...]
+    entry: Difference
+    pair: tuple[int, int]
+
+
+def _found(
+    value: Recorded,
+    pair: tuple[int, int],
+    far: np.ndarray,
+    expected: np.ndarray,
+    over: np.ndarray,
+    note: str,
+) -> _Found:
+    """The first of the executions that are `over`."""
+    order = taps.steps(value.place, value.shape_of_loops)
+    when = min(np.flatnonzero(over), key=lambda r: tuple(order[r]))
+    step = tuple(order[when][np.asarray(value.place) < 0].tolist())
+    if far.max() == math.inf:
+        note = "finite in one of the two alone"
+    numbers = float(far[when]), float(expected[when])
+    entry = Difference(value.path, value.primitive, value.source, *numbers, step, note)
+    return _Found(tuple(order[when].tolist()), entry, pair)
 
 
 def _is_given(value: Recorded) -> bool:
@@ -228,9 +272,8 @@ def _is_given(value: Recorded) -> bool:
 def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
     """Relative distance of two values, 0 where they have the same bits.
 
-    Returns:
-        [n], for the executions of `b`; 0 where `a` has none. And which of them were
-        compared.
+    Two arrays over the executions of `b`: the distance, 0 where `a` has none, and which
+    of them were compared.
     """
     shape = tuple(map(min, a.shape_of_loops, b.shape_of_loops))
     rows, mine = (_rows(one, shape) for one in (b, a))
@@ -278,37 +321,31 @@ def _aligned(
     there = recording.equations
     shapes = {one.path: one.shape for one in there if one.primitive == "argument"}
     for one in here:
-        if one.primitive == "argument" and shapes.get(one.path) not in (
-            None,
-            one.shape,
-        ):
+        known = shapes.get(one.path, one.shape)
+        if one.primitive == "argument" and known != one.shape:
             raise NoiseError(
-                f"{one.path} has the shape {one.shape}, and {shapes[one.path]} in the "
+                f"{one.path} has the shape {one.shape}, and {known} in the "
                 "recording: expected the arguments that were recorded"
             )
     pairs = align(there, here)
-    computed = [i for i, one in enumerate(here) if not _is_given(one)]
-    matched = {j for _, j in pairs}
-    if computed and 4 * len(matched.intersection(computed)) < len(computed):
+    computed = {i for i, one in enumerate(here) if not _is_given(one)}
+    matched = computed.intersection(j for _, j in pairs)
+    if 4 * len(matched) < len(computed):
         raise NoiseError(
             f"{recording.function}: a recording of another program: "
-            f"{len(matched.intersection(computed))} of the {len(computed)} values of "
+            f"{len(matched)} of the {len(computed)} values of "
             f"{name} at these arguments have a counterpart there; expected one of the "
             "same function, or of another version of it, at arguments of these shapes"
         )
     partings = []
-    before = -1, -1
-    for after in [*pairs, (len(there), len(here))]:
-        left, right = (
-            values[a + 1 : b]
-            for values, a, b in zip((there, here), before, after, strict=True)
-        )
+    edges = [(-1, -1), *pairs, (len(there), len(here))]
+    for (i, j), (k, n) in itertools.pairwise(edges):
+        left, right = there[i + 1 : k], here[j + 1 : n]
         if left or right:
             mine, other = (
                 f"{v[0].path} {v[0].source}" if v else "" for v in (right, left)
             )
             partings.append(Parting(mine, other, (len(right), len(left))))
-        before = after
     return pairs, tuple(partings)
 
 
@@ -318,42 +355,34 @@ def _kind(value: Recorded) -> tuple:
     return value.within, value.primitive, value.shape, value.dtype, name
 
 
-def align(a: Sequence[Recorded], b: Sequence[Recorded]) -> list[tuple[int, int]]:
+def align(a: Sequence[Recorded], b: Sequence[Recorded]) -> Pairs:
     """Which values of two programs belong together: pairs of positions, in order."""
     left, right = list(map(_kind, a)), list(map(_kind, b))
     if left == right:
         return [(i, i) for i in range(len(a))]
-    start = 0
-    while (
-        start < min(len(a), len(b))
-        and left[start] == right[start]
-        and near(a[start], b[start])
-    ):
-        start += 1
-    end = 0
-    while (
-        end < min(len(a), len(b)) - start
-        and left[-1 - end] == right[-1 - end]
-        and near(a[-1 - end], b[-1 - end])
-    ):
-        end += 1
-    n, m = len(a) - start - end, len(b) - start - end
-    if n * m > PAIRS:
+
+    def alike(i: int, j: int) -> bool:
+        return left[i] == right[j] and near(a[i], b[j])
+
+    shorter = min(len(a), len(b))
+    start = next((i for i in range(shorter) if not alike(i, i)), shorter)
+    most = shorter - start
+    end = next((i for i in range(most) if not alike(-1 - i, -1 - i)), most)
+    n, m = len(a) - end, len(b) - end
+    if (n - start) * (m - start) > PAIRS:
         match = difflib.SequenceMatcher(None, left, right, autojunk=False)
         blocks = match.get_matching_blocks()
         return [(x.a + i, x.b + i) for x in blocks for i in range(x.size)]
-    inner = _best(
+    scores = [
         [
-            [
-                0 if left[i] != right[j] else 3 if near(a[i], b[j]) else 1
-                for j in range(start, start + m)
-            ]
-            for i in range(start, start + n)
+            0 if left[i] != right[j] else 3 if near(a[i], b[j]) else 1
+            for j in range(start, m)
         ]
-    )
+        for i in range(start, n)
+    ]
     whole = [(i, i) for i in range(start)]
-    whole += [(start + i, start + j) for i, j in inner]
-    whole += [(len(a) - k, len(b) - k) for k in range(end, 0, -1)]
+    whole += [(start + i, start + j) for i, j in _best(scores)]
+    whole += [(n + k, m + k) for k in range(end)]
     found = set(whole)
     # A far pair alone among equations without a counterpart is there by chance.
     return [
@@ -395,74 +424,8 @@ def _best(scores: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     return found
 
 
-class _Found(NamedTuple):
-    """A difference, when it comes up, and of which values."""
-
-    order: tuple[int, ...]
-    entry: Difference
-    pair: tuple[int, int]
-
-
-def _report(
-    recording: Recording,
-    here: Sequence[Recorded],
-    pairs: Sequence[tuple[int, int]],
-    partings: tuple[Parting, ...],
-    noises: Sequence[list[np.ndarray]],
-) -> Differences:
-    """The entries of all pairs."""
-    there = recording.equations
-    beyond: list[_Found] = []
-    differing: list[_Found] = []
-    compared = 0
-    for i, j in pairs:
-        value, drawn = here[j], noises[j]
-        far, both = _distance(there[i], value)
-        compared += bool(both.any())
-        if not far.any():
-            continue
-        order = taps.steps(value.place, value.shape_of_loops)
-        # A value that noise never made (a part of a longer sum) is not judged.
-        bound = np.full(len(far), math.inf)
-        expected = np.zeros(len(far))
-        if drawn:
-            noise = np.stack(drawn)
-            levels = np.maximum(noise, _floor(value))
-            quartile = np.quantile(levels, 0.75, axis=0, method="lower")
-            bound = np.maximum(MARGIN * quartile, TWICE * levels.max(0))
-            expected = np.sqrt(np.mean(np.square(noise), 0))
-        for found, over in ((beyond, far > bound), (differing, far > 0)):
-            if not over.any():
-                continue
-            note = "" if drawn else "not judged: noise makes no such value"
-            note = "finite in one of the two alone" if far.max() == math.inf else note
-            when = min(np.flatnonzero(over), key=lambda r: tuple(order[r]))
-            loops = np.asarray(value.place) < 0
-            entry = Difference(
-                value.path,
-                value.primitive,
-                value.source,
-                float(far[when]),
-                float(expected[when]),
-                tuple(order[when][loops].tolist()),
-                note,
-            )
-            found.append(_Found(tuple(order[when].tolist()), entry, (i, j)))
-            break
-    if partings:
-        beyond, healed = _inherited(here, pairs, beyond)
-        differing += healed
-    beyond.sort(key=lambda f: f.order)
-    differing.sort(key=lambda f: f.order)
-    report = Differences(_blamed(there, here, pairs, beyond))
-    report.differing = tuple(f.entry for f in differing)
-    report.parted, report.compared = partings, compared
-    report.recording = str(recording)
-    return report
-
-
 def _inherited(
-    here: Sequence[Recorded], pairs: Sequence[tuple[int, int]], beyond: list[_Found]
+    here: Sequence[Recorded], pairs: Pairs, beyond: list[_Found]
 ) -> tuple[list[_Found], list[_Found]]:
     """Differences that some reader inherits, or that none reads; and the others.
 
@@ -474,8 +437,7 @@ def _inherited(
         for i in here[j].operands:
             readers.setdefault(i, []).append(j)
     alive: set[int] = set()
-    for found in sorted(beyond, key=lambda f: -f.pair[1]):
-        j = found.pair[1]
+    for j in sorted((f.pair[1] for f in beyond), reverse=True):
         if j not in readers or alive.intersection(readers[j]):
             alive.add(j)
     note = "what is computed of it agrees"
@@ -492,34 +454,33 @@ def _inherited(
 def _blamed(
     there: Sequence[Recorded],
     here: Sequence[Recorded],
-    pairs: Sequence[tuple[int, int]],
+    pairs: Pairs,
     beyond: Sequence[_Found],
 ) -> list[Difference]:
     """The entries, those without a counterpart among them that made a difference."""
     sides = (there, here)
     matched = [{pair[side] for pair in pairs} for side in (0, 1)]
+
+    def roots(find: Callable, pair: tuple[int, int]) -> list[tuple[int, int]]:
+        return [
+            (side, one)
+            for side in (1, 0)
+            for one in find(sides[side], matched[side], pair[side])
+        ]
+
     # Of values here. What a loop brings back differs later than what it came from.
     earlier: set[int] = set()
     functions = {_function(one.source) for one in here}
     listed: set[tuple[int, int]] = set()
     entries: list[Difference] = []
-    for found in beyond:
-        _, entry, pair = found
-        roots: list[tuple[int, int]] = []
+    for _, entry, pair in beyond:
+        causes: list[tuple[int, int]] = []
         if not earlier.intersection(here[pair[1]].operands):
-            roots = [
-                (side, one)
-                for side in (1, 0)
-                for one in _without(sides[side], matched[side], pair[side])
-            ]
-        if not roots and not entries:
+            causes = roots(_without, pair)
+        if not causes and not entries:
             # What a loop reads from outside is not known: it may have been these.
-            roots = [
-                (side, one)
-                for side in (1, 0)
-                for one in _unread(sides[side], matched[side], pair[side])
-            ]
-        for side, one in roots:
+            causes = roots(_unread, pair)
+        for side, one in causes:
             value = sides[side][one]
             known = side or _function(value.source) in functions
             if (side, one) in listed or not value.source or not known:
@@ -539,11 +500,9 @@ def _blamed(
     return entries
 
 
-def _without(
-    values: Sequence[Recorded], matched: Iterable[int], start: int
-) -> list[int]:
+def _without(values: Sequence[Recorded], matched: set[int], start: int) -> list[int]:
     """The first equation without a counterpart that a value was computed from."""
-    matched, seen = set(matched), set()
+    seen: set[int] = set()
     todo = list(values[start].operands)
     while todo:
         i = todo.pop()

@@ -1,26 +1,22 @@
 """Whether a result depends on how its function is called.
 
 A function that treats each row of a batch by itself gives a row the same value alone,
-in a batch of another size, padded, under `vmap`, in a loop, compiled or not, with its
-arguments as constants of the program or not: in exact arithmetic. A compiler chooses
-another order of sums, other fusions, another kernel for each of these. `invariance`
-makes the calls and compares them with the compiled call of the whole batch: whether
-every bit is the same, how large the difference is, its rung on the ladder of `explain`,
-and in which rows a decision changes.
+in another batch, padded, under `vmap`, in a loop, compiled or not: in exact arithmetic.
+`invariance` makes the calls and compares them with the compiled call of the whole
+batch: bits, size and rung of the difference, rows in which a decision changes.
 
-The line. Both programs, that of the whole batch and that of the variant, are made to
-return what every equation computes (equations inside loops and branches excepted: the
-loop counts as one). The first in program order that differs, though what it read did
-not, is `source`. Returning everything hinders fusion; where the difference is gone
-then, it is the compiler's fusion of several lines, and no line is named. A batch folded
-into another axis is followed if it is the slower of the two; otherwise the equation
-cannot be compared, and is passed over.
+The line. Both programs are made to return what every equation computes (a loop or a
+branch counts as one). The first in program order that differs is `source`. Returning
+everything hinders fusion: where the difference is gone then, no line is named. A batch
+folded into another axis is followed if it is the slower of the two; otherwise the
+equation is passed over.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Generator, Sequence
@@ -31,7 +27,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.arguments import Outcome, split, split_static, taken_apart
+from prednet_jax.noise.arguments import Outcome, split, taken_apart
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import Traced, traced
 from prednet_jax.noise.questions import runs
@@ -63,27 +59,26 @@ class Variant(NamedTuple):
 
 
 class Invariance(NamedTuple):
-    """What `invariance` found.
-
-    Attributes:
-        variants: one entry per way to call the function.
-        rows: of the batch.
-    """
+    """What `invariance` found: a variant per way to call it; `rows` of the batch."""
 
     variants: tuple[Variant, ...]
     rows: int
 
     def __str__(self) -> str:
-        width = max(len(v.name) for v in self.variants)
-        lines = [f"{'':{width}}  bits   relative  rung       flipped  first line"]
-        for v in self.variants:
-            bits = "same" if v.same_bits else "differ"
-            size = "-" if v.difference is None else f"{v.difference:.2g}"
-            flipped = f"{len(v.flipped_rows)}"
-            cells = f"{v.name:{width}}  {bits:6}{size:>9}  {v.rung:9}{flipped:>9}"
-            lines.append(f"{cells}  {v.source}".rstrip())
-        lines.append(f"compared with one compiled call of all {self.rows} rows")
-        return "\n".join(lines)
+        head = ("", "bits", "relative", "rung", "flipped", "first line")
+        rows = [
+            (
+                v.name,
+                "same" if v.same_bits else "differ",
+                "-" if v.difference is None else f"{v.difference:.2g}",
+                v.rung,
+                f"{len(v.flipped_rows)}",
+                v.source,
+            )
+            for v in self.variants
+        ]
+        last = f"compared with one compiled call of all {self.rows} rows"
+        return "\n".join([*runs.table(head, rows, "<<><><"), last])
 
 
 def invariance(
@@ -117,23 +112,23 @@ def invariance(
         integer("batch", i, 0)
 
     def measure(*args: Any, **kwargs: Any) -> Invariance:
-        given = _given(fn, batch, args, kwargs)
+        call = runs.Call(fn, args, kwargs)
+        given = _given(call, batch)
         shapes = given.program(given.rows).shapes
         _check_rows(given, shapes)
         axes: list[int | None] = [0] * len(shapes.arrays)
-        expected = _whole(given.call, given, axes)
+        expected = _called(None, given, given.result, axes)
         tree = _result(shapes, expected)
         _refuse_nan(tree)
         found, rungs = [], None
         for name, way in _ways(given).items():
-            values = way(given.call, given, axes)
+            values = _called(way, given, given.result, axes)
             pairs = list(zip(values, expected, strict=True))
             if all(x.tobytes() == y.tobytes() for x, y in pairs):
                 found.append(Variant(name, True, 0.0, "identical", (), ""))
                 continue
             if rungs is None:
-                key = jax.random.key(seed)
-                rungs = ladder(fn, key, args, kwargs, draws=draws)
+                rungs = ladder(call, jax.random.key(seed), draws=draws)
             leaves = place(rungs, _result(shapes, values), tree).leaves
             sizes = [math.inf if x.relative is None else x.relative for x in leaves]
             difference = max(sizes) if math.isfinite(max(sizes)) else None
@@ -148,21 +143,14 @@ def invariance(
 
 
 class _Given(NamedTuple):
-    """A call, its arrays in a flat list.
-
-    Attributes:
-        outcome: from arrays to the `Outcome` of `fn`.
-        arrays: of all arguments.
-        is_batch: which of them are batches.
-        rows: of each batch.
-    """
+    """A call: from its arrays to an `Outcome`, which are batches, and their rows."""
 
     outcome: Callable[..., Outcome]
     arrays: list[Any]
     is_batch: list[bool]
     rows: int
 
-    def call(self, *arrays: Any) -> list[Any]:
+    def result(self, *arrays: Any) -> list[Any]:
         """The arrays of the result, of PRNG keys their data."""
         return [
             jax.random.key_data(x)
@@ -173,18 +161,23 @@ class _Given(NamedTuple):
 
     def batches(self) -> list[Any]:
         """The batches."""
-        return [x for x, b in zip(self.arrays, self.is_batch, strict=True) if b]
+        return list(itertools.compress(self.arrays, self.is_batch))
 
     def mapped(self, change: Callable[[Any], Any]) -> list[Any]:
         """The arrays, of which the batches are changed."""
         pairs = zip(self.arrays, self.is_batch, strict=True)
         return [change(x) if is_batch else x for x, is_batch in pairs]
 
+    def filled(self, batches: Sequence[Any]) -> list[Any]:
+        """The arrays with other batches."""
+        left = iter(batches)
+        return self.mapped(lambda x: next(left))
+
     def program(self, rows: int) -> Traced:
         """The program for a number of rows.
 
         Raises:
-            NoiseError: `fn` does not take so many.
+            NoiseError: the function does not take so many.
         """
 
         def shape(x: Any) -> Any:
@@ -203,25 +196,23 @@ class _Given(NamedTuple):
             ) from error
 
 
-def _given(
-    fn: Callable, batch: Sequence[int], args: Sequence[Any], kwargs: dict[str, Any]
-) -> _Given:
+def _given(call: runs.Call, batch: Sequence[int]) -> _Given:
     """The call, refusing batches without a common axis 0."""
     for i in batch:
-        if i >= len(args):
+        if i >= len(call.args):
             raise NoiseError(
-                f"batch={tuple(batch)}: expected positions among the {len(args)} "
+                f"batch={tuple(batch)}: expected positions among the {len(call.args)} "
                 "positional arguments, from 0"
             )
     is_batch: list[bool] = []
-    for i, one in enumerate(args):
+    for i, one in enumerate(call.args):
         # Arrays of mutable objects come after all others.
         _, inside, objects = split(((one,), {}))
         is_batch += [i in batch] * (len(inside) - len(taken_apart(objects)[1]))
-    args, kwargs = runs.copies(args, kwargs)
-    static, arrays = split_static((args, kwargs))
+    args, kwargs = call.arguments()
+    pure, arrays = runs.Call(call.fn, args, kwargs).pure()
     is_batch += [False] * (len(arrays) - len(is_batch))
-    shapes = [np.shape(x) for x, b in zip(arrays, is_batch, strict=True) if b]
+    shapes = [np.shape(x) for x in itertools.compress(arrays, is_batch)]
     sizes = {shape[:1] for shape in shapes}
     if len(sizes) != 1 or sizes == {()} or sizes <= {(0,), (1,)}:
         raise NoiseError(
@@ -229,7 +220,7 @@ def _given(
             "arrays with the batch as axis 0, of one size, 2 rows or more"
         )
     ((rows,),) = sizes
-    return _Given(static.call(fn), [jnp.asarray(x) for x in arrays], is_batch, rows)
+    return _Given(pure, [jnp.asarray(x) for x in arrays], is_batch, rows)
 
 
 def _result(shapes: Outcome, arrays: Sequence[Any]) -> Any:
@@ -239,16 +230,15 @@ def _result(shapes: Outcome, arrays: Sequence[Any]) -> Any:
 
 def _check_rows(given: _Given, shapes: Outcome) -> None:
     """Refuses a result without a batch axis, whatever the number of rows."""
-    named = jax.tree_util.tree_flatten_with_path(_result(shapes, shapes.arrays))[0]
+    named = runs.named_leaves(_result(shapes, shapes.arrays))
     paths = [path for path, x in named if isinstance(x, jax.ShapeDtypeStruct)]
     for rows in (given.rows, given.rows + 1, 1):
         arrays = given.program(rows).shapes.arrays
         for path, x in zip(paths, arrays, strict=True):
             if x.shape[:1] != (rows,):
                 raise NoiseError(
-                    f"{jax.tree_util.keystr(path) or 'result'}: shape {x.shape} of "
-                    f"{rows} rows: expected the batch as axis 0; let the function "
-                    "return what it computes of each row"
+                    f"{path}: shape {x.shape} of {rows} rows: expected the batch as "
+                    "axis 0; let the function return what it computes of each row"
                 )
 
 
@@ -273,108 +263,86 @@ def _flipped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (x != y).reshape(len(x), -1).any(1)
 
 
-# `way(f, given, axes)`: what `f`, from arrays to a list of arrays, computes of each row
-# when it is called that way. In each array of the list the rows are that axis; None:
-# the array is of no row.
-_Way = Callable[[Callable, _Given, Sequence[int | None]], list[np.ndarray]]
+class _Way(NamedTuple):
+    """A way to call a function `f` of the given arrays, which gives a list of arrays.
+
+    Attributes:
+        call: `call(f)` gives what `f` computes; if called more than once, all of it for
+            each array, one after another.
+        join: `join(x, axis)` brings the rows to where one call of all has them.
+        several: whether `f` was called more than once.
+    """
+
+    call: Callable[[Callable], Any]
+    join: Callable[[Any, int], np.ndarray] = lambda x, axis: x
+    several: bool = False
 
 
 def _ways(given: _Given) -> dict[str, _Way]:
     """The variants by name."""
-    ways: dict[str, _Way] = {"not compiled": _not_compiled}
-    ways["all arguments as constants"] = functools.partial(_constants, every=True)
+    rows, batches = given.rows, given.batches()
+
+    def constants(f: Callable) -> Any:
+        return jax.jit(lambda: f(*given.arrays))()
+
+    def others_constant(f: Callable) -> Any:
+        return jax.jit(lambda *batches: f(*given.filled(batches)))(*batches)
+
+    def in_chunks(f: Callable, size: int) -> Any:
+        compiled = jax.jit(f)
+        starts = range(0, rows, size)
+        chunks = [given.mapped(operator.itemgetter(slice(i, i + size))) for i in starts]
+        return zip(*[jax.device_get(compiled(*chunk)) for chunk in chunks], strict=True)
+
+    def by_row(f: Callable, mapped: Callable) -> Any:
+        def of_row(row: list[Any]) -> Any:
+            return f(*given.filled([x[None] for x in row]))
+
+        return jax.jit(lambda batches: mapped(of_row, batches))(batches)
+
+    # The function may donate what it is given.
+    ways = {
+        "not compiled": _Way(lambda f: f(*map(jnp.copy, given.arrays))),
+        "all arguments as constants": _Way(constants),
+    }
     if not all(given.is_batch):
-        ways["others as constants"] = functools.partial(_constants, every=False)
-    for size in dict.fromkeys((1, 2, given.rows // 2)):
-        if size < given.rows:
+        ways["others as constants"] = _Way(others_constant)
+    for size in dict.fromkeys((1, 2, rows // 2)):
+        if size < rows:
             name = f"{size} rows at a time" if size > 1 else "one row at a time"
-            ways[name] = functools.partial(_in_chunks, size=size)
-    padded = 1 << given.rows.bit_length()
-    ways[f"padded to {padded} rows"] = functools.partial(_padded, size=padded)
-    ways["rows in reverse"] = _reversed
-    ways["vmap over rows"] = functools.partial(_by_row, loop=False)
-    ways["loop over rows"] = functools.partial(_by_row, loop=True)
-    return ways
-
-
-def _numpy(values: Sequence[Any]) -> list[np.ndarray]:
-    return [np.asarray(x) for x in jax.device_get(list(values))]
-
-
-def _whole(f: Callable, given: _Given, axes: Sequence[int | None]) -> list[np.ndarray]:
-    return _numpy(jax.jit(f)(*given.arrays))
-
-
-def _not_compiled(
-    f: Callable, given: _Given, axes: Sequence[int | None]
-) -> list[np.ndarray]:
-    # The function may donate them.
-    return _numpy(f(*map(jnp.copy, given.arrays)))
-
-
-def _constants(
-    f: Callable, given: _Given, axes: Sequence[int | None], *, every: bool
-) -> list[np.ndarray]:
-    if every:
-        return _numpy(jax.jit(lambda: f(*given.arrays))())
-
-    def of_batches(*batches: Any) -> list[Any]:
-        left = iter(batches)
-        return f(*given.mapped(lambda x: next(left)))
-
-    return _numpy(jax.jit(of_batches)(*given.batches()))
-
-
-def _in_chunks(
-    f: Callable, given: _Given, axes: Sequence[int | None], *, size: int
-) -> list[np.ndarray]:
-    compiled = jax.jit(f)
-    parts = []
-    for start in range(0, given.rows, size):
-        chunk = operator.itemgetter(slice(start, start + size))
-        parts.append(_numpy(compiled(*given.mapped(chunk))))
-    return [
-        of[0] if axis is None else np.concatenate(of, axis)
-        for axis, *of in zip(axes, *parts, strict=True)
-    ]
-
-
-def _padded(
-    f: Callable, given: _Given, axes: Sequence[int | None], *, size: int
-) -> list[np.ndarray]:
-    more = size - given.rows
+            chunks = functools.partial(in_chunks, size=size)
+            ways[name] = _Way(chunks, np.concatenate, True)
+    size = 1 << rows.bit_length()
     # Not `jnp.pad`, which takes no PRNG keys.
-    arrays = given.mapped(lambda x: jnp.concatenate([x, jnp.zeros_like(x[:more])]))
-    return [
-        x if axis is None else np.take(x, range(given.rows), axis)
-        for x, axis in zip(_numpy(jax.jit(f)(*arrays)), axes, strict=True)
-    ]
+    padded = given.mapped(
+        lambda x: jnp.concatenate([x, jnp.zeros_like(x[: size - rows])])
+    )
+    backwards = given.mapped(lambda x: x[::-1])
+    return ways | {
+        f"padded to {size} rows": _Way(
+            lambda f: jax.jit(f)(*padded), lambda x, axis: np.take(x, range(rows), axis)
+        ),
+        "rows in reverse": _Way(lambda f: jax.jit(f)(*backwards), np.flip),
+        "vmap over rows": _Way(
+            lambda f: by_row(f, lambda g, xs: jax.vmap(g)(xs)), np.concatenate, True
+        ),
+        "loop over rows": _Way(lambda f: by_row(f, jax.lax.map), np.concatenate, True),
+    }
 
 
-def _reversed(
-    f: Callable, given: _Given, axes: Sequence[int | None]
+def _called(
+    way: _Way | None, given: _Given, f: Callable, axes: Sequence[int | None]
 ) -> list[np.ndarray]:
-    arrays = given.mapped(lambda x: x[::-1])
+    """What `f` computes of each row when it is called that way; None: of all at once.
+
+    `axes` says along which axis of each array the rows are; None: of no row.
+    """
+    if way is None:
+        return list(map(np.asarray, jax.jit(f)(*given.arrays)))
+    join = way.join
     return [
-        x if axis is None else np.flip(x, axis)
-        for x, axis in zip(_numpy(jax.jit(f)(*arrays)), axes, strict=True)
-    ]
-
-
-def _by_row(
-    f: Callable, given: _Given, axes: Sequence[int | None], *, loop: bool
-) -> list[np.ndarray]:
-    def of_row(rows: list[Any]) -> list[Any]:
-        left = iter(rows)
-        return f(*given.mapped(lambda x: next(left)[None]))
-
-    def of_rows(batches: list[Any]) -> list[Any]:
-        return jax.lax.map(of_row, batches) if loop else jax.vmap(of_row)(batches)
-
-    # What each row gave is stacked along a new axis 0.
-    return [
-        x[0] if axis is None else np.concatenate(list(x), axis)
-        for x, axis in zip(_numpy(jax.jit(of_rows)(given.batches())), axes, strict=True)
+        np.asarray(x[0] if way.several else x) if axis is None else join(x, axis)
+        for x, axis in zip(jax.device_get(list(way.call(f))), axes, strict=True)
     ]
 
 
@@ -392,43 +360,42 @@ def _first_line(given: _Given, way: _Way) -> str:
     def lines(rows: int) -> list[_Line]:
         program = given.program(rows)
         found: list[_Line] = []
-
-        def note(*arrays: Any) -> None:
-            found.extend(_lines(program.jaxpr, arrays))
-
-        jax.eval_shape(note, *program.jaxpr.in_avals)
+        jax.eval_shape(
+            lambda *arrays: found.extend(_lines(program.jaxpr, arrays)),
+            *program.jaxpr.in_avals,
+        )
         return found
 
     here, other = lines(given.rows), lines(given.rows + 1)
     if [line.path for line in here] != [line.path for line in other]:
         return ""
-    followed: list[int] = []
-    axes: list[int | None] = []
-    folds: list[int] = []
+    # Positions of lines that can be followed, the axis of their rows, and how many
+    # elements of it belong to one row.
+    followed: list[tuple[int, int | None, int]] = []
     for i, (x, y) in enumerate(zip(here, other, strict=True)):
         sizes = zip(x.value.shape, y.value.shape, strict=True)
         moved = [(a, m, n - m) for a, (m, n) in enumerate(sizes) if m != n]
-        # So many elements of its axis belong to one row.
         axis, size, fold = moved[0] if moved else (None, 0, 0)
         if len(moved) < 2 and size == fold * given.rows:
-            followed.append(i)
-            axes.append(axis)
-            folds.append(fold)
+            followed.append((i, axis, fold))
 
     def watched(*arrays: Any) -> list[Any]:
         program = traced(given.outcome, arrays)
         found = list(_lines(program.jaxpr, arrays))
         if [line.path for line in found] != [line.path for line in here]:
             raise _Otherwise
-        chosen = zip((found[i].value for i in followed), axes, folds, strict=True)
-        return [x if a is None else _unfolded(x, a, fold) for x, a, fold in chosen]
+        return [
+            found[i].value if axis is None else _unfolded(found[i].value, axis, fold)
+            for i, axis, fold in followed
+        ]
 
+    axes = [axis for _, axis, _ in followed]
     try:
-        values = way(watched, given, axes)
+        values = _called(way, given, watched, axes)
     except _Otherwise:
         return ""
-    expected = _whole(watched, given, axes)
-    for i, value, wanted, fold in zip(followed, values, expected, folds, strict=True):
+    expected = _called(None, given, watched, axes)
+    for (i, _, fold), value, wanted in zip(followed, values, expected, strict=True):
         differs = value.tobytes() != wanted.tobytes()
         if differs and not (fold > 1 and _rearranged(value, wanted)):
             return here[i].source
@@ -436,13 +403,7 @@ def _first_line(given: _Given, way: _Way) -> str:
 
 
 def _unfolded(x: Any, axis: int, fold: int) -> Any:
-    """An array in which the rows have an axis, and what was folded with them the next.
-
-    Args:
-        x: `[..., rows * fold, ...]`.
-        axis: that one.
-        fold: elements of it that belong to one row.
-    """
+    """From `[..., rows * fold, ...]`, at an axis, to `[..., rows, fold, ...]`."""
     before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     return x.reshape(*before, size // fold, fold, *after)
 
@@ -461,13 +422,9 @@ class _Otherwise(Exception):  # noqa: N818
 def _lines(
     jaxpr: Any, args: Sequence[Any], path: str = "", around: str = ""
 ) -> Generator[_Line, None, list[Any]]:
-    """Evaluate a jaxpr; calls are entered, loops and branches are not.
+    """What each equation of a jaxpr computes, if it is an array of numbers.
 
-    Yields:
-        What each equation computes, if it is an array of numbers.
-
-    Returns:
-        The results of the jaxpr.
+    Calls are entered, loops and branches are not. Returns the results of the jaxpr.
     """
     opened, consts = compat.open_jaxpr(jaxpr)
     values = dict(zip(opened.constvars, consts, strict=True))

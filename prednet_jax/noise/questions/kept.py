@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,10 +55,8 @@ def read(file: Path) -> dict[str, _Entries]:
         return {}
     try:
         held = json.loads(file.read_text())
-        for entries in held.values():
-            for entry in entries:
-                for leaf in entry["leaves"].values():
-                    _ratio(leaf["rtol"], _tolerance(leaf).atol, leaf)
+        for leaf in _leaves(held.values()):
+            _ratio(leaf["rtol"], _tolerance(leaf).atol, leaf)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise NoiseError(
             f"{file}: expected tolerances as pytest --noise-update writes them"
@@ -65,21 +64,32 @@ def read(file: Path) -> dict[str, _Entries]:
     return held
 
 
+def _leaves(tests: Iterable[_Entries]) -> list[dict[str, Any]]:
+    """The leaves of all entries of tests."""
+    entries = itertools.chain.from_iterable(tests)
+    return [leaf for entry in entries for leaf in entry["leaves"].values()]
+
+
 def _tolerance(leaf: Mapping[str, Any]) -> Tolerance:
     return Tolerance(**{f.name: leaf[f.name] for f in dataclasses.fields(Tolerance)})
 
 
+def _ratio(rtol: float, atol: float, leaf: Mapping[str, Any]) -> float:
+    """A bound over the measured one, at the size of a leaf."""
+    measured = leaf["atol"] + leaf["rtol"] * leaf["size"]
+    given = atol + rtol * leaf["size"]
+    if measured == 0:
+        return 1.0 if given == 0 else math.inf
+    return given / measured
+
+
 class Keeper:
-    """What the fixture `noise_tolerance` is in one test."""
+    """What the fixture `noise_tolerance` is in one test of a file.
+
+    `test` is its name there, such as `TestModel::test_loss[3]`; `renew` measures anew.
+    """
 
     def __init__(self, path: Path, test: str, renew: bool) -> None:
-        """The keeper of a test.
-
-        Args:
-            path: of the test file.
-            test: its name there, such as `TestModel::test_loss[3]`.
-            renew: whether all is measured anew.
-        """
         self.file, self.test, self.renew = file_beside(path), test, renew
         self.calls = 0
 
@@ -88,9 +98,8 @@ class Keeper:
         fn: Callable,
         *args: Any,
         spec: NoiseSpec | None = None,
-        draws: int = 16,
         failure: float = 1e-6,
-        seed: int = 0,
+        **options: Any,
     ) -> Reference:
         """As `noise_reference`; the tolerances are those kept, if there are any.
 
@@ -102,12 +111,12 @@ class Keeper:
         entries = read(self.file).get(self.test, [])
         if self.renew or position >= len(entries):
             reference = noise_reference(
-                fn, *args, spec=spec, draws=draws, failure=failure, seed=seed
+                fn, *args, spec=spec, failure=failure, **options
             )
             self._write(position, how, reference)
             return reference
-        kept, expected = entries[position], runs.plain(fn, args, {})
-        paths = [leaf.path for leaf in runs.leaves(expected)]
+        kept, expected = entries[position], runs.Call(fn, args, {}).result()
+        paths = [path for path, _ in runs.named_leaves(expected)]
         if {**kept, "leaves": list(kept["leaves"])} != {**how, "leaves": paths}:
             raise NoiseError(
                 f"{self.file}: {self.test} has tolerances of {list(kept['leaves'])} "
@@ -122,19 +131,16 @@ class Keeper:
     def _write(self, position: int, how: dict[str, Any], reference: Reference) -> None:
         """Put an entry into the file; those of other tests stay."""
         leaves = {
-            leaf.path: {**one.to_json(), "size": runs.rms(x[np.isfinite(x)])}
-            for leaf, one, x in zip(
-                runs.leaves(reference.expected),
-                jax.tree.leaves(reference.tolerances),
+            path: {**dataclasses.asdict(one), "size": runs.rms(x[np.isfinite(x)])}
+            for (path, one), x in zip(
+                runs.named_leaves(reference.tolerances),
                 runs.values(reference.expected),
                 strict=True,
             )
         }
         held = read(self.file)
-        held[self.test] = [
-            *held.get(self.test, [])[:position],
-            {**how, "leaves": leaves},
-        ]
+        entry = {**how, "leaves": leaves}
+        held[self.test] = [*held.get(self.test, [])[:position], entry]
         text = json.dumps(dict(sorted(held.items())), indent=1) + "\n"
         # Whole or not at all: workers of pytest-xdist read and write at one time.
         part = self.file.with_suffix(f".{os.getpid()}.part")
@@ -160,8 +166,7 @@ class Written(NamedTuple):
     Attributes:
         place: such as `tests/test_model.py:12`.
         test: its name, without parameters.
-        rtol: None if it is no number that can be read without running the test.
-        atol: likewise.
+        rtol: as `atol`, None if it cannot be read without running the test.
         ratio: the bound over the measured one, of the leaf where it is least; None: not
             measured.
         measured: that leaf's tolerance, in words.
@@ -220,15 +225,9 @@ def compare(path: str) -> Comparison:
         kept = read(file_beside(file))
         numbers = _constants(module.body, {})
         for name, test in _tests(module):
-            entries = [
-                leaf
-                for key, of_test in kept.items()
-                if key.partition("[")[0] == name
-                for entry in of_test
-                for leaf in entry["leaves"].values()
-            ]
+            of_test = [es for key, es in kept.items() if key.partition("[")[0] == name]
             here = _constants(test.body, numbers)
-            written += _written(file, name, test, entries, here)
+            written += _written(file, name, test, _leaves(of_test), here)
     return Comparison(tuple(written))
 
 
@@ -294,26 +293,15 @@ def _written(
         # Of pytest, an absolute tolerance alone replaces the relative one.
         if called == "approx" and absolute in given and relative not in given:
             rtol = 0.0
-        place = f"{file}:{node.lineno}"
+        about = f"{file}:{node.lineno}", name, rtol, atol
         if rtol is None or atol is None or None in given:
-            yield Written(place, name, rtol, atol, None, "", "not read")
+            yield Written(*about, None, "", "not read")
         elif not leaves:
-            yield Written(place, name, rtol, atol, None, "", "not measured")
+            yield Written(*about, None, "", "not measured")
         else:
-            ratio, least = min(
-                ((_ratio(rtol, atol, leaf), leaf) for leaf in leaves),
-                key=lambda pair: pair[0],
+            least = min(leaves, key=lambda leaf: _ratio(rtol, atol, leaf))
+            ratio = _ratio(rtol, atol, least)
+            verdict = (
+                "tighter" if ratio < 1 else "looser" if ratio > LOOSE else "within"
             )
-            verdict = "tighter" if ratio < 1 else "within"
-            verdict = "looser" if ratio > LOOSE else verdict
-            words = str(_tolerance(least))
-            yield Written(place, name, rtol, atol, ratio, words, verdict)
-
-
-def _ratio(rtol: float, atol: float, leaf: Mapping[str, Any]) -> float:
-    """A bound over the measured one, at the size of a leaf."""
-    measured = leaf["atol"] + leaf["rtol"] * leaf["size"]
-    given = atol + rtol * leaf["size"]
-    if measured == 0:
-        return 1.0 if given == 0 else math.inf
-    return given / measured
+            yield Written(*about, ratio, str(_tolerance(least)), verdict)

@@ -5,29 +5,29 @@ on the device (`taps.reap` brings them out):
 
     up to `WHOLE` elements  the values themselves
     larger                  64 sums of the elements with random signs (a count sketch),
-                            64 elements at fixed places, the largest magnitude, a hash
+                            norm, largest magnitude, a hash
 
 The sketch s(x) is linear and E |s(x)|^2 = |x|^2 (M. Charikar, K. Chen & M.
 Farach-Colton, "Finding frequent items in data streams", ICALP 2002): the distance of
 two values that were never on one machine is |s(x) - s(y)|, to within 9 % (standard
 deviation), and no single element can hide from it.
 
-The recorded program is not quite the plain one: where every value is a result, XLA
-fuses otherwise, and contracts fewer products and sums. Its values are right to
-rounding.
+The recorded program, whose every value is a result, is fused otherwise by XLA than the
+plain one: right to rounding.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,12 +35,12 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits, taps
-from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.hooks import Hooks
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions import files, runs
+from prednet_jax.noise.questions import files
+from prednet_jax.noise.questions.runs import Call
 from prednet_jax.noise.specs import Identity, NoiseSpec
 
 VERSION = 1
@@ -55,8 +55,9 @@ HUGE = 1e18
 NO_NOISE = Identity()
 
 
-class Recorded(NamedTuple):
-    """What one equation computed, or an argument, a constant or a result of the whole.
+@dataclass(frozen=True)
+class Value:
+    """A value of a program: of an equation, an argument, a constant or a result.
 
     Attributes:
         path: as `coverage` lists it; of an argument or a result its name.
@@ -66,16 +67,6 @@ class Recorded(NamedTuple):
         dtype: its type.
         within: loops and branches around, such as `scan/cond[0]`; no calls.
         operands: which of the recorded values it was computed from, where known.
-        place: as `taps.Tapped.place`.
-        shape_of_loops: executions, along each loop around.
-        ran: bool [n], of the executions which took place: others are in a branch that
-            was not taken, or after the end of a loop.
-        hashes: uint64 [n], of the bits.
-        norms: [n], Euclidean.
-        largest: [n], the largest magnitude.
-        unbounded: [n], number of elements that are NaN, infinite or above `HUGE`.
-        values: [n, m], the elements themselves or the sketch, those being 0.
-        sample: [n, k], elements at fixed places as they are; all, if there are few.
     """
 
     path: str
@@ -85,6 +76,24 @@ class Recorded(NamedTuple):
     dtype: str
     within: str
     operands: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded(Value):
+    """What was computed of a value, in each of n executions.
+
+    Attributes:
+        place: as `taps.Tapped.place`.
+        shape_of_loops: executions, along each loop around.
+        ran: bool [n], of the executions which took place: others are in a branch that
+            was not taken, or after the end of a loop.
+        hashes: uint64 [n], of the bits.
+        norms: [n], Euclidean.
+        largest: [n], the largest magnitude.
+        unbounded: [n], number of elements that are NaN, infinite or above `HUGE`.
+        values: [n, m], the elements themselves or the sketch, those being 0.
+    """
+
     place: tuple[int, ...]
     shape_of_loops: tuple[int, ...]
     ran: np.ndarray
@@ -93,7 +102,6 @@ class Recorded(NamedTuple):
     largest: np.ndarray
     unbounded: np.ndarray
     values: np.ndarray
-    sample: np.ndarray
 
     @property
     def size(self) -> int:
@@ -101,8 +109,8 @@ class Recorded(NamedTuple):
         return math.prod(self.shape)
 
 
-_ARRAYS = ("ran", "hashes", "norms", "largest", "unbounded", "values", "sample")
-_FACTS = tuple(name for name in Recorded._fields if name not in _ARRAYS)
+_ARRAYS = ("ran", "hashes", "norms", "largest", "unbounded", "values")
+_FACTS = [f.name for f in dataclasses.fields(Recorded) if f.name not in _ARRAYS]
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +140,7 @@ class Recording:
             "version": VERSION,
             "function": self.function,
             "machine": self.machine,
-            "equations": [
-                {name: getattr(one, name) for name in _FACTS} for one in self.equations
-            ],
+            "equations": [{n: getattr(e, n) for n in _FACTS} for e in self.equations],
         }
         arrays: dict[str, Any] = {
             name: np.concatenate([np.ravel(getattr(e, name)) for e in self.equations])
@@ -190,31 +196,23 @@ def load_recording(path: Any) -> Recording:
         ) from None
 
 
-def _cut(facts: Sequence[dict], arrays: dict[str, np.ndarray]) -> list[Recorded]:
+def _cut(facts: Sequence[dict], arrays: dict[str, np.ndarray]) -> Iterator[Recorded]:
     """Equations of the arrays of all."""
     start = dict.fromkeys(_ARRAYS, 0)
-    found = []
     for fact in facts:
-        lists: dict[str, Any] = {
+        own: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in fact.items()
         }
-        n = math.prod(lists["shape_of_loops"])
-        kept, shown = _widths(math.prod(lists["shape"]))
-        own: dict[str, Any] = {}
+        n, size = math.prod(own["shape_of_loops"]), math.prod(own["shape"])
+        widths = {"values": size if size <= WHOLE else COLUMNS}
         for name in _ARRAYS:
-            shape = {"values": (n, kept), "sample": (n, shown)}.get(name, (n,))
-            stop = start[name] + math.prod(shape)
-            own[name] = arrays[name][start[name] : stop].reshape(shape)
+            stop = start[name] + n * widths.get(name, 1)
+            part = arrays[name][start[name] : stop]
+            own[name] = part.reshape(n, widths[name]) if name in widths else part
             start[name] = stop
-        found.append(Recorded(**lists, **own))
+        yield Recorded(**own)
     if any(start[name] != arrays[name].size for name in _ARRAYS):
         raise ValueError("its arrays have other lengths than its equations say")
-    return found
-
-
-def _widths(size: int) -> tuple[int, int]:
-    """Lengths of `values` and `sample` for a value of that size."""
-    return (size, 0) if size <= WHOLE else (COLUMNS, COLUMNS)
 
 
 def record(fn: Callable) -> Callable[..., Recording]:
@@ -246,18 +244,6 @@ def record(fn: Callable) -> Callable[..., Recording]:
     return run
 
 
-class _Fact(NamedTuple):
-    """What is known of a value while the program is traced."""
-
-    path: str
-    primitive: str
-    source: str
-    shape: tuple[int, ...]
-    dtype: str
-    within: str
-    operands: tuple[int, ...]
-
-
 class Watch:
     """A function at its arguments, compiled so that all its values come out.
 
@@ -270,26 +256,25 @@ class Watch:
     ) -> None:
         """Trace and plan; `spec` is the noise of each run."""
         self.name = getattr(fn, "__name__", type(fn).__name__)
-        args, kwargs = runs.copies(args, kwargs)
-        static, self._arrays = split_static((args, kwargs))
-        self._facts: list[_Fact] = []
+        args, kwargs = Call(fn, args, kwargs).arguments()
+        pure, self._arrays = Call(fn, args, kwargs).pure()
+        self._facts: list[Value] = []
         self._numbers: dict[int, tuple[Any, int]] = {}
         self._places: list[tuple[int, tuple[int, ...]]] = []
-        program = traced(static.call(fn), self._arrays)
+        program = traced(pure, self._arrays)
         names = _names("argument", (args, kwargs), len(self._arrays))
         outcome = program.shapes.result()
         results = _names("result", outcome, len(program.jaxpr.jaxpr.outvars))
 
         def observed(key: Array, *arrays: Array) -> Any:
-            consts = [jnp.asarray(c) for c in program.jaxpr.consts if _is_array(c)]
             for name, x in zip(names, arrays, strict=True):
-                self._tap(name, "argument", "", "", (), x)
-            for i, x in enumerate(consts):
-                self._tap(f"constant {i}", "constant", "", "", (), x)
+                self._tap(name, "argument", x)
+            for i, x in enumerate(filter(_is_array, program.jaxpr.consts)):
+                self._tap(f"constant {i}", "constant", jnp.asarray(x))
             hooks = Hooks(observe=self._observe, finished=self._finished)
             out = evaluate(spec, key, program, arrays, hooks=hooks)
             for name, x in zip(results, jax.tree.leaves(out), strict=True):
-                self._tap(name, "result", "", "", (x,), x)
+                self._tap(name, "result", x, operands=(x,))
             return out
 
         # Of a key of any kind its words, which are raw key data.
@@ -301,38 +286,37 @@ class Watch:
     def _observe(
         self, step: Step, words: Any, operands: Sequence[Any], results: Sequence[Any]
     ) -> None:
-        within = _within(step.path)
         for i, x in enumerate(results):
             path = step.path if len(results) == 1 else f"{step.path}[{i}]"
-            self._tap(path, step.name, step.source, within, operands, x)
+            self._tap(path, step.name, x, step, operands)
 
     def _finished(self, step: Step, results: Sequence[Any]) -> None:
         """What a loop leaves behind, since its late steps are not kept."""
         if step.name in ("scan", "while"):
             for i, x in enumerate(results):
-                path, within = f"{step.path}[{i}]", _within(step.path)
-                self._tap(path, step.name, step.source, within, (), x)
+                self._tap(f"{step.path}[{i}]", step.name, x, step)
 
     def _tap(
         self,
         path: str,
         primitive: str,
-        source: str,
-        within: str,
-        operands: Sequence[Any],
         x: Any,
+        step: Step | None = None,
+        operands: Sequence[Any] = (),
     ) -> None:
         """Mark a value, if it is an array of numbers."""
         if not _is_array(x):
             return
-        # Objects are kept, so that no other gets the same id.
         from_ = [self._numbers[id(o)][1] for o in operands if id(o) in self._numbers]
         number = len(self._facts)
         if primitive != "result":
+            # Objects are kept, so that no other gets the same id.
             self._numbers[id(x)] = x, number
         x = _numbers(x)
-        fact = _Fact(path, primitive, source, x.shape, str(x.dtype), within, (*from_,))
-        self._facts.append(fact)
+        source, within = (step.source, _within(step.path)) if step else ("", "")
+        self._facts.append(
+            Value(path, primitive, source, x.shape, str(x.dtype), within, (*from_,))
+        )
         taps.tap(number, x)
 
     def _reaped(self, *args: Any) -> list[Any]:
@@ -351,7 +335,7 @@ class Watch:
         for (label, place), (ran, arrays) in zip(self._places, values, strict=True):
             fact = self._facts[label]
             operands = tuple(position[o] for o in fact.operands if o in position)
-            fact = fact._replace(operands=operands)
+            fact = dataclasses.replace(fact, operands=operands)
             found.append(_decoded(fact, place, np.asarray(ran), arrays))
         return tuple(found)
 
@@ -360,9 +344,7 @@ def _names(kind: str, tree: Any, count: int) -> list[str]:
     """Names of arrays: their places in a pytree, or numbers where those do not tell."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     named = [f"{kind}{jax.tree_util.keystr(p)}" for p, x in leaves if _is_array(x)]
-    if len(named) == count:
-        return named
-    return [f"{kind} {i}" for i in range(count)]
+    return named if len(named) == count else [f"{kind} {i}" for i in range(count)]
 
 
 def _is_array(x: Any) -> bool:
@@ -423,15 +405,10 @@ def _shrunk(x: Array, made: int) -> list[Array]:
 # Traced once for each shape and type.
 @jax.jit
 def digest(x: Array) -> list[Array]:
-    """A large value in few numbers.
+    """A large value of real numbers in few.
 
-    Args:
-        x: of real numbers.
-
-    Returns:
-        For each of `COLUMNS` columns of the flat array: a hash, the signed sum, the sum
-        of squares, the largest magnitude, the number of unbounded elements; and the
-        sample.
+    For each of `COLUMNS` columns of the flat array: a hash, the signed sum, the sum of
+    squares, the largest magnitude, the number of unbounded elements.
     """
     wide, rows = _wide(x.dtype), -(-x.size // COLUMNS)
 
@@ -447,17 +424,16 @@ def digest(x: Array) -> list[Array]:
     bounded = jnp.abs(numbers) < HUGE
     tame = jnp.where(bounded, numbers, 0)
     signed = jnp.where(number >> np.uint32(31) == 0, tame, -tame)
-    columns = lax.reduce(
-        (hashed, signed, tame * tame, jnp.abs(tame), (~bounded).astype(jnp.int32)),
-        (np.uint32(0), *[np.zeros((), wide)] * 3, np.int32(0)),
-        lambda a, b: (
+    return lax.reduce(
+        [hashed, signed, tame * tame, jnp.abs(tame), (~bounded).astype(jnp.int32)],
+        [np.uint32(0), *[np.zeros((), wide)] * 3, np.int32(0)],
+        lambda a, b: [
             *(p + q for p, q in zip(a[:3], b[:3], strict=True)),
             jnp.maximum(a[3], b[3]),
             a[4] + b[4],
-        ),
+        ],
         (0,),
     )
-    return [*columns, lax.convert_element_type(jnp.ravel(x)[_sampled(x.shape)], wide)]
 
 
 _digests = jax.jit(jax.vmap(digest))
@@ -470,45 +446,30 @@ def _mixed(x: Array) -> Array:
     return x ^ (x >> np.uint32(16))
 
 
-def _sampled(shape: tuple[int, ...]) -> slice:
-    """Every k-th element, k and the last axis coprime, so that columns differ."""
-    step = math.prod(shape) // COLUMNS
-    while step > 1 and math.gcd(step, shape[-1]) > 1:
-        step -= 1
-    return slice(0, step * (COLUMNS - 1) + 1, step)
-
-
 def _decoded(
-    fact: _Fact, place: tuple[int, ...], ran: np.ndarray, arrays: Sequence[Array]
+    fact: Value, place: tuple[int, ...], ran: np.ndarray, arrays: Sequence[Array]
 ) -> Recorded:
     """A value of what left the program."""
-    loops, n = ran.shape, ran.size
     if len(arrays) == 1 and math.prod(fact.shape) > WHOLE:
-        arrays = _digests(arrays[0].reshape(n, *fact.shape))
-    tables = [np.asarray(a).reshape(n, -1) for a in arrays]
-    if len(tables) == 1:
-        (hashed,) = tables
+        arrays = _digests(arrays[0].reshape(ran.size, *fact.shape))
+    hashed, *tables = (np.asarray(a).reshape(ran.size, -1) for a in arrays)
+    if tables:
+        values, squares, tops, counts = (t.astype(np.float64) for t in tables)
+    else:
         numbers = hashed.astype(np.float64)
         bounded = np.abs(numbers) < HUGE
         values = np.where(bounded, numbers, 0)
-        largest = np.max(np.abs(values), 1, initial=0)
-        norms = np.sqrt(np.sum(np.square(values), 1))
-        unbounded, sample = np.sum(~bounded, 1), numbers[:, :0]
-    else:
-        hashed, values, squares, tops, counts, sample = tables
-        values, sample = values.astype(np.float64), sample.astype(np.float64)
-        norms = np.sqrt(np.sum(squares.astype(np.float64), 1))
-        largest, unbounded = np.max(tops, 1), np.sum(counts, 1)
+        squares, tops = np.square(values), np.abs(values)
+        counts = np.asarray(~bounded, np.float64)
     hashes = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in hashed]
     return Recorded(
-        *fact,
-        place,
-        loops,
-        np.ravel(ran),
-        np.array([int.from_bytes(h, "little") for h in hashes], np.uint64),
-        norms,
-        largest.astype(np.float64),
-        unbounded.astype(np.int64),
-        values,
-        sample,
+        **vars(fact),
+        place=place,
+        shape_of_loops=ran.shape,
+        ran=np.ravel(ran),
+        hashes=np.array([int.from_bytes(h, "little") for h in hashes], np.uint64),
+        norms=np.sqrt(np.sum(squares, 1)),
+        largest=np.max(tops, 1, initial=0),
+        unbounded=np.sum(counts, 1).astype(np.int64),
+        values=values,
     )

@@ -1,4 +1,4 @@
-"""What the tools share: runs of a function with and without noise, as NumPy arrays.
+"""What the questions share: runs of a function under noise, and their differences.
 
 A result is a list of arrays, one per leaf, in float64 or complex128, which hold the
 numbers of all narrower types exactly.
@@ -21,7 +21,7 @@ from prednet_jax.noise import random_bits
 from prednet_jax.noise.arguments import split_static
 from prednet_jax.noise.coverage import Reach, reach
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.inject import inject, traced
+from prednet_jax.noise.inject import Traced, traced
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES
 from prednet_jax.noise.specs import (
@@ -32,39 +32,47 @@ from prednet_jax.noise.specs import (
     compose,
     parts,
 )
+from prednet_jax.noise.variability import difference as difference
 
 Result = list[np.ndarray]
 
 
-class Leaf(NamedTuple):
-    """One array of a result.
+class Call(NamedTuple):
+    """A function at its arguments, which no run consumes or changes."""
 
-    Attributes:
-        path: as `jax.tree_util.keystr` writes it; `result` if it is all there is.
-        dtype: its type, such as `float32`.
-        shape: its shape.
-        precision: decimal digits of the type: 7.2 for float32 (24 bits).
-        epsilon: from 1 to the next number of the type; 0 for integers.
-    """
+    fn: Callable
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
 
-    path: str
-    dtype: str
-    shape: tuple[int, ...]
-    precision: float
-    epsilon: float
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Copies, which a run may donate or, of Flax NNX objects, train."""
+        static, arrays = split_static((self.args, self.kwargs))
+        own = [jnp.copy(x) if isinstance(x, jax.Array) else x for x in arrays]
+        return static.filled(own)[0]
 
+    def result(self, *first: Any) -> Any:
+        """`fn(*first, *args, **kwargs)`."""
+        args, kwargs = self.arguments()
+        return self.fn(*first, *args, **kwargs)
 
-def leaves(tree: Any) -> list[Leaf]:
-    """The leaves of a result, described."""
-    return [
-        _leaf(jax.tree_util.keystr(path) or "result", x)
-        for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]
-    ]
+    def draw(self, noisy: Callable, key: Array, draws: int) -> Iterator[Any]:
+        """Results of what `inject` gave, each under noise of its own."""
+        for one in random_bits.split(key, draws):
+            yield jax.device_get(self._replace(fn=noisy).result(one))
 
+    def pure(self) -> tuple[Callable, list[Any]]:
+        """The function of its arrays alone, giving an `Outcome`, and the arrays."""
+        static, arrays = split_static((self.args, self.kwargs))
+        return static.call(self.fn), arrays
 
-def values(tree: Any) -> Result:
-    """The leaves of a result in float64 or complex128. What is no number is 0."""
-    return [_wide(_array(x)) for x in jax.tree.leaves(tree)]
+    def program(self) -> Traced:
+        """The traced program."""
+        return traced(*self.pure())
+
+    def reaches(self, spec: NoiseSpec) -> list[Reach]:
+        """What noise reaches of each array of the result, in order."""
+        program = self.program()
+        return reach(plan(program.jaxpr, spec))[: len(program.shapes.arrays)]
 
 
 def acting(spec: NoiseSpec) -> NoiseSpec:
@@ -91,27 +99,15 @@ def reaching(spec: NoiseSpec) -> NoiseSpec:
     Their error is that of a rounding of the operands. Without it a result would seem to
     have all digits, whatever the routine loses.
     """
-    found = parts(acting(spec))
-    if any(isinstance(part, Elementwise) for part in found):
-        return compose(
-            *(
-                dataclasses.replace(part, routines=True)
-                if isinstance(part, Elementwise)
-                else part
-                for part in found
-            )
-        )
-    return compose(*found, _ROUTINES)
-
-
-def reaches(
-    fn: Callable, spec: NoiseSpec, args: Sequence[Any], kwargs: dict[str, Any]
-) -> list[Reach]:
-    """What noise reaches of each array of the result of a function, in order."""
-    static, arrays = split_static((args, kwargs))
-    program = traced(static.call(fn), arrays)
-    count = len(program.shapes.arrays)
-    return reach(plan(program.jaxpr, spec))[:count]
+    found = [
+        dataclasses.replace(part, routines=True)
+        if isinstance(part, Elementwise)
+        else part
+        for part in parts(acting(spec))
+    ]
+    if not any(isinstance(part, Elementwise) for part in found):
+        found.append(_ROUTINES)
+    return compose(*found)
 
 
 def not_reached(tree: Any, reaches: Sequence[Reach]) -> list[bool]:
@@ -126,18 +122,14 @@ def not_reached(tree: Any, reaches: Sequence[Reach]) -> list[bool]:
     return unknown
 
 
-def notes(reaches: Sequence[Reach]) -> list[str]:
+def notes(reaches: Sequence[Reach]) -> tuple[str, ...]:
     """In words, what noise did not reach, and the routines that it reached outside."""
+    missed = {e for r in reaches for e in r.missed if e.has_order or not r.reached}
+    routines = {e for r in reaches for e in r.routines}
     lines = []
     for what, entries in (
-        (
-            "not reached by this noise",
-            {e for r in reaches for e in r.missed if e.has_order or not r.reached},
-        ),
-        (
-            "routines, perturbed by a rounding of their operands",
-            {e for r in reaches for e in r.routines},
-        ),
+        ("not reached by this noise", missed),
+        ("routines, perturbed by a rounding of their operands", routines),
     ):
         named = [
             f"{e.path} [{e.source}]" if e.source else e.path
@@ -145,67 +137,91 @@ def notes(reaches: Sequence[Reach]) -> list[str]:
         ]
         more = f", and {len(named) - 4} more" if len(named) > 4 else ""
         lines += [f"{what}: {', '.join(named[:4])}{more}"] * bool(named)
-    return lines
+    return tuple(lines)
 
 
-def plain(fn: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """`fn(*args, **kwargs)` on copies of the arrays, which it may donate or mutate."""
-    args, kwargs = copies(args, kwargs)
-    return fn(*args, **kwargs)
+class Leaf(NamedTuple):
+    """One array of a result.
 
-
-def copies(
-    args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Arguments of their own for one call, which may donate them or train them."""
-    static, arrays = split_static((args, kwargs))
-    own = [jnp.copy(x) if isinstance(x, jax.Array) else x for x in arrays]
-    return static.filled(own)[0]
-
-
-def without_noise(fn: Callable, spec: NoiseSpec) -> Callable:
-    """What `jax.jit(fn)` computes, called as `inject(fn, spec)`: no equation perturbed.
-
-    Results that are no arrays pass through it, as they do through `inject`.
+    Attributes:
+        path: as `jax.tree_util.keystr` writes it; `result` if it is all there is.
+        dtype: its type, such as `float32`.
+        shape: its shape.
+        precision: decimal digits of the type: 7.2 for float32 (24 bits).
+        epsilon: from 1 to the next number of the type; 0 for integers.
     """
-    compiled = inject(fn, spec, only=())
 
-    def call(key: Array, /, *args: Any, **kwargs: Any) -> Any:
-        mine, named = copies(args, kwargs)
-        return compiled(key, *mine, **named)
-
-    return call
-
-
-def draw(
-    noisy: Callable, key: Array, draws: int, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Iterator[Any]:
-    """Results of a function under noise, each drawn anew.
-
-    Args:
-        noisy: what `inject` gave.
-        key: typed or raw PRNG key; consumed here.
-        draws: number of results.
-        args: of the function; each draw gets copies of its arrays.
-        kwargs: of the function.
-    """
-    for one in random_bits.split(key, draws):
-        mine, named = copies(args, kwargs)
-        yield jax.device_get(noisy(one, *mine, **named))
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    precision: float
+    epsilon: float
 
 
-def difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """`x - y`; 0 where both are NaN or the same infinity."""
-    same = (x == y) | (np.isnan(x) & np.isnan(y))
-    with np.errstate(invalid="ignore"):
-        return np.where(same, 0, np.subtract(x, y))
+def named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    """The leaves of a pytree with their paths."""
+    found = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [(jax.tree_util.keystr(path) or "result", x) for path, x in found]
+
+
+def leaves(tree: Any) -> list[Leaf]:
+    """The leaves of a result, described."""
+    found = []
+    for path, x in named_leaves(tree):
+        x, epsilon = _array(x), 0.0
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            info = jnp.finfo(x.dtype)
+            bits, epsilon = info.nmant + 1, float(info.eps)
+        elif x.dtype == np.bool_:
+            bits = 1
+        else:
+            integers = jnp.iinfo(x.dtype)
+            bits = integers.bits - (integers.min < 0)
+        found.append(Leaf(path, str(x.dtype), x.shape, bits * math.log10(2), epsilon))
+    return found
+
+
+def values(tree: Any) -> Result:
+    """The leaves of a result in float64 or complex128. What is no number is 0."""
+    arrays = map(_array, jax.tree.leaves(tree))
+    return [
+        x.astype(
+            np.complex128
+            if jnp.issubdtype(x.dtype, jnp.complexfloating)
+            else np.float64
+        )
+        for x in arrays
+    ]
+
+
+def _array(x: Any) -> np.ndarray:
+    """A leaf as NumPy's array: of keys the data, of what is no number a zero."""
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    if not isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex):
+        x = 0
+    return np.asarray(x)
+
+
+def check_alike(name: str, a: Any, other: str, b: Any) -> list[Leaf]:
+    """The leaves of `b`, refusing an `a` of other structure or shapes."""
+    left: Any = jax.tree.structure(a)
+    right: Any = jax.tree.structure(b)
+    if left != right:
+        raise NoiseError(f"{name} is {left} and {other} {right}: expected the same")
+    described = leaves(b)
+    for mine, yours in zip(leaves(a), described, strict=True):
+        if mine.shape != yours.shape:
+            raise NoiseError(
+                f"{yours.path}: {name} has shape {mine.shape} and {other} "
+                f"{yours.shape}: expected the same"
+            )
+    return described
 
 
 def rms(x: np.ndarray) -> float:
     """Root mean square magnitude; 0 of no elements."""
-    if not x.size:
-        return 0.0
-    largest = float(np.max(np.abs(x)))
+    largest = float(np.max(np.abs(x), initial=0))
     if largest == 0 or not math.isfinite(largest):
         return largest
     return largest * float(np.sqrt(np.mean(np.square(np.abs(x) / largest))))
@@ -236,42 +252,30 @@ def moments(results: Iterator[Any]) -> tuple[Any, Result, Result]:
         return tree, means, [np.sqrt(q / (count - 1)) for q in squares]
 
 
-def _array(x: Any) -> np.ndarray:
-    """A leaf as NumPy's array: of keys the data, of what is no number a zero."""
-    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    if not isinstance(x, jax.Array | np.ndarray | np.generic | bool | int | float):
-        x = x if isinstance(x, complex) else 0
-    return np.asarray(x)
-
-
-def _wide(x: np.ndarray) -> np.ndarray:
-    return x.astype(
-        np.complex128 if jnp.issubdtype(x.dtype, jnp.complexfloating) else np.float64
-    )
-
-
-def _leaf(path: str, x: Any) -> Leaf:
-    x = _array(x)
-    epsilon = 0.0
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-        info = jnp.finfo(x.dtype)
-        bits, epsilon = info.nmant + 1, float(info.eps)
-    elif x.dtype == np.bool_:
-        bits = 1
-    else:
-        integers = jnp.iinfo(x.dtype)
-        bits = integers.bits - (integers.min < 0)
-    return Leaf(path, str(x.dtype), x.shape, bits * math.log10(2), epsilon)
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> list[str]:
+    """Lines of columns; `align` has < or > for each, the last < is not padded."""
+    every = [head, *rows]
+    widths = [max(len(row[i]) for row in every) for i in range(len(head))]
+    return [
+        "  ".join(
+            f"{c:{a}{w}}" for c, a, w in zip(row, align, widths, strict=True)
+        ).rstrip()
+        for row in every
+    ]
 
 
 def two_sided(tail: float) -> float:
-    """The size that a standard normal number exceeds with probability `tail`.
-
-    Args:
-        tail: in (0, 1), however small.
-    """
+    """The size that a standard normal number exceeds with probability `tail`."""
     return -NormalDist().inv_cdf(tail / 2)
+
+
+def crossing(grows: Callable[[float], float], level: float, high: float) -> float:
+    """Where in (0, high) a growing function reaches a level, by bisection."""
+    low = 0.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if grows(middle) < level else (low, middle)
+    return (low + high) / 2
 
 
 def chi_squared(probability: float, degrees: int) -> float:
@@ -279,43 +283,22 @@ def chi_squared(probability: float, degrees: int) -> float:
 
     By bisection of P(a, x) = x^a e^-x / Gamma(a + 1) sum_k x^k / ((a+1) ... (a+k)),
     a = degrees / 2 (NIST Digital Library of Mathematical Functions, 8.11.4).
-
-    Args:
-        probability: in (0, 1).
-        degrees: of freedom, 1 or more.
     """
     a = degrees / 2
-    low, high = 0.0, degrees + 40 * math.sqrt(degrees) + 40
-    for _ in range(100):
-        middle = (low + high) / 2
-        if _lower_gamma(a, middle / 2) < probability:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+
+    def lower_gamma(x: float) -> float:
+        term = total = 1.0
+        k = 0
+        while term > 1e-17 * total:
+            k += 1
+            term *= x / (a + k)
+            total += term
+        return total * math.exp(a * math.log(x) - x - math.lgamma(a + 1))
+
+    return 2 * crossing(lower_gamma, probability, a + 20 * math.sqrt(degrees) + 20)
 
 
 def spread_bound(draws: int, confidence: float) -> float:
-    """How far above a sample's standard deviation the true one may be.
-
-    Of normal numbers, sigma <= factor * s with the given confidence.
-
-    Args:
-        draws: size of the sample, 2 or more.
-        confidence: in (0, 1).
-    """
+    """By what factor the standard deviation may exceed that of a normal sample."""
     free = draws - 1
     return math.sqrt(free / chi_squared(1 - confidence, free))
-
-
-def _lower_gamma(a: float, x: float) -> float:
-    """The regularised lower incomplete gamma function P(a, x)."""
-    if x <= 0:
-        return 0.0
-    term = total = 1.0
-    k = 0
-    while term > 1e-17 * total:
-        k += 1
-        term *= x / (a + k)
-        total += term
-    return total * math.exp(a * math.log(x) - x - math.lgamma(a + 1))

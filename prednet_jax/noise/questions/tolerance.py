@@ -4,41 +4,34 @@ For each leaf: rtol and atol so that for a fresh run under noise, all elements e
 
     |noisy_e - R_e| <= atol + rtol |R_e|                    (numpy.allclose)
 
-but with probability at most `failure`. R is the result without noise, compiled or not:
-both are run, and the tolerance holds for either.
-
-The tail. Let m_e and s_e be mean and standard deviation (divisor n - 1) of element e
-over n runs, and N the number of elements. An element is taken as normal and its
-distance bounded by
+but with probability at most `failure`. R is the result without noise, compiled or not.
+Let m_e and s_e be mean and standard deviation (divisor n - 1) of element e over n runs,
+N the number of elements. An element is taken as normal, its distance bounded by
 
     B_e = max over R of |m_e - R_e| + z sqrt(1 + 1/n) F max(s_e, l_e)
     l_e = sqrt(rms(s)^2 + (u_e / 4)^2)
 
-z      a normal error exceeds z standard deviations with probability failure / N; so
-       the leaf fails with probability `failure` at most, however its elements depend on
-       each other (Bonferroni's bound)
+z      a normal error exceeds z standard deviations with probability failure / N
+       (Bonferroni's bound: elements may depend on each other)
 F      sqrt((n - 1) / chi2(1 %; n - 1)): the true standard deviation is below F s with
        99 % confidence
-l_e    results lie on a grid, and few runs may all meet the same point of it: no element
+l_e    results lie on a grid, of which few runs may all meet one point: no element
        counts as quieter than the leaf as a whole (RMS of s over its elements) and a
        quarter of u_e, the distance from |R_e| to the next number of its type, at most
 
-Noise in the order of sums is bounded, and its tail lighter than the normal one. But 16
-runs show nothing of what happens once in a million: a bound below `EXTRAPOLATED` is an
-extrapolation of that model, and the result says so. At 1e-2 and 1e-3 it is tested with
-10,000 runs (tests/noise/questions/test_tolerance.py).
+16 runs show nothing of what happens once in a million: a bound below `EXTRAPOLATED` is
+an extrapolation of that model. At 1e-2 and 1e-3 it is tested with 10,000 runs.
 
-The shape. Sums that cancel have noise of the size of their terms, not of the result, so
-rtol alone would not do. With atol = rho rtol rms(R), rho out of `BALANCES`, rtol is the
-smallest that covers all B_e; the rho is taken that makes the tolerance smallest in the
-geometric mean over the elements.
+Sums that cancel have noise of the size of their terms, not of the result. So with
+atol = rho rtol rms(R), rho out of `BALANCES`, rtol is the smallest that covers all B_e;
+the rho is taken that makes the tolerance smallest in the geometric mean.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -48,7 +41,7 @@ from jax import Array
 from prednet_jax.noise.errors import NoiseError, integer, unit_interval
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.runs import Leaf
+from prednet_jax.noise.questions.runs import Call, Leaf
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
 
 # Failure rates below this were not tested against draws.
@@ -85,10 +78,6 @@ class Tolerance:
         note = ", extrapolated" if self.extrapolated else ""
         return f"rtol {self.rtol:.2g}, atol {self.atol:.2g}{note}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes by name."""
-        return asdict(self)
-
 
 def tolerance(
     fn: Callable, spec: NoiseSpec, *, draws: int = 16, failure: float = 1e-6
@@ -116,19 +105,17 @@ def tolerance(
     integer("draws", draws, 2)
     unit_interval("failure", failure)
     spec = runs.reaching(spec)
-    noisy, compiled = inject(fn, spec), runs.without_noise(fn, spec)
+    noisy, compiled = inject(fn, spec), inject(fn, spec, only=())
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Any:
-        clean = [
-            runs.values(runs.plain(fn, args, kwargs)),
-            runs.values(compiled(key, *args, **kwargs)),
-        ]
-        results = runs.draw(noisy, key, draws, args, kwargs)
-        tree, means, spreads = runs.moments(results)
+        call = Call(fn, args, kwargs)
+        clean = runs.values(call.result())
+        other = runs.values(call._replace(fn=compiled).result(key))
+        tree, means, spreads = runs.moments(call.draw(noisy, key, draws))
         found = [
-            _of_leaf(leaf, list(references), mean, spread, draws, failure)
+            _of_leaf(leaf, np.stack(references), mean, spread, draws, failure)
             for leaf, *references, mean, spread in zip(
-                runs.leaves(tree), *clean, means, spreads, strict=True
+                runs.leaves(tree), clean, other, means, spreads, strict=True
             )
         ]
         return jax.tree.unflatten(jax.tree.structure(tree), found)
@@ -138,58 +125,43 @@ def tolerance(
 
 def tolerance_table(tolerances: Any) -> str:
     """A line of text for each leaf of what `tolerance` gives."""
-    found = jax.tree_util.tree_flatten_with_path(tolerances)[0]
-    names = [jax.tree_util.keystr(path) or "result" for path, _ in found]
-    width = max(map(len, names), default=0)
-    lines = [f"{n:{width}}  {t}" for n, (_, t) in zip(names, found, strict=True)]
-    return "\n".join(lines)
+    found = runs.named_leaves(tolerances)
+    width = max((len(name) for name, _ in found), default=0)
+    return "\n".join(f"{name:{width}}  {one}" for name, one in found)
 
 
 def _of_leaf(
     leaf: Leaf,
-    references: list[np.ndarray],
+    references: np.ndarray,
     mean: np.ndarray,
     spread: np.ndarray,
     draws: int,
     failure: float,
 ) -> Tolerance:
+    """The tolerance of a leaf; `references` [2, ...] are the results without noise."""
     finite = np.isfinite(references[0])
-    settled = [np.isfinite(x) == finite for x in [*references[1:], mean]]
+    settled = [np.isfinite(x) == finite for x in (references[1], mean)]
     if not np.all([*settled, np.isfinite(spread)]):
         raise NoiseError(
             f"{leaf.path}: an element is finite in some runs alone; expected one that "
             "is finite, or is not, in all"
         )
-    references = [x[finite] for x in references]
-    mean, spread = mean[finite], spread[finite]
+    references, mean, spread = references[:, finite], mean[finite], spread[finite]
     extrapolated = failure < EXTRAPOLATED
     if not mean.size:
         return Tolerance(0.0, 0.0, 0.0, extrapolated)
-    size = np.min([np.abs(x) for x in references], axis=0)
-    bound = _bound(leaf, references, mean, spread, draws, failure)
+    sizes = np.abs(references)
+    z = runs.two_sided(failure / mean.size)
+    factor = z * math.sqrt(1 + 1 / draws) * runs.spread_bound(draws, CONFIDENCE)
+    # An element that met one point of its grid in all draws may still leave it.
+    least = np.hypot(runs.rms(spread), sizes.max(0) * leaf.epsilon / 4)
+    bound = np.abs(mean - references).max(0) + factor * np.maximum(spread, least)
+    size = sizes.min(0)
     rtol, atol = _cover(bound, size)
     allowed = atol + rtol * size
     seen = allowed > 0
     noise = runs.rms(spread[seen] / allowed[seen])
     return Tolerance(rtol, atol, noise, extrapolated)
-
-
-def _bound(
-    leaf: Leaf,
-    references: list[np.ndarray],
-    mean: np.ndarray,
-    spread: np.ndarray,
-    draws: int,
-    failure: float,
-) -> np.ndarray:
-    """B_e of each element."""
-    shift = np.max([np.abs(mean - x) for x in references], axis=0)
-    size = np.max([np.abs(x) for x in references], axis=0)
-    z = runs.two_sided(failure / mean.size)
-    factor = z * math.sqrt(1 + 1 / draws) * runs.spread_bound(draws, CONFIDENCE)
-    # An element that met one point of its grid in all draws may still leave it.
-    least = np.hypot(runs.rms(spread), size * leaf.epsilon / 4)
-    return shift + factor * np.maximum(spread, least)
 
 
 def _cover(bound: np.ndarray, size: np.ndarray) -> tuple[float, float]:
@@ -213,19 +185,16 @@ def _cover(bound: np.ndarray, size: np.ndarray) -> tuple[float, float]:
 def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
     """Raise unless every element is within its tolerance of the expected one.
 
-    Args:
-        actual: pytree of arrays.
-        expected: pytree of the same structure and shapes, such as `fn(*args)`.
-        tolerances: what `tolerance(fn, spec)(key, *args)` gave.
+    `expected` is such as `fn(*args)`, a pytree of the structure and shapes of `actual`;
+    `tolerances` is what `tolerance(fn, spec)(key, *args)` gave.
 
     Raises:
-        AssertionError: some leaf is outside. For each such leaf: its path, how many
-            times the expected noise the difference of the worst element is, how many
-            times what is allowed, the element's index and both values.
+        AssertionError: some leaf is outside. A line for each says by how much, in units
+            of the expected noise and of what is allowed, and at which element.
         NoiseError: structures or shapes differ.
     """
     allowed = jax.tree.leaves(tolerances)
-    described = check_alike("actual", actual, "expected", expected)
+    described = runs.check_alike("actual", actual, "expected", expected)
     if len(allowed) != len(described) or not all(
         isinstance(t, Tolerance) for t in allowed
     ):
@@ -269,13 +238,8 @@ def noise_reference(
 ) -> Reference:
     """Run `fn` with and without noise: what the pytest fixture `noise_tolerance` is.
 
-    Args:
-        fn: the reference that a test trusts.
-        *args: its arguments.
-        spec: the noise; None: sums added in another order, drawn for each element.
-        draws: as for `tolerance`.
-        failure: as for `tolerance`.
-        seed: of the noise.
+    `spec=None` adds sums in another order, drawn for each element; the other options
+    are those of `tolerance`, and the `seed` of the noise.
 
     Raises:
         NoiseError: as for `tolerance`.
@@ -283,23 +247,7 @@ def noise_reference(
     spec = ReductionOrder(granularity="element") if spec is None else spec
     measure = tolerance(fn, spec, draws=draws, failure=failure)
     tolerances = measure(jax.random.key(seed), *args)
-    return Reference(runs.plain(fn, args, {}), tolerances)
-
-
-def check_alike(name: str, a: Any, other: str, b: Any) -> list[Leaf]:
-    """The leaves of `b`, refusing an `a` of other structure or shapes."""
-    left: Any = jax.tree.structure(a)
-    right: Any = jax.tree.structure(b)
-    if left != right:
-        raise NoiseError(f"{name} is {left} and {other} {right}: expected the same")
-    described = runs.leaves(b)
-    for mine, yours in zip(runs.leaves(a), described, strict=True):
-        if mine.shape != yours.shape:
-            raise NoiseError(
-                f"{yours.path}: {name} has shape {mine.shape} and {other} "
-                f"{yours.shape}: expected the same"
-            )
-    return described
+    return Reference(Call(fn, args, {}).result(), tolerances)
 
 
 def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> list[str]:

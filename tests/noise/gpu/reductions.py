@@ -6,11 +6,8 @@ python tests/noise/gpu/reductions.py all        # checks all 216
 
 import gzip
 import json
-import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +18,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.gpu import compilation, programs, replay, targets
+from prednet_jax.noise.gpu import compilation, replay
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "gpu" / "reductions.json.gz"
 # sm_61, sm_75, sm_90.
@@ -70,7 +67,7 @@ class Case(NamedTuple):
 
     def read(self, compiled: compilation.Compiled) -> replay.Schedule:
         """The order, whose sums have the kernel's bits, or `read` raises."""
-        program = programs.assemble(compiled)
+        program = replay.assemble(compiled)
         dtype = jnp.dtype(self.dtype)
         return replay.read(program, self.shape, dtype, self.axes, self.term)
 
@@ -119,50 +116,11 @@ CASES = [
 
 def compile_all(cases, gpu: str) -> dict[Case, compilation.Compiled]:
     """Compiles sums for a GPU, all in one process."""
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        folders = []
-        for i, case in enumerate(cases):
-            folder = root / f"case{i}"
-            folder.mkdir()
-            fn = case.compiled_sum
-            shape = jax.ShapeDtypeStruct(case.shape, case.dtype)
-
-            def named(*arrays, fn=fn):
-                return fn(*arrays)
-
-            named.__name__ = f"case{i}"
-            module = compilation.lower(named, *[shape] * case.arguments)
-            (folder / "module.mlirbc").write_bytes(module)
-            request = {"target": targets.config_of(gpu), "devices": 1}
-            (folder / "request.json").write_text(json.dumps(request))
-            folders.append(str(folder))
-        worker = Path(compilation.__file__).parent
-        code = (
-            "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import worker\n"
-            "for folder in sys.argv[2:]: worker.main(pathlib.Path(folder))"
-        )
-        path = [*compilation.found_wheels(), os.environ.get("PYTHONPATH", "")]
-        subprocess.run(
-            [sys.executable, "-c", code, str(worker), *folders],
-            check=True,
-            capture_output=True,
-            env=os.environ
-            | {
-                "JAX_PLATFORMS": "cpu",
-                "XLA_FLAGS": f"--xla_gpu_autotune_level=0 --xla_dump_to={root}/dump",
-                "PYTHONPATH": os.pathsep.join(filter(None, path)),
-            },
-        )
-        found = {}
-        for i, case in enumerate(cases):
-            own = root / f"case{i}" / "dump"
-            own.mkdir()
-            for file in root.joinpath("dump").glob(f"module_*.jit_case{i}.*"):
-                file.rename(own / file.name)
-            answer = json.loads((root / f"case{i}" / "answer.json").read_text())
-            found[case] = compilation.from_dump(own, answer)
-        return found
+    modules = []
+    for case in cases:
+        shape = jax.ShapeDtypeStruct(case.shape, case.dtype)
+        modules.append(compilation.lower(case.compiled_sum, *[shape] * case.arguments))
+    return dict(zip(cases, compilation.compiled_for(modules, gpu), strict=True))
 
 
 # Of the golden set: each kind of kernel once.

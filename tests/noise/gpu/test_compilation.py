@@ -35,50 +35,27 @@ def module():
 
 @pytest.fixture(scope="module")
 def compiled(compiler, module):
-    return compilation.compiled_for(module, "h100")
+    return compilation.compiled_for([module], "h100")[0]
 
 
-def test_every_kernel_is_there(compiled):
+def test_kernels_launches_and_source_lines(compiled):
     kernels = {launch.kernel for launch in compiled.launches if launch.kernel}
     assert kernels == set(compiled.ptx)
     assert all(".target sm_90" in text for text in compiled.ptx.values())
+    names = {launch.instruction for launch in compiled.launches}
+    assert all(f"%{name} = " in compiled.hlo for name in names)
     assert compiled.memory["argument"] == 64 * 64 * 4 + 64 * 4
     assert compiled.memory["output"] == 5 * 64 * 4
     assert compiled.cost["flops"] > 2 * 64**3
-
-
-def test_source_lines_survive(compiled):
     assert f"line={LINE} " in compiled.hlo
     assert os.path.basename(__file__) in compiled.hlo
     assert 'op_name="jit(summed)/scatter-add"' in compiled.hlo
-
-
-def test_launches_name_instructions(compiled):
-    names = {launch.instruction for launch in compiled.launches}
-    assert all(f"%{name} = " in compiled.hlo for name in names)
 
 
 def test_process_of_the_user_stays_clean(compiled):
     assert not [name for name in sys.modules if name.startswith("jax_plugins.xla_cuda")]
     assert "xla_dump_to" not in os.environ.get("XLA_FLAGS", "")
     assert {device.platform for device in jax.devices()} == {"cpu"}
-
-
-def test_deterministic_changes_the_program(compiled, compiler, module):
-    sorted_first = compilation.compiled_for(module, "h100", deterministic=True)
-    assert any("atom" in text for text in compiled.ptx.values())
-    assert not any("atom" in text for text in sorted_first.ptx.values())
-
-
-def test_several_devices(compiler):
-    mesh = jax.sharding.AbstractMesh((8,), ("x",))
-    spec = jax.sharding.PartitionSpec("x")
-    rows = jax.sharding.NamedSharding(mesh, spec)
-    x = jax.ShapeDtypeStruct((64, 8), jnp.float32, sharding=rows)
-    compiled = compilation.compiled_for(
-        compilation.lower(jnp.sum, x), "a100", devices=8
-    )
-    assert "kAllReduce" in {launch.kind for launch in compiled.launches}
 
 
 @pytest.mark.parametrize(
@@ -96,14 +73,14 @@ def test_several_devices(compiler):
 def test_bad_input(compiler, keywords, said):
     keywords = {"gpu": "h100"} | keywords
     with pytest.raises(NoiseError, match=said) as caught:
-        compilation.compiled_for(b"", **keywords)
+        compilation.compiled_for([b""], **keywords)
     assert "\n" not in str(caught.value)
 
 
 def test_a_description_without_figures(compiler, module):
     gpu = "gpu_device_info { cuda_compute_capability { major: 9 } }"
     with pytest.raises(NoiseError, match=r"expected a description .* all its figures"):
-        compilation.compiled_for(module, gpu)
+        compilation.compiled_for([module], gpu)
 
 
 def test_without_the_compiler(monkeypatch, tmp_path):
@@ -113,7 +90,7 @@ def test_without_the_compiler(monkeypatch, tmp_path):
     with pytest.raises(
         NoiseError, match=r"-m pip install .* jax-cuda12-plugin=="
     ) as it:
-        compilation.compiled_for(b"", "h100")
+        compilation.compiled_for([b""], "h100")
     assert "\n" not in str(it.value)
 
 
@@ -124,7 +101,7 @@ def test_another_version_than_jax(monkeypatch, tmp_path):
         folder.mkdir(parents=True)
         (folder / "METADATA").write_text(f"Name: {name}\nVersion: 0.1.0\n")
     with pytest.raises(NoiseError, match=f"is 0.1.0, with jax {jax.__version__}"):
-        compilation.compiled_for(b"", "h100")
+        compilation.compiled_for([b""], "h100")
 
 
 def test_cards():

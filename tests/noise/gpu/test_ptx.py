@@ -1,12 +1,9 @@
 """The interpreter: instructions, elementwise kernels, and what it must refuse."""
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 
 from prednet_jax.noise.gpu import ptx
-from prednet_jax.noise.gpu.instructions import fused_multiply_add
 
 # Instructions of tests: a choice by a comparison, two halves exchanged, a guard.
 LESS = "setp.{} %p1, $a, $b; selp.b32 $d, $a, $b, %p1;"
@@ -79,19 +76,18 @@ def numbers(count=2048):
     return generator.permutation(x)
 
 
+def first_of_nans(a, b):
+    return np.where(np.isnan(a) | np.isnan(b), a, b)
+
+
 @pytest.mark.parametrize(
     ("operation", "expected"),
     [
         ("add.rn.f32 $d, $a, $b;", lambda a, b: a + b),
         ("sub.rn.f32 $d, $a, $b;", lambda a, b: a - b),
         ("mul.rn.f32 $d, $a, $b;", lambda a, b: a * b),
-        ("div.rn.f32 $d, $a, $b;", lambda a, b: a / b),
-        ("min.f32 $d, $a, $b;", np.fmin),
-        ("max.NaN.f32 $d, $a, $b;", np.maximum),
         ("neg.f32 $d, $a;", lambda a, b: -a),
-        ("sqrt.rn.f32 $d, $a;", lambda a, b: np.sqrt(a)),
-        (LESS.format("lt.f32"), lambda a, b: np.where(a < b, a, b)),
-        (LESS.format("neu.f32"), lambda a, b: np.where(a != b, a, b)),
+        (LESS.format("nan.f32"), first_of_nans),
     ],
 )  # fmt: skip
 def test_arithmetic_is_ieee(operation, expected):
@@ -100,40 +96,12 @@ def test_arithmetic_is_ieee(operation, expected):
         wanted = expected(a, b)
     result = elementwise(operation, a, b)
     np.testing.assert_array_equal(result, wanted)
-    if not operation.startswith(("min", "max")):
-        # Zeros too have their sign; for those NumPy promises nothing.
-        kept = ~np.isnan(wanted)
-        np.testing.assert_array_equal(
-            np.signbit(result)[kept], np.signbit(wanted)[kept]
-        )
-
-
-def test_multiply_add_rounds_once():
-    generator = np.random.default_rng(1)
-    a, b = generator.normal(size=(2, 4000)).astype(np.float32)
-    # Most of the product cancels; the rest decides ties of the rounded sum.
-    c = np.where(generator.random(4000) < 0.5, -a * b, a * b * 2.0**24).astype(
-        np.float32
-    )
-    result = fused_multiply_add(a, b, c)
-    for x, y, z, got in zip(a[:500], b, c, result, strict=False):
-        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
-        assert got == nearest(exact)
-    assert np.any(result != a * b + c)
+    kept = ~np.isnan(wanted)  # zeros too have their sign
+    np.testing.assert_array_equal(np.signbit(result)[kept], np.signbit(wanted)[kept])
 
 
 def signed(function, a, b):
     return function(a.view(np.int32), b.view(np.int32)).view(np.uint32)
-
-
-def nearest(exact):
-    """The float32 nearest to a fraction, ties to even."""
-    guess = np.float32(float(exact))
-    around = [np.nextafter(guess, np.float32(s)) for s in (-np.inf, np.inf)]
-    return min(
-        (guess, *around),
-        key=lambda x: (abs(Fraction(float(x)) - exact), int(x.view(np.uint32)) & 1),
-    )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +117,6 @@ def nearest(exact):
         (LESS.format("lt.s32"), lambda a, b: signed(np.minimum, a, b)),
         (LESS.format("gt.u32"), np.maximum),
         (HALVES, lambda a, b: a >> 16 | a << 16),
-        ("cvt.rn.f32.u32 $d, $a;", lambda a, b: a.astype(np.float32).view(np.uint32)),
     ],
 )  # fmt: skip
 def test_integers_wrap_and_shift(operation, expected):

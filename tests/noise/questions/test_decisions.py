@@ -41,7 +41,6 @@ def test_a_tie_flips_and_a_clear_case_does_not():
     ("primitive", "decide"),
     [
         ("sort", lambda h: jnp.sort(h, axis=1)),
-        ("sort", lambda h: jnp.argsort(h, axis=1)),
         ("top_k", lambda h: lax.top_k(h, 2)),
         ("lt", lambda h: jnp.where(h[:, 0] < h[:, 1], 1.0, 2.0)),
         ("eq", lambda h: h[:, 0] == h[:, 1]),
@@ -56,7 +55,6 @@ def test_every_kind_of_decision(primitive, decide):
         report = found(lambda x, w: decide(x @ w), X, TIED)
     # How often depends on XLA's flags.
     assert report[primitive].flipped > 0.1
-    assert found(lambda x, w: decide(x @ w), X, TIED, draws=2)
 
 
 def test_continuous_functions_decide_nothing():
@@ -101,13 +99,6 @@ def test_the_number_of_steps_of_a_loop_is_a_decision():
     assert {d for d in report if d != "while"} == {"gt"}
 
 
-def test_exact_sums_flip_nothing():
-    x = jnp.arange(600.0).reshape(6, 100)
-    report = found(lambda x: jnp.argmax(jnp.sum(x, axis=0)), x)
-    assert report["argmax"].flipped == 0
-    assert "flipped: 0" in str(noise.decisions(jnp.argmax, ORDER)(KEY, X))
-
-
 def test_the_most_often_flipped_come_first():
     def fn(x, w):
         h = x @ w
@@ -117,36 +108,6 @@ def test_the_most_often_flipped_come_first():
     assert [d.primitive for d in report] == ["argmax", "gt"]
     assert report.unstable == report[:1]
     assert "decisions: 2, flipped: 1" in str(report)
-
-
-@pytest.mark.parametrize(
-    ("spec", "draws", "message"),
-    [
-        (ORDER, 0, "draws=0: expected an integer"),
-        (noise.Identity(), 4, "acts on a computation"),
-        (noise.GradientGaussian(0.1), 4, "acts on a computation"),
-    ],
-)
-def test_options_are_checked(spec, draws, message):
-    with pytest.raises(noise.NoiseError, match=message):
-        noise.decisions(jnp.argmax, spec, draws=draws)
-
-
-def test_an_oracle_by_hand():
-    """The fraction of flipped draws is that of inject's results at the same keys."""
-
-    def fn(x, w):
-        return jnp.argmax(x @ w, axis=1)
-
-    # With an order per element the draw of a key is inject's.
-    noisy = noise.inject(fn, ORDER)
-    clean = noise.inject(fn, ORDER, only=[])(KEY, X, TIED)
-    flips = [
-        bool(np.any(noisy(k, X[:1], TIED) != clean[:1]))
-        for k in jax.random.split(KEY, 8)
-    ]
-    report = found(fn, X[:1], TIED, draws=8)
-    assert report["argmax"].flipped == pytest.approx(np.mean(flips), abs=0.13)
 
 
 def test_examples_that_flip_are_those_of_inject_with_exact_intervals():

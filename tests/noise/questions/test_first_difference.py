@@ -187,12 +187,12 @@ def test_taps_give_every_execution():
 def test_a_digest_knows_the_bits_and_the_size_of_a_difference(dtype):
     rng = np.random.default_rng(0)
     x = jnp.asarray(3 * rng.standard_normal((WHOLE // 16, 33))).astype(dtype)
-    hashed, signed, squares, tops, unbounded, sample = map(np.asarray, digest(x))
+    hashed, signed, squares, tops, unbounded = map(np.asarray, digest(x))
     wide = np.asarray(x.astype("float32"), np.float64)
     np.testing.assert_allclose(squares.sum(), np.sum(wide**2), rtol=1e-5)
     assert tops.max() == np.abs(wide).max()
     assert not unbounded.any()
-    assert len(sample) == COLUMNS
+    assert len(signed) == COLUMNS
     other = x.at[7, 5].set(jnp.logical_not(x[7, 5]).astype(dtype))
     assert (np.asarray(digest(other)[0]) != hashed).sum() == 1
     if dtype == "float32":
@@ -210,7 +210,7 @@ def test_a_file_is_read_on_another_machine(recording, tmp_path):
     recording.save(file)
     again = noise.load_recording(file)
     for a, b in zip(recording.equations, again.equations, strict=True):
-        for name in a._fields:
+        for name in vars(a):
             np.testing.assert_array_equal(getattr(a, name), getattr(b, name), name)
     assert str(again) == str(recording)
     # With NumPy and JSON alone.
@@ -309,15 +309,3 @@ def test_from_a_shell(tmp_path, monkeypatch, capsys):
     assert main([*asked, "--recording=r.npz", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["beyond"][0]["source"] == "recorded_program.py:8 in bad"
-    for wrong, message in (
-        (asked, "expected --recording=FILE.npz"),
-        ([*asked, "--recording=args.npz"], "args.npz: expected a recording"),
-        (["record", "recorded_program:good", *given], "--output=FILE.npz"),
-        (
-            ["record", "recorded_program:good", *given, "--output=no/r.npz"],
-            "no/r.npz: No such file",
-        ),
-    ):
-        assert main(wrong) == 2
-        (said,) = capsys.readouterr().err.splitlines()
-        assert message in said

@@ -156,8 +156,6 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["rows"] == 4
     assert all(v["same_bits"] for v in found["variants"])
-    assert main([*argv, "--batch=x"]) == 2
-    assert "--batch=x: expected positions" in capsys.readouterr().err
     assert main(argv) == 2
     assert "have the shapes [()]" in capsys.readouterr().err
 

@@ -1,0 +1,277 @@
+"""What flags are not asked for: of a run that goes on, of its weights, of a preset."""
+
+from pathlib import Path
+from typing import Any
+
+import _flags
+from absl import flags
+
+from prednet_jax import data, noise, records, tasks, weights
+from prednet_jax.errors import UserError
+from prednet_jax.tasks import Task
+from prednet_jax.training import folders
+
+FLAGS = flags.FLAGS
+# article: as arXiv 2109.01451 trained it, with Chainer's leak between windows.
+# lotter_kitti: as coxlab/prednet's kitti_train.py, 150 epochs of 125 updates.
+# quick: random windows of many walks, after which it predicts others.
+_PUBLISHED = {"channels": ["3", "48", "96", "192"], "width": 160}
+PRESETS: dict[str, dict[str, Any]] = {
+    "article": _PUBLISHED
+    | {"variant": "watanabe", "height": 120, "window": 20, "updates": 250}
+    | {"truncation_leak": True},
+    "lotter_kitti": _PUBLISHED
+    | {"variant": "lotter", "height": 128, "window": 10, "updates": 18_750},
+    "quick": {"variant": "watanabe", "channels": ["3", "24", "48"]}
+    | {"height": 24, "width": 32, "window": 20, "updates": 1000}
+    | {"sampling": "windows", "batch": 8, "validate_every": 250}
+    | {"learning_rate": 2e-3, "schedule": "cosine", "clip_gradient": 1.0},
+}
+# The flags of a command, and those of a run that change no number of it: another value
+# may be given. More seeds are more runs.
+_OF_COMMAND = (
+    "workdir", "resume", "overwrite", "progress", "profile", "plot", "coordinator",
+    "process", "processes",
+)  # fmt: skip
+_FREE = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples", "seeds")
+# The settings of a network that weights bring with them.
+_NETWORK = (
+    "variant", "channels", "r_channels", "height", "width", "pixel_max", "a_filters",
+    "ahat_filters", "r_filters", "hidden",
+)  # fmt: skip
+
+
+def define_preset() -> None:
+    """Declares --preset."""
+    flags.DEFINE_enum(
+        "preset",
+        None,
+        list(PRESETS),
+        "Values for flags that are not given: article, as arXiv 2109.01451, of which "
+        "--data names the frames (FPSI); lotter_kitti, as Lotter et al. 2017 but for "
+        "--batch=4 and --data; quick, small, ten minutes on a CPU.",
+    )
+
+
+def apply_preset() -> None:
+    """Sets the flags of --preset that were not given."""
+    for name, value in PRESETS.get(FLAGS.preset, {}).items():
+        if not FLAGS[name].present:
+            FLAGS[name].value = value
+
+
+def read_flags(workdir: Path, names: list[str]) -> None:
+    """Sets every flag that was not given to what the run in a directory began with.
+
+    Does nothing where no run was begun.
+
+    Args:
+        workdir: directory of the run, or of its seeds.
+        names: flags of the script.
+
+    Raises:
+        UserError: a flag that was given differs, or the manifest is not readable.
+    """
+    begun = [folder / records.MANIFEST for folder in _runs(workdir)]
+    if not begun:
+        return
+    path = begun[0]
+    manifests = [records.read_json(path) for path in begun]
+    try:
+        recorded = dict(manifests[0]["flags"])
+        # A seed may be ahead of another, where one was interrupted.
+        recorded["updates"] = max(int(found["updates"]) for found in manifests)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise UserError(f"{path}: not the manifest of a run of train.py") from None
+    if not FLAGS["model"].present:
+        tasks.check_recorded(recorded.get("model", "prednet"))
+    # What other flags mean depends on the model.
+    for name in sorted(names, key=lambda name: name != "model"):
+        if name not in recorded or name in _OF_COMMAND:
+            continue
+        flag, value = FLAGS[name], recorded[name]
+        if not flag.present:
+            flag.value = _parsed(flag, value, path)
+        elif not _agrees(name, flag.value, value):
+            more = ", or more" if name == "updates" else ""
+            raise UserError(
+                f"--resume: --{name}={_shown(flag.value)}: expected {_shown(value)}"
+                f"{more}, as in {path}"
+            )
+
+
+def _runs(workdir: Path) -> list[Path]:
+    """The directory itself where a run was begun in it, else those of its seeds."""
+    if (workdir / records.MANIFEST).exists():
+        return [workdir]
+    return [path.parent for path in sorted(workdir.glob(f"seed_*/{records.MANIFEST}"))]
+
+
+def kept_weights(workdir: Path) -> tuple[Task, dict] | None:
+    """Network and initial weights that a run in a directory keeps; None: it has none.
+
+    Raises:
+        UserError: they are damaged.
+    """
+    for folder in _runs(workdir):
+        if (folder / folders.INITIAL).exists():
+            manifest = records.read_json(folder / records.MANIFEST)
+            network = tasks.recorded(manifest["model"], manifest["network"])
+            return network, records.read_tree(folder / folders.INITIAL)
+    return None
+
+
+def _agrees(name: str, given: Any, recorded: Any) -> bool:
+    """Whether a flag that was given fits what the run was begun with."""
+    if name == "seeds":
+        return bool(recorded)
+    if name == "updates":
+        return given >= int(recorded)
+    return name in _FREE or _meaning(name, given) == _meaning(name, recorded)
+
+
+def _meaning(name: str, value: Any) -> Any:
+    """A value in a form in which the same is equal: 1.0 and 1, a default and itself."""
+    if name == "noise":
+        return noise.format(_flags.parse_noise(value), defaults=True)
+    if name in ("height", "width") and value is None and FLAGS.model == "prednet":
+        return _flags.size(name)
+    if name == "data" and value is None and FLAGS.model in tasks.NAMED:
+        return tasks.NAMED[FLAGS.model][0].data
+    if isinstance(value, list):
+        try:
+            return [float(entry) for entry in value]
+        except ValueError:
+            return value
+    return value
+
+
+def _parsed(flag: flags.Flag, value: Any, path: Path) -> Any:
+    """A value of a manifest as the flag would have it."""
+    if value is None:
+        return value
+    try:
+        return flag.parser.parse(_shown(value))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: flag {flag.name}: {error}") from None
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none given"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def initial_weights(
+    path: str, kept: tuple[Task, dict] | None = None
+) -> tuple[Task, dict]:
+    """Network and weights to start from: of a weight file, or of a run's directory.
+
+    They supply model, variant and sizes; flags that are given must agree. Only
+    --convolution is free: every algorithm takes the same weights.
+
+    Args:
+        path: the file or directory.
+        kept: what a run that goes on has of it; it is not read again.
+
+    Raises:
+        UserError: there are no weights, or a flag that was given contradicts them.
+    """
+    sizes = {"height": FLAGS.height, "width": FLAGS.width}
+    sizes |= {n: FLAGS[n].value for n in ("variant", "pixel_max") if FLAGS[n].present}
+    network, params = kept or weights.load_task(path, **sizes)
+    config = getattr(network, "config", None)
+    for name in ("model", *_NETWORK):
+        flag = FLAGS[name]
+        if not flag.present:
+            continue
+        own = getattr(config, "recurrent" if name == "r_channels" else name, None)
+        own = network.name if name == "model" else own
+        listed = isinstance(flag.value, list)
+        given: Any = _flags.integers(name) if listed else flag.value
+        if listed and isinstance(own, tuple) and len(given) == 1:  # one size for all
+            given *= len(own)
+        if given != own:
+            raise UserError(
+                f"--{name}={_shown(flag.value)}: expected {_shown(own)}, as in {path}"
+            )
+    if FLAGS.convolution != FLAGS["convolution"].default:
+        network = network.with_convolution(FLAGS.convolution)
+    return network, params
+
+
+def inherit_frames(path: str) -> None:
+    """Takes the frames of a run, and how they are cut, where no flag says otherwise.
+
+    How they are cut only where they lie on disk. Does nothing where the path is no run.
+
+    Raises:
+        UserError: the manifest has no flags, or other values than they take.
+    """
+    manifest = Path(path) / records.MANIFEST
+    if not manifest.is_file():
+        return
+    of_run = records.read_json(manifest).get("flags")
+    if not isinstance(of_run, dict):
+        raise UserError(f"{manifest}: not the manifest of a run of train.py")
+    for name in ("data", "crop", "offset"):
+        if name != "data" and FLAGS.data in (None, *data.NAMES):
+            return
+        if not FLAGS[name].present and of_run.get(name) is not None:
+            setattr(FLAGS, name, _parsed(FLAGS[name], of_run[name], manifest))
+            if name == "data":
+                print(f"--data={FLAGS.data}, as {path}")
+
+
+def define_weights() -> None:
+    """Declares --weights, which `prednet` reads."""
+    flags.DEFINE_string(
+        "weights",
+        None,
+        "Weight file, run directory of train.py, or a name of prednet_jax.pretrained. "
+        "Default: of these, moving_digits for grey data, else walk.",
+    )
+
+
+def prednet() -> tuple[Task, dict]:
+    """The PredNet of --weights; of a run also its frames and how they are cut.
+
+    A network that comes with the package has frames of the data it was trained on
+    unless flags say otherwise, and frames from disk are scaled to its size. Without
+    --weights it is one of them, and the first line printed says so.
+
+    Raises:
+        UserError: the weights are of another network than PredNet, or of another one
+            than the flags say.
+    """
+    given, own = FLAGS.weights is not None, None
+    if not given:
+        grey = data.own_size(FLAGS.data or "walk")[2] == 1
+        FLAGS.weights = "moving_digits" if grey else "walk"
+        # Not by its name: a file of that name may lie here.
+        config, params = weights.pretrained(FLAGS.weights)
+        own = tasks.of(config), params
+    name = FLAGS.weights
+    network, params = initial_weights(name, own)
+    if given:
+        inherit_frames(name)
+    if network.name != "prednet":
+        raise UserError(f"--weights={name}: of {network.name}; expected prednet")
+    if given and (Path(name).exists() or name not in weights.pretrained_names()):
+        return network, params
+    FLAGS.data = FLAGS.data or name
+    of_disk = FLAGS.data not in data.NAMES
+    if of_disk and not (FLAGS["crop"].present or FLAGS["offset"].present):
+        FLAGS.crop = "resize"
+    if not given:
+        done = "made"
+        if of_disk:
+            done = "scaled" if FLAGS.crop == "resize" else "cut"
+        height, width, _ = network.frame
+        print(
+            f"no --weights: {name}, which comes with the package "
+            f"(prednet_jax.pretrained); frames of {FLAGS.data} are {done} to its "
+            f"{height}x{width}",
+            flush=True,
+        )
+    return network, params

@@ -1,0 +1,486 @@
+"""Functions whose saddles are known in closed form.
+
+Every function is written in coordinates in which its escape directions are coordinate
+axes or simple combinations of them. The octopus is a chain of saddles; the linear
+networks, all with the diagonal target M = diag(s), s_1 > s_2 > ... > 0, have the
+saddles of training: points at which one more rank, or the second of two equal units,
+is still to be learnt (Baldi & Hornik 1989, Neural Networks 2:53; Fukumizu & Amari 2000,
+Neural Networks 13:317).
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from prednet_jax.errors import UserError, positive, whole
+
+Float64 = NDArray[np.float64]
+
+
+class StationaryPoint(NamedTuple):
+    """A point of zero gradient and the spectrum of its Hessian.
+
+    Attributes:
+      point: [dim].
+      value: value of the function there.
+      eigenvalues: [dim] eigenvalues of the Hessian, ascending.
+    """
+
+    point: Float64
+    value: float
+    eigenvalues: Float64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class SaddleFunction:
+    """A function with a saddle that is known in closed form.
+
+    Attributes:
+      name: name in tables.
+      fn: maps x [dim] to a scalar of the same type; jit, grad and vmap apply.
+      points: stationary points; the first is the saddle that runs from `start`
+        approach.
+      escape: [m, dim] orthonormal rows that span the eigenspace of the lowest
+        eigenvalue at `saddle`.
+      exit_value: a run whose value is below this has passed every saddle.
+      smoothness: largest curvature on the way; it sets the learning rate.
+      start: draws a start [dim] whose projection on `escape` is exactly zero. In exact
+        arithmetic gradient descent from there never leaves `saddle`.
+      radius: distance along `escape` at which a run has left `saddle`.
+    """
+
+    name: str
+    fn: Callable[[jax.Array], jax.Array]
+    points: tuple[StationaryPoint, ...]
+    escape: Float64
+    exit_value: float
+    smoothness: float
+    start: Callable[[np.random.Generator], Float64]
+    radius: float = 0.1
+
+    @property
+    def saddle(self) -> Float64:
+        """The saddle [dim] that runs approach."""
+        return self.points[0].point
+
+    @property
+    def curvature(self) -> float:
+        """Size of the lowest eigenvalue there; 0 if the saddle is not strict."""
+        return max(0.0, -float(self.points[0].eigenvalues[0]))
+
+    @property
+    def dim(self) -> int:
+        """Number of variables."""
+        return self.saddle.size
+
+    @property
+    def strict(self) -> bool:
+        """Whether `saddle` has negative curvature."""
+        return self.curvature > 0
+
+
+def _stationary(point: Float64, value: float, *eigenvalues: Any) -> StationaryPoint:
+    """A stationary point; its eigenvalues may be given in parts and any order."""
+    spectrum = np.sort(np.concatenate([np.atleast_1d(x) for x in eigenvalues]))
+    return StationaryPoint(point, float(value), spectrum.astype(np.float64))
+
+
+def _unit(dim: int, *indices: int) -> Float64:
+    """The unit vectors e_i of the given indices, as rows [m, dim]."""
+    return np.eye(dim)[list(indices)]
+
+
+# The usual parameters of the octopus.
+_TAU, _SMOOTHNESS, _GAMMA = math.e, 3.0, 1.0
+
+
+def _drop(tau: float, smoothness: float, gamma: float) -> float:
+    """The difference nu of the values at two successive saddles of the octopus."""
+    return (37 * smoothness + 13 * gamma) * tau**2 / 6
+
+
+def octopus(
+    dim: int, tau: float = _TAU, smoothness: float = _SMOOTHNESS, gamma: float = _GAMMA
+) -> Callable[[jax.Array], jax.Array]:
+    """The octopus function: a chain of saddles, met one by one.
+
+    Coordinates grow one after the other from 0 to 4 tau. Let i - 1 be the number of
+    leading coordinates with |x_j| >= 2 tau; then coordinate i is the one that grows
+    now, and the value is
+
+        |x_i| <= tau:  sum_{j<i} L (|x_j| - 4 tau)^2 - gamma x_i^2
+                       + sum_{j>i} L x_j^2 - (i - 1) nu
+        |x_i| >= tau:  sum_{j<i} L (|x_j| - 4 tau)^2 + g1(|x_i|) + g2(|x_i|) x_{i+1}^2
+                       + sum_{j>i+1} L x_j^2 - (i - 1) nu
+        i > dim:       sum_j L (|x_j| - 4 tau)^2 - dim nu
+
+        g1(x) = -gamma x^2 + (10 gamma - 14 L)/(3 tau) (x - tau)^3
+                + (5 L - 3 gamma)/(2 tau^2) (x - tau)^4
+        g2(x) = -gamma - (L + gamma) (10 s^3 + 15 s^4 + 6 s^5),   s = (x - 2 tau)/tau
+        nu    = 4 L tau^2 - g1(2 tau) = (37 L + 13 gamma) tau^2 / 6
+
+    For i = dim there is no g2 term. g1 and g2 make the function C^2 along the path of
+    gradient descent, where all later coordinates stay within tau; elsewhere it may
+    jump.
+
+    Args:
+      dim: number of variables, >= 1.
+      tau: a quarter of the distance between stationary points, > 0.
+      smoothness: L, half the curvature of the stable directions, > 0.
+      gamma: half the size of the negative curvature, > 0.
+
+    Returns:
+      x [dim], float32 or float64 -> scalar of the same type. Gradients are finite
+      everywhere.
+
+    Raises:
+      UserError: an argument out of range; when called, x of another shape or type.
+
+    References:
+      Du, Jin, Lee, Jordan, Poczos & Singh 2017, "Gradient descent can take exponential
+      time to escape saddle points", arXiv 1705.10412, appendix.
+    """
+    whole("dim", dim, 1)
+    for name, value in (("tau", tau), ("smoothness", smoothness), ("gamma", gamma)):
+        positive(name, value)
+    L = smoothness
+    nu = _drop(tau, L, gamma)
+
+    def g1(a: jax.Array) -> jax.Array:
+        b = a - tau
+        cubic = (10 * gamma - 14 * L) / (3 * tau)
+        quartic = (5 * L - 3 * gamma) / (2 * tau**2)
+        return -gamma * a**2 + cubic * b**3 + quartic * b**4
+
+    def g2(a: jax.Array) -> jax.Array:
+        s = (a - 2 * tau) / tau
+        return -gamma - (L + gamma) * (10 * s**3 + 15 * s**4 + 6 * s**5)
+
+    def fn(x: jax.Array) -> jax.Array:
+        if x.shape != (dim,) or not jnp.issubdtype(x.dtype, jnp.floating):
+            raise UserError(
+                f"x is {x.dtype}{list(x.shape)}: expected floating point of shape "
+                f"[{dim}]"
+            )
+        a = jnp.abs(x)
+        # The running count of coordinates below 2 tau is 0 at those that have grown,
+        # and 1 at the one that grows now.
+        short = (a < 2 * tau).astype(jnp.int32)
+        count = jnp.cumsum(short)
+        grown = count == 0
+        growing = (count == 1) & (short == 1)
+        far = growing & (a > tau)
+        # A coordinate that is still to grow has the weight L; the next one may have g2.
+        handed_on = jnp.where(far, g2(a), L)[:-1]
+        weight = jnp.concatenate([jnp.full((1,), L, x.dtype), handed_on])
+        stable = weight * x**2
+        active = jnp.where(far, g1(a), -gamma * x**2)
+        passed = L * (a - 4 * tau) ** 2 - nu
+        return jnp.sum(jnp.where(grown, passed, jnp.where(growing, active, stable)))
+
+    return fn
+
+
+def octopus_function(dim: int = 10) -> SaddleFunction:
+    """The octopus with its stationary points; runs start at its first saddle.
+
+    Saddle k has k coordinates at 4 tau and the others at 0, one eigenvalue -2 gamma
+    and all others 2 L, and the value -k nu. For k = dim it is a minimum with all
+    eigenvalues 2 L. The signs of the coordinates are free; `points` has those with
+    plus signs.
+
+    Args:
+      dim: number of variables, >= 2.
+
+    Raises:
+      UserError: dim below 2.
+    """
+    whole("dim", dim, 2)
+    nu = _drop(_TAU, _SMOOTHNESS, _GAMMA)
+    points = []
+    for k in range(dim + 1):
+        spectrum = np.full(dim, 2 * _SMOOTHNESS)
+        spectrum[k : k + 1] = -2 * _GAMMA
+        grown = np.where(np.arange(dim) < k, 4 * _TAU, 0.0)
+        points.append(_stationary(grown, -k * nu, spectrum))
+
+    def start(rng: np.random.Generator) -> Float64:
+        x = rng.uniform(-_TAU, _TAU, dim)
+        x[0] = 0.0
+        return x
+
+    return SaddleFunction(
+        name="octopus",
+        fn=octopus(dim),
+        points=tuple(points),
+        escape=_unit(dim, 0),
+        radius=_TAU,
+        exit_value=-(dim - 0.5) * nu,
+        smoothness=2 * _SMOOTHNESS,
+        start=start,
+    )
+
+
+def _beside(rng: np.random.Generator) -> Float64:
+    """A start on the stable axis of a function of two variables."""
+    return np.array([rng.uniform(0.5, 1.0), 0.0])
+
+
+def quadratic_quartic() -> SaddleFunction:
+    """x^2/2 + y^4/4 - y^2/2: a strict saddle at 0 between minima at (0, +-1).
+
+    The eigenvalues are (1, -1) at the saddle and (1, 2) at the minima, where the value
+    is -1/4. It is the simplest function on which a zero component stays zero for ever.
+    Up to the radius the quartic term changes the escape time by less than 1 % of a
+    step.
+    """
+    minima = [_stationary(np.array([0.0, y]), -0.25, [1, 2]) for y in (1, -1)]
+    return SaddleFunction(
+        name="quadratic_quartic",
+        fn=lambda x: x[0] ** 2 / 2 + x[1] ** 4 / 4 - x[1] ** 2 / 2,
+        points=(_stationary(np.zeros(2), 0.0, [1, -1]), *minima),
+        escape=_unit(2, 1),
+        exit_value=-0.125,
+        smoothness=2.0,
+        start=_beside,
+    )
+
+
+def monkey() -> SaddleFunction:
+    """x^3 - 3 x y^2: the monkey saddle, not strict (its Hessian at 0 is zero).
+
+    From x > 0 and a small y, gradient flow moves to 0 as x = x0/(1 + 3 x0 t) while y
+    grows as 1/x^2: the escape is algebraic, not exponential. The function is unbounded
+    below.
+    """
+    return SaddleFunction(
+        name="monkey",
+        fn=lambda x: x[0] ** 3 - 3 * x[0] * x[1] ** 2,
+        points=(_stationary(np.zeros(2), 0.0, [0, 0]),),
+        escape=_unit(2, 1),
+        exit_value=-0.5,
+        smoothness=6.0,
+        start=_beside,
+    )
+
+
+def phase_retrieval() -> SaddleFunction:
+    """E[((a.x)^2 - (a.z)^2)^2]/4 over normal a, with x and the signal z = e_1 in R^6.
+
+    In closed form it is (3 |x|^4 + 3 |z|^4 - 2 |x|^2 |z|^2 - 4 (x.z)^2)/4 (Sun, Qu &
+    Wright 2018, Found. Comput. Math. 18:1131, real case). Its stationary points:
+
+        maximum at 0                            eigenvalues -3 along z, -1 elsewhere
+        minima at z and -z                      6 along z, 2 elsewhere
+        strict saddles, x.z = 0, |x|^2 = 1/3    -2 along z, 2 along x, 0 elsewhere
+
+    The value at the saddles is 2/3.
+    """
+    dim = 6
+
+    def fn(x: jax.Array) -> jax.Array:
+        norm = jnp.sum(x**2)
+        return (3 * norm**2 + 3 - 2 * norm - 4 * x[0] ** 2) / 4
+
+    def start(rng: np.random.Generator) -> Float64:
+        x = rng.normal(size=dim)
+        x[0] = 0.0
+        return x / np.linalg.norm(x) * rng.uniform(0.4, 0.7)
+
+    z, across = _unit(dim, 0)[0], _unit(dim, 1)[0] / np.sqrt(3)
+    return SaddleFunction(
+        name="phase_retrieval",
+        fn=fn,
+        points=(
+            _stationary(across, 2 / 3, np.zeros(dim - 2), [2, -2]),
+            _stationary(np.zeros(dim), 0.75, -np.ones(dim - 1), [-3]),
+            _stationary(z, 0.0, np.full(dim - 1, 2), [6]),
+            _stationary(-z, 0.0, np.full(dim - 1, 2), [6]),
+        ),
+        escape=_unit(dim, 0),
+        exit_value=1 / 3,
+        smoothness=6.0,
+        start=start,
+    )
+
+
+# Diagonal of M in the two factorisations.
+_TARGET = np.array([2.0, 1.0, 0.5])
+
+
+def _towards_second(rng: np.random.Generator) -> Float64:
+    """A start from which gradient descent goes to the saddle sqrt(s_2) e_2."""
+    u = rng.uniform(-0.3, 0.3, _TARGET.size)
+    u[0], u[1] = 0.0, math.sqrt(_TARGET[1]) * rng.uniform(0.5, 1.0)
+    return u
+
+
+def symmetric_factorisation() -> SaddleFunction:
+    """|u u^T - M|^2 / 4 in u [n].
+
+    At 0 the eigenvalues are -s_i. At +-sqrt(s_k) e_k they are 2 s_k, and s_k - s_i for
+    i != k: k = 1 is the minimum, every other k a strict saddle.
+    """
+    s, n = _TARGET, _TARGET.size
+    rest = (np.sum(s**2) - s**2) / 4
+
+    def fn(u: jax.Array) -> jax.Array:
+        return jnp.sum((jnp.outer(u, u) - jnp.diag(jnp.asarray(s, u.dtype))) ** 2) / 4
+
+    points = [
+        _stationary(sign * root * axis, rest[k], 2 * s[k], s[k] - np.delete(s, k))
+        for k, (root, axis) in enumerate(zip(np.sqrt(s), np.eye(n), strict=True))
+        for sign in (1, -1)
+    ]
+    origin = _stationary(np.zeros(n), np.sum(s**2) / 4, -s)
+    return SaddleFunction(
+        name="symmetric_factorisation",
+        fn=fn,
+        points=(*points[2:], *points[:2], origin),
+        escape=_unit(n, 0),
+        exit_value=(rest[0] + rest[1]) / 2,
+        smoothness=2 * s[0],
+        start=_towards_second,
+    )
+
+
+def asymmetric_factorisation() -> SaddleFunction:
+    """|u v^T - M|^2 / 2 in (u, v) [2 n].
+
+    At 0 the eigenvalues are +-s_i. At u = v = sqrt(s_k) e_k they are 2 s_k, 0 (the
+    rescaling u -> c u, v -> v/c) and s_k +- s_i.
+    """
+    s, n = _TARGET, _TARGET.size
+    rest = (np.sum(s**2) - s**2) / 2
+
+    def fn(x: jax.Array) -> jax.Array:
+        u, v = x[:n], x[n:]
+        return jnp.sum((jnp.outer(u, v) - jnp.diag(jnp.asarray(s, x.dtype))) ** 2) / 2
+
+    points = []
+    for k in range(n):
+        both, others = math.sqrt(s[k]) * np.tile(_unit(n, k)[0], 2), np.delete(s, k)
+        spectrum = [2 * s[k], 0.0], s[k] + others, s[k] - others
+        points.append(_stationary(both, rest[k], *spectrum))
+    origin = _stationary(np.zeros(2 * n), np.sum(s**2) / 2, s, -s)
+    return SaddleFunction(
+        name="asymmetric_factorisation",
+        fn=fn,
+        points=(*points[1:], points[0], origin),
+        escape=_unit(2 * n, 0, n).sum(0, keepdims=True) / math.sqrt(2),
+        exit_value=(rest[0] + rest[1]) / 2,
+        smoothness=2 * s[0],
+        start=lambda rng: np.tile(_towards_second(rng), 2),
+    )
+
+
+def deep_linear() -> SaddleFunction:
+    """|W_3 W_2 W_1 - M|^2 / 2 in the matrices [3, 2, 2], flattened, s = (1, 0.5).
+
+    The Hessian at 0 is zero, so that saddle is not strict. At the balanced minimum,
+    W_l = diag(a) with a_i = s_i^(1/3), the three variables at matrix entry (i, j) have
+    the eigenvalue sum_l (a_i^(2-l) a_j^l)^2 once and the eigenvalue 0 twice.
+    """
+    depth, s = 3, np.array([1.0, 0.5])
+    n = s.size
+    dim = depth * n * n
+
+    def fn(x: jax.Array) -> jax.Array:
+        first, second, third = x.reshape(depth, n, n)
+        product = third @ (second @ first)
+        return jnp.sum((product - jnp.diag(jnp.asarray(s, x.dtype))) ** 2) / 2
+
+    def start(rng: np.random.Generator) -> Float64:
+        # One layer has the opposite sign, so the product is negative and shrinks to 0.
+        signs = np.array([1, -1, 1])[:, None, None]
+        return (signs * rng.uniform(0.4, 0.6) * np.eye(n)).ravel()
+
+    a = s ** (1 / depth)
+    level = np.arange(depth)
+    modes = [np.sum((x ** (depth - 1 - level) * y**level) ** 2) for x in a for y in a]
+    together = np.zeros((depth, n, n))
+    together[:2, 0, 0] = 1 / math.sqrt(2)
+    minimum = np.tile(np.diag(a), (depth, 1, 1)).ravel()
+    return SaddleFunction(
+        name="deep_linear",
+        fn=fn,
+        points=(
+            _stationary(np.zeros(dim), np.sum(s**2) / 2, np.zeros(dim)),
+            _stationary(minimum, 0.0, modes, np.zeros(dim - len(modes))),
+        ),
+        escape=together.reshape(1, dim),
+        exit_value=float(np.sum(s**2)) / 4,
+        smoothness=depth * float(s[0]) ** 2,
+        start=start,
+    )
+
+
+def identical_units(pairs: int = 1) -> SaddleFunction:
+    """A network x -> V^T W x whose hidden units all start identical.
+
+    The loss is |(V^T W) X - M X|^2 / 2 with W, V [units, n], units = 2 pairs, s =
+    (2, 1) and white inputs X [n, 96], X X^T = 1, so that every weight gradient is a sum
+    over the inputs. Identical units have identical gradients. They learn rank one
+    together and stop at w = v = sqrt(s_1/units) e_1.
+
+    Directions q (x) e_i with q orthogonal to (1 .. 1) separate the units. Along them
+    the eigenvalues are s_i and -s_i for i >= 2, and 0 twice, each `units` - 1 times.
+    Along directions that keep the units identical they are 2 s_1, 0 and s_1 +- s_i.
+
+    Only noise that differs between units leaves this saddle. Units k and k + pairs lie
+    `pairs` rows apart: with one order per tile of `pairs` rows their noise differs.
+
+    Args:
+      pairs: half the number of hidden units, >= 1.
+
+    Raises:
+      UserError: pairs below 1.
+    """
+    whole("pairs", pairs, 1)
+    s = np.array([2.0, 1.0])
+    n, units = s.size, 2 * pairs
+    # X is fixed and dense: orthonormal rows.
+    inputs = np.linalg.qr(np.random.default_rng(0).normal(size=(96, n)))[0].T
+
+    def fn(x: jax.Array) -> jax.Array:
+        w, v = split_units(x, units)
+        data = jnp.asarray(inputs, x.dtype)
+        wanted = jnp.asarray(s[:, None] * inputs, x.dtype)
+        return jnp.sum((v.T @ (w @ data) - wanted) ** 2) / 2
+
+    alike = math.sqrt(s[0] / units)
+    saddle = np.tile(alike * _unit(n, 0), (2 * units, 1)).ravel()
+    together = np.concatenate([[2 * s[0], 0.0], s[0] + s[1:], s[0] - s[1:]])
+    apart = np.concatenate([[0.0, 0.0], s[1:], -s[1:]])
+    # q: an orthonormal basis of the vectors [units] whose sum is zero.
+    contrasts = np.linalg.svd(np.ones((1, units)))[2][1:]
+    escape = np.zeros((units - 1, 2, units, n))
+    escape[:, :, :, 1] = contrasts[:, None] / math.sqrt(2)
+
+    def start(rng: np.random.Generator) -> Float64:
+        # w = v for all units; otherwise they would differ in scale at the saddle.
+        one = alike * np.append(rng.uniform(0.5, 1.0), rng.uniform(-0.3, 0.3, n - 1))
+        return np.tile(one, 2 * units)
+
+    rest = float(np.sum(s[1:] ** 2)) / 2
+    return SaddleFunction(
+        name="identical_units",
+        fn=fn,
+        points=(_stationary(saddle, rest, together, np.tile(apart, units - 1)),),
+        escape=escape.reshape(units - 1, -1),
+        exit_value=rest / 2,
+        smoothness=2 * float(s[0]),
+        start=start,
+    )
+
+
+def split_units(x: jax.Array, units: int) -> tuple[jax.Array, jax.Array]:
+    """W and V, each [units, n], of the flat variables of `identical_units`."""
+    both = x.reshape(2, units, -1)
+    return both[0], both[1]

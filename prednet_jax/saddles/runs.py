@@ -1,0 +1,354 @@
+"""Runs from a saddle: when do they leave it, and when have they passed all saddles?
+
+Gradient descent, heavy ball, Adam and perturbed gradient descent are one update:
+
+    m <- beta m + kappa g          v <- b2 v + (1 - b2) g^2
+    x <- x - eta m                                      (not adaptive)
+    x <- x - eta m_hat/(sqrt(v_hat) + eps)              (Adam, Kingma & Ba 2015, alg. 1)
+
+Gradient descent has beta = 0 and heavy ball beta > 0, both with kappa = 1. Adam has
+beta = b1 and kappa = 1 - b1. A rule is a tuple of numbers, not a function, so that one
+vmapped program runs all rules of a comparison.
+
+Perturbed gradient descent (Jin, Ge, Netrapalli, Kakade & Jordan 2017, arXiv 1703.00887,
+algorithm 2) adds a point drawn uniformly from the ball of radius r if |g| <= threshold
+and more than `wait` steps have passed since the last perturbation. The gradient step
+from the perturbed point follows in the next call.
+
+A function is run in two forms. "aligned": in its own coordinates y, in which the saddle
+and its escape directions are known. "rotated": in x = Q^T y with an orthogonal Q. It is
+the same landscape, but rounding errors reach every direction, and the matrix product
+has sums that noise can reorder. Both forms compute that product; with Q = 1 it is exact
+in every order of sums, so zeros stay zeros.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from prednet_jax.errors import UserError, decay, one_of, positive, whole
+from prednet_jax.saddles.functions import SaddleFunction
+
+#: A number, or an array of one number per rule.
+Scalar = float | jax.Array
+
+
+class Rule(NamedTuple):
+    """One optimiser, or R of them if its leaves are arrays [R].
+
+    Attributes:
+      learning_rate: eta.
+      momentum: beta, or b1 of Adam.
+      dampening: kappa, the weight of a new gradient in m.
+      second_moment: b2 of Adam.
+      eps: Adam's epsilon.
+      adaptive: 1 for Adam, else 0.
+      radius: radius of the perturbation; 0: none.
+      threshold: gradient norm at or below which the perturbation is applied.
+      wait: least number of steps between two perturbations.
+    """
+
+    learning_rate: Scalar
+    momentum: Scalar = 0.0
+    dampening: Scalar = 1.0
+    second_moment: Scalar = 0.0
+    eps: Scalar = 1e-8
+    adaptive: Scalar = 0.0
+    radius: Scalar = 0.0
+    threshold: Scalar = 0.0
+    wait: Scalar = 0.0
+
+
+class RuleState(NamedTuple):
+    """Means of the gradient and its square, steps taken and since a perturbation."""
+
+    m: Float[Array, "dim"]
+    v: Float[Array, "dim"]
+    age: Int[Array, ""]
+    since: Float[Array, ""]
+
+
+def gradient_descent(learning_rate: float) -> Rule:
+    """Plain steps, x <- x - eta g."""
+    positive("learning_rate", learning_rate)
+    return Rule(learning_rate)
+
+
+def heavy_ball(learning_rate: float, momentum: float = 0.9) -> Rule:
+    """Polyak's momentum; `momentum` in [0, 1)."""
+    positive("learning_rate", learning_rate)
+    decay("momentum", momentum)
+    return Rule(learning_rate, momentum=momentum)
+
+
+def adam(
+    learning_rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+) -> Rule:
+    """Adam with bias correction; `b1` and `b2` in [0, 1)."""
+    positive("learning_rate", learning_rate)
+    positive("eps", eps)
+    decay("b1", b1)
+    decay("b2", b2)
+    return Rule(learning_rate, b1, 1 - b1, b2, eps, adaptive=1.0)
+
+
+def perturbed_gradient_descent(
+    learning_rate: float, *, radius: float, threshold: float, wait: int
+) -> Rule:
+    """Jin et al. 2017; `radius`, `threshold` > 0, `wait` >= 0 steps."""
+    positive("learning_rate", learning_rate)
+    positive("radius", radius)
+    positive("threshold", threshold)
+    whole("wait", wait, 0)
+    return Rule(learning_rate, radius=radius, threshold=threshold, wait=float(wait))
+
+
+def initial(rule: Rule, x: Float[Array, "dim"]) -> RuleState:
+    """The state before the first step, which may already be perturbed."""
+    wait = jnp.asarray(rule.wait, x.dtype)
+    return RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0), wait + 1)
+
+
+def update(
+    rule: Rule,
+    x: Float[Array, "dim"],
+    gradient: Float[Array, "dim"],
+    state: RuleState,
+    key: Key[Array, ""] | None,
+) -> tuple[Float[Array, "dim"], RuleState]:
+    """One step.
+
+    Args:
+      rule: the optimiser, with scalar leaves.
+      x: the variables.
+      gradient: the gradient at `x`.
+      state: the state before the step.
+      key: consumed by the perturbation; None if no rule perturbs, so that no point is
+        drawn.
+
+    Returns:
+      Variables and state after the step.
+    """
+    r = Rule(*(jnp.asarray(value, x.dtype) for value in rule))
+    zero = jnp.minimum(state.age, 0)
+    m = _rounded(r.momentum * state.m, zero) + _rounded(r.dampening * gradient, zero)
+    new = _rounded((1 - r.second_moment) * gradient**2, zero)
+    v = _rounded(r.second_moment * state.v, zero) + new
+    age = state.age + 1
+    power = age.astype(x.dtype)
+    m_hat = m / (1 - r.momentum**power)
+    v_hat = v / (1 - r.second_moment**power)
+    direction = jnp.where(r.adaptive > 0, m_hat / (jnp.sqrt(v_hat) + r.eps), m)
+    stepped = x - _rounded(r.learning_rate * direction, zero)
+    if key is None:
+        return stepped, RuleState(m, v, age, state.since + 1)
+
+    small = jnp.sum(gradient**2) <= r.threshold**2
+    perturb = (r.radius > 0) & small & (state.since > r.wait)
+    jolted = x + r.radius * _in_unit_ball(key, x)
+    state = RuleState(
+        jnp.where(perturb, state.m, m),
+        jnp.where(perturb, state.v, v),
+        jnp.where(perturb, state.age, age),
+        jnp.where(perturb, jnp.zeros_like(state.since), state.since + 1),
+    )
+    return jnp.where(perturb, jolted, stepped), state
+
+
+def _rounded(product: jax.Array, zero: jax.Array) -> jax.Array:
+    """Makes XLA round a product before it is added.
+
+    XLA may compute a b + c with one rounding (FMA) for some elements of an array and
+    two for others. Two identical units then separate in the optimiser's own step; heavy
+    ball under a shared order did so within 50 steps. The exclusive or with `zero`
+    prevents it, since the compiler cannot know that this is zero.
+    """
+    bits = jnp.int32 if product.dtype == jnp.float32 else jnp.int64
+    hidden = jax.lax.bitcast_convert_type(product, bits) ^ zero.astype(bits)
+    return jax.lax.bitcast_convert_type(hidden, product.dtype)
+
+
+def _in_unit_ball(key: Key[Array, ""], x: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    direction_key, length_key = jax.random.split(key)
+    direction = jax.random.normal(direction_key, x.shape, x.dtype)
+    length = jax.random.uniform(length_key, (), x.dtype) ** (1 / x.size)
+    return length * direction / jnp.sqrt(jnp.sum(direction**2))
+
+
+#: Maps the key of a step, x [dim] and a rotation [dim, dim] to a gradient [dim].
+Gradient = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+FORMS = ("aligned", "rotated")
+
+
+class Escape(NamedTuple):
+    """The outcome of a run; leading axes are rules, forms and seeds.
+
+    Attributes:
+      steps: first step at which the projection on the escape directions reached the
+        radius; the number of steps of the run if it never did.
+      escaped: whether it did.
+      arrival: first step at which the value was below the exit value; the number of
+        steps of the run if it never was.
+      arrived: whether it was.
+      early: [2] the projections after `settle` - 1 and after `settle` steps.
+      x: [dim] final variables; they do not change after the arrival.
+      still: whether the last step, made before the arrival, changed no bit of x: the
+        run has stopped for good, unless its gradient is noisy.
+    """
+
+    steps: Int[Array, ""]
+    escaped: Bool[Array, ""]
+    arrival: Int[Array, ""]
+    arrived: Bool[Array, ""]
+    early: Float[Array, "2"]
+    x: Float[Array, "dim"]
+    still: Bool[Array, ""]
+
+
+def rotated_gradient(
+    function: SaddleFunction,
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Maps x and Q to the gradient of fn(Q x) in x; noise is injected into this."""
+    return jax.grad(lambda x, rotation: function.fn(rotation @ x))
+
+
+def escape_runs(
+    gradient: Gradient,
+    function: SaddleFunction,
+    rules: list[Rule],
+    *,
+    forms: tuple[str, ...] = FORMS,
+    seeds: int,
+    first_seed: int = 0,
+    steps: int,
+    dtype: str = "float32",
+    settle: int = 10,
+    fresh: bool = True,
+) -> Escape:
+    """Runs all rules x forms x seeds in one vmapped, compiled program.
+
+    A seed fixes the start, the rotation and the noise key; they are the same for all
+    rules, noises and precisions.
+
+    Args:
+      gradient: the gradient of fn(Q x), with its noise; see `Gradient`.
+      function: the function, in its aligned form.
+      rules: the optimisers.
+      forms: "aligned", "rotated", or both.
+      seeds: number of seeds, >= 1.
+      first_seed: the first seed, >= 0.
+      steps: steps of each run, > settle.
+      dtype: "float32" or "float64"; the latter needs jax_enable_x64.
+      settle: step at which the early projection is recorded, >= 1.
+      fresh: whether the gradient gets a new key at each step. False: one key for the
+        whole run, like an order of sums that autotuning has chosen once.
+
+    Returns:
+      Leaves [rules, forms, seeds, ...] as numpy arrays.
+
+    Raises:
+      UserError: an unknown form or dtype, float64 without x64, or a number out of
+        range.
+    """
+    if not 1 <= settle < steps:
+        raise UserError(f"settle={settle}, steps={steps}: expected 1 <= settle < steps")
+    for form in forms:
+        one_of("forms", form, FORMS)
+    one_of("dtype", dtype, ("float32", "float64"))
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise UserError(f"dtype={dtype!r}: expected float32, or jax_enable_x64 set")
+    whole("seeds", seeds, 1)
+    whole("first_seed", first_seed, 0)
+    chosen = range(first_seed, first_seed + seeds)
+    starts, rotations = _settings(function, forms, chosen)
+    stacked = Rule(*(jnp.asarray(values, dtype) for values in zip(*rules, strict=True)))
+    # The key of a seed does not depend on how many seeds there are.
+    keys = jax.random.split(jax.random.key(0), chosen.stop)[first_seed:]
+    # If no rule perturbs, no point of the ball has to be drawn at each step.
+    perturbed = any(float(rule.radius) > 0 for rule in rules)
+    one = functools.partial(_run, gradient, function, steps, settle, fresh, perturbed)
+    over_seeds = jax.vmap(one, (None, 0, 0, 0))
+    over_forms = jax.vmap(over_seeds, (None, 0, 0, None))
+    over_rules = jax.vmap(over_forms, (0, None, None, None))
+    record = jax.jit(over_rules)(
+        stacked, jnp.asarray(starts, dtype), jnp.asarray(rotations, dtype), keys
+    )
+    return jax.tree.map(np.asarray, record)
+
+
+def _run(
+    gradient: Gradient,
+    function: SaddleFunction,
+    steps: int,
+    settle: int,
+    fresh: bool,
+    perturbed: bool,
+    rule: Rule,
+    x: Float[Array, "dim"],
+    rotation: Float[Array, "dim dim"],
+    key: Key[Array, ""],
+) -> Escape:
+    """One run of one rule from x, in the run's own coordinates."""
+    saddle = jnp.asarray(function.saddle, x.dtype)
+    directions = jnp.asarray(function.escape, x.dtype)
+    noise_root, jolt_root = jax.random.split(key)
+
+    def observe(x):
+        y = rotation @ x
+        projection = jnp.sqrt(jnp.sum((directions @ (y - saddle)) ** 2))
+        return projection, function.fn(y) < function.exit_value
+
+    def step(carry, t):
+        x, state, record, last = carry
+        noise_key = jax.random.fold_in(noise_root, t) if fresh else noise_root
+        ball_key = jax.random.fold_in(jolt_root, t) if perturbed else None
+        moved, new_state = update(
+            rule, x, gradient(noise_key, x, rotation), state, ball_key
+        )
+        still = jnp.all(moved == x) & ~record.arrived
+        # Nothing changes after the arrival, as some functions are unbounded below.
+        x, state = jax.tree.map(
+            lambda new, old: jnp.where(record.arrived, old, new),
+            (moved, new_state),
+            (x, state),
+        )
+        projection, below = observe(x)
+        out = projection >= function.radius
+        record = Escape(
+            jnp.where(out & ~record.escaped, t + 1, record.steps),
+            record.escaped | out,
+            jnp.where(below & ~record.arrived, t + 1, record.arrival),
+            record.arrived | below,
+            jnp.where(t + 1 == settle, jnp.stack([last, projection]), record.early),
+            x,
+            still,
+        )
+        return (x, state, record, projection), None
+
+    budget, no = jnp.int32(steps), jnp.array(False)
+    record = Escape(budget, no, budget, no, jnp.zeros(2, x.dtype), x, no)
+    carry = (x, initial(rule, x), record, observe(x)[0])
+    (_, _, record, _), _ = jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
+    return record
+
+
+def _settings(
+    function: SaddleFunction, forms: tuple[str, ...], seeds: range
+) -> tuple[np.ndarray, np.ndarray]:
+    """Starts [forms, seeds, dim] and rotations [forms, seeds, dim, dim]."""
+    starts, rotations = [], []
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        y = function.start(rng)
+        # Uniform (Mezzadri 2007, Not. AMS 54:592).
+        q, r = np.linalg.qr(rng.normal(size=(function.dim, function.dim)))
+        turned = q * np.sign(np.diag(r))
+        chosen = [np.eye(function.dim) if f == "aligned" else turned for f in forms]
+        rotations.append(chosen)
+        starts.append([q.T @ y for q in chosen])
+    return np.swapaxes(np.array(starts), 0, 1), np.swapaxes(np.array(rotations), 0, 1)
