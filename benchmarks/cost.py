@@ -15,7 +15,6 @@ import jax
 import numpy as np
 import optax
 from flax import linen as nn
-from jax.extend.core import jaxprs_in_params
 
 from benchmarks import harness
 from prednet_jax import noise as noise_lib
@@ -76,13 +75,13 @@ def compare(
     *,
     compilations: int = 2,
 ) -> list[dict[str, Any]]:
-    """Times noisy training steps against the clean step.
+    """Times noisy training steps against the clean step; one row per noise.
 
     All programs run in one process and take turns. The time ratio of a noise is the
-    median, over the rounds, of the noisy seconds over the clean seconds of the same
-    round; the ratio of processor times is defined likewise. The compile ratio compares
-    the processor time to trace and compile the two programs, one directly after the
-    other, and the smallest time of each is taken.
+    median, over `repeats` rounds, of the noisy seconds over the clean seconds of the
+    same round; the ratio of processor times is defined likewise. The compile ratio
+    compares the processor time to trace and compile the two programs, one directly
+    after the other, and the smallest time of each is taken.
 
     Args:
         network: its name.
@@ -90,62 +89,50 @@ def compare(
         specs: the noises.
         repeats: number of rounds.
         compilations: how often each program is compiled.
-
-    Returns:
-        One row per noise.
     """
     _compiled(*step("none"))  # The first compilation has extra costs.
     programs: dict[str, harness.Program] = {}
-    compile_ratios, equations = {}, {}
+    compile_ratios = {}
     for spec in specs:
         seconds: dict[str, list] = {"none": [], spec: []}
         for _ in range(compilations):
             for name, times in seconds.items():
-                programs[name], spent, equations[name] = _compiled(*step(name))
+                programs[name], spent = _compiled(*step(name))
                 times.append(spent)
         compile_ratios[spec] = min(seconds[spec]) / min(seconds["none"])
     times = harness.turns(programs, repeats)
     rows = []
     for spec in specs:
         wall, processor = np.median(times[spec] / times["none"], axis=0)
-        row = {
-            "network": network,
-            "noise": spec,
-            "clean_seconds": float(np.median(times["none"][:, 0])),
-            "time_ratio": float(wall),
-            "processor_ratio": float(processor),
-            "compile_ratio": compile_ratios[spec],
-            "equations": equations[spec],
-            "clean_equations": equations["none"],
-        }
+        rows.append(
+            {
+                "network": network,
+                "noise": spec,
+                "clean_seconds": float(np.median(times["none"][:, 0])),
+                "time_ratio": float(wall),
+                "processor_ratio": float(processor),
+                "compile_ratio": compile_ratios[spec],
+            }
+        )
         print(
             f"  {network:12s} {spec:36s} {wall:6.2f} x the clean step "
             f"({processor:.2f} x its processor time), "
-            f"{row['compile_ratio']:5.2f} x its trace and compile time",
+            f"{compile_ratios[spec]:5.2f} x its trace and compile time",
             flush=True,
         )
-        rows.append(row)
     return rows
 
 
-def _compiled(step: Callable, arguments: tuple) -> tuple[harness.Program, float, int]:
-    """Compiles a step: program, processor seconds, and number of equations."""
+def _compiled(step: Callable, arguments: tuple) -> tuple[harness.Program, float]:
+    """Compiles a step; the program and the processor seconds."""
 
     def fresh(*args: Any) -> Any:  # A new function, so that JAX compiles it again.
         return step(*args)
 
-    def compile_it() -> tuple:
-        traced = jax.jit(fresh).trace(*arguments)
-        return traced.lower().compile(), _equations(traced.jaxpr.jaxpr)
-
-    (program, count), (_, processor) = harness.timed(compile_it)
-    return ((lambda _: program(*arguments)), None), float(processor), count
-
-
-def _equations(jaxpr: Any) -> int:
-    """Number of equations of a jaxpr and of all jaxprs inside it."""
-    inner = [sub for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params)]
-    return len(jaxpr.eqns) + sum(map(_equations, inner))
+    program, (_, processor) = harness.timed(
+        lambda: jax.jit(fresh).lower(*arguments).compile()
+    )
+    return ((lambda _: program(*arguments)), None), float(processor)
 
 
 def tools(networks: Sequence[str], repeats: int, searches: bool) -> dict[str, Any]:
@@ -158,11 +145,11 @@ def tools(networks: Sequence[str], repeats: int, searches: bool) -> dict[str, An
             `SEARCHED`, instead of digits, tolerance and explain under `SPEC`.
 
     Returns:
-        `rows`, one per network and tool. `first` is the wall time of a tool's first
-        call over that of tracing, compiling and running the plain step once; `again`
-        that of a second call over one run of the compiled step (None for those
-        that compile at every call). `first_processor` and
-        `again_processor` compare processor time, which a busy machine disturbs less.
+        `rows`, one per network and tool. `first`: wall time of a tool's first call over
+        that of tracing, compiling and running the plain step once; `again`: of a second
+        call over one run of the compiled step (None for those that compile at every
+        call). `_processor`: the same of processor time, which a busy machine disturbs
+        less.
     """
     rows = []
     for name in _checked(networks):
@@ -171,7 +158,6 @@ def tools(networks: Sequence[str], repeats: int, searches: bool) -> dict[str, An
         "suite": "tools",
         "noise": SEARCHED if searches else SPEC,
         "xla_flags": os.environ.get("XLA_FLAGS"),
-        "load": os.getloadavg()[0] / (os.cpu_count() or 1),
         "rows": rows,
     }
 

@@ -9,9 +9,8 @@ both losses, and the finite-time Lyapunov exponent: the growth of ln distance pe
 update, until the distance reaches a tenth of the distance that the weights have
 travelled.
 
-Writes divergence.json and divergence.png to --workdir. A positive exponent means that
-rounding errors are amplified. It does not mean that they matter; for that, compare the
-losses.
+Writes divergence.json to --workdir. A positive exponent means that rounding errors are
+amplified. It does not mean that they matter; for that, compare the losses.
 """
 
 import math
@@ -24,7 +23,7 @@ import numpy as np
 from absl import flags
 
 from prednet_jax import curvature, keys, process, records
-from prednet_jax.report import charts
+from prednet_jax.report import documents
 from prednet_jax.training import loop, truncated
 
 FLAGS = flags.FLAGS
@@ -46,28 +45,24 @@ flags.DEFINE_string("workdir", "results/divergence", "Where to write.")
 
 
 def main(argv: list[str]) -> None:
-    """Checks the flags, trains twice, writes table, JSON and figure."""
+    """Checks the flags, trains twice, writes table and JSON."""
     del argv
     process.prepare(cache=True)
     _flags.check_numbers(5, "updates")
     _flags.check_numbers(2, "window")
     result = measure()
-    last = len(result["log_distance"]) - 1
-    print(
-        f"{'update':>6} {'distance':>9} {'travelled':>9} {'loss':>9} {'other loss':>10}"
-    )
-    for t in sorted({t for t in (0, 1, 2, 5, 10, 20, 50, 100, 200, last) if t <= last}):
-        losses = [result["losses"][i][t - 1] if t else math.nan for i in (0, 1)]
-        print(
-            f"{t:6d} {result['distance'][t]:9.2e} {result['travelled'][t]:9.2e} "
-            f"{losses[0]:9.5f} {losses[1]:10.5f}"
-        )
+    rows = [("update", "distance", "travelled", "loss", "other loss")]
+    last = FLAGS.updates
+    for t in sorted({t for t in (1, 2, 5, 10, 20, 50, 100, 200, last) if t <= last}):
+        away = [f"{result[name][t]:.2e}" for name in ("distance", "travelled")]
+        losses = [f"{losses[t - 1]:.5f}" for losses in result["losses"]]
+        rows.append((str(t), *away, *losses))
+    print(documents.columns(rows, right=range(5)))
     print(result["statement"])
-    folder = Path(FLAGS.workdir)
-    folder.mkdir(parents=True, exist_ok=True)
-    records.write_json(folder / "divergence.json", result)
-    records.write_bytes(folder / "divergence.png", figure(result))
-    print(f"{folder / 'divergence.json'}  {folder / 'divergence.png'}")
+    path = Path(FLAGS.workdir) / "divergence.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records.write_json(path, result)
+    print(path)
 
 
 def measure() -> dict:
@@ -113,14 +108,13 @@ def measure() -> dict:
 def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> dict:
     """The record of a measurement, with the exponent and a sentence."""
     # With noise both start from equal weights, so the growth begins after update 1.
-    first = 1
-    last = curvature.saturation(log_distance, travelled)
-    exponent = None
-    distance = np.exp(log_distance)
+    first, last = 1, curvature.saturation(log_distance, travelled)
+    fit, distance = None, np.exp(log_distance)
+    finite = np.isfinite(log_distance[first:])
     if not distance[first:].any():
         statement = "the two trainings have equal weights: nothing grows"
-    elif not np.isfinite(log_distance[first:]).all():
-        broken = first + int(np.argmin(np.isfinite(log_distance[first:])))
+    elif not finite.all():
+        broken = first + int(np.argmin(finite))
         statement = (
             f"no exponent: the distance is zero or not finite at update {broken}"
         )
@@ -130,14 +124,13 @@ def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> di
             "(try a smaller difference)"
         )
     else:
-        exponent = curvature.fit_exponent(log_distance, first=first, last=last)
+        fit = curvature.fit_exponent(log_distance, first=first, last=last)
         factor = math.exp(log_distance[last] - log_distance[first])
         statement = (
-            f"exponent {exponent.rate:.4f} per update (95 % interval "
-            f"{exponent.low:.4f} to {exponent.high:.4f}) over updates {first} to "
-            f"{last}: the distance grew by a factor of {factor:.3g}"
+            f"exponent {fit.rate:.4f} per update (95 % interval {fit.low:.4f} to "
+            f"{fit.high:.4f}) over updates {first} to {last}: the distance grew by a "
+            f"factor of {factor:.3g}"
         )
-        exponent = exponent._asdict()
     tail = max(1, len(losses[0]) // 5)
     means = [float(np.mean(one[-tail:])) for one in losses]
     statement += (
@@ -146,7 +139,7 @@ def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> di
     )
     return {
         "statement": statement,
-        "exponent": exponent,
+        "exponent": fit and fit._asdict(),
         "mean_losses": means,
         "distance": distance.tolist(),
         "log_distance": log_distance.tolist(),
@@ -154,41 +147,6 @@ def judged(log_distance: np.ndarray, travelled: np.ndarray, losses: tuple) -> di
         "losses": list(losses),
         **_cli.provenance(),
     }
-
-
-def figure(result: dict) -> bytes:
-    """Distance and losses along training."""
-    first, second = result["losses"]
-    distances = {
-        "between the two": enumerate(result["distance"][1:], 1),
-        "from the start": enumerate(result["travelled"][1:], 1),
-    }
-    if fit := result["exponent"]:
-        start, end = fit["first"], fit["last"]
-        ends = [result["distance"][start]]
-        ends.append(ends[0] * math.exp(fit["rate"] * (end - start)))
-        distances[f"{fit['rate']:.3f} per update"] = zip(
-            (start, end), ends, strict=True
-        )
-    losses = {"first": enumerate(first, 1), "second": enumerate(second, 1)}
-    panels = []
-    for title, lines in (("L2 distance of weights", distances), ("loss", losses)):
-        rows = [
-            {"update": update, "value": value, "line": name}
-            for name, points in lines.items()
-            for update, value in points
-            if value > 0 and math.isfinite(value)
-        ]
-        encoding = {
-            "x": charts.channel("update", "update"),
-            "y": charts.channel("value", title, type="log"),
-            "color": charts.names("line"),
-            "strokeDash": charts.names("line"),
-        }
-        drawn = charts.layer("line", encoding, data=rows)
-        panels.append({"width": 380, "height": 280, **drawn})
-    scales = {"color": "independent", "strokeDash": "independent"}
-    return charts.png({"hconcat": panels, "resolve": {"scale": scales}})
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from prednet_jax import noise, records
+from prednet_jax import noise, predict, records
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.models import autoencoder
 from prednet_jax.noise.gpu import compilation, targets
 from prednet_jax.objectives import Method
 from prednet_jax.training import loop, truncated
@@ -41,19 +42,6 @@ SIZES = {
     "64x48": {"height": 48, "width": 64, "channels": (3, 12, 24, 48)},
     "160x120": {"height": 120, "width": 160, "channels": (3, 48, 96, 192)},
 }
-# One card of each architecture of the article, then today's.
-GPUS = ("gtx750ti", "gtx970", "gtx1080", "rtx2080ti", "a100", "h100", "b200")
-FACTORS = (
-    {"program": "prediction"},
-    {"variant": "lotter"},
-    {"targets": "stale"},
-    {"leak": False},
-    {"noise": "reduction_order"},
-    {"convolution": "im2col"},
-    {"deterministic": True},
-    {"size": "64x48"},
-    {"size": "160x120"},
-)
 BASE: dict[str, Any] = {
     "model": "prednet",
     "program": "step",
@@ -65,39 +53,59 @@ BASE: dict[str, Any] = {
     "convolution": "xla",
     "deterministic": False,
 }
+AUTOENCODER = {"model": "autoencoder", "variant": "", "size": ""}
+PREDICTION = {"program": "prediction"}
+# What is changed of the base program, on one card of each of three architectures.
+FACTORS: tuple[dict[str, Any], ...] = (
+    AUTOENCODER,
+    AUTOENCODER | PREDICTION,
+    PREDICTION,
+    {"variant": "lotter"},
+    {"targets": "stale"},
+    {"leak": False},
+    {"noise": "reduction_order"},
+    {"convolution": "im2col"},
+    {"deterministic": True},
+    {"size": "64x48"},
+    {"size": "160x120"},
+)
+# One card of each architecture of the article, then today's.
+GPUS = ("gtx750ti", "gtx970", "gtx1080", "rtx2080ti", "a100", "h100", "b200")
 
 
 def cases() -> list[dict[str, Any]]:
     """All programs to compile, the base program on every GPU first."""
-    found = [{**BASE, "gpu": gpu} for gpu in GPUS]
-    gpus = ("gtx1080", "rtx2080ti", "h100")
-    for gpu in gpus:
-        for program in ("step", "prediction"):
-            fields = {"model": "autoencoder", "program": program}
-            found.append({**BASE, **fields, "variant": "", "size": "", "gpu": gpu})
-    found += [{**BASE, **each, "gpu": gpu} for each in FACTORS for gpu in gpus]
-    # Would the smallest card of the article have held the article's size?
-    return [*found, {**BASE, "size": "160x120", "gpu": "gtx750ti"}]
+    return [
+        *[{**BASE, "gpu": gpu} for gpu in GPUS],
+        *[{**BASE, **each, "gpu": gpu} for each in FACTORS for gpu in gpu_sums.GPUS],
+        # Would the smallest card of the article have held the article's size?
+        {**BASE, "size": "160x120", "gpu": "gtx750ti"},
+    ]
 
 
 def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     """The function of a case and the shapes of its arguments."""
     if case["model"] == "autoencoder":
         network: Any = AutoencoderConfig()
-        shape = (network.height, network.width, network.channels)
-        frames, method = jax.ShapeDtypeStruct((10, 1, *shape), jnp.uint8), Method()
+        shape, count = (network.height, network.width, network.channels), 10
+        method = Method()
     else:
-        network = PredNetConfig(
-            **SIZES[case["size"]],
-            variant=case["variant"],
-            convolution=case["convolution"],
-        )
-        shape = (network.height, network.width, network.channels[0])
-        frames = jax.ShapeDtypeStruct((11, 1, *shape), jnp.uint8)
+        sizes = SIZES[case["size"]]
+        variant, convolution = case["variant"], case["convolution"]
+        network = PredNetConfig(**sizes, variant=variant, convolution=convolution)
+        shape, count = (network.height, network.width, network.channels[0]), 11
         method = Method(targets=case["targets"], truncation_leak=case["leak"])
+    frames = jax.ShapeDtypeStruct((count, 1, *shape), jnp.uint8)
     params = jax.eval_shape(lambda: loop.initial_params(network, 0))
+
+    def prediction(params: Any, frames: Any) -> Any:
+        pixels = truncated.to_pixels(frames, jnp.float32)
+        if case["model"] == "prednet":
+            return predict(params, network, pixels)[0]
+        return autoencoder.reconstruct(params, network, pixels[:, 0])
+
     if case["program"] == "prediction":
-        return _prediction(network), (params, frames)
+        return prediction, (params, frames)
     optimizer = loop.default_optimizer(network, 100)
     spec = noise.parse(case["noise"]) if case["noise"] != "none" else None
     step = truncated.make_step(network, optimizer, method, noise=spec)
@@ -106,20 +114,6 @@ def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     )
     first = jax.ShapeDtypeStruct((), jnp.bool_)
     return step, (state, frames, first, jax.random.key(0))
-
-
-def _prediction(network: Any) -> Any:
-    from prednet_jax import predict
-    from prednet_jax.models import autoencoder
-
-    def prediction(params: Any, frames: Any) -> Any:
-        pixels = truncated.to_pixels(frames, jnp.float32)
-        if isinstance(network, PredNetConfig):
-            return predict(params, network, pixels)[0]
-        frames = pixels.reshape(-1, *pixels.shape[2:])
-        return autoencoder.reconstruct(params, network, frames)
-
-    return prediction
 
 
 def audited(case: dict[str, Any]) -> dict[str, Any]:
@@ -157,37 +151,21 @@ def main(argv: list[str]) -> None:
     file = Path(FLAGS.record)
     compilation.found_wheels()
     rows = records.read_json(file)["rows"] if file.exists() else []
-    todo = cases()
-    for number, case in enumerate(todo, 1):
-        if any(all(row.get(k) == v for k, v in case.items()) for row in rows):
-            continue
-        row = audited(case)
-        rows.append(row)
-        _write(file, rows)
-        print(
-            f"{number}/{len(todo)}",
-            *case.values(),
-            row["varies"],
-            row["kernels"],
-            flush=True,
-        )
-    _write(file, rows)
-    sums = {gpu: gpu_sums.measured(gpu) for gpu in gpu_sums.GPUS}
-    records.write_json(file.with_name("sums.json"), {"jax": jax.__version__} | sums)
-
-
-def _write(file: Path, rows: list[dict[str, Any]]) -> None:
+    known = [{k: row.get(k) for k in (*BASE, "gpu")} for row in rows]
+    fields = ("memory", "bandwidth", "operations")
     cards = {
-        name: {
-            "memory": card.memory,
-            "bandwidth": card.bandwidth,
-            "operations": card.operations,
-        }
+        name: {field: getattr(card, field) for field in fields}
         for name, card in targets.CARDS.items()
     }
+    head = {"jax": jax.__version__, "base": BASE, "cards": cards}
     file.parent.mkdir(parents=True, exist_ok=True)
-    record = {"jax": jax.__version__, "base": BASE, "cards": cards, "rows": rows}
-    records.write_json(file, record)
+    for case in (case for case in cases() if case not in known):
+        row = audited(case)
+        rows.append(row)
+        records.write_json(file, {**head, "rows": rows})
+        print(*case.values(), row["varies"], row["kernels"], flush=True)
+    sums = {gpu: gpu_sums.measured(gpu) for gpu in gpu_sums.GPUS}
+    records.write_json(file.with_name("sums.json"), {"jax": jax.__version__} | sums)
 
 
 if __name__ == "__main__":

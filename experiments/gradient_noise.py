@@ -68,31 +68,23 @@ def main(argv: list[str]) -> None:
         )
     _flags.check_numbers(2, "keys", "window")
     specs = {text: gradient_noise(text) for text in FLAGS.noise}
-    rows = []
     print(f"{'update':>6} {'spread':>9} {'shift':>9} {'V_c':>5}  noise")
+    rows = []
     for row in measure(specs, sorted(set(stops))):
         rows.append(row)
-        print(
-            f"{row['update']:6d} {row['spread']:9.2e} {row['shift']:9.2e} "
-            f"{row['v_c']:5.2f}  {row['noise']}",
-            flush=True,
-        )
+        shown = "{update:6d} {spread:9.2e} {shift:9.2e} {v_c:5.2f}  {noise}"
+        print(shown.format_map(row), flush=True)
     for text in specs:
-        found = [row["spread"] for row in rows if row["noise"] == text]
+        spreads = [row["spread"] for row in rows if row["noise"] == text]
         print(
-            f"{text}: spread {min(found):.1e} to {max(found):.1e} of the gradient, "
-            f"median {np.median(found):.1e}"
+            f"{text}: spread {min(spreads):.1e} to {max(spreads):.1e} of the gradient, "
+            f"median {np.median(spreads):.1e}"
         )
-    folder = Path(FLAGS.workdir)
-    folder.mkdir(parents=True, exist_ok=True)
-    result = {
-        **_cli.provenance(),
-        "device": device.description(),
-        "keys": FLAGS.keys,
-        "rows": rows,
-    }
-    records.write_json(folder / "gradient_noise.json", result)
-    print(folder / "gradient_noise.json")
+    path = Path(FLAGS.workdir) / "gradient_noise.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"device": device.description(), "keys": FLAGS.keys}
+    records.write_json(path, {**_cli.provenance(), **about, "rows": rows})
+    print(path)
 
 
 def gradient_noise(text: str):

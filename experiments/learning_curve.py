@@ -11,6 +11,7 @@ from pathlib import Path
 import _cli
 import _flags
 import numpy as np
+import pandas as pd
 from absl import flags
 
 from prednet_jax import records
@@ -26,15 +27,16 @@ def main(argv: list[str]) -> None:
     """Reads, takes means, prints, writes."""
     del argv
     _flags.check_numbers(1, "every")
-    rows = [row for run in FLAGS.runs for row in curve(Path(run), FLAGS.every)]
-    for row in rows:
-        ratio = float(row["loss"]) / float(row["copy_last_frame_loss"])
-        print(f"seed {row['seed']}, update {row['update']}: {ratio:.2f} of copying")
+    table = pd.concat([curve(Path(run), FLAGS.every) for run in FLAGS.runs])
+    for row in table.itertuples():
+        ratio = row.loss / row.copy_last_frame_loss
+        print(f"seed {row.seed}, update {row.update}: {ratio:.2f} of copying")
     if FLAGS.output:
-        records.write_csv(FLAGS.output, rows)
+        table = table.assign(seconds=table.seconds.map("{:.3g}".format))
+        table.to_csv(FLAGS.output, index=False, float_format="%.6g")
 
 
-def curve(folder: Path, every: int) -> list[dict[str, object]]:
+def curve(folder: Path, every: int) -> pd.DataFrame:
     """Means over every so many updates, an unfinished rest left out.
 
     Raises:
@@ -44,18 +46,13 @@ def curve(folder: Path, every: int) -> list[dict[str, object]]:
     copied = run.metrics.get("copy_last_frame_loss")
     if copied is None or not np.isfinite(copied).all():
         raise UserError(f"--runs={folder}: its images have none before them to copy")
-    rows: list[dict[str, object]] = []
-    for begin in range(0, len(copied) - every + 1, every):
-        part = slice(begin, begin + every)
-        rows.append(
-            {
-                "seed": run.manifest["seed"],
-                "update": begin + every,
-                "loss": f"{run.metrics['loss'][part].mean():.6g}",
-                "copy_last_frame_loss": f"{copied[part].mean():.6g}",
-                "seconds": f"{run.metrics['seconds'][part].sum():.3g}",
-            }
-        )
+    names = ["loss", "copy_last_frame_loss", "seconds"]
+    frame = pd.DataFrame({name: run.metrics[name] for name in names})
+    whole = frame.iloc[: len(frame) // every * every]
+    rows = whole.groupby(whole.index // every).mean()
+    rows["seconds"] *= every
+    rows.insert(0, "update", (rows.index + 1) * every)
+    rows.insert(0, "seed", run.manifest["seed"])
     return rows
 
 

@@ -27,7 +27,7 @@ from absl import flags
 
 from prednet_jax import errors, process, records, tasks
 from prednet_jax.errors import UserError
-from prednet_jax.studies import curvature_probe, curvature_probe_tables
+from prednet_jax.studies import curvature_probe
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("run", None, "Directory of a train.py run with checkpoints.")
@@ -81,11 +81,11 @@ def main(argv: list[str]) -> None:
     }
     rows = []
     found = subjects(updates)
-    print(curvature_probe_tables.HEADER)
+    print(curvature_probe.HEADER)
     for subject in found:
         for row in subject.rows(**options):
             rows.append(row)
-            print(curvature_probe_tables.line(row), flush=True)
+            print(curvature_probe.line(row), flush=True)
     write(rows, Path(FLAGS.workdir))
 
 
@@ -134,8 +134,8 @@ def subjects(updates: tuple[int, ...] | None) -> list:
 
 def write(rows: list[dict], folder: Path) -> None:
     """Prints the legend and the findings; writes JSON and figure."""
-    findings = curvature_probe_tables.findings(rows, FLAGS.noise)
-    print(curvature_probe_tables.legend(FLAGS.noise), "\n\nFindings", sep="")
+    findings = curvature_probe.findings(rows, FLAGS.noise)
+    print(curvature_probe.LEGEND.format(noise=FLAGS.noise), "\n\nFindings", sep="")
     for finding in findings:
         print(textwrap.fill(finding, 100, initial_indent="- ", subsequent_indent="  "))
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def write(rows: list[dict], folder: Path) -> None:
         folder / "probe_curvature.json",
         {"rows": rows, "findings": findings, **_cli.provenance()},
     )
-    figure = curvature_probe_tables.figure(rows, FLAGS.noise)
+    figure = curvature_probe.figure(rows)
     records.write_bytes(folder / "probe_curvature.png", figure)
     print(f"{folder / 'probe_curvature.json'}  {folder / 'probe_curvature.png'}")
 

@@ -10,10 +10,10 @@ never reach it; in the form "rotated" they reach every direction.
 Prints a table with one row per case: when the runs left the first saddle, without noise
 and with each noise, and what theory predicts; how many passed every saddle; and
 log-rank tests against no noise. Then prints the findings, computed from the runs.
-Writes saddle_escape.json, saddle_escape.csv (every group with its p-values),
-survival_<optimiser>.png and predicted.png to --workdir.
+Writes saddle_escape.json and survival.png to --workdir.
 """
 
+import itertools
 import textwrap
 from pathlib import Path
 
@@ -24,8 +24,6 @@ from absl import flags
 from prednet_jax import errors, noise, process, records, saddles
 from prednet_jax.errors import UserError
 from prednet_jax.studies import saddle_escape as escape
-from prednet_jax.studies import saddle_escape_tables as escape_tables
-from prednet_jax.studies.saddle_escape_findings import findings
 from prednet_jax.training.observe import Progress
 
 FLAGS = flags.FLAGS
@@ -66,27 +64,38 @@ def main(argv: list[str]) -> None:
     del argv
     process.prepare(cache=True)
     functions, noises = check_flags()
+    programs = list(itertools.product(functions, FLAGS.precision, noises.items()))
     groups = []
-    total = len(functions) * len(FLAGS.precision) * len(noises)
-    bar = Progress("programs", total, unit="program")
-    for function in functions:
-        for precision in FLAGS.precision:
-            for text, spec in noises.items():
-                groups += escape.measure(
-                    function,
-                    text,
-                    spec,
-                    optimizers=FLAGS.optimizers,
-                    forms=FLAGS.form,
-                    seeds=FLAGS.keys,
-                    first_seed=FLAGS.first_key,
-                    steps=FLAGS.steps,
-                    precision=precision,
-                    adam_rate=FLAGS.adam_learning_rate,
-                )
-                bar.update()
+    bar = Progress("programs", len(programs), unit="program")
+    for function, precision, (text, spec) in programs:
+        groups += escape.measure(
+            function,
+            text,
+            spec,
+            optimizers=FLAGS.optimizers,
+            forms=FLAGS.form,
+            seeds=FLAGS.keys,
+            first_seed=FLAGS.first_key,
+            steps=FLAGS.steps,
+            precision=precision,
+            adam_rate=FLAGS.adam_learning_rate,
+        )
+        bar.update()
     bar.close()
-    publish(escape.compare(groups), Path(FLAGS.workdir))
+    groups = escape.compare(groups)
+    found = escape.findings(groups)
+    print(escape.text_table(groups), "\n\nFindings", sep="")
+    for finding in found:
+        print(textwrap.fill(finding, 100, initial_indent="- ", subsequent_indent="  "))
+    folder = Path(FLAGS.workdir)
+    folder.mkdir(parents=True, exist_ok=True)
+    records.write_json(
+        folder / "saddle_escape.json",
+        {**_cli.provenance(), "findings": found, "groups": groups},
+    )
+    figure = escape.survival_figure(groups, FLAGS.steps)
+    records.write_bytes(folder / "survival.png", figure)
+    print(f"\n{folder / 'saddle_escape.json'}  {folder / 'survival.png'}")
 
 
 def check_flags() -> tuple[list, dict]:
@@ -116,28 +125,6 @@ def check_flags() -> tuple[list, dict]:
                 "computation or a gradient"
             )
     return [saddles.CATALOGUE[name]() for name in wanted], noises
-
-
-def publish(groups: list[dict], folder: Path) -> None:
-    """Prints the table and the findings, writes the files."""
-    found = findings(groups)
-    print(escape_tables.text_table(groups), "\n\nFindings", sep="")
-    for finding in found:
-        print(textwrap.fill(finding, 100, initial_indent="- ", subsequent_indent="  "))
-    folder.mkdir(parents=True, exist_ok=True)
-    records.write_json(
-        folder / "saddle_escape.json",
-        {**_cli.provenance(), "findings": found, "groups": groups},
-    )
-    table = escape_tables.csv_table(groups)
-    records.write_bytes(folder / "saddle_escape.csv", table.encode())
-    for name in FLAGS.optimizers:
-        chosen = [g for g in groups if g["optimizer"] == name]
-        figure = escape_tables.survival_figure(chosen, FLAGS.steps)
-        records.write_bytes(folder / f"survival_{name}.png", figure)
-    figure = escape_tables.predicted_figure(groups, FLAGS.steps)
-    records.write_bytes(folder / "predicted.png", figure)
-    print(f"\nfigures and tables: {folder}")
 
 
 if __name__ == "__main__":

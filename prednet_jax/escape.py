@@ -51,14 +51,7 @@ MEDIAN_NORMAL = 0.6744897501960817
 
 
 class Growth(NamedTuple):
-    """How the projection on one escape direction grows.
-
-    Attributes:
-        excess: r - 1, above 0.
-        gap: r - s, above 0.
-        momentum: beta.
-        kick: kappa, the change of the projection for a unit gradient in one update.
-    """
+    """How the projection on one escape direction grows: r - 1, r - s, beta, kappa."""
 
     excess: float
     gap: float
@@ -103,7 +96,7 @@ def growth(
             (1 - beta) eta.
 
     Raises:
-        UserError: an argument is out of range.
+        UserError: an argument is out of range, here and below.
     """
     positive("gamma", gamma)
     positive("learning_rate", learning_rate)
@@ -117,25 +110,14 @@ def growth(
 
 
 def growing_projection(projection: float, step: float, growth: Growth) -> float:
-    """c: the start at rest that has the same growing mode.
-
-    Args:
-        projection: z.
-        step: d, the change of z in the last update; 0 at rest.
-        growth: from `growth`.
-    """
+    """c: the start at rest that has the same growing mode as z after a step d."""
     return abs(projection + step * growth.momentum / growth.ahead)
 
 
 def noise_projection(sigma: float, growth: Growth) -> float:
     """c_sigma: the start at rest that matches the noise of all updates, in the median.
 
-    Args:
-        sigma: standard deviation of the gradient's noise along the direction, >= 0.
-        growth: from `growth`.
-
-    Raises:
-        UserError: sigma is negative.
+    `sigma` >= 0 is the standard deviation of the gradient's noise along the direction.
     """
     not_negative("sigma", sigma)
     gain = growth.fast / (growth.ahead * math.sqrt(growth.excess_of_square))
@@ -162,9 +144,6 @@ def escape_time(
     Returns:
         Updates, not rounded: the run is first outside after the next whole number of
         updates. 0 where it starts outside; inf where projection and noise are both 0.
-
-    Raises:
-        UserError: an argument is out of range.
     """
     positive("radius", radius)
     not_negative("noise", noise)
@@ -181,10 +160,7 @@ def fresh_adam_time(radius: float, *, learning_rate: float) -> float:
     """Updates that Adam takes from its first update: delta / eta for any projection.
 
     Holds while the gradient along the escape direction is well above Adam's eps, and
-    where the projection is not exactly zero.
-
-    Raises:
-        UserError: an argument is out of range.
+    where the projection is not exactly zero. Both arguments are above 0.
     """
     positive("radius", radius)
     positive("learning_rate", learning_rate)
@@ -196,14 +172,11 @@ def updates_saved(projection: float, noise: float, growth: Growth) -> float:
 
     Args:
         projection: c without noise, >= 0.
-        noise: c_sigma, from `noise_projection`.
+        noise: c_sigma, from `noise_projection`, >= 0.
         growth: from `growth`.
 
     Returns:
         Updates saved; inf where c is 0, since there is no escape without noise then.
-
-    Raises:
-        UserError: an argument is negative.
     """
     not_negative("projection", projection)
     not_negative("noise", noise)

@@ -5,6 +5,8 @@ import dataclasses
 import re
 from pathlib import Path
 
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.objectives import Method
 from prednet_jax.runs.design import Setup
 from prednet_jax.training.recipe import Recipe
 
@@ -38,20 +40,13 @@ def texts(path):
 def defined():
     """Flags that the scripts and the package's own commands declare."""
     # What `_flags.define_fields` makes flags of.
-    found = {field.name for x in (Recipe, Setup) for field in dataclasses.fields(x)}
-    for folder in ("experiments", "prednet_jax", "benchmarks"):
+    records = (Recipe, Setup, Method, PredNetConfig, AutoencoderConfig)
+    found = {field.name for record in records for field in dataclasses.fields(record)}
+    for folder in ("experiments", "prednet_jax"):
         for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if not (isinstance(node, ast.Call) and node.args):
-                    continue
-                called = getattr(node.func, "attr", "")
-                first = node.args[0]
-                if not isinstance(first, ast.Constant):
-                    continue
-                if called.startswith("DEFINE_"):
-                    found.add(first.value)
-                elif called == "add_argument":
-                    found.add(str(first.value).removeprefix("--"))
+            text = path.read_text()
+            found |= set(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text))
+            found |= set(re.findall(r'add_argument\(\s*f?"--(\w+)"', text))
     return found
 
 

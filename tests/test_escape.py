@@ -74,16 +74,6 @@ def test_slow_escapes_lose_no_digits(x, momentum):
 
 
 @every_optimiser
-def test_a_slow_escape_iterated(kind):
-    """Kappa gamma of 1e-6: a million updates grow by some 1e-1 to 1e1, each by 1e-6."""
-    gamma, rate, steps = 1e-5, 0.1, 200_000
-    g = escape.growth(gamma, learning_rate=rate, **kind)
-    end = follow(1.0, steps, gamma, rate, **kind)[-1]
-    # The last update before `end`; 2e5 roundings of 1e-16 against a growth of 1.2 to 7.
-    assert escape.escape_time(1.0, end, g) == pytest.approx(steps, rel=1e-9)
-
-
-@every_optimiser
 @pytest.mark.parametrize("gamma", [1e-3, 2.0])
 def test_growth_is_that_of_the_optimiser(kind, gamma):
     g = escape.growth(gamma, learning_rate=0.1, **kind)
@@ -125,10 +115,6 @@ def test_frozen_adam_is_adam_with_a_constant_second_moment():
         steps += 1
     g = escape.growth(-spectrum[0], learning_rate=rate, momentum=b1, averaged=True)
     assert escape.escape_time(1e-9, 1e-2, g) == pytest.approx(steps, abs=1)
-
-
-def test_fresh_adam_walks():
-    assert escape.fresh_adam_time(0.5, learning_rate=1e-2) == pytest.approx(50)
 
 
 @every_optimiser
@@ -177,20 +163,17 @@ def test_noise_saves_one_update_exactly_at_the_useful_projection():
     assert escape.updates_saved(c / 2, 1e-6, g) > 1.0
     # The usual form for slow escapes.
     assert c == pytest.approx(1e-6 / math.sqrt(2 * math.log(g.fast)), rel=1e-3)
+    times = [escape.escape_time(1e-6, 1.0, g, noise=n) for n in (0.0, 3e-6)]
+    assert escape.updates_saved(1e-6, 3e-6, g) == pytest.approx(times[0] - times[1])
     assert escape.updates_saved(0.0, 1e-6, g) == math.inf
     assert escape.updates_saved(0.0, 0.0, g) == 0.0
 
 
-def test_updates_saved_are_the_difference_of_two_times():
-    g = escape.growth(1.0, learning_rate=0.05, momentum=0.5)
-    times = [escape.escape_time(1e-6, 1.0, g, noise=n) for n in (0.0, 3e-6)]
-    assert escape.updates_saved(1e-6, 3e-6, g) == pytest.approx(times[0] - times[1])
-
-
-def test_never_and_already():
+def test_never_already_and_by_walking():
     g = escape.growth(1.0, learning_rate=0.1)
     assert escape.escape_time(0.0, 1.0, g) == math.inf
     assert escape.escape_time(2.0, 1.0, g) == 0.0
+    assert escape.fresh_adam_time(0.5, learning_rate=1e-2) == pytest.approx(50)
 
 
 @pytest.mark.parametrize(

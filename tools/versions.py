@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -76,16 +77,20 @@ def main() -> int:
     )
     asked = parser.parse_args()
     wheel, sdist = build()
-    found = {v: path for v in asked.pythons.split(",") if (path := interpreter(v))}
+    newest = None
     for version in asked.pythons.split(","):
-        if version not in found:
+        python = interpreter(version)
+        if python is None:
             print(f"Python {version}: not found", flush=True)
-    for version, python in found.items():
-        try_install(version, python, wheel, sdist)
-    if asked.tests and found:
-        newest = max(found, key=lambda v: tuple(map(int, v.split("."))))
-        return run_tests(newest, found[newest])
-    return 0
+        else:
+            newest = version, python
+            try_install(version, python, wheel, sdist)
+    return run_tests(*newest) if asked.tests and newest else 0
+
+
+def run(*command: object, **options: Any) -> None:
+    """Runs a command that has to end well."""
+    subprocess.run(list(map(str, command)), check=True, **options)
 
 
 def build() -> tuple[Path, Path]:
@@ -93,21 +98,9 @@ def build() -> tuple[Path, Path]:
     folder = ROOT / "dist"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    made = "\n".join(
-        [
-            "import sys; from setuptools import build_meta",
-            "folder = sys.argv[1]",  # The builds change the arguments.
-            "build_meta.build_sdist(folder)",
-            "build_meta.build_wheel(folder)",
-        ]
-    )
-    subprocess.run(
-        [sys.executable, "-c", made, str(folder)],
-        cwd=ROOT,
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    for made in ("sdist", "wheel"):
+        code = f"from setuptools import build_meta; build_meta.build_{made}('dist')"
+        run(sys.executable, "-c", code, cwd=ROOT, stdout=subprocess.DEVNULL)
     shutil.rmtree(ROOT / "build", ignore_errors=True)
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return wheel, sdist
@@ -116,60 +109,41 @@ def build() -> tuple[Path, Path]:
 def interpreter(version: str) -> str | None:
     """A Python of a version: on the path, or of pyenv."""
     root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
-    candidates = [shutil.which(f"python{version}")]
-    candidates += map(str, Path(root, "versions").glob(f"{version}.*/bin/python"))
-    test = f"import sys; sys.exit('%d.%d' % sys.version_info[:2] != '{version}')"
-    for path in candidates:
-        if (
-            path
-            and not subprocess.run(
-                [path, "-c", test], capture_output=True, check=False
-            ).returncode
-        ):
-            return path
-    return None
+    installed = sorted(Path(root, "versions").glob(f"{version}.*/bin/python"))
+    return next(map(str, installed), None) or shutil.which(f"python{version}")
 
 
 def environment(name: str, python: str) -> str:
     """A fresh environment; its Python."""
     folder = ROOT / name
     shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([python, "-m", "venv", str(folder)], check=True)
+    run(python, "-m", "venv", folder)
     return str(folder / "bin" / "python")
-
-
-def install(python: str, *arguments: str) -> None:
-    """Installs by pip."""
-    subprocess.run([python, "-m", "pip", "install", "-q", *arguments], check=True)
-
-
-def check(python: str, code: str) -> None:
-    """Runs code away from the source, so that what is installed is imported."""
-    subprocess.run([python, "-c", code], check=True, cwd=ROOT / "dist")
 
 
 def try_install(version: str, python: str, wheel: Path, sdist: Path) -> None:
     """The wheel without extras and with each, then the source distribution."""
     here = environment(f".venv-{version}", python)
-    install(here, str(wheel))
-    check(here, CORE)
-    print(f"Python {version}: wheel without extras works", flush=True)
+    pip = (here, "-m", "pip", "install", "-q")
+    tried = [((wheel,), CORE, "wheel without extras")]
     for extra, code in EXTRAS.items():
-        install(here, f"{wheel}[{extra}]")
-        check(here, code)
-        print(f"Python {version}: wheel with [{extra}] works", flush=True)
+        tried.append(((f"{wheel}[{extra}]",), code, f"wheel with [{extra}]"))
     # What builds it is fetched into an environment of its own by pip.
-    install(here, "--no-deps", "--force-reinstall", str(sdist))
-    check(here, CORE)
-    print(f"Python {version}: source distribution works", flush=True)
+    again = ("--no-deps", "--force-reinstall", sdist)
+    tried.append((again, CORE, "source distribution"))
+    for what, code, name in tried:
+        run(*pip, *what)
+        # Away from the source, so that what is installed is imported.
+        run(here, "-c", code, cwd=ROOT / "dist")
+        print(f"Python {version}: {name} works", flush=True)
 
 
 def run_tests(version: str, python: str) -> int:
     """The numerical tests with the pinned versions, not the slow ones."""
     here = environment(f".venv-{version}-tests", python)
-    lock = str(ROOT / "requirements.lock")
-    install(here, "--no-deps", "--require-hashes", "--requirement", lock)
-    install(here, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    pip = (here, "-m", "pip", "install", "-q", "--no-deps")
+    run(*pip, "--require-hashes", "--requirement", ROOT / "requirements.lock")
+    run(*pip, "--no-build-isolation", "--editable", ROOT)
     command = [here, "-m", "pytest", "-q", "-m", "not slow", *TESTS]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 

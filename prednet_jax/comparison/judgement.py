@@ -1,22 +1,184 @@
-"""Judges a comparison: from its runs on disk to verdict.json."""
+"""Judges a comparison: its runs on disk -> losses -> contrasts -> verdict.json."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from prednet_jax import statistics
-from prednet_jax.comparison.contrasts import (
-    EXCLUSION_RULE,
-    Measured,
-    contrasts,
-    excluded,
-    losses,
+from prednet_jax.comparison.reading import (
+    ArmRuns,
+    distance_over_travelled,
+    distances,
+    read,
 )
-from prednet_jax.comparison.reading import ArmRuns, distance_over_travelled, read
 from prednet_jax.runs import arms
-from prednet_jax.runs.arms import Arm, Role
+from prednet_jax.runs.arms import Role
 from prednet_jax.runs.design import Design
 from prednet_jax.tasks import Task
+
+EXCLUSION_RULE = (
+    "a seed whose loss is not finite in the averaged updates of either arm is left out "
+    "of that contrast, in both arms, and counted; nothing else is left out"
+)
+#: `{arm: {seed: [metric of each noise draw]}}`.
+Measured = Mapping[str, Mapping[str, list[float]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """One network of a comparison.
+
+    Attributes:
+        design: the comparison.
+        task: the network.
+        runs: its runs, the control first; draws of an arm in order.
+        losses: the metric by arm, seed and noise draw.
+        margin: of equivalence, in units of the loss, from the control.
+    """
+
+    design: Design
+    task: Task
+    runs: list[ArmRuns]
+    losses: Measured
+    margin: float
+
+    @property
+    def pairs(self) -> list[tuple[ArmRuns, ArmRuns]]:
+        """(treatment, control) of every contrast, of their first draws.
+
+        The deterministic GPU is compared with the default GPU where both were run.
+        """
+        control, *treatments = (runs for runs in self.runs if runs.job.draw == 0)
+        gpu = next((runs for runs in treatments if runs.arm.role is Role.GPU), control)
+        return [
+            (runs, gpu if runs.arm.role is Role.GPU_DETERMINISTIC else control)
+            for runs in treatments
+        ]
+
+    def contrasts(self) -> list[dict[str, Any]]:
+        """Every arm minus the control, with Holm's correction, as in verdict.json.
+
+        A pair of which `EXCLUSION_RULE` leaves no seed has no contrast.
+        """
+        pairs = {
+            (one.arm.name, other.arm.name): (one, other) for one, other in self.pairs
+        }
+        results = statistics.contrasts_from_losses(
+            {self.task.name: self.losses},
+            list(pairs),
+            {self.task.name: self.margin},
+            metric=self.design.metric_name(self.task),
+        )
+        by_pair = {(result.treatment, result.control): result for result in results}
+        rows = []
+        for names, (treatment, control) in pairs.items():
+            if names not in by_pair:
+                continue
+            matched = statistics.match(self.losses, *names)
+            kept = [str(seed) in matched.seeds for seed in control.job.seeds]
+            same = treatment.final_bits() == control.final_bits()
+            rows.append(
+                by_pair[names].as_dict()
+                | {
+                    "bitwise_equal": int(same[kept].sum()),
+                    "n_excluded": len(matched.excluded),
+                    "variability": distances(treatment, control, np.asarray(kept)),
+                }
+                | treatment.arm.as_dict()
+            )
+        return rows
+
+    def excluded(self) -> list[dict[str, Any]]:
+        """One record for each seed that `EXCLUSION_RULE` leaves out of a contrast."""
+        rows = []
+        for names, seeds in (
+            ((one.arm.name, other.arm.name), other.job.seeds)
+            for one, other in self.pairs
+        ):
+            for seed in seeds:
+                broken = [
+                    name
+                    for name in names
+                    if not np.isfinite(self.losses[name][str(seed)]).all()
+                ]
+                if broken:
+                    row = {
+                        "model": self.task.name,
+                        "treatment": names[0],
+                        "control": names[1],
+                        "seed": seed,
+                        "reason": f"loss not finite in {' and '.join(broken)}",
+                    }
+                    rows.append(row)
+        return rows
+
+    def answers(self) -> list[statistics.Answered]:
+        """The answer about random orders, and about a GPU's own noise if it was run."""
+        by_role = {runs.arm.role: runs.arm.name for runs in self.runs}
+        names = arms.TREATMENT.name, arms.CONTROL.name, statistics.FIXED_ORDERS
+        questions = [names]
+        gpu, quiet = by_role.get(Role.GPU), by_role.get(Role.GPU_DETERMINISTIC)
+        if gpu and quiet and statistics.comparable(self.losses, gpu, quiet):
+            questions.append((gpu, quiet, quiet))
+        return [
+            statistics.ask(
+                self.task.name,
+                self.losses,
+                self.manipulation(noisy, still),
+                treatment=noisy,
+                control=control,
+                margin=self.design.margin,
+            )
+            for noisy, still, control in questions
+        ]
+
+    def manipulation(self, noisy: str, quiet: str) -> statistics.Manipulation:
+        """How far the first draw of a noise moved the trajectories.
+
+        Seeds that `EXCLUSION_RULE` leaves out have no distance.
+        """
+        treatment, control = (
+            next(r for r in self.runs if r.arm.name == name and r.job.draw == 0)
+            for name in (noisy, quiet)
+        )
+        kept = statistics.match(self.losses, noisy, quiet).seeds
+        places = [i for i, s in enumerate(control.job.seeds) if str(s) in kept]
+        differ = treatment.final_bits() != control.final_bits()
+        return statistics.manipulation(
+            differ[places].tolist(), distance_over_travelled(treatment, control, places)
+        )
+
+    def claims(
+        self, answers: list[statistics.Answered], study: statistics.Arms | None
+    ) -> list[statistics.Claim]:
+        """What the comparison says, beside a study that it repeats (None: none).
+
+        With one image per update stale targets cannot have an effect.
+        """
+        made = [statistics.noise_claim(one, study) for one in answers]
+        stale, measured = arms.STALE.name, self.losses
+        if self.task.windowed and statistics.comparable(
+            measured, stale, arms.CONTROL.name
+        ):
+            margin = answers[0].effect.margin
+            claim = statistics.stale_claim(
+                self.task.name, measured, stale, margin, study
+            )
+            made.insert(0, claim)
+        return made
+
+    def arms(self) -> list[dict[str, Any]]:
+        """The table of arms; those that could not run come last."""
+        skipped = dict(self.design.skipped)
+        return [runs.as_dict() for runs in self.runs if runs.job.draw == 0] + [
+            {"model": self.task.name, "name": arm.name}
+            | {"status": f"skipped: {skipped[arm.name]}"}
+            | arm.as_dict()
+            for arm in self.design.arms_of(self.task)
+            if arm.name in skipped
+        ]
 
 
 def judge(
@@ -35,58 +197,39 @@ def judge(
             repeats it.
         others: claims that do not come from its runs.
     """
-    found = {
+    runs = {
         task.name: read([job for job in design.runs() if job.task == task])
         for task in design.tasks
     }
-    measured = {
-        task.name: losses(design, task, found[task.name]) for task in design.tasks
-    }
+    measured = {t.name: losses(design, t, runs[t.name]) for t in design.tasks}
     margins = statistics.margins_from_losses(measured, arms.CONTROL.name, design.margin)
-    made = {
-        task.name: contrasts(
-            design,
-            task,
-            found[task.name],
-            measured[task.name],
-            margins[task.name].value,
-        )
-        for task in design.tasks
+    judged = {
+        task.name: Judged(design, task, runs[task.name], measured[task.name], of.value)
+        for task, of in zip(design.tasks, margins.values(), strict=True)
     }
-    left_out = {
-        task.name: excluded(task, found[task.name], measured[task.name])
-        for task in design.tasks
-    }
-    answers = {
-        task.name: asked(found[task.name], measured[task.name], task.name, design)
-        for task in design.tasks
-    }
-    every_claim = [
+    answers = {name: one.answers() for name, one in judged.items()}
+    claims = [
         claim
-        for task in design.tasks
-        for claim in claims(
-            task,
-            answers[task.name],
-            measured[task.name],
-            (study or {}).get(task.name),
-        )
+        for name, one in judged.items()
+        for claim in one.claims(answers[name], (study or {}).get(name))
     ] + list(others)
-    every = [
-        row
-        for task in design.tasks
-        for row in (
-            *(one.as_dict() for one in made[task.name]),
-            *(
-                one.contrast(f"log of the {design.metric_name(task)}")
-                for one in answers[task.name]
-            ),
-        )
-    ]
+    together = [claim.together() for claim in claims]
     return {
-        "contrasts": every,
+        "contrasts": [
+            row
+            for name, one in judged.items()
+            for row in (
+                *one.contrasts(),
+                *(
+                    answer.contrast(f"log of the {design.metric_name(one.task)}")
+                    for answer in answers[name]
+                ),
+            )
+        ],
         "verdict": {name: statistics.verdict(of) for name, of in answers.items()},
         "details": {name: details(of) for name, of in answers.items()},
-        **said(every_claim),
+        "claims": [claim.as_dict() for claim in claims],
+        "together": [one for one in together if one is not None],
         "losses": measured,
         "manipulation": {
             name: dataclasses.asdict(of[0].check)
@@ -95,42 +238,23 @@ def judge(
         },
         "margins": {name: margin.as_dict() for name, margin in margins.items()},
         "controls": dict(controls),
-        "arms": [row for arm_runs in found.values() for row in _arms(design, arm_runs)],
-        "excluded": [row for of_task in left_out.values() for row in of_task],
-        "fingerprints": {
-            name: arm_runs[0].fingerprints() for name, arm_runs in found.items()
-        },
-        "design": _design(design, found),
+        "arms": [row for one in judged.values() for row in one.arms()],
+        "excluded": [row for one in judged.values() for row in one.excluded()],
+        "fingerprints": {name: of[0].fingerprints() for name, of in runs.items()},
+        "design": _design(design, next(iter(runs.values()))[0]),
     }
 
 
-def asked(
-    found: list[ArmRuns], measured: Measured, model: str, design: Design
-) -> list[statistics.Answered]:
-    """The answer about random orders, and about a GPU's own noise if it was run.
-
-    Args:
-        found: the runs of a network.
-        measured: its losses.
-        model: its name.
-        design: the comparison.
-    """
-    by_role = {runs.arm.role: runs.arm for runs in found}
-    questions = [(arms.TREATMENT, arms.CONTROL, statistics.FIXED_ORDERS)]
-    gpu, quiet = by_role.get(Role.GPU), by_role.get(Role.GPU_DETERMINISTIC)
-    if gpu and quiet and statistics.comparable(measured, gpu.name, quiet.name):
-        questions.append((gpu, quiet, quiet.name))
-    return [
-        statistics.ask(
-            model,
-            measured,
-            manipulation(found, measured, noisy, still),
-            treatment=noisy.name,
-            control=control,
-            margin=design.margin,
-        )
-        for noisy, still, control in questions
-    ]
+def losses(design: Design, task: Task, runs: list[ArmRuns]) -> Measured:
+    """The metric by arm, seed and noise draw, as in verdict.json."""
+    last = design.metric_updates(task)
+    by_arm: dict[str, dict[str, list[float]]] = {}
+    for of_draw in runs:
+        seeds = by_arm.setdefault(of_draw.arm.name, {})
+        values = of_draw.metric(last).tolist()
+        for seed, value in zip(of_draw.job.seeds, values, strict=True):
+            seeds.setdefault(str(seed), []).append(value)
+    return by_arm
 
 
 def details(answers: list[statistics.Answered]) -> dict[str, Any]:
@@ -145,78 +269,8 @@ def details(answers: list[statistics.Answered]) -> dict[str, Any]:
     }
 
 
-def claims(
-    task: Task,
-    answers: list[statistics.Answered],
-    measured: Measured,
-    study: statistics.Arms | None,
-) -> list[statistics.Claim]:
-    """What the comparison says about one network.
-
-    With one image per update stale targets cannot have an effect.
-
-    Args:
-        task: the network.
-        answers: the result of `asked`.
-        measured: its losses.
-        study: losses of the study that is repeated; None: there is none.
-    """
-    found = [statistics.noise_claim(one, study) for one in answers]
-    stale, margin = arms.STALE.name, answers[0].effect.margin
-    if task.windowed and statistics.comparable(measured, stale, arms.CONTROL.name):
-        found.insert(
-            0, statistics.stale_claim(task.name, measured, stale, margin, study)
-        )
-    return found
-
-
-def said(found: Sequence[statistics.Claim]) -> dict[str, Any]:
-    """`claims`, and what they say `together` with the study that is repeated."""
-    both = [claim.together() for claim in found]
-    return {
-        "claims": [claim.as_dict() for claim in found],
-        "together": [one for one in both if one is not None],
-    }
-
-
-def manipulation(
-    found: list[ArmRuns], measured: Measured, noisy: Arm, quiet: Arm
-) -> statistics.Manipulation:
-    """How far the first draw of a noise moved the trajectories of one network.
-
-    Args:
-        found: the runs of the network.
-        measured: its losses; seeds that `EXCLUSION_RULE` leaves out have no distance.
-        noisy: the arm with the noise.
-        quiet: the arm without it.
-    """
-    treatment, control = (
-        next(runs for runs in found if runs.arm == arm and runs.job.draw == 0)
-        for arm in (noisy, quiet)
-    )
-    kept = statistics.match(measured, noisy.name, quiet.name).seeds
-    places = [i for i, s in enumerate(control.job.seeds) if str(s) in kept]
-    differ = treatment.final_bits() != control.final_bits()
-    return statistics.manipulation(
-        differ[places].tolist(), distance_over_travelled(treatment, control, places)
-    )
-
-
-def _arms(design: Design, found: list[ArmRuns]) -> list[dict[str, Any]]:
-    """The table of arms of one network; those that could not run come last."""
-    skipped = dict(design.skipped)
-    return [runs.as_dict() for runs in found if runs.job.draw == 0] + [
-        {"model": found[0].job.model, "name": arm.name}
-        | {"status": f"skipped: {skipped[arm.name]}"}
-        | arm.as_dict()
-        for arm in design.arms_of(found[0].job.task)
-        if arm.name in skipped
-    ]
-
-
-def _design(design: Design, found: Mapping[str, list[ArmRuns]]) -> dict[str, Any]:
+def _design(design: Design, first: ArmRuns) -> dict[str, Any]:
     """The entry `design` of verdict.json."""
-    first = next(iter(found.values()))[0]
     manifest = first.runs[0].manifest
     return {
         "seeds": list(first.job.seeds),

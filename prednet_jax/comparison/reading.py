@@ -38,7 +38,7 @@ class ArmRuns:
         return np.asarray([_mean(run, last) for run in self.runs])
 
     def weights(self, place: int) -> np.ndarray:
-        """Final weights of run number `place`, as one float64 vector."""
+        """Final weights of run number `place`, float64 `[n]`."""
         path = self.runs[place].directory / records.WEIGHTS
         return records.vector(records.read_tree(path))
 
@@ -98,17 +98,9 @@ def distances(
 ) -> dict[str, float] | None:
     """Differences of the predictions of paired runs, averaged over the seeds.
 
-    Both arms predict the same frames. `churn` is the fraction of pixels whose 8-bit
-    value differs.
-
-    Args:
-        treatment: one arm.
-        control: the reference.
-        kept: which seeds count, bool `[seeds]`.
-
-    Returns:
-        The measures of `noise.variability` by name; None if an arm did not keep its
-        predictions.
+    Both arms predict the same frames; which seeds count is `kept`, bool `[seeds]`.
+    `churn` is the fraction of pixels whose 8-bit value differs. None: an arm did not
+    keep its predictions.
     """
     pairs = [
         (run.directory / EXAMPLES, other.directory / EXAMPLES)
@@ -118,8 +110,8 @@ def distances(
     if not pairs or not all(path.exists() for pair in pairs for path in pair):
         return None
     measured = []
-    for path, other in pairs:
-        ours, theirs = _predictions(path), _predictions(other)
+    for pair in pairs:
+        ours, theirs = map(_predictions, pair)
         measured.append(
             {
                 "v_ermv": variability.v_ermv(theirs, ours),
@@ -136,15 +128,8 @@ def distance_over_travelled(
 ) -> list[float]:
     """Distance between the final weights of paired runs, relative to the control's way.
 
-    The way is the distance of the control's final weights from its initial ones.
-
-    Args:
-        treatment: one arm.
-        control: the reference.
-        places: numbers of the runs that count, in the order of `job.seeds`.
-
-    Returns:
-        One number per place.
+    The way is the distance of the control's final weights from its initial ones. One
+    number per place, the numbers of the runs that count in the order of `job.seeds`.
     """
     found = []
     for place in places:

@@ -8,7 +8,12 @@ curvature means for the optimiser. `probe` does all of this at one stop of a tra
 `divergence` follows two trainings that differ by one ulp at the start.
 """
 
-from prednet_jax.curvature.certify import Certificate, certify
+from prednet_jax.curvature.certify import (
+    Certificate,
+    FiniteDifference,
+    certify,
+    finite_difference,
+)
 from prednet_jax.curvature.divergence import (
     Exponent,
     fit_exponent,
@@ -17,11 +22,14 @@ from prednet_jax.curvature.divergence import (
     saturation,
     weight_distance,
 )
-from prednet_jax.curvature.finite_difference import FiniteDifference, finite_difference
-from prednet_jax.curvature.hvp import adam_scale, hessian_operator, hvp
-from prednet_jax.curvature.lanczos import Eigenpairs, extreme_eigenpairs
-from prednet_jax.curvature.probe import Moments, Stop, probe
-from prednet_jax.curvature.projections import Projections, project
+from prednet_jax.curvature.hessian import (
+    Eigenpairs,
+    adam_scale,
+    extreme_eigenpairs,
+    hessian_operator,
+    hvp,
+)
+from prednet_jax.curvature.probe import Moments, Projections, Stop, probe, project
 
 __all__ = [
     "Certificate",

@@ -29,15 +29,7 @@ PyTree = Any
 
 
 class Exponent(NamedTuple):
-    """A finite-time Lyapunov exponent.
-
-    Attributes:
-        rate: The exponent per update.
-        low: Lower end of its 95 % interval.
-        high: Upper end of its 95 % interval.
-        first: Update at which the range begins.
-        last: Update at which the range ends.
-    """
+    """A finite-time Lyapunov exponent per update, its 95 % interval and its range."""
 
     rate: float
     low: float
@@ -58,16 +50,11 @@ def perturb_one_ulp(params: PyTree, key: jax.Array) -> PyTree:
         which the processor flushes to zero.
     """
     leaves, treedef = jax.tree.flatten(params)
-    keys = jax.random.split(key, max(1, len(leaves)))
-
-    def neighbour(leaf: jax.Array, leaf_key: jax.Array) -> jax.Array:
-        leaf = jnp.asarray(leaf)
+    moved = []
+    for leaf, leaf_key in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
         up = jax.random.bernoulli(leaf_key, shape=leaf.shape)
-        infinity = jnp.asarray(jnp.inf, leaf.dtype)
-        moved = jnp.nextafter(leaf, jnp.where(up, infinity, -infinity))
-        return jnp.where(leaf == 0.0, leaf, moved)
-
-    moved = [neighbour(leaf, k) for leaf, k in zip(leaves, keys, strict=True)]
+        towards = jnp.where(up, jnp.inf, -jnp.inf).astype(leaf.dtype)
+        moved.append(jnp.where(leaf == 0.0, leaf, jnp.nextafter(leaf, towards)))
     return jax.tree.unflatten(treedef, moved)
 
 
@@ -101,11 +88,10 @@ def log_distances(
         each update; -inf where the weights are equal.
     """
     distance = jax.jit(weight_distance)
-    step_b = step if step_b is None else step_b
     a, b = start_a, start_b
     distances = [distance(weights(a), weights(b))]
     for batch in batches:
-        a, b = step(a, batch), step_b(b, batch)
+        a, b = step(a, batch), (step_b or step)(b, batch)
         distances.append(distance(weights(a), weights(b)))
     with np.errstate(divide="ignore"):
         return np.log(np.array([float(d) for d in distances]))
@@ -130,10 +116,7 @@ def saturation(
 
 
 def fit_exponent(
-    log_distance: np.ndarray,
-    *,
-    first: int = 0,
-    last: int | None = None,
+    log_distance: np.ndarray, *, first: int = 0, last: int | None = None
 ) -> Exponent:
     """Estimates the finite-time Lyapunov exponent over a range of updates.
 
@@ -176,9 +159,8 @@ def _standard_error(x: np.ndarray) -> float:
     n = len(x)
     lag = min(n - 1, int(4.0 * (n / 100.0) ** (2.0 / 9.0)))
     centred = x - x.mean()
+    products = np.array([centred[k:] @ centred[: n - k] for k in range(lag + 1)])
+    weights = 2.0 * (1.0 - np.arange(lag + 1) / (lag + 1.0))
+    weights[0] = 1.0
     # Divided by n - 1, not n, so that it is exact for independent values.
-    variance = centred @ centred / (n - 1)
-    for k in range(1, lag + 1):
-        weight = 1.0 - k / (lag + 1.0)
-        variance += 2.0 * weight * (centred[k:] @ centred[:-k]) / (n - 1)
-    return float(np.sqrt(max(variance, 0.0) / n))
+    return float(np.sqrt(max(weights @ products, 0.0) / (n - 1) / n))

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from prednet_jax import escape
 from prednet_jax.curvature.certify import Certificate, certify
-from prednet_jax.curvature.hvp import Loss, PyTree, adam_scale
-from prednet_jax.curvature.projections import project
+from prednet_jax.curvature.hessian import Loss, PyTree, adam_scale
+from prednet_jax.errors import UserError
 
 B1, B2 = 0.9, 0.999
 
@@ -57,6 +58,73 @@ class Moments(NamedTuple):
     mean_square: PyTree
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Projections:
+    """Projections on one escape direction u, in the coordinates of `scale`.
+
+    In a quadratic model with curvature -gamma along u, the gradient g gives the
+    projection z of the weights, measured from the stationary point of the model:
+    u'g = -gamma z.
+
+    Attributes:
+        gamma: Minus the curvature along the direction, positive.
+        displacement: z.
+        step: Projection of the last change of the weights.
+        step_cosine: `step` over the length of that change, in [-1, 1].
+        noise_gain: Standard deviation, along the direction, of gradient noise that has
+            unit standard deviation in each weight.
+    """
+
+    gamma: float
+    displacement: float
+    step: float
+    step_cosine: float
+    noise_gain: float
+
+    def projection(self, growth: escape.Growth) -> float:
+        """C of `escape`: the start at rest that has the same growing mode."""
+        return escape.growing_projection(self.displacement, self.step, growth)
+
+
+def project(
+    gradient: PyTree,
+    step: PyTree,
+    vector: PyTree,
+    value: float,
+    *,
+    scale: PyTree | None = None,
+) -> Projections:
+    """Projects gradient and last update on the direction of lowest curvature.
+
+    Args:
+        gradient: Gradient of the loss at the weights, a pytree like the weights.
+        step: The last change of the weights made by the optimiser.
+        vector: Unit escape direction u, in the coordinates of `scale`.
+        value: Its curvature, negative.
+        scale: None or P, the preconditioner that u belongs to.
+
+    Returns:
+        The projections on u.
+
+    Raises:
+        UserError: If `value` is not negative, since u is no escape direction then.
+    """
+    if not value < 0.0:
+        raise UserError(f"value={value!r}: expected a negative curvature")
+    u, g, d = (ravel_pytree(tree)[0] for tree in (vector, gradient, step))
+    root = jnp.ones_like(u)
+    if scale is not None:
+        root = jnp.sqrt(ravel_pytree(scale)[0].astype(u.dtype))
+    along, length = float(jnp.vdot(u, root * d)), float(jnp.linalg.norm(root * d))
+    return Projections(
+        gamma=-value,
+        displacement=float(jnp.vdot(u, g / root)) / value,
+        step=along,
+        step_cosine=along / length if length > 0.0 else 0.0,
+        noise_gain=float(jnp.linalg.norm(u / root)),
+    )
+
+
 def probe(
     loss: Loss,
     stop: Stop,
@@ -83,8 +151,7 @@ def probe(
         starts: Number of random start vectors per round.
 
     Returns:
-        A JSON object: `raw` and `preconditioned` from `summary`; `escape` from
-        `escape_summary`, or None if no negative curvature was proved.
+        A JSON object; its `escape` is None if no negative curvature was proved.
 
     Raises:
         UserError: As `certify`.
@@ -97,43 +164,32 @@ def probe(
     scale, last_scale = adam(ahead, stop.update + 1), adam(stop.nu, stop.update)
     last_step = jax.tree.map(lambda m, p: -stop.rate * m / p, stop.mu, last_scale)
 
-    search = functools.partial(
-        certify,
-        loss,
-        stop.params,
-        steps=steps,
-        max_steps=max_steps or steps,
-        starts=starts,
-    )
+    search = functools.partial(certify, loss, stop.params, steps=steps, starts=starts)
+    search = functools.partial(search, max_steps=max_steps or steps)
     # Ones instead of None, so that both searches use one compiled program.
     raw = search(key=key, scale=jax.tree.map(jnp.ones_like, stop.params))
     scaled = search(key=jax.random.fold_in(key, 1), scale=scale)
-    norm = math.sqrt(sum(float(jnp.vdot(g, g)) for g in jax.tree.leaves(mean)))
+    norm = _norm(mean)
     total = sum(float(jnp.sum(s)) for s in jax.tree.leaves(mean_square))
     row: dict[str, Any] = {
         "update": stop.update,
         "parameters": raw.dimension,
-        "loss": raw.loss,
+        "loss": raw.finite_difference.loss,
         "grad_norm": norm,
         "sampling_noise": math.sqrt(max(0.0, total - norm**2)) / norm if norm else None,
-        "raw": summary(raw),
-        "preconditioned": summary(scaled),
+        "raw": _summary(raw),
+        "preconditioned": _summary(scaled),
         "escape": None,
     }
     if scaled.negative_curvature_proved and norm:
-        row["escape"] = escape_summary(
-            scaled,
-            mean,
-            last_step,
-            scale,
-            grad_norm=norm,
-            rate=stop.next_rate,
-            noise=noise,
-        )
+        vector = scaled.pairs.vectors[0]
+        at = project(mean, last_step, vector, scaled.lowest, scale=scale)
+        unit = norm / math.sqrt(scaled.dimension) * at.noise_gain
+        row["escape"] = _escape(at, last_step, stop.next_rate, noise, noise * unit)
     return row
 
 
-def summary(found: Certificate) -> dict[str, Any]:
+def _summary(found: Certificate) -> dict[str, Any]:
     """A certificate as a JSON object; pairs are (low, high)."""
     low, high = (float(residual) for residual in found.pairs.residuals)
     check = found.finite_difference
@@ -153,41 +209,22 @@ def summary(found: Certificate) -> dict[str, Any]:
     }
 
 
-def escape_summary(
-    found: Certificate,
-    gradient: PyTree,
-    last_step: PyTree,
-    scale: PyTree,
-    *,
-    grad_norm: float,
-    rate: float,
-    noise: float,
+def _escape(
+    at: Projections, last_step: PyTree, rate: float, noise: float, sigma: float
 ) -> dict[str, float]:
     """What Adam does along the direction of lowest preconditioned curvature.
 
-    Args:
-        found: Certificate of P^-1/2 H P^-1/2, with negative curvature proved.
-        gradient: Gradient of the loss.
-        last_step: Last change of the weights.
-        scale: P.
-        grad_norm: Norm of the gradient, above 0.
-        rate: Learning rate of the next update.
-        noise: Norm of isotropic gradient noise over that of the gradient, above 0.
-
-    Returns:
-        Projections in the coordinates of P, the updates that the noise would save, and
-        the relative noise that would save one update.
+    Projections in the coordinates of P, the updates that gradient noise of `sigma`
+    along the direction (`noise` relative to the gradient) would save, and the relative
+    noise that would save one update.
     """
-    at = project(gradient, last_step, found.pairs.vectors[0], found.lowest, scale=scale)
     growth = escape.growth(at.gamma, learning_rate=rate, momentum=B1, averaged=True)
-    unit = grad_norm / math.sqrt(found.dimension) * at.noise_gain
-    c_sigma = escape.noise_projection(noise * unit, growth)
+    c_sigma = escape.noise_projection(sigma, growth)
     c = at.projection(growth)
     # c_sigma is proportional to the noise; `noise_for_one_update` follows from this.
     useful = escape.useful_projection(c_sigma, growth)
-    length = math.sqrt(sum(float(jnp.vdot(d, d)) for d in jax.tree.leaves(last_step)))
     return {
-        "step_length": length,
+        "step_length": _norm(last_step),
         "growth_per_update": growth.fast,
         "step_projection": at.step,
         "step_cosine": at.step_cosine,
@@ -199,3 +236,7 @@ def escape_summary(
         "updates_saved": escape.updates_saved(c, c_sigma, growth),
         "noise_for_one_update": noise * c / useful,
     }
+
+
+def _norm(tree: PyTree) -> float:
+    return math.sqrt(sum(float(jnp.vdot(x, x)) for x in jax.tree.leaves(tree)))

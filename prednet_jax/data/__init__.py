@@ -10,8 +10,9 @@ import pathlib
 from typing import Any
 
 from prednet_jax import files
+from prednet_jax.data import arrays, digits, images, prepared, video, walk
 from prednet_jax.data.frames import CROPS, Fit
-from prednet_jax.data.source import DataError, FrameSource, check_seed, joined
+from prednet_jax.data.source import DataError, FrameSource, joined
 from prednet_jax.data.splits import SPLITS, open_split
 from prednet_jax.data.windows import (
     Schedule,
@@ -52,8 +53,6 @@ NAMES = {
 def own_size(data: str) -> tuple[int, int, int]:
     """Default height, width and channels of a source."""
     if data not in NAMES:
-        from prednet_jax.data import prepared
-
         path, _ = prepared.split_of(pathlib.Path(os.path.expanduser(data)))
         data = prepared.name_of(path) or "a path"
     return NAMES.get(data, (120, 160, 3))
@@ -95,9 +94,6 @@ def open_source(
             only.
         allow_outside: Whether a text list may name files outside its own folder.
 
-    Returns:
-        The source.
-
     Raises:
         DataError: A value or file is not accepted.
     """
@@ -107,7 +103,8 @@ def open_source(
         "width": default[1] if width is None else width,
         "channels": default[2] if channels is None else channels,
     }
-    check_seed(seed)
+    if seed < 0:
+        raise DataError(f"seed={seed}: need an integer of 0 or more")
     fit = Fit(**size, crop=crop, offset=offset)
     if length is not None and length < 1:
         raise DataError(f"length={length}: need at least 1 frame")
@@ -124,23 +121,15 @@ def open_source(
 
 def _open_name(data: str, options: dict[str, int]) -> FrameSource:
     if data == "walk":
-        from prednet_jax.data.walk import open_walk
-
-        return open_walk(**options)
-    from prednet_jax.data import prepared, stills
-    from prednet_jax.data.moving import open_moving
-
-    pictures = prepared.mnist() if data.endswith("mnist") else stills.digits()
-    if data.startswith("moving"):
-        return open_moving(pictures, **options)
-    return stills.open_stills(pictures, **options)
+        return walk.open_walk(**options)
+    pictures = prepared.mnist() if data.endswith("mnist") else digits.digits()
+    opened = digits.open_moving if data.startswith("moving") else digits.open_stills
+    return opened(pictures, **options)
 
 
 def _open_path(
     data: str, fit: Fit, length: int | None, allow_outside: bool
 ) -> FrameSource:
-    from prednet_jax.data import arrays, images, prepared, video
-
     path, split = prepared.split_of(pathlib.Path(os.path.expanduser(data)))
     accepted = (
         f"accepted are {', '.join(NAMES)}, or the path of a folder of images, a text "
@@ -174,8 +163,6 @@ def _open_path(
 
 def _open_folder(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
     """A folder of images; else of folders of images, or of videos: each a sequence."""
-    from prednet_jax.data import images, video
-
     suffixes = images.IMAGE_SUFFIXES
     pictures = images.sequences_below(path, suffixes, deeper=False)
     if not pictures:

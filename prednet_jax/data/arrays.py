@@ -14,12 +14,11 @@ import pathlib
 import numpy as np
 
 from prednet_jax import files, messages
-from prednet_jax.data.frames import Fit, to_channels
+from prednet_jax.data.frames import Fit
 from prednet_jax.data.source import (
     DataError,
     FrameSource,
     check_boundaries,
-    check_range,
     limited_boundaries,
     limited_length,
 )
@@ -33,27 +32,19 @@ _CHUNK = 64
 
 
 def open_arrays(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
-    """Open an .npz or an .npy.
-
-    Args:
-        path: The file. An .npz without `frames` may hold one array of another name.
-        fit: How a picture becomes a frame.
-        length: Number of frames to use; None: all.
-
-    Returns:
-        The source.
+    """Open an .npz or an .npy; an .npz without `frames` may hold one other array.
 
     Raises:
         DataError: The file is unreadable, the array is missing or no frames, or they
             are too small.
     """
     name = str(path)
-    frames, boundaries = _load(path)
-    if frames.ndim == 3 and frames.shape[-1] > 4:
-        frames = frames[..., None]
-    if frames.ndim != 4 or frames.shape[-1] not in (1, 3) or not frames.size:
+    array, boundaries = _load(path)
+    if array.ndim == 3 and array.shape[-1] > 4:
+        array = array[..., None]
+    if array.ndim != 4 or array.shape[-1] not in (1, 3) or not array.size:
         raise DataError(
-            f"data={name}: {frames.dtype} of shape {list(frames.shape)}; {_ACCEPTED}"
+            f"data={name}: {array.dtype} of shape {list(array.shape)}; {_ACCEPTED}"
         )
     if boundaries.ndim != 1 or boundaries.dtype.kind not in "iu":
         raise DataError(
@@ -61,35 +52,28 @@ def open_arrays(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource
             f"{list(boundaries.shape)}; accepted are integers of shape [sequences]"
         )
     sequences = tuple(boundaries.tolist())
-    check_boundaries(name, sequences, len(frames))
-    total = limited_length(name, len(frames), length)
-    height, width = frames.shape[1:3]
+    check_boundaries(name, sequences, len(array))
+    total = limited_length(name, len(array), length)
+    height, width = array.shape[1:3]
     fit = fit.settled(height, width)
     fit.check(height, width, f"a frame of {name}")
-    white = _white(name, frames)
+    white = _white(name, array)
 
-    def levels(start: int, stop: int) -> np.ndarray:
-        part = frames[start:stop]
+    def levels(part: np.ndarray) -> np.ndarray:
         return np.rint(part * (255 / white)).astype(np.uint8) if white else part
-
-    def read(start: int, stop: int) -> np.ndarray:
-        check_range(name, total, start, stop)
-        out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
-        for frame, picture in zip(out, levels(start, stop), strict=True):
-            frame[:] = to_channels(fit(picture, name), fit.channels)
-        return out
 
     digest = hashlib.sha256()
     for start in range(0, total, _CHUNK):
-        part = levels(start, min(start + _CHUNK, total))
+        part = levels(array[start : min(start + _CHUNK, total)])
         digest.update(np.ascontiguousarray(part).data)
     begins = limited_boundaries(sequences, total)
     identity = {
         "frames": digest.hexdigest(),
-        "shape": [total, *frames.shape[1:]],
+        "shape": [total, *array.shape[1:]],
         "boundaries": begins,
     }
-    return fit.source(name, total, begins, read, reader="npz", **identity)
+    frames = fit.frames(lambda index: levels(array[index]), lambda _: name)
+    return fit.source(name, total, begins, frames, reader="npz", **identity)
 
 
 def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
@@ -114,39 +98,39 @@ def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
             f"data={error}; accepted is an .npz with frames uint8 [T, H, W, C], or for "
             "data larger than memory an .npy, image files or a video"
         ) from None
+    except DataError:
+        raise
     except files.BROKEN as error:
-        if isinstance(error, DataError):
-            raise
         reason = files.reason(error)
         raise DataError(f"data={path}: not a readable .npy ({reason})") from None
 
 
-def _white(name: str, frames: np.ndarray) -> int:
+def _white(name: str, array: np.ndarray) -> int:
     """The value of white where frames have to be scaled; 0: they are levels already.
 
     Raises:
         DataError: The numbers are neither levels nor fractions of white.
     """
-    if frames.dtype == np.uint8:
+    if array.dtype == np.uint8:
         return 0
-    if frames.dtype.kind not in "iufb":
-        raise DataError(f"data={name}: {frames.dtype}; {_ACCEPTED}")
+    if array.dtype.kind not in "iufb":
+        raise DataError(f"data={name}: {array.dtype}; {_ACCEPTED}")
     low, high, whole = np.inf, -np.inf, True
-    for start in range(0, len(frames), _CHUNK):
-        part = np.asarray(frames[start : start + _CHUNK], np.float64)
+    for start in range(0, len(array), _CHUNK):
+        part = np.asarray(array[start : start + _CHUNK], np.float64)
         # NumPy's, which keep a NaN.
         low, high = np.minimum(low, part.min()), np.maximum(high, part.max())
         whole = whole and bool((part == np.rint(part)).all())
-    if frames.dtype.kind in "fb" and low >= 0 and high <= 1:
+    if array.dtype.kind in "fb" and low >= 0 and high <= 1:
         if not whole:
             messages.say(
-                f"data={name}: {frames.dtype} from {low:.3g} to {high:.3g}, read as "
+                f"data={name}: {array.dtype} from {low:.3g} to {high:.3g}, read as "
                 "fractions of white and rounded to 255 levels"
             )
         return 1
     if low >= 0 and high <= 255 and whole:
         return 255
     raise DataError(
-        f"data={name}: {frames.dtype} from {low:.6g} to {high:.6g}"
+        f"data={name}: {array.dtype} from {low:.6g} to {high:.6g}"
         f"{'' if whole else ', not whole numbers'}; {_ACCEPTED}"
     )

@@ -10,7 +10,6 @@ Nothing is downloaded: `ORIGINALS` says which files to bring, and from where.
 """
 
 import contextlib
-import dataclasses
 import gzip
 import hashlib
 import io
@@ -18,7 +17,7 @@ import os
 import pathlib
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -28,7 +27,7 @@ from tensorflow_datasets.image_classification.mnist import MNIST
 from prednet_jax import files
 from prednet_jax.data import images, open_source
 from prednet_jax.data.frames import Fit
-from prednet_jax.data.source import DataError, FrameSource, check_range, joined
+from prednet_jax.data.source import DataError, FrameSource, joined
 from prednet_jax.data.video import VIDEO_SUFFIXES, open_video
 
 Splits = dict[str, FrameSource]
@@ -36,6 +35,9 @@ Splits = dict[str, FrameSource]
 
 class Frames(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """Frames of sources, in order.
+
+    Pictures are handed over as Pillow's, which the Image feature encodes by itself;
+    arrays it would encode by TensorFlow.
 
     Args:
         name: of the data set.
@@ -45,8 +47,6 @@ class Frames(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """
 
     VERSION = tfds.core.Version("1.0.0")
-    # Pictures are handed over as Pillow's, which the Image feature encodes by itself;
-    # arrays it would encode by TensorFlow.
 
     def __init__(self, name: str, about: str, splits: Splits, **options: Any):
         self.name, self._about, self._splits = name, about, splits
@@ -187,7 +187,6 @@ def moving_mnist(folder: pathlib.Path) -> Splits:
     steps, count, height, width = frames.shape
 
     def read(start: int, stop: int) -> np.ndarray:
-        check_range(str(path), steps * count, start, stop)
         numbers = np.arange(start, stop)
         return frames[numbers % steps, numbers // steps][..., None]
 
@@ -199,8 +198,7 @@ def moving_mnist(folder: pathlib.Path) -> Splits:
     return {"test": source}
 
 
-@dataclasses.dataclass(frozen=True)
-class Originals:
+class Originals(NamedTuple):
     """A data set whose files are brought.
 
     Attributes:
@@ -303,8 +301,6 @@ def prepare(name: str, source: str | None, data_dir: str, **frames: Any) -> str:
             builder.download_and_prepare(
                 download_dir=os.path.join(data_dir, "downloads")
             )
-    except DataError:
-        raise
     except (AssertionError, OSError) as error:
         raise DataError(f"dataset={name}: {files.reason(error)}") from error
     return str(builder.data_dir)
@@ -317,7 +313,7 @@ def idx(folder: pathlib.Path, name: str, axes: int) -> np.ndarray:
     length of each as a big-endian 32-bit number, the values.
 
     Raises:
-        DataError: it is not there, or no such file.
+        DataError: it is missing, or of another kind.
     """
     path = next(
         (p for p in (folder / f"{name}.gz", folder / name) if p.is_file()), None

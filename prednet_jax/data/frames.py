@@ -14,6 +14,7 @@ import numpy as np
 
 from prednet_jax.data.source import (
     DataError,
+    Frames,
     FrameSource,
     check_frame_size,
     fingerprint,
@@ -48,11 +49,7 @@ class Fit:
     original: tuple[int, int] | None = None
 
     def __post_init__(self):
-        """Check the fields.
-
-        Raises:
-            DataError: If a value is not accepted.
-        """
+        """Refuse (with a DataError) a value that is not accepted."""
         check_frame_size(self.height, self.width, self.channels)
         if self.crop not in CROPS:
             raise DataError(f"crop={self.crop!r}: accepted are {', '.join(CROPS)}")
@@ -90,26 +87,17 @@ class Fit:
         )
 
     def check(self, height: int, width: int, name: str) -> None:
-        """Check that the crop fits into a picture of this size.
-
-        Args:
-            height: Height of the picture, in pixels.
-            width: Width of the picture, in pixels.
-            name: What the message calls the picture.
-
-        Raises:
-            DataError: If the crop does not lie inside the picture.
-        """
+        """Refuse a picture, of a size in pixels, that the crop does not lie inside."""
         if self.crop == "resize":
             return
-        top, left = self._corner(height, width)
-        if self.height > height or self.width > width:
+        free_x, free_y = width - self.width, height - self.height
+        if min(free_x, free_y) < 0:
             raise DataError(
                 f"{name} is {width}x{height} (width x height), smaller than the crop "
                 f"of {self.width}x{self.height}: use crop='resize' or a smaller frame"
             )
-        if not (0 <= top <= height - self.height and 0 <= left <= width - self.width):
-            free_x, free_y = width - self.width, height - self.height
+        top, left = self._corner(height, width)
+        if not (0 <= top <= free_y and 0 <= left <= free_x):
             raise DataError(
                 f"offset={tuple(self.offset)} moves the {self.width}x{self.height} "
                 f"crop out of {name} ({width}x{height}): accepted are "
@@ -121,11 +109,11 @@ class Fit:
         """Cut or scale one picture.
 
         Args:
-            picture: uint8 `[h, w, channels]`.
+            picture: uint8 `[h, w, c]`, c 1 or 3.
             name: What a message calls the picture.
 
         Returns:
-            uint8 `[height, width, channels]`.
+            uint8 `[height, width, c]`.
 
         Raises:
             DataError: If the crop does not lie inside the picture.
@@ -137,12 +125,29 @@ class Fit:
         top, left = self._corner(height, width)
         return picture[top : top + self.height, left : left + self.width]
 
+    def frames(
+        self,
+        picture: Callable[[int], np.ndarray],
+        name_of: Callable[[int], str],
+    ) -> Frames:
+        """The frames of pictures uint8 `[h, w, c]`, which messages call `name_of`."""
+        shape = self.height, self.width, self.channels
+
+        def frames(start: int, stop: int) -> np.ndarray:
+            out = np.empty((stop - start, *shape), np.uint8)
+            for frame, index in zip(out, range(start, stop), strict=True):
+                cut = self(picture(index), name_of(index))
+                frame[:] = to_channels(cut, self.channels)
+            return out
+
+        return frames
+
     def source(
         self,
         name: str,
         length: int,
         begins: tuple[int, ...],
-        read: Callable[[int, int], np.ndarray],
+        frames: Frames,
         /,
         **identity: Any,
     ) -> FrameSource:
@@ -152,14 +157,14 @@ class Fit:
             name: The path that was opened.
             length: Number of frames.
             begins: Index of the first frame of every sequence.
-            read: See `FrameSource`.
+            frames: See `FrameSource`.
             identity: Values that identify the pictures, for the fingerprint.
         """
         size = self.height, self.width, self.channels
         digest = fingerprint(
             size=size, crop=self.crop, offset=tuple(self.offset), **identity
         )
-        return FrameSource(name, *size, length, begins, read, digest, done=self.done)
+        return FrameSource(name, *size, length, begins, frames, digest, done=self.done)
 
     def _corner(self, height: int, width: int) -> tuple[int, int]:
         """Top and left of the crop; floor division as in the published trainer."""
@@ -174,12 +179,9 @@ def resize_bilinear(picture: np.ndarray, height: int, width: int) -> np.ndarray:
     published frame maker calls. Like there, scaling down by a large factor aliases.
 
     Args:
-        picture: uint8 `[h, w, c]`.
+        picture: uint8 `[h, w, c]`; the result is uint8 `[height, width, c]`.
         height: New height, in pixels.
         width: New width, in pixels.
-
-    Returns:
-        uint8 `[height, width, c]`.
     """
     row, row_next, row_weight = _taps(picture.shape[0], height)
     col, col_next, col_weight = _taps(picture.shape[1], width)
@@ -194,14 +196,9 @@ def resize_bilinear(picture: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def to_channels(picture: np.ndarray, channels: int) -> np.ndarray:
-    """Grey from RGB by ITU-R 601 luma, RGB from grey by repetition.
+    """uint8 `[..., c]` as `[..., channels]`: grey by ITU-R 601 luma, RGB by repetition.
 
-    Args:
-        picture: uint8 `[..., c]` with c 1 or 3.
-        channels: 1 or 3.
-
-    Returns:
-        uint8 `[..., channels]`.
+    c and `channels` are 1 or 3.
     """
     if picture.shape[-1] == channels:
         return picture

@@ -16,15 +16,12 @@ import pathlib
 import re
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from prednet_jax import files
 from prednet_jax.data import pictures
-from prednet_jax.data.frames import Fit, to_channels
+from prednet_jax.data.frames import Fit
 from prednet_jax.data.source import (
     DataError,
     FrameSource,
-    check_range,
     limited_boundaries,
     limited_length,
 )
@@ -84,9 +81,6 @@ def open_images(
         fit: How a picture becomes a frame.
         length: Number of frames to use; None: all.
 
-    Returns:
-        The source.
-
     Raises:
         DataError: A file is unreadable, no image or too small.
     """
@@ -97,22 +91,17 @@ def open_images(
         paths += sequence
     total = limited_length(name, len(paths), length)
     paths = paths[:total]
-    first = pictures.read_header(_bytes(paths[0]), paths[0])
-    fit = fit.settled(first[0], first[1])
+    height, width, _ = pictures.read_header(_bytes(paths[0]), paths[0])
+    fit = fit.settled(height, width)
     # A list may name the same file many times.
     digests = {path: _digest(path, fit) for path in dict.fromkeys(paths)}
-
-    def read(start: int, stop: int) -> np.ndarray:
-        check_range(name, total, start, stop)
-        out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
-        for frame, path in zip(out, paths[start:stop], strict=True):
-            picture = pictures.decode(_bytes(path), path)
-            frame[:] = to_channels(fit(picture, path), fit.channels)
-        return out
-
-    begins = limited_boundaries(tuple(boundaries), total)
+    begins = limited_boundaries(boundaries, total)
+    frames = fit.frames(
+        lambda index: pictures.decode(_bytes(paths[index]), paths[index]),
+        lambda index: paths[index],
+    )
     identity = {"files": [digests[path] for path in paths], "boundaries": begins}
-    return fit.source(name, total, begins, read, reader="images", **identity)
+    return fit.source(name, total, begins, frames, reader="images", **identity)
 
 
 def open_list(
@@ -131,9 +120,6 @@ def open_list(
         allow_outside: Whether the lists may name files outside the folder of `path`,
             which may come from somebody else.
 
-    Returns:
-        The source.
-
     Raises:
         DataError: A list is empty, mixes images and lists, or names a file that is
             missing, outside the folder, unreadable or too small.
@@ -149,16 +135,15 @@ def open_list(
         )
     if not nested[0]:
         return open_images(str(path), [entries], fit, length)
-    sequences = []
-    for entry in entries:
-        sequences.append(_listed(entry, root))
-        for file in sequences[-1]:
+    sequences = {entry: _listed(entry, root) for entry in dict.fromkeys(entries)}
+    for entry, listed in sequences.items():
+        for file in listed:
             if _suffix(file) not in IMAGE_SUFFIXES:
                 raise DataError(
                     f"data={path}: its list {entry} names {file}, which is no image; "
                     f"accepted are {' '.join(IMAGE_SUFFIXES)}"
                 )
-    return open_images(str(path), sequences, fit, length)
+    return open_images(str(path), [sequences[entry] for entry in entries], fit, length)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

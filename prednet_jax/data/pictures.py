@@ -32,17 +32,13 @@ _ORIENTATION = 0x0112  # Exif 2.32, 4.6.4.
 
 
 def read_header(data: bytes, name: object) -> tuple[int, int, int]:
-    """Size and orientation of a picture.
+    """Height and width as shown, after rotation, and the EXIF orientation, 1 to 8.
 
     Pixels are decoded only if the picture has a channel of transparency.
 
     Args:
         data: The bytes of the file.
         name: What a message calls the file.
-
-    Returns:
-        Height and width as shown, after rotation, and the EXIF orientation, 1 to 8
-        (1: not rotated).
 
     Raises:
         DataError: It is not an image, too large, has more than 8 bits per channel or
@@ -70,14 +66,7 @@ def read_header(data: bytes, name: object) -> tuple[int, int, int]:
 
 
 def decode(data: bytes, name: object) -> np.ndarray:
-    """The pixels of a picture as shown, after rotation.
-
-    Args:
-        data: The bytes of the file, which `read_header` accepts.
-        name: What a message calls the file.
-
-    Returns:
-        uint8 `[h, w, 3]`.
+    """The pixels uint8 `[h, w, 3]` as shown of a file that `read_header` accepts.
 
     Raises:
         DataError: The pixels cannot be decoded.
@@ -97,11 +86,7 @@ def decode(data: bytes, name: object) -> np.ndarray:
 
 
 def check_size(width: int, height: int, name: object) -> None:
-    """Refuses a picture, or a frame of a video, that would take too much memory.
-
-    Raises:
-        DataError: It has no pixels, or more than `PIXELS`.
-    """
+    """Refuses a picture, or a frame of a video, without pixels or with too many."""
     if not 0 < width * height <= PIXELS:
         raise DataError(
             f"{name}: {width}x{height} pixels (width x height); accepted are 1 to "

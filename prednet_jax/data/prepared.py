@@ -10,25 +10,24 @@ import io
 import json
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from prednet_jax import files
-from prednet_jax.data.frames import Fit, to_channels
+from prednet_jax.data.digits import Stills
+from prednet_jax.data.frames import Fit
 from prednet_jax.data.source import (
     DataError,
     FrameSource,
-    check_range,
     limited_boundaries,
     limited_length,
 )
-from prednet_jax.data.stills import Stills
 
 INFO = "dataset_info.json"
-# How many pictures of a set without digests are fingerprinted, evenly distributed; all
-# of them would have to be decoded.
-_PROBES = 256
+# TFDS asserts, and some of its readers raise what they like.
+_BROKEN = (*files.BROKEN, AttributeError, AssertionError, NotImplementedError)
 
 
 def split_of(path: pathlib.Path) -> tuple[pathlib.Path, str | None]:
@@ -67,8 +66,7 @@ def _opened(path: pathlib.Path) -> tuple[Any, tuple[str, ...]]:
         builder = tfds.builder_from_directory(path)
         metadata = builder.info.metadata or {}
         return builder, tuple(metadata.get("boundaries") or builder.info.splits)
-    # TFDS asserts, and some of its readers raise what they like.
-    except (*files.BROKEN, AttributeError, AssertionError) as error:
+    except _BROKEN as error:
         raise _no_pictures(path, error) from error
 
 
@@ -77,6 +75,18 @@ def _no_pictures(path: pathlib.Path, error: BaseException) -> DataError:
         f"data={path}: no pictures that experiments/prepare_data.py or TFDS prepared "
         f"for random access ({files.reason(error)})"
     )
+
+
+def _digest(split: str, examples: Any, content: Callable[[Any], bytes]) -> str:
+    """SHA-256 of up to 256 evenly distributed pictures of a set without digests.
+
+    All of them would have to be decoded.
+    """
+    count = len(examples)
+    digest = hashlib.sha256(f"{split} {count}".encode())
+    for index in np.unique(np.linspace(0, count - 1, 256).astype(int)).tolist():
+        digest.update(content(examples[index]["image"]))
+    return digest.hexdigest()
 
 
 def open_prepared(
@@ -92,9 +102,6 @@ def open_prepared(
         fit: How a picture becomes a frame.
         length: Number of frames to use; None is all.
 
-    Returns:
-        The source.
-
     Raises:
         DataError: The folder is no data set of pictures, or has no such split.
     """
@@ -109,39 +116,28 @@ def open_prepared(
     try:
         encoded = {"image": tfds.decode.SkipDecoding()}
         examples: Any = builder.as_data_source(split=chosen, decoders=encoded)
-        count = len(examples)
-        probes = np.unique(np.linspace(0, count - 1, _PROBES).astype(int)).tolist()
+        begins: tuple[int, ...] = (0,)
         if "boundaries" in metadata:
             begins = tuple(metadata["boundaries"][chosen])
             digest = metadata["frames_sha256"][chosen]
         else:
-            begins, hashed = (0,), hashlib.sha256(f"{chosen} {count}".encode())
-            for index in probes:
-                hashed.update(examples[index]["image"])
-            digest = hashed.hexdigest()
-    except (*files.BROKEN, AttributeError, AssertionError) as error:
+            digest = _digest(chosen, examples, bytes)
+    except _BROKEN as error:
         raise _no_pictures(path, error) from error
     name = f"{path}:{chosen}"
-    total = limited_length(name, count, length)
+    total = limited_length(name, len(examples), length)
 
-    def picture_of(index: int) -> np.ndarray:
+    def picture(index: int) -> np.ndarray:
         with Image.open(io.BytesIO(examples[index]["image"])) as image:
-            picture = np.asarray(image)
-        return picture.reshape(*picture.shape[:2], -1)
+            pixels = np.asarray(image)
+        return pixels.reshape(*pixels.shape[:2], -1)
 
-    fit = fit.settled(*picture_of(0).shape[:2])
-
-    def read(start: int, stop: int) -> np.ndarray:
-        check_range(name, total, start, stop)
-        out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
-        for index, frame in zip(range(start, stop), out, strict=True):
-            frame[:] = to_channels(fit(picture_of(index), name), fit.channels)
-        return out
-
-    read(0, 1)  # So that a frame size that does not fit is told at once.
-    boundaries = limited_boundaries(begins, total)
-    identity = {"frames": digest, "boundaries": boundaries}
-    return fit.source(name, total, boundaries, read, reader="prepared", **identity)
+    fit = fit.settled(*picture(0).shape[:2])
+    frames = fit.frames(picture, lambda _: name)
+    frames(0, 1)  # So that a frame size that does not fit is told at once.
+    begins = limited_boundaries(begins, total)
+    identity = {"frames": digest, "boundaries": begins}
+    return fit.source(name, total, begins, frames, reader="prepared", **identity)
 
 
 def mnist() -> Stills:
@@ -156,24 +152,21 @@ def mnist() -> Stills:
     import tensorflow_datasets as tfds
 
     folder = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-
-    def picture_of(index: int) -> np.ndarray:
-        return np.asarray(examples[index]["image"])[..., 0]
-
     try:
         examples = tfds.data_source(
             "mnist", split="train", data_dir=folder, download=False
         )
-        count = len(examples)
-        digest = hashlib.sha256(f"train {count}".encode())
-        for index in np.unique(np.linspace(0, count - 1, _PROBES).astype(int)).tolist():
-            digest.update(picture_of(index).tobytes())
-    # NotImplementedError: nothing is prepared, or only as TFRecord.
-    except (*files.BROKEN, NotImplementedError, AssertionError) as error:
+        digest = _digest("train", examples, np.ndarray.tobytes)
+    except _BROKEN as error:
         raise DataError(
             f"data=mnist: not prepared for random access in {folder} (TFDS_DATA_DIR "
             "names another folder); bring its four files and run python "
             "experiments/prepare_data.py --dataset=mnist --source=FOLDER; data=digits "
             f"needs none [{files.reason(error)}]"
         ) from error
-    return Stills("mnist", count, picture_of, digest.hexdigest())
+    return Stills(
+        "mnist",
+        len(examples),
+        lambda index: np.asarray(examples[index]["image"])[..., 0],
+        digest,
+    )

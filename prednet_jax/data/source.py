@@ -1,4 +1,4 @@
-"""`FrameSource`, the type of every source of frames, and the checks they share.
+"""`FrameSource`, the type of every source of frames.
 
 A source is read in ranges of frames and never as a whole. So the training loop treats a
 day of video and an endless generated walk alike.
@@ -17,6 +17,9 @@ from prednet_jax.errors import UserError
 # The length of an endless source: more frames than any run reads.
 ENDLESS = 10**9
 
+#: Frames `start` to `stop - 1`, uint8 `[stop - start, H, W, C]`.
+Frames = Callable[[int, int], np.ndarray]
+
 
 class DataError(UserError):
     """A source of frames that cannot be used."""
@@ -33,16 +36,13 @@ class FrameSource:
         channels: 1 (grey) or 3 (RGB).
         length: Total number of frames; `ENDLESS` for generated sources by default.
         boundaries: Index of the first frame of every sequence; starts with 0.
-        read: `read(start, stop)` returns uint8 `[stop - start, H, W, C]`, the same
-            bytes at every call. It may be called from another thread, but by one caller
-            at a time.
+        frames: What `read` calls, with a range inside the source.
         fingerprint: SHA-256 of what identifies the content and its order: generator
             version, seed, size and embedded files for generated sources, the bytes of
             every file for sources from disk. Paths are not part of it.
+        new_frames: Makes a `frames` for a second caller, if two callers of one would
+            slow each other down (a video decoder has a position).
         done: What was done to pictures of another size, in words; empty: nothing.
-        new_read: Makes a `read` for a second caller, if two callers of one `read` would
-            slow each other down (a video decoder has a position); None: they would
-            not.
     """
 
     name: str
@@ -51,9 +51,9 @@ class FrameSource:
     channels: int
     length: int
     boundaries: tuple[int, ...]
-    read: Callable[[int, int], np.ndarray]
+    frames: Frames
     fingerprint: str
-    new_read: Callable[[], Callable[[int, int], np.ndarray]] | None = None
+    new_frames: Callable[[], Frames] | None = None
     done: str = ""
 
     def __post_init__(self):
@@ -67,19 +67,34 @@ class FrameSource:
             raise DataError(f"length={self.length} of {self.name}: need at least 1")
         check_boundaries(self.name, self.boundaries, self.length)
 
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Frames `start` to `stop - 1`, the same bytes at every call.
+
+        It may be called from another thread, but by one caller at a time.
+
+        Returns:
+            uint8 `[stop - start, H, W, C]`.
+
+        Raises:
+            DataError: If the range does not lie inside the source, or a frame cannot be
+                read.
+        """
+        if not 0 <= start <= stop <= self.length:
+            raise DataError(
+                f"frames {start}:{stop} of {self.name}: it holds frames "
+                f"0:{self.length} and is read forwards"
+            )
+        return self.frames(start, stop)
+
     def reader(self) -> "FrameSource":
-        """The same source with a `read` of its own, for a second caller."""
-        if self.new_read is None:
+        """The same source for a second caller of `read`."""
+        if self.new_frames is None:
             return self
-        return dataclasses.replace(self, read=self.new_read())
+        return dataclasses.replace(self, frames=self.new_frames())
 
 
 def check_frame_size(height: int, width: int, channels: int) -> None:
-    """Check a frame size.
-
-    Raises:
-        DataError: If a side is not positive or the channels are not 1 or 3.
-    """
+    """Refuse a side that is not positive, and channels other than 1 and 3."""
     for name, value in (("height", height), ("width", width)):
         if value < 1:
             raise DataError(f"{name}={value}: need a positive number of pixels")
@@ -91,41 +106,13 @@ def check_frame_size(height: int, width: int, channels: int) -> None:
 
 
 def check_boundaries(name: str, boundaries: tuple[int, ...], length: int) -> None:
-    """Check the indices at which the sequences begin.
-
-    Raises:
-        DataError: If they do not start with 0, or do not increase strictly up to below
-            `length`.
-    """
+    """Refuse boundaries that are not strictly increasing from 0 to below `length`."""
     steps = np.diff(np.asarray((*boundaries, length), np.int64))
     if boundaries[:1] != (0,) or (steps <= 0).any():
         shown = str(list(boundaries[:8]))[:-1] + (", ..." if boundaries[8:] else "")
         raise DataError(
             f"boundaries={shown}] of {name}: need strictly increasing indices that "
             f"start with 0 and stay below its {length} frames"
-        )
-
-
-def check_seed(seed: int) -> None:
-    """Check the seed of a generated source.
-
-    Raises:
-        DataError: If it is negative.
-    """
-    if seed < 0:
-        raise DataError(f"seed={seed}: need an integer of 0 or more")
-
-
-def check_range(name: str, length: int, start: int, stop: int) -> None:
-    """Check a range of frames before reading it.
-
-    Raises:
-        DataError: If `[start, stop)` does not lie inside the source.
-    """
-    if not 0 <= start <= stop <= length:
-        raise DataError(
-            f"frames {start}:{stop} of {name}: it holds frames 0:{length} and is "
-            "read forwards"
         )
 
 
@@ -144,7 +131,7 @@ def limited_length(name: str, available: int, length: int | None) -> int:
     return length
 
 
-def limited_boundaries(boundaries: tuple[int, ...], length: int) -> tuple[int, ...]:
+def limited_boundaries(boundaries: Sequence[int], length: int) -> tuple[int, ...]:
     """The boundaries that lie inside the first `length` frames."""
     return tuple(index for index in boundaries if index < length)
 
@@ -152,49 +139,54 @@ def limited_boundaries(boundaries: tuple[int, ...], length: int) -> tuple[int, .
 def joined(
     name: str, sources: Sequence[FrameSource], length: int | None = None
 ) -> FrameSource:
-    """Sources of one size, one after the other.
+    """Sources of one size, one after the other, of which each keeps its sequences.
 
     Args:
         name: What messages call them together.
-        sources: Of which each keeps its sequences.
+        sources: The sources.
         length: Number of frames to use; None: all.
-
-    Returns:
-        The source.
 
     Raises:
         DataError: If `length` is out of range.
     """
     ends = np.cumsum([source.length for source in sources]).tolist()
-    begins = [0, *ends[:-1]]
     total = limited_length(name, ends[-1], length)
-    boundaries = tuple(
-        begin + index
-        for begin, source in zip(begins, sources, strict=True)
+    boundaries = [
+        end - source.length + index
+        for end, source in zip(ends, sources, strict=True)
         for index in source.boundaries
-    )
+    ]
 
-    def new_read(readers: Sequence[FrameSource]) -> Callable[[int, int], np.ndarray]:
-        def read(start: int, stop: int) -> np.ndarray:
-            check_range(name, total, start, stop)
-            parts = [
-                source.read(max(start - begin, 0), min(stop, end) - begin)
-                for begin, end, source in zip(begins, ends, readers, strict=True)
-                if max(start, begin) < min(stop, end)
-            ]
-            return np.concatenate(parts) if parts else readers[0].read(0, 0)
-
-        return read
+    def frames() -> Frames:
+        readers = [source.reader() for source in sources]
+        return joined_spans([(reader.read, 0, reader.length) for reader in readers])
 
     return dataclasses.replace(
         sources[0],
         name=name,
         length=total,
         boundaries=limited_boundaries(boundaries, total),
-        read=new_read(sources),
+        frames=frames(),
         fingerprint=fingerprint(joined=[s.fingerprint for s in sources], total=total),
-        new_read=lambda: new_read([source.reader() for source in sources]),
+        new_frames=frames,
     )
+
+
+def joined_spans(spans: Sequence[tuple[Frames, int, int]]) -> Frames:
+    """The frames of spans `(frames, begin, end)`, one span after the other."""
+    ends = np.cumsum([end - begin for _, begin, end in spans])
+
+    def frames(start: int, stop: int) -> np.ndarray:
+        parts: list[np.ndarray] = []
+        while start < stop or not parts:
+            place = min(int(np.searchsorted(ends, start, "right")), len(spans) - 1)
+            read, _, last = spans[place]
+            shift, end = last - int(ends[place]), min(stop, int(ends[place]))
+            parts.append(read(start + shift, end + shift))
+            start = end
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    return frames
 
 
 def fingerprint(**fields: Any) -> str:

@@ -15,22 +15,17 @@ import bisect
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import pathlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from prednet_jax import files, messages
-from prednet_jax.data.frames import Fit, to_channels
+from prednet_jax.data.frames import Fit
 from prednet_jax.data.pictures import check_size
-from prednet_jax.data.source import (
-    DataError,
-    FrameSource,
-    check_range,
-    limited_length,
-)
+from prednet_jax.data.source import DataError, Frames, FrameSource, limited_length
 
 VIDEO_SUFFIXES = (
     *(".avi", ".flv", ".gif", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4"),
@@ -64,16 +59,15 @@ class Index(NamedTuple):
 
 
 def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> FrameSource:
-    """Open a video file.
+    """Open a video file, which is read once, for the fingerprint.
+
+    Its first video track is used. A rotation for players that the file asks for is not
+    applied.
 
     Args:
-        path: The file; its first video track is used. A rotation for players that the
-            file asks for is not applied.
+        path: The file.
         fit: How a picture becomes a frame.
         length: Number of frames to use; None: all.
-
-    Returns:
-        The source. The whole file is read once, for the fingerprint.
 
     Raises:
         DataError: If the file holds no readable video or its frames are too small.
@@ -81,37 +75,38 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> Frame
     name = str(path)
     with files.open_binary(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    first = Video(path, fit)
-    fit = first.fit
-    total = limited_length(name, first.index.length, length)
-    first.read(0, 1)  # Refuses at once a frame size that does not fit.
-    if first.bits > 8:
-        messages.say(f"data={name}: {first.bits} bits a channel are reduced to 8")
+    video = Video(path, fit)
+    total = limited_length(name, video.index.length, length)
+    video.read(0, 1)  # Refuses at once a frame size that does not fit.
+    if video.bits > 8:
+        messages.say(f"data={name}: {video.bits} bits a channel are reduced to 8")
+    source = video.fit.source(
+        name, total, (0,), video.read, reader="video", file=digest
+    )
 
-    def new_read(video: Video | None = None) -> Callable[[int, int], np.ndarray]:
-        video = Video(path, fit, first.index) if video is None else video
+    def another() -> Frames:
+        return Video(path, video.fit, video.index).read
 
-        def read(start: int, stop: int) -> np.ndarray:
-            check_range(name, total, start, stop)
-            return video.read(start, stop)
-
-        return read
-
-    source = fit.source(name, total, (0,), new_read(first), reader="video", file=digest)
-    return dataclasses.replace(source, new_read=new_read)
+    return dataclasses.replace(source, new_frames=another)
 
 
 class Video:
-    """A decoder with a position in a video, which reading moves forwards."""
+    """A decoder with a position in a video, which reading moves forwards.
+
+    Attributes:
+        index: What is known of the file.
+        fit: How a picture becomes a frame.
+        read: The frames of a range.
+        bits: The most bits per channel of the frames that were read.
+    """
 
     def __init__(self, path: pathlib.Path, fit: Fit, index: Index | None = None):
         """Index the file unless `index` is given; the position is before frame 0."""
         import av
 
         self._path = path
-        self.bits = 0  # Per channel, of the frames that were read.
+        self.bits = 0
         self._errors: Any = (av.FFmpegError, OSError, IndexError)
-        self._lock = threading.Lock()
         try:
             self.index = _index(path) if index is None else index
         except self._errors as error:
@@ -123,21 +118,12 @@ class Video:
         self._frames = _numbered(path, self.index, 0)
         settled = fit.original is not None and fit.crop != "auto"
         self.fit = fit if settled else fit.settled(*self._picture(0).shape[:2])
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Frames `start` to `stop - 1`, uint8 `[T, H, W, C]`."""
-        fit = self.fit
-        out = np.empty((stop - start, fit.height, fit.width, fit.channels), np.uint8)
-        with self._lock:
-            if start < self._next or self._key_before(start) > self._next:
-                self._jump(start)
-            for i in range(start, stop):
-                frame = fit(self._picture(i), f"a frame of {self._path}")
-                out[i - start] = to_channels(frame, fit.channels)
-        return out
+        self.read = self.fit.frames(self._picture, lambda _: f"a frame of {path}")
 
     def _picture(self, number: int) -> np.ndarray:
         """A frame, uint8 `[h, w, 3]`."""
+        if number < self._next or self._key_before(number) > self._next:
+            self._jump(number)
         frame = self._decode(number)
         channels = frame.format.components
         self.bits = max(self.bits, *(channel.bits for channel in channels))
@@ -188,25 +174,22 @@ class Video:
 
 def _index(path: pathlib.Path) -> Index:
     """Count the frames and find out whether their time stamps can be trusted."""
-    import av
-
-    with av.open(str(path), options=_OPTIONS) as container:
+    with _opened(path) as (container, stream):
         packets = [
             (packet.pts, packet.is_keyframe)
-            for packet in container.demux(_stream(container, path))
+            for packet in container.demux(stream)
             if packet.size and not packet.is_discard
         ]
     if not packets:
         raise DataError(f"data={path}: the video holds no frames")
     count = len(packets)
-    untrusted = Index(count, [], [0])
     if any(pts is None for pts, _ in packets):
-        return untrusted
+        return Index(count, [], [0])
     packets.sort()
     stamps = [pts for pts, _ in packets]
     head = _decoded_stamps(path, _CHECKED)
     if not head or head != stamps[: len(head)] or len(set(stamps)) < count:
-        return untrusted
+        return Index(count, [], [0])
     keys = [number for number, (_, key) in enumerate(packets) if key]
     return Index(count, stamps, sorted({0, *keys}))
 
@@ -217,23 +200,15 @@ def _decoded_stamps(path: pathlib.Path, count: int) -> list[int | None]:
 
     stamps: list[int | None] = []
     # A broken frame is reported when it is read; here it only ends the comparison.
-    with (
-        av.open(str(path), options=_OPTIONS) as container,
-        contextlib.suppress(av.FFmpegError),
-    ):
-        for frame in container.decode(_stream(container, path)):
+    with _opened(path) as (container, stream), contextlib.suppress(av.FFmpegError):
+        for frame in itertools.islice(container.decode(stream), count):
             stamps.append(frame.pts)
-            if len(stamps) == count:
-                break
     return stamps
 
 
 def _numbered(path: pathlib.Path, index: Index, key: int) -> Iterator[tuple[int, Any]]:
     """Decode from key frame `key` on, with the number of every frame."""
-    import av
-
-    with av.open(str(path), options=_OPTIONS) as container:
-        stream = _stream(container, path)
+    with _opened(path) as (container, stream):
         if not index.stamps:
             yield from enumerate(container.decode(stream))
             return
@@ -255,14 +230,19 @@ def _numbered(path: pathlib.Path, index: Index, key: int) -> Iterator[tuple[int,
         yield from _numbered(path, index, 0)
 
 
-def _stream(container: Any, path: pathlib.Path) -> Any:
-    """The first video track, to be decoded by one thread."""
-    if not container.streams.video:
-        raise DataError(f"data={path}: the file holds no video stream")
-    stream = container.streams.video[0]
-    width, height = stream.codec_context.width, stream.codec_context.height
-    # Some headers have the size 0; then only the frames have it.
-    check_size(max(1, width), max(1, height), path)
-    # Some experiments compare numbers of threads; the data should not depend on them.
-    stream.codec_context.thread_count = 1
-    return stream
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> Iterator[tuple[Any, Any]]:
+    """The container, and its first video track, to be decoded by one thread."""
+    import av
+
+    with av.open(str(path), options=_OPTIONS) as container:
+        if not container.streams.video:
+            raise DataError(f"data={path}: the file holds no video stream")
+        stream = container.streams.video[0]
+        width, height = stream.codec_context.width, stream.codec_context.height
+        # Some headers have the size 0; then only the frames have it.
+        check_size(max(1, width), max(1, height), path)
+        # Some experiments compare numbers of threads; the data should not depend on
+        # them.
+        stream.codec_context.thread_count = 1
+        yield container, stream

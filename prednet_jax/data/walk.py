@@ -19,28 +19,37 @@ in integer arithmetic.
 
 import functools
 import hashlib
+import io
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from prednet_jax.data.photographs import (
-    PHOTOGRAPHS,
-    photograph,
-    photograph_bytes,
-    shrunk,
-)
+from prednet_jax.data.digits import shipped_bytes
+from prednet_jax.data.frames import to_channels
 from prednet_jax.data.source import (
     ENDLESS,
     FrameSource,
-    check_frame_size,
-    check_range,
-    check_seed,
     fingerprint,
     generator,
+    joined_spans,
 )
 
 VERSION = 1
+
+# Photographs of everyday scenes. The folder also has scientific pictures (retina,
+# cells, galaxies) and drawings, which are left out.
+PHOTOGRAPHS = (
+    "astronaut.png",
+    "brick.png",
+    "camera.png",
+    "chelsea.png",
+    "coffee.png",
+    "grass.png",
+    "gravel.png",
+    "motorcycle_left.png",
+    "rocket.jpg",
+)
 
 # A scene begins within JITTER / 2 of a multiple of PERIOD, so it has 80 to 400 frames.
 PERIOD = 240
@@ -69,22 +78,6 @@ class Scene(NamedTuple):
     phases: np.ndarray
 
 
-class Pose(NamedTuple):
-    """Where the camera is, in pixels of the unscaled photograph; all `[T]`.
-
-    Attributes:
-        x: Horizontal centre of the view.
-        y: Vertical centre of the view.
-        height: Height of the view.
-        roll: Rotation of the view, in radians.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    height: np.ndarray
-    roll: np.ndarray
-
-
 def open_walk(
     *, height: int, width: int, channels: int = 3, seed: int = 0, length: int = ENDLESS
 ) -> FrameSource:
@@ -100,40 +93,13 @@ def open_walk(
         seed: Chooses photographs, paths and cuts; 0 or more.
         length: Number of frames.
 
-    Returns:
-        The source.
-
     Raises:
-        DataError: If a value is not usable or scikit-image lacks a photograph.
+        DataError: If scikit-image lacks a photograph.
     """
-    check_frame_size(height, width, channels)
-    check_seed(seed)
-    files = [photograph_bytes(name) for name in PHOTOGRAPHS]
-
-    def read(start: int, stop: int) -> np.ndarray:
-        check_range("walk", length, start, stop)
-        return render(seed, start, stop, height=height, width=width, channels=channels)
-
-    # The first frame is part of the fingerprint, because frames also depend on the
-    # smoothing of the installed Pillow.
-    first = render(seed, 0, 1, height=height, width=width, channels=channels)
-    return FrameSource(
-        name="walk",
-        height=height,
-        width=width,
-        channels=channels,
-        length=length,
-        boundaries=(0,),
-        read=read,
-        fingerprint=fingerprint(
-            generator="walk",
-            version=VERSION,
-            seed=seed,
-            size=[height, width, channels],
-            photographs=[hashlib.sha256(data).hexdigest() for data in files],
-            first_frame=hashlib.sha256(first.tobytes()).hexdigest(),
-        ),
-    )
+    size = height, width, channels
+    frames = functools.partial(render, size, PHOTOGRAPHS, seed)
+    digest = _fingerprint("walk", frames(0, 1), PHOTOGRAPHS, seed=seed)
+    return FrameSource("walk", *size, length, (0,), frames, digest)
 
 
 def open_walks(
@@ -155,79 +121,61 @@ def open_walks(
         frames: Frames of each.
         photographs: Those that are shown, at least three of `PHOTOGRAPHS`.
 
-    Returns:
-        The source.
-
     Raises:
-        DataError: If a value is not usable or scikit-image lacks a photograph.
+        DataError: If scikit-image lacks a photograph.
     """
-    check_frame_size(height, width, channels)
-    size = {"height": height, "width": width, "channels": channels}
+    size = height, width, channels
+    walk = functools.partial(render, size, photographs)
     shown = [name.split(".")[0] for name in photographs]
     name = (
         f"{len(seeds)} walks of {frames} frames, seeds {seeds.start} to "
         f"{seeds.stop - 1}, through {', '.join(shown)}"
     )
+    first = walk(seeds[0], 0, 1)
+    numbers = {"seeds": [seeds.start, seeds.stop], "frames": frames}
+    digest = _fingerprint("walks", first, photographs, **numbers)
+    spans = [(functools.partial(walk, seed), 0, frames) for seed in seeds]
     length = frames * len(seeds)
+    boundaries = tuple(range(0, length, frames))
+    return FrameSource(name, *size, length, boundaries, joined_spans(spans), digest)
 
-    def read(start: int, stop: int) -> np.ndarray:
-        check_range(name, length, start, stop)
-        parts = [np.empty((0, height, width, channels), np.uint8)]
-        while start < stop:
-            walk, begin = divmod(start, frames)
-            end = min(frames, begin + stop - start)
-            parts.append(
-                render(seeds[walk], begin, end, **size, photographs=photographs)
-            )
-            start += end - begin
-        return parts[1] if len(parts) == 2 else np.concatenate(parts)
 
-    files = [photograph_bytes(name) for name in photographs]
-    return FrameSource(
-        name=name,
-        height=height,
-        width=width,
-        channels=channels,
-        length=length,
-        boundaries=tuple(range(0, length, frames)),
-        read=read,
-        fingerprint=fingerprint(
-            generator="walks",
-            version=VERSION,
-            seeds=[seeds.start, seeds.stop],
-            frames=frames,
-            size=[height, width, channels],
-            photographs=[hashlib.sha256(data).hexdigest() for data in files],
-            first_frame=hashlib.sha256(read(0, 1).tobytes()).hexdigest(),
-        ),
+def _fingerprint(
+    kind: str, first: np.ndarray, photographs: tuple[str, ...], **numbers: Any
+) -> str:
+    """With the first frame, which depends on the smoothing of the installed Pillow."""
+    return fingerprint(
+        generator=kind,
+        version=VERSION,
+        size=first.shape[1:],
+        photographs=[
+            hashlib.sha256(photograph_bytes(name)).hexdigest() for name in photographs
+        ],
+        first_frame=hashlib.sha256(first.tobytes()).hexdigest(),
+        **numbers,
     )
 
 
 def render(
+    size: tuple[int, int, int],
+    photographs: tuple[str, ...],
     seed: int,
     start: int,
     stop: int,
-    *,
-    height: int,
-    width: int,
-    channels: int,
-    photographs: tuple[str, ...] = PHOTOGRAPHS,
 ) -> np.ndarray:
-    """Render frames `start` to `stop - 1` of the walk.
+    """Render frames `start` to `stop - 1` of the walk of a seed.
 
     Args:
+        size: Height and width of a frame, in pixels, and its channels, 3 or 1.
+        photographs: Those that are shown, at least three.
         seed: Seed of the walk.
         start: Index of the first frame.
         stop: Index after the last frame.
-        height: Height of a frame, in pixels.
-        width: Width of a frame, in pixels.
-        channels: 3 (RGB) or 1 (grey).
-        photographs: Those that are shown, at least three.
 
     Returns:
         uint8 `[stop - start, height, width, channels]`.
     """
-    out = np.empty((stop - start, height, width, channels), np.uint8)
+    out = np.empty((stop - start, *size), np.uint8)
     index = start
     while index < stop:
         k = scene_index(seed, index)
@@ -270,7 +218,9 @@ def scene(seed: int, k: int, count: int = len(PHOTOGRAPHS)) -> Scene:
     )
 
 
-def pose(scene: Scene, t: np.ndarray, photo: tuple[int, int], aspect: float) -> Pose:
+def pose(
+    scene: Scene, t: np.ndarray, photo: tuple[int, int], aspect: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Where the camera is at frames `t` of a scene.
 
     Args:
@@ -280,7 +230,9 @@ def pose(scene: Scene, t: np.ndarray, photo: tuple[int, int], aspect: float) -> 
         aspect: Width of the view over its height.
 
     Returns:
-        The poses; the rotated view never leaves the photograph.
+        In pixels of the unscaled photograph, `[T]`: the horizontal and the vertical
+        centre of the view, and its height; its rotation in radians. The rotated view
+        never leaves the photograph.
     """
     angle = 2 * math.pi * t[:, None] / scene.periods + scene.phases[:6]
     x_slow, x_fast, y_slow, y_fast, zoom, _ = np.sin(angle).T
@@ -291,16 +243,10 @@ def pose(scene: Scene, t: np.ndarray, photo: tuple[int, int], aspect: float) -> 
     half_x = view * (0.5 * aspect * math.cos(_ROLL) + 0.5 * math.sin(_ROLL) + _SWAY)
     room_y = np.maximum(photo[0] - 2 * half_y, 0.0)
     room_x = np.maximum(photo[1] - 2 * half_x, 0.0)
-    return Pose(
-        x=photo[1] / 2
-        + room_x * (0.7 * x_slow + 0.3 * x_fast) / 2
-        + _SWAY * view * np.sin(step),
-        y=photo[0] / 2
-        + room_y * (0.7 * y_slow + 0.3 * y_fast) / 2
-        + _BOB * view * np.sin(2 * step),
-        height=view,
-        roll=_ROLL * np.sin(step + scene.phases[6]),
-    )
+    sway, bob = _SWAY * view * np.sin(step), _BOB * view * np.sin(2 * step)
+    x = photo[1] / 2 + room_x * (0.7 * x_slow + 0.3 * x_fast) / 2 + sway
+    y = photo[0] / 2 + room_y * (0.7 * y_slow + 0.3 * y_fast) / 2 + bob
+    return x, y, view, _ROLL * np.sin(step + scene.phases[6])
 
 
 def _render_scene(out: np.ndarray, scene: Scene, index: np.ndarray, name: str) -> None:
@@ -361,3 +307,35 @@ def _lap_order(seed: int, lap: int, count: int) -> np.ndarray:
         if order[0] == before[-1]:
             order[[0, 1]] = order[[1, 0]]
     return order
+
+
+@functools.cache
+def photograph_bytes(name: str) -> bytes:
+    """The shipped file. `skimage.data` is not used, since it may use the network.
+
+    Raises:
+        DataError: If scikit-image or the file is missing.
+    """
+    return shipped_bytes("walk", "skimage", f"data/{name}", "scikit-image>=0.24")
+
+
+@functools.cache
+def photograph(name: str, channels: int) -> np.ndarray:
+    """The whole photograph, uint8 `[h, w, channels]`, with channels 1 or 3."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(photograph_bytes(name))) as image:
+        return to_channels(np.asarray(image.convert("RGB")), channels)
+
+
+@functools.lru_cache(maxsize=4)
+def shrunk(name: str, channels: int, shrink: float) -> np.ndarray:
+    """The photograph, int32 `[h, w, channels]`, at a scale in (0, 1], smoothed."""
+    from PIL import Image
+
+    full = photograph(name, channels)
+    if shrink < 1.0:
+        size = [max(2, round(side * shrink)) for side in full.shape[1::-1]]
+        image = Image.fromarray(full if channels == 3 else full[..., 0])
+        full = np.asarray(image.resize((size[0], size[1]), Image.Resampling.BICUBIC))
+    return full.reshape(*full.shape[:2], channels).astype(np.int32)

@@ -80,9 +80,6 @@ def schedule(
         batch: Streams into which the source is split, B.
         fresh: Whether every window is a sequence of its own.
 
-    Returns:
-        The schedule.
-
     Raises:
         DataError: If the window is shorter than 2, no sequence is as long as a window,
             the source has too few frames for the streams, or the number of updates is
@@ -91,12 +88,9 @@ def schedule(
     _check(window, updates)
     first_frames, lengths = _streams(length, boundaries, batch)
     windows = lengths // window
-    ends = np.cumsum(windows)
-    if ends[-1] == 0:
+    if not windows.any():
         raise _too_short(window, lengths)
-    index = np.arange(updates, dtype=np.int64) % ends[-1]
-    sequence = np.searchsorted(ends, index, side="right")
-    k = index - (ends - windows)[sequence]
+    sequence, k = _places(windows, np.arange(updates) % windows.sum())
     start = first_frames[sequence] + (k * window - 1)[:, None]
     return Schedule(start, (k == 0) | fresh, window)
 
@@ -104,28 +98,13 @@ def schedule(
 def single_schedule(
     length: int, boundaries: Sequence[int], updates: int, *, batch: int = 1
 ) -> Schedule:
-    """The schedule of one picture per update and stream, cycling over the source.
-
-    Args:
-        length: Number of frames of the source.
-        boundaries: Index of the first frame of every sequence.
-        updates: Number of updates.
-        batch: Streams into which the source is split, B.
-
-    Returns:
-        The schedule, with window 0.
-
-    Raises:
-        DataError: If the number of updates is negative, or the source has too few
-            frames for the streams.
-    """
+    """As `schedule`, with one picture per update and stream; the window is 0."""
     _check(2, updates)
     first_frames, lengths = _streams(length, boundaries, batch)
-    ends = np.cumsum(lengths)
-    index = np.arange(updates, dtype=np.int64) % ends[-1]
-    sequence = np.searchsorted(ends, index, side="right")
-    start = first_frames[sequence] + (index - (ends - lengths)[sequence])[:, None]
-    return Schedule(start, np.zeros(updates, bool), 0)
+    sequence, k = _places(lengths, np.arange(updates) % lengths.sum())
+    return Schedule(
+        first_frames[sequence] + k[:, None], np.zeros(updates, bool), window=0
+    )
 
 
 def random_windows(
@@ -152,15 +131,20 @@ def random_windows(
     _check(window, updates)
     whole("batch", batch, 1)
     first_frames, lengths = _streams(source.length, source.boundaries, 1)
-    ends = np.cumsum(np.maximum(lengths - window + 1, 0))
-    if ends[-1] == 0:
+    windows = np.maximum(lengths - window + 1, 0)
+    if not windows.any():
         raise _too_short(window, lengths)
     draws = generator(seed, zlib.crc32(b"windows")).random((updates, batch))
-    index = (draws * ends[-1]).astype(np.int64)
-    sequence = np.searchsorted(ends, index, side="right")
-    offset = index - np.concatenate([[0], ends])[sequence]
-    start = first_frames[sequence, 0] + offset - 1
+    sequence, k = _places(windows, (draws * windows.sum()).astype(np.int64))
+    start = first_frames[sequence, 0] + k - 1
     return Schedule(start, np.ones(updates, bool), window)
+
+
+def _places(counts: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sequence that holds entry `index` of all, and its number there."""
+    ends = np.cumsum(counts)
+    sequence = np.searchsorted(ends, index, side="right")
+    return sequence, index - (ends - counts)[sequence]
 
 
 def _streams(
@@ -224,14 +208,8 @@ def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
 
     The thread starts when the first item is requested. It ends when the iterator ends,
     when the iterator raises an exception (which is raised here after the items before
-    it), or when this generator is closed. It is joined in each case.
-
-    Args:
-        items: The iterator; from then on only the thread may use it.
-        ahead: How many finished items may wait.
-
-    Yields:
-        The items, in order.
+    it), or when this generator is closed. It is joined in each case. Up to `ahead`
+    finished items wait.
     """
     end: Any = object()
     pool = ThreadPoolExecutor(1, "prefetch")
@@ -245,15 +223,7 @@ def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
 
 
 def order_fingerprint(source: FrameSource, schedule: Schedule) -> str:
-    """SHA-256 of the data and the order in which the updates see it.
-
-    Args:
-        source: The source.
-        schedule: The windows.
-
-    Returns:
-        Hexadecimal digits. If they are equal, so are the frames of every update.
-    """
+    """SHA-256: where it is equal, so are the frames that every update sees."""
     digest = hashlib.sha256(f"order 1 {source.fingerprint} {schedule.window} ".encode())
     digest.update(schedule.start.astype("<i8").tobytes())
     digest.update(schedule.first.astype("u1").tobytes())

@@ -1,11 +1,10 @@
 """Functions whose saddles are known in closed form.
 
 Every function is written in coordinates in which its escape directions are coordinate
-axes or simple combinations of them. The octopus is a chain of saddles; the linear
-networks, all with the diagonal target M = diag(s), s_1 > s_2 > ... > 0, have the
-saddles of training: points at which one more rank, or the second of two equal units,
-is still to be learnt (Baldi & Hornik 1989, Neural Networks 2:53; Fukumizu & Amari 2000,
-Neural Networks 13:317).
+axes or simple combinations of them. The octopus is a chain of saddles; matrix
+factorisation and identical units have the saddles of training: points at which one more
+rank, or the second of two equal units, is still to be learnt (Baldi & Hornik 1989,
+Neural Networks 2:53; Fukumizu & Amari 2000, Neural Networks 13:317).
 """
 
 import dataclasses
@@ -270,68 +269,22 @@ def monkey() -> SaddleFunction:
     )
 
 
-def phase_retrieval() -> SaddleFunction:
-    """E[((a.x)^2 - (a.z)^2)^2]/4 over normal a, with x and the signal z = e_1 in R^6.
-
-    In closed form it is (3 |x|^4 + 3 |z|^4 - 2 |x|^2 |z|^2 - 4 (x.z)^2)/4 (Sun, Qu &
-    Wright 2018, Found. Comput. Math. 18:1131, real case). Its stationary points:
-
-        maximum at 0                            eigenvalues -3 along z, -1 elsewhere
-        minima at z and -z                      6 along z, 2 elsewhere
-        strict saddles, x.z = 0, |x|^2 = 1/3    -2 along z, 2 along x, 0 elsewhere
-
-    The value at the saddles is 2/3.
-    """
-    dim = 6
-
-    def fn(x: jax.Array) -> jax.Array:
-        norm = jnp.sum(x**2)
-        return (3 * norm**2 + 3 - 2 * norm - 4 * x[0] ** 2) / 4
-
-    def start(rng: np.random.Generator) -> Float64:
-        x = rng.normal(size=dim)
-        x[0] = 0.0
-        return x / np.linalg.norm(x) * rng.uniform(0.4, 0.7)
-
-    z, across = _unit(dim, 0)[0], _unit(dim, 1)[0] / np.sqrt(3)
-    return SaddleFunction(
-        name="phase_retrieval",
-        fn=fn,
-        points=(
-            _stationary(across, 2 / 3, np.zeros(dim - 2), [2, -2]),
-            _stationary(np.zeros(dim), 0.75, -np.ones(dim - 1), [-3]),
-            _stationary(z, 0.0, np.full(dim - 1, 2), [6]),
-            _stationary(-z, 0.0, np.full(dim - 1, 2), [6]),
-        ),
-        escape=_unit(dim, 0),
-        exit_value=1 / 3,
-        smoothness=6.0,
-        start=start,
-    )
-
-
-# Diagonal of M in the two factorisations.
-_TARGET = np.array([2.0, 1.0, 0.5])
-
-
-def _towards_second(rng: np.random.Generator) -> Float64:
-    """A start from which gradient descent goes to the saddle sqrt(s_2) e_2."""
-    u = rng.uniform(-0.3, 0.3, _TARGET.size)
-    u[0], u[1] = 0.0, math.sqrt(_TARGET[1]) * rng.uniform(0.5, 1.0)
-    return u
-
-
 def symmetric_factorisation() -> SaddleFunction:
-    """|u u^T - M|^2 / 4 in u [n].
+    """|u u^T - diag(s)|^2 / 4 in u [3], s = (2, 1, 0.5).
 
     At 0 the eigenvalues are -s_i. At +-sqrt(s_k) e_k they are 2 s_k, and s_k - s_i for
     i != k: k = 1 is the minimum, every other k a strict saddle.
     """
-    s, n = _TARGET, _TARGET.size
-    rest = (np.sum(s**2) - s**2) / 4
+    s = np.array([2.0, 1.0, 0.5])
+    n, rest = s.size, (np.sum(s**2) - s**2) / 4
 
     def fn(u: jax.Array) -> jax.Array:
         return jnp.sum((jnp.outer(u, u) - jnp.diag(jnp.asarray(s, u.dtype))) ** 2) / 4
+
+    def start(rng: np.random.Generator) -> Float64:
+        u = rng.uniform(-0.3, 0.3, n)
+        u[0], u[1] = 0.0, math.sqrt(s[1]) * rng.uniform(0.5, 1.0)
+        return u
 
     points = [
         _stationary(sign * root * axis, rest[k], 2 * s[k], s[k] - np.delete(s, k))
@@ -346,77 +299,6 @@ def symmetric_factorisation() -> SaddleFunction:
         escape=_unit(n, 0),
         exit_value=(rest[0] + rest[1]) / 2,
         smoothness=2 * s[0],
-        start=_towards_second,
-    )
-
-
-def asymmetric_factorisation() -> SaddleFunction:
-    """|u v^T - M|^2 / 2 in (u, v) [2 n].
-
-    At 0 the eigenvalues are +-s_i. At u = v = sqrt(s_k) e_k they are 2 s_k, 0 (the
-    rescaling u -> c u, v -> v/c) and s_k +- s_i.
-    """
-    s, n = _TARGET, _TARGET.size
-    rest = (np.sum(s**2) - s**2) / 2
-
-    def fn(x: jax.Array) -> jax.Array:
-        u, v = x[:n], x[n:]
-        return jnp.sum((jnp.outer(u, v) - jnp.diag(jnp.asarray(s, x.dtype))) ** 2) / 2
-
-    points = []
-    for k in range(n):
-        both, others = math.sqrt(s[k]) * np.tile(_unit(n, k)[0], 2), np.delete(s, k)
-        spectrum = [2 * s[k], 0.0], s[k] + others, s[k] - others
-        points.append(_stationary(both, rest[k], *spectrum))
-    origin = _stationary(np.zeros(2 * n), np.sum(s**2) / 2, s, -s)
-    return SaddleFunction(
-        name="asymmetric_factorisation",
-        fn=fn,
-        points=(*points[1:], points[0], origin),
-        escape=_unit(2 * n, 0, n).sum(0, keepdims=True) / math.sqrt(2),
-        exit_value=(rest[0] + rest[1]) / 2,
-        smoothness=2 * s[0],
-        start=lambda rng: np.tile(_towards_second(rng), 2),
-    )
-
-
-def deep_linear() -> SaddleFunction:
-    """|W_3 W_2 W_1 - M|^2 / 2 in the matrices [3, 2, 2], flattened, s = (1, 0.5).
-
-    The Hessian at 0 is zero, so that saddle is not strict. At the balanced minimum,
-    W_l = diag(a) with a_i = s_i^(1/3), the three variables at matrix entry (i, j) have
-    the eigenvalue sum_l (a_i^(2-l) a_j^l)^2 once and the eigenvalue 0 twice.
-    """
-    depth, s = 3, np.array([1.0, 0.5])
-    n = s.size
-    dim = depth * n * n
-
-    def fn(x: jax.Array) -> jax.Array:
-        first, second, third = x.reshape(depth, n, n)
-        product = third @ (second @ first)
-        return jnp.sum((product - jnp.diag(jnp.asarray(s, x.dtype))) ** 2) / 2
-
-    def start(rng: np.random.Generator) -> Float64:
-        # One layer has the opposite sign, so the product is negative and shrinks to 0.
-        signs = np.array([1, -1, 1])[:, None, None]
-        return (signs * rng.uniform(0.4, 0.6) * np.eye(n)).ravel()
-
-    a = s ** (1 / depth)
-    level = np.arange(depth)
-    modes = [np.sum((x ** (depth - 1 - level) * y**level) ** 2) for x in a for y in a]
-    together = np.zeros((depth, n, n))
-    together[:2, 0, 0] = 1 / math.sqrt(2)
-    minimum = np.tile(np.diag(a), (depth, 1, 1)).ravel()
-    return SaddleFunction(
-        name="deep_linear",
-        fn=fn,
-        points=(
-            _stationary(np.zeros(dim), np.sum(s**2) / 2, np.zeros(dim)),
-            _stationary(minimum, 0.0, modes, np.zeros(dim - len(modes))),
-        ),
-        escape=together.reshape(1, dim),
-        exit_value=float(np.sum(s**2)) / 4,
-        smoothness=depth * float(s[0]) ** 2,
         start=start,
     )
 
@@ -424,7 +306,7 @@ def deep_linear() -> SaddleFunction:
 def identical_units(pairs: int = 1) -> SaddleFunction:
     """A network x -> V^T W x whose hidden units all start identical.
 
-    The loss is |(V^T W) X - M X|^2 / 2 with W, V [units, n], units = 2 pairs, s =
+    The loss is |(V^T W) X - diag(s) X|^2 / 2 with W, V [units, n], units = 2 pairs, s =
     (2, 1) and white inputs X [n, 96], X X^T = 1, so that every weight gradient is a sum
     over the inputs. Identical units have identical gradients. They learn rank one
     together and stop at w = v = sqrt(s_1/units) e_1.

@@ -1,4 +1,4 @@
-"""Trainings whose curvature is measured: made here, or read from a run's directory.
+"""Curvature along a training: made here, or read from a run's directory.
 
 A `Subject` is a training with Adam together with a probe set: the training loss without
 noise, on windows that are distributed evenly over the frames of the run. Each window
@@ -7,6 +7,7 @@ all stops have to be measured on the same loss.
 """
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +17,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 
 from prednet_jax import curvature, data, keys, process, records, tasks
 from prednet_jax.data.windows import Schedule
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
+from prednet_jax.report import charts
+from prednet_jax.report.numbers import text
 from prednet_jax.tasks import Adam, Network, Task
 from prednet_jax.training import checkpoints, loop, truncated
 from prednet_jax.training.trainer import Trainer
 
 # Second derivatives take long to compile; this is the fastest for small networks.
 _CONVOLUTION = "xla"
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -49,14 +54,7 @@ class Subject:
     stops: Iterator[curvature.Stop]
 
     def rows(self, **options: Any) -> Iterator[dict[str, Any]]:
-        """Measures the curvature at one stop after the other.
-
-        Args:
-            options: options of `curvature.probe`, without its key.
-
-        Yields:
-            The results of `curvature.probe`, with the `model` in front.
-        """
+        """The results of `curvature.probe` at each stop, with the `model` in front."""
         for stop in self.stops:
             key = jax.random.fold_in(keys.stream(self.seed, "probe"), stop.update)
             moments = self.moments(stop.params)
@@ -197,14 +195,8 @@ def _saved_updates(folder: Path, updates: tuple[int, ...] | None) -> Sequence[in
 
 def _open(task: Task, name: str | None, seed: int, **crop: Any) -> data.FrameSource:
     height, width, channels = task.frame
-    return data.open_source(
-        name or task.data,
-        height=height,
-        width=width,
-        channels=channels,
-        seed=seed,
-        **crop,
-    )
+    crop |= {"height": height, "width": width, "channels": channels}
+    return data.open_source(name or task.data, seed=seed, **crop)
 
 
 def _stop(
@@ -268,3 +260,109 @@ def _probe_set(
         return curvature.Moments(*mean)
 
     return (lambda params: loss_on(params, pixels)), moments
+
+
+#: The columns of the printed table: heading, width, and the cell by fields of a row.
+_COLUMNS = (
+    ("model", 11, "{model}"),
+    ("update", 6, "{update}"),
+    ("loss", 9, "{loss:.3g}"),
+    ("|g|", 8, "{grad_norm:.2g}"),
+    ("raw low", 9, "{raw.lowest:.3g}{raw.lowest_moves}"),
+    ("raw high", 9, "{raw.highest:.3g}{raw.highest_moves}"),
+    ("Adam low", 9, "{preconditioned.lowest:.3g}{preconditioned.lowest_moves}"),
+    ("Adam high", 9, "{preconditioned.highest:.3g}{preconditioned.highest_moves}"),
+    ("negative", 9, "{negative}"),
+    ("diff", 9, "{preconditioned.finite_difference.verdict}"),
+    ("reach", 7, "{reach:.2g}"),
+    ("cos step", 8, "{escape.step_cosine:.3f}"),
+    ("growth", 7, "{escape.growth_per_update:.4f}"),
+    ("saved", 8, "{escape.updates_saved:.1e}"),
+    ("needed", 8, "{escape.noise_for_one_update:.1e}"),
+)
+HEADER = " ".join(name.rjust(width) for name, width, _ in _COLUMNS)
+LEGEND = """\
+raw: eigenvalues of H. Adam: eigenvalues of P^-1/2 H P^-1/2; their residuals are in the
+record. *: the value still moved by 5 % when the Lanczos steps were last doubled.
+negative: whether negative curvature is proved; '-': none was found, which proves
+nothing. diff: whether finite differences of the loss along the lowest direction agree.
+reach: how far along it they agree, in lengths of Adam's last step. Below 1 the loss
+stops being quadratic (at kinks of ReLUs) within one step, and growth and saved hold
+near the weights only. cos step: cosine between Adam's last step and that direction.
+growth: factor per update along it. saved: updates that relative noise {noise:g} saves.
+needed: relative noise that would save one update."""
+
+
+def line(row: Row) -> str:
+    """One line of the table, under `HEADER`."""
+    fields = defaultdict(lambda: None, pd.json_normalize(row).to_dict("records")[0])
+    if fields["preconditioned.negative_curvature_proved"]:
+        fields["negative"] = "proved"
+    for form in ("raw", "preconditioned"):
+        for end, converged in zip(
+            ("lowest", "highest"), row[form]["converged"], strict=True
+        ):
+            fields[f"{form}.{end}_moves"] = "" if converged else "*"
+    if row["escape"]:
+        reach = row["preconditioned"]["finite_difference"]["reach"]
+        fields["reach"] = reach / row["escape"]["step_length"]
+    return " ".join(text(cell, fields).rjust(width) for _, width, cell in _COLUMNS)
+
+
+def findings(rows: list[Row], noise: float) -> list[str]:
+    """The findings, one sentence per model, computed from the rows."""
+    said = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        proved = [r for r in mine if r["preconditioned"]["negative_curvature_proved"]]
+        words = f"{model}: negative curvature proved at {len(proved)} of {len(mine)} "
+        words += "stops"
+        if len(proved) < len(mine):
+            words += " (at the others it was not found, which proves nothing)"
+        if proved:
+            checks = [r["preconditioned"]["finite_difference"] for r in proved]
+            agree = [check["verdict"] for check in checks].count("agrees")
+            escapes = [row["escape"] for row in proved]
+            most = max(escape["updates_saved"] for escape in escapes)
+            least = min(escape["noise_for_one_update"] for escape in escapes)
+            words += (
+                f"; differences of the loss agree at {agree} of these; noise of "
+                f"{noise:g} of the gradient would save at most {most:.1e} updates, one "
+                f"update takes {least:.1e}"
+            )
+        sampled = [row["sampling_noise"] for row in mine if row["sampling_noise"]]
+        if sampled:
+            words += f" (gradients differ by {min(sampled):.2g} from sample to sample)"
+        said.append(words + ".")
+    return said
+
+
+def figure(rows: list[Row]) -> bytes:
+    """PNG: lowest curvature, and the noise that would save an update."""
+    frame = pd.json_normalize(rows)
+    forms = {"raw.lowest": "raw", "preconditioned.lowest": "preconditioned"}
+    noises = {
+        "escape.noise_for_one_update": "to save one update",
+        "sampling_noise": "from sample to sample",
+    }
+    smallest = max(frame[list(forms)].abs().min().min(), 1e-12)
+    panels = []
+    for shown, title, scale in (
+        (forms, "lowest eigenvalue", {"type": "symlog", "constant": smallest}),
+        (noises, "noise / gradient", {"type": "log"}),
+    ):
+        lines = frame.melt(
+            ["model", "update"], frame.columns.intersection(list(shown)), "line"
+        ).dropna()
+        lines["line"] = lines.model + ", " + lines.line.map(shown)
+        encoding = {
+            "x": charts.channel("update", "update", type="log"),
+            "y": charts.channel("value", title, **scale),
+            "color": charts.names("line", legend={"columns": 1}),
+        }
+        data = lines[lines.value != 0].to_dict("records")
+        drawn = charts.layer("line", encoding, data=data, point=True)
+        panels.append({"width": 380, "height": 280, **drawn})
+    return charts.png(
+        {"hconcat": panels, "resolve": {"scale": {"color": "independent"}}}
+    )

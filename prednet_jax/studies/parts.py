@@ -6,6 +6,7 @@ see the same frames in the same order.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from prednet_jax import errors
 from prednet_jax.config import PredNetConfig
@@ -14,6 +15,11 @@ CONTROL = "float32"
 #: Processors of a training; the bits depend on it.
 THREADS = 1
 OPTIMIZERS = ("adam", "momentum")
+SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
+LEARNED = PredNetConfig(channels=(3, 12, 24), height=24, width=32)
+GREY = PredNetConfig(channels=(1, 6, 12), height=40, width=40)
+MIDDLE = PredNetConfig(channels=(3, 12, 24, 48), height=48, width=64)
+ARTICLE = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +93,7 @@ class RandomWindows:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of the study.
+    """A part of the study; the defaults are those of part C.
 
     Attributes:
         name: name of the part, a letter and in some cases a suffix.
@@ -102,10 +108,10 @@ class Part:
     """
 
     name: str
-    network: PredNetConfig
+    network: PredNetConfig = SMALL
     data: str = "walk"
-    window: int
-    updates: int
+    window: int = 10
+    updates: int = 3000
     truncation_leak: bool = False
     random_windows: RandomWindows | None = None
     seeds: Sequence[int]
@@ -120,46 +126,32 @@ class Part:
         return tuple(sorted(marks | {self.updates // 2, self.updates}))
 
     def of_seed(self, seed: int) -> tuple[Treatment, ...]:
-        """The treatments that a seed gets.
-
-        Raises:
-            UserError: the part does not have this seed.
-        """
+        """The treatments that a seed of the part gets."""
         errors.one_of("seed", seed, tuple(self.seeds))
         place = list(self.seeds).index(seed)
         return tuple(t for t in self.treatments if t.seeds is None or place < t.seeds)
 
 
-_SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
-_LEARNED = PredNetConfig(channels=(3, 12, 24), height=24, width=32)
-_GREY = PredNetConfig(channels=(1, 6, 12), height=40, width=40)
-_MIDDLE = PredNetConfig(channels=(3, 12, 24, 48), height=48, width=64)
-_ARTICLE = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
-
 _PLAIN = Treatment(arm=CONTROL)
-_ORDER = [
-    Treatment(arm="reduction_order", noise="reduction_order", draw=i) for i in (0, 1)
-]
-_RUN = [
-    Treatment(arm="reduction_order_run", noise="reduction_order:schedule=run", draw=i)
-    for i in (0, 1)
-]
-# Orders that differ between any two channels. Those of `_ORDER` differ between blocks
-# of 32, more channels than most layers of the small network have.
-_FINE = [
-    Treatment(arm="reduction_order_tile_1", noise="reduction_order:tile=1", draw=i)
-    for i in (0, 1)
-]
-# Orders that are drawn for each output: what part H asks about.
-_ELEMENT = "reduction_order:granularity=element"
 # Another fixed order of the same sums: the A/A null.
 _NULL = Treatment(arm="convolution_im2col", convolution="im2col")
 _STALE = Treatment(arm="stale_targets", targets="stale")
+# Orders that are drawn for each output: what part H asks about; and fixed for a run.
+_ELEMENT = "reduction_order:granularity=element"
+_FIXED_ELEMENT = f"{_ELEMENT},schedule=run"
+RANDOM, FIXED = "reduction_order", "reduction_order_run"
 
 
-def _redraws(noise: str, name: str, count: int) -> list[Treatment]:
+def _draws(arm: str, noise: str, draws: Sequence[int], **more: Any) -> list[Treatment]:
     """Runs of a seed that differ in nothing but the order of their sums."""
-    return [Treatment(arm=name, noise=noise, draw=i) for i in range(count)]
+    return [Treatment(arm=arm, noise=noise, draw=i, **more) for i in draws]
+
+
+_ORDER = _draws(RANDOM, "reduction_order", range(2))
+_RUN = _draws(FIXED, "reduction_order:schedule=run", range(2))
+# Orders that differ between any two channels. Those of `_ORDER` differ between blocks
+# of 32, more channels than most layers of the small network have.
+_FINE = _draws("reduction_order_tile_1", "reduction_order:tile=1", range(2))
 
 
 def _planted(rate: float, count: int) -> list[Treatment]:
@@ -168,12 +160,8 @@ def _planted(rate: float, count: int) -> list[Treatment]:
     Their effect on the loss is known from a pilot. A rate that is lower from the start
     plants none: it is another trajectory before rounding is.
     """
-    return [
-        dataclasses.replace(
-            run, arm=f"planted_rate_{rate:g}", rate=rate, rate_from=2400
-        )
-        for run in _redraws(_ELEMENT, "", count)
-    ]
+    arm = f"planted_rate_{rate:g}"
+    return _draws(arm, _ELEMENT, range(count), rate=rate, rate_from=2400)
 
 
 def _machines(prefix: str) -> list[Treatment]:
@@ -182,15 +170,11 @@ def _machines(prefix: str) -> list[Treatment]:
     Each adds in another fixed order, on the first six seeds. With a prefix each also
     starts from other weights; without one, float32 is the first of the eight.
     """
-    fixed_order = f"{_ELEMENT},schedule=run"
     machines = [
-        Treatment(arm=CONTROL),
-        Treatment(arm=_NULL.arm, convolution=_NULL.convolution),
-        *_redraws(fixed_order, "reduction_order_run", 6),
-        *(
-            Treatment(arm="stale_order_run", noise=fixed_order, draw=i, targets="stale")
-            for i in range(6, 10)
-        ),
+        _PLAIN,
+        _NULL,
+        *_draws(FIXED, _FIXED_ELEMENT, range(6)),
+        *_draws("stale_order_run", _FIXED_ELEMENT, range(6, 10), targets="stale"),
     ]
     return [
         dataclasses.replace(
@@ -204,16 +188,8 @@ def _machines(prefix: str) -> list[Treatment]:
     ]
 
 
-# The largest Gaussian rung of part B, at the length of part C.
-_GAUSSIAN = Treatment(
-    arm="isotropic_1e+08", noise="reduction_order", dose=(1e8, "isotropic")
-)
-# Factors of the amplified noise under Adam; under momentum there are fewer.
-DOSES = (1.0, 1e2, 1e4, 1e6, 1e7, 1e8)
-_MOMENTUM_DOSES = (1e4, 1e6, 1e8)
-
-
 def _doses(optimizer: str, factors: Sequence[float]) -> list[Treatment]:
+    """Amplified noise of three kinds, after its control."""
     suffix = "" if optimizer == "adam" else f"_{optimizer}"
     control = Treatment(arm=CONTROL + suffix, optimizer=optimizer)
     return [control] + [
@@ -228,144 +204,109 @@ def _doses(optimizer: str, factors: Sequence[float]) -> list[Treatment]:
     ]
 
 
-PARTS = {
-    part.name: part
-    for part in (
-        Part(
-            name="B",
-            network=_SMALL,
-            window=10,
-            updates=500,
-            seeds=range(8200, 8210),
-            treatments=(
-                *_doses("adam", DOSES),
-                *_doses("momentum", _MOMENTUM_DOSES),
+_PILOT = (_PLAIN, _NULL, *_draws(FIXED, _FIXED_ELEMENT, [0]))
+_PARTS = (
+    Part(
+        name="B",
+        updates=500,
+        seeds=range(8200, 8210),
+        treatments=(
+            *_doses("adam", (1.0, 1e2, 1e4, 1e6, 1e7, 1e8)),
+            *_doses("momentum", (1e4, 1e6, 1e8)),
+        ),
+    ),
+    Part(
+        name="C",
+        seeds=range(8300, 8340),
+        treatments=(
+            _PLAIN,
+            *_ORDER,
+            *_RUN,
+            _NULL,
+            _STALE,
+            Treatment(arm="float64", precision="float64", seeds=8),
+        ),
+    ),
+    Part(
+        name="C-digits",
+        network=GREY,
+        data="moving_digits",
+        seeds=range(8340, 8348),
+        treatments=(_PLAIN, *_ORDER, *_RUN, _STALE),
+    ),
+    Part(
+        name="C-noise",
+        seeds=range(8348, 8356),
+        # Last the largest Gaussian rung of part B, at the length of part C.
+        treatments=(_PLAIN, *_FINE, *_ORDER, _doses("adam", [1e8])[-1]),
+    ),
+    Part(
+        name="D",
+        network=MIDDLE,
+        window=20,
+        seeds=range(8400, 8408),
+        treatments=(_PLAIN, _ORDER[0], _STALE),
+    ),
+    Part(
+        name="E",
+        network=ARTICLE,
+        window=20,
+        updates=250,
+        truncation_leak=True,
+        seeds=range(8500, 8503),
+        treatments=(_PLAIN, _RUN[0], _ORDER[0], _STALE),
+    ),
+    Part(
+        name="I",
+        network=MIDDLE,
+        window=20,
+        updates=250,
+        truncation_leak=True,
+        seeds=range(8700, 8740),
+        treatments=(_PLAIN, _STALE, *_machines(""), *_machines("free_")),
+    ),
+    Part(
+        name="H",
+        seeds=range(8600, 8640),
+        treatments=(
+            _PLAIN,
+            _NULL,
+            *_draws(FIXED, _FIXED_ELEMENT, range(2)),
+            *_draws(RANDOM, _ELEMENT, range(4)),
+            _STALE,
+            *_planted(0.4, 2),
+            *_planted(0.85, 4),
+            Treatment(arm="order_1e+07", noise=_ELEMENT, dose=(1e7, "order"), seeds=8),
+        ),
+    ),
+    Part(
+        name="H-pilot",
+        seeds=range(8690, 8692),
+        treatments=(
+            *_PILOT,
+            *_draws(RANDOM, _ELEMENT, range(2)),
+            *(Treatment(arm=f"float32_rate_{r:g}", rate=r) for r in (0.9, 0.8, 0.7)),
+        ),
+    ),
+    Part(
+        name="H-learned-pilot",
+        network=LEARNED,
+        updates=2000,
+        random_windows=RandomWindows(),
+        seeds=range(8694, 8696),
+        treatments=(*_PILOT, *_draws(RANDOM, _ELEMENT, range(2))),
+    ),
+    Part(
+        name="H-pilot-late",
+        seeds=range(8692, 8694),
+        treatments=(
+            _PLAIN,
+            *_draws(RANDOM, _ELEMENT, [0]),
+            *(
+                Treatment(arm=f"float32_late_rate_{r:g}", rate=r, rate_from=2400)
+                for r in (0.8, 0.6, 0.4)
             ),
         ),
-        Part(
-            name="C",
-            network=_SMALL,
-            window=10,
-            updates=3000,
-            seeds=range(8300, 8340),
-            treatments=(
-                _PLAIN,
-                *_ORDER,
-                *_RUN,
-                _NULL,
-                _STALE,
-                Treatment(arm="float64", precision="float64", seeds=8),
-            ),
-        ),
-        Part(
-            name="C-digits",
-            network=_GREY,
-            data="moving_digits",
-            window=10,
-            updates=3000,
-            seeds=range(8340, 8348),
-            treatments=(_PLAIN, *_ORDER, *_RUN, _STALE),
-        ),
-        Part(
-            name="C-noise",
-            network=_SMALL,
-            window=10,
-            updates=3000,
-            seeds=range(8348, 8356),
-            treatments=(_PLAIN, *_FINE, *_ORDER, _GAUSSIAN),
-        ),
-        Part(
-            name="D",
-            network=_MIDDLE,
-            window=20,
-            updates=3000,
-            seeds=range(8400, 8408),
-            treatments=(_PLAIN, _ORDER[0], _STALE),
-        ),
-        Part(
-            name="E",
-            network=_ARTICLE,
-            window=20,
-            updates=250,
-            truncation_leak=True,
-            seeds=range(8500, 8503),
-            treatments=(_PLAIN, _RUN[0], _ORDER[0], _STALE),
-        ),
-        Part(
-            name="I",
-            network=_MIDDLE,
-            window=20,
-            updates=250,
-            truncation_leak=True,
-            seeds=range(8700, 8740),
-            treatments=(_PLAIN, _STALE, *_machines(""), *_machines("free_")),
-        ),
-        Part(
-            name="H",
-            network=_SMALL,
-            window=10,
-            updates=3000,
-            seeds=range(8600, 8640),
-            treatments=(
-                _PLAIN,
-                _NULL,
-                *_redraws(f"{_ELEMENT},schedule=run", "reduction_order_run", 2),
-                *_redraws(_ELEMENT, "reduction_order", 4),
-                _STALE,
-                *_planted(0.4, 2),
-                *_planted(0.85, 4),
-                Treatment(
-                    arm="order_1e+07", noise=_ELEMENT, dose=(1e7, "order"), seeds=8
-                ),
-            ),
-        ),
-        Part(
-            name="H-pilot",
-            network=_SMALL,
-            window=10,
-            updates=3000,
-            seeds=range(8690, 8692),
-            treatments=(
-                _PLAIN,
-                _NULL,
-                *_redraws(f"{_ELEMENT},schedule=run", "reduction_order_run", 1),
-                *_redraws(_ELEMENT, "reduction_order", 2),
-                *(
-                    Treatment(arm=f"float32_rate_{rate:g}", rate=rate)
-                    for rate in (0.9, 0.8, 0.7)
-                ),
-            ),
-        ),
-        Part(
-            name="H-learned-pilot",
-            network=_LEARNED,
-            window=10,
-            updates=2000,
-            random_windows=RandomWindows(),
-            seeds=range(8694, 8696),
-            treatments=(
-                _PLAIN,
-                _NULL,
-                *_redraws(f"{_ELEMENT},schedule=run", "reduction_order_run", 1),
-                *_redraws(_ELEMENT, "reduction_order", 2),
-            ),
-        ),
-        Part(
-            name="H-pilot-late",
-            network=_SMALL,
-            window=10,
-            updates=3000,
-            seeds=range(8692, 8694),
-            treatments=(
-                _PLAIN,
-                *_redraws(_ELEMENT, "reduction_order", 1),
-                *(
-                    Treatment(
-                        arm=f"float32_late_rate_{rate:g}", rate=rate, rate_from=2400
-                    )
-                    for rate in (0.8, 0.6, 0.4)
-                ),
-            ),
-        ),
-    )
-}
+    ),
+)
+PARTS = {part.name: part for part in _PARTS}

@@ -1,24 +1,29 @@
-"""Escape from known saddles: runs, predictions and tests.
+"""Escape from known saddles: runs, predictions, tests, and what they show.
 
 A case is a function, an optimiser, a form and a precision. A group is all runs of a
-case, one per seed, under one noise. The twin of a group is the group of the same case
-without noise. All runs start where exact arithmetic would never leave the saddle.
+case, one per seed, under one noise; its twin is the group of the same case without
+noise. All runs start where exact arithmetic would never leave the saddle.
 
 The data flow is: `measure` (one program per function, precision and noise) -> `compare`
-(medians and log-rank tests against the twin, Holm over all tests) -> `findings`.
+(medians and log-rank tests against the twin, Holm over all tests) -> the table, the
+findings and the figure.
 """
 
 import itertools
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from prednet_jax import escape, noise, saddles, statistics
 from prednet_jax.errors import UserError
+from prednet_jax.report import charts
+from prednet_jax.report.documents import columns
 from prednet_jax.saddles import SaddleFunction
 
 OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam", "perturbed")
@@ -32,21 +37,10 @@ _ALPHA = 0.05
 CASE = ("function", "optimizer", "form", "precision")
 
 Group = dict[str, Any]
-#: Steps to an event and whether it happened, as `censored` takes them.
-Times = tuple[Sequence[float], Sequence[bool]]
 
 
 def optimizer(name: str, function: SaddleFunction, *, adam_rate: float) -> saddles.Rule:
-    """An optimiser with its learning rate for a function.
-
-    Args:
-        name: one of `OPTIMIZERS`.
-        function: its smoothness L gives the learning rate 1 / (2 L) of all but Adam.
-        adam_rate: learning rate of Adam, above 0.
-
-    Raises:
-        UserError: the name is unknown.
-    """
+    """One of `OPTIMIZERS`; the rate of all but Adam is 1 / (2 L), L the smoothness."""
     rate = 1 / (2 * function.smoothness)
     if name == "gradient_descent":
         return saddles.gradient_descent(rate)
@@ -86,7 +80,7 @@ def measure(
         first_seed: the first seed.
         steps: steps of each run, above `SETTLE`.
         precision: "float32" or "float64".
-        adam_rate: learning rate of Adam.
+        adam_rate: learning rate of Adam, above 0.
 
     Returns:
         One group per optimiser and form, as JSON objects.
@@ -181,19 +175,6 @@ def _predict(
     return SETTLE + left if math.isfinite(left) else None
 
 
-def case(group: Group) -> tuple[str, ...]:
-    """The case of a group, which it shares with its twin."""
-    return tuple(group[name] for name in CASE)
-
-
-def cases(groups: list[Group]) -> dict[tuple[str, ...], dict[str, Group]]:
-    """Groups by case and noise, in the given order."""
-    found: dict[tuple[str, ...], dict[str, Group]] = {}
-    for group in groups:
-        found.setdefault(case(group), {})[group["noise"]] = group
-    return found
-
-
 def compare(groups: list[Group]) -> list[Group]:
     """Adds to each group its medians and the log-rank tests against its twin.
 
@@ -201,89 +182,230 @@ def compare(groups: list[Group]) -> list[Group]:
         groups: the results of `measure`, including those without noise.
 
     Returns:
-        New groups with `predicted_median` and a `reading` in words; and for each event
-        with `<event>_median` (infinite for a run in which it did not happen),
-        `<event>_p` and `<event>_p_holm` (corrected over all tests of this call).
+        New groups with `predicted_median`; and for each event with `<event>_median`
+        (infinite for a run in which it did not happen), `<event>_p` and
+        `<event>_p_holm` (corrected over all tests of this call).
     """
-    twins = {case(group): group for group in groups if group["noise"] == QUIET}
-    found, tested = [], []
+    twins = {_case(group): group for group in groups if group["noise"] == QUIET}
+    compared, tested = [], []
     for old in groups:
-        group = dict(old)
-        expected = [p for p in group["predicted_steps"] if p is not None]
-        group["predicted_median"] = float(np.median(expected)) if expected else None
-        twin = twins[case(group)]
+        expected = [p for p in old["predicted_steps"] if p is not None]
+        group = old | {
+            "predicted_median": float(np.median(expected)) if expected else None
+        }
         for event, happened in EVENTS.items():
             times = np.where(group[happened], group[f"{event}_steps"], math.inf)
             group[f"{event}_median"] = float(np.median(times))
             group[f"{event}_p"] = group[f"{event}_p_holm"] = None
-            if group["noise"] == QUIET:
-                continue
-            group[f"{event}_p"] = logrank_p(
-                (group[f"{event}_steps"], group[happened]),
-                (twin[f"{event}_steps"], twin[happened]),
-            )
-            tested.append((group, event))
-        found.append(group)
+            if group["noise"] != QUIET:
+                twin = twins[_case(group)]
+                group[f"{event}_p"] = logrank_p(group, twin, event)
+                tested.append((group, event))
+        compared.append(group)
     corrected = statistics.holm_p_values([g[f"{event}_p"] for g, event in tested])
     for (group, event), p in zip(tested, corrected, strict=True):
         group[f"{event}_p_holm"] = p
-    for same in cases(found).values():
-        for group in same.values():
-            group["reading"] = _reading(group, same[QUIET])
-    return found
+    return compared
 
 
-def censored(steps: Sequence[float], happened: Sequence[bool]) -> stats.CensoredData:
+def _case(group: Group) -> tuple[str, ...]:
+    return tuple(group[name] for name in CASE)
+
+
+def _censored(group: Group, event: str) -> stats.CensoredData:
     """Times of an event; a run in which it did not happen counts as lasting longer.
 
     To leave such a run out, or to count its length as its time, would bias every mean.
-
-    Args:
-        steps: steps to the event, or the length of a run without it, `[n]`, > 0.
-        happened: `[n]`; False: the run ended without the event.
     """
-    times, known = np.asarray(steps, np.float64), np.asarray(happened, bool)
+    times = np.asarray(group[f"{event}_steps"], np.float64)
+    known = np.asarray(group[EVENTS[event]], bool)
     return stats.CensoredData(uncensored=times[known], right=times[~known])
 
 
-def logrank_p(first: Times, second: Times) -> float:
+def logrank_p(group: Group, twin: Group, event: str) -> float:
     """P-value of the log-rank test (Mantel 1966, Cancer Chemother. Rep. 50:163).
 
     It is 1 if the groups cannot differ: if the event happened in no run, or in all runs
     at the same step.
     """
-    steps, happened = (np.concatenate(both) for both in zip(first, second, strict=True))
-    if not np.any(happened) or (np.all(happened) and np.ptp(steps) == 0):
+    happened = group[EVENTS[event]] + twin[EVENTS[event]]
+    steps = group[f"{event}_steps"] + twin[f"{event}_steps"]
+    if not any(happened) or (all(happened) and np.ptp(steps) == 0):
         return 1.0
-    return float(stats.logrank(censored(*first), censored(*second)).pvalue)
+    return float(stats.logrank(_censored(group, event), _censored(twin, event)).pvalue)
 
 
-def differs(group: Group, event: str) -> bool:
-    """Whether a group's times differ from its twin's, after Holm's correction."""
+def _star(group: Any, event: str) -> str:
+    """Marks a group whose times differ from its twin's, after Holm's correction."""
     p = group[f"{event}_p_holm"]
-    return p is not None and p < _ALPHA
+    return "*" if p is not None and p < _ALPHA else ""
 
 
-def _reading(group: Group, twin: Group) -> str:
-    """What a group shows, in words."""
-    if group is twin:
-        if not any(group["escaped"]):
-            return "determinism never leaves"
-        stalled = len(group["arrived"]) - sum(group["arrived"])
-        stop = f", {stalled} stop on the way" if stalled else ""
-        return f"rounding alone leaves{stop}"
-    found = []
-    for event, verb in (("escape", "leaves"), ("arrival", "passes all")):
-        if not differs(group, event):
-            continue
-        happened = EVENTS[event]
-        ours, theirs = sum(group[happened]), sum(twin[happened])
-        if not theirs:
-            how = "where determinism does not"
-        elif ours != theirs:
-            how = "more often" if ours > theirs else "less often"
-        else:
-            medians = group[f"{event}_median"], twin[f"{event}_median"]
-            how = "sooner" if medians[0] < medians[1] else "later"
-        found.append(f"{verb} {how}")
-    return ", ".join(found) or "no effect of randomness detected"
+def text_table(groups: list[Group]) -> str:
+    """One row per case: when the runs leave, and how many pass every saddle."""
+    noises = list(dict.fromkeys(g["noise"] for g in groups))
+    tests = sum(g[f"{event}_p"] is not None for g in groups for event in EVENTS)
+    legend = (
+        f"Medians of {len(groups[0]['escaped'])} runs, in steps. Left: the first "
+        f"saddle, in brackets what theory expects from the projection after {SETTLE} "
+        "steps. Passed: runs past every saddle. *: differs from the same runs without "
+        f"noise (log-rank, Holm over {tests} tests, .05)."
+    )
+    lines = textwrap.wrap(legend, 100)
+    lines += [f"  {i} = {name}" for i, name in enumerate(noises)]
+    rows = [
+        list(CASE)
+        + [f"{w} {i}" for w in ("left", "passed") for i in range(len(noises))]
+    ]
+    by_case: dict[tuple[str, ...], dict[str, Group]] = {}
+    for group in groups:
+        by_case.setdefault(_case(group), {})[group["noise"]] = group
+    for case, same in by_case.items():
+        left = [_left(same[name]) for name in noises]
+        passed = [
+            f"{sum(same[name]['arrived'])}{_star(same[name], 'arrival')}"
+            for name in noises
+        ]
+        rows.append([*case, *left, *passed])
+    return "\n".join([*lines, "", columns(rows)])
+
+
+def _left(group: Group) -> str:
+    median, expected = group["escape_median"], group["predicted_median"]
+    cell = _steps(median)
+    if expected is not None and math.isfinite(min(expected, median)):
+        cell += f" ({_steps(expected)})"
+    return cell + _star(group, "escape")
+
+
+def _steps(value: float) -> str:
+    return "never" if math.isinf(value) else f"{value:.0f}"
+
+
+def findings(groups: list[Group]) -> list[str]:
+    """What the runs show, each a sentence; what was not run is left out.
+
+    Args:
+        groups: the result of `compare`.
+    """
+    frame = pd.DataFrame(groups).assign(
+        left=lambda f: f.escaped.map(sum), runs=lambda f: f.escaped.map(len)
+    )
+    quiet = frame[frame.noise == QUIET]
+    said = []
+    for form, what in (
+        ("aligned", "determinism at a saddle that rounding cannot reach"),
+        ("rotated", "rounding alone"),
+    ):
+        counts = quiet[quiet.form == form].groupby("precision", sort=False)
+        parts = [
+            f"{leave} of {runs} leave in {precision}"
+            for precision, leave, runs in counts[["left", "runs"]].sum().itertuples()
+        ]
+        if parts:
+            said.append(f"{form}, no noise ({what}): {', '.join(parts)}.")
+    both = quiet[(quiet.form == "rotated") & (quiet.optimizer != "adam")].pivot(
+        index=["function", "optimizer"], columns="precision", values="escape_median"
+    )
+    if both.shape[1] == 2 and np.isfinite(both.float32).any():
+        said.append(
+            f"rotated, no noise: float64 takes {_range(both.float64 / both.float32)} "
+            "times as many steps as float32 (Adam aside)."
+        )
+    pairs = frame.merge(quiet, on=list(CASE), suffixes=("", "_twin"))
+    pairs["differs"] = [_star(row, "escape") == "*" for _, row in pairs.iterrows()]
+    pairs["ratio"] = pairs.escape_median / pairs.escape_median_twin
+    for name, of_noise in pairs[pairs.noise != QUIET].groupby("noise", sort=False):
+        parts = []
+        for form, mine in of_noise.groupby("form", sort=False):
+            cases = f"{mine.differs.sum()} of {len(mine)} cases"
+            part = f"{form}, {cases} differ from no noise"
+            newly = mine[mine.differs & (mine.left_twin == 0)]
+            if len(newly):
+                functions = ", ".join(dict.fromkeys(newly.function))
+                part += (
+                    f" ({len(newly)} leave where determinism never does: {functions})"
+                )
+            ratios = mine.ratio[np.isfinite(mine.escape_median_twin)]
+            if np.isfinite(ratios).any():
+                part += f", median time {_range(ratios, 2)} times"
+            parts.append(part)
+        said.append(f"{name}, leaving the first saddle: {'; '.join(parts)}.")
+    return said + _theory(frame)
+
+
+def _range(values: Any, digits: int = 1) -> str:
+    finite = values[np.isfinite(values)]
+    return f"{finite.min():.{digits}f} to {finite.max():.{digits}f}"
+
+
+def _theory(frame: pd.DataFrame) -> list[str]:
+    """How predicted times compare with those of the runs."""
+    lists = ["predicted_steps", "escape_steps", "escaped"]
+    runs = frame.explode(lists).dropna(subset="predicted_steps")
+    expected, took = runs.predicted_steps.astype(float), runs.escape_steps.astype(float)
+    left = runs.escaped.astype(bool) & np.isfinite(expected)
+    said = []
+    descent = left & runs.optimizer.isin(["gradient_descent", "heavy_ball"])
+    if descent.any():
+        error = (took - expected)[descent].abs()
+        near = error <= np.maximum(2.0, 0.05 * expected[descent])
+        said.append(
+            f"theory, gradient descent and heavy ball: {len(error)} escapes, median "
+            f"error {error.median():.1f} steps; {near.mean():.0%} within 2 steps or "
+            "5 %."
+        )
+    adam = frame[(frame.optimizer == "adam") & (frame.noise == QUIET)]
+    ratios = adam.escape_median / adam.predicted_median.astype(float)
+    if np.isfinite(ratios).any():
+        said.append(
+            f"theory, Adam without noise: leaves in {_range(ratios)} times radius / "
+            "rate (medians), whatever the projection."
+        )
+    if (never := np.isinf(expected)).any():
+        said.append(
+            f"theory expects {never.sum()} runs never to leave: "
+            f"{runs.escaped[never].sum()} did."
+        )
+    return said
+
+
+def survival_figure(groups: list[Group], budget: int) -> bytes:
+    """PNG: fraction of runs not past every saddle against steps; a panel per case.
+
+    Args:
+        groups: the result of `measure`.
+        budget: steps of a run.
+    """
+    rows = []
+    for group in groups:
+        # Kaplan & Meier 1958, J. Am. Stat. Assoc. 53:457.
+        left = stats.ecdf(_censored(group, "arrival")).sf
+        curve = [(1, 1), *zip(left.quantiles, left.probabilities, strict=True)]
+        rows += [
+            {
+                "panel": ", ".join(_case(group)).replace("_", " "),
+                "noise": group["noise"],
+                "step": float(step),
+                "left": float(share),
+            }
+            for step, share in [*curve, (budget, curve[-1][1])]
+        ]
+    noises = list(dict.fromkeys(row["noise"] for row in rows))
+    # Later lines are thinner, so that equal curves stay visible.
+    width = {"domain": noises, "range": [4 * 0.65**i for i in range(len(noises))]}
+    encoding = {
+        "x": charts.channel("step", "steps", type="log", domain=[SETTLE, budget]),
+        "y": charts.channel("left", "not past all saddles", domain=[0, 1]),
+        "color": charts.names("noise"),
+        "size": charts.names("noise", scale=width, legend=None),
+    }
+    curves = charts.layer("line", encoding, interpolate="step-after", clip=True)
+    return charts.png(
+        {
+            "data": {"values": rows},
+            "facet": charts.names("panel"),
+            "columns": len({(g["form"], g["precision"]) for g in groups}),
+            "spec": {"width": 260, "height": 150, **curves},
+        }
+    )

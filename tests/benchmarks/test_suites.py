@@ -112,7 +112,6 @@ def test_noises_are_compared_with_the_clean_step():
     assert compiled == ["none", *turns]
     assert [row["noise"] for row in rows] == ["ulp", "gaussian"]
     for row in rows:
-        assert (row["equations"], row["clean_equations"]) == (3, 1)
         assert row["time_ratio"] > 0 < row["compile_ratio"]
 
 

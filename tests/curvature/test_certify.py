@@ -32,13 +32,6 @@ def test_a_saddle_is_proved_and_confirmed_by_the_loss_itself():
     assert abs(measured.curvature + 1.0) <= measured.error < 0.01
 
 
-def test_a_minimum_is_not_certified_either():
-    params = {"x": jnp.zeros(20, jnp.float32), "y": jnp.ones(1, jnp.float32)}
-    report = certify(saddle, params, key=jax.random.key(0))
-    assert not report.negative_curvature_proved
-    assert report.statement.startswith("not found (proves nothing): lowest value 1")
-
-
 def test_rounding_alone_is_not_taken_for_a_saddle():
     """Positive semi-definite of low rank: float32 puts the zeros on either side."""
     matrix = 10.0 * jax.random.normal(jax.random.key(0), (5, 60), jnp.float32)
@@ -48,13 +41,14 @@ def test_rounding_alone_is_not_taken_for_a_saddle():
         return 0.5 * p @ gram @ p
 
     negative = 0
-    for seed in range(10):
+    for seed in range(5):
         point = jax.random.normal(jax.random.key(seed + 1), (60,), jnp.float32)
         report = certify(
             loss, point, key=jax.random.key(seed), steps=20, max_steps=20, starts=2
         )
         negative += report.lowest < 0.0
         assert not report.negative_curvature_proved
+        assert report.statement.startswith("not found (proves nothing): lowest value")
     assert negative > 0  # the sign alone would have been wrong
 
 
@@ -128,7 +122,7 @@ def test_weights_without_finite_curvature_are_refused():
         ({"starts": 0}, "starts=0"),
         ({"tolerance": 1.5}, "tolerance=1.5"),
         ({"steps": 0}, "steps=0"),
-        ({"scale": adam_scale({"x": jnp.ones(20)}, 1)}, "scale has structure"),
+        ({"scale": adam_scale({"x": jnp.ones(20)}, 1)}, "scale has leaves"),
     ],
 )
 def test_certify_refuses(change, message):

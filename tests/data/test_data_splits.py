@@ -7,7 +7,6 @@ from prednet_jax.data import (
     DataError,
     open_source,
     open_split,
-    photographs,
     prepared,
     walk,
 )
@@ -18,7 +17,7 @@ GREY = {"height": 28, "width": 28, "channels": 1}
 
 
 def test_walks_of_other_seeds_and_unseen_ones_of_other_photographs():
-    names = set(photographs.PHOTOGRAPHS) - set(HELD_OUT_PHOTOGRAPHS)
+    names = set(walk.PHOTOGRAPHS) - set(HELD_OUT_PHOTOGRAPHS)
     assert len(names) == 6
     found = {s: open_split("walk", s, sequences=4, **SIZE) for s in FIRST_SEED}
     assert len({source.fingerprint for source in found.values()}) == 4
@@ -35,7 +34,7 @@ def test_walks_are_rendered_as_they_are_named_and_kept():
     source = open_split("walk", "unseen", sequences=3, **SIZE)
     first = FIRST_SEED["unseen"]
     parts = [
-        walk.render(first + i, 0, 300, **SIZE, photographs=HELD_OUT_PHOTOGRAPHS)
+        walk.render((8, 8, 3), HELD_OUT_PHOTOGRAPHS, first + i, 0, 300)
         for i in range(3)
     ]
     whole = np.concatenate(parts)
@@ -51,7 +50,7 @@ def test_digits_of_unseen_pictures():
         for split in ("train", "validation", "unseen")
     }
     assert not np.array_equal(frames["train"], frames["validation"])
-    from prednet_jax.data.stills import digits
+    from prednet_jax.data.digits import digits
 
     # On a canvas of their size the brighter pixel of two digits is shown.
     pictures = np.stack([digits().picture(i) for i in range(digits().total)])

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from prednet_jax.data import DataError, moving, open_source
-from prednet_jax.data.stills import Stills, digits
+from prednet_jax.data import DataError, open_source
+from prednet_jax.data.digits import Stills, digits, open_moving, triangle
 
 
 def test_digits_are_scikit_learn_s():
@@ -76,7 +76,7 @@ def test_moving_digits():
 
 def test_a_moving_digit_takes_the_published_steps():
     dot = Stills("dot", 1, lambda index: np.full((1, 1), 255, np.uint8), "print")
-    source = moving.open_moving(dot, height=101, width=101)
+    source = open_moving(dot, height=101, width=101, channels=1, seed=0, length=20)
     frames = source.read(0, 20)[..., 0]
     # Two dots a frame, which may meet; each moves a tenth of the way, so 10 pixels.
     at = [np.argwhere(frame) for frame in frames]
@@ -90,7 +90,7 @@ def test_a_moving_digit_takes_the_published_steps():
 def test_triangle_reflects():
     u = [0, 0.25, 1, 1.25, 2, -0.25, -1.5, 3.75]
     expected = [0, 0.25, 1, 0.75, 0, 0.25, 0.5, 0.25]
-    assert [moving.triangle(value) for value in u] == expected
+    assert [triangle(value) for value in u] == expected
 
 
 def test_canvas_smaller_than_a_digit_is_refused():

@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from prednet_jax.data import DataError, open_source, photographs, walk
+from prednet_jax.data import DataError, open_source, walk
 
 SIZE = {"height": 48, "width": 64}
 
@@ -75,7 +75,7 @@ def test_scenes_follow_each_other():
 
 
 def test_every_photograph_once_a_lap_and_never_twice_running():
-    count = len(photographs.PHOTOGRAPHS)
+    count = len(walk.PHOTOGRAPHS)
     for seed in range(20):
         order = [walk.scene(seed, k).photograph for k in range(4 * count)]
         for lap in range(4):
@@ -88,8 +88,8 @@ def test_the_turned_view_stays_inside_the_photograph(height, width):
     t = np.arange(400)
     for k in range(9):
         scene = walk.scene(0, k)
-        name = photographs.PHOTOGRAPHS[scene.photograph]
-        rows, cols = photographs.photograph(name, 3).shape[:2]
+        name = walk.PHOTOGRAPHS[scene.photograph]
+        rows, cols = walk.photograph(name, 3).shape[:2]
         x, y, view, roll = walk.pose(scene, t, (rows, cols), width / height)
         for u in (-0.5 * width / height, 0.5 * width / height):
             for v in (-0.5, 0.5):
@@ -121,7 +121,7 @@ def test_large_frames_are_not_blown_up_from_nothing():
 
 
 def test_missing_photographs_are_named(monkeypatch, tmp_path):
-    photographs.photograph_bytes.cache_clear()
+    walk.photograph_bytes.cache_clear()
     spec = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     with pytest.raises(DataError, match=r"astronaut\.png.*scikit-image"):

@@ -58,6 +58,15 @@ def saved(folder):
     return sorted(int(path.name) for path in (folder / "checkpoints").glob("[0-9]*"))
 
 
+def flip_a_bit(folder):
+    """In the largest file below a directory."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    path = max(files, key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+
+
 def assert_equal_runs(one, other):
     """Every number of two runs, and their last weights, bit for bit."""
     assert metrics(one) == metrics(other)

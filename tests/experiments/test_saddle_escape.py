@@ -1,6 +1,5 @@
 """saddle_escape.py as a user runs it, tiny."""
 
-import csv
 import json
 import subprocess
 import sys
@@ -37,13 +36,11 @@ def test_the_table_shows_who_leaves(tmp_path):
     assert len(found) == len(groups) == 8
     quiet = found["gradient_descent", "aligned", "none"]
     assert not any(quiet["escaped"])
-    assert quiet["reading"] == "determinism never leaves"
     rounding = found["gradient_descent", "rotated", "none"]
     assert all(rounding["escaped"])
-    assert "rounding alone leaves" in rounding["reading"]
     noisy = found["heavy_ball", "aligned", "gradient"]
     assert all(noisy["arrived"])
-    assert "where determinism does not" in noisy["reading"]
+    assert noisy["arrival_p_holm"] < 0.05
     # Predicted from the projection after ten steps: within two steps of the median.
     for key in (
         ("gradient_descent", "rotated", "none"),
@@ -51,15 +48,8 @@ def test_the_table_shows_who_leaves(tmp_path):
     ):
         row = found[key]
         assert abs(row["predicted_median"] - row["escape_median"]) <= 2
-    with (folder / "saddle_escape.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 8
-    assert sorted(p.name for p in folder.iterdir()) == [
-        "predicted.png",
-        "saddle_escape.csv",
-        "saddle_escape.json",
-        "survival_gradient_descent.png",
-        "survival_heavy_ball.png",
-    ]
+    written = sorted(path.name for path in folder.iterdir())
+    assert written == ["saddle_escape.json", "survival.png"]
     assert "0 of 16 leave in float32" in done.stdout
     assert "16 of 16 leave in float32" in done.stdout
 

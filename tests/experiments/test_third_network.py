@@ -1,8 +1,6 @@
 """A network from outside the package is trained, compared and judged like others."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -14,23 +12,16 @@ from prednet_jax import records, tasks
 from prednet_jax.objectives import Method
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 NAME = "tiny_task:TINY"
 
 
-def run(script, *arguments):
-    return subprocess.run(
-        [sys.executable, str(ROOT / "experiments" / script), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=HERE,
-    )
-
-
 @pytest.mark.slow
-def test_it_gets_the_same_arms_and_a_verdict(tmp_path):
-    done = run(
+def test_it_gets_the_same_arms_and_a_verdict(forked, tmp_path):
+    def run(script, *arguments):
+        done = forked(script, *arguments, folder=HERE)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    run(
         "compare_backends.py",
         f"--models={NAME}",
         "--arms=float64,stale_targets,gaussian_10",
@@ -39,7 +30,6 @@ def test_it_gets_the_same_arms_and_a_verdict(tmp_path):
         "--window=4",
         f"--workdir={tmp_path}/out",
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     verdict = records.read_json(tmp_path / "out" / "verdict.json")
     assert verdict["verdict"] == {NAME: "inconclusive"}
     *against_float32, question = verdict["contrasts"]
@@ -57,7 +47,7 @@ def test_it_gets_the_same_arms_and_a_verdict(tmp_path):
     assert rows["reduction_order"]["variability"]["v_c"] > 0
     assert (tmp_path / "out" / "report.html").is_file()
     probed = tmp_path / "probed"
-    done = run(
+    run(
         "train.py",
         f"--model={NAME}",
         "--updates=4",
@@ -65,9 +55,7 @@ def test_it_gets_the_same_arms_and_a_verdict(tmp_path):
         "--checkpoint_every=2",
         f"--workdir={probed}",
     )
-    assert done.returncode == 0, done.stderr
-    done = run("probe_curvature.py", f"--run={probed}", f"--workdir={probed}")
-    assert done.returncode == 0, done.stderr
+    run("probe_curvature.py", f"--run={probed}", f"--workdir={probed}")
     found = json.loads((probed / "probe_curvature.json").read_text())
     assert [row["update"] for row in found["rows"]] == [2, 4]
 

@@ -31,17 +31,11 @@ from prednet_jax.training.truncated import TrainState
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--targets=stale", "--objective=errors"),
         ("--layer_weights=10.0", "--objective=errors"),
-        ("--layer_weights=10.0",),
-        ("--keep_best=-1",),
-        ("--draw=99999999999",),
         ("--profile=/dev/null/x",),
         ("--clip_gradient=0",),
         ("--updates=99999999999",),
-        ("--height=200000", "--width=200000"),
         ("--replicas=100000",),
-        ("--init_weights=/no/such/file",),
     ],
     ids=" ".join,
 )

@@ -7,6 +7,7 @@ from runs_on_disk import (
     TINY,
     assert_equal_runs,
     assert_one_line,
+    flip_a_bit,
     manifest,
     metrics,
     saved,
@@ -61,25 +62,18 @@ def test_resume_needs_no_other_flag(train, whole, tmp_path):
     assert manifest(folder)["resumed"] == [{"after_update": 2}]
 
 
-@pytest.mark.fault("killed before the first checkpoint", "`--resume`")
-@pytest.mark.slow
-def test_a_run_without_checkpoints_begins_again(train, whole, tmp_path):
-    """It begins at update 1 and ends in the same bits."""
-    folder = stopped(whole, tmp_path / "r", at=0, lines=1)
-    train(f"--workdir={folder}", "--resume")
-    assert_equal_runs(folder, whole)
-
-
 @pytest.mark.fault(
-    "killed before anything was written", "the same command with `--resume`"
+    "killed before anything, or before the first checkpoint, was written",
+    "the same command with `--resume`",
 )
-@pytest.mark.slow
-def test_where_nothing_was_begun_resume_begins(train, whole, tmp_path):
-    """It begins, and ends in the same bits with its final state kept."""
-    folder = tmp_path / "new"
+@pytest.mark.parametrize("begun", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_without_a_checkpoint_a_run_begins(train, whole, tmp_path, begun):
+    """It begins at update 1 and ends in the same bits with its final state kept."""
+    folder = tmp_path / "r"
+    if begun:
+        stopped(whole, folder, at=0, lines=1)
     train(*TINY, f"--workdir={folder}", "--resume")
     assert_equal_runs(folder, whole)
-    # The final state is kept without being asked for.
     assert saved(folder) == [6]
 
 
@@ -127,14 +121,9 @@ def test_rates_that_depend_on_the_length_refuse_more_updates(train, forked, tmp_
     [
         ("--seed=1", "--seed=1: expected 0, as in"),
         ("--learning_rate=0.1", "--learning_rate=0.1: expected none given"),
-        ("--precision=float64", "--precision=float64: expected float32"),
-        ("--targets=stale", "--targets=stale: expected true"),
-        ("--objective=errors", "--objective=errors: expected none given"),
         ("--noise=ulp", "--noise=ulp: expected none"),
         ("--channels=3,5", "--channels=3,5: expected 3,4"),
         ("--updates=5", "--updates=5: expected 6, or more"),
-        ("--replicas=2", "--replicas=2: expected 0"),
-        ("--seeds=0,1", "--seeds=0,1: expected none given"),
         ("--overwrite", "resume and overwrite: expected one of them"),
     ],
 )
@@ -210,38 +199,26 @@ def test_seeds_go_on_where_each_stopped(train, whole, tmp_path):
     assert_equal_runs(folder / "seed_0", whole)
 
 
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
-def slow(damage, name):
-    return pytest.param(damage, id=name, marks=pytest.mark.slow)
-
-
-def largest(folder):
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return max(files, key=lambda path: path.stat().st_size)
-
-
 @pytest.mark.fault(
-    "the newest checkpoint is damaged",
-    "a bit flipped; a folder, a file or the digest lost",
+    "the newest checkpoint is damaged", "a bit flipped; a folder or the digest lost"
 )
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param(lambda folder: flip(largest(folder)), id="flipped bit"),
-        slow(lambda folder: shutil.rmtree(folder / "d"), "half-deleted"),
-        slow(lambda folder: largest(folder).write_bytes(b""), "emptied file"),
-        slow(lambda folder: (folder / "digest.json").unlink(), "no digest"),
+        "flipped bit",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("half", "no digest")),
     ],
 )
 def test_a_damaged_checkpoint_is_not_used(train, whole, tmp_path, damage):
     """A line says so; the run goes on from the one before, to the same bits."""
     folder = stopped(whole, tmp_path / "r", at=4, lines=5)
-    damage(folder / "checkpoints/4")
+    newest = folder / "checkpoints/4"
+    if damage == "half":
+        shutil.rmtree(newest / "d")
+    elif damage == "no digest":
+        (newest / "digest.json").unlink()
+    else:
+        flip_a_bit(newest)
     done = train(f"--workdir={folder}", "--resume")
     assert "checkpoints/4: damaged" in done.stderr
     assert "going on after update 2" in done.stdout

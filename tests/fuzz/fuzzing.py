@@ -37,20 +37,14 @@ def refused_on_one_line(*kinds):
         assert len(text) < 100_000  # Values of 5000 digits are quoted.
 
 
-def edited(content):
-    """A file with some bytes changed, cut short or lengthened."""
-    place = st.integers(0, len(content) - 1)
-    change = st.tuples(place, st.integers(0, 255))
-
-    def apply(changes, stop, tail):
-        out = bytearray(content)
-        for where, value in changes:
-            out[where] = value
-        return bytes(out[:stop]) + tail
-
-    return st.builds(
-        apply,
-        st.lists(change, max_size=6),
-        st.one_of(st.just(len(content)), place),
-        st.one_of(st.just(b""), st.binary(max_size=8)),
-    )
+@st.composite
+def edited(draw, contents):
+    """One of some files with bytes changed, cut short or lengthened."""
+    out = bytearray(draw(st.sampled_from(contents)))
+    place = st.integers(0, len(out) - 1)
+    for where, value in draw(
+        st.lists(st.tuples(place, st.integers(0, 255)), max_size=6)
+    ):
+        out[where] = value
+    stop = draw(st.one_of(st.just(len(out)), place))
+    return bytes(out[:stop]) + draw(st.one_of(st.just(b""), st.binary(max_size=8)))

@@ -5,13 +5,10 @@ FUZZ_COMMANDS=N tries N of them (`make fuzz`).
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
 COMMANDS = int(os.environ.get("FUZZ_COMMANDS", "0"))
-GOLDEN = ROOT / "tests" / "golden" / "chainer_tiny" / "initial.model.npz"
+GOLDEN = Path(__file__).parents[1] / "golden" / "chainer_tiny" / "initial.model.npz"
 
 # Each is wrong whatever stands beside it.
 WRONG = (
@@ -34,19 +31,19 @@ WRONG = (
 
 
 def broken_file(random_, folder):
-    """A weight file, a list or an archive with something wrong in it."""
+    """A flag with a weight file, a list or an archive that something is wrong in."""
     content = bytearray(GOLDEN.read_bytes())
-    kind = random_.choice(["cut", "flipped", "list", "text", "npz"])
-    path = folder / {"list": "a.txt", "npz": "a.npz"}.get(kind, "a.model")
-    if kind == "cut":
+    name = random_.choice(["cut.model", "flipped.model", "a.model", "a.txt", "a.npz"])
+    flag = "init_weights" if name.endswith(".model") else "data"
+    if name == "cut.model":
         content = content[: random_.randrange(len(content))]
-    elif kind == "flipped":
+    elif name == "flipped.model":
         # In the directory at the end, which every reader needs.
         content[-random_.randrange(1, 22)] ^= 0xFF
-    elif kind in ("list", "text"):
-        content = bytes(random_.randrange(256) for _ in range(40))
-    path.write_bytes(content)
-    return f"--{'data' if kind in ('list', 'npz') else 'init_weights'}={path}"
+    else:
+        content = random_.randbytes(40)
+    (folder / name).write_bytes(content)
+    return f"--{flag}={folder / name}"
 
 
 def test_broken_commands(forked, tmp_path):
@@ -57,26 +54,6 @@ def test_broken_commands(forked, tmp_path):
             flags = [broken_file(random_, tmp_path), "--channels=3,4", "--height=8"]
         workdir = tmp_path / f"run_{number}"
         done = forked("train.py", f"--workdir={workdir}", "--updates=1", *flags)
-        told = done.stderr.strip().splitlines()
         assert done.returncode == 2, (flags, done.stderr)
-        assert len(told) == 1, (flags, done.stderr)
-        assert "Traceback" not in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, (flags, done.stderr)
         assert not workdir.exists(), flags
-
-
-def test_a_fault_of_the_program_keeps_its_traceback(tmp_path):
-    """No error is hidden: what is not the user's mistake ends with status 1."""
-    code = (
-        "import sys, runpy; sys.path.insert(0, sys.argv[1]); import _cli\n"
-        "def main(argv): raise KeyError('a fault')\n"
-        "sys.argv = ['x.py']; _cli.run(main)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(ROOT / "experiments")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-    assert "KeyError: 'a fault'" in done.stderr

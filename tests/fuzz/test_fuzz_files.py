@@ -3,12 +3,10 @@
 Any other exception fails the test. FUZZ=N tries N thousand inputs (`make fuzz`).
 """
 
-import atexit
-import functools
 import io
 import json
 import sys
-import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -27,17 +25,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fuzzing import amount, edited, refused_on_one_line
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-KERAS = GOLDEN / "keras_tiny" / "B_weights.hdf5"
-RNG = np.random.default_rng(0)
-PIXELS = RNG.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+CHAINER = GOLDEN / "chainer_tiny" / "initial.model.npz"
+PIXELS = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
 
 
-@functools.cache
-def made():
-    """A folder with some pictures and a list, as long as the process lives."""
-    place = tempfile.TemporaryDirectory(prefix="fuzz_")
-    atexit.register(place.cleanup)
-    root = Path(place.name)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with some pictures and a list."""
+    root = tmp_path_factory.mktemp("fuzz")
     for i in range(3):
         Image.fromarray(PIXELS).save(root / f"{i}.png")
     (root / "inner.txt").write_text("0.png\n1.png\n")
@@ -56,11 +51,14 @@ def encoded(suffix, **options):
     return buffer.getvalue()
 
 
-def opened(path):
-    source = data.open_source(str(path), height=8, width=8)
-    frames = source.read(0, min(source.length, 3))
-    assert frames.dtype == np.uint8
-    assert frames.shape[1:] == (8, 8, 3)
+def opened(path, content):
+    """Reads frames from what is written to a path, which may be refused."""
+    path.write_bytes(content)
+    with refused_on_one_line():
+        source = data.open_source(str(path), height=8, width=8)
+        frames = source.read(0, min(source.length, 3))
+        assert frames.dtype == np.uint8
+        assert frames.shape[1:] == (8, 8, 3)
 
 
 LINES = st.one_of(
@@ -76,28 +74,21 @@ LINES = st.one_of(
     end=st.sampled_from(["\n", "\r\n", "\r", "\0"]),
     code=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"]),
 )
-def test_lists(lines, end, code):
-    path = made() / "list.txt"
-    path.write_bytes(end.join(lines).encode(code, "replace"))
-    with refused_on_one_line():
-        opened(path)
+def test_lists(made, lines, end, code):
+    opened(made / "list.txt", end.join(lines).encode(code, "replace"))
+
+
+FRAMES = saved(frames=np.stack([PIXELS] * 3), boundaries=np.array([0, 2]))
 
 
 @amount(150)
-@given(
-    content=edited(saved(frames=np.stack([PIXELS] * 3), boundaries=np.array([0, 2])))
-)
-def test_bytes_of_an_npz(content):
-    path = made() / "frames.npz"
-    path.write_bytes(content)
-    with refused_on_one_line():
-        opened(path)
+@given(content=edited([FRAMES]))
+def test_bytes_of_an_npz(made, content):
+    opened(made / "frames.npz", content)
 
 
 HEADERS = st.builds(
-    lambda shape, dtype, order: (
-        f"{{'descr': {dtype}, 'fortran_order': {order}, 'shape': {shape}, }}"
-    ),
+    "{{'descr': {1}, 'fortran_order': {2}, 'shape': {0}, }}".format,
     st.one_of(
         st.lists(st.integers(-2, 2**70), max_size=5).map(tuple).map(str),
         st.sampled_from(["(3,8,8,3)", "(", "'a'", "(1.5,)", "(True,)", "-" * 900]),
@@ -109,35 +100,26 @@ HEADERS = st.builds(
 
 @amount(100)
 @given(header=HEADERS, body=st.binary(max_size=200), extra=st.text(max_size=3))
-def test_headers_of_an_npz(header, body, extra):
+def test_headers_of_an_npz(made, header, body, extra):
     text = (header + extra + "\n").encode()
-    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body
-    path = made() / "header.npz"
-    import zipfile
-
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("frames.npy", content)
-    with refused_on_one_line():
-        opened(path)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        size = len(text).to_bytes(2, "little")
+        archive.writestr("frames.npy", b"\x93NUMPY\x01\x00" + size + text + body)
+    opened(made / "header.npz", content.getvalue())
 
 
+EXIF = b"Exif\0\0MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\0"
 FORMATS = [
-    encoded("PNG"),
-    encoded(
-        "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\0"
-    ),
-    encoded("TIFF"),
+    *map(encoded, ("PNG", "TIFF", "GIF", "BMP", "PPM", "WEBP")),
+    encoded("JPEG", exif=EXIF),
     encoded("TIFF", compression="tiff_lzw"),
-    encoded("GIF"),
-    encoded("BMP"),
-    encoded("PPM"),
-    encoded("WEBP"),
     b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 12\nshowpage\n",
 ]
 
 
 @amount(200)
-@given(content=st.one_of(*map(edited, FORMATS)))
+@given(content=edited(FORMATS))
 @pytest.mark.filterwarnings("ignore")
 def test_pictures(content):
     with refused_on_one_line():
@@ -145,102 +127,82 @@ def test_pictures(content):
         assert pictures.decode(content, "picture").dtype == np.uint8
 
 
-CHAINER = dict(np.load(GOLDEN / "chainer_tiny" / "initial.model.npz"))
-NAMES = sorted(CHAINER)
-ARRAYS = st.one_of(
-    st.none(),
-    st.sampled_from(
-        [
-            np.float32(1),
-            np.zeros(3, np.float32),
-            np.zeros((0, 3, 3, 3), np.float32),
-            np.full((3, 3, 3, 3), np.nan, np.float32),
-            np.ones((3, 3, 3, 3), complex),
-            np.array(["a"]),
-            np.ones((1, 1, 1, 1), np.float16),
-            np.ones((9, 1, 2, 4)),
-        ]
-    ),
-)
-
-
-@amount(10)
-@given(
-    changes=st.dictionaries(
-        st.one_of(st.sampled_from(NAMES), st.text("Conv/PLSTMA01W", max_size=12)),
-        ARRAYS,
-        min_size=1,
-        max_size=3,
-    )
-)
-def test_arrays_of_chainer_weights(changes):
-    arrays = {**CHAINER, **changes}
-    kept = {name: array for name, array in arrays.items() if array is not None and name}
-    path = made() / "arrays.model"
-    with open(path, "wb") as file:
-        np.savez(file, **kept)
-    with refused_on_one_line():
-        weights.load(path, height=24, width=32)
-
-
 @amount(40)
-@given(content=edited((GOLDEN / "chainer_tiny" / "initial.model.npz").read_bytes()))
-def test_bytes_of_chainer_weights(content):
-    path = made() / "bytes.model"
+@given(content=edited([CHAINER.read_bytes()]))
+def test_bytes_of_chainer_weights(made, content):
+    path = made / "bytes.model"
     path.write_bytes(content)
     with refused_on_one_line():
         weights.load(path, height=24, width=32)
 
 
+ARRAYS = [
+    None,
+    np.float32(1),
+    np.zeros((0, 3, 3, 3), np.float32),
+    np.full((3, 3, 3, 3), np.nan, np.float32),
+    np.ones((3, 3, 3, 3), complex),
+    np.array(["a"]),
+    np.ones((1, 1, 1, 1), np.float16),
+    np.ones((9, 1, 2, 4)),
+]
+
+
+@amount(10)
+@given(names=st.data())
+def test_arrays_of_chainer_weights(made, names):
+    arrays = dict(np.load(CHAINER))
+    names_ = st.sampled_from(sorted(arrays)) | st.text("Conv/PLSTMA01W", min_size=1)
+    changes = st.dictionaries(names_, st.sampled_from(ARRAYS), min_size=1, max_size=3)
+    arrays |= names.draw(changes)
+    kept = {name: array for name, array in arrays.items() if array is not None}
+    path = made / "arrays.model"
+    path.write_bytes(saved(**kept))
+    with refused_on_one_line():
+        weights.load(path, height=24, width=32)
+
+
 VALUES = st.recursive(
-    st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)
-    ),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.sampled_from(["update", "loss", "x"]), inner, max_size=3)
     ),
     max_leaves=6,
 )
+JUNK = ["", "[" * 3000, "1" * 5000, '{"a": NaN}', "\0", "{", "\ud800"]
 
 
 @amount(150)
-@given(
-    rows=st.lists(VALUES, max_size=3),
-    manifest=VALUES,
-    junk=st.sampled_from(
-        ["", "[" * 3000, "1" * 5000, '{"a": NaN}', "\0", "{", "\ud800"]
-    ),
-)
-def test_records(rows, manifest, junk):
+@given(rows=st.lists(VALUES, max_size=3), manifest=VALUES, junk=st.sampled_from(JUNK))
+def test_records(made, rows, manifest, junk):
     lines = [json.dumps(row) for row in rows] + [junk] * bool(junk)
     text = "\n".join(lines).encode(errors="surrogatepass")
-    (made() / records.METRICS).write_bytes(text)
-    (made() / records.MANIFEST).write_text(json.dumps(manifest))
+    (made / records.METRICS).write_bytes(text)
+    (made / records.MANIFEST).write_text(json.dumps(manifest))
     with refused_on_one_line():
-        run = records.read_run(made())
+        run = records.read_run(made)
         assert all(column.dtype == np.float64 for column in run.metrics.values())
 
 
+MODELS = st.sampled_from(["prednet", "autoencoder", "os:system", ":"])
+NETWORKS = st.dictionaries(
+    st.sampled_from(["channels", "height", "hidden", "x"]), VALUES
+)
 MANIFESTS = st.fixed_dictionaries(
     {},
     optional={
-        "model": VALUES | st.sampled_from(["prednet", "autoencoder", "os:system", ":"]),
-        "network": VALUES
-        | st.dictionaries(
-            st.sampled_from(["channels", "height", "hidden", "x"]), VALUES
-        ),
-        "flags": VALUES,
-        "updates": VALUES,
-        "final_params_sha256": VALUES,
+        "model": VALUES | MODELS,
+        "network": VALUES | NETWORKS,
+        **dict.fromkeys(("flags", "updates", "final_params_sha256"), VALUES),
     },
 )
 
 
 @amount(60)
 @given(manifest=VALUES | MANIFESTS, resume=st.booleans())
-def test_manifests_of_runs(manifest, resume):
-    folder = made() / "run"
+def test_manifests_of_runs(made, manifest, resume):
+    folder = made / "run"
     folder.mkdir(exist_ok=True)
     (folder / records.MANIFEST).write_text(json.dumps(manifest))
     with refused_on_one_line():
@@ -249,14 +211,15 @@ def test_manifests_of_runs(manifest, resume):
         folders.begun(folder, updates=3, resume=resume, overwrite=False)
 
 
-@amount(40)
-@given(
-    names=st.lists(
-        st.text("ab/", min_size=1, max_size=4), unique=True, min_size=1, max_size=4
-    )
+NAMES = st.lists(
+    st.text("ab/", min_size=1, max_size=4), unique=True, min_size=1, max_size=4
 )
-def test_trees_of_records(names):
-    path = made() / "tree.npz"
+
+
+@amount(40)
+@given(names=NAMES)
+def test_trees_of_records(made, names):
+    path = made / "tree.npz"
     path.write_bytes(saved(**dict.fromkeys(names, PIXELS)))
     with refused_on_one_line():
         records.read_tree(path)

@@ -49,43 +49,44 @@ NUMBERS = st.one_of(
     st.text(max_size=5),
 )
 LISTS = st.lists(NUMBERS, max_size=5).map(",".join)
-VALUES = {
-    "channels": LISTS,
-    "r_channels": LISTS,
-    "hidden": LISTS,
-    "a_filters": LISTS,
-    "ahat_filters": LISTS,
-    "r_filters": LISTS,
-    "offset": LISTS,
-    "height": NUMBERS,
-    "width": NUMBERS,
-    "pixel_max": NUMBERS,
-    "variant": st.sampled_from(["lotter", "watanabe", "other", ""]),
-    "convolution": st.sampled_from(["auto", "xla", "other", ""]),
-    "model": st.sampled_from(["prednet", "autoencoder", "x", ":", "no:where", "a.b:c"]),
-    "data": st.sampled_from(["walk", "digits", "", ".", "/dev/null", "no\0where"]),
-    "crop": st.sampled_from(["center", "resize", "Center", ""]),
-    "precision": st.sampled_from(["float32", "float64", "half", ""]),
+LISTED = (
+    "channels", "r_channels", "hidden", "a_filters", "ahat_filters", "r_filters",
+    "offset",
+)  # fmt: skip
+WORDS_OF = {
+    "variant": ["lotter", "watanabe", "other", ""],
+    "convolution": ["auto", "xla", "other", ""],
+    "model": ["prednet", "autoencoder", "x", ":", "no:where", "a.b:c"],
+    "data": ["walk", "digits", "", ".", "/dev/null", "no\0where"],
+    "crop": ["center", "resize", "Center", ""],
+    "precision": ["float32", "float64", "half", ""],
 }
-
-
-def declare():
-    """Declares the shared flags, unless they are."""
-    if "channels" not in flags.FLAGS:
-        _flags.define_model_flags()
-        _flags.define_data_flags()
-        _flags.define_precision_flag()
+VALUES = (
+    dict.fromkeys(LISTED, st.lists(NUMBERS, max_size=5).map(",".join))
+    | dict.fromkeys(("height", "width", "pixel_max"), NUMBERS)
+    | {name: st.sampled_from(words) for name, words in WORDS_OF.items()}
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def declared():
     """The shared flags, declared here unless another test has them already."""
     known = set(flags.FLAGS)
-    declare()
+    if "channels" not in known:
+        _flags.define_model_flags()
+        _flags.define_data_flags()
+        _flags.define_precision_flag()
     yield
     flags.FLAGS.unparse_flags()
     for name in set(flags.FLAGS) - known:
         delattr(flags.FLAGS, name)
+
+
+def parse(*words):
+    flags.FLAGS.unparse_flags()
+    for name in flags.FLAGS:
+        flags.FLAGS[name].unparse()
+    flags.FLAGS(["train.py", *words])
 
 
 @amount(200)
@@ -95,12 +96,8 @@ def declared():
     ).flatmap(lambda names: st.fixed_dictionaries({n: VALUES[n] for n in names}))
 )
 def test_flags(values):
-    flags.FLAGS.unparse_flags()
-    for name in flags.FLAGS:
-        flags.FLAGS[name].unparse()
-    argv = ["train.py", *(f"--{name}={value}" for name, value in values.items())]
     try:
-        flags.FLAGS(argv)
+        parse(*(f"--{name}={value}" for name, value in values.items()))
     except flags.Error:
         return  # `_cli` prints these as it prints a UserError.
     with refused_on_one_line():
@@ -112,11 +109,8 @@ def test_flags(values):
 
 
 def test_the_flags_of_a_good_command_are_taken():
-    flags.FLAGS.unparse_flags()
-    for name in flags.FLAGS:
-        flags.FLAGS[name].unparse()
-    flags.FLAGS(["train.py", "--channels=3,4", "--height=8", "--width=8"])
+    parse("--channels=3,4", "--height=8", "--width=8")
     assert _flags.task().frame == (8, 8, 3)
-    flags.FLAGS(["train.py", "--channels=3,x"])
+    parse("--channels=3,x")
     with pytest.raises(UserError, match=r"--channels=3,x"):
         _flags.task()

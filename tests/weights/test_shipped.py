@@ -109,7 +109,7 @@ def test_many_sequences_are_scored_as_one_by_one():
     starts = (0, 11, 16)  # Two pieces of 5, one, three.
     source = data.FrameSource(
         name="noise", height=8, width=8, channels=1, length=31, boundaries=starts,
-        read=lambda a, b: video[a:b], fingerprint="",
+        frames=lambda a, b: video[a:b], fingerprint="",
     )  # fmt: skip
     params = prednet_jax.init_params(SMALL, jax.random.key(1))
     found = evaluation.evaluate(

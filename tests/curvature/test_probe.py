@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import escape
-from prednet_jax.curvature import adam_scale, project
+from prednet_jax.curvature import project
 
 
 def test_displacement_and_step_are_those_of_a_quadratic():
@@ -44,20 +44,6 @@ def test_in_the_coordinates_of_adam():
     assert found.step == pytest.approx(2.0 * 0.01)
     assert found.step_cosine == pytest.approx(0.02 / math.hypot(0.02, 0.01))
     assert found.noise_gain == pytest.approx(0.5)
-
-
-def test_adam_with_frozen_scale_grows_as_predicted():
-    """The optimiser in weights, P from its own rule, against growth in y."""
-    v, t = {"w": jnp.array([0.04, 1.0], jnp.float32)}, 10**6
-    p = np.array(adam_scale(v, t)["w"], float)
-    curvature = np.array([-0.3, 1.0])
-    w, m, trail = np.array([1e-9, 0.0]), np.zeros(2), []
-    for _ in range(400):
-        m = 0.9 * m + 0.1 * curvature * w
-        w = w - 0.01 * m / p
-        trail.append(w[0])
-    g = escape.growth(0.3 / p[0], learning_rate=0.01, momentum=0.9, averaged=True)
-    np.testing.assert_allclose(trail[-1] / trail[-2], g.fast, rtol=1e-8)
 
 
 def test_a_direction_that_does_not_escape_is_refused():

@@ -1,8 +1,16 @@
-r"""Extreme eigenpairs of a Hessian by the Lanczos method.
+r"""The Hessian of a loss as an operator, and its extreme eigenpairs.
 
-From a random start, k products with the Hessian H build an orthonormal Q and a
-tridiagonal T = Q H Q'. The extreme eigenvalues of T (Ritz values) approach those of H
-from inside:
+With L the loss, w the weights and P a positive diagonal (the `scale`):
+
+    raw:             H v = d/dt grad L(w + t v) at t = 0
+    preconditioned:  P^{-1/2} H P^{-1/2} v
+
+The second is the Hessian in the coordinates y = P^{1/2} w, in which a step of Adam with
+frozen second moments is a step of heavy ball. The two matrices are congruent, so by
+Sylvester's law of inertia they have the same number of negative eigenvalues.
+
+From a random start, k products build an orthonormal Q and a tridiagonal T = Q H Q'
+(Lanczos). The extreme eigenvalues of T (Ritz values) approach those of H from inside:
 
     lambda_min <= theta_low,    theta_high <= lambda_max.
 
@@ -16,19 +24,141 @@ Krylov space is exhausted. That happens even at the simplest saddles, with only 
 distinct eigenvalues; `eig.eigh_partial` returns NaN there.
 
 References:
-    Lanczos 1950; Paige 1971; Parlett, "The symmetric eigenvalue problem", 1998,
-    chapters 4 (residual bound) and 13. Kraemer et al. 2024, arXiv 2405.17277 (matfree).
+    Pearlmutter, "Fast exact multiplication by the Hessian", Neural Computation 1994.
+    Cohen et al., "Adaptive gradient methods at the edge of stability",
+    arXiv 2207.14484, section 2 (the preconditioner with its bias corrections).
+    Parlett, "The symmetric eigenvalue problem", 1998, chapters 4 (residual bound) and
+    13. Kraemer et al. 2024, arXiv 2405.17277 (matfree).
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from matfree import decomp
 
-from prednet_jax.curvature.hvp import Loss, PyTree, hessian_operator
-from prednet_jax.errors import whole
+from prednet_jax.errors import UserError, decay, positive, whole
+from prednet_jax.optimizers import one_minus_power
+
+PyTree = Any
+Loss = Callable[[PyTree], jax.Array]
+
+
+def hvp(loss: Loss, params: PyTree, tangent: PyTree) -> PyTree:
+    """Multiplies the Hessian of a loss by a vector, forward over reverse.
+
+    Args:
+        loss: Maps a pytree of weights to a scalar. It may use custom_vjp functions, but
+            not ones whose forward rule calls the function itself.
+        params: The weights, a pytree of floating arrays.
+        tangent: The vector, a pytree like `params`.
+
+    Returns:
+        H v, a pytree like `params`.
+    """
+    return jax.jvp(jax.grad(loss), (params,), (tangent,))[1]
+
+
+def hessian_operator(
+    loss: Loss, params: PyTree, scale: PyTree | None = None
+) -> tuple[Callable[[jax.Array], jax.Array], jax.Array, Callable]:
+    """Builds the Hessian as an operator on flat vectors.
+
+    Args:
+        loss: Maps a pytree of weights to a scalar.
+        params: The weights, a pytree of n floating numbers in all, of one dtype.
+        scale: None for the raw Hessian, or a pytree like `params` of positive
+            numbers P for P^{-1/2} H P^{-1/2} (see `adam_scale`).
+
+    Returns:
+        matvec: Maps [n] to [n].
+        inverse_root: P^{-1/2} as [n]; ones for the raw Hessian.
+        unravel: Maps [n] to a pytree like `params`.
+
+    Raises:
+        UserError: If the leaves are not all real floating arrays of one dtype, or if
+            `scale` differs from `params` in structure or shapes.
+    """
+    _check(params, scale)
+    flat, unravel = ravel_pytree(params)
+    inverse_root = jnp.ones_like(flat)
+    if scale is not None:
+        inverse_root = jax.lax.rsqrt(ravel_pytree(scale)[0].astype(flat.dtype))
+
+    def flat_gradient(vector: jax.Array) -> jax.Array:
+        return ravel_pytree(jax.grad(loss)(unravel(vector)))[0]
+
+    def matvec(vector: jax.Array) -> jax.Array:
+        _, product = jax.jvp(flat_gradient, (flat,), (inverse_root * vector,))
+        return inverse_root * product
+
+    return matvec, inverse_root, unravel
+
+
+def adam_scale(
+    second_moment: PyTree,
+    count: int | jax.Array,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+) -> PyTree:
+    r"""Computes the P for which a step of Adam is exactly -learning_rate P^{-1} m.
+
+    With m and v the running means after t updates, before bias correction,
+
+        P = (1 - b1^t) (sqrt(v) + eps) / sqrt(1 - b2^t).
+
+    Here eps is added before the bias correction, as in Chainer, Keras and
+    `chainer_adam`. Both factors tend to 1, so late in training P is the
+    diag(sqrt(v) + eps) of `prednet_jax.escape`.
+
+    Args:
+        second_moment: v, a pytree of non-negative arrays.
+        count: t, the number of updates that made v, at least 1.
+        b1: Decay of the first moment, in [0, 1).
+        b2: Decay of the second moment, in [0, 1).
+        eps: The epsilon of the optimiser, positive.
+
+    Returns:
+        P, a pytree like `second_moment`.
+
+    Raises:
+        UserError: If an argument is outside its range.
+
+    References:
+        Kingma and Ba 2015, algorithm 1; chainer/optimizers/adam.py (7.8.1);
+        Cohen et al. 2022, equation 3.
+    """
+    decay("b1", b1)
+    decay("b2", b2)
+    positive("eps", eps)
+    if not isinstance(count, jax.core.Tracer):
+        whole("count", int(count), 1)
+
+    def leaf(v: jax.Array) -> jax.Array:
+        v = jnp.asarray(v)
+        t = jnp.asarray(count).astype(v.dtype)
+        first, second = one_minus_power(b1, t), one_minus_power(b2, t)
+        return first * (jnp.sqrt(v) + eps) / jnp.sqrt(second)
+
+    return jax.tree.map(leaf, second_moment)
+
+
+def _check(params: PyTree, scale: PyTree | None) -> None:
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)]
+    dtypes = sorted({str(leaf.dtype) for leaf in leaves})
+    if len(dtypes) != 1 or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
+        received = ", ".join(dtypes) or "an empty pytree"
+        raise UserError(
+            f"params hold {received}: expected real floating arrays of one dtype"
+        )
+    expected = jax.tree.map(jnp.shape, params)
+    if scale is not None and (received := jax.tree.map(jnp.shape, scale)) != expected:
+        raise UserError(f"scale has leaves of {received}: expected {expected}")
 
 
 class Eigenpairs(NamedTuple):
@@ -48,13 +178,9 @@ class Eigenpairs(NamedTuple):
 
 
 class Ritz(NamedTuple):
-    """The result of one Lanczos iteration of k steps.
+    """Unit Ritz vectors [2, n], values [2], and the values [2] after half the steps.
 
-    Attributes:
-        vectors: [2, n], unit Ritz vectors, lowest then highest.
-        values: [2], the Ritz values after k steps.
-        halfway: [2], the Ritz values after k // 2 steps. Krylov spaces are nested, so
-            these cost nothing.
+    Krylov spaces are nested, so that the values after half the steps cost nothing.
     """
 
     vectors: jax.Array
@@ -106,18 +232,7 @@ def capped_steps(params: PyTree, steps: int) -> int:
 def ritz_pairs(
     loss: Loss, params: PyTree, scale: PyTree | None, key: jax.Array, *, steps: int
 ) -> Ritz:
-    """Runs Lanczos once from a Gaussian start.
-
-    Args:
-        loss: Maps a pytree of weights to a scalar.
-        params: The weights, n numbers.
-        scale: None or P, a pytree like `params`.
-        key: Consumed for the start vector.
-        steps: Number of Hessian products, in 1..n.
-
-    Returns:
-        Ritz vectors [2, n], Ritz values [2], and the Ritz values after half the steps.
-    """
+    """Runs Lanczos once from a Gaussian start that consumes the key, 1..n steps."""
     matvec, inverse_root, _ = hessian_operator(loss, params, scale)
     start = jax.random.normal(key, inverse_root.shape, inverse_root.dtype)
     decompose = decomp.hessenberg(steps, reortho="full", custom_vjp=False)
@@ -142,17 +257,7 @@ def ritz_pairs(
 def rayleigh(
     loss: Loss, params: PyTree, scale: PyTree | None, vectors: jax.Array
 ) -> Eigenpairs:
-    """Computes Rayleigh quotients and residuals of given unit vectors.
-
-    Args:
-        loss: Maps a pytree of weights to a scalar.
-        params: The weights, n numbers.
-        scale: None or P, a pytree like `params`.
-        vectors: [2, n], unit vectors.
-
-    Returns:
-        Values [2] = v'Hv, the vectors as pytrees, residuals [2] = |Hv - theta v|.
-    """
+    """Rayleigh quotients v'Hv and residuals of two unit vectors [2, n]."""
     matvec, _, unravel = hessian_operator(loss, params, scale)
     products = jax.lax.map(matvec, vectors)
     values = jnp.sum(vectors * products, axis=1)

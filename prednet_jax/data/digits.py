@@ -1,0 +1,228 @@
+"""Handwritten digits: single pictures in an order of a seed, and digits that move.
+
+The autoencoder of the article's control experiment sees one picture per update. So each
+frame of `open_stills` is a separate picture, unrelated to its neighbours.
+
+`digits` are those that scikit-learn ships, so that no download is needed: 1797 pictures
+of 8x8 pixels with 17 grey levels, the test set of the UCI "Optical Recognition of
+Handwritten Digits" (Alpaydin and Kaynak 1998). They are scaled to 28x28 and replace
+MNIST (`prepared.mnist`) where that is not available.
+
+`open_moving` follows Srivastava, Mansimov & Salakhutdinov 2015 (arXiv 1502.04681): two
+digits bounce inside a canvas. Start positions and directions are uniform. Per frame a
+digit moves by a tenth of the free way. Where digits overlap, the brighter pixel is
+shown. Sequences have 20 frames. In the paper a digit that would leave the canvas is put
+on its edge; here it is reflected exactly. Its position is then a triangle wave of the
+frame number, so that any frame can be made alone:
+
+    x(t) = free * tri(x0 + 0.1 t cos a),   tri(u) = distance of u to the nearest
+                                                    even number, in [0, 1]
+"""
+
+import functools
+import gzip
+import hashlib
+import importlib.util
+import math
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from prednet_jax.data.frames import to_channels
+from prednet_jax.data.source import (
+    ENDLESS,
+    DataError,
+    FrameSource,
+    fingerprint,
+    generator,
+)
+
+VERSION = 1
+# The side of a digit, in pixels.
+SIDE = 28
+
+# Of moving digits: frames of a sequence, digits in it, and the way of a frame.
+SEQUENCE = 20
+DIGITS = 2
+STEP = 0.1
+
+
+class Stills(NamedTuple):
+    """A finite set of grey pictures of one size.
+
+    Attributes:
+        name: Name of the set.
+        total: Number of pictures.
+        picture: Maps an index to uint8 [h, w].
+        fingerprint: SHA-256 of the pictures.
+    """
+
+    name: str
+    total: int
+    picture: Callable[[int], np.ndarray]
+    fingerprint: str
+
+
+def open_stills(
+    stills: Stills,
+    *,
+    height: int,
+    width: int,
+    channels: int,
+    seed: int,
+    length: int = ENDLESS,
+) -> FrameSource:
+    """Shows the pictures in laps; each lap has every picture once, in a new order.
+
+    Args:
+        stills: The pictures.
+        height: Height of a frame, in pixels; the pictures are scaled to it.
+        width: Width of a frame, in pixels; the pictures are scaled to it.
+        channels: 1 (grey) or 3 (three equal channels).
+        seed: Determines the order; 0 or more.
+        length: Number of frames, over as many laps as needed.
+
+    Returns:
+        The source; frame i depends on seed and i only.
+    """
+
+    @functools.lru_cache(maxsize=4)
+    def order(lap: int) -> np.ndarray:
+        return np.argsort(generator(seed, lap).random(stills.total), kind="stable")
+
+    def frames(start: int, stop: int) -> np.ndarray:
+        out = np.empty((stop - start, height, width, channels), np.uint8)
+        for i, frame in zip(range(start, stop), out, strict=True):
+            lap, place = divmod(i, stills.total)
+            picture = scaled(stills.picture(int(order(lap)[place])), height, width)
+            frame[:] = to_channels(picture[..., None], channels)
+        return out
+
+    size = height, width, channels
+    digest = fingerprint(
+        generator="stills",
+        version=VERSION,
+        pictures=stills.fingerprint,
+        seed=seed,
+        size=size,
+    )
+    return FrameSource(stills.name, *size, length, (0,), frames, digest)
+
+
+def open_moving(
+    stills: Stills,
+    *,
+    height: int,
+    width: int,
+    channels: int,
+    seed: int,
+    length: int = 10_000 * SEQUENCE,
+) -> FrameSource:
+    """Moving digits; every `SEQUENCE` frames, a boundary, two new digits start.
+
+    Args:
+        stills: The digits.
+        height: Height of the canvas, in pixels; at least that of a digit.
+        width: Width of the canvas, in pixels; at least that of a digit.
+        channels: 1 (grey) or 3 (three equal channels).
+        seed: Determines digits, starts and directions; 0 or more.
+        length: Number of frames.
+
+    Raises:
+        DataError: If a digit is larger than the canvas.
+    """
+    name = f"moving_{stills.name}"
+    rows, cols = stills.picture(0).shape
+    if height < rows or width < cols:
+        raise DataError(
+            f"height={height}, width={width} of {name}: a digit has {rows}x{cols} "
+            "pixels and has to fit"
+        )
+
+    def frames(start: int, stop: int) -> np.ndarray:
+        canvas = np.zeros((stop - start, height, width), np.uint8)
+        for sequence in range(start // SEQUENCE, -(-stop // SEQUENCE)):
+            first = sequence * SEQUENCE
+            for which, x, y, turn in generator(seed, sequence).random((DIGITS, 4)):
+                digit = stills.picture(int(which * stills.total))
+                for i in range(max(first, start), min(first + SEQUENCE, stop)):
+                    way = STEP * (i - first)
+                    angle = 2 * math.pi * turn
+                    left = round(triangle(x + way * math.cos(angle)) * (width - cols))
+                    top = round(triangle(y + way * math.sin(angle)) * (height - rows))
+                    place = canvas[i - start, top : top + rows, left : left + cols]
+                    np.maximum(place, digit, out=place)
+        return to_channels(canvas[..., None], channels)
+
+    size = height, width, channels
+    digest = fingerprint(
+        generator="moving",
+        version=VERSION,
+        pictures=stills.fingerprint,
+        seed=seed,
+        size=size,
+    )
+    boundaries = tuple(range(0, length, SEQUENCE))
+    return FrameSource(name, *size, length, boundaries, frames, digest)
+
+
+def triangle(u: float) -> float:
+    """Reflection of the number line into [0, 1]."""
+    return abs(u - 2 * round(u / 2))
+
+
+def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A grey picture `[h, w]`, bilinear, with smoothing where it becomes smaller."""
+    from PIL import Image
+
+    if picture.shape == (height, width):
+        return picture
+    image = Image.fromarray(picture)
+    return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+
+
+@functools.cache
+def digits() -> Stills:
+    """The digits as 28x28 pictures, white on black, in scikit-learn's order.
+
+    Raises:
+        DataError: If scikit-learn or its file is missing.
+    """
+    # Not with `sklearn.datasets`: its import takes as long as training a small network.
+    packed = shipped_bytes(
+        "digits", "sklearn", "datasets/data/digits.csv.gz", "scikit-learn>=1.5"
+    )
+    # 64 pixels row by row, then the label.
+    table = np.loadtxt(gzip.decompress(packed).decode().splitlines(), delimiter=",")
+    small = table[:, :-1].reshape(-1, 8, 8)
+    grey = np.rint(small * (255 / 16)).astype(np.uint8)
+    pictures = np.stack([scaled(picture, SIDE, SIDE) for picture in grey])
+    digest = hashlib.sha256(pictures.tobytes()).hexdigest()
+    return Stills("digits", len(pictures), lambda index: pictures[index], digest)
+
+
+def shipped_bytes(data: str, package: str, file: str, requirement: str) -> bytes:
+    """A file of an installed package, which is not imported.
+
+    Args:
+        data: Name of the source that needs it, for the message.
+        package: Name under which the package is imported.
+        file: Path inside the package.
+        requirement: The pip requirement to install if it is missing.
+
+    Raises:
+        DataError: If the package or the file is missing.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(f"data={data}: needs {requirement}; pip install '.[data]'")
+    path = pathlib.Path(spec.submodule_search_locations[0]) / file
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"data={data}: {path} of the installed {package} cannot be read "
+            f"({error.strerror}); pip install '{requirement}'"
+        ) from error
