@@ -142,11 +142,14 @@ class _Kept(NamedTuple):
         ]
 
 
-class _Buffers(NamedTuple):
+class _Buffers:
     """Rows for the taps of the first steps of a loop."""
 
-    rows: int
-    empty: Any
+    def __init__(self, of_step: Callable[[], Any], rows: int) -> None:
+        self.rows, shapes = rows, jax.eval_shape(of_step)
+        self.empty: Any = jax.tree.map(
+            lambda s: jnp.zeros((rows, *s.shape), s.dtype), shapes
+        )
 
     def put(self, step: Array, buffers: Any, values: Any) -> Any:
         """Row `step` of each; beyond the last row nothing changes."""
@@ -160,12 +163,6 @@ class _Buffers(NamedTuple):
         )
 
 
-def _buffers(of_step: Callable[[], Any], rows: int) -> _Buffers:
-    shapes = jax.eval_shape(of_step)
-    empty = jax.tree.map(lambda s: jnp.zeros((rows, *s.shape), s.dtype), shapes)
-    return _Buffers(rows, empty)
-
-
 def _scan(params: Any, operands: list[Any], room: Room) -> Reaped:
     n_consts, n_carry = compat.scan_counts(params)
     consts, first = operands[:n_consts], operands[n_consts : n_consts + n_carry]
@@ -176,36 +173,34 @@ def _scan(params: Any, operands: list[Any], room: Room) -> Reaped:
         out, tapped = reap(params["jaxpr"], [*consts, *carry, *x], inside)
         return out[:n_carry], out[n_carry:], kept.note(tapped)
 
-    if rows == params["length"]:
+    # Of all steps the results are stacked; of the first ones, rows are written.
+    whole = rows == params["length"]
+    held = None if whole else _Buffers(lambda: body(first, [x[0] for x in xs])[2], rows)
 
-        def stacked(carry: list, x: list) -> tuple[list, tuple]:
-            carry, y, taps = body(carry, x)
-            return carry, (y, taps)
+    def step(state: tuple, x: tuple) -> tuple[tuple, tuple]:
+        (carry, buffers), (i, row) = state, x
+        carry, y, taps = body(carry, row)
+        if held is None:
+            return (carry, None), (y, taps)
+        return (carry, held.put(i, buffers, taps)), (y, None)
 
-        carry, (ys, taps) = _loop(stacked, first, xs, params)
-    else:
-        row = [x[0] for x in xs]
-        held = _buffers(lambda: body(first, row)[2], rows)
-
-        def carried(state: tuple, x: tuple) -> tuple[tuple, list]:
-            (carry, buffers), (step, row) = state, x
-            carry, y, taps = body(carry, row)
-            return (carry, held.put(step, buffers, taps)), y
-
-        steps = lax.iota(jnp.int32, params["length"])
-        steps = steps[::-1] if params["reverse"] else steps
-        (carry, taps), ys = _loop(carried, (first, held.empty), (steps, xs), params)
-    tapped = kept.back(taps, -1)
-    if params["reverse"] and rows == params["length"]:
+    steps = lax.iota(jnp.int32, params["length"])
+    steps = steps[::-1] if params["reverse"] else steps
+    written: Any
+    (carry, written), (ys, stacked) = lax.scan(
+        step,
+        (first, held and held.empty),
+        (steps, xs),
+        length=params["length"],
+        reverse=params["reverse"],
+    )
+    tapped = kept.back(stacked if whole else written, -1)
+    if params["reverse"] and whole:
         tapped = [
             t._replace(ran=t.ran[::-1], values=[v[::-1] for v in t.values])
             for t in tapped
         ]
     return [*carry, *ys], tapped
-
-
-def _loop(body: Callable, first: Any, xs: Any, params: Any) -> Any:
-    return lax.scan(body, first, xs, length=params["length"], reverse=params["reverse"])
 
 
 def _while(params: Any, operands: list[Any], room: Room) -> Reaped:
@@ -223,7 +218,7 @@ def _while(params: Any, operands: list[Any], room: Room) -> Reaped:
         new, tapped = reap(params["body_jaxpr"], [*of_body, *carry], inside)
         return new, [kept[0].note(going(carry)[1]), kept[1].note(tapped)]
 
-    held = _buffers(lambda: body(first)[1], rows)
+    held = _Buffers(lambda: body(first)[1], rows)
 
     def step(state: tuple) -> tuple:
         i, carry, buffers = state

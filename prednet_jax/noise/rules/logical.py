@@ -200,11 +200,8 @@ class _WithoutMesh:
     settings: Any
 
     @property
-    def manager(self) -> contextlib.AbstractContextManager:
-        return self._entered()
-
     @contextlib.contextmanager
-    def _entered(self) -> Iterator[None]:
+    def manager(self) -> Iterator[None]:
         with self.settings.manager, jax.sharding.use_abstract_mesh(_NO_MESH):
             yield
 
