@@ -55,6 +55,11 @@ def is_literal(atom: Any) -> bool:
     return isinstance(atom, core.Literal)
 
 
+def read(values: Mapping[Any, Any], atom: Any) -> Any:
+    """What an equation reads, of the values by variable."""
+    return atom.val if is_literal(atom) else values[atom]
+
+
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """Every jaxpr among the parameters of an equation, open or closed."""
     found = []

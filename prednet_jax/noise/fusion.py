@@ -26,7 +26,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array, lax
-from jax.extend import core
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.rules import registry
@@ -69,7 +68,7 @@ def held(
         name, outvars = equation.primitive.name, equation.outvars
         counts = [reads[var] for var in outvars]
         joined = not noisy.isdisjoint(
-            atom for atom in atoms if not isinstance(atom, core.Literal)
+            atom for atom in atoms if not compat.is_literal(atom)
         )
         hold = acts or (joined and name in CHEAP)
         if hold:
@@ -90,7 +89,7 @@ def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]
 
     def add(atoms: Sequence[Any], counts: Sequence[int]) -> None:
         for atom, count in zip(atoms, counts, strict=True):
-            if not isinstance(atom, core.Literal):
+            if not compat.is_literal(atom):
                 found[atom] += count
 
     add(jaxpr.outvars, [1] * len(jaxpr.outvars) if of_results is None else of_results)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax import numpy as jnp
-from jax.extend import core
 
 from prednet_jax.noise import compat, fusion
 from prednet_jax.noise.errors import UnsupportedPrimitiveError
@@ -418,7 +417,7 @@ def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
     equation: the atoms that it adds, as one sum, and the positions of its others.
     """
     atoms = [a for e in jaxpr.eqns for a in e.invars] + list(jaxpr.outvars)
-    uses = Counter(a for a in atoms if not isinstance(a, core.Literal))
+    uses = Counter(a for a in atoms if not compat.is_literal(a))
     position: dict[Any, int] = {}
     chains: dict[int, tuple[list[Any], set[int]]] = {}
     for i, equation in enumerate(jaxpr.eqns):
@@ -428,7 +427,7 @@ def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
         before: set[int] = set()
         for atom in equation.invars:
             inner = None
-            if not isinstance(atom, core.Literal) and uses[atom] == 1:
+            if not compat.is_literal(atom) and uses[atom] == 1:
                 inner = position.get(atom)
             if inner is None:
                 terms.append(atom)

@@ -18,7 +18,6 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
-from jax.extend import core
 
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.fusion import materialised
@@ -128,7 +127,7 @@ def _evaluate(
     ) -> None:
         """Evaluate steps one after another; `values`, by variable, grows."""
         for step in steps:
-            operands = [_read(values, atom) for atom in step.atoms]
+            operands = [compat.read(values, atom) for atom in step.atoms]
             higher = isinstance(registry.find(step.name), HigherOrder)
             evaluate = evaluation.higher_order if higher else evaluation.first_order
             with compat.context(step.equation):
@@ -143,11 +142,7 @@ def _evaluate(
         logical.run_on_devices(plan, words, values, drawn, advance, told)
     else:
         advance(plan.steps, words, values, drawn)
-    return [_read(values, atom) for atom in plan.jaxpr.outvars]
-
-
-def _read(values: Mapping[Any, Any], atom: Any) -> Any:
-    return atom.val if isinstance(atom, core.Literal) else values[atom]
+    return [compat.read(values, atom) for atom in plan.jaxpr.outvars]
 
 
 def _draw_ahead(plan: Plan, words: Words) -> Drawn:

@@ -72,7 +72,7 @@ class ReductionOrder(NoiseSpec):
         schedule: `"call"` (atomics): fresh at each execution and at each step of a
             scan or while loop. `"run"` (autotuning): a function of the key and the
             equation alone, the same at each step of a loop.
-        profile: which primitives are perturbed; `rules.profiles` has the sources.
+        profile: which primitives are perturbed; `order.profiles` has the sources.
             `"uniform_worst_case"`: every sum. `"xla_gpu"`: those on XLA's page on GPU
             determinism. `"chainer_cudnn"`: gradients of convolutions, scatter-add and
             max-pooling's backward pass. It reads scopes of `jax.named_scope`: a

@@ -84,11 +84,8 @@ def reap(jaxpr: Any, args: Sequence[Any], room: Room) -> Reaped:
     tapped: list[Tapped] = []
     ran = jnp.ones((), bool)
 
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else values[atom]
-
     for i, equation in enumerate(opened.eqns):
-        operands = [read(atom) for atom in equation.invars]
+        operands = [compat.read(values, atom) for atom in equation.invars]
         if equation.primitive is tap_p:
             kept = room.shrink(operands[0], room.made)
             tapped.append(Tapped(equation.params["label"], (i,), ran, kept))
@@ -101,7 +98,7 @@ def reap(jaxpr: Any, args: Sequence[Any], room: Room) -> Reaped:
             else:
                 results = compat.bind(equation, *operands)
         values.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in opened.outvars], tapped
+    return [compat.read(values, atom) for atom in opened.outvars], tapped
 
 
 def _has_taps(equation: compat.Equation) -> bool:
