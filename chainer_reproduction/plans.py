@@ -6,6 +6,7 @@ intervention changes the weights only if it protects the target or makes overwri
 harmless, and all such interventions lead to the same bits.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,9 +91,8 @@ def quick() -> list[Run]:
 
 def full() -> list[Run]:
     """Every arm, five seeds at 64x48, 200 frames."""
-    return [
-        run for seed in range(5) for run in _runs(f"full-{seed}", FULL, 200, seed=seed)
-    ]
+    seeds = (_runs(f"full-{seed}", FULL, 200, seed=seed) for seed in range(5))
+    return list(itertools.chain(*seeds))
 
 
 def long(

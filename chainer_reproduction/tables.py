@@ -146,15 +146,13 @@ def agreements_of(releases: plans.Rows) -> dict[str, list[bool]]:
 def recording(rows: pd.DataFrame) -> str:
     """Our training in Chainer compared with the recorded one."""
     words = {"copied": "copied", "aliased": "shared (as published, on a CPU)"}
-    return markdown(
-        rows,
-        {
-            "target's buffer": lambda row: words[row["targets"]],
-            "weight arrays equal bit for bit": "{arrays_equal} of {arrays}",
-            "losses equal bit for bit": "{losses_equal} of {losses}",
-            "worst distance / update": "{worst}",
-        },
-    )
+    cells = {
+        "target's buffer": lambda row: words[row["targets"]],
+        "weight arrays equal bit for bit": "{arrays_equal} of {arrays}",
+        "losses equal bit for bit": "{losses_equal} of {losses}",
+        "worst distance / update": "{worst}",
+    }
+    return markdown(rows, cells)
 
 
 def interventions(runs: pd.DataFrame) -> str:

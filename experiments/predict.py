@@ -14,7 +14,7 @@ Protocol: one sequence from the zero state; frame 0, which nothing could predict
 scored; from --extrapolate_from on the network sees its own predictions. Prints MSE,
 MAE, PSNR and SSIM of each frame beside copying the last frame seen, and writes into
 --workdir: scores.csv (a row per frame), scores.json (means over observed and over
-extrapolated frames), predictions.npz, and pictures: predictions.png, .gif and .mp4.
+extrapolated frames), predictions.npz, and pictures: predictions.png and .gif.
 --layers=E0,R1 adds layers.npz, those inner maps at each frame, and layers.png, the mean
 over their channels.
 """
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> None:
     save(folder, pictures, rows, k)
     save_layers(folder, maps, k)
     say(rows)
-    kept = "scores.csv, scores.json, predictions.npz, .png, .gif, .mp4"
+    kept = "scores.csv, scores.json, predictions.npz, .png, .gif"
     print(f"{folder}: {kept}{', layers.npz, .png' if maps else ''}")
 
 
@@ -127,9 +127,7 @@ def save(
     arrays = {"frames": pictures["true"], "predictions": pictures["prediction"]}
     _write_arrays(folder / "predictions.npz", arrays)
     records.write_bytes(folder / "predictions.png", strips.strip(pictures, k))
-    film = strips.film(pictures, k)
-    records.write_bytes(folder / "predictions.gif", strips.gif(film))
-    records.write_bytes(folder / "predictions.mp4", strips.mp4(film))
+    records.write_bytes(folder / "predictions.gif", strips.film(pictures, k))
 
 
 def save_layers(folder: Path, maps: dict[str, np.ndarray], k: int | None) -> None:

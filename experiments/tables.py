@@ -9,6 +9,7 @@ anything had: then a document and its records disagreed.
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import _cli
 
@@ -22,58 +23,68 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 from chainer_reproduction import tables as chainer_tables  # noqa: E402
 
-STUDY = ROOT / "results" / "study"
+RESULTS = ROOT / "results"
+STUDY = RESULTS / "study"
+#: How a table is made from records, by the name that documents mark it with. Those of
+#: the study and of Chainer are made beside the code that recorded them.
+TABLES = {
+    "simulated-answers": (make.simulated_answers, "statistics/simulated_studies.csv"),
+    "simulated-intervals": (
+        make.simulated_intervals,
+        "statistics/simulated_studies.csv",
+    ),
+    "preset-quick": (make.learning_curves, "published/preset_quick.csv"),
+    "comparison": (make.comparison, "published/verdict.json"),
+    "comparison-again": (
+        make.again,
+        "published/verdict.json",
+        "published/verdict_amd.json",
+    ),
+    "backends": (make.backends, "published/backends.json"),
+    "saddles": (make.saddles, "published/saddle_escape.json"),
+    "curvature": (make.curvature, "published/probe_curvature.json"),
+    "noise-cost": (make.noise_cost, "published/noise_cost.json"),
+    "noise-cost-160x120": (make.noise_cost, "published/noise_cost_160x120.json"),
+    "noise-foreign": (
+        make.foreign_cost,
+        "published/noise_foreign.json",
+        "published/noise_foreign_tuned.json",
+    ),
+    "noise-tools": (
+        make.tools_cost,
+        "published/noise_tools.json",
+        "published/noise_searches.json",
+    ),
+    "noise-accuracy": (make.accuracy, "published/noise_accuracy.json"),
+    "gpu-programs": (make.gpu_programs, "gpu/audit.json"),
+    "gradient-noise": (
+        make.gradient_noise,
+        "published/gradient_noise_prednet.json",
+        "published/gradient_noise_autoencoder.json",
+    ),
+}
+
+
+def read(name: str) -> Any:
+    """A record below results/: rows of a table, or JSON."""
+    path = RESULTS / name
+    return records.read_csv(path) if path.suffix == ".csv" else records.read_json(path)
 
 
 def tables(endpoints: dict[str, dict]) -> dict[str, str]:
-    """Each table, by the name that documents mark it with.
+    """Each table, by name.
 
     Args:
         endpoints: the result of `study_tables.judged`.
     """
-    gradients = {
-        "PredNet": _published("gradient_noise_prednet.json"),
-        "autoencoder": _published("gradient_noise_autoencoder.json"),
-    }
+    networks = sorted((ROOT / "prednet_jax" / "pretrained").glob("*.json"))
     task = (ROOT / "tests" / "experiments" / "tiny_task.py").read_text()
-    simulated = _rows_of("statistics/simulated_studies.csv")
     return {
-        # What Chainer showed is made beside the code that recorded it.
         **chainer_tables.blocks(),
         **study_tables.blocks(STUDY, endpoints),
-        "simulated-answers": make.simulated_answers(simulated),
-        "simulated-intervals": make.simulated_intervals(simulated),
-        "preset-quick": make.learning_curves(_rows_of("published/preset_quick.csv")),
-        "comparison": make.comparison(_published("verdict.json")),
-        "comparison-again": make.again(
-            _published("verdict.json"), _published("verdict_amd.json")
-        ),
+        **{name: made(*map(read, of)) for name, (made, *of) in TABLES.items()},
+        "learned": make.learned({p.stem: records.read_json(p) for p in networks}),
         "example-task": f"```python\n{task}```",
-        "backends": make.backends(_published("backends.json")),
-        "saddles": make.saddles(_published("saddle_escape.json")),
-        "curvature": make.curvature(_published("probe_curvature.json")),
-        "noise-cost": make.noise_cost(_published("noise_cost.json")),
-        "noise-cost-160x120": make.noise_cost(_published("noise_cost_160x120.json")),
-        "noise-foreign": make.foreign_cost(
-            {
-                "default": _published("noise_foreign.json"),
-                "tuned": _published("noise_foreign_tuned.json"),
-            }
-        ),
-        "noise-tools": make.tools_cost(
-            _published("noise_tools.json"), _published("noise_searches.json")
-        ),
-        "noise-accuracy": make.accuracy(_published("noise_accuracy.json")),
-        "gpu-programs": make.gpu_programs(
-            records.read_json(ROOT / "results" / "gpu" / "audit.json")
-        ),
-        "learned": make.learned(
-            {
-                path.stem: records.read_json(path)
-                for path in sorted((ROOT / "prednet_jax" / "pretrained").glob("*.json"))
-            }
-        ),
-        "gradient-noise": make.gradient_noise(gradients),
     }
 
 
@@ -81,7 +92,7 @@ def numbers(endpoints: dict[str, dict]) -> dict[str, str]:
     """Each number in a sentence, by the name that documents mark it with."""
     return (
         study_values.values(STUDY, endpoints)
-        | make.processors(_published("verdict.json"), _published("verdict_amd.json"))
+        | make.processors(*map(read, TABLES["comparison-again"][1:]))
         | chainer_tables.numbers()
     )
 
@@ -100,19 +111,11 @@ def passages(readme: str) -> dict[str, str]:
 def figures(verdict: dict) -> dict[Path, bytes]:
     """Each figure and each derived record, by its file."""
     made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
-    compared = comparison_figures.seeds(_published("verdict.json"))
+    compared = comparison_figures.seeds(read("published/verdict.json"))
     made[ROOT / "docs" / "comparison.svg"] = compared.svg()
     drawn = study_figures.figures(STUDY, verdict)
     made |= {ROOT / "docs" / "study" / name: one.svg() for name, one in drawn.items()}
     return made | {STUDY / "verdict.json": records.json_bytes(verdict)}
-
-
-def _rows_of(name: str) -> list[dict]:
-    return records.read_csv(ROOT / "results" / name)
-
-
-def _published(name: str) -> dict:
-    return records.read_json(ROOT / "results" / "published" / name)
 
 
 def main(argv: list[str]) -> None:

@@ -9,12 +9,10 @@ process per run.
 """
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
 import platform
-import sys
 import time
 
 import chainer
@@ -22,31 +20,34 @@ import network
 import numpy as np
 from chainer import functions
 
-TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools")
-
 
 def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--frames", required=True, help="npz with uint8 [T, H, W, C]")
-    parser.add_argument("--output", required=True, help="JSON record to write")
-    parser.add_argument("--length", type=int, help="frames to use; all unless given")
-    parser.add_argument("--channels", default="3,6,12")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial weights")
-    parser.add_argument("--initial", help="npz of initial weights, instead of a seed")
-    parser.add_argument("--window", type=int, default=10)
-    parser.add_argument("--input", default="shared", choices=("shared", "copied"))
-    parser.add_argument("--target", default="shared", choices=("shared", "copied"))
-    losses = ("installed", "difference_kept")
-    parser.add_argument("--loss", default="installed", choices=losses)
+    for name, default, about in (
+        ("length", None, "frames to use; all unless given"),
+        ("seed", 0, "of the initial weights"),
+        ("window", 10, "frames between updates"),
+    ):
+        parser.add_argument("--" + name, type=int, default=default, help=about)
+    for name, default, about in (
+        ("frames", None, "npz with uint8 [T, H, W, C]"),
+        ("output", None, "JSON record to write"),
+        ("channels", "3,6,12", "of the layers"),
+        ("initial", None, "npz of initial weights, instead of a seed"),
+        ("ideep", "never", "use_ideep of Chainer"),
+        ("weights", None, "npz for the final weights"),
+        ("snapshots", "", "updates to save weights after"),
+    ):
+        parser.add_argument("--" + name, default=default, help=about)
+    for name, choices in (
+        ("input", ("shared", "copied")),
+        ("target", ("shared", "copied")),
+        ("loss", ("installed", "difference_kept")),
+    ):
+        parser.add_argument("--" + name, default=choices[0], choices=choices)
     parser.add_argument("--remake", action="store_true", help="new parameters, state")
     parser.add_argument("--static", action="store_true", help="repeat the first frame")
-    parser.add_argument("--ideep", default="never", help="use_ideep of Chainer")
-    parser.add_argument(
-        "--watch", action="store_true", help="look for overwritten inputs"
-    )
-    parser.add_argument("--weights", help="npz for the final weights")
-    parser.add_argument("--snapshots", default="", help="updates to save weights after")
     return parser.parse_args()
 
 
@@ -75,20 +76,12 @@ def main():
     if args.weights:
         os.makedirs(os.path.dirname(os.path.abspath(args.weights)), exist_ok=True)
     keep(0)
-    watch = watch_nothing
-    if args.watch:
-        sys.path.insert(0, TOOLS)
-        from overwritten_inputs import watch_chainer as watch
     started = time.time()
-    with chainer.using_config("use_ideep", args.ideep), watch() as found:
+    with chainer.using_config("use_ideep", args.ideep):
         losses = train(net, frames, args, keep)
     seconds = time.time() - started
     if args.weights:
         np.savez(args.weights, **network.weights(net))
-    overwritten = {}
-    for finding in found:
-        name = f"{finding.operation} input {finding.position}"
-        overwritten[name] = overwritten.get(name, 0) + 1
     record = {
         "seed": args.seed,
         "window": args.window,
@@ -101,7 +94,6 @@ def main():
         "final_sha256": digest(network.weights(net)),
         # A float32 as float: exact, so that records can be compared by bits.
         "losses": [float(loss) for loss in losses],
-        "overwritten": overwritten,
         "seconds": round(seconds, 2),
         "chainer": chainer.__version__,
         "numpy": np.__version__,
@@ -137,24 +129,19 @@ def difference_kept(prediction, target):
 
 
 def train(network, frames, options, after_update):
-    """Trains on one stream of frames.
+    """The losses `[T - 1]` of a training on one stream of frames, float32.
+
+    Each is against its true target. The first window has one loss less, but for window
+    1. An input or target that is `copied` is a new array for each frame, as a transfer
+    to a GPU makes; `shared`: the one buffer, as published. `remake`: after each update
+    every parameter and every carried state gets a new array of the same value, as
+    moving the model to the CPU and back does.
 
     Args:
         network: a `network.PredNet`.
         frames: uint8 `[T, H, W, C]`.
-        options: an object with the fields
-            window: frames between updates; the first window has one loss less, but for
-                window 1.
-            input: `shared`: the one buffer, as published; `copied`: a new array for
-                each frame.
-            target: the same for the target; a transfer to a GPU is such a copy.
-            loss: `installed`: Chainer's mean_squared_error; or `difference_kept`.
-            remake: after each update every parameter and every carried state gets a new
-                array of the same value, as moving the model to the CPU and back does.
+        options: the command line.
         after_update: called with the number of the update after each.
-
-    Returns:
-        float32 `[T - 1]`: the loss of each frame, against its true target.
     """
     pictures = frames.transpose(0, 3, 1, 2).astype(np.float32)
     pictures /= 255
@@ -198,11 +185,5 @@ def digest(arrays):
     return sha.hexdigest()
 
 
-@contextlib.contextmanager
-def watch_nothing():
-    """Watches nothing."""
-    yield []
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

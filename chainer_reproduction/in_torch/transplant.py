@@ -12,8 +12,8 @@ chainer_reproduction transplant`.
 
 import argparse
 import hashlib
+import itertools
 import json
-import sys
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class Autoencoder(nn.Module):
 
 
 def train(network, pictures, every, copied, seed):
-    """Trains as the published script does, an update after `every` frames.
+    """SHA-256 of the final weights, and the losses `[T - 1]`, as the script trains.
 
     Args:
         network: `predictor` or `autoencoder`.
@@ -74,9 +74,6 @@ def train(network, pictures, every, copied, seed):
         every: k, losses that are added up before backward.
         copied: whether each target gets memory of its own.
         seed: of the initial weights.
-
-    Returns:
-        SHA-256 of the final weights, and the losses, float32 `[T - 1]`.
     """
     torch.manual_seed(seed)
     predicts = network == "predictor"
@@ -122,25 +119,25 @@ def main():
     with np.load(args.frames) as file:
         pictures = file["frames"].transpose(0, 3, 1, 2).astype(np.float32) / 255
     rows = []
-    for network in ("predictor", "autoencoder"):
-        for every in (1, 5, 10):
-            for seed in range(args.seeds):
-                for copied in (False, True):
-                    final, losses = train(network, pictures, every, copied, seed)
-                    row = {
-                        "network": network,
-                        "losses_per_update": every,
-                        "seed": seed,
-                        "target": "copied" if copied else "shared",
-                        "frames": len(losses),
-                        "mean_loss": f"{np.mean(losses[-len(losses) // 4 :]):.9g}",
-                        "final_sha256": final,
-                        "torch": torch.__version__.split("+")[0],
-                        "numpy": np.__version__,
-                    }
-                    rows.append(row)
+    cases = itertools.product(
+        ("predictor", "autoencoder"), (1, 5, 10), range(args.seeds), (False, True)
+    )
+    for network, every, seed, copied in cases:
+        final, losses = train(network, pictures, every, copied, seed)
+        row = {
+            "network": network,
+            "losses_per_update": every,
+            "seed": seed,
+            "target": "copied" if copied else "shared",
+            "frames": len(losses),
+            "mean_loss": f"{np.mean(losses[-len(losses) // 4 :]):.9g}",
+            "final_sha256": final,
+            "torch": torch.__version__.split("+")[0],
+            "numpy": np.__version__,
+        }
+        rows.append(row)
     print(json.dumps(rows))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -258,15 +258,14 @@ def learned(networks: Mapping[str, Record]) -> str:
     return markdown(pd.DataFrame(rows))
 
 
-def gradient_noise(by_network: Mapping[str, Record]) -> str:
+def gradient_noise(prednet: Record, autoencoder: Record) -> str:
     """Spread and shift of the gradient under each noise, smallest to largest stage.
 
-    Args:
-        by_network: what `experiments/gradient_noise.py` wrote, by name of network.
+    From `experiments/gradient_noise.py`, for both networks.
     """
     cells = [("noise", "`{noise}`")]
     ranges = []
-    for network, record in by_network.items():
+    for network, record in (("PredNet", prednet), ("autoencoder", autoencoder)):
         stages = pd.DataFrame(record["rows"]).groupby("noise", sort=False)
         for heading, name in ((f"{network}, spread", "spread"), ("shift", "shift")):
             low, high = f"{network} {name} min", f"{network} {name} max"
@@ -275,12 +274,11 @@ def gradient_noise(by_network: Mapping[str, Record]) -> str:
     return markdown(pd.concat(ranges, axis=1).reset_index(), cells)
 
 
-def foreign_cost(by_flags: Mapping[str, Record]) -> str:
+def foreign_cost(default: Record, tuned: Record) -> str:
     """Cost of noise on other networks beside what is wanted; bold where it is more.
 
-    Args:
-        by_flags: what `experiments/benchmark.py --suite=foreign` prints, by a name of
-            the XLA flags.
+    From `experiments/benchmark.py --suite=foreign` with the default and with tuned XLA
+    flags.
     """
 
     def ratio(name: str, wanted: str) -> Cell:
@@ -292,7 +290,7 @@ def foreign_cost(by_flags: Mapping[str, Record]) -> str:
 
     frames = {
         flags: pd.DataFrame(record["rows"]).set_index(["network", "noise"])
-        for flags, record in by_flags.items()
+        for flags, record in (("default", default), ("tuned", tuned))
     }
     frame = pd.concat(frames, axis=1)
     frame.columns = [" ".join(name) for name in frame.columns]
@@ -306,7 +304,7 @@ def foreign_cost(by_flags: Mapping[str, Record]) -> str:
         frame[f"most {name}"] = [WANTED[noise][place] for noise in frame.noise]
         cells += [
             (f"{what}, {flags} flags", ratio(f"{flags} {name}", f"most {name}"))
-            for flags in by_flags
+            for flags in frames
         ]
         cells.append(("wanted", f"{{most {name}:g}}"))
     return markdown(frame, cells)

@@ -65,8 +65,8 @@ def amplified(spec: noise.NoiseSpec, factor: float, kind: str) -> Callable:
 
 def _normal_like(key: jax.Array, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
-    # The order of the equations is that of the published programs.
     keys = jax.random.split(key, len(leaves))
+    # A key is taken, then its numbers are drawn (tests/studies/test_programs.py).
     drawn = [
         jax.random.normal(k, leaf.shape, leaf.dtype)
         for k, leaf in zip(keys, leaves, strict=True)

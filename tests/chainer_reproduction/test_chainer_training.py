@@ -43,18 +43,6 @@ def test_our_network_trains_as_the_recorded_one(environment, tmp_path, mode, tar
         assert np.linalg.norm(found[name] - expected[name]) <= 1e-5 * size, name
 
 
-def test_the_detector_names_the_target_and_the_truncation_leak(environment, tmp_path):
-    python = environment("chainer")
-    shared, _ = run(python, tmp_path, "--watch", "--length=11")
-    copied, _ = run(python, tmp_path, "--watch", "--length=11", "--target=copied")
-    # Updates after frames 4 and 9: windows of 4 and 5 losses, all but the last stale.
-    leak = {"Convolution2DFunction input 1": 3}
-    assert shared["overwritten"] == {"MeanSquaredError input 1": 3 + 4, **leak}
-    # ConvP of layers 1 to 3: weights that Adam changed while P of the last frame, which
-    # unchain_backward does not reach, still depends on them.
-    assert copied["overwritten"] == leak
-
-
 def test_the_network_bit_for_bit_under_the_interventions(environment, tmp_path):
     python = environment("chainer")
     ends = {

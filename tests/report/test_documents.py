@@ -11,39 +11,16 @@ TEXT = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter\n"
 MADE = {"costs": "| new |"}
 
 
-def test_a_table_is_replaced_and_nothing_else():
+def test_tables_are_replaced_and_nothing_else():
     filled = documents.fill(TEXT, MADE)
     assert filled == "before\n<!-- table: costs -->\n\n| new |\n\n<!-- end -->\nafter\n"
-
-
-def test_filling_twice_changes_nothing():
-    once = documents.fill(TEXT, MADE)
-    assert documents.fill(once, MADE) == once
-
-
-def test_several_tables_in_order():
+    assert documents.fill(filled, MADE) == filled
     text = TEXT + TEXT.replace("costs", "gaps")
     assert documents.names(text) == {"costs", "gaps"}
     filled = documents.fill(text, MADE | {"gaps": "| gaps |"})
     assert filled.index("| new |") < filled.index("| gaps |")
-
-
-def test_a_table_that_nothing_makes_is_refused():
     with pytest.raises(UserError, match="'costs': expected one of gaps"):
         documents.fill(TEXT, {"gaps": ""})
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<!-- table: costs -->\n| a |\n",
-        "<!-- table: costs -->\n<!-- table: gaps -->\n<!-- end -->\n",
-        "<!-- table: two words -->\n<!-- end -->\n",
-    ],
-)
-def test_marks_that_are_not_closed_or_named_are_refused(text):
-    with pytest.raises(UserError, match="not closed"):
-        documents.names(text)
 
 
 def test_a_number_in_a_sentence_is_replaced_and_a_line_break_in_it_stays():
@@ -52,13 +29,17 @@ def test_a_number_in_a_sentence_is_replaced_and_a_line_break_in_it_stays():
     assert documents.fill(text, {"gap": "1 % [0, 2]", "n": "five"}) == text
     filled = documents.fill(text, {"gap": "3 %", "n": "six"})
     assert filled == "It is <!--=gap-->3 %<!--/-->, **<!--=n-->six<!--/-->**.\n"
-    with pytest.raises(UserError, match="'n': expected one of gap"):
-        documents.fill(text, {"gap": "3 %"})
+    page = MarkdownIt("commonmark").render(text)
+    assert page.startswith("<p>It is <!--=gap-->1 %")
+    assert "<strong>" in page
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("<!-- table: costs -->\n| a |\n", "not closed"),
+        ("<!-- table: a -->\n<!-- table: b -->\n<!-- end -->\n", "not closed"),
+        ("<!-- table: two words -->\n<!-- end -->\n", "no proper name"),
         ("It is <!--=gap-->1 %.\n\nMore<!--/-->", "not closed"),
         ("It is <!--=gap-->1 <!--=n-->2<!--/-->", "not closed"),
         ("It is <!--=two words-->1<!--/-->", "no proper name"),
@@ -68,16 +49,9 @@ def test_a_number_in_a_sentence_is_replaced_and_a_line_break_in_it_stays():
         ("It is <!--=gap-->1 %\n<!--/--> here", "begins a line"),
     ],
 )
-def test_marks_of_numbers_that_would_not_show_are_refused(text, said):
+def test_marks_that_are_not_closed_or_would_not_show_are_refused(text, said):
     with pytest.raises(UserError, match=said):
         documents.names(text)
-
-
-def test_a_number_stays_in_its_paragraph_on_the_page():
-    text = "It is <!--=gap-->1 %\n[0, 2]<!--/--> *here*.\n"
-    page = MarkdownIt("commonmark").render(text)
-    assert page.startswith("<p>It is <!--=gap-->1 %")
-    assert "<em>here</em>" in page
 
 
 def test_markdown():
@@ -124,7 +98,7 @@ def test_the_range_of_gradient_noise_is_over_the_stages():
         {"noise": "ulp", "spread": 2e-8, "shift": 1e-7},
         {"noise": "ulp", "spread": 1e-8, "shift": 3e-7},
     ]
-    made = document_tables.gradient_noise({"net": {"rows": rows}})
+    made = document_tables.gradient_noise({"rows": rows}, {"rows": rows})
     assert "| `ulp` | 1.0e-08 to 2.0e-08 | 1.0e-07 to 3.0e-07 |" in made
 
 
@@ -132,8 +106,8 @@ def test_costs_above_what_is_wanted_are_bold():
     rows = [
         {"network": "net", "noise": "ulp", "time_ratio": 1.504, "compile_ratio": 4.2}
     ]
-    made = document_tables.foreign_cost({"default": {"rows": rows}})
-    assert made.endswith("| net | `ulp` | 1.50 | 1.5 | **4.20** | 4 |")
+    made = document_tables.foreign_cost({"rows": rows}, {"rows": rows})
+    assert made.endswith("| `ulp` | 1.50 | 1.50 | 1.5 | **4.20** | **4.20** | 4 |")
 
 
 def test_a_wrong_kernel_that_passes_is_shown():
