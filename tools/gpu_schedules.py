@@ -7,9 +7,7 @@ and packs the orders that this reads, with that of the sum in docs/noise/gpu_ord
 Needs the compiler (extra `gpu-audit`).
 """
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 import jax
@@ -29,18 +27,19 @@ DOCUMENTED = orders.Sum(CARD, (64, 1000), "float32", (1,))
 def main() -> None:
     """Read the orders and write the file."""
     orders.committed = dict
-    with tempfile.TemporaryDirectory() as name:
-        os.environ["XDG_CACHE_HOME"] = name
-        for model, count in TRAININGS.items():
-            case = gpu.BASE | {"model": model, "noise": f"gpu_order:gpu={CARD}"}
-            function, (state, frames, *rest) = gpu.built(case)
-            frames = jax.ShapeDtypeStruct((count, *frames.shape[1:]), frames.dtype)
-            jax.eval_shape(function, state, frames, *rest)
-        orders.order_of(DOCUMENTED)
-    found = {str(key): orders.known[key] for key in sorted(orders.known, key=str)}
-    small = {k: np.asarray(v, np.int16) for k, v in orders.pack(found).items()}
-    np.savez_compressed(orders.COMMITTED, **small)
-    print(f"{orders.COMMITTED}: {len(found)} sums")
+    for model, count in TRAININGS.items():
+        case = gpu.BASE | {"model": model, "noise": f"gpu_order:gpu={CARD}"}
+        function, (state, frames, *rest) = gpu.built(case)
+        frames = jax.ShapeDtypeStruct((count, *frames.shape[1:]), frames.dtype)
+        jax.eval_shape(function, state, frames, *rest)
+    orders.order_of(DOCUMENTED)
+    tables = {
+        f"{name}#{i}": np.asarray(table, np.int16)
+        for name, schedule in sorted(orders.known.items())
+        for i, table in enumerate(schedule.rounds)
+    }
+    np.savez_compressed(orders.COMMITTED, **tables)
+    print(f"{orders.COMMITTED}: {len(orders.known)} sums")
 
 
 if __name__ == "__main__":

@@ -24,10 +24,11 @@ import argparse
 import contextlib
 import dataclasses
 import importlib
-import importlib.util
 import inspect
+import itertools
 import json
 import math
+import operator
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,7 @@ from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.localize import effects, localize
-from prednet_jax.noise.questions import files, runs
+from prednet_jax.noise.questions import recording, runs
 from prednet_jax.noise.questions.decisions import decisions
 from prednet_jax.noise.questions.devices import devices_table, from_text
 from prednet_jax.noise.questions.digits import digits_table
@@ -48,7 +49,6 @@ from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import first_difference
 from prednet_jax.noise.questions.invariance import invariance
 from prednet_jax.noise.questions.kept import compare
-from prednet_jax.noise.questions.recording import load_recording, record
 from prednet_jax.noise.questions.tolerance import tolerance, tolerance_table
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import parse
@@ -96,7 +96,7 @@ def _localize(asked: Asked) -> Any:
 def _decisions(asked: Asked) -> Answer:
     file, labels = asked.options.labels, None
     if file is not None:
-        held, named = files.read("labels", file)
+        held, named = _read("labels", file)
         several = [*held, *named.values()]
         if len(several) != 1:
             raise NoiseError(f"--labels={file}: {len(several)} arrays: expected one")
@@ -120,7 +120,7 @@ def _explain(asked: Asked) -> Any:
     if None in pair.values():
         raise NoiseError("explain: expected two results, --a=FILE.npz --b=FILE.npz")
     shapes = asked.call.program().shapes.result()
-    results = (files.result(name, file, shapes) for name, file in pair.items())
+    results = (_result(name, file, shapes) for name, file in pair.items())
     return asked.drawn(explain(asked.call.fn, *results, draws=asked.draws(8)))
 
 
@@ -155,10 +155,9 @@ def _record(asked: Asked) -> Answer:
     path = asked.options.output
     if path is None:
         raise NoiseError("record: expected a file to write, --output=FILE.npz")
-    recording = asked.of(record(asked.call.fn))
-    recording.save(path)
-    told = {"recording": str(recording), "output": path}
-    return Answer(f"{recording}: {path}", told)
+    made = asked.of(recording.record(asked.call.fn))
+    made.save(path)
+    return Answer(f"{made}: {path}", {"recording": str(made), "output": path})
 
 
 def _first_difference(asked: Asked) -> Any:
@@ -166,7 +165,9 @@ def _first_difference(asked: Asked) -> Any:
     if path is None:
         raise NoiseError("first_difference: expected --recording=FILE.npz, of record")
     fn, spec, draws = asked.call.fn, asked.spec, asked.draws(8)
-    search = first_difference(fn, load_recording(path), spec=spec, draws=draws)
+    search = first_difference(
+        fn, recording.load_recording(path), spec=spec, draws=draws
+    )
     return asked.drawn(search)
 
 
@@ -296,7 +297,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         spec = parse(text)
         if default == "none" and text != default:
             raise NoiseError(f"--noise={text}: expected no noise for {options.command}")
-        args, kwargs = files.read("args", options.args) if options.args else ((), {})
+        args, kwargs = _read("args", options.args) if options.args else ((), {})
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
             # `tolerances` is asked about a folder of tests, and runs no function.
@@ -320,11 +321,57 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def plain_data(value: Any) -> Any:
-    """A report as JSON has it: lists, dictionaries, texts and finite numbers.
+def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arrays of --flag=file: by position, and those by name, nested."""
+    try:
+        with np.load(file, allow_pickle=False) as held:
+            arrays = {name: held[name] for name in held.files}
+    except Exception:
+        # NumPy, zipfile and zlib each have their own.
+        raise NoiseError(
+            f"--{flag}={file}: expected a file of arrays as numpy.savez writes it"
+        ) from None
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biufc":
+            raise NoiseError(
+                f"--{flag}={file}: {name} is of type {array.dtype}: expected numbers; "
+                "save bfloat16 as float32 and convert it in the function"
+            )
+    count = next(i for i in itertools.count() if f"arr_{i}" not in arrays)
+    positional = tuple(arrays.pop(f"arr_{i}") for i in range(count))
+    nested: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *around, last = name.split("/")
+        place: Any = nested
+        for part in around:
+            place = place.setdefault(part, {}) if isinstance(place, dict) else None
+        if not isinstance(place, dict) or last in place:
+            raise NoiseError(
+                f"--{flag}={file}: {name} is inside of another array or around one: "
+                "expected names of which none is a folder of another"
+            )
+        place[last] = array
+    return positional, nested
 
-    Named tuples and dataclasses become dictionaries; NaN and infinities become None.
-    """
+
+def _result(flag: str, file: str, shapes: Any) -> Any:
+    """A result of the shapes given: leaves by position, or nested by name."""
+    positional, named = _read(flag, file)
+    leaves, structure = jax.tree.flatten(shapes)
+    found: Any = jax.tree.structure(named)
+    if not positional and found == structure:
+        return named
+    if named or len(positional) != len(leaves):
+        raise NoiseError(
+            f"--{flag}={file}: {len(positional)} arrays arr_0, arr_1, ... and "
+            f"{len(named)} with names: expected the {len(leaves)} leaves of the result "
+            "in order, or of a dict by name"
+        )
+    return jax.tree.unflatten(structure, positional)
+
+
+def plain_data(value: Any) -> Any:
+    """A report as JSON has it; NaN and infinities become None."""
     if hasattr(value, "to_json"):
         return plain_data(value.to_json())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -350,23 +397,23 @@ def _function(name: str) -> Callable:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found = importlib.util.find_spec(module_name)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # Not of a module that this one imports.
+        if not f"{module_name}.".startswith(f"{error.name}."):
+            raise
         raise NoiseError(
             f"{name!r}: no module {module_name!r}: expected one in the current "
             "directory, or installed"
-        )
-    value: Any = importlib.import_module(module_name)
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            public = [n for n, x in vars(value).items() if callable(x) and n[0] != "_"]
-            raise NoiseError(
-                f"{name!r}: no {part!r} there: expected one of "
-                f"{', '.join(public[:12]) or 'its functions'}"
-            )
-        value = getattr(value, part)
+        ) from None
+    try:
+        value = operator.attrgetter(attribute)(module)
+    except AttributeError as error:
+        public = [n for n, x in vars(module).items() if callable(x) and n[0] != "_"]
+        raise NoiseError(
+            f"{name!r}: no {error.name!r} there: expected one of "
+            f"{', '.join(public[:12]) or 'its functions'}"
+        ) from None
     if not callable(value):
         raise NoiseError(f"{name!r} is {type(value).__name__}: expected a function")
     return value

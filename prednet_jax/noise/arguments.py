@@ -38,8 +38,7 @@ class Static:
         tree: structure of the arguments.
         values: its leaves, with marks where arrays and mutable objects go.
         kinds: what tells values from equal ones.
-        definition: of all mutable objects together, without their arrays, which come
-            after those among the leaves.
+        definition: of all mutable objects together, whose arrays come last.
     """
 
     tree: Any
@@ -117,7 +116,10 @@ class Outcome:
 
     def put(self, given: Sequence[Any]) -> None:
         """Brings the caller's mutable objects to the state after the call."""
-        update(given, self.states)
+        if given:
+            definition, _ = taken_apart(given)
+            state = jax.tree.unflatten(definition.tree, self.states)
+            sys.modules["flax.nnx"].update(list(given), state)
 
     def tree_flatten(self) -> tuple[Any, Any]:
         """For JAX."""
@@ -151,13 +153,14 @@ def _outcome(result: Any, given: Sequence[Any], definition: Any) -> Outcome:
     arrays: list[Any] = []
     values: list[Any] = []
     for leaf in leaves:
+        known = [i for i, x in enumerate(given) if x is leaf]
         if _is_array(leaf):
             values.append(_ARRAY)
             arrays.append(leaf)
         elif not is_mutable(leaf):
             values.append(leaf)
-        elif any(leaf is x for x in given):
-            values.append(_Given(next(i for i, x in enumerate(given) if x is leaf)))
+        elif known:
+            values.append(_Given(known[0]))
         else:
             made, inside = taken_apart([leaf])
             values.append(_Made(made, len(inside)))
@@ -192,14 +195,8 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, jax.Array | jax.ShapeDtypeStruct)
 
 
-def split_static(arguments: Any) -> tuple[Static, list[Any]]:
-    """The arrays of `arguments`, those of mutable objects last, and everything else."""
-    static, arrays, _ = split(arguments)
-    return static, arrays
-
-
 def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
-    """As `split_static`, with the mutable objects themselves."""
+    """Everything that is no array; the arrays, of mutable objects last; the objects."""
     leaves, tree = jax.tree.flatten(arguments, is_leaf=is_mutable)
     values = tuple(
         _OBJECT if is_mutable(leaf) else _ARRAY if _is_array(leaf) else leaf
@@ -241,14 +238,6 @@ def joined(definition: Any, arrays: Sequence[Any]) -> list[Any]:
         return []
     state = jax.tree.unflatten(definition.tree, arrays)
     return list(sys.modules["flax.nnx"].merge(definition.graph, state))
-
-
-def update(found: Sequence[Any], arrays: Sequence[Any]) -> None:
-    """Gives objects other arrays, in the order of `taken_apart`."""
-    if found:
-        definition, _ = taken_apart(found)
-        state = jax.tree.unflatten(definition.tree, arrays)
-        sys.modules["flax.nnx"].update(list(found), state)
 
 
 @contextlib.contextmanager

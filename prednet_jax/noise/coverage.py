@@ -14,7 +14,7 @@ import jax
 from jax.extend import core
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.arguments import split
 from prednet_jax.noise.errors import UncoveredReductionError
 from prednet_jax.noise.order.partials import Cut, NoOrder
 from prednet_jax.noise.order.permutations import narrow_type, widened
@@ -107,7 +107,7 @@ def coverage(
     parts(spec)
 
     def report(*args: Any, **kwargs: Any) -> Report:
-        static, arrays = split_static((args, kwargs))
+        static, arrays, _ = split((args, kwargs))
         closed = jax.make_jaxpr(static.call(fn))(*arrays)
         found = report_of(plan(closed, spec))
         if strict and found.uncovered:

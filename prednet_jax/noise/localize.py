@@ -44,7 +44,7 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import compat, random_bits
-from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.arguments import split
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.hooks import Hooks
@@ -208,7 +208,7 @@ def effect_of(
     Returns:
         `effect(keys, members)` of positions in `paths`, averaged over PRNG keys `[n]`.
     """
-    static, arrays = split_static(call)
+    static, arrays, _ = split(call)
 
     @jax.jit
     def run(key: Array, active: Array, *arrays: Array) -> Any:
@@ -312,7 +312,7 @@ def effects(
     acting = runs.acting(spec)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Effects:
-        static, arrays = split_static((args, kwargs))
+        static, arrays, _ = split((args, kwargs))
         closed = traced(static.call(fn), arrays).jaxpr
         steps = [s for s in plan(closed, acting).walk() if s.action.any]
         members = {part: [_belongs(step, part) for step in steps] for part in parts}

@@ -18,8 +18,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prednet_jax.noise import specs, trees
@@ -27,28 +26,24 @@ from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.rules import primitives
 from prednet_jax.noise.specs import NoiseSpec
 
-KINDS: Mapping[str, type[NoiseSpec]] = MappingProxyType(
-    {
-        "identity": specs.Identity,
-        "reduction_order": specs.ReductionOrder,
-        "gpu_order": specs.GpuOrder,
-        "stochastic_rounding": specs.StochasticRounding,
-        "mca": specs.MonteCarlo,
-        "ulp": specs.UlpPerturbation,
-        "gaussian": specs.Gaussian,
-        "reduced_precision": specs.ReducedPrecision,
-        "gradient_gaussian": trees.GradientGaussian,
-        "bit_flip": trees.BitFlip,
-    }
-)
+KINDS: Mapping[str, type[NoiseSpec]] = {
+    "identity": specs.Identity,
+    "reduction_order": specs.ReductionOrder,
+    "gpu_order": specs.GpuOrder,
+    "stochastic_rounding": specs.StochasticRounding,
+    "mca": specs.MonteCarlo,
+    "ulp": specs.UlpPerturbation,
+    "gaussian": specs.Gaussian,
+    "reduced_precision": specs.ReducedPrecision,
+    "gradient_gaussian": trees.GradientGaussian,
+    "bit_flip": trees.BitFlip,
+}
 
 # Other names of a kind, some with an option already chosen.
-ALIASES: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
-    {
-        "none": ("identity", {}),
-        **{name: ("reduced_precision", {"format": name}) for name in specs.FORMATS},
-    }
-)
+ALIASES: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "none": ("identity", {}),
+    **{name: ("reduced_precision", {"format": name}) for name in specs.FORMATS},
+}
 
 
 def parse(text: str) -> NoiseSpec:
@@ -112,11 +107,22 @@ def _part(text: str) -> NoiseSpec:
 
 def _order(kind: type[NoiseSpec]) -> list[str]:
     """Options in the order in which bare values stand for them."""
-    common = ("primitives", "deterministic")
-    own = [f.name for f in dataclasses.fields(kind)]
     # `routines` came later, and is given by name.
-    own = [name for name in own if name not in (*common, "routines")]
-    return [*own, *(f for f in common if hasattr(kind, f))]
+    last = ("primitives", "deterministic")
+    own = [f.name for f in dataclasses.fields(kind) if f.name != "routines"]
+    return [*(n for n in own if n not in last), *(n for n in last if hasattr(kind, n))]
+
+
+# Of an annotation: how a value is read, and what is expected.
+_TYPES: Sequence[tuple[str, Callable[[str], Any], str]] = (
+    (
+        "bool",
+        lambda text: {"true": True, "false": False}[text.lower()],
+        "true or false",
+    ),
+    ("int", int, "an integer"),
+    ("float", float, "a number"),
+)
 
 
 def _value(name: str, kind: str, text: str) -> Any:
@@ -125,15 +131,11 @@ def _value(name: str, kind: str, text: str) -> Any:
         return None
     if kind.startswith("tuple"):
         return _primitives(name, tuple(part.strip() for part in text.split("|")))
-    if kind.startswith("bool"):
-        if text.lower() not in ("true", "false"):
-            raise NoiseError(f"{name}={text!r}: expected true or false")
-        return text.lower() == "true"
-    for number, about in ((int, "an integer"), (float, "a number")):
-        if kind.startswith(number.__name__):
+    for name_of, read, about in _TYPES:
+        if kind.startswith(name_of):
             try:
-                return number(text)
-            except ValueError:
+                return read(text)
+            except (ValueError, KeyError):
                 raise NoiseError(f"{name}={text!r}: expected {about}") from None
     return text
 
@@ -163,20 +165,19 @@ def _text(spec: NoiseSpec, defaults: bool) -> str:
     return name + (":" + ",".join(options) if options else "")
 
 
-def _writable(name: str, separators: str) -> str:
-    """A name, if it is read back as itself."""
-    odd = set(name) & set(separators)
-    if odd or name != name.strip() or name.lower() == "none":
-        raise NoiseError(
-            f"{name!r} cannot be written in a text: expected none of {separators}, no "
-            "spaces around it, and not 'none'"
-        )
-    return name
-
-
 def _value_text(value: Any) -> str:
     if isinstance(value, tuple):
         return "|".join(_writable(item, "+,|") for item in value)
     if isinstance(value, str):
         return _writable(value, "+,")
     return str(value).lower() if isinstance(value, bool | None) else str(value)
+
+
+def _writable(name: str, separators: str) -> str:
+    """A name, if it is read back as itself."""
+    if set(name) & set(separators) or name != name.strip() or name.lower() == "none":
+        raise NoiseError(
+            f"{name!r} cannot be written in a text: expected none of {separators}, no "
+            "spaces around it, and not 'none'"
+        )
+    return name

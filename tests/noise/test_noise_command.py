@@ -36,6 +36,10 @@ def layers(x):
         return jnp.cos(x)
 
 
+def other(x):
+    return {"y": jnp.sum(x, axis=1) + 0.1}
+
+
 def model(params, x):
     return {"out": {"y": x @ params["Dense_0"]["kernel"]}}
 """
@@ -86,19 +90,39 @@ def test_as_a_process_in_the_current_directory(folder):
     assert found["perturbed"][0]["source"] == f"{folder}.py:10 in loss"
 
 
-@pytest.mark.parametrize("command", ["coverage", "localize", "decisions"])
-def test_text_and_json(folder, capsys, command):
-    argv = (command, f"{folder}:loss", "--args=mixed.npz", "--draws=2")
-    if command == "localize":
-        argv = (command, f"{folder}:named", "--args=one.npz", "--draws=2")
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("coverage {}:loss --args=mixed.npz", "{}.py:10 in loss"),
+        ("localize {}:named --args=one.npz --draws=2", "{}.py:15 in named"),
+        ("decisions {}:loss --args=mixed.npz --draws=2", "argmax"),
+        ("digits {}:named --args=one.npz --draws=2", "['y'] float32[4]"),
+        ("tolerance {}:named --args=one.npz --draws=2", "['y']  rtol"),
+        ("invariance {}:named --args=one.npz --draws=2", "rows in reverse"),
+        (
+            "devices {}:loss --args=positional.npz --draws=2 --mesh=data=1,2 "
+            "--specs=data;-",
+            "decisions  rung",
+        ),
+        ("record {}:named --args=one.npz --output=r.npz", "r.npz"),
+        (
+            "first_difference {}:other --args=one.npz --recording=sum.npz --draws=2",
+            "{}.py:26 in other",
+        ),
+    ],
+)
+def test_text_and_json(folder, capsys, command, expected):
+    if "sum.npz" in command:
+        asked(capsys, "record", f"{folder}:named", "--args=one.npz", "--output=sum.npz")
+    argv = command.format(folder).split()
     status, text, _ = asked(capsys, *argv)
     assert status == 0
-    assert f"{folder}.py:" in text
+    assert expected.format(folder) in text
     status, out, _ = asked(capsys, *argv, "--json")
     assert status == 0
     found = json.loads(out)
-    assert (found["command"], found["noise"]) == (command, "reduction_order")
-    assert "source" in json.dumps(found)
+    assert (found["command"], found["function"]) == tuple(argv[:2])
+    assert found["noise"].startswith(("reduction_order", "none"))
 
 
 def test_parts_of_localize_are_given_by_name(folder, capsys):

@@ -45,20 +45,15 @@ def test_churn_of_labels_scores_and_shades():
     assert shades == 0.5
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_ulps_are_counted_across_zero_and_powers_of_two(dtype):
     tiny = float(jnp.finfo(dtype).smallest_subnormal)
     eps = float(jnp.finfo(dtype).eps)
     a = np.array([1, 1, tiny, 0, -1], jnp.dtype(dtype))
     b = np.array([1 + eps, 1 - eps, -tiny, -0.0, -1 - 3 * eps], jnp.dtype(dtype))
     np.testing.assert_array_equal(variability.ulp_distance(a, b), [1, 2, 2, 0, 3])
-
-
-def test_ulps_of_float64_and_of_nan():
-    a, b = np.array([1.0, np.nan]), np.array([1 + 5 * np.finfo(float).eps, 1.0])
-    np.testing.assert_array_equal(
-        variability.ulp_distance(a, b), [5, np.iinfo(np.int64).max]
-    )
+    far = variability.ulp_distance(np.full_like(a[:1], np.nan), b[:1])
+    np.testing.assert_array_equal(far, [np.iinfo(np.int64).max])
 
 
 def test_histogram_bins_are_inclusive_above():

@@ -178,14 +178,14 @@ def _joined(
         while todo:
             for near in neighbours(todo.pop()):
                 name, source = near.operation, program.source(near.frame)
-                if not name and near.name not in seen:
+                written = name.startswith(_WRITTEN)
+                if neighbours is operands:
+                    name = _fitting(name, source, expected, steps)
+                    written = re.search(expected, name) is not None
+                if not near.operation and near.name not in seen:
                     seen.add(near.name)
                     todo.append(near)
-                elif source and neighbours is operands:
-                    name = _fitting(name, source, expected, steps)
-                    if re.search(expected, name):
-                        found[name, source] = None
-                elif source and name.startswith(_WRITTEN):
+                elif source and written:
                     found[name, source] = None
     return list(found)
 

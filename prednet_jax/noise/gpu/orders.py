@@ -2,8 +2,8 @@
 
 A sum (`reduce_sum`) is compiled for the GPU by itself, its order is read from the
 kernel (`replay`), and the sum is written here as gathers and additions in that order.
-What is read is kept: for PredNet's own sums on the GTX 1080 in `schedules.npz` beside
-this file, which needs no compiler; for all others in the user's cache.
+Those of PredNet's own sums on the GTX 1080 are in `schedules.npz` beside this file,
+which needs no compiler.
 
 Products go to libraries whose order nobody publishes. They follow a model, "fused":
 each output has one accumulator, to which the terms are added in rising order of k by
@@ -17,10 +17,8 @@ asks for a higher precision.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,25 +119,24 @@ def _replayed_sum(key: Sum) -> Replay | str:
 
 
 def order_of(key: Sum) -> Schedule | str:
-    """The order of a sum, kept or read from the kernel; why it cannot be read.
+    """The order of a sum, known or read from the kernel; why it cannot be read.
 
     Raises:
-        NoiseError: it is not kept, and no compiler is installed.
+        NoiseError: it is not known, and no compiler is installed.
     """
     _read_orders([key])
-    return known[key]
+    return known[str(key)]
 
 
-# All that this process has asked for.
-known: dict[Sum, Schedule | str] = {}
+# By name of the sum, all that this process has asked for.
+known: dict[str, Schedule | str] = {}
 
 
 def _read_orders(keys: Sequence[Sum]) -> None:
-    """Compile what is not kept, each sum by itself, and read the orders."""
-    for key in keys:
-        if key not in known and (found := _kept(key)) is not None:
-            known[key] = found
-    missing = [key for key in dict.fromkeys(keys) if key not in known]
+    """Compile what is not known, each sum by itself, and read the orders."""
+    if not known:
+        known.update(committed())
+    missing = [key for key in dict.fromkeys(keys) if str(key) not in known]
     if not missing:
         return
     modules = []
@@ -149,63 +146,22 @@ def _read_orders(keys: Sequence[Sum]) -> None:
         modules.append(compilation.lower(fn, shape))
     compiled = compilation.compiled_for(modules, missing[0].gpu)
     for key, made in zip(missing, compiled, strict=True):
-        dtype = jnp.dtype(key.dtype)
+        found: Schedule | str
         try:
-            schedule = replay.read(replay.assemble(made), key.shape, dtype, key.axes)
+            program, dtype = replay.assemble(made), jnp.dtype(key.dtype)
+            found = replay.read(program, key.shape, dtype, key.axes)
         except PtxError as error:
-            known[key] = str(error)
-        else:
-            known[key] = schedule
-            _keep(key, schedule)
+            found = str(error)
+        known[str(key)] = found
 
 
-@functools.cache
 def committed() -> dict[str, Schedule]:
     """Orders that come with the package, by the name of the sum."""
+    rounds: dict[str, list[Any]] = {}
     with np.load(COMMITTED) as file:
-        return unpack(file)
-
-
-def _kept(key: Sum) -> Schedule | None:
-    """The order of a sum as it was read before, from the user's cache."""
-    found, path = committed().get(str(key)), _path(key)
-    if found is None and path.exists():
-        with np.load(path) as file:
-            found = unpack(file).get(str(key))
-    return found
-
-
-def _path(key: Sum) -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    digest = hashlib.sha256(str(key).encode()).hexdigest()[:24]
-    return Path(root) / "prednet_jax" / "gpu_order" / f"{jax.__version__}-{digest}.npz"
-
-
-def _keep(key: Sum, schedule: Schedule) -> None:
-    """Write an order to the user's cache, whole or not at all."""
-    path = _path(key)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    with part.open("wb") as file:
-        np.savez_compressed(file, **pack({str(key): schedule}))
-    part.replace(path)
-
-
-def pack(schedules: dict[str, Schedule]) -> dict[str, Any]:
-    """Schedules as named arrays, one a round."""
-    return {
-        f"{name}#{i}": table
-        for name, schedule in schedules.items()
-        for i, table in enumerate(schedule.rounds)
-    }
-
-
-def unpack(arrays: Mapping[str, Any]) -> dict[str, Schedule]:
-    """The inverse of `pack`."""
-    found: dict[str, list[Any]] = {}
-    for name, table in arrays.items():
-        found.setdefault(name.rpartition("#")[0], []).append(table)
-    return {name: Schedule(tuple(rounds)) for name, rounds in found.items()}
+        for name, table in file.items():
+            rounds.setdefault(name.rpartition("#")[0], []).append(table)
+    return {name: Schedule(tuple(tables)) for name, tables in rounds.items()}
 
 
 def in_order(schedule: Schedule, axes: tuple[int, ...], x: Array) -> Array:

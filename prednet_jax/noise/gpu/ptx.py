@@ -1,12 +1,11 @@
 """A small interpreter of PTX, the assembly language of NVIDIA's GPUs, on NumPy.
 
 It runs the kernels that XLA writes itself, bit for bit: IEEE arithmetic rounded to
-nearest, fused multiply-add with one rounding, shuffles, shared memory, barriers,
-branches, vector loads. All threads of many blocks advance in lockstep. Where they
-diverge, those at the lowest address go first until the others have caught up. What PTX
-does not define to the bit (`ex2.approx`, `mma`), what a kernel must not do (a race
-within one store, a shuffle from a lane that is not there), and every instruction and
-modifier that is not known (`instructions`) is a `PtxError`.
+nearest, shuffles, shared memory, barriers, branches, vector loads. All threads of many
+blocks advance in lockstep. Where they diverge, those at the lowest address go first
+until the others have caught up. What PTX does not define to the bit (`ex2.approx`,
+`mma`), what a kernel must not do (a race within one store, a shuffle from a lane that
+is not there), and every instruction that is not known (`instructions`) is a `PtxError`.
 
 Registers may carry tags beside their bits: integers that say which term of a sum, or
 which sum of terms, a number is. `replay` reads the order of sums from them.
@@ -274,12 +273,10 @@ class _Threads:
         self.registers[name] = Register(value.astype(np.uint32), _UNTAGGED)
 
     def run(self) -> None:
-        alive = np.ones(self.block.size, bool)
         # By position in the code, the threads that stand there; those at a barrier.
-        ready, waiting = {0: alive.copy()}, dict[int, Array]()
+        ready, waiting = {0: np.ones(self.block.size, bool)}, dict[int, Array]()
         while ready or waiting:
             if not ready:
-                self._check_barrier(waiting, alive)
                 ready, waiting = waiting, {}
             here = min(ready)
             mask = ready.pop(here)
@@ -294,31 +291,16 @@ class _Threads:
             name = instruction.opcode.partition(".")[0]
             if name == "bra":
                 goes.append((self.kernel.labels[instruction.operands[0]], acting))
-            elif name == "ret":
-                alive &= ~acting
             elif name == "bar":
                 if instruction.opcode != "bar.sync" or instruction.operands != (0,):
                     raise unknown(instruction)
                 waiting[here + 1] = acting
-            else:
+            elif name != "ret":
                 goes = [(here + 1, mask)]
                 if acting.any():
                     self._execute(name, instruction, acting)
             for position, some in goes:
                 ready[position] = ready.get(position, False) | some
-
-    def _check_barrier(self, waiting: dict[int, Array], alive: Array) -> None:
-        """Threads go on from a barrier where all of their block stand."""
-        for some in waiting.values():
-            present, whole = (
-                np.bincount(self.block, some),
-                np.bincount(self.block, alive),
-            )
-            if np.any((present > 0) & (present != whole)):
-                raise PtxError(
-                    f"kernel={self.kernel.name!r}: threads of one block wait at "
-                    "different barriers"
-                )
 
     def _execute(self, name: str, instruction: Instruction, mask: Array) -> None:
         if name in ("ld", "st"):

@@ -1,10 +1,10 @@
 """GPUs by name, as XLA's compiler wants them described.
 
-XLA compiles for a device that it only knows by a text, its `GpuTargetConfigProto`
-(xla/stream_executor/device_description.proto). That text has two sources here: figures
-of an architecture (table "Technical specifications per compute capability" of the CUDA
-C++ programming guide), and figures of a card (NVIDIA's data sheets; those of V100,
-A100, H100 and B200 as in XLA's own xla/backends/gpu/target_config/specs).
+It only knows a device by a text, its `GpuTargetConfigProto`
+(xla/stream_executor/device_description.proto). Figures of architectures are those of
+the CUDA C++ programming guide ("Technical specifications per compute capability"),
+those of cards NVIDIA's data sheets (V100, A100, H100 and B200 as in XLA's own
+xla/backends/gpu/target_config/specs).
 """
 
 from __future__ import annotations
@@ -13,33 +13,18 @@ from typing import NamedTuple
 
 from prednet_jax.noise.errors import NoiseError, choice
 
-
-class Architecture(NamedTuple):
-    """What the cards of one compute capability share.
-
-    Attributes:
-        fpus: float32 units per multiprocessor.
-        threads: that a multiprocessor holds.
-        shared: bytes of shared memory per multiprocessor.
-        optin: bytes of it that one block can ask for.
-    """
-
-    fpus: int
-    threads: int
-    shared: int
-    optin: int
-
-
+# By compute capability: float32 units, threads and bytes of shared memory of a
+# multiprocessor, and the bytes of it that one block can ask for.
 ARCHITECTURES = {
-    (5, 0): Architecture(128, 2048, 65536, 49152),
-    (5, 2): Architecture(128, 2048, 98304, 49152),
-    (6, 1): Architecture(128, 2048, 98304, 49152),
-    (7, 0): Architecture(64, 2048, 98304, 98304),
-    (7, 5): Architecture(64, 1024, 65536, 65536),
-    (8, 0): Architecture(64, 2048, 167936, 166912),
-    (8, 9): Architecture(128, 1536, 102400, 101376),
-    (9, 0): Architecture(128, 2048, 233472, 232448),
-    (10, 0): Architecture(128, 2048, 233472, 232448),
+    (5, 0): (128, 2048, 65536, 49152),
+    (5, 2): (128, 2048, 98304, 49152),
+    (6, 1): (128, 2048, 98304, 49152),
+    (7, 0): (64, 2048, 98304, 98304),
+    (7, 5): (64, 1024, 65536, 65536),
+    (8, 0): (64, 2048, 167936, 166912),
+    (8, 9): (128, 1536, 102400, 101376),
+    (9, 0): (128, 2048, 233472, 232448),
+    (10, 0): (128, 2048, 233472, 232448),
 }
 
 
@@ -73,22 +58,22 @@ class Card(NamedTuple):
     @property
     def operations(self) -> float:
         """Float32 operations per second at most: a fused multiply-add counts two."""
-        fpus = ARCHITECTURES[self.capability].fpus
+        fpus, *_ = ARCHITECTURES[self.capability]
         return 2e9 * self.clock * fpus * self.multiprocessors
 
     def config(self) -> str:
         """XLA's description of it."""
-        own = ARCHITECTURES[self.capability]
+        fpus, threads, shared, optin = ARCHITECTURES[self.capability]
         major, minor = self.capability
         extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
         return f"""gpu_device_info {{
   threads_per_block_limit: 1024
   threads_per_warp: 32
   shared_memory_per_block: 49152
-  shared_memory_per_core: {own.shared}
-  threads_per_core_limit: {own.threads}
+  shared_memory_per_core: {shared}
+  threads_per_core_limit: {threads}
   core_count: {self.multiprocessors}
-  fpus_per_core: {own.fpus}
+  fpus_per_core: {fpus}
   block_dim_limit_x: 2147483647
   block_dim_limit_y: 65535
   block_dim_limit_z: 65535
@@ -96,7 +81,7 @@ class Card(NamedTuple):
   l2_cache_size: {self.l2}
   clock_rate_ghz: {self.clock}
   device_memory_size: {self.memory}
-  shared_memory_per_block_optin: {own.optin}
+  shared_memory_per_block_optin: {optin}
   cuda_compute_capability {{
     major: {major} minor: {minor} feature_extension: {extension}
   }}
@@ -139,18 +124,6 @@ CARDS = {
     "b200": Card("B200", (10, 0), 148, 191514411008, 7672.32e9, 132644864, 1.965),
     "rtx4090": Card("GeForce RTX 4090", (8, 9), 128, 24 * _GB, 1008e9, 72 * _MB, 2.52),
 }
-
-# The cards of S. Watanabe's measurements, oldest first.
-ARTICLE = (
-    "gtx750ti",
-    "gtx970",
-    "gtx1080",
-    "gtx1080ti",
-    "rtx2060super",
-    "rtx2070super",
-    "rtx2080ti",
-    "titanrtx",
-)
 
 
 def config_of(gpu: str) -> str:

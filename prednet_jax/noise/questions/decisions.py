@@ -131,13 +131,9 @@ class Decisions(tuple[Decision, ...]):
 
     evaluation: Evaluation | None = None
 
-    @property
-    def unstable(self) -> tuple[Decision, ...]:
-        """Those that any draw flipped."""
-        return tuple(decision for decision in self if decision.flipped > 0)
-
     def __str__(self) -> str:
-        lines = [f"decisions: {len(self)}, flipped: {len(self.unstable)}"]
+        flipped = sum(decision.flipped > 0 for decision in self)
+        lines = [f"decisions: {len(self)}, flipped: {flipped}"]
         lines += [
             f"  {d.flipped:.0%} of draws, {d.share:.2g} of {d.elements} elements  "
             f"{d.path}"
@@ -203,21 +199,14 @@ def decisions(
         answers: Counter[int] = Counter()
         right = []
         for one in random_bits.split(key, draws):
-            (clean, expected), (noisy, found) = watched(one, False), watched(one, True)
+            (clean, expected), (noisy, answer) = watched(one, False), watched(one, True)
             _compare(counts, clean, noisy)
             if wanted is not None:
-                answers.update(np.flatnonzero(found != expected).tolist())
-                right.append([float(np.mean(x == wanted)) for x in (expected, found)])
-        report = Decisions(
-            sorted(
-                (
-                    counts[step.path].decision(step, draws)
-                    for step in steps.values()
-                    if counts[step.path].elements
-                ),
-                key=lambda d: -d.flipped,
-            )
-        )
+                answers.update(np.flatnonzero(answer != expected).tolist())
+                right.append([float(np.mean(x == wanted)) for x in (expected, answer)])
+        found = [counts[s.path].decision(s, draws) for s in steps.values()]
+        found = [decision for decision in found if decision.elements]
+        report = Decisions(sorted(found, key=lambda d: -d.flipped))
         if wanted is not None:
             report.evaluation = Evaluation(
                 right[0][0],
@@ -247,23 +236,23 @@ def _answers(result: Any, labels: np.ndarray | None) -> np.ndarray:
     """What a result answers to each label; nothing without labels."""
     if labels is None:
         return np.zeros(0)
-    leaves = jax.tree.leaves(result)
-    found = np.asarray(leaves[0]) if len(leaves) == 1 else None
-    count = labels.shape
-    if found is not None and jnp.issubdtype(found.dtype, jnp.floating):
-        if found.ndim == 2 and found.shape[:1] == count:
-            if np.isnan(found).any():
-                row = int(np.argwhere(np.isnan(found))[0, 0])
-                raise NoiseError(
-                    f"the scores of example {row} hold NaN: expected numbers"
-                )
-            return np.argmax(found, 1)
-    elif found is not None and found.shape == count:
-        return found
-    shapes = [f"{x.dtype}{list(x.shape)}" for x in leaves if hasattr(x, "dtype")]
+    leaves = [x for x in jax.tree.leaves(result) if hasattr(x, "dtype")]
+    found = np.asarray(leaves[0]) if len(leaves) == 1 else np.zeros(())
+    scores = jnp.issubdtype(found.dtype, jnp.floating)
+    if found.ndim == 1 + scores and found.shape[:1] == labels.shape:
+        if not scores:
+            return found
+        broken = np.flatnonzero(np.isnan(found).any(1))
+        if broken.size:
+            raise NoiseError(
+                f"the scores of example {broken[0]} hold NaN: expected numbers"
+            )
+        return np.argmax(found, 1)
+    shapes = [f"{x.dtype}{list(x.shape)}" for x in leaves]
+    count = list(labels.shape)
     raise NoiseError(
-        f"the result is {', '.join(shapes) or 'no array'}, with labels {list(count)}: "
-        f"expected one array, answers {list(count)} or scores [{count[0]}, classes]"
+        f"the result is {', '.join(shapes) or 'no array'}, with labels {count}: "
+        f"expected one array, answers {count} or scores [{count[0]}, classes]"
     )
 
 

@@ -30,7 +30,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise.errors import integer, unit_interval
+from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.runs import Call
@@ -105,41 +105,36 @@ class DigitsTable(NamedTuple):
 ASSURED = 0.95
 
 
-def digits(
-    fn: Callable, spec: NoiseSpec, *, draws: int = 16, probability: float = 0.5
-) -> Callable[..., Any]:
-    """Significant decimal digits of every element of the result of `fn`.
+def digits(fn: Callable, spec: NoiseSpec, *, draws: int = 16) -> Callable[..., Any]:
+    """Significant decimal digits of every element of the result of `fn`: D(0.5).
 
     Args:
         fn: as for `inject`.
         spec: the noise, such as `parse("reduction_order+stochastic_rounding")`.
         draws: number of runs, 2 or more.
-        probability: p above, in (0, 1): the digits hold in this fraction of runs.
 
     Returns:
-        `measure(key, *args, **kwargs)`, which gives a pytree like the result of `fn`.
-        Its leaves are float64 NumPy arrays of the shapes of the result, finite, from 0
-        to the digits of the leaf's type: 7.2 for float32, 2.4 for bfloat16. Integers,
-        booleans and what is no number are exact unless noise changes them.
+        `measure(key, *args, **kwargs)`, which gives a pytree like the result of `fn`,
+        of float64 arrays of its shapes, finite, from 0 to the digits of the leaf's
+        type: 7.2 for float32, 2.4 for bfloat16. Integers, booleans and what is no
+        number are exact unless noise changes them.
 
     Raises:
-        NoiseError: when an option is outside what is accepted, or `spec` acts on no
-            computation; on a call, as for `inject`.
+        NoiseError: as for `inject`, or `spec` acts on no computation.
     """
-    table = digits_table(fn, spec, draws=draws, probability=probability)
+    table = digits_table(fn, spec, draws=draws)
     return lambda key, /, *args, **kwargs: table(key, *args, **kwargs).elements
 
 
 def digits_table(
-    fn: Callable, spec: NoiseSpec, *, draws: int = 16, probability: float = 0.5
+    fn: Callable, spec: NoiseSpec, *, draws: int = 16
 ) -> Callable[..., DigitsTable]:
     """As `digits`, and a row for each leaf: `print(digits_table(fn, spec)(key, x))`."""
     integer("draws", draws, 2)
-    unit_interval("probability", probability)
     spec = runs.reaching(spec)
     noisy = inject(fn, spec)
-    # How far D(0.95) with confidence lies below D(p).
-    z, cautious = runs.two_sided(1 - probability), runs.two_sided(1 - ASSURED)
+    # How far D(0.95) with confidence lies below D(0.5).
+    z, cautious = runs.two_sided(0.5), runs.two_sided(1 - ASSURED)
     caution = math.log10(cautious / z * runs.spread_bound(draws, ASSURED))
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DigitsTable:

@@ -22,7 +22,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
-from prednet_jax.noise.inject import inject
+from prednet_jax.noise.inject import inject, traced
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.runs import Call, Result
 from prednet_jax.noise.random_bits import Words, first_words
@@ -51,7 +51,8 @@ _NOISE = runs.reaching(compose(ReductionOrder(), StochasticRounding()))
 
 def exact(call: Call, key: Array) -> Exact:
     """The result of a call in float64."""
-    program, arrays = call.program(), call.pure()[1]
+    pure, arrays = call.pure()
+    program = traced(pure, arrays)
     structure = jax.tree.structure(program.shapes)
     seen = _Seen([], [])
 
@@ -72,7 +73,7 @@ def exact(call: Call, key: Array) -> Exact:
         runs.rms(np.array([runs.rms(runs.difference(x, right)) for x in of_leaf]))
         for right, *of_leaf in zip(truth, *drawn, strict=True)
     ]
-    return Exact(truth, errors, tuple(seen.notes()))
+    return Exact(truth, errors, seen.notes())
 
 
 class _Seen(NamedTuple):
@@ -81,17 +82,17 @@ class _Seen(NamedTuple):
     casts: list[str]
     narrow: list[str]
 
-    def notes(self) -> list[str]:
+    def notes(self) -> tuple[str, ...]:
         """In words."""
         names = (
             "casts that float64 leaves out",
             "computed in its own type, not in float64",
         )
-        return [
+        return tuple(
             f"{what}: {', '.join(dict.fromkeys(found))}"
             for what, found in zip(names, self, strict=True)
             if found
-        ]
+        )
 
 
 class _Higher(NamedTuple):
@@ -103,19 +104,17 @@ class _Higher(NamedTuple):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The equation's parameters."""
         return self.equation.params
 
     def bind(self, *operands: Any) -> list[Any]:
-        """Only derivatives ask for it, and a program has none that are not taken."""
+        # Only derivatives ask for it, and a program has none that are not taken.
         raise NotImplementedError
 
     def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
-        """Evaluate one of the equation's bodies."""
         return evaluate(self.bodies[label], operands, words, self.seen)
 
     def decided(self, words: Words, number: Any) -> None:
-        """Nobody asks."""
+        pass
 
 
 def evaluate(jaxpr: Any, args: Sequence[Any], words: Words, seen: _Seen) -> list[Any]:

@@ -26,6 +26,7 @@ and where float64 itself errs by more than `KNOWN` of the larger of the two dist
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -34,20 +35,13 @@ import jax
 import numpy as np
 from jax import Array
 
+from prednet_jax.noise import specs
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.exact import Exact, exact
 from prednet_jax.noise.questions.runs import Call, Leaf, Result
-from prednet_jax.noise.specs import (
-    NoiseSpec,
-    ReducedPrecision,
-    ReductionOrder,
-    StochasticRounding,
-    UlpPerturbation,
-    compose,
-)
 
 RUNGS = ("identical", "order", "rounding", "tf32", "bf16", "beyond")
 NOT_MODELLED = (
@@ -66,7 +60,6 @@ class ExplainedLeaf(NamedTuple):
     """What one leaf's difference is.
 
     Attributes:
-        path: of the leaf.
         rung: one of `RUNGS`.
         difference: RMS of a - b over the leaf; None if an element is finite in one of
             the two alone.
@@ -76,9 +69,8 @@ class ExplainedLeaf(NamedTuple):
         plausible: the rung, and others that made a larger and a smaller difference.
         reason: why none does, for `beyond`.
         closer: which of the two is nearer to float64: "a", "b" or "neither".
-        error_a: RMS distance of a from float64, in units of its RMS; None: not known;
-            `error_b`: of b.
-        ulps: both in units of the type's epsilon; None: not known, or no floats.
+        error_a: RMS distance of a from float64, in units of its RMS; None: not known.
+        ulps: of a and b in units of the type's epsilon; None: not known, or no floats.
     """
 
     path: str
@@ -323,9 +315,9 @@ def _same_pattern(difference: np.ndarray, effect: np.ndarray) -> bool:
 
 
 # Two noises are on the rung of rounding: errors of one operation, and at most an ulp.
-RANDOM: dict[str, tuple[NoiseSpec, ...]] = {
-    "order": (ReductionOrder(granularity="element"),),
-    "rounding": (StochasticRounding(), UlpPerturbation()),
+RANDOM: dict[str, tuple[specs.NoiseSpec, ...]] = {
+    "order": (specs.ReductionOrder(granularity="element"),),
+    "rounding": (specs.StochasticRounding(), specs.UlpPerturbation()),
 }
 FORMATS = ("tf32", "bf16")
 
@@ -375,13 +367,13 @@ class Ladder(NamedTuple):
 
 def ladder(call: Call, key: Array, *, draws: int) -> Ladder:
     """Runs a call under the noise of every rung; `draws` as for `explain`."""
-    compiled = inject(call.fn, UlpPerturbation(), only=())
+    compiled = inject(call.fn, specs.UlpPerturbation(), only=())
     tree = call._replace(fn=compiled).result(key)
     clean = runs.values(tree)
-    every = compose(*(spec for specs in RANDOM.values() for spec in specs))
+    every = specs.compose(*itertools.chain.from_iterable(RANDOM.values()))
     formats = {}
     for name in FORMATS:
-        spec = ReducedPrecision(name)
+        spec = specs.ReducedPrecision(name)
         if _acts(spec, call):
             result = call._replace(fn=inject(call.fn, spec)).result(key)
             formats[name] = list(map(runs.difference, runs.values(result), clean))
@@ -395,15 +387,14 @@ def ladder(call: Call, key: Array, *, draws: int) -> Ladder:
     )
 
 
-def _acts(spec: NoiseSpec, call: Call) -> bool:
+def _acts(spec: specs.NoiseSpec, call: Call) -> bool:
     return bool(coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed)
 
 
 def _clouds(call: Call, clean: Result, key: Array, draws: int) -> list[list[Cloud]]:
     """The clouds of every leaf, one for each noise that acts on the function."""
     found: list[list[Cloud]] = [[] for _ in clean]
-    noises = ((rung, spec) for rung, specs in RANDOM.items() for spec in specs)
-    for rung, spec in noises:
+    for rung, spec in [(rung, s) for rung, noises in RANDOM.items() for s in noises]:
         spec = runs.reaching(spec)
         if not _acts(spec, call):
             continue

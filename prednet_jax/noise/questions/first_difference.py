@@ -28,7 +28,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -170,12 +170,12 @@ def first_difference(
     def compare(key: Array, /, *args: Any, **kwargs: Any) -> Differences:
         random_bits.check(key)
         clean = Watch(fn, args, kwargs)
-        values = clean.run(key)
-        # Before the noisy program is compiled, since it may refuse.
-        aligned = _aligned(recording, values, clean.name)
-        noisy = Watch(fn, args, kwargs, reaching)
-        draw = map(noisy.run, random_bits.split(key, draws))
-        return against(recording, values, draw, aligned)
+
+        def noisy() -> Iterator[Sequence[Recorded]]:
+            run = Watch(fn, args, kwargs, reaching).run
+            yield from map(run, random_bits.split(key, draws))
+
+        return against(recording, clean.run(key), noisy(), clean.name)
 
     return compare
 
@@ -187,15 +187,12 @@ def against(
     recording: Recording,
     values: Sequence[Recorded],
     noisy: Iterable[Sequence[Recorded]],
-    aligned: tuple[Pairs, tuple[Parting, ...]] | None = None,
+    name: str = "this function",
 ) -> Differences:
-    """Compare a run with a recording.
-
-    `values` are those of the run here, `noisy` those of runs under noise; `aligned` are
-    pairs of values and where programs part (None: found here).
-    """
+    """Compare the values of a run here with a recording, and with runs under noise."""
     there = recording.equations
-    pairs, partings = aligned or _aligned(recording, values, recording.function)
+    # Before the noisy runs, since it may refuse.
+    pairs, partings = _aligned(recording, values, name)
     index = {one.path: i for i, one in enumerate(values)}
     noises: list[list[np.ndarray]] = [[] for _ in values]
     for value in itertools.chain.from_iterable(noisy):

@@ -94,8 +94,7 @@ def invariance(
         seed: of the noise of the ladder.
 
     Returns:
-        `measure(*args, **kwargs)`, which gives an `Invariance`. Flax NNX objects among
-        the arguments stay as they are.
+        `measure(*args, **kwargs)`, which gives an `Invariance`.
 
     Raises:
         NoiseError: when an option is outside what is accepted; on a call, when an

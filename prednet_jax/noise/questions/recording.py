@@ -5,7 +5,7 @@ on the device (`taps.reap` brings them out):
 
     up to `WHOLE` elements  the values themselves
     larger                  64 sums of the elements with random signs (a count sketch),
-                            norm, largest magnitude, a hash
+                            64 elements at fixed places, the largest magnitude, a hash
 
 The sketch s(x) is linear and E |s(x)|^2 = |x|^2 (M. Charikar, K. Chen & M.
 Farach-Colton, "Finding frequent items in data streams", ICALP 2002): the distance of
@@ -39,7 +39,6 @@ from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.hooks import Hooks
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions import files
 from prednet_jax.noise.questions.runs import Call
 from prednet_jax.noise.specs import Identity, NoiseSpec
 
@@ -88,10 +87,10 @@ class Recorded(Value):
         ran: bool [n], of the executions which took place: others are in a branch that
             was not taken, or after the end of a loop.
         hashes: uint64 [n], of the bits.
-        norms: [n], Euclidean.
-        largest: [n], the largest magnitude.
+        norms: [n], Euclidean; `largest`: [n], the largest magnitude.
         unbounded: [n], number of elements that are NaN, infinite or above `HUGE`.
         values: [n, m], the elements themselves or the sketch, those being 0.
+        sample: [n, k], elements at fixed places; none of a value that is whole.
     """
 
     place: tuple[int, ...]
@@ -102,6 +101,7 @@ class Recorded(Value):
     largest: np.ndarray
     unbounded: np.ndarray
     values: np.ndarray
+    sample: np.ndarray
 
     @property
     def size(self) -> int:
@@ -109,7 +109,7 @@ class Recorded(Value):
         return math.prod(self.shape)
 
 
-_ARRAYS = ("ran", "hashes", "norms", "largest", "unbounded", "values")
+_ARRAYS = ("ran", "hashes", "norms", "largest", "unbounded", "values", "sample")
 _FACTS = [f.name for f in dataclasses.fields(Recorded) if f.name not in _ARRAYS]
 
 
@@ -188,7 +188,8 @@ def load_recording(path: Any) -> Recording:
         )
     except NoiseError:
         raise
-    except (*files.UNREADABLE, LookupError) as error:
+    except Exception as error:
+        # NumPy, zipfile, zlib and JSON each have their own.
         why = getattr(error, "strerror", None) or "it is none, or damaged"
         raise NoiseError(
             f"{path}: expected a recording, as noise.record(fn)(*args).save(path) "
@@ -204,7 +205,8 @@ def _cut(facts: Sequence[dict], arrays: dict[str, np.ndarray]) -> Iterator[Recor
             k: tuple(v) if isinstance(v, list) else v for k, v in fact.items()
         }
         n, size = math.prod(own["shape_of_loops"]), math.prod(own["shape"])
-        widths = {"values": size if size <= WHOLE else COLUMNS}
+        kept, shown = (size, 0) if size <= WHOLE else (COLUMNS, COLUMNS)
+        widths = {"values": kept, "sample": shown}
         for name in _ARRAYS:
             stop = start[name] + n * widths.get(name, 1)
             part = arrays[name][start[name] : stop]
@@ -408,7 +410,7 @@ def digest(x: Array) -> list[Array]:
     """A large value of real numbers in few.
 
     For each of `COLUMNS` columns of the flat array: a hash, the signed sum, the sum of
-    squares, the largest magnitude, the number of unbounded elements.
+    squares, the largest magnitude, the number of unbounded elements; and the sample.
     """
     wide, rows = _wide(x.dtype), -(-x.size // COLUMNS)
 
@@ -424,7 +426,7 @@ def digest(x: Array) -> list[Array]:
     bounded = jnp.abs(numbers) < HUGE
     tame = jnp.where(bounded, numbers, 0)
     signed = jnp.where(number >> np.uint32(31) == 0, tame, -tame)
-    return lax.reduce(
+    columns = lax.reduce(
         [hashed, signed, tame * tame, jnp.abs(tame), (~bounded).astype(jnp.int32)],
         [np.uint32(0), *[np.zeros((), wide)] * 3, np.int32(0)],
         lambda a, b: [
@@ -434,6 +436,12 @@ def digest(x: Array) -> list[Array]:
         ],
         (0,),
     )
+    # Every k-th element, k and the last axis coprime, so that columns differ.
+    step = x.size // COLUMNS
+    while math.gcd(step, x.shape[-1]) > 1:
+        step -= 1
+    sample = jnp.ravel(x)[: step * (COLUMNS - 1) + 1 : step]
+    return [*columns, lax.convert_element_type(sample, wide)]
 
 
 _digests = jax.jit(jax.vmap(digest))
@@ -454,13 +462,13 @@ def _decoded(
         arrays = _digests(arrays[0].reshape(ran.size, *fact.shape))
     hashed, *tables = (np.asarray(a).reshape(ran.size, -1) for a in arrays)
     if tables:
-        values, squares, tops, counts = (t.astype(np.float64) for t in tables)
+        values, squares, tops, counts, sample = (t.astype(float) for t in tables)
     else:
         numbers = hashed.astype(np.float64)
         bounded = np.abs(numbers) < HUGE
         values = np.where(bounded, numbers, 0)
         squares, tops = np.square(values), np.abs(values)
-        counts = np.asarray(~bounded, np.float64)
+        counts, sample = np.asarray(~bounded, float), numbers[:, :0]
     hashes = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in hashed]
     return Recorded(
         **vars(fact),
@@ -472,4 +480,5 @@ def _decoded(
         largest=np.max(tops, 1, initial=0),
         unbounded=np.sum(counts, 1).astype(np.int64),
         values=values,
+        sample=sample,
     )

@@ -92,15 +92,13 @@ def tolerance(
 
     Returns:
         `measure(key, *args, **kwargs)`, which gives a pytree like the result of `fn`
-        with a `Tolerance` in the place of each leaf. They hold for these arguments and
-        this device. Elements that are always NaN or the same infinity need none
-        (`equal_nan=True` compares NaNs). Integers and booleans that noise does not
-        change have zeros.
+        with a `Tolerance` in the place of each leaf, for these arguments and this
+        device. Elements that are always NaN or the same infinity need none
+        (`equal_nan=True`); integers and booleans that noise does not change have zeros.
 
     Raises:
-        NoiseError: when an option is outside what is accepted, or `spec` acts on no
-            computation; on a call, as for `inject`, and when an element is finite in
-            some runs alone.
+        NoiseError: as for `inject`, `spec` acts on no computation, or an element is
+            finite in some runs alone.
     """
     integer("draws", draws, 2)
     unit_interval("failure", failure)

@@ -189,7 +189,6 @@ def test_shared_memory_and_shuffles():
         ("ld.global.b32 %r1, [%rd0+2];", "not aligned"),
         ("st.global.b32 [%rd0], %r90;", "a race"),
         (f"{SOME} shfl.sync.down.b32 %r1, %r90, 1, 31, -1;", "lanes"),
-        (f"{SOME} bra $L_a; bar.sync 0; $L_a:\nbar.sync 0;", "different barriers"),
     ],
 )  # fmt: skip
 def test_what_is_unknown_or_undefined_is_an_error(body, message):

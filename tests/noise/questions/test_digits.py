@@ -25,11 +25,10 @@ def samples(fn, spec, key, draws, *args):
     return np.stack([noisy(k, *args) for k in jax.random.split(key, draws)])
 
 
-@pytest.mark.parametrize("probability", [0.5, 0.95])
-def test_the_formula_is_that_of_significantdigits(probability):
+def test_the_formula_is_that_of_significantdigits():
     fn, args = noise_programs.mlp()
     spec, draws = noise.Gaussian(1e-4), 12
-    ours = noise.digits(fn, spec, draws=draws, probability=probability)(KEY, *args)
+    ours = noise.digits(fn, spec, draws=draws)(KEY, *args)
     drawn = samples(fn, spec, KEY, draws, *args).astype(np.float64)
     theirs = significantdigits.significant_digits(
         drawn,
@@ -37,7 +36,7 @@ def test_the_formula_is_that_of_significantdigits(probability):
         basis=10,
         error="relative",
         method="CNH",
-        probability=probability,
+        probability=0.5,
         confidence=0.9,  # two-sided: 5 % below
     )
     # They divide by n, we by n - 1; their bound on the spread is applied to all.
@@ -117,16 +116,14 @@ def test_every_kind_of_leaf_is_finite_and_of_its_shape():
 
 
 def test_more_digits_are_never_claimed_than_runs_show():
-    """The definition: half of new runs have at least so many digits, 95 % so many."""
+    """The definition: half of new runs have at least so many digits."""
     fn, args = noise_programs.mlp()
     spec = noise.Gaussian(1e-3)
     fresh = samples(fn, spec, jax.random.key(9), 400, *args).astype(np.float64)
     mean = fresh.mean(0)
     shown = -np.log10(np.abs(fresh - mean) / np.abs(mean))
-    for probability in (0.5, 0.9):
-        claimed = noise.digits(fn, spec, draws=64, probability=probability)(KEY, *args)
-        held = np.mean(shown >= claimed)
-        assert held == pytest.approx(probability, abs=0.03)
+    claimed = noise.digits(fn, spec, draws=64)(KEY, *args)
+    assert np.mean(shown >= claimed) == pytest.approx(0.5, abs=0.03)
 
 
 def test_quantiles_are_those_of_scipy():
@@ -143,7 +140,6 @@ def test_quantiles_are_those_of_scipy():
     ("tool", "options", "message"),
     [
         (noise.digits, {"draws": 1}, "draws=1: expected an integer of at least 2"),
-        (noise.digits, {"probability": 1.0}, "a number between 0 and 1"),
         (noise.tolerance, {"draws": 2.0}, "draws=2.0: expected an integer"),
         (noise.tolerance, {"failure": 0}, "failure=0: expected a number between 0"),
         (noise.decisions, {"draws": 0}, "draws=0: expected an integer"),

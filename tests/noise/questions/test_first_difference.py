@@ -12,7 +12,6 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise import taps
-from prednet_jax.noise.__main__ import main
 from prednet_jax.noise.questions.first_difference import _best
 from prednet_jax.noise.questions.recording import COLUMNS, WHOLE, digest
 
@@ -80,7 +79,7 @@ def test_a_planted_line_comes_first(bug, blamed, recording):
 
 
 def test_another_order_is_no_alarm(recording):
-    for seed in range(5):
+    for seed in range(3):
         order = jax.random.permutation(jax.random.key(seed), 16)
         report = compare(lambda x, w, o=order: layer(x, w, order=o), recording, X, W)
         assert report.differing
@@ -187,12 +186,12 @@ def test_taps_give_every_execution():
 def test_a_digest_knows_the_bits_and_the_size_of_a_difference(dtype):
     rng = np.random.default_rng(0)
     x = jnp.asarray(3 * rng.standard_normal((WHOLE // 16, 33))).astype(dtype)
-    hashed, signed, squares, tops, unbounded = map(np.asarray, digest(x))
+    hashed, signed, squares, tops, unbounded, sample = map(np.asarray, digest(x))
     wide = np.asarray(x.astype("float32"), np.float64)
     np.testing.assert_allclose(squares.sum(), np.sum(wide**2), rtol=1e-5)
     assert tops.max() == np.abs(wide).max()
     assert not unbounded.any()
-    assert len(signed) == COLUMNS
+    assert len(sample) == COLUMNS
     other = x.at[7, 5].set(jnp.logical_not(x[7, 5]).astype(dtype))
     assert (np.asarray(digest(other)[0]) != hashed).sum() == 1
     if dtype == "float32":
@@ -284,28 +283,3 @@ def test_alignment_is_the_best_one():
         assert sum(scores[i][j] for i, j in pairs) == brute(scores)
         assert pairs == sorted(pairs)
         assert len({i for i, _ in pairs}) == len({j for _, j in pairs}) == len(pairs)
-
-
-PROGRAM = """
-import jax.numpy as jnp
-
-def good(x, w):
-    return jnp.tanh(x @ w) + 0.1
-
-def bad(x, w):
-    return jnp.tanh(x @ w) + 0.2
-"""
-
-
-def test_from_a_shell(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "recorded_program.py").write_text(PROGRAM)
-    np.savez("args.npz", X, W)
-    given = ["--args=args.npz"]
-    assert main(["record", "recorded_program:good", *given, "--output=r.npz"]) == 0
-    assert "r.npz" in capsys.readouterr().out
-    asked = ["first_difference", "recorded_program:bad", *given, "--draws=3"]
-    assert main([*asked, "--recording=r.npz", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["beyond"][0]["source"] == "recorded_program.py:8 in bad"

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from prednet_jax import noise
-from prednet_jax.noise.__main__ import main, plain_data
+from prednet_jax.noise.__main__ import plain_data
 
 X = jax.random.normal(jax.random.key(0), (6, 40))
 W = jax.random.normal(jax.random.key(1), (40, 3))
@@ -144,20 +144,6 @@ def test_calls_stay_as_they_are_and_the_report_is_read_by_machines_too():
     assert np.isfinite(np.sum(X))
     assert "one row at a time" in str(report)
     json.dumps(plain_data(report), allow_nan=False)
-
-
-def test_the_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "program_of_rows.py").write_text("def fn(w, x):\n    return w * x\n")
-    np.savez("args.npz", np.float32(2), np.ones((4, 3), np.float32))
-    argv = ["invariance", "program_of_rows:fn", "--args=args.npz", "--json"]
-    assert main([*argv, "--batch=1"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows"] == 4
-    assert all(v["same_bits"] for v in found["variants"])
-    assert main(argv) == 2
-    assert "have the shapes [()]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
