@@ -87,16 +87,10 @@ def failure_rates(
 ) -> list[dict[str, str | float]]:
     """How often fresh runs of a held-out program are outside its tolerance.
 
-    Args:
-        name: of the program.
-        text: the noise.
-        seeds: of the tolerances; each is tried on the same `FRESH` runs, against the
-            function compiled and not.
-
-    Returns:
-        One row per probability asked for: the largest and the mean rate over seeds,
-        leaves, compiled and not, and by how many times the smallest tolerance exceeds
-        the furthest of the runs (0 where no run differs).
+    The tolerance of each of `seeds` is tried on the same `FRESH` runs, against the
+    function compiled and not. One row per probability asked for: the largest and the
+    mean rate over seeds, leaves, compiled and not, and by how many times the smallest
+    tolerance exceeds the furthest of the runs (0 where no run differs).
     """
     fn, args = HELD_OUT[name]()
     spec = noise.parse(text)

@@ -93,11 +93,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, np.ndarray]:
 
 
 def in_a_process(command: Sequence[str]) -> dict[str, Any]:
-    """Runs a program with large memory pages; the JSON object in its last line.
-
-    Raises:
-        RuntimeError: it failed; the message has the command.
-    """
+    """Runs a program with large memory pages; the JSON object in its last line."""
     environment = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment

@@ -127,20 +127,13 @@ def trials(
 ) -> Iterator[dict[str, Any]]:
     """Every program with every fault and without, each at several arguments.
 
-    Args:
-        programs: to be tried.
-        clean: arguments for runs without a fault, in another order.
-        faulty: arguments for each fault.
-
-    Yields:
-        `program`, `fault` ("" for none), `seed`, whether the answer is `right`, and the
-        line that came `first`.
+    Without a fault (`fault` ""), the runs are in another order. Yields also whether the
+    answer is `right`, and the line that came `first`.
     """
     judged_by = runs.reaching(NOISE)
     for program in programs:
-        args = arguments(0)
-        good = Watch(partial(program, fault=""), args, {})
-        other = Watch(partial(program, fault=""), args, {}, OTHER)
+        args, clear = arguments(0), partial(program, fault="")
+        good, other = Watch(clear, args, {}), Watch(clear, args, {}, OTHER)
         for fault in ("", *FAULTS):
             bad = partial(program, fault=fault)
             here = Watch(bad, args, {}) if fault else good

@@ -142,15 +142,8 @@ def backends(
 ) -> dict[str, Any]:
     """`cases` by number of threads, and `replicas`; writes backends.json.
 
-    XLA fixes its number of threads per process, so each number has a process.
-
-    Args:
-        config: the network of `command`, for the record.
-        command: from a suite and a number of threads to the command that measures it.
-        workdir: where to write.
-        provenance: command, flags, versions and commit, for the record.
-        window: as in `command`, for the record, and so `precision`.
-        precision: float32 or float64.
+    XLA fixes its number of threads per process, so each number has a process: of what
+    `command(suite, threads)` gives. The other arguments are for the record.
     """
 
     def child(suite: str, threads: int) -> dict[str, Any]:
@@ -271,9 +264,6 @@ def pytorch(
     Each runs in a process of its own, `rounds` times, of which the medians are
     compared. `throughput_ratio` is ours over PyTorch's (above 1 is faster), and so is
     `peak_memory_ratio` (below 1 needs less).
-
-    Raises:
-        UserError: no Python with PyTorch is named.
     """
     if torch_python is None:
         raise UserError("--torch_python: expected a Python that has PyTorch")

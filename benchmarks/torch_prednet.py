@@ -53,13 +53,6 @@ class PredNet(nn.Module):
             for i, c in enumerate(channels)
         )
 
-    def initial_state(self, channels, height, width):
-        """Returns zeros (P, h, c) for each level."""
-        return [
-            tuple(torch.zeros(1, c, height >> i, width >> i) for _ in range(3))
-            for i, c in enumerate(channels)
-        ]
-
     def forward(self, x, state):
         """Takes one frame [1, 3, H, W]; returns the new state."""
         errors = []
@@ -107,7 +100,11 @@ def main(height, width, window, repeats, *channels):
     model = PredNet(channels, height, width)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     frames = torch.rand(window + 1, 1, channels[0], height, width)
-    state = model.initial_state(channels, height, width)
+    # P, h and c of each level.
+    state = [
+        tuple(torch.zeros(1, c, height >> i, width >> i) for _ in range(3))
+        for i, c in enumerate(channels)
+    ]
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()

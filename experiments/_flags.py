@@ -1,6 +1,7 @@
 """Flags that several scripts share, and the objects that they describe.
 
-Flags that fill a dataclass are declared from it: name, type, default and help.
+Flags that fill a dataclass are declared from it: name, type, default and help. A value
+outside what is accepted is a `UserError` that names the flag.
 """
 
 import dataclasses
@@ -160,20 +161,12 @@ def setup() -> dict[str, Any]:
 
 
 def integers(name: str) -> tuple[int, ...]:
-    """A comma-separated flag as whole numbers; empty where it is not given.
-
-    Raises:
-        UserError: an entry is no whole number.
-    """
+    """A comma-separated flag as whole numbers; empty where it is not given."""
     return _entries(name, int, "whole numbers such as 3,48,96,192")
 
 
 def numbers(name: str) -> tuple[float, ...]:
-    """A comma-separated flag as numbers; empty where it is not given.
-
-    Raises:
-        UserError: an entry is no number.
-    """
+    """A comma-separated flag as numbers; empty where it is not given."""
     return _entries(name, float, "numbers such as 1,0.1")
 
 
@@ -186,21 +179,13 @@ def _entries(name: str, kind: type, accepted: str) -> tuple:
 
 
 def check_numbers(low: int, *names: str) -> None:
-    """Refuses integer flags below a bound.
-
-    Raises:
-        UserError: one is.
-    """
+    """Refuses integer flags below a bound."""
     for name in names:
         errors.whole(f"--{name}", getattr(FLAGS, name), low)
 
 
 def check_beside(expected: str, met: object, *names: str) -> None:
-    """Refuses flags off their default that mean nothing without another one.
-
-    Raises:
-        UserError: `met` is false, and one is given.
-    """
+    """Refuses flags off their default that mean nothing without another one."""
     for name in names:
         value = FLAGS[name].value
         if not met and value != FLAGS[name].default:
@@ -214,11 +199,7 @@ def size(name: str) -> int:
 
 
 def prednet_config() -> PredNetConfig:
-    """The PredNet that those flags describe which the script has.
-
-    Raises:
-        UserError: a flag's value is outside what is accepted.
-    """
+    """The PredNet that those flags describe which the script has."""
     settings: dict[str, Any] = {}
     for name in (*PREDNET, "height", "width"):
         value = FLAGS[name].value if name in FLAGS else None
@@ -234,11 +215,7 @@ def prednet_config() -> PredNetConfig:
 
 
 def task() -> Task:
-    """The network that --model and the flags beside it describe.
-
-    Raises:
-        UserError: a flag's value is outside what is accepted.
-    """
+    """The network that --model and the flags beside it describe."""
     if FLAGS.model == "prednet":
         return tasks.of(prednet_config())
     if FLAGS.model == "autoencoder":
@@ -257,12 +234,7 @@ def task() -> Task:
 def small_task(name: str, *, images: str | None = None) -> Task:
     """A network of several by name, of which PredNet has the sizes of the flags.
 
-    Args:
-        name: `prednet`, `autoencoder` or `module:object`.
-        images: what the autoencoder sees; None: digits.
-
-    Raises:
-        UserError: the name or a flag's value is outside what is accepted.
+    The autoencoder sees `images`; None: digits.
     """
     if name == "prednet":
         return tasks.of(prednet_config())
@@ -277,9 +249,6 @@ def open_source(task: Task, seed: int) -> data.FrameSource:
     """The frames of `--data`, at the network's size.
 
     What lies on disk is checked and read through once, and not for every seed.
-
-    Raises:
-        UserError: a flag's value is outside what is accepted.
     """
     name = FLAGS.data or task.data
     seed = seed if name in data.NAMES else 0
@@ -290,11 +259,7 @@ _opened = functools.cache(data.open_source)
 
 
 def open_split(task: Task, split: str, sequences: int | None = None) -> Any:
-    """The sequences of a split of `--data`, at the network's size.
-
-    Raises:
-        UserError: the data has no such split, or a flag's value is not accepted.
-    """
+    """The sequences of a split of `--data`, at the network's size."""
     name = FLAGS.data or task.data
     return data.open_split(name, split, sequences=sequences, **_frame_options(task))
 
@@ -311,11 +276,7 @@ def _frame_options(task: Task) -> dict[str, Any]:
 
 
 def parse_noise(text: str) -> Any:
-    """A noise spec; the flag is named where it is none.
-
-    Raises:
-        UserError: the text is no spec.
-    """
+    """A noise spec; the flag is named where it is none."""
     from prednet_jax import noise
 
     try:
@@ -327,15 +288,8 @@ def parse_noise(text: str) -> Any:
 def training(updates: int) -> tuple[Task, Any, Any, dict, Iterator[tuple]]:
     """What the flags of network and data, --window, --seed and --precision describe.
 
-    Args:
-        updates: to be made, from 1.
-
-    Returns:
-        The network, the dtype, the optimiser, the initial weights in float32, and the
-        batches of each update.
-
-    Raises:
-        UserError: a flag's value is outside what is accepted.
+    It is the network, the dtype, the optimiser, the initial weights in float32, and the
+    batches of each of the updates.
     """
     from prednet_jax.training import loop
 

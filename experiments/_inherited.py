@@ -1,4 +1,7 @@
-"""What flags are not asked for: of a run that goes on, of its weights, of a preset."""
+"""What flags are not asked for: of a run that goes on, of its weights, of a preset.
+
+A flag that was given and contradicts them is a `UserError`.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -63,14 +66,7 @@ def apply_preset() -> None:
 def read_flags(workdir: Path, names: list[str]) -> None:
     """Sets every flag that was not given to what the run in a directory began with.
 
-    Does nothing where no run was begun.
-
-    Args:
-        workdir: directory of the run, or of its seeds.
-        names: flags of the script.
-
-    Raises:
-        UserError: a flag that was given differs, or the manifest is not readable.
+    Does nothing where neither a run nor one of its seeds was begun.
     """
     begun = [folder / records.MANIFEST for folder in _runs(workdir)]
     if not begun:
@@ -108,11 +104,7 @@ def _runs(workdir: Path) -> list[Path]:
 
 
 def kept_weights(workdir: Path) -> tuple[Task, dict] | None:
-    """Network and initial weights that a run in a directory keeps; None: it has none.
-
-    Raises:
-        UserError: they are damaged.
-    """
+    """Network and initial weights that a run in a directory keeps, if it does."""
     for folder in _runs(workdir):
         if (folder / folders.INITIAL).exists():
             manifest = records.read_json(folder / records.MANIFEST)
@@ -168,14 +160,8 @@ def initial_weights(
     """Network and weights to start from: of a weight file, or of a run's directory.
 
     They supply model, variant and sizes; flags that are given must agree. Only
-    --convolution is free: every algorithm takes the same weights.
-
-    Args:
-        path: the file or directory.
-        kept: what a run that goes on has of it; it is not read again.
-
-    Raises:
-        UserError: there are no weights, or a flag that was given contradicts them.
+    --convolution is free: every algorithm takes the same weights. What a run that goes
+    on has `kept` is not read again.
     """
     sizes = {"height": FLAGS.height, "width": FLAGS.width}
     sizes |= {n: FLAGS[n].value for n in ("variant", "pixel_max") if FLAGS[n].present}
@@ -204,9 +190,6 @@ def inherit_frames(path: str) -> None:
     """Takes the frames of a run, and how they are cut, where no flag says otherwise.
 
     How they are cut only where they lie on disk. Does nothing where the path is no run.
-
-    Raises:
-        UserError: the manifest has no flags, or other values than they take.
     """
     manifest = Path(path) / records.MANIFEST
     if not manifest.is_file():
@@ -239,10 +222,6 @@ def prednet() -> tuple[Task, dict]:
     A network that comes with the package has frames of the data it was trained on
     unless flags say otherwise, and frames from disk are scaled to its size. Without
     --weights it is one of them, and the first line printed says so.
-
-    Raises:
-        UserError: the weights are of another network than PredNet, or of another one
-            than the flags say.
     """
     given, own = FLAGS.weights is not None, None
     if not given:

@@ -113,11 +113,7 @@ def main(argv: list[str]) -> None:
 
 
 def _counts(name: str) -> tuple[int, ...]:
-    """The value of a flag that lists whole numbers of at least 1.
-
-    Raises:
-        UserError: the list is empty or has another value.
-    """
+    """The value of a flag that lists whole numbers of at least 1."""
     found = _flags.integers(name)
     if not found or min(found) < 1:
         raise UserError(

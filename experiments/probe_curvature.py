@@ -13,11 +13,12 @@ highest eigenvalue of the Hessian H and of P^-1/2 H P^-1/2 (P is the scale by wh
 divides), with residuals; the projection of the optimiser's last step on the direction
 of lowest curvature; and how many updates noise would save there.
 
-Writes probe_curvature.json and probe_curvature.png to --workdir. The results have two
+Writes probe_curvature.json to --workdir. The results have two
 limits. Negative curvature can be proved, but its absence cannot. And the saving holds
 only if P and the local quadratic do not change during the escape.
 """
 
+import itertools
 import textwrap
 from pathlib import Path
 
@@ -69,7 +70,7 @@ flags.DEFINE_string("workdir", "results/probe_curvature", "Where to write.")
 
 
 def main(argv: list[str]) -> None:
-    """Checks the flags, measures every training, writes table, JSON and figure."""
+    """Checks the flags, measures every training, writes table and JSON."""
     del argv
     process.prepare(cache=True)
     updates = check_flags()
@@ -80,12 +81,11 @@ def main(argv: list[str]) -> None:
         "starts": FLAGS.starts,
     }
     rows = []
-    found = subjects(updates)
+    found = trainings(updates, options)
     print(curvature_probe.HEADER)
-    for subject in found:
-        for row in subject.rows(**options):
-            rows.append(row)
-            print(curvature_probe.line(row), flush=True)
+    for row in itertools.chain.from_iterable(found):
+        rows.append(row)
+        print(curvature_probe.line(row), flush=True)
     write(rows, Path(FLAGS.workdir))
 
 
@@ -106,7 +106,7 @@ def check_flags() -> tuple[int, ...] | None:
     return updates or None
 
 
-def subjects(updates: tuple[int, ...] | None) -> list:
+def trainings(updates: tuple[int, ...] | None, options: dict) -> list:
     """The trainings whose curvature is measured."""
     if FLAGS.run:
         return [
@@ -116,6 +116,7 @@ def subjects(updates: tuple[int, ...] | None) -> list:
                 windows=FLAGS.windows,
                 images=FLAGS.images,
                 precision=FLAGS.precision,
+                **options,
             )
         ]
     found = list(map(_flags.small_task, FLAGS.models))
@@ -127,13 +128,14 @@ def subjects(updates: tuple[int, ...] | None) -> list:
             samples=FLAGS.windows if task.windowed else FLAGS.images,
             seed=FLAGS.seed,
             precision=FLAGS.precision or "float32",
+            **options,
         )
         for task in found
     ]
 
 
 def write(rows: list[dict], folder: Path) -> None:
-    """Prints the legend and the findings; writes JSON and figure."""
+    """Prints the legend and the findings; writes JSON."""
     findings = curvature_probe.findings(rows, FLAGS.noise)
     print(curvature_probe.LEGEND.format(noise=FLAGS.noise), "\n\nFindings", sep="")
     for finding in findings:
@@ -143,9 +145,7 @@ def write(rows: list[dict], folder: Path) -> None:
         folder / "probe_curvature.json",
         {"rows": rows, "findings": findings, **_cli.provenance()},
     )
-    figure = curvature_probe.figure(rows)
-    records.write_bytes(folder / "probe_curvature.png", figure)
-    print(f"{folder / 'probe_curvature.json'}  {folder / 'probe_curvature.png'}")
+    print(folder / "probe_curvature.json")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ never reach it; in the form "rotated" they reach every direction.
 Prints a table with one row per case: when the runs left the first saddle, without noise
 and with each noise, and what theory predicts; how many passed every saddle; and
 log-rank tests against no noise. Then prints the findings, computed from the runs.
-Writes saddle_escape.json and survival.png to --workdir.
+Writes saddle_escape.json to --workdir.
 """
 
 import itertools
@@ -87,15 +87,10 @@ def main(argv: list[str]) -> None:
     print(escape.text_table(groups), "\n\nFindings", sep="")
     for finding in found:
         print(textwrap.fill(finding, 100, initial_indent="- ", subsequent_indent="  "))
-    folder = Path(FLAGS.workdir)
-    folder.mkdir(parents=True, exist_ok=True)
-    records.write_json(
-        folder / "saddle_escape.json",
-        {**_cli.provenance(), "findings": found, "groups": groups},
-    )
-    figure = escape.survival_figure(groups, FLAGS.steps)
-    records.write_bytes(folder / "survival.png", figure)
-    print(f"\n{folder / 'saddle_escape.json'}  {folder / 'survival.png'}")
+    path = Path(FLAGS.workdir) / "saddle_escape.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records.write_json(path, {**_cli.provenance(), "findings": found, "groups": groups})
+    print(f"\n{path}")
 
 
 def check_flags() -> tuple[list, dict]:

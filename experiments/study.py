@@ -5,8 +5,8 @@
 writes results/study/C/seed_N.csv (curves) and seed_N.json (endpoints, distances,
 fingerprints) for each seed of the part. Seeds that have a record are not run again, nor
 are finished trainings of a seed, so after an interruption the same command continues.
-Several processes share the seeds by --shard=0/2 and --shard=1/2, or the trainings of a
-seed by --arms. docs/study/plan.md says what is run and why.
+Several processes share the seeds by --shard=0/2 and --shard=1/2. docs/study/plan.md
+says what is run and why.
 
     python experiments/study.py --part=C --seeds=8300 --workdir=runs/again \
       --compare_with=results/study
@@ -29,12 +29,6 @@ flags.DEFINE_string("part", None, f"One of {', '.join(parts.PARTS)}.", required=
 flags.DEFINE_string("workdir", "results/study", "Where to write.")
 flags.DEFINE_string("shard", "0/1", "I/N: every Nth seed, from the Ith.")
 flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
-flags.DEFINE_list(
-    "arms",
-    None,
-    "Trains these arms only, and writes no record; the same command without it does, "
-    "when all arms have been trained.",
-)
 flags.DEFINE_string(
     "compare_with",
     None,
@@ -58,13 +52,6 @@ def main(argv: list[str]) -> None:
     wanted = _flags.integers("seeds") or tuple(part.seeds)
     for seed in wanted:
         errors.one_of("--seeds", seed, tuple(part.seeds))
-    if FLAGS.arms is not None and (FLAGS.compare_with or not FLAGS.arms):
-        raise errors.UserError(
-            f"--arms={','.join(FLAGS.arms)}: expected names of arms, and no "
-            "--compare_with, which needs all arms"
-        )
-    for arm in FLAGS.arms or ():
-        errors.one_of("--arms", arm, tuple({t.arm: None for t in part.treatments}))
     process.prepare(threads=parts.THREADS, cache=True)
     process.set_precision("float32")
     folder = Path(FLAGS.workdir) / part.name
@@ -83,14 +70,9 @@ def main(argv: list[str]) -> None:
     }
     for seed in left:
         started = time.perf_counter()
-        if FLAGS.arms:
-            seed_records.train_arms(part, seed, folder, manifest, FLAGS.arms)
-            made = f"seed {seed}, arms {', '.join(FLAGS.arms)}"
-        else:
-            seed_records.follow_seed(part, seed, folder, manifest)
-            made = f"{folder}/seed_{seed}.json"
+        seed_records.follow_seed(part, seed, folder, manifest)
         minutes = (time.perf_counter() - started) / 60
-        print(f"{made}: {minutes:.1f} minutes", flush=True)
+        print(f"{folder}/seed_{seed}.json: {minutes:.1f} minutes", flush=True)
     if FLAGS.compare_with:
         made = [r for r in seed_records.read(part, folder) if r["seed"] in mine]
         _cli.show_agreement(again.of_seeds(made, published))

@@ -107,11 +107,7 @@ def make_sweep() -> sweeps.Sweep:
 
 
 def check(sweep: sweeps.Sweep) -> None:
-    """Refuses what cannot run, before anything is written.
-
-    Raises:
-        UserError: of a setting too that names no flag of train.py, or one given here.
-    """
+    """Refuses what cannot run, before anything is written."""
     _flags.check_numbers(0, "retries")
     # Every flag stands in these files as a word in quotes.
     files = (TRAIN, *TRAIN.parent.glob("_*.py"))

@@ -144,11 +144,7 @@ def main(argv: list[str]) -> None:
 
 
 def _check_mode() -> None:
-    """Sets --extrapolate_from where --mode needs it and it was not given.
-
-    Raises:
-        UserError: flags contradict each other.
-    """
+    """Sets --extrapolate_from where --mode needs it and it was not given."""
     if FLAGS.mode == "train":
         _flags.check_beside("--mode=finetune_rollout", False, "extrapolate_from")
         return
@@ -259,11 +255,7 @@ def _train_replicas(interruption: Interruption) -> None:
 
 
 def _join() -> int | None:
-    """Joins the processes that train together; how many they are, or None: unknown.
-
-    Raises:
-        UserError: flags contradict each other, or they cannot be joined.
-    """
+    """Joins the processes that train together; how many they are, or None: unknown."""
     found = process.launched()
     if FLAGS.coordinator not in ("auto", "none"):
         count, number = FLAGS.processes, FLAGS.process

@@ -57,9 +57,6 @@ def score(truth: Frames, predictions: Frames, *, data_range: float = 1.0) -> Sco
         predictions: the same shape.
         data_range: the range of pixels in SSIM's constants. Some published figures have
             2, which older versions of scikit-image took for floating-point pictures.
-
-    Raises:
-        UserError: shapes that differ, or frames too small for a window of SSIM.
     """
     from skimage.metrics import structural_similarity
 
@@ -102,10 +99,9 @@ def last_seen(truth: Frames, extrapolate_from: int | None) -> Frames:
 def table(
     prediction: Scores, copy: Scores, extrapolate_from: int | None
 ) -> list[dict[str, Any]]:
-    """A row per frame from frame 1 on, with the scores of the network and of copying.
+    """A row per frame from frame 1 on.
 
-    Returns:
-        Rows of `frame`, `observed`, each metric, and `copy_<metric>` of copying.
+    It has `frame`, `observed`, each metric, and `copy_<metric>` of copying.
     """
     until = len(prediction.mse) if extrapolate_from is None else extrapolate_from
     return [

@@ -20,18 +20,7 @@ IMPLEMENTATION = "threefry2x32"
 
 
 def stream(seed: int, name: str) -> jax.Array:
-    """The PRNG key of one purpose.
-
-    Args:
-        seed: the root seed of the run, 0 <= seed < 2^32.
-        name: one of `STREAMS`.
-
-    Returns:
-        A typed PRNG key (threefry2x32, whatever the process's default is).
-
-    Raises:
-        UserError: the seed or the name is outside what is accepted.
-    """
+    """The PRNG key (threefry2x32) of one purpose of `STREAMS`, of a seed below 2^32."""
     whole("seed", seed, 0, 2**32 - 1)
     one_of("stream", name, STREAMS)
     root = jax.random.key(seed, impl=IMPLEMENTATION)

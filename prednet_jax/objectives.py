@@ -111,9 +111,6 @@ def error_loss(
         layer_weights: lambda, one number per layer; None: (1, 0, ...), the paper's L0.
             The paper's Lall is (1, .1, .1, ...).
 
-    Returns:
-        The loss. The first frame has time weight 0, the others 1/(T - 1).
-
     Raises:
         UserError: T < 2, or the number of weights is not the number of layers.
     """
@@ -162,10 +159,9 @@ def window_loss(
         The number to minimise, and a `WindowResult`.
 
     Raises:
-        UserError: stale targets with objective `errors`, which has no target buffer
-            (its target is the network's own input); the number of layer weights is
-            not the number of layers; or an upper layer has a weight where frames are
-            extrapolated: its errors there are not those of true frames.
+        UserError: stale targets with objective `errors`, which has no target buffer;
+            layer weights that are not one per layer, or not 0 above the first where
+            frames are extrapolated.
     """
     method = method or Method()
     objective = method.objective or "squares"

@@ -45,8 +45,7 @@ def chainer_adam(
         eps: added to sqrt(v), >= 0; Chainer has 1e-8, Keras 1e-7.
 
     Returns:
-        The transformation, the same object for the same values: what was compiled with
-        it is found again.
+        The same object for the same values: what was compiled with it is found again.
 
     Raises:
         UserError: a value is outside what is accepted.
@@ -101,17 +100,10 @@ def one_minus_power(b: float, t: jax.Array) -> jax.Array:
 def clipped(
     optimizer: optax.GradientTransformation, norm: float
 ) -> optax.GradientTransformation:
-    """Clips the gradients to a global norm before the optimiser sees them.
+    """Clips the gradients to a global L2 norm above 0 before the optimiser sees them.
 
     As `optax.chain(optax.clip_by_global_norm(norm), optimizer)`, but the state is that
     of the optimiser alone.
-
-    Args:
-        optimizer: the optimiser.
-        norm: largest L2 norm of all gradients together, above 0.
-
-    Raises:
-        UserError: the norm is not a finite number above 0.
     """
     positive("clip_gradient", norm)
     clip = optax.clip_by_global_norm(norm)
@@ -131,9 +123,6 @@ def lotter_schedule(updates: int) -> optax.Schedule:
     """Learning rate of `lotter`: 1e-3 in the first half of all updates, then 1e-4.
 
     kitti_train.py has 1e-3 before epoch 75 and 1e-4 from there on, of 150 epochs.
-
-    Raises:
-        UserError: updates is below 1.
     """
     whole("updates", updates, 1)
     return _lotter_schedule(updates // 2)
@@ -147,16 +136,7 @@ def _lotter_schedule(half: int) -> optax.Schedule:
 
 
 def cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
-    """A rate that falls along half a cosine, from `rate` to `floor` times it.
-
-    Args:
-        rate: at the first update, above 0.
-        updates: after which the floor is reached.
-        floor: share of `rate`, in [0, 1).
-
-    Raises:
-        UserError: a value is outside what is accepted.
-    """
+    """A rate that falls along half a cosine in so many updates, to `floor` times it."""
     positive("learning_rate", rate)
     whole("updates", updates, 1)
     decay("rate_floor", floor)

@@ -88,9 +88,6 @@ def split_cpu(count: int) -> None:
     """Makes the CPU appear as `count` devices, which share its threads.
 
     Call it before any array is made. A number of devices in XLA_FLAGS takes precedence.
-
-    Raises:
-        UserError: count is below 1.
     """
     whole("devices", count, 1)
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
@@ -108,13 +105,7 @@ _LAUNCHERS = (
 
 
 class Launched(NamedTuple):
-    """What a launcher says of this process.
-
-    Attributes:
-        launcher: `slurm`, `ompi` or `k8s`.
-        total: number of processes; None: it does not say.
-        number: of this one, from 0.
-    """
+    """What a launcher says: its name, how many processes (None: unknown), this one."""
 
     launcher: str
     total: int | None
@@ -135,9 +126,6 @@ def join_launched(found: Launched) -> None:
     """Joins the processes that a launcher started: `jax.distributed` knows the rest.
 
     Call it before any array is made. Waits until all have joined.
-
-    Raises:
-        UserError: they cannot be joined.
     """
     if found.launcher == "k8s" and importlib.util.find_spec("kubernetes") is None:
         raise UserError(
@@ -161,10 +149,6 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
         coordinator: host:port of process 0, the same for all processes.
         count: number of processes.
         number: number of this process, from 0.
-
-    Raises:
-        UserError: a value is outside what is accepted, or no process answers at the
-            coordinator's address.
     """
     whole("processes", count, 1)
     whole("process", number, 0, count - 1)
@@ -210,10 +194,9 @@ def meet(name: str) -> None:
 
 
 def same(name: str, value: Any) -> None:
-    """Refuses values that differ between processes; all of them call it.
+    """Refuses values that differ between processes, as where they see different disks.
 
-    Raises:
-        UserError: they differ, as where processes see different disks.
+    All of them call it.
     """
     digest = zlib.crc32(repr(value).encode()) >> 1
     if largest(digest, -digest) != (digest, -digest):

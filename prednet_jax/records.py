@@ -5,7 +5,7 @@ A run directory holds
     metrics.jsonl   one JSON object per update
     validation.jsonl  one JSON object per score of the frozen weights, if asked for
     loss.png        the losses, drawn at the end, with the extra `report`
-    summary.npz     optional arrays for the report (predicted frames)
+    examples.npz    predicted frames, if asked for
     weights.npz     the final weights
     checkpoints/    optional
 A file is either complete or not there; metrics.jsonl grows line by line.
@@ -37,11 +37,7 @@ class RecordError(UserError):
 def fingerprint(tree: Mapping[str, Any]) -> str:
     """SHA-256 of a nested dictionary of arrays: names, dtypes, shapes and bytes.
 
-    Args:
-        tree: nested mappings with array leaves; order of keys does not matter.
-
-    Returns:
-        64 hexadecimal digits.
+    The order of keys does not matter. 64 hexadecimal digits.
     """
     digest = hashlib.sha256()
     for name, array in _leaves(tree):
@@ -105,11 +101,7 @@ def write_tree(
 
 
 def read_tree(path: str | os.PathLike) -> dict[str, Any]:
-    """Reads what `write_tree` wrote.
-
-    Raises:
-        RecordError: the file is missing or was not written by `write_tree`.
-    """
+    """Reads what `write_tree` wrote; a RecordError says why it cannot."""
     tree: dict[str, Any] = {}
     try:
         stored = files.read_npz(path)
@@ -186,11 +178,7 @@ def write_csv(
 
 
 def read_csv(path: str | os.PathLike) -> list[dict[str, str]]:
-    """The rows of a table, by column.
-
-    Raises:
-        RecordError: the file is missing or is not text.
-    """
+    """The rows of a table, by column; a RecordError: it is missing or is no text."""
     try:
         return list(csv.DictReader(files.read_text(path).splitlines()))
     except files.FileError as error:
@@ -200,9 +188,7 @@ def read_csv(path: str | os.PathLike) -> list[dict[str, str]]:
 class MetricsWriter:
     """Appends one JSON object per update to `metrics.jsonl`.
 
-    Args:
-        directory: the run's directory.
-        keep: how many lines of an earlier part of the run to keep (0: none).
+    It keeps the first `keep` lines of an earlier part of the run.
     """
 
     def __init__(self, directory: str | os.PathLike, *, keep: int = 0):
@@ -261,13 +247,7 @@ def read_validation(directory: str | os.PathLike) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Run:
-    """The records of a run, read back.
-
-    Attributes:
-        directory: the run's directory.
-        manifest: content of manifest.json.
-        metrics: arrays by name, each `[updates]`.
-    """
+    """The records of a run read back: its manifest, and metrics `[updates]` by name."""
 
     directory: Path
     manifest: dict[str, Any]
@@ -315,11 +295,10 @@ def _is_metric(value: Any) -> bool:
 
 
 def check_comparable(runs: list[Run]) -> None:
-    """Refuses runs of one seed that did not start alike.
+    """Refuses, with a RecordError, runs of one seed that did not start alike.
 
-    Raises:
-        RecordError: two runs of one model and seed differ in initial weights or data
-            order, or do not record them.
+    Two runs of one model and seed differ in initial weights or data order, or do not
+    record them.
     """
     seen: dict[tuple, Run] = {}
     for run in runs:

@@ -326,7 +326,8 @@ def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     try:
         with np.load(file, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
-    except recording.UNREADABLE:
+    except Exception:
+        # NumPy, zipfile and zlib each have their own.
         raise NoiseError(
             f"--{flag}={file}: expected a file of arrays as numpy.savez writes it"
         ) from None

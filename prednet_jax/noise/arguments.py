@@ -38,8 +38,7 @@ class Static:
         tree: structure of the arguments.
         values: its leaves, with marks where arrays and mutable objects go.
         kinds: what tells values from equal ones.
-        definition: of all mutable objects together, without their arrays, which come
-            after those among the leaves.
+        definition: of all mutable objects together, whose arrays come last.
     """
 
     tree: Any
@@ -196,14 +195,8 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, jax.Array | jax.ShapeDtypeStruct)
 
 
-def split_static(arguments: Any) -> tuple[Static, list[Any]]:
-    """The arrays of `arguments`, those of mutable objects last, and everything else."""
-    static, arrays, _ = split(arguments)
-    return static, arrays
-
-
 def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
-    """As `split_static`, with the mutable objects themselves."""
+    """Everything that is no array; the arrays, of mutable objects last; the objects."""
     leaves, tree = jax.tree.flatten(arguments, is_leaf=is_mutable)
     values = tuple(
         _OBJECT if is_mutable(leaf) else _ARRAY if _is_array(leaf) else leaf

@@ -91,12 +91,9 @@ def churn(
 ) -> float:
     """Fraction of decisions on which two sets of predictions disagree.
 
-    Args:
-        a: pytree of predictions.
-        b: likewise, of the same structure and shapes.
-        decide: from an array of predictions to an array of decisions, for example
-            `lambda p: np.rint(255 * p)`, the shade of a pixel. None: integers and
-            booleans are decisions; of floats `[..., classes]` the argmax is.
+    `decide` makes decisions of an array of predictions, as `lambda p: np.rint(255 * p)`
+    the shade of a pixel. None: integers and booleans are decisions; of floats
+    `[..., classes]` the argmax is.
 
     Raises:
         NoiseError: as for `v_ermv`, and for floats without an axis of classes.
@@ -119,15 +116,10 @@ def churn(
 
 
 def ulp_distance(a: Any, b: Any) -> np.ndarray:
-    """Number of floating-point numbers between A and B, for every element.
+    """Number of floating-point numbers between A and B: int64 [n], of all leaves.
 
-    Args:
-        a: pytree of floating-point arrays.
-        b: likewise, of the same structure, shapes and types.
-
-    Returns:
-        int64 [n], of all leaves in order. -0 and 0 are one number; a distance that
-        involves a NaN is the largest int64 unless both are NaN.
+    Structures, shapes and types must be the same. -0 and 0 are one number; a distance
+    that involves a NaN is the largest int64 unless both are NaN.
     """
     found = [np.zeros(0, np.int64)]
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):

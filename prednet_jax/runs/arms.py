@@ -14,23 +14,6 @@ from prednet_jax import noise
 from prednet_jax.config import CONVOLUTIONS
 from prednet_jax.errors import UserError
 
-NAMES = (
-    "float32",
-    "float64",
-    "threads_<n>",
-    "reduction_order",
-    "reduction_order_<shared|tile|element|run>",
-    "gpu_order",
-    "ulp",
-    "stochastic_rounding",
-    "gaussian_<scale>",
-    f"convolution_<{'|'.join(CONVOLUTIONS)}>",
-    "stale_targets",
-    "gpu",
-    "gpu_deterministic",
-    "noise:<spec>",
-)
-
 
 class Role(StrEnum):
     """What an arm is for in the verdict.
@@ -175,32 +158,36 @@ _BY_NAME = {arm.name: arm for arm in _FIXED}
 # Families of arms, by the pattern of their names; {} is what its group matches.
 _FAMILIES = {
     r"threads_([1-9]\d*)": Arm(
-        name="threads_{}",
+        name="threads_<n>",
         meaning="float32, {} thread(s)",
         role=Role.NULL,
         flags=("--threads={}",),
         cost=1.3,
     ),
     r"reduction_order_(shared|tile|element)": Arm(
-        name="reduction_order_{}",
+        name="reduction_order_<shared|tile|element>",
         meaning="fresh random order, one for each {}",
         flags=("--noise=reduction_order:granularity={}",),
         cost=2.0,
     ),
     r"gaussian_(\d+(?:\.\d+)?(?:e-?\d+)?)": Arm(
-        name="gaussian_{}",
+        name="gaussian_<scale>",
         meaning="Gaussian noise of {} times the gradient's norm",
         role=Role.GAUSSIAN,
         flags=("--noise=gradient_gaussian:scale={}",),
     ),
-    "noise:(.*)": Arm(name="noise:{}", meaning="{}", flags=("--noise={}",), cost=2.0),
+    "noise:(.*)": Arm(
+        name="noise:<spec>", meaning="{}", flags=("--noise={}",), cost=2.0
+    ),
     f"convolution_({'|'.join(CONVOLUTIONS)})": Arm(
-        name="convolution_{}",
+        name=f"convolution_<{'|'.join(CONVOLUTIONS)}>",
         meaning="{} convolutions, another fixed order",
         role=Role.NULL,
         flags=("--convolution={}",),
     ),
 }
+#: Every name, as in help texts.
+NAMES = (*_BY_NAME, *(family.name for family in _FAMILIES.values()))
 
 
 def arm(name: str) -> Arm:

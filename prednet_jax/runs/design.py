@@ -99,9 +99,6 @@ class Design(Setup):
         first_seed: the first root seed.
         seeds: number of seeds: first_seed, first_seed + 1, ...
         margin: margin of equivalence, as a fraction of the control's mean metric.
-
-    Raises:
-        UserError: a value is outside what is accepted.
     """
 
     arms: tuple[str, ...] | None = ()
@@ -201,8 +198,8 @@ def check(design: Design) -> None:
     Nothing is written. An earlier comparison is removed only after this has passed.
 
     Raises:
-        UserError: the root is not a directory, an arm needs more processors than there
-            are, a size cannot fit into memory, or the frames of a network cannot be
+        UserError: the root is no directory, an arm needs more processors than there
+            are, a size does not fit into memory, or the frames of a network cannot be
             opened or do not fill one window.
     """
     for arm in design.chosen:

@@ -1,15 +1,14 @@
 """Curvature along a training: made here, or read from a run's directory.
 
-A `Subject` is a training with Adam together with a probe set: the training loss without
-noise, on windows that are distributed evenly over the frames of the run. Each window
-starts from the zero state. The state that training carries differs between stops, but
-all stops have to be measured on the same loss.
+The network is trained with Adam. Its curvature is that of the training loss without
+noise on a probe set: windows that are distributed evenly over the frames of the run,
+each from the zero state. The state that training carries differs between stops, but all
+stops have to be measured on the same loss.
 """
 
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from prednet_jax import curvature, data, keys, process, records, tasks
 from prednet_jax.data.windows import Schedule
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
-from prednet_jax.report import charts
 from prednet_jax.report.numbers import text
 from prednet_jax.tasks import Adam, Network, Task
 from prednet_jax.training import checkpoints, loop, truncated
@@ -34,32 +32,19 @@ _CONVOLUTION = "xla"
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Subject:
-    """One training whose curvature is measured.
-
-    Attributes:
-        model: name of the network.
-        seed: root seed.
-        loss: maps weights to the mean loss over the probe set; one object for all
-            stops.
-        moments: maps weights to the moments of the samples' gradients.
-        stops: the stops, in the order of the updates.
-    """
-
-    model: str
-    seed: int
-    loss: Callable[[dict], jax.Array]
-    moments: Callable[[dict], curvature.Moments]
-    stops: Iterator[curvature.Stop]
-
-    def rows(self, **options: Any) -> Iterator[dict[str, Any]]:
-        """The results of `curvature.probe` at each stop, with the `model` in front."""
-        for stop in self.stops:
-            key = jax.random.fold_in(keys.stream(self.seed, "probe"), stop.update)
-            moments = self.moments(stop.params)
-            row = curvature.probe(self.loss, stop, moments, key=key, **options)
-            yield {"model": self.model} | row
+def _rows(
+    task: Task,
+    seed: int,
+    loss: Callable[[dict], jax.Array],
+    moments: Callable[[dict], curvature.Moments],
+    stops: Iterator[curvature.Stop],
+    options: dict[str, Any],
+) -> Iterator[Row]:
+    """The results of `curvature.probe` at each stop, with the `model` in front."""
+    for stop in stops:
+        key = jax.random.fold_in(keys.stream(seed, "probe"), stop.update)
+        row = curvature.probe(loss, stop, moments(stop.params), key=key, **options)
+        yield {"model": task.name} | row
 
 
 def fresh(
@@ -70,7 +55,8 @@ def fresh(
     samples: int,
     seed: int,
     precision: str,
-) -> Subject:
+    **options: Any,
+) -> Iterator[Row]:
     """A network that is trained on embedded data while it is measured.
 
     Args:
@@ -80,9 +66,7 @@ def fresh(
         samples: number of windows or images in the probe set.
         seed: root seed of weights, data and start vectors.
         precision: `float32` or `float64`.
-
-    Raises:
-        UserError: a value is outside what is accepted.
+        options: options of `curvature.probe`, without its key.
     """
     dtype = process.set_precision(precision)
     keys.stream(seed, "init")
@@ -102,8 +86,8 @@ def fresh(
             if record.update in updates:
                 yield _stop(state, task.adam(last))
 
-    loss, moments = _probe_set(task, method, source, schedule, dtype, samples)
-    return Subject(task.name, seed, loss, moments, stops())
+    functions = _probe_set(task, method, source, schedule, dtype, samples)
+    return _rows(task, seed, *functions, stops(), options)
 
 
 def saved(
@@ -113,7 +97,8 @@ def saved(
     windows: int,
     images: int,
     precision: str | None,
-) -> Subject:
+    **options: Any,
+) -> Iterator[Row]:
     """The checkpoints of a run of train.py, rebuilt from its manifest.
 
     Args:
@@ -122,6 +107,7 @@ def saved(
         windows: windows in the probe set, for a network that sees windows.
         images: images in the probe set, for a network that sees images.
         precision: `float32` or `float64`; None: that of the run.
+        options: options of `curvature.probe`, without its key.
 
     Raises:
         UserError: the directory is not a run of train.py, or lacks a checkpoint.
@@ -172,8 +158,8 @@ def saved(
             yield _stop(checkpoints.restore(folder, update, like), adam, dtype)
 
     samples = windows if task.windowed else images
-    loss, moments = _probe_set(task, method, source, schedule, dtype, samples)
-    return Subject(task.name, seed, loss, moments, stops())
+    functions = _probe_set(task, method, source, schedule, dtype, samples)
+    return _rows(task, seed, *functions, stops(), options)
 
 
 def _saved_updates(folder: Path, updates: tuple[int, ...] | None) -> Sequence[int]:
@@ -335,34 +321,3 @@ def findings(rows: list[Row], noise: float) -> list[str]:
             words += f" (gradients differ by {min(sampled):.2g} from sample to sample)"
         said.append(words + ".")
     return said
-
-
-def figure(rows: list[Row]) -> bytes:
-    """PNG: lowest curvature, and the noise that would save an update."""
-    frame = pd.json_normalize(rows)
-    forms = {"raw.lowest": "raw", "preconditioned.lowest": "preconditioned"}
-    noises = {
-        "escape.noise_for_one_update": "to save one update",
-        "sampling_noise": "from sample to sample",
-    }
-    smallest = max(frame[list(forms)].abs().min().min(), 1e-12)
-    panels = []
-    for shown, title, scale in (
-        (forms, "lowest eigenvalue", {"type": "symlog", "constant": smallest}),
-        (noises, "noise / gradient", {"type": "log"}),
-    ):
-        lines = frame.melt(
-            ["model", "update"], frame.columns.intersection(list(shown)), "line"
-        ).dropna()
-        lines["line"] = lines.model + ", " + lines.line.map(shown)
-        encoding = {
-            "x": charts.channel("update", "update", type="log"),
-            "y": charts.channel("value", title, **scale),
-            "color": charts.names("line", legend={"columns": 1}),
-        }
-        data = lines[lines.value != 0].to_dict("records")
-        drawn = charts.layer("line", encoding, data=data, point=True)
-        panels.append({"width": 380, "height": 280, **drawn})
-    return charts.png(
-        {"hconcat": panels, "resolve": {"scale": {"color": "independent"}}}
-    )

@@ -65,8 +65,13 @@ def amplified(spec: noise.NoiseSpec, factor: float, kind: str) -> Callable:
 
 def _normal_like(key: jax.Array, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
-    keys = jax.tree.unflatten(structure, [*jax.random.split(key, len(leaves))])
-    return jax.tree.map(lambda k, x: jax.random.normal(k, x.shape, x.dtype), keys, tree)
+    keys = jax.random.split(key, len(leaves))
+    # A key is taken, then its numbers are drawn (tests/studies/test_programs.py).
+    drawn = [
+        jax.random.normal(k, leaf.shape, leaf.dtype)
+        for k, leaf in zip(keys, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, drawn)
 
 
 def _norm(tree: Any) -> jax.Array:

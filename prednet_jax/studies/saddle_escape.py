@@ -5,11 +5,10 @@ case, one per seed, under one noise; its twin is the group of the same case with
 noise. All runs start where exact arithmetic would never leave the saddle.
 
 The data flow is: `measure` (one program per function, precision and noise) -> `compare`
-(medians and log-rank tests against the twin, Holm over all tests) -> the table, the
-findings and the figure.
+(medians and log-rank tests against the twin, Holm over all tests) -> the table and the
+findings.
 """
 
-import itertools
 import math
 import textwrap
 from collections.abc import Callable, Sequence
@@ -22,7 +21,6 @@ from scipy import stats
 
 from prednet_jax import escape, noise, saddles, statistics
 from prednet_jax.errors import UserError
-from prednet_jax.report import charts
 from prednet_jax.report.documents import columns
 from prednet_jax.saddles import SaddleFunction
 
@@ -101,26 +99,25 @@ def measure(
             fresh=getattr(spec, "schedule", "call") == "call",
         )
     groups = []
-    for (i, name), (j, form) in itertools.product(
-        enumerate(optimizers), enumerate(forms)
-    ):
-        group = {
-            "function": function.name,
-            "optimizer": name,
-            "form": form,
-            "precision": precision,
-            "noise": text,
-            "escape_steps": runs.steps[i, j].tolist(),
-            "escaped": runs.escaped[i, j].tolist(),
-            "arrival_steps": runs.arrival[i, j].tolist(),
-            "arrived": runs.arrived[i, j].tolist(),
-            "still": runs.still[i, j].tolist(),
-        }
-        group["predicted_steps"] = [
-            _predict(function, group, rules[i], *pair)
-            for pair in runs.early[i, j].astype(float)
-        ]
-        groups.append(group)
+    for i, name in enumerate(optimizers):
+        for j, form in enumerate(forms):
+            group = {
+                "function": function.name,
+                "optimizer": name,
+                "form": form,
+                "precision": precision,
+                "noise": text,
+                "escape_steps": runs.steps[i, j].tolist(),
+                "escaped": runs.escaped[i, j].tolist(),
+                "arrival_steps": runs.arrival[i, j].tolist(),
+                "arrived": runs.arrived[i, j].tolist(),
+                "still": runs.still[i, j].tolist(),
+            }
+            group["predicted_steps"] = [
+                _predict(function, group, rules[i], *pair)
+                for pair in runs.early[i, j].astype(float)
+            ]
+            groups.append(group)
     return groups
 
 
@@ -368,44 +365,3 @@ def _theory(frame: pd.DataFrame) -> list[str]:
             f"{runs.escaped[never].sum()} did."
         )
     return said
-
-
-def survival_figure(groups: list[Group], budget: int) -> bytes:
-    """PNG: fraction of runs not past every saddle against steps; a panel per case.
-
-    Args:
-        groups: the result of `measure`.
-        budget: steps of a run.
-    """
-    rows = []
-    for group in groups:
-        # Kaplan & Meier 1958, J. Am. Stat. Assoc. 53:457.
-        left = stats.ecdf(_censored(group, "arrival")).sf
-        curve = [(1, 1), *zip(left.quantiles, left.probabilities, strict=True)]
-        rows += [
-            {
-                "panel": ", ".join(_case(group)).replace("_", " "),
-                "noise": group["noise"],
-                "step": float(step),
-                "left": float(share),
-            }
-            for step, share in [*curve, (budget, curve[-1][1])]
-        ]
-    noises = list(dict.fromkeys(row["noise"] for row in rows))
-    # Later lines are thinner, so that equal curves stay visible.
-    width = {"domain": noises, "range": [4 * 0.65**i for i in range(len(noises))]}
-    encoding = {
-        "x": charts.channel("step", "steps", type="log", domain=[SETTLE, budget]),
-        "y": charts.channel("left", "not past all saddles", domain=[0, 1]),
-        "color": charts.names("noise"),
-        "size": charts.names("noise", scale=width, legend=None),
-    }
-    curves = charts.layer("line", encoding, interpolate="step-after", clip=True)
-    return charts.png(
-        {
-            "data": {"values": rows},
-            "facet": charts.names("panel"),
-            "columns": len({(g["form"], g["precision"]) for g in groups}),
-            "spec": {"width": 260, "height": 150, **curves},
-        }
-    )

@@ -16,7 +16,7 @@ import dataclasses
 import os
 import shutil
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,15 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
         UserError: a record or a kept training in the folder was made with another
             arithmetic.
     """
-    kept = train_arms(part, seed, folder, manifest)
-    done = [(treatment, kept.read(treatment)) for treatment in part.of_seed(seed)]
+    about = manifest | _design(part, seed)
+    for path in finished(part, folder).values():
+        check(f"seed {seed}", about, path)
+    kept = KeptRuns(folder / "unfinished" / f"seed_{seed}", about)
+    treatments = part.of_seed(seed)
+    for treatment in treatments:
+        if not kept.has(treatment):
+            kept.write(treatment, train(part, treatment, seed))
+    done = [(treatment, kept.read(treatment)) for treatment in treatments]
     copied = {"loss": done[0][1].curves["copy_last_frame_loss"]}
     rows = _curve_rows("copy_last_frame", 0, copied)
     for treatment, run in done:
@@ -142,7 +149,7 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
     source, schedule = frames(part, seed)
     initial = jax.device_get(loop.initial_params(part.network, seed))
     record = {
-        **kept.about,
+        **about,
         "seed": seed,
         "initial_params_sha256": records.fingerprint(initial),
         "data_order_sha256": data.order_fingerprint(source, schedule),
@@ -152,31 +159,6 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
     records.write_csv(folder / f"seed_{seed}.csv", rows, columns)
     records.write_json(folder / f"seed_{seed}.json", record)
     kept.remove()
-
-
-def train_arms(
-    part: Part,
-    seed: int,
-    folder: Path,
-    manifest: dict[str, Any],
-    arms: Container[str] | None = None,
-) -> "KeptRuns":
-    """Trains arms of a seed (None: all) and keeps them, as `follow_seed`.
-
-    Several processes can share a seed, each with arms of its own.
-
-    Returns:
-        The kept trainings of the seed, also those of other processes.
-    """
-    about = manifest | _design(part, seed)
-    for path in finished(part, folder).values():
-        check(f"seed {seed}", about, path)
-    kept = KeptRuns(folder / "unfinished" / f"seed_{seed}", about)
-    for treatment in part.of_seed(seed):
-        chosen = arms is None or treatment.arm in arms
-        if chosen and not kept.has(treatment):
-            kept.write(treatment, train(part, treatment, seed))
-    return kept
 
 
 def _design(part: Part, seed: int) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from prednet_jax.studies import (
     symmetric_findings,
 )
 from prednet_jax.studies.parts import PARTS
-from prednet_jax.studies.symmetric_findings import Effect
 
 GREY, BLUE = charts.MUTED, ROLES["treatment"]
 _ARMS = {
@@ -50,10 +49,10 @@ def figures(folder: Path, verdict: Mapping[str, Any]) -> dict[str, Dots]:
     return made
 
 
-def saddle(found: Sequence[Effect], program: str, updates: int) -> Dots:
+def saddle(found: Sequence[Mapping[str, Any]], program: str, updates: int) -> Dots:
     """Part A: the update of separation and the final loss of every seed."""
-    shown = [effect for effect in found if effect.program == program]
-    losses = [loss for effect in shown for loss in effect.over_control]
+    shown = [effect for effect in found if effect["program"] == program]
+    losses = [loss for effect in shown for loss in effect["over_control"]]
     low, high = min(losses), max(losses)
     panels = (
         Panel("update of separation", 0, updates + 1, range(0, updates + 1, 1000)),
@@ -67,9 +66,9 @@ def saddle(found: Sequence[Effect], program: str, updates: int) -> Dots:
     )
     rows = [
         Row(
-            f"delta {effect.delta:g}, {effect.arm}",
-            _ARMS[effect.arm],
-            (effect.separated_at, effect.over_control),
+            f"delta {effect['delta']:g}, {effect['arm']}",
+            _ARMS[effect["arm"]],
+            (effect["separated_at"], effect["over_control"]),
         )
         for effect in shown
     ]

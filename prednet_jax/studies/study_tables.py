@@ -213,7 +213,7 @@ def progress(parts: Mapping[str, tuple[int, int]]) -> str:
     )
 
 
-def saddle(found: Sequence[symmetric_findings.Effect]) -> str:
+def saddle(found: Sequence[Record]) -> str:
     """Part A: every arm at every delta of both programs."""
     return markdown(
         pd.DataFrame(found),
@@ -239,7 +239,7 @@ def saddle_checks(found: Mapping[str, Check]) -> str:
     return markdown(pd.DataFrame(rows, columns=["check", "outcome", "measured"]))
 
 
-def saddle_theory(record: Record, found: Sequence[symmetric_findings.Effect]) -> str:
+def saddle_theory(record: Record, found: Sequence[Record]) -> str:
     """Part A: the largest split at which noise matters, by theory and as measured."""
     table = markdown(
         pd.DataFrame(record["seeds"]),

@@ -7,9 +7,9 @@ the margin. "Later" and "higher" are the same with the sign changed. A run that 
 separates counts as separating one update after the last.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,30 +52,6 @@ class Row(NamedTuple):
     sha256: str = ""
 
 
-class Effect(NamedTuple):
-    """An arm compared with float32 at one delta of one program.
-
-    Attributes:
-        program: as in `Row`.
-        arm: as in `Row`.
-        delta: as in `Row`.
-        separated_at: update of separation, one per seed.
-        losses: final loss, one per seed.
-        over_control: final loss over that of float32, one per seed.
-        separation: "earlier", "later", "no effect", or "control".
-        loss: "lower", "higher", "no effect", or "control".
-    """
-
-    program: str
-    arm: str
-    delta: float
-    separated_at: tuple[int, ...]
-    losses: tuple[float, ...]
-    over_control: tuple[float, ...]
-    separation: str
-    loss: str
-
-
 def read(path: Path) -> list[Row]:
     """The rows of runs.csv.
 
@@ -113,8 +89,15 @@ def runs(rows: Iterable[Row], program: str, arm: str, delta: float) -> list[Row]
     return sorted(mine, key=lambda row: row.seed)
 
 
-def effects(rows: Sequence[Row]) -> list[Effect]:
-    """Every arm against float32, by program, delta and arm, if all seeds were run."""
+def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Every arm against float32, by program, delta and arm, if all seeds were run.
+
+    Returns:
+        For each `program`, `delta` and `arm`; one number per seed: `separated_at`,
+        `losses`, and `over_control`, final loss over that of float32; and in a word
+        `separation` ("earlier", "later") and `loss` ("lower", "higher"; both "no
+        effect" or "control").
+    """
     seeds = {row.seed for row in rows}
     keys = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
     order = {"symmetric": 0, "ordinary": 1}
@@ -124,23 +107,23 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
         control = runs(rows, program, CONTROL, delta)
         if not {r.seed for r in mine} == seeds == {r.seed for r in control}:
             continue
-        at = np.array([row.separated_at for row in mine])
-        at_control = np.array([row.separated_at for row in control])
-        ratio = np.array(_ratios(mine, control))
-        separation = _word(at / at_control, EARLIER, "earlier", "later")
-        loss = _word(ratio, MARGIN_FRACTION, "lower", "higher")
-        made.append(
-            Effect(
-                program,
-                arm,
-                delta,
-                tuple(at.tolist()),
-                tuple(row.loss for row in mine),
-                tuple(ratio.tolist()),
-                "control" if arm == CONTROL else separation,
-                "control" if arm == CONTROL else loss,
-            )
+        at, at_control = (
+            np.array([r.separated_at for r in of]) for of in (mine, control)
         )
+        ratio = _ratios(mine, control)
+        separation = _word(at / at_control, EARLIER, "earlier", "later")
+        loss = _word(np.array(ratio), MARGIN_FRACTION, "lower", "higher")
+        effect = {
+            "program": program,
+            "delta": delta,
+            "arm": arm,
+            "separated_at": at.tolist(),
+            "losses": [row.loss for row in mine],
+            "over_control": ratio,
+            "separation": "control" if arm == CONTROL else separation,
+            "loss": "control" if arm == CONTROL else loss,
+        }
+        made.append(effect)
     return made
 
 
@@ -189,11 +172,10 @@ def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values) or "not run"
 
 
-def largest_delta(found: Iterable[Effect], program: str) -> float | None:
+def largest_delta(found: Iterable[Mapping[str, Any]], program: str) -> float | None:
     """The largest delta of a program at which tile order lowers the loss, or None."""
-    helped = [
-        effect.delta
-        for effect in found
-        if (effect.program, effect.arm, effect.loss) == (program, TREATMENT, "lower")
-    ]
-    return max(helped, default=None)
+    helped = (program, TREATMENT, "lower")
+    return max(
+        (e["delta"] for e in found if (e["program"], e["arm"], e["loss"]) == helped),
+        default=None,
+    )

@@ -16,9 +16,8 @@ from typing import Any
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
-from prednet_jax.tasks.autoencoder import AutoencoderTask
 from prednet_jax.tasks.base import Adam, Task
-from prednet_jax.tasks.prednet import PredNetTask
+from prednet_jax.tasks.networks import AutoencoderTask, PredNetTask
 
 __all__ = ["NAMED", "Adam", "AutoencoderTask", "Network", "PredNetTask", "Task"]
 
@@ -43,11 +42,7 @@ def of(network: Network) -> Task:
 
 
 def recorded(model: str, network: Mapping[str, Any]) -> Task:
-    """The task that a run's manifest names.
-
-    Args:
-        model: `prednet`, `autoencoder` or `module:object`.
-        network: the settings, as `Task.network` returned them.
+    """The task that a run's manifest names, with settings as `Task.network` gave them.
 
     Raises:
         UserError: there is no such task, a record may not name it
@@ -68,9 +63,6 @@ def check_recorded(model: str) -> None:
 
     A manifest may come from somebody else, and must not have any installed module run.
     So the module has to import this package. Its source is read; nothing is imported.
-
-    Raises:
-        UserError: the module does not import this package, or does not exist.
     """
     if model in NAMED:
         return
@@ -106,15 +98,13 @@ def _imports(module: str, loader: Any) -> set[str]:
 
 
 def load(name: str) -> Task:
-    """Imports a task from outside this package.
+    """Imports a task, `module:object`, from outside this package.
 
-    Args:
-        name: `module:object`; the module is searched for on Python's path and in the
-            working directory.
+    The module is searched for on Python's path and in the working directory. An error
+    inside it is raised unchanged.
 
     Raises:
-        UserError: there is no such module or object, or the object is not a `Task`. An
-            error inside the module is raised unchanged.
+        UserError: there is no such module or object, or the object is not a `Task`.
     """
     module, attribute = _parts(name)
     try:

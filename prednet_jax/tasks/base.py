@@ -1,7 +1,6 @@
 """`Task`, the base class of every network that can be trained here."""
 
 import abc
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import optax
 
 from prednet_jax import objectives, optimizers
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method, WindowResult
 
@@ -158,35 +156,3 @@ class Task(abc.ABC):
     def flags(self) -> tuple[str, ...]:
         """Flags of `train.py` that select this network with these settings."""
         return (f"--model={self.name}",)
-
-
-class Configured(Task):
-    """A network of this package: its configuration says all about it."""
-
-    config: Any
-
-    def __init__(self, config: PredNetConfig | AutoencoderConfig):
-        self.config = config
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.config == getattr(
-            other, "config", None
-        )
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.config))
-
-    def network(self) -> dict[str, Any]:
-        """The configuration."""
-        return dataclasses.asdict(self.config)
-
-    def changed(self, *, always: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Flags of `train.py` for settings in `always` and those not at the default."""
-        default = type(self.config)(**{n: getattr(self.config, n) for n in always})
-        found = []
-        for field in dataclasses.fields(self.config):
-            value = getattr(self.config, field.name)
-            if field.name in always or value != getattr(default, field.name):
-                text = ",".join(map(str, value)) if isinstance(value, tuple) else value
-                found.append(f"--{field.name}={text}")
-        return tuple(found)

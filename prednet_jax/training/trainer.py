@@ -65,9 +65,6 @@ def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
     Yields:
         `[window + 1, B, H, W, C]`, and whether the stream begins there: frame 0 is then
         a stand-in.
-
-    Raises:
-        UserError: the frames are no stream, or it is too short for one window.
     """
     whole("window", window, 1)
     frames = _as_stream(frames)

@@ -42,27 +42,18 @@ def test_forks_of_ray_are_no_warning(monkeypatch):
         on_ray.connect(on_ray.LOCAL)
 
 
-def test_what_a_job_asks_of_a_machine(tmp_path):
-    plain = job(tmp_path)
-    gpu = dataclasses.replace(
-        plain, arm=runs.arm("gpu"), hardware="gpu:h200", threads=None
-    )
-    assert on_ray.demands(gpu) == {
-        "num_cpus": 1,
-        "num_gpus": 1,
-        "resources": {"gpu:h200": 1},
-    }
-    four = dataclasses.replace(plain, hardware="threads:4", threads=4)
-    assert on_ray.demands(four)["num_cpus"] == 4
-    assert on_ray.demands(plain)["resources"] == {}
-
-
 def test_what_no_machine_could_take_is_refused(tmp_path):
     four = dataclasses.replace(job(tmp_path), hardware="threads:4", threads=4)
 
     def machine(alive=True, **resources):
         return {"Alive": alive, "Resources": resources}
 
+    gpu = dataclasses.replace(job(tmp_path), arm=runs.arm("gpu"), hardware="gpu:h200")
+    assert on_ray.demands(gpu) == {
+        "num_cpus": 1,
+        "num_gpus": 1,
+        "resources": {"gpu:h200": 1},
+    }
     named = {"threads:4": 1}
     on_ray.check([four], [machine(CPU=1), machine(CPU=4, **named)], "here")
     for machines in (

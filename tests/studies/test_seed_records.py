@@ -13,7 +13,6 @@ from prednet_jax.studies import (
     endpoints,
     parts,
     seed_records,
-    seed_trainings,
 )
 from prednet_jax.studies.parts import Part, Treatment
 from prednet_jax.studies.seed_records import KeptRuns
@@ -47,9 +46,6 @@ def test_endpoints_by_hand():
     # 250 values, k of them 1: below 0.1 from k = 22 on (22 + 228 * 0.01 = 24.28).
     assert found["parity"] == 400 + 250 - 22
     assert found["diverged_at"] is None
-
-
-def test_a_diverged_run_has_no_endpoints():
     run = trajectory([1.0, np.nan])
     assert endpoints.endpoints(run, run, 500) == {"diverged_at": 2}
 
@@ -178,16 +174,6 @@ def test_an_interrupted_seed_goes_on_with_the_trainings_that_are_left(
     assert not (tmp_path / "two" / "unfinished").exists()
 
 
-def test_arms_that_were_trained_before_are_in_the_record(tmp_path, monkeypatch):
-    quick = dataclasses.replace(TINY, treatments=TINY.treatments[:2])
-    seed_records.train_arms(quick, 11, tmp_path, ABOUT, ["reduction_order"])
-    seed_records.train_arms(quick, 11, tmp_path, ABOUT, ["float32"])
-    assert not seed_records.finished(quick, tmp_path)
-    monkeypatch.delattr(seed_records, "train")
-    seed_records.follow_seed(quick, 11, tmp_path, ABOUT)
-    assert list(seed_records.finished(quick, tmp_path)) == [11]
-
-
 def test_a_record_has_its_snapshots_in_the_order_of_the_updates(tmp_path):
     longer = dataclasses.replace(TINY, updates=12, treatments=TINY.treatments[:1])
     seed_records.follow_seed(longer, 11, tmp_path, ABOUT)
@@ -235,18 +221,6 @@ def test_a_kept_training_of_another_origin_is_refused(tmp_path, change, name):
         KeptRuns(tmp_path, kept.about | change).has(arm)
 
 
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_bits():
-    quick = dataclasses.replace(TINY, treatments=TINY.treatments[:2])
-
-    def prints():
-        return [seed_trainings.train(quick, t, 11).sha256 for t in quick.treatments]
-
-    first = prints()
-    seed_trainings._trainer.cache_clear()
-    assert prints() == first
-
-
 def test_a_seed_of_another_arithmetic_is_refused(tmp_path):
     quick = dataclasses.replace(TINY, seeds=(11, 12), treatments=TINY.treatments[:2])
     seed_records.follow_seed(quick, 11, tmp_path, ABOUT)
@@ -262,14 +236,3 @@ def test_a_seed_of_another_arithmetic_is_refused(tmp_path):
     with pytest.raises(errors.UserError, match="program of reduction_order;"):
         seed_records.follow_seed(other, 12, tmp_path, ABOUT)
     assert list(seed_records.finished(quick, tmp_path)) == [11]
-
-
-def test_a_program_has_one_fingerprint():
-    three = [TINY.treatments[i] for i in (0, 1, 3)]
-    quick = dataclasses.replace(TINY, treatments=tuple(three))
-    before = seed_trainings.programs(quick, 11)
-    seed_trainings.program.cache_clear()
-    seed_trainings._trainer.cache_clear()
-    assert seed_trainings.programs(quick, 11) == before
-    # Noise and a dose of it are other programs.
-    assert len(set(before.values())) == len(before)

@@ -12,7 +12,6 @@ from prednet_jax.studies import (
 )
 from prednet_jax.studies.judgement import CONTROL, FIXED, NULL, RANDOM, STALE
 from prednet_jax.studies.parts import PARTS
-from prednet_jax.studies.symmetric_findings import Effect
 from tests.studies.test_study_judgement import FEW, study
 
 
@@ -179,7 +178,8 @@ def test_of_two_arms_the_nearer_one_has_the_room():
 
 def test_part_a_shows_separation_and_loss_of_one_program():
     def effect(program, arm):
-        return Effect(program, arm, 0.0, (700, 3001), (1, 2), (1, 0.3), "", "")
+        about = {"program": program, "arm": arm, "delta": 0.0}
+        return about | {"separated_at": (700, 3001), "over_control": (1, 0.3)}
 
     found = [effect("symmetric", "tile"), effect("ordinary", "tile")]
     figure = study_figures.saddle(found, "symmetric", 3000)

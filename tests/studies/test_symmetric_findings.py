@@ -32,36 +32,32 @@ def table(**changes):
 
 
 def test_decisions_by_hand():
-    found = {(e.program, e.arm, e.delta): e for e in findings.effects(table())}
+    rows = table(**{"symmetric tile 0.0001": (900, 1.1)})
+    found = {(e["program"], e["arm"], e["delta"]): e for e in findings.effects(rows)}
     exact = found["symmetric", "tile", 0.0]
-    assert (exact.separation, exact.loss) == ("earlier", "lower")
-    assert exact.over_control == pytest.approx((1 / 3,) * 5)
-    assert found["symmetric", "shared", 0.0].separation == "no effect"
-    assert found["ordinary", "tile", 0.0].loss == "no effect"
-    assert found["ordinary", "float32", 0.0].separation == "control"
+    assert (exact["separation"], exact["loss"]) == ("earlier", "lower")
+    assert exact["over_control"] == pytest.approx([1 / 3] * 5)
+    assert found["symmetric", "shared", 0.0]["separation"] == "no effect"
+    assert found["ordinary", "tile", 0.0]["loss"] == "no effect"
+    assert found["ordinary", "float32", 0.0]["separation"] == "control"
+    harm = found["symmetric", "tile", 1e-4]
+    assert (harm["separation"], harm["loss"]) == ("later", "higher")
     assert findings.largest_delta(found.values(), "symmetric") == 0.0
     assert findings.largest_delta(found.values(), "ordinary") is None
 
 
 def test_all_five_seeds_have_to_agree():
     rows = table(**{"ordinary tile 0": (300, 0.9)})
-    tile = [e for e in findings.effects(rows) if e.arm == "tile"]
-    changed = next(e for e in tile if (e.program, e.delta) == ("ordinary", 0.0))
-    assert (changed.separation, changed.loss) == ("earlier", "lower")
+    tile = [e for e in findings.effects(rows) if e["arm"] == "tile"]
+    changed = next(e for e in tile if (e["program"], e["delta"]) == ("ordinary", 0.0))
+    assert (changed["separation"], changed["loss"]) == ("earlier", "lower")
     index = next(
         i for i, row in enumerate(rows) if row[:4] == ("ordinary", "tile", 0.0, 2)
     )
     rows[index] = rows[index]._replace(loss=0.99, separated_at=690)
-    again = {(e.program, e.arm, e.delta): e for e in findings.effects(rows)}
-    assert again["ordinary", "tile", 0.0].separation == "no effect"
-    assert again["ordinary", "tile", 0.0].loss == "no effect"
-
-
-def test_harm_has_a_word_of_its_own():
-    rows = table(**{"symmetric tile 0.0001": (900, 1.1)})
-    found = {(e.program, e.arm, e.delta): e for e in findings.effects(rows)}
-    assert found["symmetric", "tile", 1e-4].separation == "later"
-    assert found["symmetric", "tile", 1e-4].loss == "higher"
+    again = {(e["program"], e["arm"], e["delta"]): e for e in findings.effects(rows)}
+    assert again["ordinary", "tile", 0.0]["separation"] == "no effect"
+    assert again["ordinary", "tile", 0.0]["loss"] == "no effect"
 
 
 def test_checks_pass_and_fail():
@@ -83,7 +79,7 @@ def test_checks_pass_and_fail():
 
 def test_an_arm_without_all_seeds_is_not_judged():
     rows = [row for row in table() if (row.arm, row.seed) != ("tile", 4)]
-    assert {effect.arm for effect in findings.effects(rows)} == {"float32", "shared"}
+    assert {effect["arm"] for effect in findings.effects(rows)} == {"float32", "shared"}
 
 
 def test_rows_are_read_as_they_were_written(tmp_path):

@@ -52,22 +52,14 @@ def test_runs_of_a_study():
             symmetric_runs.runs(*names, deltas=[0.0], seeds=[1])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_designs_that_are_refused():
+    for changes, message in (
         ({"tile": 2}, "tile=2: expected a whole number, from 1 to 1"),
         ({"updates": 30}, "updates=30: expected a multiple of 20"),
         ({"window": 1}, "window=1"),
-    ],
-)
-def test_designs_that_are_refused(changes, message):
-    with pytest.raises(UserError, match=message):
-        design(**changes)
-
-
-def test_first():
-    assert symmetric_runs.first(np.array([False, True, True])) == 2
-    assert symmetric_runs.first(np.array([False, False])) is None
+    ):
+        with pytest.raises(UserError, match=message):
+            design(**changes)
 
 
 def test_float64_starts_from_the_same_weights():
@@ -100,9 +92,6 @@ def test_theory_of_a_split_that_grows():
     assert 1e-12 < found["kick"] < 1e-6  # the size of rounding
     orders = np.log10(found["initial"] / found["useful"])
     assert found["orders"] == pytest.approx(orders)
-
-
-def test_theory_refuses_twins_that_have_separated():
     with pytest.raises(UserError, match="at=1, until=3: asymmetry"):
         symmetric_runs.theory(design(), 1, delta=0.1, at=1, until=3, draws=2)
 

@@ -130,30 +130,31 @@ def test_images_are_evaluated_one_by_one():
     np.testing.assert_allclose(found.frame_losses[1:2], metrics.frame_losses, rtol=1e-6)
 
 
+IMAGES = AutoencoderConfig(height=8, width=8, channels=3, hidden=(4,))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda t: list(windows(VIDEO, 24)), "at least 24 with window=24"),
-        (lambda t: list(windows(VIDEO[0], 5)), r"expected \[T, H, W, C\]"),
-        (lambda t: t.evaluate({}, VIDEO[:1]), "at least 2"),
-        (lambda t: t.evaluate({}, VIDEO, window=1), "window=1"),
+        (lambda: list(windows(VIDEO, 24)), "at least 24 with window=24"),
+        (lambda: list(windows(VIDEO[0], 5)), r"expected \[T, H, W, C\]"),
+        (lambda: Trainer(CONFIG).evaluate({}, VIDEO[:1]), "at least 2"),
+        (lambda: Trainer(CONFIG).evaluate({}, VIDEO, window=1), "window=1"),
+        (
+            lambda: Trainer(IMAGES, method=Method(objective="errors")),
+            "applies to prednet",
+        ),
+        (
+            lambda: train_windows(
+                init_params(IMAGES, jax.random.key(0)), IMAGES, VIDEO, window=5
+            ),
+            "model=autoencoder, which has no windows",
+        ),
     ],
 )
-def test_bad_streams_are_named(call, message):
+def test_what_does_not_fit_is_named(call, message):
     with pytest.raises(ValueError, match=message):
-        call(Trainer(CONFIG))
-
-
-def test_a_method_that_does_not_fit_is_refused_at_once():
-    with pytest.raises(ValueError, match="applies to prednet"):
-        Trainer(AutoencoderConfig(), method=Method(objective="errors"))
-
-
-def test_windows_are_refused_by_a_network_of_single_images():
-    config = AutoencoderConfig(height=8, width=8, channels=3, hidden=(4,))
-    params = init_params(config, jax.random.key(0))
-    with pytest.raises(ValueError, match="model=autoencoder, which has no windows"):
-        train_windows(params, config, VIDEO, window=5)
+        call()
 
 
 def test_the_examples_of_the_documents_run(capsys):

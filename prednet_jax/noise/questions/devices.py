@@ -62,14 +62,13 @@ def devices(
             noise. By rank, as XLA adds on a CPU, unless it says otherwise.
 
     Returns:
-        `run(key, *args, **kwargs)`, which gives what `fn` gives; the key, typed or raw,
-        is consumed by orders and noise that are drawn.
+        `run(key, *args, **kwargs)`, which gives what `fn` gives.
 
     Raises:
         NoiseError: when `mesh` holds no positive integers; on a call, when an argument
-            does not divide over the mesh, a spec or a shard_map names other axes, JAX
-            finds the shardings ambiguous, a result of a body differs from device to
-            device and `out_specs` is None, or nothing is spread over the mesh.
+            does not divide over it, axes are unknown, shardings ambiguous, a result of
+            a body without `out_specs` differs from device to device, or nothing is
+            spread.
     """
     sizes = _sizes(mesh)
     for axis, size in sizes.items():

@@ -60,7 +60,6 @@ class ExplainedLeaf(NamedTuple):
     """What one leaf's difference is.
 
     Attributes:
-        path: of the leaf.
         rung: one of `RUNGS`.
         difference: RMS of a - b over the leaf; None if an element is finite in one of
             the two alone.
@@ -70,9 +69,8 @@ class ExplainedLeaf(NamedTuple):
         plausible: the rung, and others that made a larger and a smaller difference.
         reason: why none does, for `beyond`.
         closer: which of the two is nearer to float64: "a", "b" or "neither".
-        error_a: RMS distance of a from float64, in units of its RMS; None: not known;
-            `error_b`: of b.
-        ulps: both in units of the type's epsilon; None: not known, or no floats.
+        error_a: RMS distance of a from float64, in units of its RMS; None: not known.
+        ulps: of a and b in units of the type's epsilon; None: not known, or no floats.
     """
 
     path: str

@@ -25,8 +25,6 @@ import json
 import math
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,16 +42,6 @@ from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.runs import Call
 from prednet_jax.noise.specs import Identity, NoiseSpec
 
-# What numpy.load raises for files that it cannot read.
-UNREADABLE = (
-    EOFError,
-    OSError,
-    ValueError,
-    AttributeError,
-    TypeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 VERSION = 1
 WHOLE = 1024
 COLUMNS = 64
@@ -99,8 +87,7 @@ class Recorded(Value):
         ran: bool [n], of the executions which took place: others are in a branch that
             was not taken, or after the end of a loop.
         hashes: uint64 [n], of the bits.
-        norms: [n], Euclidean.
-        largest: [n], the largest magnitude.
+        norms: [n], Euclidean; `largest`: [n], the largest magnitude.
         unbounded: [n], number of elements that are NaN, infinite or above `HUGE`.
         values: [n, m], the elements themselves or the sketch, those being 0.
         sample: [n, k], elements at fixed places; none of a value that is whole.
@@ -201,7 +188,8 @@ def load_recording(path: Any) -> Recording:
         )
     except NoiseError:
         raise
-    except (*UNREADABLE, LookupError) as error:
+    except Exception as error:
+        # NumPy, zipfile, zlib and JSON each have their own.
         why = getattr(error, "strerror", None) or "it is none, or damaged"
         raise NoiseError(
             f"{path}: expected a recording, as noise.record(fn)(*args).save(path) "

@@ -18,7 +18,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits, specs
-from prednet_jax.noise.arguments import split_static
+from prednet_jax.noise.arguments import split
 from prednet_jax.noise.coverage import Reach, reach
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.inject import Traced, traced
@@ -39,7 +39,7 @@ class Call(NamedTuple):
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Copies, which a run may donate or, of Flax NNX objects, train."""
-        static, arrays = split_static((self.args, self.kwargs))
+        static, arrays, _ = split((self.args, self.kwargs))
         own = [jnp.copy(x) if isinstance(x, jax.Array) else x for x in arrays]
         return static.filled(own)[0]
 
@@ -55,7 +55,7 @@ class Call(NamedTuple):
 
     def pure(self) -> tuple[Callable, list[Any]]:
         """The function of its arrays alone, giving an `Outcome`, and the arrays."""
-        static, arrays = split_static((self.args, self.kwargs))
+        static, arrays, _ = split((self.args, self.kwargs))
         return static.call(self.fn), arrays
 
     def program(self) -> Traced:
@@ -87,10 +87,9 @@ _ROUTINES = StochasticRounding(
 
 
 def reaching(spec: NoiseSpec) -> NoiseSpec:
-    """`acting(spec)`, which perturbs the operands of library routines as well.
+    """`acting(spec)`, which rounds the operands of library routines as well.
 
-    Their error is that of a rounding of the operands. Without it a result would seem to
-    have all digits, whatever the routine loses.
+    Without it a result would seem to have all digits, whatever the routine loses.
     """
     found = [
         dataclasses.replace(part, routines=True)
@@ -134,14 +133,10 @@ def notes(reaches: Sequence[Reach]) -> tuple[str, ...]:
 
 
 class Leaf(NamedTuple):
-    """One array of a result.
+    """One array of a result: its path (`result` if it is all there is) and type.
 
-    Attributes:
-        path: as `jax.tree_util.keystr` writes it; `result` if it is all there is.
-        dtype: its type, such as `float32`.
-        shape: its shape.
-        precision: decimal digits of the type: 7.2 for float32 (24 bits).
-        epsilon: from 1 to the next number of the type; 0 for integers.
+    `precision` is in decimal digits (7.2 for float32, of 24 bits), `epsilon` from 1 to
+    the next number; 0 for integers.
     """
 
     path: str
@@ -223,10 +218,9 @@ def rms(x: np.ndarray) -> float:
 def moments(results: Iterator[Any]) -> tuple[Any, Result, Result]:
     """One of the results, and mean and standard deviation of each element.
 
-    By B. P. Welford's recurrence ("Note on a method for calculating corrected sums of
-    squares and products", Technometrics 4, 1962), on differences from the first result,
-    which are small: memory does not grow with the number of results. NaN or infinite
-    where an element is so in some of them.
+    By B. P. Welford's recurrence (Technometrics 4, 1962), on differences from the first
+    result: memory does not grow with the number of results. NaN or infinite where an
+    element is so in some of them.
     """
     tree = next(results)
     first = values(tree)

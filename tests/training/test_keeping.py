@@ -9,8 +9,7 @@ import pytest
 
 from prednet_jax import PredNetConfig, optimizers, tasks
 from prednet_jax.errors import RunError, UserError
-from prednet_jax.training import keeping as guards
-from prednet_jax.training import sizes
+from prednet_jax.training import keeping, sizes
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.truncated import TrainState
 
@@ -33,23 +32,23 @@ def state(**fields):
 def test_a_loss_or_gradient_that_is_no_number_ends_the_run(fields, message):
     """NaN and infinity, with the update."""
     with pytest.raises(RunError, match=message):
-        guards.Guard("run", 9).see(dataclasses.replace(FINE, **fields), state)
+        keeping.Guard("run", 9).see(dataclasses.replace(FINE, **fields), state)
 
 
 def test_the_first_tensor_that_is_not_finite_is_named():
     """Carried state, then moments, then weights."""
     bad = {"a": np.ones(2), "b": {"kernel": np.array([1, np.inf])}}
-    assert guards.first_not_finite(state()) is None
-    assert guards.first_not_finite(state(params=bad)) == "params/b/kernel"
+    assert keeping.first_not_finite(state()) is None
+    assert keeping.first_not_finite(state(params=bad)) == "params/b/kernel"
     both = state(params=bad, optimizer_state={"mu": bad})
-    assert guards.first_not_finite(both) == "optimizer_state/mu/b/kernel"
+    assert keeping.first_not_finite(both) == "optimizer_state/mu/b/kernel"
     with pytest.raises(RunError, match="after update 1 params/b/kernel is not finite"):
-        guards.Guard("run", 9).end(state(params=bad))
+        keeping.Guard("run", 9).end(state(params=bad))
 
 
 def test_a_gradient_of_exactly_zero_is_said_once(capsys):
     """Ten updates in a row; nine are no reason."""
-    guard = guards.Guard("run", 1000)
+    guard = keeping.Guard("run", 1000)
     zero = dataclasses.replace(FINE, grad_norm=0.0)
     for record in [zero] * 9 + [FINE] + [zero] * 30:
         guard.see(record, state)
@@ -60,7 +59,7 @@ def test_a_gradient_of_exactly_zero_is_said_once(capsys):
 
 def test_black_frames_are_named_as_the_reason(capsys):
     """They do not change, and a prediction clipped at 0 meets them exactly."""
-    guard = guards.Guard("run", 1000)
+    guard = keeping.Guard("run", 1000)
     for _ in range(5):  # A still picture that teaches is no reason later.
         guard.see(dataclasses.replace(FINE, copy_last_frame_loss=0.0), state)
     black = dataclasses.replace(FINE, grad_norm=0.0, loss=0.0, copy_last_frame_loss=0.0)
@@ -73,7 +72,7 @@ def test_black_frames_are_named_as_the_reason(capsys):
 
 
 def test_clipping_is_optax_own_before_the_optimiser():
-    """The same bits as optax.chain; a large bound changes none."""
+    """The same bits as optax.chain."""
     params = {"w": jnp.arange(4.0), "b": jnp.ones(2)}
     gradients = {"w": jnp.array([3.0, 0, -4, 12]), "b": jnp.array([0.5, -2])}
     ours = optimizers.clipped(optimizers.chainer_adam(), 0.7)
@@ -83,16 +82,8 @@ def test_clipping_is_optax_own_before_the_optimiser():
     )
     for name in params:
         np.testing.assert_array_equal(mine[name], other[name])
-    # A norm that is large enough changes no bit.
-    free = optimizers.clipped(optimizers.chainer_adam(), 1e6)
-    plain = optimizers.chainer_adam()
-    (mine, _), (other, _) = (
-        one.update(gradients, one.init(params), params) for one in (free, plain)
-    )
-    for name in params:
-        np.testing.assert_array_equal(mine[name], other[name])
     with pytest.raises(UserError, match="clip_gradient=0: expected a finite number"):
-        optimizers.clipped(plain, 0)
+        optimizers.clipped(optimizers.chainer_adam(), 0)
 
 
 BIG = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
@@ -123,14 +114,6 @@ def check(config, **fields):
     sizes.check(tasks.of(config), **usual | fields)
 
 
-def test_sizes_that_fit_pass(tmp_path):
-    """The article's size, ten replicas of it."""
-    check(BIG)
-    check(BIG, seeds=10, together=True)
-    leaf = np.zeros(1000, np.float32)
-    sizes.check_disk(tmp_path / "new", leaf, updates=100, every=1, kept=0)
-
-
 @pytest.mark.fault("checkpoints that cannot fit", "ten million of 4 MB")
 def test_checkpoints_that_cannot_fit_on_the_disk_are_refused(tmp_path):
     """Refused beforehand; the last three of them fit."""
@@ -138,11 +121,8 @@ def test_checkpoints_that_cannot_fit_on_the_disk_are_refused(tmp_path):
     disk = {"updates": 10**7, "every": 1}
     with pytest.raises(UserError, match="checkpoints need at least 41"):
         sizes.check_disk(tmp_path, leaf, **disk | {"updates": 10**7}, kept=0)
-    sizes.check_disk(tmp_path, leaf, **disk, kept=3)
-
-
-def test_a_run_that_goes_on_has_room_for_the_checkpoints_it_made(tmp_path):
-    leaf = np.zeros(2**20, np.float32)
-    sizes.check_disk(
-        tmp_path, leaf, updates=10**7, every=10, kept=0, saved=(10**6 + 1,)
-    )
+    sizes.check_disk(tmp_path / "new", leaf, **disk, kept=3)
+    # A run that goes on has room for those that it made.
+    sizes.check_disk(tmp_path, leaf, **disk, kept=0, saved=(10**7 + 1,))
+    # The article's size, ten replicas of it.
+    check(BIG, seeds=10, together=True)
