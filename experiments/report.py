@@ -31,26 +31,17 @@ flags.DEFINE_string(
 def main(argv: list[str]) -> None:
     """Finds the records, writes the report, prints the table and the page's path."""
     del argv
-    directory = _directory(FLAGS.directory)
+    chosen = FLAGS.directory
+    places = PLACES if chosen is None else (Path(chosen),)
+    directory = next((p for p in places if (p / report.VERDICT).is_file()), None)
+    if directory is None:
+        raise UserError(
+            f"--directory={chosen or 'results/compare'}: no verdict.json there; "
+            "expected what `make compare` writes (experiments/compare_backends.py)"
+        )
     path = report.build(directory, PLACES[1])
     print(report.text_table(records.read_json(directory / report.VERDICT)))
     print(f"\n{path}")
-
-
-def _directory(chosen: str | None) -> Path:
-    """The comparison to report on.
-
-    Raises:
-        UserError: there is no verdict there.
-    """
-    places = PLACES if chosen is None else (Path(chosen),)
-    for place in places:
-        if (place / "verdict.json").is_file():
-            return place
-    raise UserError(
-        f"--directory={chosen or 'results/compare'}: no verdict.json there; expected "
-        "what `make compare` writes (experiments/compare_backends.py)"
-    )
 
 
 if __name__ == "__main__":

@@ -30,10 +30,7 @@ LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 # What report may see: it reads records and never runs a model.
 REPORT_SEES = {"report", "records", "errors"}
 # The modules of noise/ that may touch what is internal to JAX.
-INTERNAL = {
-    "compat", "control_flow", "coverage", "fusion", "logical", "plan", "registry",
-    "run", "taps", "worker",
-}  # fmt: skip
+INTERNAL = {"compat", "control_flow", "logical", "registry", "taps", "worker"}
 
 
 def room(path):

@@ -34,10 +34,12 @@ from prednet_jax.curvature.hessian import (
     rayleigh,
     ritz_pairs,
 )
-from prednet_jax.errors import UserError, open_unit, whole
+from prednet_jax.errors import UserError, whole
 
 # Accepted difference as a fraction of the expected value, added to the estimated error.
 _ALLOWANCE = 0.05
+# A value has settled if the second half of the steps moves it by a smaller fraction.
+_SETTLED = 0.05
 # Ladder of |h d| / |w|, in half decades. The small ones are for float64, the large ones
 # for float32.
 _RELATIVE_STEPS = tuple(10.0 ** (-k / 2) for k in range(10))
@@ -162,7 +164,7 @@ class Certificate:
         steps: Lanczos steps of the last round.
         movement: Relative change of the best value in the second half of the steps.
         spread: Relative difference between the best and the worst start.
-        converged: Whether the movement is below the tolerance or below the rounding.
+        converged: Whether the movement is below 5 % or below the rounding.
         rounding: Allowance for rounding in a value, sqrt(n) eps max|theta|.
         finite_difference: Finite differences of the loss along the lowest vector.
     """
@@ -223,7 +225,6 @@ def certify(
     steps: int = 40,
     max_steps: int = 160,
     starts: int = 3,
-    tolerance: float = 0.05,
 ) -> Certificate:
     """Searches for the extreme curvatures until they settle, and says what is proved.
 
@@ -235,8 +236,6 @@ def certify(
         steps: Lanczos steps of the first round, at least 1; at most n are made.
         max_steps: Largest number of steps in a round, at least `steps`.
         starts: Number of random start vectors per round, at least 1.
-        tolerance: A value has settled if the second half of the steps moves it by a
-            smaller fraction than this, in (0, 1).
 
     Returns:
         The certificate. The function runs on the host and cannot be jitted.
@@ -248,7 +247,6 @@ def certify(
     if max_steps < steps:
         raise UserError(f"max_steps={max_steps!r}: expected at least steps={steps!r}")
     whole("starts", starts, 1)
-    open_unit("tolerance", tolerance)
     dimension = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
     steps, max_steps = capped_steps(params, steps), capped_steps(params, max_steps)
     eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(params))).eps)
@@ -266,7 +264,7 @@ def certify(
         rounding = math.sqrt(dimension) * eps * max(map(abs, best))
         # n steps span the whole space, so no value can move any more.
         low, high = (
-            steps == dimension or abs(now - then) <= max(tolerance * abs(now), rounding)
+            steps == dimension or abs(now - then) <= max(_SETTLED * abs(now), rounding)
             for now, then in zip(best, before, strict=True)
         )
         if (low and high) or steps == max_steps:

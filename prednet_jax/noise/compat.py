@@ -55,6 +55,11 @@ def is_literal(atom: Any) -> bool:
     return isinstance(atom, core.Literal)
 
 
+def read(values: Mapping[Any, Any], atom: Any) -> Any:
+    """What an equation reads, of the values by variable."""
+    return atom.val if is_literal(atom) else values[atom]
+
+
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """Every jaxpr among the parameters of an equation, open or closed."""
     found = []
@@ -71,6 +76,21 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(tuple(consts)), len(tuple(carry))
+
+
+def branch(
+    params: Mapping[str, Any], index: Any, branches: Sequence[Callable], *args: Any
+) -> Any:
+    """A cond equation rebuilt of other branches, that of the platform included."""
+    platforms = params.get("branches_platforms")
+    if platforms is None:
+        return jax.lax.switch(index, branches, *args)
+    named = {
+        platform: function
+        for function, names in zip(branches, platforms, strict=True)
+        for platform in names or ("default",)
+    }
+    return jax.lax.platform_dependent(*args, **named)
 
 
 def bind(equation: Equation, *operands: Any) -> list[Any]:
@@ -203,22 +223,31 @@ def manual_axis_sizes(params: Mapping[str, Any]) -> dict[str, int]:
     return {k: v for k, v in params["mesh"].shape.items() if k in manual}
 
 
+def shard_map(
+    function: Callable, params: Mapping[str, Any], in_specs: Any, out_specs: Any
+) -> Callable:
+    """`function` over the mesh of a shard_map equation."""
+    return jax.shard_map(
+        function,
+        mesh=params["mesh"],
+        in_specs=in_specs,
+        out_specs=out_specs,
+        axis_names=manual_axes(params),
+        check_vma=params["check_vma"],
+    )
+
+
 def axes_in_scope(sizes: Mapping[str, int]) -> contextlib.AbstractContextManager:
     """Lets `lax.axis_size` find these axes, as inside their shard_map."""
     return extend_axis_env_nd(list(sizes.items()))
 
 
 def source(equation: Equation, jaxpr: Any) -> str:
-    """The user's line that made an equation, as "file.py:12 in function".
+    """The user's line that made an equation, as "file.py:12 in function"; "" for none.
 
-    Args:
-        equation: of `jaxpr`.
-        jaxpr: open. Frames outside of the function that it was traced from do not
-            count: JAX keeps what it traced, and they may be another caller's.
-
-    Returns:
-        The innermost frame of a file that is neither JAX's, nor another library's, nor
-        of this package's noise; "" where there is none.
+    The innermost frame of a file that is neither JAX's, nor another library's, nor of
+    this package's noise. Frames outside of the function that the open `jaxpr` was
+    traced from do not count: JAX keeps what it traced; they may be another caller's.
     """
     traceback = equation.source_info.traceback
     codes, positions = traceback.raw_frames() if traceback else ((), ())

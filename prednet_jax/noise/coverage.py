@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend import core
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import split
@@ -49,18 +48,16 @@ class Entry(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What happens to the equations of a function.
+    """What happens to all equations of a function that do floating-point arithmetic.
 
     Attributes:
         perturbed: the equations on which noise acts, and which noise.
-        untouched: the floating-point arithmetic on which none does, and why: sums and
-            other reductions, library routines, kernels, primitives that noise does not
-            know, and, if the spec has a noise on results, single operations. The
-            additions of an `associative_scan` count: together they are a sum.
+        untouched: those on which none does, and why: sums and other reductions, library
+            routines, kernels, primitives that noise does not know, and, if the spec has
+            a noise on results, single operations. The additions of an
+            `associative_scan` count: together they are a sum.
         single: the untouched single operations under a spec without noise on results:
             they have no order that could be drawn.
-
-    Together these are all equations that do floating-point arithmetic.
     """
 
     perturbed: tuple[Entry, ...]
@@ -93,16 +90,13 @@ def coverage(
     Args:
         fn: as for `inject`.
         spec: any noise spec.
-        strict: raise when a float reduction that has an order is left alone.
+        strict: raise an UncoveredReductionError, on a call, that names the float
+            reductions which have an order and are left alone.
 
     Returns:
         A function of the arguments of `fn` (arrays or `jax.ShapeDtypeStruct`s; nothing
         is computed) that gives the report. All floating-point arithmetic of `fn` is in
         one of its lists.
-
-    Raises:
-        NoiseError: when `spec` is no noise spec.
-        UncoveredReductionError: on a call, under `strict`, naming the reductions.
     """
     parts(spec)
 
@@ -153,12 +147,12 @@ def reach(made: Plan) -> list[Reach]:
     def own(step: Step) -> Reach:
         """Of an equation itself, and of all inside."""
         inside = [own(s) for body in step.bodies.values() for s in body.steps]
-        entry = missed.get(step.path)
-        routine = perturbed.get(step.path) if step.action.routine else None
+        acting, none = perturbed.get(step.path), missed.get(step.path)
+        routine = acting if step.action.routine else None
         here = Reach(
-            step.path in perturbed,
-            frozenset() if entry is None else frozenset({entry}),
-            frozenset() if routine is None else frozenset({routine}),
+            acting is not None,
+            frozenset(filter(None, [none])),
+            frozenset(filter(None, [routine])),
         )
         return joined([here, *inside])
 
@@ -166,15 +160,14 @@ def reach(made: Plan) -> list[Reach]:
         known = dict(zip(program.jaxpr.invars, operands, strict=True))
 
         def of(atom: Any) -> Reach:
-            literal = isinstance(atom, core.Literal)
-            return Reach() if literal else known.get(atom, Reach())
+            return Reach() if compat.is_literal(atom) else known.get(atom, Reach())
 
         for step in program.steps:
             before = [of(atom) for atom in step.atoms]
-            bodies = list(step.bodies.values())
             rule = registry.find(step.name)
             if isinstance(rule, registry.HigherOrder) and rule.inlined:
-                after = through(bodies[0], before)
+                (body,) = step.bodies.values()
+                after = through(body, before)
             else:
                 after = [joined([own(step), *before])] * len(step.equation.outvars)
             known.update(zip(step.equation.outvars, after, strict=True))
@@ -258,47 +251,41 @@ def _fewer(order: ReductionOrder, cut: Cut) -> str:
 def _rounded_to(step: Step, readers: Mapping[Any, list[Any]]) -> Any:
     """The type, narrower than that of the sum, to which a result is rounded."""
     (result, *_) = step.equation.outvars
-    dtype = result.aval.dtype
-    if widened(dtype) != dtype:
-        return dtype
-    types = {_converted_to(equation) for equation in readers.get(result, ())}
+    types = {result.aval.dtype}
+    if widened(result.aval.dtype) == result.aval.dtype:
+        types = {
+            e.params["new_dtype"]
+            if e is not None and e.primitive.name == "convert_element_type"
+            else None
+            for e in readers.get(result, ())
+        }
     narrow = types.pop() if len(types) == 1 else None
     return narrow if narrow is not None and widened(narrow) != narrow else None
-
-
-def _converted_to(equation: Any) -> Any:
-    """The type of a conversion; None for another equation."""
-    if equation is None or equation.primitive.name != "convert_element_type":
-        return None
-    return equation.params["new_dtype"]
-
-
-def _scanned(step: Step) -> str:
-    """Why an addition is left alone, if it is one of those that make up a sum."""
-    if isinstance(step.action.reason, NoOrder) or not step.made_by("associative_scan"):
-        return ""
-    # Odd and even elements are put together by adding zeros, which is exact.
-    if step.made_by("_interleave"):
-        return ""
-    return (
-        "an addition of associative_scan, whose tree is written out in the program: no "
-        "order is drawn"
-    )
 
 
 def _left_alone(step: Step) -> str:
     """Why the order of floating-point arithmetic is not drawn; empty if it has none."""
     rule = registry.find(step.name)
-    if rule is None and step.name not in EXACT and _has_floats(step):
-        return "a primitive that noise does not know (noise.register_rule)"
     if not _has_floats(step):
         return ""
+    if rule is None and step.name not in EXACT:
+        return "a primitive that noise does not know (noise.register_rule)"
     if step.name == "add":
-        return _scanned(step)
+        # Odd and even elements are put together by adding zeros, which is exact.
+        scanned = not isinstance(step.action.reason, NoOrder) and (
+            step.made_by("associative_scan") and not step.made_by("_interleave")
+        )
+        return _SCANNED if scanned else ""
     if not isinstance(rule, registry.FirstOrder):
         return ""
     is_sum = rule.cut is not None or bool(rule.left_alone)
     return step.action.reason if is_sum else ""
+
+
+_SCANNED = (
+    "an addition of associative_scan, whose tree is written out in the program: no "
+    "order is drawn"
+)
 
 
 def _has_floats(step: Step) -> bool:

@@ -26,7 +26,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array, lax
-from jax.extend import core
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.rules import registry
@@ -44,11 +43,7 @@ CHEAP = frozenset({"add", "sub", "mul", "div", "add_any", "integer_pow", "square
 
 
 def materialised(x: Array) -> Array:
-    """`x`, computed once; where XLA's barrier is respected (GPUs), `x` as it is.
-
-    Args:
-        x: array of any shape and type.
-    """
+    """`x`, computed once; where XLA's barrier is respected (GPUs), `x` as it is."""
     # Few elements count too: where they are broadcast, each copy would compute them. A
     # scalar is moved out of such loops by the compiler.
     if x.size < 2 or jax.default_backend() != "cpu":
@@ -62,14 +57,9 @@ def materialised(x: Array) -> Array:
 def held(
     steps: Iterable[tuple[compat.Equation, Sequence[Any], bool]], reads: Counter[Any]
 ) -> list[tuple[bool, ...]]:
-    """Which results of each step are to be held.
+    """Which results of each step are to be held, one boolean per result.
 
-    Args:
-        steps: in order: the equation, what it reads, and whether noise acts on it.
-        reads: from `readers`.
-
-    Returns:
-        For each step, one boolean per result.
+    `steps` are, in order, the equation, what it reads, and whether noise acts on it.
     """
     found = []
     # Variables that XLA would compute together with a noisy result.
@@ -78,7 +68,7 @@ def held(
         name, outvars = equation.primitive.name, equation.outvars
         counts = [reads[var] for var in outvars]
         joined = not noisy.isdisjoint(
-            atom for atom in atoms if not isinstance(atom, core.Literal)
+            atom for atom in atoms if not compat.is_literal(atom)
         )
         hold = acts or (joined and name in CHEAP)
         if hold:
@@ -90,20 +80,16 @@ def held(
 
 
 def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]:
-    """How often each variable of a jaxpr is computed, if nothing holds it.
+    """How often each variable of an open jaxpr is computed, if nothing holds it.
 
     What XLA fuses into its readers stands for them: an equation of `PASSED_ON`, or the
-    body of a call.
-
-    Args:
-        jaxpr: an open jaxpr.
-        of_results: how often each result is read; None: once.
+    body of a call. `of_results`: how often each result is read; None: once.
     """
     found: Counter[Any] = Counter()
 
     def add(atoms: Sequence[Any], counts: Sequence[int]) -> None:
         for atom, count in zip(atoms, counts, strict=True):
-            if not isinstance(atom, core.Literal):
+            if not compat.is_literal(atom):
                 found[atom] += count
 
     add(jaxpr.outvars, [1] * len(jaxpr.outvars) if of_results is None else of_results)

@@ -74,17 +74,26 @@ def inject(
         NoiseError: when `spec` is no noise spec or has a part that acts elsewhere, or
             `only` is a single text. On a call, when an argument can neither be traced
             nor hashed, when `fn` has no equation at a path of `only`, or holds no
-            primitive of a name in `spec` and JAX has none of it either.
-        NoiseError: on a call, when `fn` mutates an NNX object that it closes over, or
-            changes what an NNX object consists of.
+            primitive of a name in `spec` and JAX has none of it either; when `fn`
+            mutates an NNX object that it closes over, or changes what one consists of.
         UnsupportedPrimitiveError: on a call, when `fn` holds a higher-order primitive
             without a rule.
     """
-    _refuse_elsewhere(spec)
-    chosen = paths_of(only)
+    for part in parts(spec):
+        if part.site != "computation":
+            where = {"gradient": "a gradient", "weights": "initial weights"}[part.site]
+            raise NoiseError(
+                f"spec={spec!r}: {type(part).__name__} acts on {where}, by "
+                "noise.perturb_tree; expected parts that act on a computation, such "
+                "as noise.at(spec, 'computation') gives"
+            )
+    if isinstance(only, str):
+        raise NoiseError(
+            f"only={only!r}: expected a collection of paths, such as [...]"
+        )
     if isinstance(spec, Identity):
         return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
-    program = _compiled(fn, spec, chosen)
+    program = _compiled(fn, spec, None if only is None else frozenset(only))
 
     def noisy(key: Array, /, *args: Any, **kwargs: Any) -> Any:
         random_bits.check(key)
@@ -130,29 +139,6 @@ def _compiled(
         return compiled(donated.get(kinds, ()))(static, *given)
 
     return program
-
-
-def _refuse_elsewhere(spec: NoiseSpec) -> None:
-    """Refuses a spec with a part that acts on a tree."""
-    for part in parts(spec):
-        if part.site != "computation":
-            raise NoiseError(
-                f"spec={spec!r}: {type(part).__name__} acts on {_ELSEWHERE[part.site]}"
-                ", by noise.perturb_tree; expected parts that act on a computation, "
-                "such as noise.at(spec, 'computation') gives"
-            )
-
-
-_ELSEWHERE = {"gradient": "a gradient", "weights": "initial weights"}
-
-
-def paths_of(only: Collection[str] | None) -> frozenset[str] | None:
-    """The chosen paths as a set, or None for all."""
-    if isinstance(only, str):
-        raise NoiseError(
-            f"only={only!r}: expected a collection of paths, such as [...]"
-        )
-    return None if only is None else frozenset(only)
 
 
 class Traced(NamedTuple):

@@ -10,21 +10,21 @@ for a small set that does, by the algorithm ddmin of A. Zeller & R. Hildebrandt
 ("Simplifying and isolating failure-inducing input", IEEE TSE 28, 2002): try halves; if
 neither half explains the change, try their complements; else cut finer. The set found
 is 1-minimal: without any one of its members it explains the change no longer. Then the
-search goes on without the members found, for other sets that explain it as well, as
-verrou_dd's rddmin does (F. Févotte & B. Lathuilière, "Debugging and optimization of HPC
-programs with the Verrou tool", Correctness 2019).
+search goes on without the members found, as verrou_dd's rddmin does (F. Févotte & B.
+Lathuilière, "Debugging and optimization of HPC programs with the Verrou tool",
+Correctness 2019).
 
 An equation's noise depends on the key and its path, not on which others are perturbed,
 so that sets are compared under the same noise. The active equations are an array of
 booleans: one compilation serves the whole search, at the cost of computing each
 perturbed equation twice, with noise and without.
 
-The effects of independent noises add in squares where the function is near linear: two
-equations of equal effect make up 71 % each. A `share` near 1 asks for nearly
-everything; 1/2 asks for what makes a quarter of the variance. Where what is left has a
-larger effect than what was found, the search goes on. An effect is estimated from few
-keys, and chosen because it is large: so those of what was found and of the rest are
-measured again with fresh keys, and `settled` says whether they still stand.
+The effects of independent noises add in squares where the function is near linear: a
+`share` near 1 asks for nearly everything; 1/2 asks for what makes a quarter of the
+variance. Where what is left has a larger effect than what was found, the search goes
+on. An effect is estimated from few keys, and chosen because it is large: so what was
+found and the rest are measured again with fresh keys, and `settled` says whether they
+still stand.
 
 `effects` measures parts that are given: a part is what shares a prefix of the paths
 ("3:scan" is a loop and all that is inside), or a named scope, such as the name of a
@@ -43,7 +43,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise import random_bits
 from prednet_jax.noise.arguments import split
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
@@ -160,9 +160,12 @@ def localize(
         left = list(range(len(entries)))
         total = effect(frozenset(left))
         found: list[list[int]] = []
+
+        def listed() -> frozenset[int]:
+            return frozenset(i for members in found for i in members)
+
         while total > 0 and explains(left):
-            listed = frozenset(i for members in found for i in members)
-            if len(found) >= sets and effect(frozenset(left)) <= effect(listed):
+            if len(found) >= sets and effect(frozenset(left)) <= effect(listed()):
                 break
             culprits = minimise(left, explains)
             found.append(culprits)
@@ -173,15 +176,13 @@ def localize(
             return Culprit(entry.path, entry.primitive, alone, entry.source)
 
         reports = tuple(
-            tuple(sorted(map(culprit, members), key=lambda c: -c.effect))
-            for members in found
+            tuple(sorted(map(culprit, each), key=lambda c: -c.effect)) for each in found
         )
         rest = effect(frozenset(left))
         count = 1 + samples * effect.cache_info().misses
         settled = True
         if found:
-            listed = frozenset(i for members in found for i in members)
-            fresh, everything = again(listed), again(range(len(entries)))
+            fresh, everything = again(listed()), again(range(len(entries)))
             settled = fresh >= max(share * everything, again(left) if left else 0.0)
             count += samples * (3 if left else 2)
         return Findings(reports, total, rest, len(entries), count, settled)
@@ -196,17 +197,10 @@ def effect_of(
     call: tuple[Any, Any],
     distance: Callable[[Any, Any], float],
 ) -> Callable[[Array, Collection[int]], float]:
-    """The effect of sets of equations, as the module defines it, by one compilation.
+    """`effect(keys, members)` of positions in `paths`, by one compilation.
 
-    Args:
-        fn: as for `inject`.
-        spec: a noise that acts on a computation.
-        paths: of the equations on which it acts.
-        call: positional and keyword arguments of `fn`.
-        distance: of two results of `fn`.
-
-    Returns:
-        `effect(keys, members)` of positions in `paths`, averaged over PRNG keys `[n]`.
+    `paths` are those of the equations on which `spec` acts, `call` positional and
+    keyword arguments of `fn`.
     """
     static, arrays, _ = split(call)
 
@@ -230,12 +224,7 @@ def effect_of(
 
 
 def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> list[int]:
-    """A 1-minimal subset of `items` for which `explains` holds: ddmin.
-
-    Args:
-        items: a set that explains.
-        explains: the test; deterministic.
-    """
+    """A 1-minimal subset of `items` for which `explains` holds: ddmin."""
     items, pieces = list(items), 2
     while len(items) >= 2:
         edges = np.linspace(0, len(items), pieces + 1).astype(int)
@@ -341,11 +330,6 @@ def _belongs(step: Step, part: str) -> bool:
         # Not "1:dot" or "1" for what begins so by chance.
         if not part or part.endswith("/") or not rest or rest[0] in "/[":
             return True
-    scopes: list[str] = []
-    around: Step | None = step
-    while around is not None:
-        # Derivatives are named after what they are of: "transpose(jvp(Dense_0))".
-        scope = re.sub(r"\w+\(", "", compat.scope(around.equation))
-        scopes = [*re.split(r"[/()]+", scope), *scopes]
-        _, around = around.within
+    # Derivatives are named after what they are of: "transpose(jvp(Dense_0))".
+    scopes = re.split(r"[/()]+", re.sub(r"\w+\(", "", step.scope))
     return f"/{part}/" in f"/{'/'.join(filter(None, scopes))}/"

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax import numpy as jnp
-from jax.extend import core
 
 from prednet_jax.noise import compat, fusion
 from prednet_jax.noise.errors import UnsupportedPrimitiveError
@@ -49,15 +48,7 @@ if TYPE_CHECKING:
 
 
 class Noise(NamedTuple):
-    """The parts of a spec that act on a computation, sorted by what they act on.
-
-    Attributes:
-        order: acts on sums.
-        gpu: the GPU whose order sums have instead.
-        operands: acts on the operands of matrix products.
-        results: elementwise noises, which act on results.
-        only: paths of the equations that are perturbed; None: all.
-    """
+    """The parts of a spec that act on a computation, sorted by what they act on."""
 
     order: ReductionOrder | None = None
     gpu: GpuOrder | None = None
@@ -70,8 +61,8 @@ class Action(NamedTuple):
     """What acts on one equation.
 
     Attributes:
-        order: the reduction order that acts, if any.
-        cut: how it cuts the sum.
+        order: the reduction order that acts, if any, and `cut` how it cuts the sum.
+        cut: see `order.partials`.
         replay: how the sum is added in the order of a GPU.
         operands: the format to which operands are rounded.
         results: the noises on the result.
@@ -241,15 +232,7 @@ def _plan(
     around: Step | None = None,
     readers: Sequence[int] | None = None,
 ) -> Plan:
-    """The plan of one program.
-
-    Args:
-        noise: what is asked for.
-        jaxpr: open or closed.
-        path: prefix of the paths of its equations.
-        around: the step that it belongs to.
-        readers: how often each result is read; None: once.
-    """
+    """The plan of one program, inside the step `around`; `readers` of each result."""
     opened, consts = compat.open_jaxpr(jaxpr)
     steps, draws = _steps(noise, opened, path, around)
     reads = fusion.readers(opened, readers)
@@ -345,12 +328,8 @@ def _action(
 ) -> Action:
     """What acts on an equation, a higher-order one excepted.
 
-    Args:
-        noise: the sorted spec.
-        equation: of a jaxpr.
-        atoms: what it reads: of a chain of `add_any`, all its terms.
-        scope: named scopes around it.
-        gathers: results of `all_gather` in this program, and their axes of devices.
+    `atoms` are what it reads: of a chain of `add_any`, all its terms. `gathers` are the
+    results of `all_gather` in this program, and their axes of devices.
     """
     name, params = equation.primitive.name, equation.params
     rule = registry.find(name)
@@ -434,15 +413,11 @@ def result_type(equation: compat.Equation) -> Any:
 def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
     """The sums of several cotangents, which JAX writes as chains of binary `add_any`.
 
-    Only sums that nothing else reads are joined: an intermediate sum that is used
-    elsewhere keeps its place.
-
-    Returns:
-        By the position of a chain's last equation: the atoms that the chain adds, as
-        one sum, and the positions of its other equations.
+    Only sums that nothing else reads are joined. By the position of a chain's last
+    equation: the atoms that it adds, as one sum, and the positions of its others.
     """
     atoms = [a for e in jaxpr.eqns for a in e.invars] + list(jaxpr.outvars)
-    uses = Counter(a for a in atoms if not isinstance(a, core.Literal))
+    uses = Counter(a for a in atoms if not compat.is_literal(a))
     position: dict[Any, int] = {}
     chains: dict[int, tuple[list[Any], set[int]]] = {}
     for i, equation in enumerate(jaxpr.eqns):
@@ -452,7 +427,7 @@ def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
         before: set[int] = set()
         for atom in equation.invars:
             inner = None
-            if not isinstance(atom, core.Literal) and uses[atom] == 1:
+            if not compat.is_literal(atom) and uses[atom] == 1:
                 inner = position.get(atom)
             if inner is None:
                 terms.append(atom)

@@ -54,12 +54,7 @@ Salt = int | Sequence[int]
 def words(key: Array) -> Array:
     """The generator's two words, uint32 [2], for a key; neighbours are unrelated.
 
-    Args:
-        key: a typed key (`jax.random.key`) of any implementation, or raw key data:
-            an unsigned 32-bit array of one or more words.
-
-    Raises:
-        NoiseError: when `key` is neither.
+    The key is typed, of any implementation, or raw data, uint32 [n]; else a NoiseError.
     """
     check(key)
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
@@ -93,11 +88,8 @@ def split(key: Array, count: int) -> Array:
 def fold(state: Array, *data: int | Array) -> Array:
     """Words of a substream, uint32 [2], one for each sequence of integers.
 
-    Args:
-        state: uint32 [2].
-        *data: Python integers (taken modulo 2^32) or integer arrays of no dimension,
-            such as the path of an equation and a loop counter. Their order matters;
-            `fold(w, a, b)` is `fold(fold(w, a), b)`.
+    Integers, Python's (taken modulo 2^32) or arrays of no dimension, come in order;
+    `fold(w, a, b)` is `fold(fold(w, a), b)`.
     """
     w0, w1 = state[0], state[1]
     for item in data:
@@ -137,13 +129,7 @@ def _mix_python(x: int) -> int:
 
 
 def bits(state: Array, shape: Sequence[int], salt: Salt = 0) -> Array:
-    """Independent uniform 32-bit words, uint32 of shape `shape`.
-
-    Args:
-        state: uint32 [2].
-        shape: of the result, 2^32 elements at most (else a NoiseError).
-        salt: which draw of this state; distinct salts give unrelated draws.
-    """
+    """Uniform 32-bit words [shape], 2^32 at most; distinct salts, unrelated draws."""
     s0, s1 = salt_words(salt)
     size = math.prod(shape)
     if size > 1 << 32:
@@ -203,8 +189,7 @@ class Words(NamedTuple):
     Attributes:
         call: uint32 [2], folded with the loop counters.
         run: uint32 [2], the same at each step of a loop.
-        places: on a logical mesh (`rules.logical`), the index of this device along each
-            of its axes, and the size of the axis.
+        places: on a logical mesh, this device's index and the size of each axis.
     """
 
     call: Array
@@ -236,10 +221,7 @@ def on_device(
 ) -> Words:
     """The words of this device, where the operands vary over a mesh.
 
-    Args:
-        words: those that all devices share.
-        operands: of the equation, or their shapes and types in the program.
-        shared_over: axes over which the result, and so its noise, must be the same.
+    Over the axes of `shared_over` the result, and so its noise, must be the same.
     """
     axes = set(compat.varying_axes(*operands)) - set(shared_over)
     if not axes:

@@ -18,7 +18,6 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
-from jax.extend import core
 
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.fusion import materialised
@@ -116,11 +115,7 @@ def _evaluate(
     drawn: Drawn | None,
     evaluation: Evaluation,
 ) -> list[Any]:
-    """Evaluate a plan at given words.
-
-    `drawn` holds the orders that were drawn ahead by an enclosing plan, of which this
-    one is an inlined part; None: this one draws its own.
-    """
+    """Evaluate a plan; `drawn`: ahead, by the plan that it is an inlined part of."""
     values: dict[Any, Any] = {}
     values.update(zip(plan.jaxpr.constvars, plan.consts, strict=True))
     values.update(zip(plan.jaxpr.invars, args, strict=True))
@@ -132,7 +127,7 @@ def _evaluate(
     ) -> None:
         """Evaluate steps one after another; `values`, by variable, grows."""
         for step in steps:
-            operands = [_read(values, atom) for atom in step.atoms]
+            operands = [compat.read(values, atom) for atom in step.atoms]
             higher = isinstance(registry.find(step.name), HigherOrder)
             evaluate = evaluation.higher_order if higher else evaluation.first_order
             with compat.context(step.equation):
@@ -147,11 +142,7 @@ def _evaluate(
         logical.run_on_devices(plan, words, values, drawn, advance, told)
     else:
         advance(plan.steps, words, values, drawn)
-    return [_read(values, atom) for atom in plan.jaxpr.outvars]
-
-
-def _read(values: Mapping[Any, Any], atom: Any) -> Any:
-    return atom.val if isinstance(atom, core.Literal) else values[atom]
+    return [compat.read(values, atom) for atom in plan.jaxpr.outvars]
 
 
 def _draw_ahead(plan: Plan, words: Words) -> Drawn:
@@ -195,14 +186,7 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
 def perturbed(
     step: Step, words: Words, operands: list[Any], drawn: tuple[Array, ...] | None
 ) -> list[Any]:
-    """The results of a step under its noise.
-
-    Args:
-        step: of a plan, its primitive first-order.
-        words: of the generator, here.
-        operands: values of `step.atoms`.
-        drawn: orders drawn ahead, over the grid of the sum; None: to be drawn here.
-    """
+    """The results of a step under its noise; `drawn`: orders that were drawn ahead."""
     equation, action = step.equation, step.action
     if not action.any:
         return compat.bind(equation, *operands)

@@ -1,17 +1,13 @@
 """What noise: frozen, validated descriptions, and the site at which each acts.
 
-A spec is plain data. `inject.inject` reads the specs of the site
-`"computation"`, which act on the primitives of a traced function. Those of the sites
-`"gradient"` and `"weights"`, which act once on a pytree, stand in `trees`, beside
-`perturb_tree`, which reads them.
-Specs compose with `+`, and `at` picks the part that acts at one site.
-
-Every spec is hashable, so it may be a static argument of a compiled function.
+`inject` reads the specs of the site `"computation"`, which act on the primitives of a
+traced function. Those of the sites `"gradient"` and `"weights"`, which act once on a
+pytree, stand in `trees`. Specs compose with `+`, and `at` picks the part that acts at
+one site. Every spec is hashable, so it may be a static argument of a compiled function.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -76,7 +72,7 @@ class ReductionOrder(NoiseSpec):
         schedule: `"call"` (atomics): fresh at each execution and at each step of a
             scan or while loop. `"run"` (autotuning): a function of the key and the
             equation alone, the same at each step of a loop.
-        profile: which primitives are perturbed; `rules.profiles` has the sources.
+        profile: which primitives are perturbed; `order.profiles` has the sources.
             `"uniform_worst_case"`: every sum. `"xla_gpu"`: those on XLA's page on GPU
             determinism. `"chainer_cudnn"`: gradients of convolutions, scatter-add and
             max-pooling's backward pass. It reads scopes of `jax.named_scope`: a
@@ -326,8 +322,3 @@ def at(spec: NoiseSpec, site: str) -> NoiseSpec | None:
     errors.choice("site", site, SITES)
     found = [part for part in parts(spec) if part.site == site]
     return compose(*found) if found else None
-
-
-def options(kind: type[NoiseSpec]) -> tuple[str, ...]:
-    """Names of the options of a kind of spec, in order."""
-    return tuple(field.name for field in dataclasses.fields(kind))

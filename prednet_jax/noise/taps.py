@@ -77,24 +77,15 @@ Reaped = tuple[list[Any], list[Tapped]]
 
 
 def reap(jaxpr: Any, args: Sequence[Any], room: Room) -> Reaped:
-    """Evaluate a program; its results, and what was tapped on the way.
-
-    Args:
-        jaxpr: closed, or open without constants.
-        args: its arguments.
-        room: how much is kept.
-    """
+    """Evaluate a program; its results, and what was tapped on the way."""
     opened, consts = compat.open_jaxpr(jaxpr)
     values = dict(zip(opened.constvars, consts, strict=True))
     values.update(zip(opened.invars, args, strict=True))
     tapped: list[Tapped] = []
     ran = jnp.ones((), bool)
 
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else values[atom]
-
     for i, equation in enumerate(opened.eqns):
-        operands = [read(atom) for atom in equation.invars]
+        operands = [compat.read(values, atom) for atom in equation.invars]
         if equation.primitive is tap_p:
             kept = room.shrink(operands[0], room.made)
             tapped.append(Tapped(equation.params["label"], (i,), ran, kept))
@@ -107,7 +98,7 @@ def reap(jaxpr: Any, args: Sequence[Any], room: Room) -> Reaped:
             else:
                 results = compat.bind(equation, *operands)
         values.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in opened.outvars], tapped
+    return [compat.read(values, atom) for atom in opened.outvars], tapped
 
 
 def _has_taps(equation: compat.Equation) -> bool:
@@ -148,11 +139,14 @@ class _Kept(NamedTuple):
         ]
 
 
-class _Buffers(NamedTuple):
+class _Buffers:
     """Rows for the taps of the first steps of a loop."""
 
-    rows: int
-    empty: Any
+    def __init__(self, of_step: Callable[[], Any], rows: int) -> None:
+        self.rows, shapes = rows, jax.eval_shape(of_step)
+        self.empty: Any = jax.tree.map(
+            lambda s: jnp.zeros((rows, *s.shape), s.dtype), shapes
+        )
 
     def put(self, step: Array, buffers: Any, values: Any) -> Any:
         """Row `step` of each; beyond the last row nothing changes."""
@@ -166,12 +160,6 @@ class _Buffers(NamedTuple):
         )
 
 
-def _buffers(of_step: Callable[[], Any], rows: int) -> _Buffers:
-    shapes = jax.eval_shape(of_step)
-    empty = jax.tree.map(lambda s: jnp.zeros((rows, *s.shape), s.dtype), shapes)
-    return _Buffers(rows, empty)
-
-
 def _scan(params: Any, operands: list[Any], room: Room) -> Reaped:
     n_consts, n_carry = compat.scan_counts(params)
     consts, first = operands[:n_consts], operands[n_consts : n_consts + n_carry]
@@ -182,36 +170,34 @@ def _scan(params: Any, operands: list[Any], room: Room) -> Reaped:
         out, tapped = reap(params["jaxpr"], [*consts, *carry, *x], inside)
         return out[:n_carry], out[n_carry:], kept.note(tapped)
 
-    if rows == params["length"]:
+    # Of all steps the results are stacked; of the first ones, rows are written.
+    whole = rows == params["length"]
+    held = None if whole else _Buffers(lambda: body(first, [x[0] for x in xs])[2], rows)
 
-        def stacked(carry: list, x: list) -> tuple[list, tuple]:
-            carry, y, taps = body(carry, x)
-            return carry, (y, taps)
+    def step(state: tuple, x: tuple) -> tuple[tuple, tuple]:
+        (carry, buffers), (i, row) = state, x
+        carry, y, taps = body(carry, row)
+        if held is None:
+            return (carry, None), (y, taps)
+        return (carry, held.put(i, buffers, taps)), (y, None)
 
-        carry, (ys, taps) = _loop(stacked, first, xs, params)
-    else:
-        row = [x[0] for x in xs]
-        held = _buffers(lambda: body(first, row)[2], rows)
-
-        def carried(state: tuple, x: tuple) -> tuple[tuple, list]:
-            (carry, buffers), (step, row) = state, x
-            carry, y, taps = body(carry, row)
-            return (carry, held.put(step, buffers, taps)), y
-
-        steps = lax.iota(jnp.int32, params["length"])
-        steps = steps[::-1] if params["reverse"] else steps
-        (carry, taps), ys = _loop(carried, (first, held.empty), (steps, xs), params)
-    tapped = kept.back(taps, -1)
-    if params["reverse"] and rows == params["length"]:
+    steps = lax.iota(jnp.int32, params["length"])
+    steps = steps[::-1] if params["reverse"] else steps
+    written: Any
+    (carry, written), (ys, stacked) = lax.scan(
+        step,
+        (first, held and held.empty),
+        (steps, xs),
+        length=params["length"],
+        reverse=params["reverse"],
+    )
+    tapped = kept.back(stacked if whole else written, -1)
+    if params["reverse"] and whole:
         tapped = [
             t._replace(ran=t.ran[::-1], values=[v[::-1] for v in t.values])
             for t in tapped
         ]
     return [*carry, *ys], tapped
-
-
-def _loop(body: Callable, first: Any, xs: Any, params: Any) -> Any:
-    return lax.scan(body, first, xs, length=params["length"], reverse=params["reverse"])
 
 
 def _while(params: Any, operands: list[Any], room: Room) -> Reaped:
@@ -229,7 +215,7 @@ def _while(params: Any, operands: list[Any], room: Room) -> Reaped:
         new, tapped = reap(params["body_jaxpr"], [*of_body, *carry], inside)
         return new, [kept[0].note(going(carry)[1]), kept[1].note(tapped)]
 
-    held = _buffers(lambda: body(first)[1], rows)
+    held = _Buffers(lambda: body(first)[1], rows)
 
     def step(state: tuple) -> tuple:
         i, carry, buffers = state
@@ -261,16 +247,7 @@ def _cond(params: Any, operands: list[Any], room: Room) -> Reaped:
         return taken
 
     branches = [branch(i) for i in range(len(kept))]
-    platforms = params.get("branches_platforms")
-    if platforms is None:
-        out, taps = lax.switch(index, branches, *args)
-    else:
-        named = {
-            name: function
-            for function, names in zip(branches, platforms, strict=True)
-            for name in names or ("default",)
-        }
-        out, taps = lax.platform_dependent(*args, **named)
+    out, taps = compat.branch(params, index, branches, *args)
     tapped = [
         t for i, (k, v) in enumerate(zip(kept, taps, strict=True)) for t in k.back(v, i)
     ]
@@ -286,14 +263,8 @@ def _shard_map(params: Any, operands: list[Any], room: Room) -> Reaped:
         out, tapped = reap(params["jaxpr"], args, room)
         return tuple(out), jax.tree.map(lambda x: x[None], kept.note(tapped))
 
-    mapped = jax.shard_map(
-        function,
-        mesh=params["mesh"],
-        in_specs=tuple(params["in_specs"]),
-        out_specs=(tuple(params["out_specs"]), PartitionSpec(axes)),
-        axis_names=compat.manual_axes(params),
-        check_vma=params["check_vma"],
-    )
+    outside = tuple(params["out_specs"]), PartitionSpec(axes)
+    mapped = compat.shard_map(function, params, tuple(params["in_specs"]), outside)
     out, taps = mapped(*operands)
     return list(out), kept.back(taps, -1)
 

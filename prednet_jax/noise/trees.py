@@ -51,8 +51,8 @@ class BitFlip(NoiseSpec):
 
     Attributes:
         bit: which bit, 0 (the lowest of the mantissa) to 63.
-        leaf: the weight's leaf: a part of its path as `jax.tree_util.keystr` writes
-            it, matching exactly one leaf; None: drawn, each weight equally likely.
+        leaf: a part of the weight's path as `jax.tree_util.keystr` writes it, matching
+            exactly one leaf; None: drawn, each weight equally likely.
         index: flat index of the weight in that leaf; None: drawn.
     """
 
@@ -73,16 +73,13 @@ class BitFlip(NoiseSpec):
 
 
 def perturb_tree(spec: NoiseSpec, key: Array, tree: Tree) -> Tree:
-    """A gradient or a set of weights, perturbed.
+    """A gradient or a set of weights, perturbed: a tree of the same shapes and types.
 
     Args:
         spec: GradientGaussian and BitFlip parts act, in their order, whatever the tree
             stands for (`specs.at` picks those of one site); others do nothing.
         key: typed or raw PRNG key; consumed here.
         tree: pytree of arrays. Leaves of other than floating-point types stay.
-
-    Returns:
-        A tree of the same structure, shapes and types.
 
     Raises:
         NoiseError: when a BitFlip names a leaf, an index or a bit that is not there, or
@@ -148,8 +145,8 @@ def _add_normal(spec: GradientGaussian, state: Array, tree: Tree) -> Tree:
 def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
     """One bit flipped, of a weight drawn among the normal numbers of the tree.
 
-    A zero is drawn only if there is nothing else: its lowest bits make a denormal
-    number, which processors flush back to zero.
+    A zero is drawn only if there is nothing else: flipped in its lowest bits it becomes
+    a denormal number, which processors flush back to zero.
     """
     floats = _select(spec, tree)
     scores = {}

@@ -61,9 +61,7 @@ def manipulation(
 class Check:
     """The outcome of a control experiment.
 
-    Attributes:
-        passed: whether it had the expected outcome.
-        figure: what was measured, in words with units.
+    `figure` is what was measured, in words with units.
     """
 
     passed: bool
@@ -194,13 +192,7 @@ def ask(
 ) -> Answered:
     """The answer about a noise, of the arm `treatment`, by the losses of a model.
 
-    Args:
-        model: name of the model.
-        arms: its losses.
-        check: the manipulation check; None: not measured.
-        treatment: the arm with the noise.
-        control: the arm without, or `redraws.FIXED_ORDERS`.
-        margin: see the module's docstring.
+    The manipulation check may be None: not measured.
     """
     found = redraws.effect(redraws.gather(arms, treatment, control), margin)
     return Answered(
@@ -265,7 +257,7 @@ def saddle_claim(
     """The claim about an exact saddle, which float32 alone cannot leave.
 
     Args:
-        model: name of the model.
+        model: its name.
         effect: of orders that differ between twins, against float32.
         left: whether all runs with such an order left the saddle and float32 did not.
         study: the same runs of the published study; None: they have another length.
@@ -318,11 +310,7 @@ def _gathered(study: Arms | None, treatment: str, control: str) -> Redraws | Non
 
 
 def beside(runs: Redraws) -> dict[str, Any]:
-    """What is reported beside the answer and has no say in it.
-
-    Args:
-        runs: the result of `redraws.gather`, with redraws in both groups.
-    """
+    """What is reported beside the answer and has no say in it; both groups redraw."""
     # Where the optimiser of the model ends differs between machines in the fourth
     # digit.
     mixed = {

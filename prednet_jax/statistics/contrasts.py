@@ -43,31 +43,20 @@ class PairedResult:
     Attributes:
         n: number of seeds.
         mean_difference: mean over the seeds of treatment minus control.
-        ci_low: lower end of the interval; -inf if there are too few seeds for one.
-        ci_high: upper end of the interval; inf if there are too few seeds.
+        ci_low, ci_high: ends of the interval; infinite: there are too few seeds.
         p_value: two-sided sign-flip p-value, in (0, 1].
         p_holm: `p_value` after Holm's correction; None: not corrected yet.
         tost_p: p-value of the equivalence test at `margin`, in (0, 1].
         margin: largest difference that counts as none, > 0.
         verdict: "lower loss", "higher loss", "equivalent" or "inconclusive".
-        sd_difference: standard deviation of the differences over the seeds (n - 1 in
-            the denominator); nan for one seed.
+        sd_difference: with n - 1 in the denominator; nan for one seed.
         max_abs_difference: largest |difference| of a seed.
-        treatment_mean: mean of the treatment over the seeds.
-        control_mean: mean of the control.
-        seeds_lower: number of seeds on which the treatment has the lower loss.
-        seeds_higher: number of seeds on which it has the higher loss.
-        seeds_gaining: number of seeds whose loss is lower by more than the margin.
-        seeds_losing: number of seeds whose loss is higher by more than the margin.
-        confidence: level of the interval.
-        alpha: level of the tests behind `verdict`.
-        p_method: how the sign-flip p-value was computed.
-        ci_method: how the interval was computed.
-        tost_method: how the equivalence p-value was computed.
-        model: name of the model.
-        treatment: name of the treatment arm.
-        control: name of the control arm.
-        metric: name of the metric.
+        treatment_mean, control_mean: means over the seeds.
+        seeds_lower, seeds_higher: numbers of seeds on which the treatment has the lower
+            or the higher loss; `seeds_gaining`, `seeds_losing`: by more than `margin`.
+        confidence, alpha: levels of the interval, and of the tests behind `verdict`.
+        p_method, ci_method, tost_method: how each was computed.
+        model, treatment, control, metric: names.
         p_holm_family: the contrasts that `p_holm` is corrected over, in words.
     """
 
@@ -227,10 +216,6 @@ def holm(
 
     The equivalence p-values need no correction, since "every contrast is equivalent" is
     an intersection of tests (Berger 1982, Technometrics 24).
-
-    Args:
-        results: the contrasts of the family; may be empty.
-        family: description of the family, for the record.
     """
     corrected = holm_p_values([r.p_value for r in results])
     return [

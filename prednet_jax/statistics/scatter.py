@@ -64,11 +64,9 @@ class Mixed(NamedTuple):
 class Limit(NamedTuple):
     """How far two runs of one seed may differ; relative changes of the loss.
 
-    Attributes:
-        limit: at least 95 in 100 pairs of runs of a new seed differ by less; infinity:
-            there are too few seeds.
-        observed: 95 in 100 pairs of the seeds at hand differ by less.
-        seeds: number of seeds with two runs or more.
+    At least 95 in 100 pairs of runs of a new seed differ by less than `limit`, which is
+    infinite for too few seeds; 95 in 100 pairs at hand by less than `observed`.
+    `seeds` is the number of seeds with two runs or more.
     """
 
     limit: float

@@ -1,11 +1,12 @@
-"""Studies beside the comparison: known saddles, curvature, long trainings.
+"""Studies beside the comparison: long trainings, known saddles, curvature.
 
-saddle_escape*     escape from functions with known saddles
-curvature_probe*   curvature along a training
+The long trainings (parts B to I of docs/study):
+    parts -> seed_trainings (with dose, endpoints) -> seed_records, one JSON a seed
+    -> judgement (contrasts, the answer)
+    -> described_tables, study_tables, study_values, study_figures
+Part A: symmetric_start (weights) -> symmetric_runs, runs.csv -> symmetric_findings
+again              the study made again, and what `make compare` repeats of it
+saddle_escape      escape from functions with known saddles
+curvature_probe    curvature along a training
 calibration        how much reductions vary from run to run on a device
-symmetric_*        PredNet started on a symmetric saddle (part A of docs/study)
-parts, follow      the long trainings (parts B to E of docs/study), with dose,
-                   endpoints, seed_records and judgement
-agreement          of runs made again with the published ones
-study_*            tables and figures of docs/study
 """

@@ -13,7 +13,7 @@ import numpy as np
 
 from prednet_jax import errors, statistics
 from prednet_jax.studies.endpoints import PARITY_WIDTH
-from prednet_jax.studies.parts import CONTROL
+from prednet_jax.studies.parts import CONTROL, FIXED, NULL, RANDOM, STALE
 
 #: Records of the seeds of a part, of `seed_records.read`.
 Records = Sequence[Mapping[str, Any]]
@@ -23,10 +23,8 @@ PRIMARY = "last_frame_loss"
 #: The endpoints. Only the primary one has a verdict. `MOMENTS` are numbers of updates.
 ENDPOINTS = (PRIMARY, "window_loss", "over_copy", "held_out_loss")
 MOMENTS = ("plateau_left", "parity")
-RANDOM, FIXED = "reduction_order", "reduction_order_run"
 #: What the rule asks about.
 QUESTION = (RANDOM, statistics.FIXED_ORDERS)
-NULL, STALE = "convolution_im2col", "stale_targets"
 #: Contrasts that are described in units of the loss, in families of Holm's correction:
 #: those in question before the rule of 23 November 2026, the A/A null, and the others.
 DESCRIBED = (

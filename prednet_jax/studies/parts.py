@@ -132,14 +132,15 @@ class Part:
         return tuple(t for t in self.treatments if t.seeds is None or place < t.seeds)
 
 
+RANDOM, FIXED = "reduction_order", "reduction_order_run"
+#: Another fixed order of the same sums, the A/A null; and the mistake of the script.
+NULL, STALE = "convolution_im2col", "stale_targets"
 _PLAIN = Treatment(arm=CONTROL)
-# Another fixed order of the same sums: the A/A null.
-_NULL = Treatment(arm="convolution_im2col", convolution="im2col")
-_STALE = Treatment(arm="stale_targets", targets="stale")
+_NULL = Treatment(arm=NULL, convolution="im2col")
+_STALE = Treatment(arm=STALE, targets="stale")
 # Orders that are drawn for each output: what part H asks about; and fixed for a run.
 _ELEMENT = "reduction_order:granularity=element"
 _FIXED_ELEMENT = f"{_ELEMENT},schedule=run"
-RANDOM, FIXED = "reduction_order", "reduction_order_run"
 
 
 def _draws(arm: str, noise: str, draws: Sequence[int], **more: Any) -> list[Treatment]:

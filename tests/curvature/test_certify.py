@@ -120,7 +120,6 @@ def test_weights_without_finite_curvature_are_refused():
     [
         ({"max_steps": 10}, "max_steps=10.*steps=40"),
         ({"starts": 0}, "starts=0"),
-        ({"tolerance": 1.5}, "tolerance=1.5"),
         ({"steps": 0}, "steps=0"),
         ({"scale": adam_scale({"x": jnp.ones(20)}, 1)}, "scale has leaves"),
     ],

@@ -256,17 +256,6 @@ def test_comparisons_and_integers_are_untouched(spec):
         np.testing.assert_array_equal(one, expected)
 
 
-def test_identity_is_the_function_itself():
-    text = str(jax.make_jaxpr(noise.inject(nested, noise.Identity()))(KEYS[0], X))
-    assert text.count("dot_general") == str(jax.make_jaxpr(nested)(X)).count(
-        "dot_general"
-    )
-    quiet = jax.jit(noise.inject(values, noise.Identity()))
-    jax.tree.map(
-        np.testing.assert_array_equal, dict(quiet(KEYS[0], X)), dict(jax.jit(values)(X))
-    )
-
-
 # The RMS of relative Gaussian noise is a sum of XLA's, whose order vmap may change.
 ABSOLUTE = noise.Gaussian(1e-3, relative=False)
 

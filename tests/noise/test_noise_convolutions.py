@@ -83,28 +83,6 @@ def test_wide_pieces_are_made_one_by_one(features, calls):
     assert sum(e.primitive is equation.primitive for e in split) == calls
 
 
-def test_a_filter_gradient_is_cut_along_the_longer_map():
-    """Eight pieces of a batch of eight would have one feature each."""
-    x = jnp.ones((8, 32, 32, 4))
-    (equation,) = jax.make_jaxpr(
-        lambda x, y: jax.lax.conv_general_dilated(
-            x,
-            y,
-            (1, 1),
-            ((1, 1), (1, 1)),
-            dimension_numbers=("CHWN", "IHWO", "HWNC"),
-        )
-    )(x, x).jaxpr.eqns
-    spec = noise.ReductionOrder(shortest=1)
-    cut = products.cut_conv(spec, equation.params, x, x)
-    kernels = [
-        e.invars[1].aval.shape
-        for e in jax.make_jaxpr(cut.split)(x, x).jaxpr.eqns
-        if e.primitive is equation.primitive
-    ]
-    assert kernels == [(8, 4, 32, 4)] * 8
-
-
 @pytest.mark.parametrize("low", [0, 2, 5])
 @pytest.mark.parametrize("high", [0, 4])
 @pytest.mark.parametrize("stride", [1, 3])

@@ -15,10 +15,8 @@ from prednet_jax.noise.rounding import elementwise, error_free
 from prednet_jax.noise.specs import (
     Composition,
     Gaussian,
-    Identity,
     MonteCarlo,
     ReducedPrecision,
-    ReductionOrder,
     StochasticRounding,
     UlpPerturbation,
 )
@@ -307,16 +305,6 @@ def test_gaussian_has_the_size_it_says(dtype):
             assert abs(noise.mean()) < 5 * size / np.sqrt(MANY)
 
 
-def test_gaussian_is_relative_at_any_magnitude():
-    x = numbers(1, 1000)
-    small, large = (
-        elementwise.apply(Gaussian(0.1), x * np.float32(2.0**k), (), WORDS)
-        / np.float32(2.0**k)
-        for k in (-70, 90)
-    )
-    np.testing.assert_array_equal(small, large)
-
-
 SPECS = [
     UlpPerturbation(2),
     StochasticRounding(23),
@@ -324,21 +312,6 @@ SPECS = [
     Gaussian(1e-4),
     Composition((StochasticRounding(23), UlpPerturbation(1))),
 ]
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_same_words_same_bits_under_jit_eager_and_vmap(spec):
-    a, b = numbers(0, 60).reshape(3, 20), numbers(1, 60).reshape(3, 20)
-    states = jnp.stack([random_bits.fold(WORDS, i) for i in range(3)])
-
-    def f(words, a=a, b=b):
-        return apply(spec, "mul", a, b, words=words)[0]
-
-    eager = np.stack([f(w) for w in states])
-    np.testing.assert_array_equal(jax.jit(f)(states[0]), eager[0])
-    np.testing.assert_array_equal(jax.vmap(f)(states), eager)
-    assert np.any(eager[0] != eager[1])
-    assert np.any(eager[0] != apply(spec, "mul", a, b, words=states[0], salt=1)[0])
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
@@ -362,21 +335,6 @@ def test_derivatives_pass_straight_through(spec):
     np.testing.assert_array_equal(tangent, b * b)
 
 
-def test_deterministic_noise_is_a_function_of_the_operands_alone():
-    spec = UlpPerturbation(5, deterministic=True)
-    a, b = numbers(0, 4000), numbers(1, 4000)
-    other = random_bits.fold(WORDS, 3)
-    y, value = apply(spec, "mul", a, b)
-    np.testing.assert_array_equal(y, apply(spec, "mul", a, b, words=other, salt=4)[0])
-    # Position does not matter, the partner does.
-    np.testing.assert_array_equal(y[::-1], apply(spec, "mul", a[::-1], b[::-1])[0])
-    moves = ulps(value, y)
-    swapped = ulps(value, apply(spec, "mul", b, a)[0])
-    assert 0.05 < (moves == swapped).mean() < 0.14
-    counts = np.bincount(moves + 5, minlength=11)
-    assert np.max(np.abs(counts - 4000 / 11)) < 5 * np.sqrt(4000 / 11)
-
-
 def test_deterministic_noise_of_neighbouring_numbers_is_unrelated():
     """Consecutive floats, whose bits differ least."""
     x = jax.lax.bitcast_convert_type(
@@ -388,26 +346,6 @@ def test_deterministic_noise_of_neighbouring_numbers_is_unrelated():
     assert np.max(np.abs(counts - MANY / 15)) < 5 * np.sqrt(MANY / 15)
     z = np.mean(moves[1:] * moves[:-1]) / np.mean(moves**2) * np.sqrt(MANY)
     assert abs(z) < 5
-
-
-def test_other_specs_do_nothing():
-    x = numbers(0, 10)
-    for spec in (Identity(), ReductionOrder(), ReducedPrecision("bf16")):
-        assert elementwise.apply(spec, x, (), WORDS) is x
-    assert elementwise.round_operand(UlpPerturbation(), x) is x
-
-
-def test_composition_applies_both():
-    x = repeated(jnp.float32(1.25))
-    spec = Composition((UlpPerturbation(1), UlpPerturbation(1)))
-    moves = ulps(x, elementwise.apply(spec, x, (), WORDS))
-    shares = np.bincount(moves + 2, minlength=5) / MANY
-    np.testing.assert_allclose(shares, np.array([1, 2, 3, 2, 1]) / 9, atol=0.01)
-
-
-def test_integers_are_refused():
-    with pytest.raises(ValueError, match="dtype=int32: expected float16"):
-        elementwise.apply(UlpPerturbation(), jnp.arange(3), (), WORDS)
 
 
 @pytest.mark.parametrize("name", ["tf32", "bf16", "fp16"])
@@ -436,14 +374,3 @@ def test_fp16_has_the_range_of_binary16():
     big = jnp.asarray([1e30, 1e-30], jnp.bfloat16)
     got = elementwise.round_operand(ReducedPrecision("fp16"), big)
     np.testing.assert_array_equal(got, jnp.asarray([np.inf, 0], jnp.bfloat16))
-
-
-def test_reduced_precision_passes_gradients_and_other_types():
-    spec = ReducedPrecision("tf32")
-    x = numbers(0, 8)
-    grad = jax.grad(lambda x: (elementwise.round_operand(spec, x) ** 2).sum())(x)
-    np.testing.assert_array_equal(grad, 2 * elementwise.round_operand(spec, x))
-    half = x.astype(jnp.float16)
-    np.testing.assert_array_equal(elementwise.round_operand(spec, half), half)
-    ints = jnp.arange(3)
-    assert elementwise.round_operand(spec, ints) is ints

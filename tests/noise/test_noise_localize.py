@@ -193,3 +193,15 @@ def test_a_part_that_is_not_there_is_refused():
         noise.effects(layers, noise.ReductionOrder(), ["layer_9"])(KEY, WS, X)
     with pytest.raises(noise.NoiseError, match="expected a sequence of texts"):
         noise.effects(layers, noise.ReductionOrder(), "layer_0")
+
+
+def test_a_sum_into_a_mutable_array_is_switched_too():
+    def fn(x):
+        ref = jax.new_ref(jnp.zeros(3))
+        jax.ref.addupdate(ref, np.array([0, 1, 1]), x)
+        return ref[...] * 2.0
+
+    report = localize(fn, UlpPerturbation(primitives=("addupdate",)))(KEY, X[0, :3])
+    (culprit,) = report.culprits
+    assert culprit.primitive == "addupdate"
+    assert report.effect == culprit.effect > 0

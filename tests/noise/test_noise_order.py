@@ -190,29 +190,6 @@ def test_numpy_adding_in_the_drawn_order_gives_the_same_bits(observed):
             np.testing.assert_array_equal(found, exact, name)
 
 
-def blocks(shape):
-    """Which tile each element of an array belongs to, by hand."""
-    rows = int(np.prod(shape[:-1], dtype=int))
-    r, c = np.divmod(np.arange(rows * shape[-1]), shape[-1])
-    return 1000 * (r // TILE) + c // TILE
-
-
-def test_an_order_reaches_as_far_as_its_granularity(observed):
-    granularity, run = observed
-    different = 0
-    for key in KEYS[:3]:
-        for _, orders, _ in run(key, masked(0, 1)).values():
-            shape, flat = orders.shape[:-1], orders.reshape(-1, PARTIALS)
-            drawn = {tuple(order) for order in flat}
-            different += len(drawn)
-            if granularity == "tile":
-                places = blocks(shape)
-                for place in np.unique(places):
-                    assert len(np.unique(flat[places == place], axis=0)) == 1
-    # One for each of three keys and eight sums, or many.
-    assert (different == 3 * len(SUMS)) == (granularity == "shared")
-
-
 # Outputs of a row of six: the second is in the tile of the first, the third is not.
 TOGETHER = {"shared": (1, 2), "tile": (1,), "element": ()}
 
@@ -351,14 +328,3 @@ def test_partial_sums_in_the_operands_precision(dtype):
     assert np.count_nonzero(differ) > 30
     for match in matches:
         assert 0.15 < np.mean(match[differ]) < 0.55
-
-
-def test_wider_operands_have_the_same_bits_in_either_precision():
-    x, y = halves(jnp.float32)
-    plain, other = (
-        noise.inject(jnp.dot, noise.ReductionOrder(accumulate=name))(
-            jax.random.key(0), x, y
-        )
-        for name in ("float32", "operand")
-    )
-    np.testing.assert_array_equal(plain, other)

@@ -56,14 +56,6 @@ def test_neighbouring_counters_are_uncorrelated(drawn):
         assert 0.5 < z.var() < 1.6
 
 
-def test_single_bits_of_neighbours_are_uncorrelated(drawn):
-    for bit in (0, 1, 7, 8, 15, 16, 30, 31):
-        v = ((drawn >> bit) & 1) * 2.0 - 1.0
-        for lag in (1, 2, 8, 64):
-            z = (v[:, :-lag] * v[:, lag:]).mean() * np.sqrt(KEYS * (LENGTH - lag))
-            assert abs(z) < 5
-
-
 def correlations(rows):
     u = centred(rows)
     z = (u @ u.T) / np.sqrt(rows.shape[1])
@@ -142,15 +134,6 @@ def test_extreme_bits_give_finite_symmetric_normals():
     assert ends[0] == -ends[1]
     assert 5.3 < float(ends[1]) < 5.43
     assert float(random_bits.unit(jnp.array([0xFFFFFFFF], jnp.uint32))[0]) < 1
-
-
-def test_same_bits_eager_jitted_and_mapped(neighbours):
-    def draw(w):
-        return random_bits.bits(w, (3, 50), (2, 5))
-
-    eager = np.stack([draw(w) for w in neighbours[:4]])
-    np.testing.assert_array_equal(eager, jax.vmap(draw)(neighbours[:4]))
-    np.testing.assert_array_equal(eager[0], jax.jit(draw)(neighbours[0]))
 
 
 def test_reference_values():

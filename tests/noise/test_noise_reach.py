@@ -285,8 +285,3 @@ def test_symbolic_shapes_are_refused_in_one_line():
         export.export(noisy)(key, jax.ShapeDtypeStruct((size,), jnp.float32))
     fixed = export.export(noisy)(key, jax.ShapeDtypeStruct((9,), jnp.float32))
     assert fixed.call(jax.random.key_data(KEY), jnp.ones(9)) == 9
-
-
-def test_two_bit_flips_are_refused():
-    with pytest.raises(noise.NoiseError, match="at most one of a kind"):
-        noise.parse("bit_flip+bit_flip")

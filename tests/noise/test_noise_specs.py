@@ -20,30 +20,19 @@ KEYS = jax.random.split(jax.random.key(3), 2)
     [
         (lambda: noise.ReductionOrder(partials=2), "partials=2: expected an integer"),
         (lambda: noise.ReductionOrder(partials=65), "partials=65: .* from 3 to 64"),
-        (lambda: noise.ReductionOrder(partials=8.0), "partials=8.0: .*an integer"),
-        (lambda: noise.ReductionOrder(partials=True), "partials=True"),
         (lambda: noise.ReductionOrder(granularity="row"), "'row': .*tile, element"),
-        (lambda: noise.ReductionOrder(tile=0), "tile=0: expected an integer from 1"),
-        (lambda: noise.ReductionOrder(schedule="once"), "'once': .*call, run"),
         (lambda: noise.ReductionOrder(profile="cuda"), "'cuda': .*chainer_cudnn"),
-        (lambda: noise.ReductionOrder(shortest=0), "shortest=0: expected an integer"),
         (lambda: noise.StochasticRounding(mantissa_bits=0), "mantissa_bits=0: .*1 to"),
-        (lambda: noise.StochasticRounding(mantissa_bits=53), "mantissa_bits=53"),
         (lambda: noise.MonteCarlo(mode="all"), "mode='all': expected one of rr, pb"),
         (lambda: noise.MonteCarlo(virtual_precision=1), "virtual_precision=1: .*2 to"),
-        (lambda: noise.UlpPerturbation(max_ulps=0), "max_ulps=0: expected an integer"),
         (lambda: noise.UlpPerturbation(primitives=()), r"primitives=\(\): expected"),
         (lambda: noise.UlpPerturbation(primitives="add"), "primitives='add': expected"),
         (lambda: noise.UlpPerturbation(deterministic=1), "deterministic=1: .*True or"),
         (lambda: noise.Gaussian(0.0), "scale=0.0: expected a positive"),
-        (lambda: noise.Gaussian(float("inf")), "scale=inf: .*finite"),
-        (lambda: noise.Gaussian("1"), "scale='1': expected a positive number"),
         (lambda: noise.Gaussian(1.0, relative="no"), "relative='no': expected True"),
         (lambda: noise.ReducedPrecision("fp8"), "'fp8': expected one of tf32, bf16"),
-        (lambda: noise.GradientGaussian(-1.0), "scale=-1.0: expected a positive"),
         (lambda: noise.BitFlip(bit=64), "bit=64: expected an integer from 0 to 63"),
         (lambda: noise.BitFlip(leaf=""), "leaf='': expected None or part of a path"),
-        (lambda: noise.BitFlip(leaf="w", index=-1), "index=-1: expected an integer"),
         (lambda: noise.BitFlip(index=1), "index=1, leaf=None: expected a leaf"),
         (lambda: noise.Composition((noise.BitFlip(),)), "a tuple of two or more"),
         (
@@ -74,21 +63,16 @@ def test_constructors_name_the_value_and_what_is_accepted(make, message):
     [
         ("quake", "unknown kind 'quake': expected one of identity, reduction_order"),
         ("", "unknown kind ''"),
-        ("ulp+", "unknown kind ''"),
         ("ulp:", "'ulp:': expected options after the colon"),
         ("ulp:ulps=1", "unknown option 'ulps=1' of ulp: .*max_ulps"),
         ("ulp:1,add,true,4", "unknown option '4' of ulp: "),
         ("ulp:max_ulps=1,max_ulps=2", "option 'max_ulps' of ulp is given twice"),
-        ("ulp:2,max_ulps=2", "given twice"),
         ("ulp:max_ulps=1.5", "ulp:max_ulps='1.5': expected an integer"),
         ("ulp:deterministic=1", "deterministic='1': expected true or false"),
         ("gaussian", "gaussian needs scale, as in 'gaussian:scale=...'"),
         ("gaussian:scale=much", "gaussian:scale='much': expected a number"),
-        ("gaussian:scale=nan", "scale=nan: expected a positive, finite number"),
         ("tf32:format=bf16", "unknown option 'format=bf16' of tf32: no options"),
-        ("none:1", "unknown option '1' of none: no options"),
         ("reduction_order:partials=2", "partials=2: expected an integer from 3 to 64"),
-        ("tf32+bf16", "expected at most one of a kind"),
         (
             "ulp:primitives=tahn",
             "no primitive 'tahn': expected names such as tan, tanh",
@@ -258,24 +242,6 @@ def test_reduced_precision_rounds_the_operands_of_dots_forward_and_backward(name
     np.testing.assert_allclose(db, a.T @ narrow, 1e-5, 1e-5)
     # Sums without the rounding are further away.
     assert np.max(np.abs(db - A.T @ g)) > 1e-4
-
-
-def test_reduced_precision_rounds_the_operands_of_convolutions():
-    def convolve(x, k):
-        return lax.conv_general_dilated(x, k, (1,), [(1, 1)])
-
-    def product(x, k, y):
-        return jnp.vdot(convolve(x, k), y)
-
-    x, k, y = A.reshape(2, 3, 40), B[:9].reshape(5, 3, 3), B.T.reshape(1, 5, 40)
-    y = jnp.concatenate([y, 2 * y])
-    run = noise.inject(jax.grad(product, (0, 1)), noise.ReducedPrecision("bf16"))
-    for found, expected in zip(
-        run(KEYS[0], x, k, y),
-        jax.grad(product, (0, 1))(*(rounded(v, 7) for v in (x, k, y))),
-        strict=True,
-    ):
-        np.testing.assert_allclose(found, expected, 1e-5, 1e-4)
 
 
 def test_a_composition_acts_on_operands_order_and_results():

@@ -5,7 +5,6 @@ from file descriptor 3 and writes them to 4, each a JSON object that ends with a
 byte (https://chromedevtools.github.io/devtools-protocol/).
 """
 
-import base64
 import json
 import os
 import shutil
@@ -134,15 +133,6 @@ class Page:
         self.call("Input.dispatchKeyEvent", type=down, **named)
         self.call("Input.dispatchKeyEvent", type="keyUp", **named)
         self.frame()
-
-    def screenshot(self, path: Path) -> None:
-        """The whole page as PNG."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {**size, "scale": 1}
-        found = self.call(
-            "Page.captureScreenshot", clip=clip, captureBeyondViewport=True
-        )
-        path.write_bytes(base64.b64decode(found["data"]))
 
 
 @contextmanager

@@ -9,26 +9,16 @@ import pytest
 
 from prednet_jax import report
 
+# Each arm: its role, meaning, and by how much its last loss differs, with the spread.
 ARMS = {
-    "float32": ("float32, deterministic order (the control)", 0.0, 0.0),
-    "float64": ("float64, deterministic order", 0.0, 2e-7),
-    "threads_1": ("float32, 1 thread(s)", 0.0, 0.0),
-    "reduction_order": ("fresh random order of every reduction", 0.0, 2e-4),
-    "ulp": ("up to one ulp on every result", 0.0, 3e-4),
-    "gaussian_0.001": ("Gaussian noise of 0.001 times the gradient", 0.0, 1e-3),
-    "gaussian_0.1": ("Gaussian noise of 0.1 times the gradient", 0.02, 5e-3),
-    "stale_targets": ("Chainer's CPU bug: targets of the last frame", 0.35, 2e-2),
-}
-ROLES = {
-    **dict.fromkeys(ARMS, "descriptive"),
-    "float32": "control",
-    "threads_1": "null",
-    "reduction_order": "treatment",
-    "gaussian_0.001": "gaussian",
-    "gaussian_0.1": "gaussian",
-    "stale_targets": "stale",
-    "gpu": "gpu",
-    "gpu_deterministic": "gpu_deterministic",
+    "float32": ("control", "float32, deterministic order (the control)", 0.0, 0.0),
+    "float64": ("descriptive", "float64, deterministic order", 0.0, 2e-7),
+    "threads_1": ("null", "float32, 1 thread(s)", 0.0, 0.0),
+    "reduction_order": ("treatment", "fresh random order of reductions", 0.0, 2e-4),
+    "ulp": ("descriptive", "up to one ulp on every result", 0.0, 3e-4),
+    "gaussian_0.001": ("gaussian", "Gaussian noise, 0.001 of the gradient", 0.0, 1e-3),
+    "gaussian_0.1": ("gaussian", "Gaussian noise, 0.1 of the gradient", 0.02, 5e-3),
+    "stale_targets": ("stale", "Chainer's CPU bug: the last frame", 0.35, 2e-2),
 }
 SEEDS = tuple(range(6))
 
@@ -40,7 +30,7 @@ def losses(model: str, arm: str, seed: int, updates: int) -> np.ndarray:
     bumps = np.exp(0.25 * shared.normal(size=updates))
     start, end = (0.12, 0.028) if model == "prednet" else (0.23, 0.05)
     fall = end + (start - end) * np.exp(-np.arange(updates) / (updates / 5))
-    _, gap, spread = ARMS[arm]
+    *_, gap, spread = ARMS[arm]
     if model == "autoencoder" and arm == "stale_targets":
         gap = spread = 0.0
     own = np.random.default_rng([seed, list(ARMS).index(arm)])
@@ -59,7 +49,7 @@ def contrast(model: str, arm: str, updates: int, margin: float) -> dict:
     return {
         "model": model,
         "treatment": arm,
-        "role": ROLES[arm],
+        "role": ARMS[arm][0],
         "control": "float32",
         "metric": f"mean loss of the last {last} updates",
         "n": len(SEEDS),
@@ -113,12 +103,13 @@ def verdict(updates: int = 60) -> dict:
             "emulated_only": True,
             "n": len(SEEDS),
         }
+    skipped = [(name, name, "GPU") for name in ("gpu", "gpu_deterministic")]
     arms = [
         {
             "model": model,
             "name": name,
-            "role": ROLES[name],
-            "meaning": ARMS[name][0] if name in ARMS else "GPU, default algorithms",
+            "role": role,
+            "meaning": meaning,
             "command": f"JAX_PLATFORMS=cpu .venv/bin/python experiments/train.py "
             f"--model={model} --updates={updates} --seeds=0,1,2,3,4,5 "
             f"--workdir='runs/{model}/{name}'",
@@ -129,7 +120,7 @@ def verdict(updates: int = 60) -> dict:
             "seconds_per_update": 0.0231 if name in ARMS else None,
         }
         for model in models
-        for name in [*ARMS, "gpu", "gpu_deterministic"]
+        for name, role, meaning in [*((a, *of[:2]) for a, of in ARMS.items()), *skipped]
     ]
     return {
         "contrasts": contrasts,

@@ -43,10 +43,10 @@ def load(window, built, width, *, dark=False):
     assert window.value(drawn) == PLOTS
 
 
-def values(page, number: int) -> dict[str, list[float]]:
-    """What a figure writes at its cursor, by line: the median, then the quartiles."""
+def values(page) -> dict[str, list[float]]:
+    """What the first figure writes at its cursor, by line: median, then quartiles."""
     texts = page.value(
-        f"[...{PLOT.format(number)}.querySelectorAll('.mark-text text')]"
+        f"[...{PLOT.format(0)}.querySelectorAll('.mark-text text')]"
         ".map(t => t.textContent)"
     )
     written = {}
@@ -60,8 +60,8 @@ def values(page, number: int) -> dict[str, list[float]]:
     return written
 
 
-def focus(page, number: int, selector: str) -> None:
-    page.value(f"{PLOT.format(number)}.querySelector('{selector}').focus()")
+def focus(page, selector: str) -> None:
+    page.value(f"{PLOT.format(0)}.querySelector('{selector}').focus()")
 
 
 def at(results, model, arm, seeds, end):
@@ -101,18 +101,18 @@ def test_every_figure_is_drawn_and_fits(page, built, width, dark):
 
 
 def test_lines_are_switched_by_keyboard(page):
-    focus(page, 0, "input[type=checkbox]")
+    focus(page, "input[type=checkbox]")
     page.press("Tab")
     assert (
         page.value("document.activeElement.parentNode.textContent") == "stale_targets"
     )
-    assert set(values(page, 0)) == {"float32", "stale_targets", "reduction_order"}
+    assert set(values(page)) == {"float32", "stale_targets", "reduction_order"}
     page.press("Space")
     page.frame()
-    assert set(values(page, 0)) == {"float32", "reduction_order"}
+    assert set(values(page)) == {"float32", "reduction_order"}
     page.press("Space")
     page.frame()
-    assert "stale_targets" in values(page, 0)
+    assert "stale_targets" in values(page)
 
 
 def test_values_at_the_cursor_are_those_of_the_records(page, comparison):
@@ -123,12 +123,12 @@ def test_values_at_the_cursor_are_those_of_the_records(page, comparison):
             at(found, "prednet", "stale_targets", range(6), end), [25, 50, 75]
         )
         # Three digits are shown.
-        assert values(page, 0)["stale_targets"] == pytest.approx(
+        assert values(page)["stale_targets"] == pytest.approx(
             [middle, low, high], rel=5e-3
         )
 
     check(60)
-    focus(page, 0, "input[type=range]")
+    focus(page, "input[type=range]")
     page.press("ArrowLeft")
     page.frame()
     check(59)
@@ -138,11 +138,11 @@ def test_values_at_the_cursor_are_those_of_the_records(page, comparison):
 
 
 def test_one_seed_can_be_looked_at(page, comparison):
-    focus(page, 0, "select")
+    focus(page, "select")
     page.press("ArrowDown")
     page.frame()
     (expected,) = at(report.load(comparison), "prednet", "stale_targets", [0], 60)
-    assert values(page, 0)["stale_targets"] == pytest.approx([expected], rel=5e-3)
+    assert values(page)["stale_targets"] == pytest.approx([expected], rel=5e-3)
 
 
 def test_the_pointer_moves_the_cursor(page):

@@ -96,6 +96,9 @@ def test_no_effect_needs_an_interval_inside_the_margin():
     record = small.as_dict()
     assert -0.02 < record["low_90"] < record["high_90"] < 0.02
     assert redraws.answer(small, 0.5) == redraws.NO_EFFECT
+    # Runs that did not separate answer nothing.
+    for separation in (None, 0.099, math.nan):
+        assert redraws.answer(small, separation) == redraws.CANNOT_TELL
     assert redraws.word(redraws.NO_EFFECT) == "refuted"
     assert redraws.answer(large, 0.5) == redraws.CANNOT_TELL
     assert redraws.word(redraws.CANNOT_TELL) == "inconclusive"
@@ -103,12 +106,6 @@ def test_no_effect_needs_an_interval_inside_the_margin():
     above = redraws.effect(drawn(1, n=20, effect=0.022, size=0.01))
     assert above.low > 0
     assert redraws.answer(above, 0.5) == redraws.CANNOT_TELL
-
-
-@pytest.mark.parametrize("separation", [None, 0.099, math.nan])
-def test_runs_that_did_not_separate_answer_nothing(separation):
-    effect = redraws.effect(drawn(1, size=0.005))
-    assert redraws.answer(effect, separation) == redraws.CANNOT_TELL
 
 
 def test_runs_that_do_not_scatter_answer_nothing():

@@ -1,16 +1,8 @@
 """What on a GPU will vary, told without one.
 
 The function is compiled for the GPU (`compilation`) and never run. What can change the
-bits of a result is read from the compiled program (`entries`):
-
-- `atomic`: threads add floating-point numbers to one place as they come (PTX `atom` and
-  `red`, and loops of compare-and-swap): another order at every call.
-- `library`: calls of cuDNN, cuBLAS, cuSOLVER, cuFFT, and what they promise.
-- `collective`: sums over devices, and exchanges of data, those that XLA's partitioner
-  inserts included, which no jaxpr shows.
-- `reduced_precision`: float32 operands that are rounded to TF32 or bfloat16.
-- `reduction`: sums in an order that the compiled kernel fixes.
-
+bits of a result is read from the compiled program (`entries`): atomics of floats, calls
+of libraries, sums over devices, operands that are rounded, and sums in a fixed order.
 An instruction of the compiled program knows its line and its operation in the source
 from the metadata that XLA carries along.
 """
@@ -76,7 +68,7 @@ class Report(NamedTuple):
         memory: on one device.
         gpu: name of the GPU, or "as described".
         devices: their number.
-        deterministic: whether it was compiled under `--xla_gpu_deterministic_ops=true`.
+        deterministic: whether compiled under `--xla_gpu_deterministic_ops=true`.
         advice: each tried by compiling again, where it can be.
         notes: what cannot be known without the device, or without the values.
         compiled: the compiled program.

@@ -52,12 +52,8 @@ def entries_of(
 ) -> tuple[Entry, ...]:
     """All entries of a compiled program, the worst first.
 
-    Args:
-        made: the program.
-        program: its text, read.
-        steps: the equations that it was made from.
-        tf32: whether the GPU has TF32.
-        deterministic: whether it was compiled under `--xla_gpu_deterministic_ops=true`.
+    `program` is the text of `made`, read; `steps` are the equations that it was made
+    from; `tf32` says whether the GPU has TF32.
     """
     launched = {x.instruction: x.kernel for x in made.launches}
     # XLA launches some collectives under a name that its program does not have.
@@ -213,11 +209,7 @@ def _atomic(
 ) -> Entry:
     """Operations of threads on one place, in the order in which they come.
 
-    Args:
-        operations: of the kernel's PTX.
-        combines: whether they combine floats; None: the program does not say.
-        place: primitive and line.
-        kernel: its name.
+    `combines` says whether they combine floats; None: the program does not say.
     """
     first, loops = operations[0], [x for x in operations if ".cas" in x]
     unknown = [x for x in operations if ".cas" in x or ".exch" in x]
@@ -273,18 +265,11 @@ def _terms(program: hlo.Program, each: hlo.Instruction) -> str:
 
 
 class Library(NamedTuple):
-    """What a library's documentation promises about repeating bits.
+    """What a library promises about repeating bits, and where its documentation does.
 
     XLA chooses among its algorithms by measuring them when a program is compiled
     (autotuning). Under `--xla_gpu_deterministic_ops=true` it does not measure, and
-    leaves out algorithms that do not repeat.
-
-    Attributes:
-        name: of the library.
-        varies: what may change its bits by default.
-        deterministic: likewise under the flag.
-        promise: in the words of the documentation where quoted.
-        documentation: where it says so.
+    leaves out algorithms that do not repeat: what varies then is in `deterministic`.
     """
 
     name: str

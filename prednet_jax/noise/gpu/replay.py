@@ -345,15 +345,9 @@ def _chains(
 ) -> tuple[Array, Array, list[Array]]:
     """One round: the longest chains of columns.
 
-    Args:
-        batches: additions still to be made; operands come first.
-        left: operand of each addition, by tag.
-        right: the other.
-        column: by tag.
-
-    Returns:
-        Tags of the columns that the round makes, its table [steps, chains], and the
-        additions that are left.
+    Of `batches`, the additions still to be made, operands come first; all else is by
+    tag. Returns the tags of the columns that the round makes, its table
+    [steps, chains], and the additions that are left.
     """
     is_chain = np.zeros(column.size, bool)
     before, link = np.zeros_like(column), np.zeros_like(column)

@@ -103,10 +103,7 @@ def axes_of(params: Params) -> tuple[Any, ...]:
 def gathered(x: Array, axes: Sequence[str], *, invariant: bool) -> Array:
     """The values of all devices, [n, *shape], in the order of `lax.axis_index(axes)`.
 
-    Args:
-        x: on each device.
-        axes: of the mesh.
-        invariant: whether the result's type says that all devices hold the same.
+    `invariant`: the result's type says that all devices hold the same.
     """
     gather: Callable = lax.all_gather
     if invariant and compat.varying_axes(x):
@@ -124,17 +121,10 @@ def add_terms(
     salt: Sequence[int],
     chunk: Array | None = None,
 ) -> Array:
-    """The terms of n devices added in the order of `spec.collectives`.
+    """The terms [n, *shape] of n devices, added in the order of `spec.collectives`.
 
-    Args:
-        spec: the order; its granularity for random ones.
-        terms: [n, *shape].
-        words: uint32 [2], state of the generator.
-        salt: of the draw.
-        chunk: of a scattered sum, the only chunk that is here; None: all of them.
-
-    Returns:
-        Array of `shape`, in the type of the terms or a wider one.
+    `chunk` is that of a scattered sum which is here; None: all of them. The result is
+    in the type of the terms or a wider one.
     """
     n, shape, kind = terms.shape[0], terms.shape[1:], spec.collectives
     kept = None if kind == "sequential" else narrow_type("operand", [terms.dtype])

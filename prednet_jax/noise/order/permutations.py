@@ -99,10 +99,7 @@ def permute(
 ) -> list[Array]:
     """The partial sums in the drawn order, element by element.
 
-    Args:
-        orders: from `draw_orders`, of the shape of the partial sums or broadcast to it.
-        partial_sums: n arrays of one shape and type.
-        commuting: whether the first two may come in either order.
+    `commuting` says that the first two may come in either order.
     """
     x = list(partial_sums)
     if len(x) == 3:
@@ -128,14 +125,7 @@ def add_in_order(
     initial: Array | None = None,
     add: Callable[[Array, Array], Array] = lax.add,
 ) -> Array:
-    """The partial sums added one after another in the drawn order.
-
-    Args:
-        orders: as for `permute`.
-        partial_sums: n arrays of one shape and type.
-        initial: where the sum starts (what was in memory before), if anywhere.
-        add: adds two of them; commutes.
-    """
+    """The partial sums added in the drawn order, to `initial` if there is one."""
     if initial is not None:
         return functools.reduce(add, [initial, *permute(orders, partial_sums)])
     return functools.reduce(add, permute(orders, partial_sums, commuting=True))

@@ -31,14 +31,7 @@ _XLA_GPU = frozenset(
 def excluded(
     profile: str, name: str, params: Mapping[str, Any], scope: str
 ) -> str | None:
-    """Why a profile leaves a sum alone, or None.
-
-    Args:
-        profile: a name in `specs.PROFILES`.
-        name: of the primitive.
-        params: the equation's parameters.
-        scope: named scopes and transformations around the equation, joined by `/`.
-    """
+    """Why a profile leaves a sum alone, or None; `scope`: scopes joined by `/`."""
     reason = None
     if profile == "xla_gpu" and name not in _XLA_GPU:
         reason = "deterministic in XLA on a GPU"
@@ -76,9 +69,9 @@ def _is_gradient(scope: str) -> bool:
 def _gradient_layout(params: Mapping[str, Any]) -> bool:
     """Whether the dimension numbers are those of a gradient of a usual convolution.
 
-    In usual layouts the batch is the first axis (NCHW, NHWC), and kernels are OIHW or
-    HWIO. JAX's filter gradient exchanges batch and features of the left operand; its
-    input gradient exchanges the kernel's features.
+    The batch is the first axis (NCHW, NHWC), and kernels are OIHW or HWIO. JAX's filter
+    gradient exchanges batch and features of the left operand; its input gradient
+    exchanges the kernel's features.
     """
     numbers = params["dimension_numbers"]
     last = len(numbers.rhs_spec) - 1

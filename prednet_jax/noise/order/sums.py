@@ -41,10 +41,13 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     n = n if merge else min(n, max(sizes))
 
     def split(x: Array) -> Sums:
-        x = lax.convert_element_type(x, widened(x.dtype))
-        over = axes
+        x, over = widen(x), axes
         if merge:
-            x, over = _merge_axes(x, axes)
+            # To the end, in their order, and one.
+            kept = [d for d in range(x.ndim) if d not in axes]
+            x = lax.transpose(x, (*kept, *axes))
+            x = lax.reshape(x, (*x.shape[: len(kept)], terms))
+            over = (len(kept),)
         axis = max(over, key=lambda d: x.shape[d])
         x = stack_pieces(x, axis, n)
         rest = tuple(after(d, axis) for d in over)
@@ -89,7 +92,7 @@ def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
         )
 
     def split(x: Array) -> Sums:
-        x = lax.convert_element_type(x, widened(x.dtype))
+        x = widen(x)
         x = lax.pad(x, np.zeros((), x.dtype), padding)
         return None, [one(x, piece) for piece in pieces]
 
@@ -106,7 +109,7 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     edges = bounds(size, n)
 
     def split(x: Array) -> Sums:
-        x = lax.convert_element_type(x, widened(x.dtype))
+        x = widen(x)
         zero = np.zeros((), x.dtype)
         local = [
             lax.cumsum(lax.slice_in_dim(x, *e, axis=axis), axis, reverse) for e in edges
@@ -194,7 +197,7 @@ def cut_select_and_scatter_add(
             )
             for i in range(n)
         ]
-        return None, [lax.convert_element_type(p, widened(p.dtype)) for p in parts]
+        return None, [widen(p) for p in parts]
 
     return Cut(n, split, classes)
 
@@ -217,7 +220,7 @@ def cut_psum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     def split(x: Array) -> Sums:
         # Every term, at its own place: a sum of one number and zeros is exact, and
         # its type tells that all devices hold the same.
-        x = lax.convert_element_type(x, widened(x.dtype))
+        x = widen(x)
         place = lax.broadcasted_iota(jnp.int32, (n, *x.shape), 0)
         here = place == lax.axis_index(axes)
         stacked = jnp.where(here, x[None], np.zeros((), x.dtype))
@@ -242,17 +245,14 @@ def cut_add_any(terms: Sequence[Any]) -> Cut | str:
         return f"sum of {n} cotangents: more than {MAX_PARTIALS}"
 
     def split(*terms: Array) -> Sums:
-        return None, [lax.convert_element_type(t, widened(t.dtype)) for t in terms]
+        return None, [widen(t) for t in terms]
 
     return Cut(n, split, n)
 
 
-def _merge_axes(x: Array, axes: Sequence[int]) -> tuple[Array, tuple[int, ...]]:
-    """Move `axes` to the end, in their order, and make them one."""
-    kept = [d for d in range(x.ndim) if d not in axes]
-    x = lax.transpose(x, (*kept, *axes))
-    x = lax.reshape(x, (*x.shape[: len(kept)], math.prod(x.shape[len(kept) :])))
-    return x, (len(kept),)
+def widen(x: Array) -> Array:
+    """`x` in the type in which its sums are kept."""
+    return lax.convert_element_type(x, widened(x.dtype))
 
 
 def _select_and_scatter_add(source: Array, operand: Array, params: Params) -> Array:

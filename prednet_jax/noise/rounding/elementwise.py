@@ -57,24 +57,15 @@ def apply(
     """The result of a floating-point primitive, perturbed.
 
     Args:
-        spec: an elementwise spec, or a composition: its elementwise parts are applied
-            in order. Other specs leave the value as it is.
-        value: the result, float16, bfloat16, float32 or float64, of any shape; or
-            complex, of which both parts are perturbed.
+        spec: its elementwise parts are applied in order; others do nothing.
+        value: the result, of a type of `error_free.FLOATS` (else a NoiseError), of any
+            shape; or complex, of which both parts are perturbed.
         operands: what the primitive was given. Stochastic rounding and Monte Carlo
             arithmetic find the exact result from them, deterministic noise its bits.
-        words: uint32 [2], the generator's state, folded with the equation's path and
-            the loop counters (`random_bits.fold`). Deterministic noise does not
-            depend on it.
+        words: uint32 [2], the generator's state at this equation and step.
         salt: distinguishes several results of one state.
         primitive: name of the primitive. The exact result is known for those of
             `error_free.ERROR_FREE` with operands of the type of the result.
-
-    Returns:
-        Array of the shape and type of `value`.
-
-    Raises:
-        NoiseError: when `value` is not of a supported floating-point type.
     """
     if _is_complex(value):
         # Both parts on their own, as results of which no operation is known.
@@ -109,20 +100,11 @@ def perturb_operands(
     *,
     routine: bool = False,
 ) -> list[Array]:
-    """Operands as `pb` and `mca` see them, for a primitive without an exact result.
+    """Operands as modes `pb` and `mca` see them, and a routine under `routines`.
 
     For primitives of `error_free.ERROR_FREE` on real numbers, whose result `apply`
-    perturbs instead, and for all other specs and types, the operands come back as they
-    are.
-
-    Args:
-        spec: any spec; its MonteCarlo parts with mode `pb` or `mca` act, and those with
-            `routines` on a library's routine.
-        primitive: name of the primitive about to be evaluated.
-        operands: of any shape and type.
-        words: uint32 [2], as for `apply`.
-        salt: as for `apply`.
-        routine: whether the primitive is such a routine, or a kernel.
+    perturbs instead, and for all other specs and types, they come back as they are.
+    Other arguments as for `apply`; `routine`: a library's routine or a kernel.
     """
     out = list(operands)
     known = error_free.ERROR_FREE.get(primitive) == len(out)
@@ -239,9 +221,8 @@ def _perturbed_operand(
 def _straight_through(function: Callable, static: int) -> Callable:
     """`function` with the derivative of the identity in its argument `static`.
 
-    Compiled once for each value of the `static` leading, hashable arguments and each
-    shape: an eager call is one kernel, and a traced one a cached jaxpr instead of some
-    thirty operations traced anew.
+    Compiled once for each value of the `static` leading arguments and each shape: an
+    eager call is one kernel, a traced one a cached jaxpr.
     """
     numbers = tuple(range(static))
     wrapped = jax.custom_jvp(function, nondiff_argnums=numbers)
@@ -275,8 +256,7 @@ def _drawer(
     """`draw(i)`: the bits numbered i for each element of `arrays[0]`.
 
     Without `deterministic`, they are those of the state. With it, a hash of `name` and
-    of the bits of all `arrays` that have its shape, or none: one operation and element,
-    one result, wherever it stands and whatever the key. (The result of dot or conv
+    of the bits of all `arrays` that have its shape, or none. (The result of dot or conv
     stands for its operands.)
     """
     shape = arrays[0].shape

@@ -36,16 +36,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Format(NamedTuple):
-    """A binary floating-point format, as integers of its own width.
-
-    Attributes:
-        unsigned: integer type that holds the bits.
-        mantissa: explicit bits of the mantissa.
-        smallest: bits of the smallest normal number.
-        largest: bits of the largest finite number.
-        magnitude: mask of everything but the sign.
-        exponent: mask of the exponent.
-    """
+    """A binary floating-point format: bits of the mantissa, of limits, and masks."""
 
     unsigned: jnp.dtype
     mantissa: int
@@ -56,11 +47,7 @@ class Format(NamedTuple):
 
 
 def format_of(dtype: jax.typing.DTypeLike) -> Format:
-    """The format of one of `FLOATS`.
-
-    Raises:
-        NoiseError: for any other type.
-    """
+    """The format of one of `FLOATS`; a NoiseError for any other type."""
     name = jnp.dtype(dtype).name
     if name not in FLOATS:
         raise NoiseError(
@@ -85,13 +72,10 @@ def from_bits(b: Array, dtype: jax.typing.DTypeLike) -> Array:
 
 
 def run_time_zero(state: Array) -> Array:
-    """Zero, uint32 [], that compilers cannot tell is zero.
+    """Zero, uint32 [], of uint32 [2], that compilers cannot tell is zero.
 
     The square of an odd number is 1 modulo 8, so its third bit is 0; the known-bits
     analysis of LLVM derives the lowest two bits of a square alone.
-
-    Args:
-        state: uint32 [2], the words of `random_bits`.
     """
     odd = state[0] | np.uint32(1)
     return (odd * odd) & np.uint32(4)
@@ -143,14 +127,13 @@ def residual(
     """What an operation of `ERROR_FREE` gave, and by how much it is short.
 
     Args:
-        primitive: name of a primitive in `ERROR_FREE`.
+        primitive: its name.
         value: its float32 or float64 result.
         operands: of the type of `value`, broadcastable to it.
         zero: of `run_time_zero`.
 
     Returns:
-        The rounded result and `exact - rounded`, both of the shape of `value`. Not
-        finite where the operation overflowed.
+        The rounded result and `exact - rounded`; not finite after an overflow.
     """
     args = [guard(jnp.broadcast_to(x, value.shape), zero) for x in operands]
     if primitive in ("add", "add_any"):

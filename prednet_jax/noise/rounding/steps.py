@@ -80,8 +80,8 @@ def random_step(x: Array, most: int, random: Array) -> Array:
 def _step(x: Array, count: Array) -> Array:
     """`x` moved by `count` (int32) ulps away from zero, towards it where negative.
 
-    The magnitude stops at the largest finite number and at the smallest positive one
-    (which processors that flush denormals read as zero): the sign never changes.
+    The magnitude stays between the smallest positive number (which processors that
+    flush denormals read as zero) and the largest: the sign never changes.
     """
     fmt = format_of(x.dtype)
     # 16 bits are too few for the sum of a magnitude and a count.
@@ -111,16 +111,7 @@ def stochastic(
     draw: Draw,
     zero: Array,
 ) -> Array:
-    """Stochastic rounding of a result; see the module docstring.
-
-    Args:
-        primitive: a name in `error_free.ERROR_FREE`, or empty: exact result unknown.
-        value: the computed result.
-        operands: of the primitive; read where it is known.
-        mantissa_bits: explicit bits kept; None: those of the type.
-        draw: see the module.
-        zero: see the module.
-    """
+    """Stochastic rounding of a result; `primitive` is empty where z is unknown."""
     kept = format_of(value.dtype).mantissa
     if mantissa_bits is not None and mantissa_bits < kept:
         return _cut(value, kept - mantissa_bits, draw)
@@ -141,8 +132,7 @@ def _towards(rounded: Array, error: Array, random: Array) -> Array:
     """Stochastic rounding of `rounded + error`, one of whose neighbours is `rounded`.
 
     With probability |error| / gap the result is the next number on the side of the
-    error, `gap` being the distance to it; else `rounded`. Nothing moves where the error
-    is zero or NaN.
+    error, `gap` being the distance to it. Nothing moves where the error is zero or NaN.
     """
     bits = to_bits(rounded)
     signed = np.dtype(f"i{rounded.dtype.itemsize}")
@@ -271,14 +261,7 @@ def monte_carlo(
 ) -> Array:
     """The result of an operation in Monte Carlo arithmetic of virtual precision t.
 
-    Args:
-        primitive: a name in `error_free.ERROR_FREE`, or empty: exact result unknown.
-        value: the computed result.
-        operands: of the primitive; read where it is known.
-        draw: see the module.
-        zero: see the module.
-        mode: `"rr"`, `"pb"` or `"mca"`.
-        precision: t.
+    `primitive` is a name in `error_free.ERROR_FREE`, or empty: exact result unknown.
     """
     # Only those of a known operation are read; others, a sum's, have other shapes.
     known = operands if primitive else ()

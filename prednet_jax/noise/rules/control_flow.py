@@ -4,6 +4,11 @@ One function for each higher-order primitive; `HIGHER_ORDER` names them. The pub
 functions of JAX rebuild the loop, so that whatever derivative or batching rule they
 have holds for the result.
 
+Products and sums of sparse arrays (BCOO, BCSR, COO, CSR) are evaluated on a CPU by
+functions written in JAX: gathers, products, scatter-adds. Such a program is traced and
+stands in the primitive's place, so that noise acts on it as on any other. (On a GPU
+some of them call cuSPARSE instead, which adds in its own order.)
+
 `lax.custom_linear_solve`, behind `jnp.linalg.solve`, `cg` and `gmres`, has four
 programs: `matvec`, x -> A x; `vecmat`, x -> A' x; `solve`, b -> x; and
 `transpose_solve`. Only `solve` runs when a system is solved. So:
@@ -19,6 +24,8 @@ programs: `matvec`, x -> A x; `vecmat`, x -> A' x; `solve`, b -> x; and
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -123,15 +130,7 @@ def _cond(call: Call, words: Words, operands: list) -> list:
 
     params = call.params
     branches = [branch(i) for i in range(len(params["branches"]))]
-    platforms = params.get("branches_platforms")
-    if platforms is None:
-        return list(lax.switch(index, branches, words, *args))
-    named = {
-        platform: function
-        for function, names in zip(branches, platforms, strict=True)
-        for platform in names or ("default",)
-    }
-    return list(lax.platform_dependent(words, *args, **named))
+    return list(compat.branch(params, index, branches, words, *args))
 
 
 def _remat(call: Call, words: Words, operands: list) -> list:
@@ -165,6 +164,20 @@ def _barrier(values: list) -> list:
     return held
 
 
+def _jvp(function: Callable, args: Sequence[Any], dots: Sequence[Any]) -> Any:
+    """A derivative along those of `dots` that are no symbolic zeros.
+
+    A custom_vjp function refuses derivatives by what it closes over, zeros too.
+    """
+    moving = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
+
+    def of_moving(*some: Any) -> list:
+        given = dict(zip(moving, some, strict=True))
+        return function(*(given.get(i, x) for i, x in enumerate(args)))
+
+    return jax.jvp(of_moving, [args[i] for i in moving], [dots[i] for i in moving])[1]
+
+
 def _custom(call: Call, words: Words, operands: list) -> list:
     """custom_jvp and custom_vjp: perturbed inside, their rule kept for a later grad."""
 
@@ -173,16 +186,8 @@ def _custom(call: Call, words: Words, operands: list) -> list:
         return call.body(words, args)
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple:
-        args, dots = primals[1:], tangents[1:]
-        # A custom_vjp function refuses derivatives by what it closes over, zeros too.
-        moving = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
-
-        def plain(*some: Any) -> list:
-            given = dict(zip(moving, some, strict=True))
-            return call.bind(*(given.get(i, x) for i, x in enumerate(args)))
-
-        tangent = jax.jvp(plain, [args[i] for i in moving], [dots[i] for i in moving])
-        return function(*primals), tangent[1]
+        tangent = _jvp(call.bind, primals[1:], tangents[1:])
+        return function(*primals), tangent
 
     function.defjvp(rule, symbolic_zeros=True)
     return list(function(words, *operands))
@@ -197,27 +202,8 @@ def _shard_map(call: Call, words: Words, operands: list) -> list:
     if isinstance(params["mesh"], logical.LogicalMesh):
         return logical.mapped(function, params, words, operands)
     everywhere: Any = jax.tree.map(lambda _: PartitionSpec(), words)
-    mapped = jax.shard_map(
-        function,
-        mesh=params["mesh"],
-        in_specs=(everywhere, *params["in_specs"]),
-        out_specs=tuple(params["out_specs"]),
-        axis_names=compat.manual_axes(params),
-        check_vma=params["check_vma"],
-    )
-    return list(mapped(words, *operands))
-
-
-def _of_while(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {"[cond]": params["cond_jaxpr"], "[body]": params["body_jaxpr"]}
-
-
-def _of_custom(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {"": params["call_jaxpr"]}
-
-
-def _numbered(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"[{i}]": jaxpr for i, jaxpr in enumerate(params["branches"])}
+    specs, outside = (everywhere, *params["in_specs"]), tuple(params["out_specs"])
+    return list(compat.shard_map(function, params, specs, outside)(words, *operands))
 
 
 def _split(params: Mapping[str, Any], operands: Sequence[Any]) -> tuple:
@@ -242,20 +228,14 @@ def _solve(call: Call, words: Words, operands: list) -> list:
         results = solved(*primals)
         of_matvec, _, constants, b = _split(call.params, primals[1:])
         moved, _, _, b_dots = _split(call.params, tangents[1:])
-        right = [_filled(x, dot) for x, dot in zip(b, b_dots, strict=True)]
-        moving = [i for i, dot in enumerate(moved) if not isinstance(dot, SymbolicZero)]
-
-        def product(*some: Any) -> list:
-            """A x, of the constants of A that have a derivative."""
-            given = list(of_matvec)
-            for i, x in zip(moving, some, strict=True):
-                given[i] = x
+        right = [
+            jnp.zeros_like(x) if isinstance(dot, SymbolicZero) else dot
+            for x, dot in zip(b, b_dots, strict=True)
+        ]
+        if not all(isinstance(dot, SymbolicZero) for dot in moved):
             matvec = core.jaxpr_as_fun(call.params["jaxprs"].matvec)
-            return matvec(*given, *results[: len(b)])
-
-        if moving:
-            at, along = [of_matvec[i] for i in moving], [moved[i] for i in moving]
-            _, change = jax.jvp(product, at, along)
+            x = results[: len(b)]
+            change = _jvp(lambda *consts: matvec(*consts, *x), of_matvec, moved)
             right = [r - c for r, c in zip(right, change, strict=True)]
         dots = call.bind(*constants, *right)[: len(b)]
         # What a solver tells beside x has no derivative.
@@ -265,18 +245,39 @@ def _solve(call: Call, words: Words, operands: list) -> list:
     return list(solved(words, *operands))
 
 
-def _filled(x: Any, dot: Any) -> Any:
-    return jnp.zeros_like(x) if isinstance(dot, SymbolicZero) else dot
-
-
 def _nothing(x: Any) -> Any:
     if jnp.issubdtype(x.dtype, jnp.inexact):
         return jnp.zeros_like(x)
     return np.zeros(x.shape, jax.dtypes.float0)
 
 
-_LINEAR_SOLVE = HigherOrder(_solve, lambda params: {"[solve]": params["jaxprs"].solve})
-_CUSTOM = HigherOrder(_custom, _of_custom, joins=True)
+# Primitives of sparse arrays, by the module of `jax.experimental.sparse` that has them.
+_SPARSE = {
+    "bcoo": (
+        "bcoo_dot_general",
+        "bcoo_dot_general_sampled",
+        "bcoo_spdot_general",
+        "bcoo_sum_duplicates",
+        "bcoo_todense",
+    ),
+    "bcsr": ("bcsr_dot_general", "bcsr_todense"),
+    "coo": ("coo_matmat", "coo_matvec", "coo_todense"),
+    "csr": ("csr_matmat", "csr_matvec", "csr_todense"),
+    "api": ("todense",),
+}
+
+
+def _sparse(module: str, equation: compat.Equation) -> dict[str, Any]:
+    """The program that stands for an equation of sparse arrays."""
+    loaded = sys.modules[f"jax.experimental.sparse.{module}"]
+    function = getattr(loaded, f"_{equation.primitive.name}_impl")
+    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
+    with compat.settings(equation):
+        traced = jax.make_jaxpr(lambda *xs: function(*xs, **equation.params))(*shapes)
+    return {"": traced}
+
+
+_CUSTOM = HigherOrder(_custom, lambda p: {"": p["call_jaxpr"]}, joins=True)
 _REMAT = HigherOrder(_remat)
 _JIT = HigherOrder(_jit, inlined=True, joins=True)
 _CALL = HigherOrder(_inline, inlined=True, joins=True)
@@ -287,14 +288,27 @@ HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
         "pjit": _JIT,
         **dict.fromkeys(compat.CALLS, _CALL),
         "scan": HigherOrder(_scan),
-        "while": HigherOrder(_while, _of_while),
-        "cond": HigherOrder(_cond, _numbered),
+        "while": HigherOrder(
+            _while, lambda p: {"[cond]": p["cond_jaxpr"], "[body]": p["body_jaxpr"]}
+        ),
+        "cond": HigherOrder(
+            _cond, lambda p: {f"[{i}]": body for i, body in enumerate(p["branches"])}
+        ),
         "remat2": _REMAT,
         "checkpoint": _REMAT,
         "custom_jvp_call": _CUSTOM,
         "custom_vjp_call": _CUSTOM,
         "shard_map": HigherOrder(_shard_map, axes=compat.manual_axis_sizes),
         "composite": _CALL,
-        "custom_linear_solve": _LINEAR_SOLVE,
+        "custom_linear_solve": HigherOrder(
+            _solve, lambda p: {"[solve]": p["jaxprs"].solve}
+        ),
+        **{
+            name: HigherOrder(
+                _inline, inlined=True, program=functools.partial(_sparse, module)
+            )
+            for module, names in _SPARSE.items()
+            for name in names
+        },
     }
 )

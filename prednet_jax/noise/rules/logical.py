@@ -66,11 +66,7 @@ class LogicalMesh:
 
 
 def on_one_device(jaxpr: Any, sizes: Mapping[str, int]) -> Any:
-    """A program over a mesh, rewritten for one device.
-
-    Args:
-        jaxpr: open or closed, with shardings in its types or `shard_map` inside.
-        sizes: of the axes of the mesh.
+    """A program over a mesh of these sizes, rewritten for one device.
 
     Raises:
         NoiseError: when a `shard_map` has another mesh, or types hold unreduced values.
@@ -204,11 +200,8 @@ class _WithoutMesh:
     settings: Any
 
     @property
-    def manager(self) -> contextlib.AbstractContextManager:
-        return self._entered()
-
     @contextlib.contextmanager
-    def _entered(self) -> Iterator[None]:
+    def manager(self) -> Iterator[None]:
         with self.settings.manager, jax.sharding.use_abstract_mesh(_NO_MESH):
             yield
 
@@ -219,14 +212,7 @@ class _WithoutMesh:
 def mapped(
     function: Callable, params: Mapping[str, Any], words: Words, operands: Sequence[Any]
 ) -> list[Any]:
-    """What a shard_map over a `LogicalMesh` gives.
-
-    Args:
-        function: of words and of one device's parts of the operands.
-        params: of the shard_map equation.
-        words: of the generator, here.
-        operands: whole.
-    """
+    """What a shard_map over a `LogicalMesh` gives; `function` is one device's."""
     sizes = compat.manual_axis_sizes(params)
 
     def device(words: Words, *parts: Any) -> Sequence[Any]:
@@ -261,14 +247,9 @@ def run_on_devices(
     mesh; so is what is the same on all of them. Everything else waits until a
     collective reads it, and then runs device by device.
 
-    Args:
-        plan: of a program over the mesh.
-        words: of the generator, here.
-        values: by variable; grows.
-        drawn: orders drawn ahead.
-        advance: evaluates steps, of `steps, words, values, drawn`.
-        told: whether values tell what differs from device to device; in the body of a
-            loop they do not.
+    `advance(steps, words, values, drawn)` evaluates steps; `values` grow. `told`:
+    whether they tell what differs from device to device; in the body of a loop they do
+    not.
     """
     results = [v for v in plan.jaxpr.outvars if not compat.is_literal(v)]
     waiting: dict[Any, None] = {}
@@ -349,9 +330,8 @@ def _layout(
 ) -> tuple[list[Any], tuple[int, ...], list[int]]:
     """How an array lies on the mesh.
 
-    Returns:
-        For each axis of the array the mesh axes that it is spread over, then its own
-        number; the sizes of these; and the numbers.
+    For each axis of the array the mesh axes that it is spread over, then its own
+    number; the sizes of these; and the numbers.
     """
     order: list[Any] = []
     split: list[int] = []

@@ -21,7 +21,7 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat
 from prednet_jax.noise.order import products, sums
 from prednet_jax.noise.order.partials import Cut
-from prednet_jax.noise.rules import control_flow, registry, sparse
+from prednet_jax.noise.rules import control_flow, registry
 
 # The primitives whose operands `ReducedPrecision` rounds.
 MATRIX_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
@@ -155,7 +155,7 @@ for _name in sorted(ROUNDING | CUTS.keys() | LEFT_ALONE.keys() | COMBINERS):
             left_alone=LEFT_ALONE.get(_name, ""),
         ),
     )
-for _name, _rule in {**control_flow.HIGHER_ORDER, **sparse.EXPANDED}.items():
+for _name, _rule in control_flow.HIGHER_ORDER.items():
     registry.add(_name, _rule)
 
 

@@ -27,35 +27,25 @@ Params = Mapping[str, Any]
 
 
 class Call(Protocol):
-    """An equation of a higher-order primitive while it is evaluated.
-
-    Attributes:
-        params: the equation's parameters.
-    """
+    """An equation of a higher-order primitive while it is evaluated."""
 
     @property
     def params(self) -> dict[str, Any]:
         """The equation's parameters."""
-        ...
 
     def bind(self, *operands: Any) -> list[Any]:
         """Evaluate the equation as it stands, without noise."""
-        ...
 
     def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
         """Evaluate one of the equation's bodies under noise.
 
-        Args:
-            words: what its noise is drawn from; `words.at_step(i)` in a loop, or each
-                step would repeat the noise of the first.
-            operands: of the body, its constants included.
-            label: which body, as `HigherOrder.bodies` names them.
+        Its noise is drawn from `words`: `words.at_step(i)` in a loop, or each step
+        would repeat the noise of the first. Operands include the body's constants;
+        `label` is as `HigherOrder.bodies` names them.
         """
-        ...
 
     def decided(self, words: Words, number: Any) -> None:
-        """Tell an observer what the equation itself decided: a number of steps, say."""
-        ...
+        """Tell a search what the equation itself decided: a number of steps, say."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +68,10 @@ class FirstOrder:
 
 
 def labelled(params: Params) -> dict[str, Any]:
-    """The bodies of an equation: every jaxpr among its parameters.
+    """The bodies of an equation: every jaxpr among its parameters, by label.
 
-    Returns:
-        One body has the label "", several the names of their parameters in brackets,
-        those in a tuple their numbers.
+    One has the label "", several the names of their parameters in brackets, those in a
+    tuple their numbers.
     """
     found = {}
     for name, value in params.items():
@@ -154,13 +143,8 @@ def register_rule(primitive: core.Primitive, rule: Rule) -> None:
     Register before the first call of a noisy function: those that are compiled already
     stay as they are.
 
-    Args:
-        primitive: a `jax.extend.core.Primitive`. Rules go by its name.
-        rule: a `FirstOrder` or a `HigherOrder`.
-
-    Raises:
-        NoiseError: when `primitive` is no primitive or has a rule already, or `rule` is
-            none.
+    Rules go by the primitive's name. A NoiseError says when `primitive` is none, or has
+    a rule already, or `rule` is none.
 
     Example:
         A primitive that runs a program several times, each time with noise of its own:
@@ -193,14 +177,12 @@ def register_rule(primitive: core.Primitive, rule: Rule) -> None:
         >>> twice_p = core.Primitive("twice")
         >>> noise.register_rule(twice_p, noise.FirstOrder(rounds=True))
     """
-    if not isinstance(primitive, core.Primitive):
-        raise NoiseError(
-            f"primitive={primitive!r}: expected a jax.extend.core.Primitive"
-        )
-    if not isinstance(rule, FirstOrder | HigherOrder):
-        raise NoiseError(
-            f"rule={rule!r}: expected a noise.FirstOrder or a noise.HigherOrder"
-        )
+    for name, value, kind, accepted in (
+        ("primitive", primitive, core.Primitive, "a jax.extend.core.Primitive"),
+        ("rule", rule, Rule, "a noise.FirstOrder or a noise.HigherOrder"),
+    ):
+        if not isinstance(value, kind):
+            raise NoiseError(f"{name}={value!r}: expected {accepted}")
     if primitive.name in _RULES:
         raise NoiseError(
             f"primitive={primitive!r}: expected one without a rule, and this name has "
