@@ -16,6 +16,7 @@ from the record (experiments/tables.py).
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,20 +130,32 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
     )
     # XLA counts no operations of library calls: those of the program as written.
     flops = jax.jit(function).lower(*arguments).cost_analysis()["flops"]
+    bare = {name: case[name] for name in BASE}
+    shown = case["gpu"] in gpu_sums.GPUS and bare in (BASE, BASE | AUTOENCODER)
     return {
         **case,
+        # Those of the figure.
+        **({"lines": lines(report.entries)} if shown else {}),
         "varies": report.varies,
         "kernels": report.kernels,
         "calls": dict(calls),
         "entries": dict(Counter(f"{e.kind} {e.varies}" for e in report.entries)),
-        "lines": sorted(
-            {f"{e.kind} {e.source}" for e in report.entries if e.varies == "call"}
-        ),
         "memory": report.memory._asdict(),
         "flops": flops,
         "bytes": report.compiled.cost["bytes accessed"],
         "seconds": round(time.perf_counter() - start, 1),
     }
+
+
+def lines(entries: Sequence[Any]) -> dict[str, str]:
+    """What each line of the source varies by, in the order of the files."""
+    worst = {entry.source: entry.varies for entry in reversed(entries)}
+
+    def place(source: str) -> tuple[str, int]:
+        file, _, rest = source.partition(":")
+        return file, int(rest.split()[0]) if rest else 0
+
+    return {source: worst[source] for source in sorted(worst, key=place)}
 
 
 def main(argv: list[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import _cli
 
 from prednet_jax import errors, records
-from prednet_jax.report import comparison_figures, documents
+from prednet_jax.report import comparison_figures, documents, gpu_lines
 from prednet_jax.report import document_tables as make
 from prednet_jax.studies import study_figures, study_tables, study_values
 from prednet_jax.studies.judgement import PRIMARY
@@ -108,14 +108,18 @@ def passages(readme: str) -> dict[str, str]:
     return made
 
 
-def figures(verdict: dict) -> dict[Path, bytes]:
+def figures(endpoints: dict[str, dict]) -> dict[Path, bytes]:
     """Each figure and each derived record, by its file."""
     made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
     compared = comparison_figures.seeds(read("published/verdict.json"))
     made[ROOT / "docs" / "comparison.svg"] = compared.svg()
-    drawn = study_figures.figures(STUDY, verdict)
+    made[ROOT / "docs" / "gpu_lines.svg"] = gpu_lines.svg(read("gpu/audit.json"))
+    drawn = study_figures.figures(STUDY, endpoints[PRIMARY])
     made |= {ROOT / "docs" / "study" / name: one.svg() for name, one in drawn.items()}
-    return made | {STUDY / "verdict.json": records.json_bytes(verdict)}
+    for name, verdict in endpoints.items():
+        file = "verdict.json" if name == PRIMARY else f"verdict_{name}.json"
+        made[STUDY / file] = records.json_bytes(verdict)
+    return made
 
 
 def main(argv: list[str]) -> None:
@@ -136,7 +140,7 @@ def main(argv: list[str]) -> None:
         if new != old:
             records.write_bytes(path, new.encode())
             changed.append(path)
-    drawn = figures(endpoints[PRIMARY])
+    drawn = figures(endpoints)
     for path, content in drawn.items():
         if not path.exists() or path.read_bytes() != content:
             records.write_bytes(path, content)

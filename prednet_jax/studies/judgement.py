@@ -131,9 +131,9 @@ def all_contrasts(found: Records, endpoint: str) -> list[statistics.PairedResult
     return [one for pairs in DESCRIBED for one in contrasts(found, endpoint, pairs)]
 
 
-def ask(found: Records) -> statistics.Answered:
+def ask(found: Records, endpoint: str = PRIMARY) -> statistics.Answered:
     """The answer about random orders of sums, from all seeds of a part."""
-    measured = losses(found, PRIMARY)[MODEL]
+    measured = losses(found, endpoint)[MODEL]
     check = manipulation(found, RANDOM, *statistics.fixed_orders(measured))
     return statistics.ask(MODEL, measured, check, treatment=RANDOM)
 
@@ -151,6 +151,21 @@ def judge(found: Records) -> dict[str, Any]:
         statistics.gather(measured, *QUESTION)
     )
     details["sentence"] += " This is about emulated noise only: no GPU was used."
+    return _described(found, PRIMARY, answered) | {
+        "verdict": {MODEL: details["verdict"]},
+        "claims": [claim.as_dict() for claim in claims],
+        "details": {MODEL: details | {"emulated_only": True, "status": STATUS}},
+    }
+
+
+def describe(found: Records, endpoint: str) -> dict[str, Any]:
+    """What verdict_<endpoint>.json holds: contrasts and losses, without a verdict."""
+    return _described(found, endpoint, ask(found, endpoint))
+
+
+def _described(
+    found: Records, endpoint: str, answered: statistics.Answered
+) -> dict[str, Any]:
     checks = {" - ".join(QUESTION): answered.check}
     checks |= {" - ".join(pair): manipulation(found, *pair) for pair in DESCRIBED[0]}
     moved = {
@@ -160,18 +175,15 @@ def judge(found: Records) -> dict[str, Any]:
         "manipulation": {MODEL: moved[" - ".join(QUESTION)]},
         "manipulations": moved,
         "contrasts": [
-            answered.contrast(f"log of {PRIMARY}"),
-            *(one.as_dict() for one in all_contrasts(found, PRIMARY)),
+            answered.contrast(f"log of {endpoint}"),
+            *(one.as_dict() for one in all_contrasts(found, endpoint)),
         ],
-        "losses": {MODEL: measured},
+        "losses": losses(found, endpoint),
         "design": {
             "seeds": [record["seed"] for record in found],
-            "metric": {MODEL: PRIMARY},
+            "metric": {MODEL: endpoint},
             "git_commits": sorted({record["git_commit"] for record in found}),
             "processors": sorted({record["device"]["processor"] for record in found}),
             "versions": found[0]["versions"],
         },
-        "verdict": {MODEL: details["verdict"]},
-        "claims": [claim.as_dict() for claim in claims],
-        "details": {MODEL: details | {"emulated_only": True, "status": STATUS}},
     }

@@ -40,7 +40,7 @@ Record = Mapping[str, Any]
 
 
 def judged(folder: Path) -> dict[str, dict[str, Any]]:
-    """Part C by endpoint: verdict.json of the primary one, contrasts of the others.
+    """Part C by endpoint: what verdict.json holds, and verdict_<endpoint>.json.
 
     Args:
         folder: the directory results/study.
@@ -48,12 +48,7 @@ def judged(folder: Path) -> dict[str, dict[str, Any]]:
     found = seed_records.read(PARTS["C"], folder / "C")
     others = (*judgement.ENDPOINTS[1:], *judgement.MOMENTS)
     return {judgement.PRIMARY: judgement.judge(found)} | {
-        endpoint: {
-            "contrasts": [
-                one.as_dict() for one in judgement.all_contrasts(found, endpoint)
-            ]
-        }
-        for endpoint in others
+        endpoint: judgement.describe(found, endpoint) for endpoint in others
     }
 
 
@@ -86,7 +81,7 @@ def blocks(folder: Path, endpoints: Mapping[str, Record]) -> dict[str, str]:
         "study-contrasts": contrasts(endpoints[primary]),
         "study-endpoints": "\n\n".join(
             f"`{endpoint}`{_reached(endpoint, parts['C'])}\n\n"
-            + markdown(contrasts_frame(endpoints[endpoint]["contrasts"]), CONTRAST)
+            + markdown(_in_units(endpoints[endpoint]), CONTRAST)
             for endpoint in others
         ),
         "study-separation": described_tables.separation(parts["C"]),
@@ -180,11 +175,16 @@ def verdict(record: Record) -> str:
     return f"**{of['answer']}** (`{of['verdict']}`; {of['status']})\n\n{table}"
 
 
+def _in_units(record: Record) -> pd.DataFrame:
+    """Contrasts of a verdict file but those of a logarithm."""
+    raw = [one for one in record["contrasts"] if one.get("scale") != "log"]
+    return contrasts_frame(raw)
+
+
 def contrasts(record: Record) -> str:
     """Contrasts of verdict.json in units of the loss, without that of its logarithm."""
-    raw = [one for one in record["contrasts"] if one.get("scale") != "log"]
     return markdown(
-        contrasts_frame(raw),
+        _in_units(record),
         CONTRAST
         | {
             "p (Holm)": "{p_holm:prob}",

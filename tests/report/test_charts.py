@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import report
-from prednet_jax.report import charts, comparison_figures, curves
+from prednet_jax.report import charts, comparison_figures, curves, gpu_lines
 
 PANEL = charts.Panel("loss, %", -10, 10, (-10, 0, 10), zone=(-2, 2))
 GOLDEN_LINES = ("float32", "stale_targets", "reduction_order")
@@ -163,3 +163,19 @@ def test_a_dot_per_seed_of_every_contrast_of_a_verdict():
     drawn = comparison_figures.seeds(verdict)
     assert [(row.label, row.values) for row in drawn.rows] == [("ulp", [[50.0]])]
     assert drawn.panels[0].zone == (-2, 2)
+
+
+def test_lines_of_programs_are_coloured_by_what_they_vary_by(pytestconfig):
+    record = json.loads(
+        (pytestconfig.rootpath / "results" / "gpu" / "audit.json").read_text()
+    )
+    prednet, autoencoder = gpu_lines.chart(record, ("h100",))["vconcat"]
+    shown = {row["varies"] for row in prednet["data"]["values"]}
+    assert "from call to call" in shown
+    assert "from call to call" not in {
+        row["varies"] for row in autoencoder["data"]["values"]
+    }
+    base = next(r for r in record["rows"] if r["gpu"] == "h100" and "lines" in r)
+    assert len(prednet["data"]["values"]) == len(base["lines"])
+    # The worst of a line is what the audit says of the whole.
+    assert gpu_lines.VARIES[base["varies"]][1] in shown
