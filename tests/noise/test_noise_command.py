@@ -151,18 +151,15 @@ def test_parts_of_localize_are_given_by_name(folder, capsys):
         ("coverage {}:model --args=folders.npz", "inside of another array"),
         ("coverage {}:named --args=one.npz --noise=zap", "unknown kind 'zap'"),
         ("decisions {}:named --args=one.npz --labels=one.npz", "of type float32"),
-        ("invariance {}:named --args=one.npz --noise=ulp", "no noise for invariance"),
         ("invariance {}:named --args=one.npz --batch=x", "--batch=x: expected pos"),
         ("explain {}:named --args=one.npz", "--a=FILE.npz --b=FILE.npz"),
         ("explain {}:named --args=one.npz --a=a.npz --b=a.npz", "the 1 leaves"),
         ("devices {}:named --args=one.npz --mesh=data", "--mesh=data: expected sizes"),
-        ("record {}:named --args=one.npz", "--output=FILE.npz"),
         ("first_difference {}:named --args=one.npz", "expected --recording=FILE.npz"),
         (
             "first_difference {}:named --args=one.npz --recording=one.npz",
             "one.npz: expected a recording",
         ),
-        ("tolerances absent", "'absent': expected a test file, or a folder"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(folder, capsys, command, message):
