@@ -273,4 +273,4 @@ def test_facts_name_the_control_where_it_is_not_the_usual_one(verdict, tmp_path)
     facts = dict(tables.facts(report.load(tmp_path), "prednet"))
     assert facts["GPU, fixed_orders"].startswith("-0.0083 %")
     assert facts["Counts as none"] == "within ±3.1 %"
-    assert facts["Sample"] == "6 seeds, power 0.99"
+    assert facts["Sample"] == "6 seeds"
