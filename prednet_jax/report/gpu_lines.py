@@ -23,7 +23,7 @@ def chart(record: Mapping[str, Any], gpus: tuple[str, ...]) -> charts.Spec:
     """
     autoencoder = {"model": "autoencoder", "variant": "", "size": ""}
     programs = (record["base"], {**record["base"], **autoencoder})
-    colours = {"domain": [], "range": []}
+    colours: charts.Spec = {"domain": [], "range": []}
     for colour, words in VARIES.values():
         colours["domain"].append(words)
         colours["range"].append(colour)
