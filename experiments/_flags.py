@@ -110,10 +110,10 @@ def define_data_flags() -> None:
     flags.DEFINE_string(
         "data",
         None,
-        "walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a folder of "
-        "images, a text list of images or of such lists, a video, an .npz with "
-        "`frames` uint8 [T, H, W, C], or what prepare_data.py made (FOLDER:test for "
-        "another split than train). Default: walk, or digits for the autoencoder.",
+        "walk, varied_walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a "
+        "folder of images, a text list of images or of such lists, a video, an .npz "
+        "with `frames` uint8 [T, H, W, C], or what prepare_data.py made (FOLDER:test "
+        "for another split than train). Default: walk, or digits for the autoencoder.",
     )
     flags.DEFINE_enum(
         "crop",

@@ -43,6 +43,7 @@ __all__ = [
 # The sources with a name, and their default height, width and channels.
 NAMES = {
     "walk": (120, 160, 3),
+    "varied_walk": (120, 160, 3),
     "digits": (28, 28, 1),
     "mnist": (28, 28, 1),
     "moving_mnist": (64, 64, 1),
@@ -73,12 +74,13 @@ def open_source(
     """Open a source of frames.
 
     Args:
-        data: A name (`walk`, `digits`, `mnist`, `moving_mnist`, `moving_digits`) or a
-            path: a folder of images, a folder of such folders or of videos (each a
-            sequence), a text list of images or of such lists, a video, an animated GIF,
-            an .npz with `frames` `[T, H, W, C]`, an .npy, a prepared data set
-            (`FOLDER:test` for a split other than `train`). `walk` is the source of that
-            name even where a file has that name; `./walk` is the file.
+        data: A name (`walk`, `varied_walk`, `digits`, `mnist`, `moving_mnist`,
+            `moving_digits`) or a path: a folder of images, a folder of such folders or
+            of videos (each a sequence), a text list of images or of such lists, a
+            video, an animated GIF, an .npz with `frames` `[T, H, W, C]`, an .npy, a
+            prepared data set (`FOLDER:test` for a split other than `train`). `walk` is
+            the source of that name even where a file has that name; `./walk` is the
+            file.
         height: Height of a frame, in pixels; None: the default of the source (28 for
             digits, 64 for moving digits, else 120).
         width: Width of a frame, in pixels; None: the default (28, 64, else 160).
@@ -120,8 +122,8 @@ def open_source(
 
 
 def _open_name(data: str, options: dict[str, int]) -> FrameSource:
-    if data == "walk":
-        return walk.open_walk(**options)
+    if data.endswith("walk"):
+        return walk.open_walk(**options, varied=data == "varied_walk")
     pictures = prepared.mnist() if data.endswith("mnist") else digits.digits()
     opened = digits.open_moving if data.startswith("moving") else digits.open_stills
     return opened(pictures, **options)

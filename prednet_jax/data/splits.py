@@ -4,6 +4,7 @@ No sequence is in two splits. `open_split` cuts every source the same way each t
 
     walk           walks of seeds of their own, `FIRST_SEED[split]` and following, 300
                    frames each, through the photographs that are not held out
+    varied walks   to train on, variations of these; the other splits are those of walk
     moving digits  sequences of seeds of their own, of the pictures that are not held
                    out (every fifth picture is)
     ten sequences  (a list of lists, an .npz with boundaries, a prepared data set) and
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax.data import digits, walk
+from prednet_jax.data import digits, scenery, walk
 from prednet_jax.data.source import DataError, FrameSource, fingerprint, joined_spans
 from prednet_jax.errors import one_of, whole
 
@@ -68,8 +69,9 @@ def open_split(
     if sequences is not None:
         whole("sequences", sequences, 1)
     size = {name: options[name] for name in ("height", "width", "channels")}
-    if data == "walk":
-        return _in_memory(_walks(split, sequences or WALKS, size))
+    if data in ("walk", "varied_walk"):
+        varied = data == "varied_walk" and split == "train"
+        return _in_memory(_walks(split, sequences or WALKS, size, varied=varied))
     if data in NAMES and data.startswith("moving"):
         return _in_memory(_moving(data, split, sequences or MOVING, size))
     if data in NAMES:
@@ -82,14 +84,17 @@ def open_split(
     return _in_memory(_of_files(data, split, sequences, options))
 
 
-def _walks(split: str, count: int, size: dict[str, int]) -> FrameSource:
+def _walks(
+    split: str, count: int, size: dict[str, int], *, varied: bool
+) -> FrameSource:
     held_out = HELD_OUT_PHOTOGRAPHS
-    others = tuple(name for name in walk.PHOTOGRAPHS if name not in held_out)
+    others = tuple(name for name in scenery.PHOTOGRAPHS if name not in held_out)
     return walk.open_walks(
         **size,
         seeds=range(FIRST_SEED[split], FIRST_SEED[split] + count),
         frames=WALK_FRAMES,
         photographs=held_out if split == "unseen" else others,
+        varied=varied,
     )
 
 

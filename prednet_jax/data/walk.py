@@ -1,6 +1,7 @@
 """A first-person walk through real photographs, without a download and without an end.
 
-The photographs are those that scikit-image ships inside its wheel. A camera pans across
+The photographs are those that scikit-image ships inside its wheel (`scenery`); a varied
+walk shows variations of them and pictures of dead leaves. A camera pans across
 a photograph, zooms in and out, and moves up and down with the steps. After 80 to 400
 frames it cuts to another photograph. Every quantity has a closed form in the frame
 index, so that any frame can be rendered alone. With t the frame inside a scene and
@@ -19,14 +20,17 @@ in integer arithmetic.
 
 import functools
 import hashlib
-import io
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from prednet_jax.data.digits import shipped_bytes
-from prednet_jax.data.frames import to_channels
+from prednet_jax.data.scenery import (
+    PHOTOGRAPHS,
+    photograph,
+    photograph_bytes,
+    variation,
+)
 from prednet_jax.data.source import (
     ENDLESS,
     FrameSource,
@@ -36,20 +40,6 @@ from prednet_jax.data.source import (
 )
 
 VERSION = 1
-
-# Photographs of everyday scenes. The folder also has scientific pictures (retina,
-# cells, galaxies) and drawings, which are left out.
-PHOTOGRAPHS = (
-    "astronaut.png",
-    "brick.png",
-    "camera.png",
-    "chelsea.png",
-    "coffee.png",
-    "grass.png",
-    "gravel.png",
-    "motorcycle_left.png",
-    "rocket.jpg",
-)
 
 # A scene begins within JITTER / 2 of a multiple of PERIOD, so it has 80 to 400 frames.
 PERIOD = 240
@@ -79,9 +69,15 @@ class Scene(NamedTuple):
 
 
 def open_walk(
-    *, height: int, width: int, channels: int = 3, seed: int = 0, length: int = ENDLESS
+    *,
+    height: int,
+    width: int,
+    channels: int = 3,
+    seed: int = 0,
+    length: int = ENDLESS,
+    varied: bool = False,
 ) -> FrameSource:
-    """Open the walk.
+    """Open the walk; a varied one shows a `scenery.variation` in each scene.
 
     All scenes are one sequence (`boundaries` is `(0,)`), as in a recording of a head
     camera; the published training does not reset its state within one. The seed chooses
@@ -91,9 +87,10 @@ def open_walk(
         DataError: If scikit-image lacks a photograph.
     """
     size = height, width, channels
-    frames = functools.partial(render, size, PHOTOGRAPHS, seed)
-    digest = _fingerprint("walk", frames(0, 1), PHOTOGRAPHS, seed=seed)
-    return FrameSource("walk", *size, length, (0,), frames, digest)
+    frames = functools.partial(render, size, PHOTOGRAPHS, seed, varied=varied)
+    name = "varied_walk" if varied else "walk"
+    digest = _fingerprint(name, frames(0, 1), PHOTOGRAPHS, seed=seed)
+    return FrameSource(name, *size, length, (0,), frames, digest)
 
 
 def open_walks(
@@ -104,24 +101,27 @@ def open_walks(
     seeds: range,
     frames: int,
     photographs: tuple[str, ...],
+    varied: bool = False,
 ) -> FrameSource:
     """Open the first `frames` frames of the walk of each seed, a sequence each.
 
-    They show `photographs`, at least three of `PHOTOGRAPHS`.
+    They show `photographs`, at least three of `PHOTOGRAPHS`, or variations of them.
 
     Raises:
         DataError: If scikit-image lacks a photograph.
     """
     size = height, width, channels
-    walk = functools.partial(render, size, photographs)
+    walk = functools.partial(render, size, photographs, varied=varied)
     shown = [name.split(".")[0] for name in photographs]
     name = (
         f"{len(seeds)} walks of {frames} frames, seeds {seeds.start} to "
-        f"{seeds.stop - 1}, through {', '.join(shown)}"
+        f"{seeds.stop - 1}, through {', '.join(shown)}{', varied' * varied}"
     )
     first = walk(seeds[0], 0, 1)
     numbers = {"seeds": [seeds.start, seeds.stop], "frames": frames}
-    digest = _fingerprint("walks", first, photographs, **numbers)
+    digest = _fingerprint(
+        "varied_walks" if varied else "walks", first, photographs, **numbers
+    )
     spans = [(functools.partial(walk, seed), 0, frames) for seed in seeds]
     length = frames * len(seeds)
     boundaries = tuple(range(0, length, frames))
@@ -150,6 +150,8 @@ def render(
     seed: int,
     start: int,
     stop: int,
+    *,
+    varied: bool = False,
 ) -> np.ndarray:
     """Frames `start` to `stop - 1` of a walk, uint8 `[stop - start, *size]`.
 
@@ -159,6 +161,7 @@ def render(
         seed: Seed of the walk.
         start: Index of the first frame.
         stop: Index after the last frame.
+        varied: Whether each scene shows a variation of its photograph.
     """
     out = np.empty((stop - start, *size), np.uint8)
     index = start
@@ -166,11 +169,10 @@ def render(
         k = scene_index(seed, index)
         end = min(stop, scene(seed, k + 1).start)
         shown = scene(seed, k, len(photographs))
+        name = photographs[shown.photograph]
+        view = _view(size, shown.middle, name, (seed, 2, k) if varied else ())
         _render_scene(
-            out[index - start : end - start],
-            shown,
-            np.arange(index, end),
-            photographs[shown.photograph],
+            out[index - start : end - start], shown, np.arange(index, end), *view
         )
         index = end
     return out
@@ -234,15 +236,39 @@ def pose(
     return x, y, view, _ROLL * np.sin(step + scene.phases[6])
 
 
-def _render_scene(out: np.ndarray, scene: Scene, index: np.ndarray, name: str) -> None:
-    """Render frames of a scene in a photograph into `out`, uint8 `[T, H, W, C]`."""
-    _, height, width, channels = out.shape
-    full = photograph(name, channels).shape[:2]
-    largest = min(full[0], full[1] * height / width)
-    shrink = min(1.0, height / (largest * scene.middle))
-    photo = shrunk(name, channels, shrink)
+@functools.lru_cache(maxsize=4)
+def _view(
+    size: tuple[int, int, int], middle: float, name: str, seeds: tuple[int, ...]
+) -> tuple[tuple[int, int], np.ndarray]:
+    """The picture of a scene: its full height and width, and it at the scene's scale.
+
+    The scaled one is smoothed, int32 `[h, w, channels]`.
+    """
+    height, width, channels = size
+    full = variation(name, channels, *seeds) if seeds else photograph(name, channels)
+    rows, cols = full.shape[:2]
+    shrink = min(1.0, height / (min(rows, cols * height / width) * middle))
+    photo = full
+    if shrink < 1.0:
+        from PIL import Image
+
+        smaller = max(2, round(cols * shrink)), max(2, round(rows * shrink))
+        image = Image.fromarray(full if channels == 3 else full[..., 0])
+        photo = np.asarray(image.resize(smaller, Image.Resampling.BICUBIC))
+    return (rows, cols), photo.reshape(*photo.shape[:2], channels).astype(np.int32)
+
+
+def _render_scene(
+    out: np.ndarray,
+    scene: Scene,
+    index: np.ndarray,
+    full: tuple[int, int],
+    photo: np.ndarray,
+) -> None:
+    """Render frames of a scene into `out`, uint8 `[T, H, W, C]`."""
+    _, height, width, _ = out.shape
     rows, cols = photo.shape[:2]
-    where = pose(scene, index - scene.start, (full[0], full[1]), width / height)
+    where = pose(scene, index - scene.start, full, width / height)
     # Coordinates of the pixel centres from the middle of the view, in view heights.
     v = ((np.arange(height) + 0.5 - height / 2) / height)[:, None]
     u = ((np.arange(width) + 0.5 - width / 2) / height)[None, :]
@@ -292,35 +318,3 @@ def _lap_order(seed: int, lap: int, count: int) -> np.ndarray:
         if order[0] == before[-1]:
             order[[0, 1]] = order[[1, 0]]
     return order
-
-
-@functools.cache
-def photograph_bytes(name: str) -> bytes:
-    """The shipped file. `skimage.data` is not used, since it may use the network.
-
-    Raises:
-        DataError: If scikit-image or the file is missing.
-    """
-    return shipped_bytes("walk", "skimage", f"data/{name}", "scikit-image>=0.24")
-
-
-@functools.cache
-def photograph(name: str, channels: int) -> np.ndarray:
-    """The whole photograph, uint8 `[h, w, channels]`, with channels 1 or 3."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(photograph_bytes(name))) as image:
-        return to_channels(np.asarray(image.convert("RGB")), channels)
-
-
-@functools.lru_cache(maxsize=4)
-def shrunk(name: str, channels: int, shrink: float) -> np.ndarray:
-    """The photograph, int32 `[h, w, channels]`, at a scale in (0, 1], smoothed."""
-    from PIL import Image
-
-    full = photograph(name, channels)
-    if shrink < 1.0:
-        size = [max(2, round(side * shrink)) for side in full.shape[1::-1]]
-        image = Image.fromarray(full if channels == 3 else full[..., 0])
-        full = np.asarray(image.resize((size[0], size[1]), Image.Resampling.BICUBIC))
-    return full.reshape(*full.shape[:2], channels).astype(np.int32)

@@ -44,6 +44,17 @@ def test_walks_are_rendered_as_they_are_named_and_kept():
     assert not np.array_equal(usual, whole[:20])
 
 
+def test_only_training_walks_are_varied():
+    for split in FIRST_SEED:
+        plain, varied = (
+            open_split(data, split, sequences=2, **SIZE)
+            for data in ("walk", "varied_walk")
+        )
+        same = np.array_equal(plain.read(0, 3), varied.read(0, 3))
+        assert same == (split != "train")
+        assert same == (plain.fingerprint == varied.fingerprint)
+
+
 def test_digits_of_unseen_pictures():
     frames = {
         split: open_split("moving_digits", split, sequences=40, **GREY).read(0, 800)

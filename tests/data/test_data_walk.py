@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from prednet_jax.data import DataError, open_source, walk
+from prednet_jax.data import DataError, open_source, scenery, walk
 
 SIZE = {"height": 48, "width": 64}
 
@@ -117,3 +117,29 @@ def test_missing_photographs_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"needs scikit-image.*\.\[data\]"):
         open_source("walk", **SIZE)
+
+
+def test_varied_scenes_are_of_other_pictures_and_the_same_each_time():
+    source = open_source("varied_walk", **SIZE, seed=0)
+    cut = walk.scene(0, 1).start
+    frames = source.read(0, cut + 2)
+    np.testing.assert_array_equal(source.read(cut - 1, cut + 2), frames[cut - 1 :])
+    plain = open_source("walk", **SIZE, seed=0)
+    assert plain.fingerprint != source.fingerprint
+    # The cuts and the camera are those of the walk; what it looks at is not.
+    assert not np.array_equal(plain.read(0, 1), frames[:1])
+    steps = np.abs(np.diff(frames.astype(float), axis=0)).mean((1, 2, 3))
+    assert steps[cut - 1] > 3 * np.median(steps)
+    grey = open_source("varied_walk", **SIZE, channels=1, seed=0).read(0, 1)
+    np.testing.assert_allclose(grey[0, ..., 0].mean(), frames[0].mean(), atol=40)
+
+
+def test_dead_leaves_hide_one_another_and_differ():
+    pictures = [scenery.dead_leaves(scenery.generator(n)) for n in range(4)]
+    assert {picture.shape for picture in pictures} == {(384, 384, 3)}
+    assert len({picture.tobytes() for picture in pictures}) == 4
+    for picture in pictures:
+        # Neighbours are mostly of one leaf, and pixels far apart are not.
+        x = picture.astype(float).mean(-1)
+        near = np.abs(x[:, 1:] - x[:, :-1]).mean()
+        assert near < 0.5 * np.abs(x[:, 192:] - x[:, :192]).mean()
