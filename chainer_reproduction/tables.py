@@ -92,13 +92,17 @@ def figure(runs: plans.Rows, releases: plans.Rows) -> bytes:
     weights of the run with copied targets, on the right if it does not.
     """
     columns = ["the weights of true targets", "other weights"]
+    agreeing = agreements(runs) | {
+        f"Chainer {release}: as published": [len(set(own.values())) == 1]
+        for release, own in plans.ends(releases, "release").items()
+    }
     dots = [
         {
             "row": words,
             "end": columns[not same],
             "place": i - (agrees.count(same) - 1) / 2,
         }
-        for words, agrees in (agreements(runs) | agreements_of(releases)).items()
+        for words, agrees in agreeing.items()
         for same in (True, False)
         for i in range(agrees.count(same))
     ]
@@ -133,14 +137,6 @@ def agreements(runs: plans.Rows) -> dict[str, list[bool]]:
             agrees = [own[seed] == other[seed] for seed in common]
             found[f"Chainer 7.8.1: {words}"] = agrees
     return found
-
-
-def agreements_of(releases: plans.Rows) -> dict[str, list[bool]]:
-    """The same for each release, with the loop as published."""
-    return {
-        f"Chainer {release}: as published": [len(set(own.values())) == 1]
-        for release, own in plans.ends(releases, "release").items()
-    }
 
 
 def recording(rows: pd.DataFrame) -> str:

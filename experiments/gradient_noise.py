@@ -29,6 +29,7 @@ from prednet_jax import device, keys, noise, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.noise import variability
 from prednet_jax.objectives import Method
+from prednet_jax.studies.saddle_escape import noisy_gradient
 from prednet_jax.training import loop, truncated
 
 FLAGS = flags.FLAGS
@@ -111,21 +112,10 @@ def measure(specs: dict, stops: list[int]):
         frames = truncated.to_pixels(frames, dtype)
         return jax.grad(loss, has_aux=True)(params, carry, frames, first)[0]
 
-    def noisy(spec):
-        inside, outside = noise.at(spec, "computation"), noise.at(spec, "gradient")
-
-        def run(key, *inputs):
-            of_gradient, on_gradient = jax.random.split(key)
-            within = noise.inject(gradient, inside or noise.Identity())
-            found = within(of_gradient, *inputs)
-            if outside is not None:
-                found = noise.perturb_tree(outside, on_gradient, found)
-            return found
-
-        return jax.jit(run)
-
     clean = jax.jit(gradient)
-    programs = {text: noisy(spec) for text, spec in specs.items()}
+    programs = {
+        text: jax.jit(noisy_gradient(gradient, spec)) for text, spec in specs.items()
+    }
     for number, (frames, first) in enumerate(batches, 1):
         if number in stops:
             inputs = (state.params, state.carry, frames, first)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -208,6 +208,14 @@ def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
     definition, states = taken_apart(objects)
     kinds = tuple(map(_kind, values))
     return Static(tree, values, kinds, definition), arrays + states, objects
+
+
+def pure(
+    fn: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., Outcome], list[Any]]:
+    """A call as a function of its arrays alone, and the arrays."""
+    static, arrays, _ = split((args, kwargs))
+    return static.call(fn), arrays
 
 
 class _Definition(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.arguments import split
+from prednet_jax.noise.arguments import pure
 from prednet_jax.noise.errors import UncoveredReductionError
 from prednet_jax.noise.order.partials import Cut, NoOrder
 from prednet_jax.noise.order.permutations import narrow_type, widened
@@ -101,9 +101,8 @@ def coverage(
     parts(spec)
 
     def report(*args: Any, **kwargs: Any) -> Report:
-        static, arrays, _ = split((args, kwargs))
-        closed = jax.make_jaxpr(static.call(fn))(*arrays)
-        found = report_of(plan(closed, spec))
+        function, arrays = pure(fn, args, kwargs)
+        found = report_of(plan(jax.make_jaxpr(function)(*arrays), spec))
         if strict and found.uncovered:
             listed = "; ".join(f"{e.path} ({e.reason})" for e in found.uncovered)
             raise UncoveredReductionError(

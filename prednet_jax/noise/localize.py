@@ -3,7 +3,7 @@
 A function has hundreds of equations; the noise of a few often makes most of the change.
 Call the effect of a set S of equations
 
-    effect(S) = sqrt(mean over keys of distance(f with noise in S alone, f)^2)
+    effect(S) = sqrt(mean over keys of |f with noise in S alone - f|^2)
 
 and say that S explains the change if effect(S) >= share * effect(all). `localize` looks
 for a small set that does, by the algorithm ddmin of A. Zeller & R. Hildebrandt
@@ -44,7 +44,6 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import random_bits
-from prednet_jax.noise.arguments import split
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.hooks import Hooks
@@ -118,8 +117,6 @@ def localize(
     *,
     share: float = 0.5,
     samples: int = 8,
-    sets: int = 1,
-    distance: Callable[[Any, Any], float] = l2_distance,
 ) -> Callable[..., Findings]:
     """Find the equations whose noise moves the result of `fn` most.
 
@@ -128,10 +125,6 @@ def localize(
         spec: the noise; its parts that act on a computation.
         share: how much of the effect of all equations a set must have, in (0, 1].
         samples: number of keys over which effects are averaged.
-        sets: stop after this many disjoint sets, once they have a larger effect than
-            all that is left.
-        distance: `distance(noisy, clean)` of two results of `fn`, 0 or more; see
-            `variability`.
 
     Returns:
         `search(key, *args, **kwargs)` that gives the report; `key` is a typed PRNG key.
@@ -143,14 +136,13 @@ def localize(
     if not 0 < share <= 1:
         raise NoiseError(f"share={share!r}: expected a number in (0, 1]")
     integer("samples", samples, 1)
-    integer("sets", sets, 1)
     acting = runs.acting(spec)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:
         entries = coverage(fn, acting)(*args, **kwargs).perturbed
         *_, other = keys = random_bits.split(key, samples + 1)
         paths = [entry.path for entry in entries]
-        measure = effect_of(fn, acting, paths, (args, kwargs), distance)
+        measure = effect_of(runs.Call(fn, args, kwargs), acting, paths)
         effect = functools.cache(functools.partial(measure, keys[:-1]))
         again = functools.partial(measure, random_bits.split(other, samples))
 
@@ -165,7 +157,7 @@ def localize(
             return frozenset(i for members in found for i in members)
 
         while total > 0 and explains(left):
-            if len(found) >= sets and effect(frozenset(left)) <= effect(listed()):
+            if found and effect(frozenset(left)) <= effect(listed()):
                 break
             culprits = minimise(left, explains)
             found.append(culprits)
@@ -191,23 +183,18 @@ def localize(
 
 
 def effect_of(
-    fn: Callable,
-    spec: NoiseSpec,
-    paths: Sequence[str],
-    call: tuple[Any, Any],
-    distance: Callable[[Any, Any], float],
+    call: runs.Call, spec: NoiseSpec, paths: Sequence[str]
 ) -> Callable[[Array, Collection[int]], float]:
     """`effect(keys, members)` of positions in `paths`, by one compilation.
 
-    `paths` are those of the equations on which `spec` acts, `call` positional and
-    keyword arguments of `fn`.
+    `paths` are those of the equations on which `spec` acts.
     """
-    static, arrays, _ = split(call)
+    function, arrays = call.pure()
 
     @jax.jit
     def run(key: Array, active: Array, *arrays: Array) -> Any:
         switches = {path: active[i] for i, path in enumerate(paths)}
-        program = traced(static.call(fn), arrays)
+        program = traced(function, arrays)
         return evaluate(spec, key, program, arrays, hooks=Hooks(switches))
 
     nothing = np.zeros(len(paths), bool)
@@ -217,7 +204,7 @@ def effect_of(
         active = nothing.copy()
         active[list(members)] = True
         noisy = (run(key, active, *arrays).result() for key in keys)
-        far = [distance(result, clean) for result in noisy]
+        far = [l2_distance(result, clean) for result in noisy]
         return float(np.sqrt(np.mean(np.square(far))))
 
     return effect
@@ -276,7 +263,6 @@ def effects(
     parts: Sequence[str],
     *,
     samples: int = 3,
-    distance: Callable[[Any, Any], float] = l2_distance,
 ) -> Callable[..., Effects]:
     """The effect of the noise of each part alone.
 
@@ -286,7 +272,6 @@ def effects(
         parts: prefixes of paths, such as `"3:scan"`, or named scopes, such as
             `"Dense_0"` or `"Block_0/Dense_0"`; `""` is all.
         samples: number of keys over which effects are averaged.
-        distance: `distance(noisy, clean)` of two results of `fn`.
 
     Returns:
         `measure(key, *args, **kwargs)` that gives one effect per part, in their order.
@@ -301,9 +286,8 @@ def effects(
     acting = runs.acting(spec)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Effects:
-        static, arrays, _ = split((args, kwargs))
-        closed = traced(static.call(fn), arrays).jaxpr
-        steps = [s for s in plan(closed, acting).walk() if s.action.any]
+        call = runs.Call(fn, args, kwargs)
+        steps = [s for s in plan(call.program().jaxpr, acting).walk() if s.action.any]
         members = {part: [_belongs(step, part) for step in steps] for part in parts}
         for part, chosen in members.items():
             if not any(chosen):
@@ -314,7 +298,7 @@ def effects(
 
         keys = random_bits.split(key, samples)
         paths = [step.path for step in steps]
-        effect = effect_of(fn, acting, paths, (args, kwargs), distance)
+        effect = effect_of(call, acting, paths)
         return Effects(
             Effect(part, sum(c), effect(keys, [i for i, here in enumerate(c) if here]))
             for part, c in members.items()

@@ -97,14 +97,14 @@ def fold(state: Array, *data: int | Array) -> Array:
             d = jnp.asarray(item & _MASK, jnp.uint32)
         else:
             d = lax.convert_element_type(item, jnp.uint32)
-        w0 = _mix(w0 ^ (d * np.uint32(_GOLDEN) + np.uint32(_A)))
-        w1 = _mix(w1 + w0 + lax.shift_left(d, np.uint32(16)) + (d >> np.uint32(16)))
+        w0 = mix(w0 ^ (d * np.uint32(_GOLDEN) + np.uint32(_A)))
+        w1 = mix(w1 + w0 + lax.shift_left(d, np.uint32(16)) + (d >> np.uint32(16)))
         w0 = w0 + w1
     return lax.concatenate([w0[None], w1[None]], 0)
 
 
-def _mix(x: Array) -> Array:
-    """lowbias32."""
+def mix(x: Array) -> Array:
+    """lowbias32, a bijection of 32 bits."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(_A)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(_B)
     return x ^ (x >> np.uint32(16))

@@ -136,7 +136,7 @@ def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
         "id": model,
         "name": name,
         "word": str(results.verdict["verdict"][model]),
-        "details": tables.details(results, model),
+        "details": results.section("details").get(model) or {},
         "facts": tables.facts(results, model),
         "margin": results.section("margins").get(model) or {},
         "contrasts": chosen,

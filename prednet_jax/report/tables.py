@@ -4,7 +4,6 @@ All functions take the content of verdict.json, or an entry of it.
 """
 
 import textwrap
-from typing import Any
 
 from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import (
@@ -186,16 +185,8 @@ def facts(results: Results, model: str) -> list[tuple[str, str]]:
         margin = percent(relative(chosen[0], "margin"), sign=False)
         if margin != MISSING:
             found.append(("Counts as none", f"within ±{margin}"))
-        power = details(results, model).get("achieved_power")
-        said = "" if power is None else f", power {probability(power)}"
-        found.append(("Sample", f"{chosen[0].get('n', MISSING)} seeds{said}"))
+        found.append(("Sample", f"{chosen[0].get('n', MISSING)} seeds"))
     return found
-
-
-def details(results: Results, model: str) -> Record:
-    """What the decision rule recorded about a model; empty where it did not."""
-    recorded: Any = results.section("details").get(model)
-    return recorded if isinstance(recorded, dict) else {}
 
 
 def effect(contrast: Record) -> str:

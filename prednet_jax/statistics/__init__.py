@@ -5,75 +5,36 @@ One exact test gives p-values, intervals and equivalence. The module `redraws` s
 the rule.
 """
 
-from prednet_jax.statistics.claims import (
-    Answered,
-    Check,
-    Claim,
-    Manipulation,
-    ask,
-    beside,
-    float32_claim,
-    manipulation,
-    noise_claim,
-    saddle_claim,
-    stale_claim,
-    verdict,
-)
+from prednet_jax.statistics.claims import Answered as Answered
+from prednet_jax.statistics.claims import Claim as Claim
+from prednet_jax.statistics.claims import Manipulation as Manipulation
+from prednet_jax.statistics.claims import ask as ask
+from prednet_jax.statistics.claims import beside as beside
+from prednet_jax.statistics.claims import float32_claim as float32_claim
+from prednet_jax.statistics.claims import manipulation as manipulation
+from prednet_jax.statistics.claims import noise_claim as noise_claim
+from prednet_jax.statistics.claims import saddle_claim as saddle_claim
+from prednet_jax.statistics.claims import stale_claim as stale_claim
+from prednet_jax.statistics.claims import verdict as verdict
+from prednet_jax.statistics.contrasts import MARGIN_FRACTION as MARGIN_FRACTION
+from prednet_jax.statistics.contrasts import Arms as Arms
+from prednet_jax.statistics.contrasts import Losses as Losses
+from prednet_jax.statistics.contrasts import PairedResult as PairedResult
+from prednet_jax.statistics.contrasts import comparable as comparable
 from prednet_jax.statistics.contrasts import (
-    MARGIN_FRACTION,
-    Arms,
-    Losses,
-    PairedResult,
-    comparable,
-    contrasts_from_losses,
-    holm,
-    holm_p_values,
-    margins_from_losses,
-    match,
-    paired,
+    contrasts_from_losses as contrasts_from_losses,
 )
-from prednet_jax.statistics.redraws import (
-    FIXED_ORDERS,
-    Effect,
-    Redraws,
-    answer,
-    effect,
-    fixed_orders,
-    gather,
-)
-from prednet_jax.statistics.scatter import predicted, redraw_interval
-
-__all__ = [
-    "FIXED_ORDERS",
-    "MARGIN_FRACTION",
-    "Answered",
-    "Arms",
-    "Check",
-    "Claim",
-    "Effect",
-    "Losses",
-    "Manipulation",
-    "PairedResult",
-    "Redraws",
-    "answer",
-    "ask",
-    "beside",
-    "comparable",
-    "contrasts_from_losses",
-    "effect",
-    "fixed_orders",
-    "float32_claim",
-    "gather",
-    "holm",
-    "holm_p_values",
-    "manipulation",
-    "margins_from_losses",
-    "match",
-    "noise_claim",
-    "paired",
-    "predicted",
-    "redraw_interval",
-    "saddle_claim",
-    "stale_claim",
-    "verdict",
-]
+from prednet_jax.statistics.contrasts import holm as holm
+from prednet_jax.statistics.contrasts import holm_p_values as holm_p_values
+from prednet_jax.statistics.contrasts import margins_from_losses as margins_from_losses
+from prednet_jax.statistics.contrasts import match as match
+from prednet_jax.statistics.contrasts import paired as paired
+from prednet_jax.statistics.redraws import FIXED_ORDERS as FIXED_ORDERS
+from prednet_jax.statistics.redraws import Effect as Effect
+from prednet_jax.statistics.redraws import Redraws as Redraws
+from prednet_jax.statistics.redraws import answer as answer
+from prednet_jax.statistics.redraws import effect as effect
+from prednet_jax.statistics.redraws import fixed_orders as fixed_orders
+from prednet_jax.statistics.redraws import gather as gather
+from prednet_jax.statistics.scatter import predicted as predicted
+from prednet_jax.statistics.scatter import redraw_interval as redraw_interval

@@ -58,17 +58,6 @@ def manipulation(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Check:
-    """The outcome of a control experiment.
-
-    `figure` is what was measured, in words with units.
-    """
-
-    passed: bool
-    figure: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Answered:
     """The answer about one noise of one model.
 

@@ -19,7 +19,6 @@ from prednet_jax import records
 from prednet_jax.report.document_tables import proved
 from prednet_jax.report.documents import markdown, spread
 from prednet_jax.report.numbers import change, probability, significant
-from prednet_jax.statistics import Check
 from prednet_jax.studies import (
     described_tables,
     judgement,
@@ -230,7 +229,7 @@ def saddle(found: Sequence[Record]) -> str:
     )
 
 
-def saddle_checks(found: Mapping[str, Check]) -> str:
+def saddle_checks(found: Mapping[str, symmetric_findings.Check]) -> str:
     """Part A: its checks."""
     rows = [
         (name, "passed" if check.passed else "**failed**", check.figure)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prednet_jax import errors, records
-from prednet_jax.statistics import MARGIN_FRACTION, Check
+from prednet_jax.statistics import MARGIN_FRACTION
 
 #: How much earlier separation has to be, as a fraction of the control's update.
 EARLIER = 0.05
@@ -24,6 +24,13 @@ WORSE = 0.2
 CONTROL, TREATMENT, NULL = "float32", "tile", "shared"
 #: Split at which twins are separate before the first update.
 FREE = 0.1
+
+
+class Check(NamedTuple):
+    """A check of the plan: whether it passed, and what was measured, in words."""
+
+    passed: bool
+    figure: str
 
 
 class Row(NamedTuple):

@@ -16,7 +16,7 @@ SMALL = {"data": "frames.npz", "window": "5", "updates": "8"}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(forked, tmp_path_factory):
     """The two trainings of the page, from the recorded start, at its small size."""
     folder = tmp_path_factory.mktemp("authors")
     (folder / "models").mkdir()
@@ -30,13 +30,8 @@ def trained(tmp_path_factory):
         for flag, value in SMALL.items():
             command = re.sub(rf"--{flag}=\S+", f"--{flag}={value}", command)
         words = command.replace("\\\n", " ").split()
-        done = subprocess.run(
-            [sys.executable, ROOT / words[0], *words[1:], "--noprogress"],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=folder,
-        )
+        script = words[0].removeprefix("experiments/")
+        done = forked(script, *words[1:], "--noprogress", folder=folder)
         assert done.returncode == 0, done.stderr
     return folder
 

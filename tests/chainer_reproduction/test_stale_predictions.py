@@ -45,13 +45,8 @@ def test_horizons_compare_one_prediction_with_several_frames(monkeypatch):
         return made
 
     monkeypatch.setattr(study, "predicted", two_behind)
-    errors = dict(
-        zip(
-            study.HORIZONS,
-            study.horizon_errors({}, study.CONFIG, 6990, 60),
-            strict=True,
-        )
-    )
+    found = study.horizon_errors({}, study.CONFIG, 6990, 60)
+    errors = dict(zip(study.HORIZONS, found, strict=True))
     # Horizon 1 is the predicted frame itself, so two frames behind it is horizon -1.
     assert errors[-1] == 0
     assert min(v for k, v in errors.items() if k != -1) > 1e-4

@@ -1,30 +1,17 @@
 """divergence.py as a user runs it: in a process of its own, tiny."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "divergence.py"
 TINY = ("--model=autoencoder", "--hidden=4", "--updates=12")
 
 
-def run(*arguments):
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("noise", [None, "gradient_gaussian:scale=1e-5"])
-def test_the_distance_grows_from_a_tiny_difference(tmp_path, noise):
+def test_the_distance_grows_from_a_tiny_difference(forked, tmp_path, noise):
     extra = [f"--noise={noise}"] if noise else []
-    done = run(*TINY, f"--workdir={tmp_path}", *extra)
+    done = forked("divergence.py", *TINY, f"--workdir={tmp_path}", *extra)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "divergence.json").read_text())
     distance = np.array([np.nan if d is None else d for d in result["distance"]])

@@ -1,31 +1,19 @@
 """gradient_noise.py as a user runs it: in a process of its own, tiny."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "gradient_noise.py"
 TINY = ("--model=autoencoder", "--hidden=4", "--updates=1,3")
 
 
-def run(*arguments):
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_the_spread_is_the_scale_of_noise_on_the_gradient(tmp_path):
+def test_the_spread_is_the_scale_of_noise_on_the_gradient(forked, tmp_path):
     """`gradient_gaussian:scale=s` has spread s by definition: what is measured is it.
 
     Some 7000 elements and 15 degrees of freedom each: the estimate is good to 1 %.
     """
-    done = run(
+    done = forked(
+        "gradient_noise.py",
         *TINY,
         "--noise=gradient_gaussian:scale=1e-2",
         "--noise=reduction_order:granularity=element",

@@ -1,27 +1,14 @@
 """saddle_escape.py as a user runs it, tiny."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "saddle_escape.py"
 
-
-def run(*arguments):
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_the_table_shows_who_leaves(tmp_path):
+def test_the_table_shows_who_leaves(forked, tmp_path):
     folder = tmp_path / "out"
-    done = run(
+    done = forked(
+        "saddle_escape.py",
         "--functions=quadratic_quartic",
         "--optimizers=gradient_descent,heavy_ball",
         "--precision=float32",
@@ -42,11 +29,8 @@ def test_the_table_shows_who_leaves(tmp_path):
     assert all(noisy["arrived"])
     assert noisy["arrival_p_holm"] < 0.05
     # Predicted from the projection after ten steps: within two steps of the median.
-    for key in (
-        ("gradient_descent", "rotated", "none"),
-        ("heavy_ball", "rotated", "none"),
-    ):
-        row = found[key]
+    for optimizer in ("gradient_descent", "heavy_ball"):
+        row = found[optimizer, "rotated", "none"]
         assert abs(row["predicted_median"] - row["escape_median"]) <= 2
     assert "0 of 16 leave in float32" in done.stdout
     assert "16 of 16 leave in float32" in done.stdout

@@ -1,17 +1,15 @@
 """The bits of noise stay what they were; see `record_bits`."""
 
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import pytest
 
 from tests.noise import record_bits
 from tests.noise.bit_programs import PROGRAMS
+from tests.noise.elsewhere import python
 
-# Each of them takes another way through the code; together some twenty seconds.
+# Each of them takes another way through the code; together some ten seconds.
 SAMPLE = ("dot", "conv_narrow", "scan", "custom_kept", "shard_map", "only_every_other")
 
 
@@ -24,15 +22,8 @@ def compare(record, names):
     """Digests of today's code against the record, in a process with the same flags."""
     if jax.__version__ != record["jax"]:
         pytest.skip(f"recorded with jax {record['jax']}, here is {jax.__version__}")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.noise.record_bits", "--digests", *names],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=record_bits.ROOT,
-        env=os.environ | {"PYTHONPATH": str(record_bits.ROOT)},
-    )
-    found = json.loads(done.stdout)["programs"]
+    printed = python("-m", "tests.noise.record_bits", "--digests", *names)
+    found = json.loads(printed)["programs"]
     differ = []
     incomparable = []
     for name in names:

@@ -83,10 +83,10 @@ def test_wide_pieces_are_made_one_by_one(features, calls):
     assert sum(e.primitive is equation.primitive for e in split) == calls
 
 
-@pytest.mark.parametrize("low", [0, 2, 5])
+@pytest.mark.parametrize("low", [0, 5])
 @pytest.mark.parametrize("high", [0, 4])
 @pytest.mark.parametrize("stride", [1, 3])
-@pytest.mark.parametrize("step", [1, 2, 7])
+@pytest.mark.parametrize("step", [1, 7])
 @pytest.mark.parametrize("size", [6, 12])
 def test_a_piece_of_the_window_is_everywhere_if_each_output_has_a_term(
     low, high, stride, step, size

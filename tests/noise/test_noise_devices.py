@@ -1,12 +1,10 @@
 """Noise inside shard_map, on four devices: in a process that is forced to have them."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+
+from tests.noise.elsewhere import python
 
 PROGRAM = r"""
 import json
@@ -132,24 +130,8 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found():
-    flags = "--xla_force_host_platform_device_count=4"
-    root = Path(__file__).parent.parent.parent
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}",
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, (str(root), os.environ.get("PYTHONPATH")))
-        ),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    printed = python("-c", PROGRAM, devices=4)
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.mark.parametrize("check_vma", ["True", "False"])

@@ -90,10 +90,11 @@ def failures(harnesses, specs):
     return found
 
 
-def test_one_program_of_each_primitive(harnesses):
+@pytest.mark.parametrize("part", range(4))
+def test_one_program_of_each_primitive(harnesses, part):
     chosen = [group[0] for group in harnesses.values()]
     assert len(chosen) > 120
-    assert not failures(chosen, [noise.compose(*SPECS)])
+    assert not failures(chosen[part::4], [noise.compose(*SPECS)])
 
 
 @pytest.mark.slow

@@ -5,8 +5,10 @@ drawn order, gives the same bits; over many keys the values have the support, th
 and the moments of orders that are equally likely.
 """
 
+import collections
 import functools
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ import pytest
 from jax import lax
 
 from prednet_jax import noise
+from prednet_jax.noise import random_bits
 from prednet_jax.noise.order import permutations
 
 GRANULARITIES = ("shared", "tile", "element")
@@ -38,63 +41,13 @@ def dot(terms):
     return jnp.einsum("bck,bk->bc", along(terms, 2), jnp.ones((ROWS, 2 * PARTIALS)))
 
 
-def conv(terms):
-    """One group of features for each output."""
-    x = along(terms, 2).reshape(1, 1, 1, -1)
-    kernel = jnp.ones((1, 1, 2 * PARTIALS, OUTPUTS))
-    return lax.conv_general_dilated(
-        x,
-        kernel,
-        (1, 1),
-        "VALID",
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        feature_group_count=OUTPUTS,
-    )
-
-
-def window(terms):
-    x, size = along(terms, 2), (1, 1, 2 * PARTIALS)
-    return lax.reduce_window(x, 0.0, lax.add, size, size, "VALID")
-
-
-def scatter(terms):
-    cells = jnp.zeros(2 * PARTIALS, jnp.int32)
-    return jnp.zeros((1, ROWS, COLUMNS)).at[cells].add(along(terms, 0))
-
-
-def cotangents(terms):
-    """The cotangents of four uses of one value."""
-    pieces = jnp.sum(terms, axis=1)
-
-    def uses(x):
-        return sum(jnp.vdot(x, piece) for piece in pieces)
-
-    x = jax.ShapeDtypeStruct((ROWS, COLUMNS), jnp.float32)
-    return jax.linear_transpose(uses, x)(np.float32(1))[0]
-
-
-def over_devices(noisy):
-    """A sum over a mapped axis with a name."""
-
-    def run(key, terms):
-        each = jax.vmap(noisy, (None, 0), axis_name="i")(key, jnp.sum(terms, axis=1))
-        return each[0]
-
-    return run
-
-
 # Functions of terms [4, 2, 3, 5], two terms of each output a piece; and which piece
 # each partial sum is, in the order in which the rule lists them. The last 15 elements
 # of a result are the outputs.
 SUMS = {
     "dot_general": (dot, (0, 1, 2, 3)),
-    "conv": (conv, (0, 1, 2, 3)),
     "reduce_sum": (lambda terms: jnp.sum(along(terms, 1), axis=1), (0, 1, 2, 3)),
     "cumsum": (lambda terms: jnp.cumsum(along(terms, 0), axis=0), (3, 0, 1, 2)),
-    "reduce_window_sum": (window, (0, 1, 2, 3)),
-    "scatter-add": (scatter, (0, 1, 2, 3)),
-    "add_any": (cotangents, (3, 2, 1, 0)),
-    "psum": (lambda piece: lax.psum(piece, "i"), (0, 1, 2, 3)),
 }
 
 
@@ -118,8 +71,7 @@ def observed(request):
         out = {}
         for name, (fn, _) in SUMS.items():
             current[:] = [name]
-            noisy = noise.inject(fn, spec(request.param))
-            out[name] = (over_devices(noisy) if name == "psum" else noisy)(key, terms)
+            out[name] = noise.inject(fn, spec(request.param))(key, terms)
         return out
 
     def run(key, terms):
@@ -154,7 +106,7 @@ def test_masking_recovers_the_order_that_was_drawn(observed):
     pairs = list(itertools.combinations(range(PARTIALS), 2))
     expected = np.array([[survivors(c, *pair) for pair in pairs] for c in chains])
     trees = set()
-    for key in KEYS[:4]:
+    for key in KEYS[:8]:
         probes = [run(key, masked(*pair)) for pair in pairs]
         for name, (_, pieces) in SUMS.items():
             found = np.stack([p[name][0].reshape(-1)[-OUTPUTS:] for p in probes], -1)
@@ -171,7 +123,7 @@ def test_masking_recovers_the_order_that_was_drawn(observed):
                     name
                 )
                 trees |= matching
-    # Eight sums and four keys at least: nearly all of the 24 orders, two at a time.
+    # Three sums and eight keys at least: nearly all of the 24 orders, two at a time.
     assert len(trees) > 12
 
 
@@ -328,3 +280,45 @@ def test_partial_sums_in_the_operands_precision(dtype):
     assert np.count_nonzero(differ) > 30
     for match in matches:
         assert 0.15 < np.mean(match[differ]) < 0.55
+
+
+# The draws, for every number of partial sums.
+DRAWS = 20_000
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4, 5, 8])
+def drawn(request):
+    """The number of partial sums, what was drawn, and the orders it stands for."""
+    words = random_bits.words(jax.random.key(1))
+    draw = jax.jit(lambda w: permutations.draw_orders(w, (DRAWS,), request.param, (7,)))
+    found = draw(words)
+    return request.param, found, permutations.listed(found, request.param)
+
+
+def test_every_order_is_as_likely(drawn):
+    n, _, orders = drawn
+    assert (np.sort(orders, axis=1) == np.arange(n)).all()
+    # Any three places: of 8! orders most are never seen.
+    places = min(n, 3)
+    seen = collections.Counter(map(tuple, orders[:, :places].tolist()))
+    count = math.perm(n, places)
+    assert set(seen) == set(itertools.permutations(range(n), places))
+    # Chi-squared with count - 1 degrees of freedom; fixed key, five deviations of room.
+    expected = DRAWS / count
+    statistic = sum((k - expected) ** 2 / expected for k in seen.values())
+    assert statistic < count - 1 + 5 * math.sqrt(2 * (count - 1))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_sums_are_added_in_the_drawn_order(drawn, begun):
+    """Bit for bit; a sum that was begun before does not let the first two commute."""
+    n, words, orders = drawn
+    rng = np.random.default_rng(n)
+    terms = rng.standard_normal((n, DRAWS)).astype(np.float32)
+    initial = rng.standard_normal(DRAWS).astype(np.float32) if begun else None
+    actual = jax.jit(permutations.add_in_order)(words, tuple(terms), initial)
+    in_order = np.take_along_axis(terms, orders.T, axis=0)
+    expected = in_order[0] if initial is None else initial + in_order[0]
+    for term in in_order[1:]:
+        expected = expected + term
+    np.testing.assert_array_equal(actual, expected)

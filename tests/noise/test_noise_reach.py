@@ -1,19 +1,17 @@
 """No floating-point arithmetic is passed by in silence: it is perturbed, or listed."""
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export, lax
-from jax.experimental import pallas, sparse
+from jax.experimental import sparse
 from jax.extend import core
 
 from prednet_jax import noise
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import EXACT, ROUNDING, rounds_to
+from tests.noise.elsewhere import python
 from tests.noise.test_noise_harnesses import WIDE, harnesses  # noqa: F401 (a fixture)
 
 KEY = jax.random.key(0)
@@ -40,10 +38,7 @@ def test_every_primitive_of_jax_is_known():
         "registry; names = compat.primitive_names(); "
         "print(len(names), *(n for n in names if registry.find(n) is None))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    count, *unknown = done.stdout.split()
+    count, *unknown = python("-c", code).split()
     assert int(count) > 200
     assert not set(unknown) - EXACT - PROGRAMS
     assert not EXACT & ROUNDING
@@ -252,29 +247,6 @@ def test_a_float_beside_an_integer_is_a_result_too():
     count, sines = noise.inject(fn, asked)(KEY, x)
     assert count == 1
     assert np.any(sines != np.sin(x))
-
-
-def kernel(x_ref, o_ref):
-    o_ref[...] = jnp.exp(x_ref[...])
-
-
-def test_a_pallas_kernel_is_opaque():
-    """It stopped every tool."""
-    called = pallas.pallas_call(
-        kernel, jax.ShapeDtypeStruct((8,), jnp.float32), interpret=True
-    )
-
-    def fn(x):
-        return jnp.sum(called(x * 0.3))
-
-    x = jnp.linspace(0.1, 1.0, 8)
-    for spec in (ORDER, ULP):
-        report = noise.coverage(fn, spec)(x)
-        (entry,) = [e for e in report.untouched if e.primitive == "pallas_call"]
-        assert entry.reason
-        assert entry.source.endswith(" in fn")
-        np.testing.assert_allclose(noise.inject(fn, spec)(KEY, x), fn(x), rtol=1e-5)
-        assert noise.localize(fn, spec)(KEY, x).equations == len(report.perturbed)
 
 
 def test_symbolic_shapes_are_refused_in_one_line():

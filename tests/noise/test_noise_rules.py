@@ -143,7 +143,8 @@ def test_linear_solvers_run_under_noise(name):
     exact = np.linalg.solve(MATRIX.astype(np.float64), RIGHT)
     report = noise.coverage(solver, ORDER + ULP)(MATRIX, RIGHT)
     assert any("custom_linear_solve[solve]/" in e.path for e in report.perturbed)
-    for spec in (ORDER, ULP) if name != "solve" else (ULP,):
+    # The direct solver has no sums, and the loops of gmres take long to compile.
+    for spec in (ULP,) if name in ("solve", "gmres") else (ORDER, ULP):
         found = [noise.inject(solver, spec)(key, MATRIX, RIGHT) for key in KEYS]
         assert (found[0] != found[1]).any()
         for x in found:

@@ -19,19 +19,11 @@ KEYS = jax.random.split(jax.random.key(3), 2)
     ("make", "message"),
     [
         (lambda: noise.ReductionOrder(partials=2), "partials=2: expected an integer"),
-        (lambda: noise.ReductionOrder(partials=65), "partials=65: .* from 3 to 64"),
         (lambda: noise.ReductionOrder(granularity="row"), "'row': .*tile, element"),
-        (lambda: noise.ReductionOrder(profile="cuda"), "'cuda': .*chainer_cudnn"),
-        (lambda: noise.StochasticRounding(mantissa_bits=0), "mantissa_bits=0: .*1 to"),
-        (lambda: noise.MonteCarlo(mode="all"), "mode='all': expected one of rr, pb"),
-        (lambda: noise.MonteCarlo(virtual_precision=1), "virtual_precision=1: .*2 to"),
         (lambda: noise.UlpPerturbation(primitives=()), r"primitives=\(\): expected"),
         (lambda: noise.UlpPerturbation(primitives="add"), "primitives='add': expected"),
         (lambda: noise.UlpPerturbation(deterministic=1), "deterministic=1: .*True or"),
         (lambda: noise.Gaussian(0.0), "scale=0.0: expected a positive"),
-        (lambda: noise.Gaussian(1.0, relative="no"), "relative='no': expected True"),
-        (lambda: noise.ReducedPrecision("fp8"), "'fp8': expected one of tf32, bf16"),
-        (lambda: noise.BitFlip(bit=64), "bit=64: expected an integer from 0 to 63"),
         (lambda: noise.BitFlip(leaf=""), "leaf='': expected None or part of a path"),
         (lambda: noise.BitFlip(index=1), "index=1, leaf=None: expected a leaf"),
         (lambda: noise.Composition((noise.BitFlip(),)), "a tuple of two or more"),
@@ -62,22 +54,17 @@ def test_constructors_name_the_value_and_what_is_accepted(make, message):
     ("text", "message"),
     [
         ("quake", "unknown kind 'quake': expected one of identity, reduction_order"),
-        ("", "unknown kind ''"),
         ("ulp:", "'ulp:': expected options after the colon"),
         ("ulp:ulps=1", "unknown option 'ulps=1' of ulp: .*max_ulps"),
-        ("ulp:1,add,true,4", "unknown option '4' of ulp: "),
         ("ulp:max_ulps=1,max_ulps=2", "option 'max_ulps' of ulp is given twice"),
         ("ulp:max_ulps=1.5", "ulp:max_ulps='1.5': expected an integer"),
-        ("ulp:deterministic=1", "deterministic='1': expected true or false"),
         ("gaussian", "gaussian needs scale, as in 'gaussian:scale=...'"),
-        ("gaussian:scale=much", "gaussian:scale='much': expected a number"),
         ("tf32:format=bf16", "unknown option 'format=bf16' of tf32: no options"),
         ("reduction_order:partials=2", "partials=2: expected an integer from 3 to 64"),
         (
             "ulp:primitives=tahn",
             "no primitive 'tahn': expected names such as tan, tanh",
         ),
-        ("ulp:primitives=bessel_i0e+fog", "unknown kind 'fog'"),
     ],
 )
 def test_a_text_that_is_wrong_is_quoted(text, message):
@@ -315,12 +302,3 @@ def test_a_second_deterministic_noise_is_not_the_first_again():
     shares = [np.mean(moves == k) for k in (-2, -1, 0, 1, 2)]
     # Five standard errors of a share of 1/3 over 30000 draws.
     np.testing.assert_allclose(shares, np.array([1, 2, 3, 2, 1]) / 9, atol=0.014)
-
-
-def test_named_primitives_alone_are_perturbed():
-    spec = noise.UlpPerturbation(1000, primitives=("mul",))
-    report = noise.coverage(lambda x: jnp.tanh(x * x) + x, spec)(A)
-    assert [entry.primitive for entry in report.perturbed] == ["mul"]
-    found = noise.inject(lambda x: (jnp.tanh(x), x * x), spec)(KEYS[0], A)
-    np.testing.assert_array_equal(found[0], jax.jit(jnp.tanh)(A))
-    assert np.mean(found[1] != A * A) > 0.9

@@ -1,12 +1,18 @@
-"""Pages of docs/noise: their examples run, on networks that are not PredNet."""
+"""docs/noise.md and docs/noise/: examples run and print what the pages show."""
 
 import re
 from pathlib import Path
 
 import jax
 import pytest
+from flax import linen as nn
 
-FOLDER = Path(__file__).parents[2] / "docs" / "noise"
+from prednet_jax import noise
+
+ROOT = Path(__file__).parents[2]
+MAIN = (ROOT / "docs" / "noise.md").read_text()
+FOLDER = ROOT / "docs" / "noise"
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # What the example of a page prints, as a pattern.
 EXPECTED = {
     "decisions": r"(?s)argmax (1\.0|0\.\d*[1-9]) decisions\.py:\d+ in predict"
@@ -17,26 +23,116 @@ EXPECTED = {
     "first_difference": r"beyond noise: none(?s:.*)first: mul .*:9 in block",
     "localize": r"(?s)localize\.py:9 in loss.*encoder  \(equations: 1\)",
 }
-PAGES = [FOLDER / f"{name}.md" for name in EXPECTED]
+# Figures depend on XLA's version and flags; rows, columns and words do not.
+SHOWN = ("digits", "tolerance", "explain")
 
 
-def code(page):
-    return "\n".join(
-        re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    )
+@pytest.fixture(autouse=True)
+def _promotion():
+    """As a user has it."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_examples_run(page, tmp_path, monkeypatch, capsys):
-    program = code(page.read_text())
-    assert program
+def page(name):
+    return (FOLDER / f"{name}.md").read_text()
+
+
+def words(text):
+    return re.findall(r"[A-Za-z_]{3,}", re.sub(r"[\d.]+e[+-]?\d+", "", text))
+
+
+@pytest.mark.parametrize("name", [*EXPECTED, *SHOWN])
+def test_the_examples_run(name, tmp_path, monkeypatch, capsys):
+    program = "\n".join(BLOCK.findall(page(name)))
+    # On networks that are not PredNet.
     assert "prednet" not in program.lower().replace("prednet_jax", "")
     # Source lines are those of a file.
-    file = tmp_path / f"{page.stem}.py"
+    file = tmp_path / f"{name}.py"
     file.write_text(program)
     monkeypatch.chdir(tmp_path)
-    with jax.numpy_dtype_promotion("standard"):
-        exec(compile(program, str(file), "exec"), {"__name__": "example"})
+    exec(compile(program, str(file), "exec"), {"__name__": "example"})
     printed = capsys.readouterr().out
-    assert printed
-    assert re.search(EXPECTED[page.stem], printed), printed
+    if name in EXPECTED:
+        assert re.search(EXPECTED[name], printed), printed
+    else:
+        (shown,) = re.findall(r"```\n\nprints.*?```\n(.*?)```", page(name), re.DOTALL)
+        assert words(printed) == words(shown)
+
+
+def test_each_page_is_linked_and_names_files_that_exist():
+    for file in FOLDER.glob("*.md"):
+        assert f"noise/{file.name}" in MAIN, file.name
+        for link in re.findall(r"\]\((?!https?:)([^)#:]+)", file.read_text()):
+            assert (FOLDER / link).is_file(), (file.name, link)
+    for path in re.findall(r"\b(?:prednet_jax|experiments|tests)/[\w/]+\.py", MAIN):
+        assert (ROOT / path).is_file(), path
+
+
+def test_five_lines_run_for_an_own_flax_model(capsys):
+    (shown,) = re.findall(
+        r"```\n(import jax\nfrom prednet_jax import noise\n.*?)```",
+        page("digits"),
+        re.DOTALL,
+    )
+    assert len([line for line in shown.splitlines() if line]) <= 5
+    model = nn.Dense(3)
+    x = jax.numpy.linspace(0, 1, 8).reshape(2, 4)
+    own = {"model": model, "x": x, "params": model.init(jax.random.key(1), x)}
+    exec(shown, own)
+    assert "float32[2, 3]" in capsys.readouterr().out
+
+
+ISSUES = re.split(r"^## ", page("issues"), flags=re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def names():
+    return {"__name__": "issues"}
+
+
+@pytest.mark.parametrize("number", range(len(ISSUES)))
+def test_the_answer_to_an_issue_is_that_of_the_page(number, names, capsys):
+    # Lines are numbered as in one file of all blocks.
+    codes = [BLOCK.search(section)[1] for section in ISSUES]
+    above = "\n" * sum(code.count("\n") + 1 for code in codes[:number])
+    exec(compile(above + codes[number], "issues.py", "exec"), names)
+    printed = capsys.readouterr().out.strip()
+    if number:
+        assert re.search(r"https://github.com/\S+/(issues|pull)/\d+", ISSUES[number])
+        (answer,) = re.findall(r"^Answer: (.*)", ISSUES[number], re.MULTILINE)
+        allowed = re.match(r"(`[^`]*`)( or `[^`]*`)*", answer)[0]
+        assert printed in re.findall(r"`([^`]*)`", allowed)
+
+
+def test_the_example_of_the_main_page_runs_and_is_short(capsys):
+    (code,) = BLOCK.findall(MAIN)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
+    assert "prednet" not in code.replace("prednet_jax", "")
+    exec(compile(code, "docs/noise.md", "exec"), {})
+    printed = capsys.readouterr().out
+    # The gradient sums 512 products; most last bits depend on the order.
+    assert float(re.search(r"V_c (\S+),", printed)[1]) > 0.2
+    assert 0 < float(re.search(r"V_ermv (\S+)", printed)[1]) < 1e-5
+    assert "dot_general" in printed
+    assert "effect of all" in printed
+
+
+def test_the_table_of_noises_names_every_kind_and_parses_to_it():
+    table = MAIN.split("## The noises")[1].split("### ")[0]
+    named = set()
+    for line in table.splitlines():
+        if not line.startswith("| `"):
+            continue
+        texts, kind = line.split("|")[1:3]
+        named.add(re.search(r"`(\w+)", kind)[1])
+        for text in re.findall(r"`([^`]+)`", texts):
+            assert type(noise.parse(text)).__name__ == re.search(r"`(\w+)", kind)[1]
+    kinds = {
+        cls.__name__
+        for cls in vars(noise).values()
+        if isinstance(cls, type)
+        and issubclass(cls, noise.NoiseSpec)
+        and cls not in (noise.NoiseSpec, noise.Composition)
+    }
+    assert named == kinds

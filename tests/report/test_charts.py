@@ -142,23 +142,14 @@ def test_copying_the_last_frame_is_a_line_where_it_does_not_hide_the_others(comp
 
 
 def test_a_dot_per_seed_of_every_contrast_of_a_verdict():
+    about = {"model": "prednet", "treatment": "ulp", "role": "treatment"}
+    about |= {"margin": 0.02, "control_mean": 1.0}
+    controls = ("float32", "fixed_orders")
+    # Draws of the noise are averaged within a seed; seed 2 has no partner.
+    losses = {"float32": {"1": [2.0], "2": [1]}, "ulp": {"1": [1, 5]}}
     verdict = {
-        "verdict": {"prednet": "inconclusive"},
-        "contrasts": [
-            {
-                "model": "prednet",
-                "treatment": treatment,
-                "control": control,
-                "role": "treatment",
-                "margin": 0.02,
-                "control_mean": 1.0,
-            }
-            for treatment, control in (("ulp", "float32"), ("ulp", "fixed_orders"))
-        ],
-        # Draws of the noise are averaged within a seed; seed 2 has no partner.
-        "losses": {
-            "prednet": {"float32": {"1": [2.0], "2": [1]}, "ulp": {"1": [1, 5]}}
-        },
+        "contrasts": [about | {"control": control} for control in controls],
+        "losses": {"prednet": losses},
     }
     drawn = comparison_figures.seeds(verdict)
     assert [(row.label, row.values) for row in drawn.rows] == [("ulp", [[50.0]])]

@@ -83,26 +83,12 @@ def test_text_table_counts_the_pairs_of_each_row(verdict):
 
 
 def test_text_table_of_the_least_a_verdict_has():
-    least = {
-        "contrasts": [
-            {
-                "model": "prednet",
-                "treatment": "gpu_deterministic",
-                "control": "gpu",
-                "metric": "loss",
-                "n": 1,
-                "mean_difference": 1e-6,
-                "ci_low": None,
-                "ci_high": None,
-                "p_value": 1.0,
-                "p_holm": None,
-                "tost_p": None,
-                "margin": 1e-3,
-                "verdict": "inconclusive",
-            }
-        ],
-        "verdict": {"prednet": "inconclusive", "autoencoder": "inconclusive"},
-    }
+    contrast = {"model": "prednet", "treatment": "gpu_deterministic", "control": "gpu"}
+    contrast |= {"metric": "loss", "n": 1, "mean_difference": 1e-6, "p_value": 1.0}
+    contrast |= dict.fromkeys(("ci_low", "ci_high", "p_holm", "tost_p"))
+    contrast |= {"margin": 1e-3, "verdict": "inconclusive"}
+    words = dict.fromkeys(("prednet", "autoencoder"), "inconclusive")
+    least = {"contrasts": [contrast], "verdict": words}
     text = report.text_table(least)
     assert "\ngpu_deterministic  1 " in text
     assert "\n- gpu\n" in text

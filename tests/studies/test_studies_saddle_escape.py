@@ -62,13 +62,11 @@ def test_findings_are_counts_of_the_runs(study):
     for part in (
         "0 of 16 leave in float32",
         "16 of 16 leave in float32, 16 of 16 leave in float64",
-        "2.0 to 2.0 times as many steps",
-        "1 of 1 cases differ from no noise (1 leave where determinism never does",
-        "theory expects 16 runs never to leave: 0 did",
+        "aligned: 16 of 16 runs leave; in 1 of 1 cases at other times",
+        "rotated: 16 of 16 runs leave; in 0 of 1 cases at other times",
+        "heavy ball: 16 escapes, median error",
     ):
         assert part in text
-    # What was not run is not spoken of.
-    assert "Adam without noise" not in text
 
 
 def test_table_marks_what_differs(study):

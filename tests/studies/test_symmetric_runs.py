@@ -2,9 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,8 +12,7 @@ from prednet_jax.errors import UserError
 from prednet_jax.studies import symmetric_runs
 from prednet_jax.studies.symmetric_runs import Design, Run
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "symmetric_start.py"
-TINY = ("--updates=20", "--programs=symmetric", "--seeds=1")
+TINY = ("symmetric_start.py", "--updates=20", "--programs=symmetric", "--seeds=1")
 
 
 @pytest.fixture(autouse=True)
@@ -96,29 +92,20 @@ def test_theory_of_a_split_that_grows():
         symmetric_runs.theory(design(), 1, delta=0.1, at=1, until=3, draws=2)
 
 
-def script(*arguments):
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def rows(table):
     return list(csv.DictReader(table.read_text().splitlines()))
 
 
-def test_script_makes_each_run_once(tmp_path):
+def test_script_makes_each_run_once(forked, refused, tmp_path):
     arguments = (*TINY, "--arms=float32", f"--workdir={tmp_path}")
-    done = script(*arguments, "--deltas=0")
+    done = forked(*arguments, "--deltas=0")
     assert done.returncode == 0, done.stdout + done.stderr
     table = tmp_path / "runs.csv"
     (row,) = rows(table)
     assert row["unequal_at"] == row["separated_at"] == ""
     assert row["unequal_weights"] == "0"
     before = table.read_bytes()
-    done = script(*arguments, "--deltas=0,1e-2")
+    done = forked(*arguments, "--deltas=0,1e-2")
     assert "2 runs, 1 of them finished" in done.stdout
     assert table.read_bytes().startswith(before)
     assert len(rows(table)) == 2
@@ -126,17 +113,14 @@ def test_script_makes_each_run_once(tmp_path):
     assert manifest["design"]["updates"] == 20
     assert manifest["device"]["threads"] == 1
     # Another design has no place in this table.
-    done = script(*arguments, "--deltas=0", "--updates=40")
-    assert done.returncode == 2
-    assert "another updates" in done.stderr
+    refused("another updates", *arguments, "--deltas=0", "--updates=40")
     assert len(rows(table)) == 2
     # Nor has an arm that the table's manifest does not name.
     del manifest["design"]["noise"]["blocks"]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    done = script(*TINY, "--arms=blocks", "--deltas=0", f"--workdir={tmp_path}")
-    assert done.returncode == 2
-    assert "arm='blocks': expected one of" in done.stderr
-    done = script(*TINY, "--deltas=small", f"--workdir={tmp_path / 'new'}")
-    assert done.returncode == 2
-    assert "--deltas=small: expected numbers" in done.stderr
-    assert not (tmp_path / "new").exists()
+    blocks = ("--arms=blocks", "--deltas=0", f"--workdir={tmp_path}")
+    refused("arm='blocks': expected one of", *TINY, *blocks)
+    new = tmp_path / "new"
+    message = "--deltas=small: expected numbers"
+    refused(message, *TINY, "--deltas=small", f"--workdir={new}")
+    assert not new.exists()

@@ -99,14 +99,8 @@ def test_the_two_kinds_of_blocks_are_one_network():
     equal, mirrored = (
         twins.symmetrise(drawn(SMALL), SMALL, blocks=blocks) for blocks in twins.BLOCKS
     )
-    assert (
-        float(
-            jnp.abs(equal["gates_1"]["kernel"] - mirrored["gates_1"]["kernel"])[
-                ..., :4, :4
-            ].min()
-        )
-        > 0
-    )
+    kernels = [one["gates_1"]["kernel"][..., :4, :4] for one in (equal, mirrored)]
+    assert bool((kernels[0] != kernels[1]).all())
     run = jax.jit(lambda p: prednet.predict(p, SMALL, frames())[1].hidden)
     for one, other in zip(run(equal), run(mirrored), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-7)
@@ -122,11 +116,6 @@ def test_what_a_unit_receives_keeps_its_variance():
     for tree, variance in ((plain, 1.0), (params, 0.5)):
         kernel = np.asarray(tree["gates_1"]["kernel"])[:, :, :64]
         assert kernel.var() * 64 * 9 == pytest.approx(variance, rel=0.05)
-
-
-def test_split_by_zero_keeps_every_bit():
-    params = twins.symmetrise(drawn(SMALL), SMALL)
-    assert_same_bits(twins.split(params, SMALL, 0.0, jax.random.key(1)), params)
 
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-3, 1e-1])
@@ -150,8 +139,8 @@ def test_the_smallest_split_moves_last_places_of_some_weights():
     moved = twins.split(params, SMALL, 1e-7, jax.random.key(1))
     weights = sum(leaf.size for leaf in jax.tree.leaves(params))
     assert 0.1 <= int(twins.unequal(moved, SMALL)) / weights <= 0.9
-    moved = twins.split(params, SMALL, 1e-10, jax.random.key(1))
-    assert_same_bits(moved, params)
+    for delta in (1e-10, 0.0):
+        assert_same_bits(twins.split(params, SMALL, delta, jax.random.key(1)), params)
 
 
 def test_refusals():

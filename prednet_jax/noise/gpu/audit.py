@@ -19,7 +19,7 @@ import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.arguments import split
+from prednet_jax.noise.arguments import pure
 from prednet_jax.noise.errors import NoiseError, flag, integer, positive
 from prednet_jax.noise.gpu import hlo
 from prednet_jax.noise.gpu.compilation import TIME_LIMIT, Compiled, compiled_for, lower
@@ -139,10 +139,9 @@ def audit(
     tf32 = major is None or int(major[1]) >= 8
 
     def report(*args: Any, **kwargs: Any) -> Report:
-        static, arrays, _ = split((args, kwargs))
+        program, arrays = pure(fn, args, kwargs)
         mesh = _mesh(arrays, devices)
         shapes = [_shape(x, mesh) for x in arrays]
-        program = static.call(fn)
         with _context(mesh):
             closed = jax.make_jaxpr(program)(*shapes)
             steps = _steps(closed)

@@ -417,11 +417,13 @@ def digest(x: Array) -> list[Array]:
     def table(flat: Array) -> Array:
         return jnp.pad(flat, (0, rows * COLUMNS - x.size)).reshape(rows, COLUMNS)
 
-    number = _mixed(lax.iota(jnp.uint32, rows * COLUMNS)).reshape(rows, COLUMNS)
+    number = random_bits.mix(lax.iota(jnp.uint32, rows * COLUMNS)).reshape(
+        rows, COLUMNS
+    )
     words = _as_words(x).reshape(x.size, -1)
     hashed = number
     for i in range(words.shape[1]):
-        hashed = _mixed(hashed ^ table(words[:, i]))
+        hashed = random_bits.mix(hashed ^ table(words[:, i]))
     numbers = lax.convert_element_type(table(jnp.ravel(x)), wide)
     bounded = jnp.abs(numbers) < HUGE
     tame = jnp.where(bounded, numbers, 0)
@@ -445,13 +447,6 @@ def digest(x: Array) -> list[Array]:
 
 
 _digests = jax.jit(jax.vmap(digest))
-
-
-def _mixed(x: Array) -> Array:
-    """A bijection of 32 bits, as in `random_bits`."""
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    return x ^ (x >> np.uint32(16))
 
 
 def _decoded(

@@ -18,7 +18,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits, specs
-from prednet_jax.noise.arguments import split
+from prednet_jax.noise.arguments import pure, split
 from prednet_jax.noise.coverage import Reach, reach
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.inject import Traced, traced
@@ -55,8 +55,7 @@ class Call(NamedTuple):
 
     def pure(self) -> tuple[Callable, list[Any]]:
         """The function of its arrays alone, giving an `Outcome`, and the arrays."""
-        static, arrays, _ = split((self.args, self.kwargs))
-        return static.call(self.fn), arrays
+        return pure(self.fn, self.args, self.kwargs)
 
     def program(self) -> Traced:
         """The traced program."""
