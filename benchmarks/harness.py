@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from prednet_jax import keys
+from prednet_jax import keys, tasks
 from prednet_jax import noise as noise_lib
 from prednet_jax.config import PredNetConfig
 from prednet_jax.training import loop, truncated
@@ -43,7 +43,7 @@ def training(
     """A training by the published optimiser, ready to be timed."""
     spec = noise_lib.parse(noise)
     spec = None if spec == noise_lib.Identity() else spec
-    optimizer = loop.default_optimizer(config, 100)
+    optimizer = tasks.of(config).optimizer(100)
     params = loop.prepare_params(loop.initial_params(config, 0), dtype, spec, 0)
     state = truncated.initial_train_state(config, params, optimizer, batch=batch)
     return Training(config, optimizer, spec, state, keys.stream(0, "noise"))

@@ -43,6 +43,7 @@ SUITES = {
 DEFAULT_FLAGS = ("foreign", "tools", "accuracy")
 # By default every suite takes minutes; flags select the published size.
 _flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
+_flags.define_precision_flag()
 flags.adopt_module_key_flags(_flags)
 flags.DEFINE_enum("suite", "all", [*SUITES, "all"], "What to measure.")
 flags.DEFINE_integer("window", 10, "Frames per window.")
@@ -51,7 +52,6 @@ flags.DEFINE_integer("repeats", 5, "Timed windows, after two warm-up windows.")
 flags.DEFINE_string(
     "noise", "none", "Noise spec of the suites `step`, `replicas` and `foreign`."
 )
-flags.DEFINE_enum("precision", "float32", process.PRECISIONS, "Of everything.")
 flags.DEFINE_integer("threads", 0, "Number of processors to use, enforced; 0: all.")
 flags.DEFINE_list(
     "networks",
@@ -125,12 +125,7 @@ def _counts(name: str) -> tuple[int, ...]:
 
 def _command(suite: str, threads: int) -> list[str]:
     """The command that measures a suite with the flags of this one."""
-    given = [
-        word
-        for name in _cli.chosen_flags()
-        if FLAGS[name].present and name not in ("suite", "threads", "workdir")
-        for word in FLAGS[name].serialize().splitlines()
-    ]
+    given = _cli.given(without=("suite", "threads", "workdir"))
     chosen = [f"--suite={suite}", f"--threads={threads}"]
     return [sys.executable, str(Path(__file__)), *given, *chosen]
 

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from prednet_jax import noise, predict, records
+from prednet_jax import noise, predict, records, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.models import autoencoder
 from prednet_jax.noise.gpu import compilation, targets
@@ -107,7 +107,7 @@ def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
 
     if case["program"] == "prediction":
         return prediction, (params, frames)
-    optimizer = loop.default_optimizer(network, 100)
+    optimizer = tasks.of(network).optimizer(100)
     spec = noise.parse(case["noise"]) if case["noise"] != "none" else None
     step = truncated.make_step(network, optimizer, method, noise=spec)
     state = jax.eval_shape(

@@ -19,7 +19,6 @@ extrapolated frames), predictions.npz, and pictures: predictions.png and .gif.
 over their channels.
 """
 
-import io
 import math
 from pathlib import Path
 from typing import Any
@@ -62,11 +61,8 @@ def main(argv: list[str]) -> None:
     _flags.check_numbers(2, "frames")
     _flags.check_numbers(0, "start")
     k = FLAGS.extrapolate_from
-    if k is not None and not 1 <= k < FLAGS.frames:
-        raise UserError(
-            f"--extrapolate_from={k} --frames={FLAGS.frames}: expected a frame from 1 "
-            f"to {FLAGS.frames - 1}"
-        )
+    if k is not None:
+        errors.whole("--extrapolate_from", k, 1, FLAGS.frames - 1)
     task, params = _inherited.prednet()
     for name in FLAGS.layers:
         try:
@@ -125,7 +121,7 @@ def save(
     records.write_csv(folder / "scores.csv", rows)
     records.write_json(folder / "scores.json", scores | _cli.provenance())
     arrays = {"frames": pictures["true"], "predictions": pictures["prediction"]}
-    _write_arrays(folder / "predictions.npz", arrays)
+    records.write_tree(folder / "predictions.npz", arrays, compressed=True)
     records.write_bytes(folder / "predictions.png", strips.strip(pictures, k))
     records.write_bytes(folder / "predictions.gif", strips.film(pictures, k))
 
@@ -136,19 +132,13 @@ def save_layers(folder: Path, maps: dict[str, np.ndarray], k: int | None) -> Non
         (folder / name).unlink(missing_ok=True)
     if not maps:
         return
-    _write_arrays(folder / "layers.npz", maps)
+    records.write_tree(folder / "layers.npz", maps, compressed=True)
     means = {name: map_.mean(axis=-1, keepdims=True) for name, map_ in maps.items()}
     shown = {
         name: (mean - mean.min()) / max(np.ptp(mean), 1e-12)
         for name, mean in means.items()
     }
     records.write_bytes(folder / "layers.png", strips.strip(shown, k))
-
-
-def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    content = io.BytesIO()
-    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-    records.write_bytes(path, content.getvalue())
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def evaluate(
     Raises:
         UserError: there are not as many pieces, or a value is not accepted.
     """
-    begins, steps = _pieces(source, frames, count)
+    begins, steps = pieces(source, frames, count)
     if extrapolate_from is not None:
         errors.whole("extrapolate_from", extrapolate_from, 1, steps - 1)
     batch = min(_BATCH, len(begins))
@@ -194,27 +194,30 @@ def evaluate(
     }
 
 
-def _pieces(
-    source: FrameSource, frames: int | None, count: int | None
+def pieces(
+    source: FrameSource, frames: int | None = None, count: int | None = None
 ) -> tuple[list[int], int]:
-    """First frames of the pieces of a source's sequences, and their length."""
+    """First frames of the pieces of a source's sequences, and their length.
+
+    Arguments and errors are those of `evaluate`.
+    """
     begins = np.asarray(source.boundaries)
     lengths = np.diff(begins, append=source.length)
     if frames is None:
         frames = max(2, int(min(_LONGEST, np.median(lengths))))
     errors.whole("frames", frames, 2)
-    pieces = [
+    found = [
         (k, int(begin) + k * frames)
         for begin, length in zip(begins, lengths, strict=True)
         for k in range(length // frames)
     ]
-    if not pieces or (count is not None and not 1 <= count <= len(pieces)):
+    if not found or (count is not None and not 1 <= count <= len(found)):
         asked = "any" if count is None else count
         raise errors.UserError(
             f"{asked} sequences of {frames} frames of {source.name}: it has "
-            f"{len(pieces)}"
+            f"{len(found)}"
         )
-    return [begin for _, begin in sorted(pieces)[:count]], frames
+    return [begin for _, begin in sorted(found)[:count]], frames
 
 
 def _pooled(of: list[dict[str, float]], pixels: int) -> dict[str, float]:

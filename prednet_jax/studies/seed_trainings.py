@@ -19,8 +19,7 @@ from prednet_jax.studies import dose
 from prednet_jax.studies.endpoints import CURVES, Trajectory
 from prednet_jax.studies.parts import Part, Treatment
 from prednet_jax.training import loop, truncated
-from prednet_jax.training.trainer import Evaluation, Trainer
-from prednet_jax.training.validation import Validation
+from prednet_jax.training.trainer import Evaluation, Trainer, Validation
 
 # Seed, first frame and number of the held-out frames, and of warm-up frames before.
 HELD_OUT_SEED, HELD_OUT_START, HELD_OUT_FRAMES, WARM_UP = 999_999, 400, 100, 10

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from prednet_jax import data, errors, escape, keys, noise, process, records
+from prednet_jax import data, errors, escape, keys, noise, process, records, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.studies import symmetric_start
 from prednet_jax.training import loop, truncated
@@ -214,7 +214,7 @@ def _trainer(design: Design, arm: str) -> Trainer:
     text = design.noise(arm)
     return Trainer(
         design.config,
-        loop.default_optimizer(design.config, design.updates),
+        tasks.of(design.config).optimizer(design.updates),
         noise=noise.parse(text) if text else None,
     )
 

@@ -114,7 +114,7 @@ def manifest(recipe: Recipe, seed: int, found: Prepared, **more: Any) -> dict[st
         "seed": seed,
         "data": found.source.name,
         **({"sampling": recipe.sampling} if recipe.sampling != "stream" else {}),
-        **({"validation": validation.record()} if validation else {}),
+        **({"validation": validation.record} if validation else {}),
         "updates": recipe.updates,
         "noise": noise_lib.format(spec, defaults=True),
         "noise_draw": recipe.draw,

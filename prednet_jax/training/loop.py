@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-import optax
 
 from prednet_jax import data, evaluation, keys, tasks
 from prednet_jax import noise as noise_lib
@@ -94,11 +93,6 @@ def frame_schedule(
         return data.single_schedule(*whole, updates, batch=batch)
     fresh = task.fresh_windows or made_up
     return data.schedule(*whole, window, updates, batch=batch, fresh=fresh)
-
-
-def default_optimizer(network: Network, updates: int) -> optax.GradientTransformation:
-    """The optimiser that the network was published with."""
-    return tasks.of(network).optimizer(updates)
 
 
 def train(

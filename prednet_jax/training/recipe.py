@@ -20,9 +20,8 @@ from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints, loop, sizes, truncated
 from prednet_jax.training.observe import TRACE_AFTER
-from prednet_jax.training.trainer import Trainer
+from prednet_jax.training.trainer import Trainer, Validation
 from prednet_jax.training.truncated import TrainState
-from prednet_jax.training.validation import Validation
 
 SAMPLINGS = ("stream", "windows")
 RATE_SCHEDULES = ("constant", "cosine")

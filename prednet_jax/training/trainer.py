@@ -23,13 +23,17 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from prednet_jax import keys, optimizers, tasks
+from prednet_jax import evaluation, keys, optimizers, tasks
+from prednet_jax.data.source import FrameSource
 from prednet_jax.errors import UserError, whole
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
 from prednet_jax.training import truncated
 from prednet_jax.training.truncated import StepMetrics, TrainState
+
+# Least numbers of sequences and of frames that a validation has, where there are.
+_SEQUENCES, _FRAMES = 16, 1600
 
 
 class Evaluation(NamedTuple):
@@ -214,6 +218,34 @@ class Trainer:
         scale = 255 if frames.dtype == np.uint8 else 1
         steps = np.diff(np.asarray(frames, np.float32), axis=0) / scale
         return Evaluation(float(found.mean()), float(np.square(steps).mean()), found)
+
+
+class Validation:
+    """Held-out sequences on which frozen weights are scored while a training goes on.
+
+    They are the first pieces of `evaluation.pieces`: 16, or as many as have 1,600
+    frames. Losses are pooled over them before they are divided by those of copying.
+
+    Args:
+        trainer: of the network.
+        source: the held-out sequences.
+    """
+
+    def __init__(self, trainer: Trainer, source: FrameSource):
+        begins, steps = evaluation.pieces(source)
+        count = max(_SEQUENCES, -(-_FRAMES // steps))
+        frames = [source.read(begin, begin + steps) for begin in begins[:count]]
+        self._trainer, self._frames = trainer, np.stack(frames, 1)
+        self.record = {  # What a manifest says of it.
+            "data": source.name,
+            "sequences": len(frames),
+            "frames": steps,
+            "sha256": source.fingerprint,
+        }
+
+    def score(self, params: Any) -> Evaluation:
+        """Of the weights, without noise."""
+        return self._trainer.evaluate(params, self._frames)
 
 
 @functools.lru_cache(maxsize=64)

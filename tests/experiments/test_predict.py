@@ -152,8 +152,14 @@ def test_imported_weights_of_keras_predict_what_keras_recorded(predict, tmp_path
             ["--frames=900000000"],
             "--frames=900000000: expected a whole number, from 2 to 1864135",
         ),
-        (["--frames=10", "--extrapolate_from=0"], "expected a frame from 1 to 9"),
-        (["--frames=10", "--extrapolate_from=10"], "expected a frame from 1 to 9"),
+        (
+            ["--frames=10", "--extrapolate_from=0"],
+            "expected a whole number, from 1 to 9",
+        ),
+        (
+            ["--frames=10", "--extrapolate_from=10"],
+            "expected a whole number, from 1 to 9",
+        ),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(inputs, refused, flags, message):

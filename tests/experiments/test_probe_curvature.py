@@ -2,31 +2,20 @@
 
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "experiments"
+SCRIPT = "probe_curvature.py"
 TINY = ("--steps=6", "--max_steps=6", "--starts=1", "--windows=2", "--images=4")
-
-
-def run(*arguments, script="probe_curvature.py"):
-    return subprocess.run(
-        [sys.executable, str(SCRIPTS / script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def rows_of(folder):
     return json.loads((folder / "probe_curvature.json").read_text())["rows"]
 
 
-def test_both_networks_are_trained_and_probed(tmp_path):
-    done = run(
+def test_both_networks_are_trained_and_probed(forked, tmp_path):
+    done = forked(
+        SCRIPT,
         "--channels=3",
         "--height=4",
         "--width=4",
@@ -73,23 +62,23 @@ def test_both_networks_are_trained_and_probed(tmp_path):
     assert len([line for line in table if line.lstrip().startswith("auto")]) == 2
 
 
-def test_checkpoints_of_a_run_are_probed(tmp_path):
+def test_checkpoints_of_a_run_are_probed(forked, tmp_path):
     run_folder, workdir = tmp_path / "run", tmp_path / "probe"
     arguments = ("--model=autoencoder", "--hidden=4", "--updates=4")
-    trained = run(
-        *arguments, "--checkpoint_every=2", f"--workdir={run_folder}", script="train.py"
-    )
+    saving = ("--checkpoint_every=2", "--noprogress", f"--workdir={run_folder}")
+    trained = forked("train.py", *arguments, *saving)
     assert trained.returncode == 0, trained.stderr
     # predict.py takes the weights of a PredNet alone.
     assert f"its weights are {run_folder / 'weights.npz'}" in trained.stdout
     assert "predict.py" not in trained.stdout
-    done = run(f"--run={run_folder}", f"--workdir={workdir}", *TINY)
+    done = forked(SCRIPT, f"--run={run_folder}", f"--workdir={workdir}", *TINY)
     assert done.returncode == 0, done.stdout + done.stderr
     from_run = rows_of(workdir)
     assert [row["update"] for row in from_run] == [2, 4]
 
     # The same training made by the probe itself: the same weights, the same curvature.
-    fresh = run(
+    fresh = forked(
+        SCRIPT,
         "--models=autoencoder",
         "--hidden=4",
         "--updates=2,4",
@@ -101,7 +90,9 @@ def test_checkpoints_of_a_run_are_probed(tmp_path):
         assert mine["loss"] == other["loss"]
         assert mine["raw"]["lowest"] == other["raw"]["lowest"]
 
-    refused = run(f"--run={run_folder}", "--updates=3", f"--workdir={workdir}")
+    refused = forked(
+        SCRIPT, f"--run={run_folder}", "--updates=3", f"--workdir={workdir}"
+    )
     assert refused.returncode == 2
     assert "3 was not saved" in refused.stderr
     assert "expected some of 2, 4" in refused.stderr
@@ -116,5 +107,5 @@ def test_checkpoints_of_a_run_are_probed(tmp_path):
     ],
 )
 def test_bad_flags_end_in_one_line(refused, tmp_path, flag, message):
-    refused(message, "probe_curvature.py", flag, f"--workdir={tmp_path / 'out'}")
+    refused(message, SCRIPT, flag, f"--workdir={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()

@@ -1,7 +1,6 @@
 """sweep.py: what it refuses, and whole sweeps through Ray that lose machines."""
 
 import contextlib
-import os
 import subprocess
 import sys
 import time
@@ -20,14 +19,10 @@ TINY = ("--channels=3,4", "--height=16", "--width=16", "--window=3", "--updates=
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--arms=magic"], "arm='magic': expected one of float32"),
         (["--models=resnet"], "model='resnet'"),
         (["--seeds=a"], "--seeds=a: expected whole numbers"),
-        (["--hardware=tpu"], "hardware='tpu'"),
         (["--hardware=cpu,gpu:h200", "--arms=gpu"], "arm='gpu': no GPU found"),
         (["--arms=threads_9999"], "arm='threads_9999': threads=9999"),
-        (["--threads=9999"], "threads=9999"),
-        (["--setting=window"], "setting='window'"),
         (["--data=/no/such/place"], "/no/such/place"),
         (["--retries=-1"], "--retries=-1"),
         (["--setting=nonsense=1"], "nonsense: expected a flag that train.py --help"),
@@ -81,8 +76,8 @@ def check(folder, undisturbed):
     assert found.equals(undisturbed)
 
 
-def children_of(pid):
-    """Process ids below one, with their command lines."""
+def lines_below(pid):
+    """Command lines of a process and those below it."""
     parents, lines = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -93,15 +88,14 @@ def children_of(pid):
     below = {pid}
     while more := {p for p, of in parents.items() if of in below} - below:
         below |= more
-    return {number: lines[number] for number in below}
+    return [lines[number] for number in below]
 
 
 def at_work(process, counts):
     """Whether so many runs are being made below a process, within two minutes."""
     end = time.monotonic() + 120
     while time.monotonic() < end:
-        lines = children_of(process.pid).values()
-        if sum("leash.py" in line for line in lines) in counts:
+        if sum("leash.py" in line for line in lines_below(process.pid)) in counts:
             return True
         time.sleep(0.1)
     return False
@@ -117,18 +111,6 @@ def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     assert "6 runs" in ended(started(folder, SEEDS))
     return table(folder)
-
-
-@pytest.mark.fault("a Ray worker of a sweep is killed", "SIGKILL in mid-sweep")
-@pytest.mark.slow
-def test_a_worker_is_killed(tmp_path, undisturbed):
-    """Every run exactly once; the merged table is an undisturbed one, bit for bit."""
-    sweep = started(tmp_path / "out", SEEDS)
-    assert at_work(sweep, range(1, 7))
-    lines = children_of(sweep.pid).items()
-    os.kill(next(pid for pid, line in lines if "ray::prednet_jax" in line), 9)
-    ended(sweep)
-    check(tmp_path / "out", undisturbed)
 
 
 @pytest.mark.fault(

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax import records, runs, tasks
-from prednet_jax.comparison import reading
+from prednet_jax import comparison, records, runs, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.runs import executor, store
 from prednet_jax.runs.jobs import kept, seal, verified
@@ -131,7 +130,7 @@ def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
     assert ended == runs.Ended(diverging)
     assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
     assert runs.kept([diverging]) == ([], {"kept": 2})
-    found = reading.ArmRuns(
+    found = comparison.ArmRuns(
         diverging, tuple(verified(diverging, seed) for seed in (0, 1))
     )
     np.testing.assert_array_equal(found.metric(2), [np.nan, 0.5])

@@ -1,17 +1,21 @@
 """Run by test_replicas.py in a process with eight CPU devices; prints JSON."""
 
 import json
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 
-from prednet_jax import PredNetConfig, data
+from prednet_jax import data
 from prednet_jax.training import loop, replicas, truncated
 from prednet_jax.training.trainer import Trainer
 
-# One layer: what is compared is where the work lies, and six programs are compiled.
-CONFIG = PredNetConfig(channels=(3,), height=8, width=8)
-OPTIMIZER = loop.default_optimizer(CONFIG, 10)
+sys.path.append(str(Path(__file__).parents[1] / "experiments"))
+# What is compared is where the work lies, and six programs are compiled.
+from tiny_task import TINY as CONFIG
+
+OPTIMIZER = CONFIG.optimizer(10)
 METHOD = truncated.Method()
 UPDATES, SEEDS = 3, 8
 

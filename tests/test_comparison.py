@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from prednet_jax import comparison, device, records, runs, statistics, tasks
-from prednet_jax.comparison import reading
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.report.tables import text_table
 from prednet_jax.runs.jobs import seal
@@ -29,7 +28,7 @@ ARMS = ("threads_1", "gaussian_1", "stale_targets")
 def _start_at_zero(monkeypatch):
     """Initial weights that stand for those of a network."""
     start = {"w": np.zeros(3)}
-    monkeypatch.setattr(reading.loop, "initial_params", lambda task, seed: start)
+    monkeypatch.setattr(comparison.loop, "initial_params", lambda task, seed: start)
 
 
 def design(root, task=PREDNET, arms=ARMS, seeds=21):
