@@ -40,6 +40,7 @@ flags.DEFINE_integer(
     "extrapolate_from", None, "From this frame on the network sees its own predictions."
 )
 flags.DEFINE_integer("sequences", 16, "How many sequences; 0: all.")
+flags.DEFINE_integer("skip", 0, "Sequences that are left out before these.")
 flags.DEFINE_float(
     "ssim_range", 1.0, "Range of pixels in SSIM's constants; OpenSTL's is 2."
 )
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> None:
     """Checks, scores, writes, prints."""
     del argv
     process.prepare(cache=True)
-    _flags.check_numbers(0, "sequences")
+    _flags.check_numbers(0, "sequences", "skip")
     errors.positive("--ssim_range", FLAGS.ssim_range)
     task, params = _inherited.prednet()
     if FLAGS.split == "all":
@@ -65,6 +66,7 @@ def main(argv: list[str]) -> None:
         frames=FLAGS.frames,
         extrapolate_from=FLAGS.extrapolate_from,
         count=FLAGS.sequences or None,
+        skip=FLAGS.skip,
         data_range=FLAGS.ssim_range,
     )
     record = {
@@ -73,6 +75,7 @@ def main(argv: list[str]) -> None:
         "data": source.name,
         "data_sha256": source.fingerprint,
         "split": FLAGS.split,
+        "skip": FLAGS.skip,
         "extrapolate_from": FLAGS.extrapolate_from,
         "ssim_range": FLAGS.ssim_range,
         **found,

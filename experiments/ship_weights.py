@@ -27,6 +27,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("run", None, "Directory of a run of train.py.", required=True)
 flags.DEFINE_string("name", None, "What the network is called.", required=True)
 flags.DEFINE_integer("sequences", 64, "Sequences of each split that are scored.")
+flags.DEFINE_integer("skip", 0, "Sequences of each split left out before these.")
 flags.DEFINE_string("licence", "MIT", "Of the weights.")
 flags.DEFINE_string("folder", str(shipped.FOLDER), "Where to write.")
 flags.DEFINE_bool("overwrite", False, "Replace a network of that name.")
@@ -41,6 +42,7 @@ def main(argv: list[str]) -> None:
     del argv
     process.prepare(cache=True)
     whole("--sequences", FLAGS.sequences, 1)
+    whole("--skip", FLAGS.skip, 0)
     folder, run = Path(FLAGS.folder), Path(FLAGS.run)
     if not FLAGS.name.isidentifier():
         raise UserError(f"--name={FLAGS.name!r}: expected a name such as walk")
@@ -84,8 +86,8 @@ def scores(run: Path, manifest: dict, task: Any, params: dict) -> dict[str, Any]
     name = manifest["flags"].get("data") or task.data
     for split in ("test", "unseen") if name in data.NAMES else ("test",):
         source = data.open_split(name, split, **sizes)
-        found[split] = {"data": source.name} | evaluation.evaluate(
-            params, task.config, source, count=FLAGS.sequences
+        found[split] = {"data": source.name, "skip": FLAGS.skip} | evaluation.evaluate(
+            params, task.config, source, count=FLAGS.sequences, skip=FLAGS.skip
         )
     return found
 

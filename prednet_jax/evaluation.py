@@ -137,6 +137,7 @@ def evaluate(
     frames: int | None = None,
     extrapolate_from: int | None = None,
     count: int | None = None,
+    skip: int = 0,
     data_range: float = 1.0,
 ) -> dict[str, Any]:
     """Scores frozen weights on many sequences, each from the zero state.
@@ -153,6 +154,7 @@ def evaluate(
             that is less.
         extrapolate_from: first frame of a piece that the network does not see.
         count: how many pieces; None: all.
+        skip: pieces that are left out first, such as those that chose a setting.
         data_range: as in `score`.
 
     Returns:
@@ -165,7 +167,7 @@ def evaluate(
     Raises:
         UserError: there are not as many pieces, or a value is not accepted.
     """
-    begins, steps = pieces(source, frames, count)
+    begins, steps = pieces(source, frames, count, skip)
     if extrapolate_from is not None:
         errors.whole("extrapolate_from", extrapolate_from, 1, steps - 1)
     batch = min(_BATCH, len(begins))
@@ -195,7 +197,10 @@ def evaluate(
 
 
 def pieces(
-    source: FrameSource, frames: int | None = None, count: int | None = None
+    source: FrameSource,
+    frames: int | None = None,
+    count: int | None = None,
+    skip: int = 0,
 ) -> tuple[list[int], int]:
     """First frames of the pieces of a source's sequences, and their length.
 
@@ -211,13 +216,16 @@ def pieces(
         for begin, length in zip(begins, lengths, strict=True)
         for k in range(length // frames)
     ]
-    if not found or (count is not None and not 1 <= count <= len(found)):
+    errors.whole("skip", skip, 0)
+    left = [begin for _, begin in sorted(found)[skip:]]
+    if not left or (count is not None and not 1 <= count <= len(left)):
         asked = "any" if count is None else count
+        after = f" after the first {skip}" if skip else ""
         raise errors.UserError(
-            f"{asked} sequences of {frames} frames of {source.name}: it has "
-            f"{len(found)}"
+            f"{asked} sequences of {frames} frames of {source.name}{after}: it has "
+            f"{len(left)}"
         )
-    return [begin for _, begin in sorted(found)[:count]], frames
+    return left[:count], frames
 
 
 def _pooled(of: list[dict[str, float]], pixels: int) -> dict[str, float]:

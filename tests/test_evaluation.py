@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from skimage import metrics
 
-from prednet_jax import evaluation
+from prednet_jax import data, evaluation
 from prednet_jax.errors import UserError
 
 RNG = np.random.default_rng(0)
@@ -64,3 +64,11 @@ def test_what_cannot_be_scored_is_refused():
         evaluation.score(np.zeros((2, 8, 8, 1)), np.zeros((2, 8, 8, 3)))
     with pytest.raises(UserError, match="at least 3x3"):
         evaluation.score(np.zeros((2, 2, 8, 1)), np.zeros((2, 2, 8, 1)))
+
+
+def test_pieces_can_be_skipped_and_the_first_of_all_sequences_come_first():
+    source = data.open_split("walk", "test", sequences=3, height=8, width=8, channels=3)
+    assert evaluation.pieces(source, 100, 4)[0] == [0, 300, 600, 100]
+    assert evaluation.pieces(source, 100, 2, 2)[0] == [600, 100]
+    with pytest.raises(UserError, match="after the first 2: it has 7"):
+        evaluation.pieces(source, 100, 8, 2)
