@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.noise import __main__ as command
 from prednet_jax.objectives import Method
 from prednet_jax.runs.design import Setup
 from prednet_jax.training.recipe import Recipe
@@ -42,6 +43,7 @@ def defined():
     # What `_flags.define_fields` makes flags of.
     records = (Recipe, Setup, Method, PredNetConfig, AutoencoderConfig)
     found = {field.name for record in records for field in dataclasses.fields(record)}
+    found |= {text.partition("=")[0] for text in command.TEXTS} | set(command.DEFAULTS)
     for folder in ("experiments", "prednet_jax"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text()

@@ -223,31 +223,47 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "audit": Command(_audit, "none", "what on a GPU will vary; needs no GPU"),
 }
-# Flags that are texts, and what they are for.
+# Flags that are texts: the command that takes one (empty: several do), and what for.
 TEXTS = {
-    "args=FILE.npz": "arguments; none if left out",
-    "noise=SPEC": "such as reduction_order:granularity=element or ulp; default: "
-    "reduction_order, for digits with stochastic_rounding, for first_difference of "
-    "each element and with ulp",
-    "parts=NAME,...": "localize: effects of these scopes or paths, not a search",
-    "labels=FILE.npz": "decisions: of an evaluation set, which the function answers",
-    "a=FILE.npz": "explain: one result",
-    "b=FILE.npz": "explain: the other",
-    "output=FILE.npz": "record: what it writes",
-    "recording=FILE.npz": "first_difference: what record wrote",
-    "mesh=AXIS=SIZE,...[;...]": "devices: sizes of the axes, several to compare, as in "
-    "data=1,8,64",
-    "specs=AXIS,...[;...]": "devices: for each positional argument the mesh axes of "
-    "its axes, - for none: -;data spreads the rows of the second",
+    "args=FILE.npz": ("", "arguments; none if left out"),
+    "noise=SPEC": (
+        "",
+        "such as reduction_order:granularity=element or ulp; default: reduction_order, "
+        "for digits with stochastic_rounding, for first_difference of each element and "
+        "with ulp",
+    ),
+    "parts=NAME,...": ("localize", "effects of these scopes or paths, not a search"),
+    "labels=FILE.npz": (
+        "decisions",
+        "of an evaluation set, which the function answers",
+    ),
+    "a=FILE.npz": ("explain", "one result"),
+    "b=FILE.npz": ("explain", "the other"),
+    "output=FILE.npz": ("record", "what it writes"),
+    "recording=FILE.npz": ("first_difference", "what record wrote"),
+    "mesh=AXIS=SIZE,...[;...]": (
+        "devices",
+        "sizes of the axes, several to compare, as in data=1,8,64",
+    ),
+    "specs=AXIS,...[;...]": (
+        "devices",
+        "for each positional argument the mesh axes of its axes, - for none: -;data "
+        "spreads the rows of the second",
+    ),
 }
-# Flags with a default, which gives their type.
+# Flags with a default, which gives their type: the command, the default, what for.
 DEFAULTS = {
-    "seed": (0, "of the PRNG"),
-    "failure": (1e-6, "tolerance: probability to fail"),
-    "batch": ("0", "invariance: positions of the arguments with a batch axis 0, I,..."),
-    "gpu": ("h100", "audit: which GPU, such as gtx1080"),
-    "devices": (1, "audit: number of GPUs"),
-    "time_limit": (600.0, "audit: seconds for each compilation"),
+    "seed": ("", 0, "of the PRNG"),
+    "failure": ("tolerance", 1e-6, "probability to fail"),
+    "batch": (
+        "invariance",
+        "0",
+        "positions of the arguments with a batch axis 0, I,...",
+    ),
+    "gpu": ("audit", "h100", "which GPU, such as gtx1080"),
+    "devices": ("audit", 1, "number of GPUs"),
+    "time_limit": ("audit", 600.0, "seconds for each compilation"),
+    "deterministic": ("audit", False, "under --xla_gpu_deterministic_ops=true"),
 }
 
 
@@ -267,23 +283,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
     parser.add_argument("function", metavar="MODULE:FUNCTION")
-    for text, about in TEXTS.items():
+    for text, (owner, about) in TEXTS.items():
         name, _, shown = text.partition("=")
+        about = f"{owner}: {about}" if owner else about
         parser.add_argument(f"--{name}", metavar=shown, help=about)
     few = "explain, invariance, localize, devices and first_difference 8"
     parser.add_argument("--draws", type=int, help=f"noisy runs; default 16; {few}")
-    for name, (default, about) in DEFAULTS.items():
+    for name, (owner, default, about) in DEFAULTS.items():
+        about = f"{owner}: {about}" if owner else about
+        if default is False:
+            parser.add_argument(f"--{name}", action="store_true", help=about)
+            continue
         parser.add_argument(
             f"--{name}",
             type=type(default),
             default=default,
             help=f"{about}; default {default}",
         )
-    parser.add_argument(
-        "--deterministic",
-        action="store_true",
-        help="audit: under --xla_gpu_deterministic_ops=true",
-    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
@@ -294,6 +310,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ask, default, _ = COMMANDS[options.command]
     text = default if options.noise is None else options.noise
     try:
+        _check_flags(options)
         spec = parse(text)
         if default == "none" and text != default:
             raise NoiseError(f"--noise={text}: expected no noise for {options.command}")
@@ -319,6 +336,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print(answer)
     return 0
+
+
+def _check_flags(options: argparse.Namespace) -> None:
+    """Refuses flags of other commands, which would do nothing."""
+    owners = {
+        text.partition("=")[0]: (owner, None) for text, (owner, _) in TEXTS.items()
+    }
+    owners |= {name: (owner, value) for name, (owner, value, _) in DEFAULTS.items()}
+    for name, (owner, default) in owners.items():
+        if owner not in ("", options.command) and getattr(options, name) != default:
+            raise NoiseError(
+                f"--{name}: expected with {owner} only, not with {options.command}"
+            )
 
 
 def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -154,6 +154,12 @@ def test_parts_of_localize_are_given_by_name(folder, capsys):
         ("invariance {}:named --args=one.npz --batch=x", "--batch=x: expected pos"),
         ("explain {}:named --args=one.npz", "--a=FILE.npz --b=FILE.npz"),
         ("explain {}:named --args=one.npz --a=a.npz --b=a.npz", "the 1 leaves"),
+        (
+            "coverage {}:named --args=one.npz --failure=0.1",
+            "--failure: expected with tolerance only, not with coverage",
+        ),
+        ("explain {}:named --args=one.npz --devices=2", "--devices: expected with aud"),
+        ("digits {}:named --args=one.npz --deterministic", "--deterministic: expected"),
         ("devices {}:named --args=one.npz --mesh=data", "--mesh=data: expected sizes"),
         ("first_difference {}:named --args=one.npz", "expected --recording=FILE.npz"),
         (
