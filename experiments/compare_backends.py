@@ -16,6 +16,7 @@ flags, source, versions and device.
 
 import contextlib
 import dataclasses
+import importlib
 import secrets
 import shlex
 import shutil
@@ -81,6 +82,8 @@ flags.DEFINE_integer("jobs", 2, "Processes at a time, on the CPU.")
 
 def main(argv: list[str]) -> None:
     """Checks, runs, judges, reports."""
+    # What draws the report is missed now, and not after the trainings.
+    importlib.import_module("prednet_jax.report.page")
     del argv
     process.prepare()
     started = time.perf_counter()

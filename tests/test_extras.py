@@ -57,7 +57,7 @@ def test_the_library_says_it():
     ("module", "extra", "command"),
     [
         # At the import of the script, and when it opens its data.
-        ("vl_convert", "report", ["experiments/divergence.py"]),
+        ("vl_convert", "report", ["experiments/compare_backends.py"]),
         ("PIL", "data", ["experiments/train.py", "--updates=1"]),
     ],
 )
