@@ -340,10 +340,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check_flags(options: argparse.Namespace) -> None:
     """Refuses flags of other commands, which would do nothing."""
-    owners = {
-        text.partition("=")[0]: (owner, None) for text, (owner, _) in TEXTS.items()
+    owners: dict[str, tuple[str, Any]] = {
+        name: (owner, default) for name, (owner, default, _) in DEFAULTS.items()
     }
-    owners |= {name: (owner, value) for name, (owner, value, _) in DEFAULTS.items()}
+    for text, (owner, _) in TEXTS.items():
+        owners[text.partition("=")[0]] = owner, None
     for name, (owner, default) in owners.items():
         if owner not in ("", options.command) and getattr(options, name) != default:
             raise NoiseError(
