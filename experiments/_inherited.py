@@ -26,9 +26,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "lotter_kitti": _PUBLISHED
     | {"variant": "lotter", "height": 128, "window": 10, "updates": 18_750},
     "quick": {"variant": "watanabe", "channels": ["3", "24", "48"]}
-    | {"height": 24, "width": 32, "window": 20, "updates": 1000}
-    | {"sampling": "windows", "batch": 8, "validate_every": 250}
-    | {"learning_rate": 2e-3, "schedule": "cosine", "clip_gradient": 1.0},
+    | {"height": 24, "width": 32, "window": 20, "updates": 1600}
+    | {"sampling": "windows", "batch": 8, "validate_every": 200}
+    | {"learning_rate": 2e-3, "clip_gradient": 1.0},
 }
 # The flags of a command, and those of a run that change no number of it: another value
 # may be given. More seeds are more runs.
