@@ -15,7 +15,6 @@ flags, source, versions and device.
 """
 
 import contextlib
-import dataclasses
 import importlib
 import secrets
 import shlex
@@ -117,10 +116,7 @@ def main(argv: list[str]) -> None:
             rows = saddle()
         others = []
         if rows:
-            checks = symmetric_findings.checks(rows)
-            controls["noise_can_help"] = dataclasses.asdict(
-                checks["noise separates and lowers the loss"]
-            )
+            controls["noise_can_help"] = again.saddle_control(rows)
             others = [again.saddle_claim(rows, RESULTS / "study")]
         study = again.published(design, RESULTS / "study")
         verdict = comparison.judge(design, controls, study, others)

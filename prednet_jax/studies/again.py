@@ -174,6 +174,12 @@ def _repeats(design: runs.Design, task: Task) -> bool:
     )
 
 
+def saddle_control(rows: Sequence[Row]) -> dict[str, Any]:
+    """`noise_can_help` of verdict.json: whether it passed, and the figure in words."""
+    check = symmetric_findings.checks(rows)["noise separates and lowers the loss"]
+    return check._asdict()
+
+
 def saddle_claim(rows: Sequence[Row], folder: Path) -> statistics.Claim:
     """The claim about an exact saddle, against float32, which stays on it.
 

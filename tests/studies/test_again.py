@@ -1,6 +1,7 @@
 """What a comparison repeats of the study, from committed records."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -109,6 +110,12 @@ def test_an_order_that_differs_between_twins_leaves_the_saddle():
     assert "7 orders of magnitude" in claim.claim
     assert claim.published["low"] is None  # five seeds
     assert claim.together()["seeds"] == 6
+
+
+def test_the_control_of_the_saddle_is_a_record():
+    control = again.saddle_control([r._replace(seed=1) for r in saddle_rows(8101)])
+    assert set(control) == {"passed", "figure"}
+    assert json.loads(json.dumps(control)) == control
 
 
 def test_a_saddle_that_is_not_left():
