@@ -171,6 +171,10 @@ def test_parts_of_localize_are_given_by_name(folder, capsys):
         ("devices {}:named --args=one.npz --mesh=data", "--mesh=data: expected sizes"),
         ("devices {}:named --args=one.npz", "devices: expected sizes of axes"),
         (
+            "devices {}:named --args=one.npz --mesh=data=2;data=3 --specs=data",
+            "--mesh=data=2;data=3: expected sizes of axes, each once",
+        ),
+        (
             "devices {}:named --args=one.npz --mesh=data=2 --specs=data --draws=1",
             "draws=1: expected an integer of at least 2",
         ),

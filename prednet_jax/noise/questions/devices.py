@@ -396,10 +396,12 @@ def from_text(mesh: str | None, specs: str | None) -> tuple[dict[str, Any], Any]
         found = {
             axis.strip(): tuple(map(int, sizes.split(","))) for axis, sizes in axes
         }
+        if len(found) < len(axes):
+            raise ValueError("an axis has sizes twice")
     except ValueError:
         given = "devices" if mesh is None else f"--mesh={mesh}"
         raise NoiseError(
-            f"{given}: expected sizes of axes, as --mesh=data=1,8,64 or "
+            f"{given}: expected sizes of axes, each once, as --mesh=data=1,8,64 or "
             "--mesh='data=8;model=2'"
         ) from None
     if specs is None:
