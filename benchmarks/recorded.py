@@ -156,6 +156,9 @@ def trials(
 
 
 if __name__ == "__main__":
-    chosen = [p for p in PROGRAMS if p.__name__ in sys.argv[1:]]
-    for trial in trials(chosen or PROGRAMS):
+    named = {program.__name__: program for program in PROGRAMS}
+    for name in sys.argv[1:]:
+        if name not in named:
+            sys.exit(f"{name}: expected some of {', '.join(named)}, or none for all")
+    for trial in trials([named[name] for name in sys.argv[1:]] or PROGRAMS):
         print(json.dumps(trial), flush=True)

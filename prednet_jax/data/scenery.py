@@ -5,7 +5,8 @@ photograph that is mirrored, turned, recoloured and of another contrast; or, as 
 a picture of dead leaves: shapes of random colour that hide one another, with sizes of
 density r^-3, under noise with a power-law spectrum. Such pictures have statistics of
 natural images (Lee, Mumford & Huang 2001, https://doi.org/10.1023/A:1011109015675),
-and networks that learn from them see real ones (Baradad et al. 2021, arXiv:2106.05963).
+and what networks learn from them holds for photographs (Baradad et al. 2021,
+arXiv:2106.05963).
 """
 
 import functools
@@ -32,7 +33,9 @@ PHOTOGRAPHS = (
     "rocket.jpg",
 )
 
+#: Share of the variations that are dead leaves.
 LEAVES = 0.5
+# Height and width of a picture of dead leaves, in pixels.
 _SIDE = 384
 
 
@@ -62,6 +65,9 @@ def variation(name: str, channels: int, *seeds: int) -> np.ndarray:
         name: One of `PHOTOGRAPHS`.
         channels: 1 or 3.
         seeds: Which variation.
+
+    Raises:
+        DataError: If scikit-image or the photograph is missing.
     """
     draw = generator(*seeds)
     mirrored, turned, inverted, bright, share = draw.random(5)
@@ -78,6 +84,9 @@ def variation(name: str, channels: int, *seeds: int) -> np.ndarray:
 
 def dead_leaves(draw: np.random.Generator) -> np.ndarray:
     """Ellipses, quadrangles and triangles, each before those drawn so far.
+
+    Args:
+        draw: Where its random numbers come from; about 10^4 are drawn.
 
     Returns:
         uint8 `[384, 384, 3]`.

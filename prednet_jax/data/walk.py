@@ -1,8 +1,8 @@
 """A first-person walk through real photographs, without a download and without an end.
 
 The photographs are those that scikit-image ships inside its wheel (`scenery`); a varied
-walk shows variations of them and pictures of dead leaves. A camera pans across
-a photograph, zooms in and out, and moves up and down with the steps. After 80 to 400
+walk shows variations of them and pictures of dead leaves. A camera pans across a
+photograph, zooms in and out, and moves up and down with the steps. After 80 to 400
 frames it cuts to another photograph. Every quantity has a closed form in the frame
 index, so that any frame can be rendered alone. With t the frame inside a scene and
 u = 2 pi t / period + phase, a scene has

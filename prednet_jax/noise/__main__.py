@@ -38,7 +38,7 @@ import jax
 import numpy as np
 
 from prednet_jax.noise.coverage import coverage
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.localize import effects, localize
 from prednet_jax.noise.questions import recording, runs
@@ -63,7 +63,10 @@ class Asked(NamedTuple):
 
     def draws(self, default: int = 16) -> int:
         """The number of noisy runs."""
-        return default if self.options.draws is None else self.options.draws
+        if self.options.draws is None:
+            return default
+        integer("--draws", self.options.draws, 1)
+        return self.options.draws
 
     def of(self, tool: Callable, *first: Any) -> Any:
         """What a tool, which takes the arguments of the function, finds."""
@@ -71,7 +74,9 @@ class Asked(NamedTuple):
 
     def drawn(self, tool: Callable) -> Any:
         """Likewise of one that takes a PRNG key first."""
-        return self.of(tool, jax.random.key(self.options.seed))
+        seed = self.options.seed
+        integer("--seed", seed, -(2**63), 2**63 - 1)
+        return self.of(tool, jax.random.key(seed))
 
 
 class Answer(NamedTuple):
@@ -198,7 +203,7 @@ COMMANDS: Mapping[str, Command] = {
     "tolerance": Command(
         _tolerance, "reduction_order", "the tolerance a test should have"
     ),
-    "explain": Command(_explain, "reduction_order", "what makes two results differ"),
+    "explain": Command(_explain, "none", "what makes two results differ"),
     "decisions": Command(_decisions, "reduction_order", "which decisions noise flips"),
     "record": Command(_record, "none", "write what every equation computes"),
     "first_difference": Command(
@@ -264,6 +269,13 @@ DEFAULTS = {
     "devices": ("audit", 1, "number of GPUs"),
     "time_limit": ("audit", 600.0, "seconds for each compilation"),
     "deterministic": ("audit", False, "under --xla_gpu_deterministic_ops=true"),
+}
+# Flags of several commands: the default, and the commands that take none.
+_DRAWLESS = ("audit", "coverage", "record", "tolerances")
+NOT_TAKEN = {
+    "args": (None, ("tolerances",)),
+    "draws": (None, _DRAWLESS),
+    "seed": (0, _DRAWLESS),
 }
 
 
@@ -339,7 +351,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_flags(options: argparse.Namespace) -> None:
-    """Refuses flags of other commands, which would do nothing."""
+    """Refuses flags that would do nothing."""
     owners: dict[str, tuple[str, Any]] = {
         name: (owner, default) for name, (owner, default, _) in DEFAULTS.items()
     }
@@ -349,6 +361,12 @@ def _check_flags(options: argparse.Namespace) -> None:
         if owner not in ("", options.command) and getattr(options, name) != default:
             raise NoiseError(
                 f"--{name}: expected with {owner} only, not with {options.command}"
+            )
+    for name, (default, commands) in NOT_TAKEN.items():
+        given = getattr(options, name)
+        if options.command in commands and given != default:
+            raise NoiseError(
+                f"--{name}={given}: expected no --{name} with {options.command}"
             )
 
 
@@ -423,8 +441,11 @@ def plain_data(value: Any) -> Any:
 def _function(name: str) -> Callable:
     """The function that MODULE:FUNCTION names."""
     module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
-        raise NoiseError(f"{name!r}: expected MODULE:FUNCTION, such as model:loss")
+    relative = module_name.startswith(".")
+    if relative or not (module_name and colon and attribute):
+        raise NoiseError(
+            f"{name!r}: expected MODULE:FUNCTION, such as model:loss of ./model.py"
+        )
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -440,7 +461,8 @@ def _function(name: str) -> Callable:
     try:
         value = operator.attrgetter(attribute)(module)
     except AttributeError as error:
-        public = [n for n, x in vars(module).items() if callable(x) and n[0] != "_"]
+        there = getattr(error.obj, "__dict__", {})
+        public = [n for n, x in there.items() if callable(x) and n[0] != "_"]
         raise NoiseError(
             f"{name!r}: no {error.name!r} there: expected one of "
             f"{', '.join(public[:12]) or 'its functions'}"

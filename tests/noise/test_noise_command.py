@@ -42,6 +42,11 @@ def other(x):
 
 def model(params, x):
     return {"out": {"y": x @ params["Dense_0"]["kernel"]}}
+
+
+class Model:
+    def apply(x):
+        return x
 """
 
 
@@ -144,6 +149,9 @@ def test_parts_of_localize_are_given_by_name(folder, capsys):
         ("coverage {}:nothing --args=one.npz", "no 'nothing' there: expected one"),
         ("coverage {}:CONSTANT", "is int: expected a function"),
         ("coverage no_such_module:f", "no module 'no_such_module'"),
+        ("coverage ./{}:loss", "expected MODULE:FUNCTION, such as model:loss of ./"),
+        ("coverage {}:Model.nothing", "no 'nothing' there: expected one of apply"),
+        ("coverage {}:CONSTANT.x", "no 'x' there: expected one of its functions"),
         ("coverage {}:loss --args=one.npz", "missing a required argument: 'w'"),
         ("coverage {}:loss --args=odd.npz", "unexpected keyword argument 'other'"),
         ("coverage {}:loss --args=absent.npz", "expected a file of arrays"),
@@ -161,6 +169,24 @@ def test_parts_of_localize_are_given_by_name(folder, capsys):
         ("explain {}:named --args=one.npz --devices=2", "--devices: expected with aud"),
         ("digits {}:named --args=one.npz --deterministic", "--deterministic: expected"),
         ("devices {}:named --args=one.npz --mesh=data", "--mesh=data: expected sizes"),
+        ("devices {}:named --args=one.npz", "devices: expected sizes of axes"),
+        (
+            "devices {}:named --args=one.npz --mesh=data=2;data=3 --specs=data",
+            "--mesh=data=2;data=3: expected sizes of axes, each once",
+        ),
+        (
+            "devices {}:named --args=one.npz --mesh=data=2 --specs=data --draws=1",
+            "draws=1: expected an integer of at least 2",
+        ),
+        ("localize {}:named --args=one.npz --draws=0", "--draws=0: expected an int"),
+        ("digits {}:named --args=one.npz --seed=99999999999999999999", "--seed=99999"),
+        ("coverage {}:named --args=one.npz --draws=3", "--draws=3: expected no"),
+        ("record {}:named --args=one.npz --seed=3", "--seed=3: expected no --seed"),
+        ("tolerances . --args=one.npz", "--args=one.npz: expected no --args"),
+        (
+            "explain {}:named --args=one.npz --a=one.npz --b=one.npz --noise=ulp",
+            "--noise=ulp: expected no noise for explain",
+        ),
         ("first_difference {}:named --args=one.npz", "expected --recording=FILE.npz"),
         (
             "first_difference {}:named --args=one.npz --recording=one.npz",

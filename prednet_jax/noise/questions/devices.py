@@ -313,11 +313,12 @@ def devices_table(
 
     `mesh` has by name the size of an axis, or several to compare, the first of which is
     the reference, as `{"data": (1, 8, 64, 512)}`; `draws` are runs of each noise of the
-    ladder of `explain`. All else, and errors, as for `devices`.
+    ladder of `explain`, 2 or more. All else, and errors, as for `devices`.
 
     Returns:
         `measure(key, *args, **kwargs)`, which gives a `DevicesTable`.
     """
+    integer("draws", draws, 2)
     several = {
         k: tuple(v) if isinstance(v, Sequence) else (v,)
         for k, v in _sizes(mesh).items()
@@ -395,9 +396,12 @@ def from_text(mesh: str | None, specs: str | None) -> tuple[dict[str, Any], Any]
         found = {
             axis.strip(): tuple(map(int, sizes.split(","))) for axis, sizes in axes
         }
+        if len(found) < len(axes):
+            raise ValueError("an axis has sizes twice")
     except ValueError:
+        given = "devices" if mesh is None else f"--mesh={mesh}"
         raise NoiseError(
-            f"--mesh={mesh}: expected sizes of axes, as --mesh=data=1,8,64 or "
+            f"{given}: expected sizes of axes, each once, as --mesh=data=1,8,64 or "
             "--mesh='data=8;model=2'"
         ) from None
     if specs is None:
