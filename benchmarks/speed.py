@@ -3,6 +3,7 @@
 import functools
 import os
 import resource
+import shutil
 import statistics
 import sys
 from collections.abc import Callable, Mapping
@@ -265,8 +266,10 @@ def pytorch(
     compared. `throughput_ratio` is ours over PyTorch's (above 1 is faster), and so is
     `peak_memory_ratio` (below 1 needs less).
     """
-    if torch_python is None:
-        raise UserError("--torch_python: expected a Python that has PyTorch")
+    if torch_python is None or shutil.which(torch_python) is None:
+        raise UserError(
+            f"--torch_python={torch_python or ''}: expected a Python that has PyTorch"
+        )
     # Children inherit the mask, and both libraries size their thread pools by it.
     cpus = sorted(os.sched_getaffinity(0))[:2]
     os.sched_setaffinity(0, cpus)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from chainer_reproduction import environments, in_jax, plans, runs
-from prednet_jax import records
+from prednet_jax import errors, records
 from prednet_jax.errors import RunError, UserError
 
 GOLDEN = environments.ROOT / "tests" / "golden" / "chainer_tiny"
@@ -228,9 +228,11 @@ def came_true(checked: plans.Checked) -> bool:
 
 def whole(text: str) -> int:
     """A whole number from 1 on."""
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
+    try:
+        return errors.whole("number", int(text), 1)
+    except ValueError:  # A UserError is one.
+        message = f"{text!r}: expected a whole number, at least 1"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 FUNCTIONS = (

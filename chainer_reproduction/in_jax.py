@@ -320,6 +320,16 @@ def references(folder: Path) -> Rows:
 
 
 def fingerprint(model: Path, reference: Path) -> dict[str, object]:
-    """`judgement.verdict` on a Chainer model, by the table that `references` made."""
-    known = judgement.errors_by_model(pd.DataFrame(records.read_csv(reference)))
+    """`judgement.verdict` on a Chainer model, by the table that `references` made.
+
+    Raises:
+        UserError: the file is another table.
+    """
+    table = pd.DataFrame(records.read_csv(reference))
+    if missing := [name for name in judgement.COLUMNS if name not in table]:
+        raise UserError(
+            f"{reference}: no column {', '.join(missing)}; expected what "
+            "`chainer_reproduction references` writes"
+        )
+    known = judgement.errors_by_model(table)
     return judgement.verdict(errors_of(model), known)

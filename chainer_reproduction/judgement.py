@@ -94,10 +94,14 @@ def position_contrast(positions: pd.DataFrame, window: int = 10) -> pd.Series:
     return ratio[first].mean(axis=1) - ratio.drop(columns=first).mean(axis=1)
 
 
+#: Of the table of reference models.
+COLUMNS = ("seed", "targets", "window", "rate", "horizon", "mse")
+
+
 def errors_by_model(horizons: pd.DataFrame) -> pd.DataFrame:
     """MSE of each model `(seed, targets, window, rate)`, a column per horizon."""
-    index = ["seed", "targets", "window", "rate"]
-    return horizons.pivot(index=index, columns="horizon", values="mse").astype(float)
+    *index, horizon, mse = COLUMNS
+    return horizons.pivot(index=index, columns=horizon, values=mse).astype(float)
 
 
 def slope(errors: pd.DataFrame) -> pd.Series:

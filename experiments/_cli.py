@@ -29,12 +29,12 @@ def run(main: Callable[[list[str]], None]) -> None:
 
     def guarded(argv: list[str]) -> None:
         try:
-            for name in ("workdir", "profile"):
-                folder = FLAGS[name].value if name in FLAGS else None
+            for name in ("workdir", "profile", "folder", "output", "record"):
+                place = FLAGS[name].value if name in FLAGS else None
                 # --profile of calibrate_noise.py is a list of noise profiles.
-                if isinstance(folder, str):
-                    FLAGS[name].value = os.path.expanduser(folder)
-                    _check_folder(name, FLAGS[name].value)
+                if isinstance(place, str):
+                    FLAGS[name].value = os.path.expanduser(place)
+                    _check_place(name, FLAGS[name].value)
             main(argv)
         except BrokenPipeError:
             _leave_pipe()
@@ -133,11 +133,21 @@ def fail(message: object, status: int = 2) -> None:
     raise SystemExit(status)
 
 
-def _check_folder(name: str, path: str) -> None:
-    """Refuses a directory that cannot be written, before anything is measured."""
+def _check_place(name: str, path: str) -> None:
+    """Refuses a place that cannot be written, before anything is measured.
+
+    --output and --record name files (or a directory that is made), the others
+    directories.
+    """
+    kind = "file" if name in ("output", "record") else "directory"
     if not path:
-        fail(f"--{name}=: expected a directory; . is the current one")
+        example = "" if kind == "file" else "; . is the current one"
+        fail(f"--{name}=: expected a {kind}{example}")
     folder = Path(path).absolute()
+    if kind == "file":
+        if folder.is_dir():
+            fail(f"--{name}={path}: exists, and is a directory; expected a new path")
+        folder = folder.parent
     # A link that leads nowhere does not exist, and cannot be made either.
     nearest = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):

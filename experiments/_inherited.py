@@ -52,7 +52,7 @@ def define_preset() -> None:
         list(PRESETS),
         "Values for flags that are not given: article, as arXiv 2109.01451, of which "
         "--data names the frames (FPSI); lotter_kitti, as Lotter et al. 2017 but for "
-        "--batch=4 and --data; quick, small, ten minutes on a CPU.",
+        "--batch=4 and --data; quick, small, 12 minutes on a core.",
     )
 
 

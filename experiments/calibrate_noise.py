@@ -50,6 +50,8 @@ def main(argv: list[str]) -> None:
     process.prepare()
     for name, low in (("repeats", 2), ("compilations", 1), ("processes", 0)):
         _flags.check_numbers(low, name)
+    if not FLAGS.profile:
+        raise UserError("--profile=: expected at least one profile")
     # Without the cache on disk, so that every program is really compiled.
     jax.config.update("jax_enable_compilation_cache", False)
     order = {"partials": FLAGS.partials, "granularity": FLAGS.granularity}

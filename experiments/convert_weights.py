@@ -57,6 +57,10 @@ def main(argv: list[str]) -> None:
                 f"--output={output}: {place} exists; expected a new path, or "
                 "--overwrite for a file"
             )
+    if output.suffix and not output.parent.is_dir():
+        raise UserError(
+            f"--output={output}: no directory {output.parent}; expected one that exists"
+        )
     process.prepare(threads=1)
     config, params = weights.load(
         FLAGS.input,

@@ -58,7 +58,7 @@ def main(argv: list[str]) -> None:
     if size > _MOST:
         raise UserError(f"--run={run}: {size} bytes; expected at most {_MOST}")
     found = scores(run, manifest, task, params)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     records.write_tree(path, params)
     about = {
         "name": FLAGS.name,

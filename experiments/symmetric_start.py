@@ -69,6 +69,7 @@ def main(argv: list[str]) -> None:
     asked = symmetric_runs.runs(
         FLAGS.programs, FLAGS.arms, list(_flags.numbers("deltas")), seeds
     )
+    between = growth_updates(design) if FLAGS.theory else ()
     published = Path(FLAGS.compare_with or "")
     if FLAGS.compare_with:
         symmetric_findings.read(published)
@@ -76,8 +77,8 @@ def main(argv: list[str]) -> None:
     folder = Path(FLAGS.workdir)
     with locks.hold(folder, wait=True):
         write_manifest(folder, design)
-    if FLAGS.theory:
-        theory(folder, design, seeds)
+    if between:
+        theory(folder, design, seeds, *between)
         return
     table = store.Table(
         folder, ("program", "arm", "delta", "seed"), (str, str, float, int)
@@ -100,14 +101,19 @@ def main(argv: list[str]) -> None:
         _cli.show_agreement(again.of_symmetric(*rows))
 
 
-def theory(folder: Path, design: Design, seeds: list[int]) -> None:
-    """Measures and writes how small a split has to be for noise to matter."""
+def growth_updates(design: Design) -> tuple[int, int]:
+    """The updates of --between; a UserError: they are not two of a run, in order."""
     between = _flags.integers("between")
-    if len(between) != 2:
+    if len(between) != 2 or not 0 < between[0] < between[1] <= design.updates:
         raise errors.UserError(
-            f"--between={','.join(FLAGS.between)}: expected two updates, as 400,600"
+            f"--between={','.join(FLAGS.between)}: expected two updates, as 400,600, "
+            f"in rising order up to --updates={design.updates}"
         )
-    at, until = between
+    return between[0], between[1]
+
+
+def theory(folder: Path, design: Design, seeds: list[int], at: int, until: int) -> None:
+    """Measures and writes how small a split has to be for noise to matter."""
     rows = []
     for seed in seeds:
         rows.append(symmetric_runs.theory(design, seed, at=at, until=until))

@@ -191,7 +191,7 @@ def frames_seen(schedule: data.Schedule, updates: int) -> int:
 
 
 def windows_per_chunk(source: data.FrameSource, window: int, streams: int = 1) -> int:
-    """Windows of every stream that go to the device together."""
+    """Windows of every stream that are read together."""
     frame = source.height * source.width * source.channels
     return max(1, CHUNK_BYTES // (frame * (window + 1) * streams))
 

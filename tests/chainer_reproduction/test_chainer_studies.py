@@ -216,7 +216,10 @@ def test_a_study_without_its_python_is_skipped_with_the_reason(
             ["others", "--studies=threads,order,moon"],
             "--studies=moon: expected threads",
         ),
-        (["interventions", "--jobs=0"], "argument --jobs: invalid whole value: '0'"),
+        (
+            ["interventions", "--jobs=0"],
+            "--jobs: '0': expected a whole number, at least",
+        ),
         (["interventions", "--ful"], "unrecognized arguments: --ful"),
         (["intervention"], "invalid choice: 'intervention'"),
         (["fingerprint", "none.npz"], "none.npz"),

@@ -144,6 +144,9 @@ def test_the_fingerprint_reads_a_file(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(study, "horizon_errors", lambda *_: np.ones(9))
     assert command.main(["fingerprint", str(path), f"--reference={table}"]) == 0
     assert json.loads(capsys.readouterr().out)["slope"] == 0
+    records.write_csv(table, [{"seed": "1", "targets": "true", "window": "20"}])
+    assert command.main(["fingerprint", str(path), f"--reference={table}"]) == 2
+    assert "no column rate, horizon, mse; expected" in capsys.readouterr().err
 
 
 def test_references_are_made_of_models(tmp_path, monkeypatch):

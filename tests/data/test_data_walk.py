@@ -134,6 +134,11 @@ def test_varied_scenes_are_of_other_pictures_and_the_same_each_time():
     np.testing.assert_allclose(grey[0, ..., 0].mean(), frames[0].mean(), atol=40)
 
 
+def test_variations_are_photographs_and_dead_leaves():
+    made = [scenery.variation("camera.png", 1, n).shape for n in range(8)]
+    assert set(made) == {(512, 512, 1), (384, 384, 1)}
+
+
 def test_dead_leaves_hide_one_another_and_differ():
     pictures = [scenery.dead_leaves(scenery.generator(n)) for n in range(4)]
     assert {picture.shape for picture in pictures} == {(384, 384, 3)}

@@ -15,6 +15,12 @@ def test_counts_below_one_are_named(tmp_path, refused, flag):
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.parametrize("python", ["", "/nowhere/python"])
+def test_a_python_that_is_not_there_is_named(refused, python):
+    words = ("--suite=pytorch", f"--torch_python={python}")
+    refused(f"--torch_python={python}: expected a Python", "benchmark.py", *words)
+
+
 def test_the_last_line_is_an_object(forked):
     sizes = ("--channels=2", "--height=4", "--width=4", "--window=2", "--repeats=1")
     done = forked("benchmark.py", "--suite=step", *sizes)

@@ -43,6 +43,7 @@ def test_a_cpu_repeats_bitwise_and_every_profile_overstates(forked, tmp_path):
     [
         ("--workdir=/dev/null/below", "/dev/null is no directory that can be written"),
         ("--primitives=dot", "--primitives=dot: expected some of dot_general"),
+        ("--profile=", "--profile=: expected at least one profile"),
         ("--profile=other", "profile='other'"),
     ],
 )

@@ -48,6 +48,12 @@ def test_what_cannot_be_written_is_refused_and_nothing_is_touched(
     refused("w.json exists;", SCRIPT, source, f"--output={tmp_path / 'w.hdf5'}")
     assert beside.read_text() == "mine"
     beside.unlink()
+    for name, reason in (
+        ("new/w.npz", "no directory"),
+        ("start.npz/w", "start.npz is no directory that can be written"),
+        ("", "exists, and is a directory; expected a new path"),
+    ):
+        refused(reason, SCRIPT, source, f"--output={tmp_path / name}")
     missing = tmp_path / "missing.npz"
     refused("missing.npz", SCRIPT, f"--input={missing}", f"--output={tmp_path / 'w'}")
     assert model.read_bytes() == before

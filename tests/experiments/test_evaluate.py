@@ -65,6 +65,10 @@ def test_moving_mnist_ten_to_ten(tmp_path, forked):
     assert of["copy_squared_error"] == pytest.approx(copied, rel=1e-4)
     assert (record["sequences"], record["frames"], record["split"]) == (3, 20, "test")
     assert "extrapolated: mse" in said
+    _, last, said = scored(forked, tmp_path, config, made, *flags, "--skip=2")
+    wrong = float(np.square(found[1:10, 2] - truth[1:10, 2]).mean())
+    assert (last["sequences"], last["skip"]) == (1, 2)
+    assert last["observed"]["mse"] == pytest.approx(wrong, rel=1e-4)
 
 
 def test_kitti_as_lotter(tmp_path, forked):

@@ -123,4 +123,7 @@ def test_script_makes_each_run_once(forked, refused, tmp_path):
     new = tmp_path / "new"
     message = "--deltas=small: expected numbers"
     refused(message, *TINY, "--deltas=small", f"--workdir={new}")
+    for between in ("5", "5,40", "5,5"):
+        message = f"--between={between}: expected two updates, as 400,600, in rising"
+        refused(message, *TINY, "--theory", f"--between={between}", f"--workdir={new}")
     assert not new.exists()

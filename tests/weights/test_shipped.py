@@ -33,7 +33,7 @@ def run(tmp_path, monkeypatch):
     )
     row = {"update": 3, "loss": 0.5, "copy_last_frame_loss": 1.0, "ratio": 0.5}
     (folder / records.VALIDATION).write_text(json.dumps(row) + "\n")
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "new" / "shipped")
     return folder
 
 
@@ -59,7 +59,7 @@ def test_the_package_has_a_network_of_walks():
 
 
 def test_a_run_becomes_a_network_of_the_package(run, tmp_path, forked):
-    place = tmp_path / "shipped"
+    place = tmp_path / "new" / "shipped"
     words = (f"--run={run}", "--name=tiny", f"--folder={place}", "--sequences=2")
     with pytest.raises(UserError, match=r"name='tiny': no such .*known are: none"):
         prednet_jax.pretrained("tiny")
@@ -99,6 +99,8 @@ def test_a_network_is_not_replaced_in_silence(run, tmp_path, refused):
     words = ("ship_weights.py", f"--run={run}", f"--folder={place}")
     refused("tiny.npz exists; expected --overwrite", *words, "--name=tiny")
     refused("--name='a/b': expected a name such as walk", *words, "--name=a/b")
+    below = f"--folder={place / 'tiny.npz'}"
+    refused("tiny.npz is no directory that", *words, "--name=tiny", below)
     assert (place / "tiny.npz").read_bytes() == b"mine"
 
 
