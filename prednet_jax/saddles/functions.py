@@ -111,7 +111,7 @@ def octopus(
 
     Coordinates grow one after the other from 0 to 4 tau. Let i - 1 be the number of
     leading coordinates with |x_j| >= 2 tau; then coordinate i is the one that grows
-    now, and the value is
+    now, and the value is::
 
         |x_i| <= tau:  sum_{j<i} L (|x_j| - 4 tau)^2 - gamma x_i^2
                        + sum_{j>i} L x_j^2 - (i - 1) nu
