@@ -35,11 +35,6 @@ TABLES = {
     ),
     "preset-quick": (make.learning_curves, "published/preset_quick.csv"),
     "comparison": (make.comparison, "published/verdict.json"),
-    "comparison-again": (
-        make.again,
-        "published/verdict.json",
-        "published/verdict_amd.json",
-    ),
     "backends": (make.backends, "published/backends.json"),
     "saddles": (make.saddles, "published/saddle_escape.json"),
     "curvature": (make.curvature, "published/probe_curvature.json"),
@@ -88,15 +83,6 @@ def tables(endpoints: dict[str, dict]) -> dict[str, str]:
     }
 
 
-def numbers(endpoints: dict[str, dict]) -> dict[str, str]:
-    """Each number in a sentence, by the name that documents mark it with."""
-    return (
-        study_values.values(STUDY, endpoints)
-        | make.processors(*map(read, TABLES["comparison-again"][1:]))
-        | chainer_tables.numbers()
-    )
-
-
 def passages(readme: str) -> dict[str, str]:
     """Passages of README.md for pages of docs/, with links as they are from there."""
     made = {}
@@ -126,7 +112,8 @@ def main(argv: list[str]) -> None:
     """Fills every document, draws every figure, and says what has changed."""
     del argv
     endpoints = study_tables.judged(STUDY)
-    made, used, changed = tables(endpoints) | numbers(endpoints), set(), []
+    made = tables(endpoints) | study_values.values(STUDY, endpoints)
+    used, changed = set(), []
     pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
     for path in [ROOT / "README.md", *sorted(pages)]:
         old = path.read_text()

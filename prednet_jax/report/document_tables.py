@@ -7,7 +7,7 @@ import pandas as pd
 from prednet_jax.report import beside
 from prednet_jax.report.documents import Cell, markdown
 from prednet_jax.report.numbers import MISSING, text
-from prednet_jax.report.results import Record, contrasts, relative
+from prednet_jax.report.results import Record, contrasts
 from prednet_jax.report.tables import text_row
 
 #: What a noise may cost on any network: of the clean step's time, and of its time to
@@ -29,51 +29,6 @@ def comparison(verdict: Record) -> str:
         asked = f"**{model}**", "**does noise help?**"
         rows.append((*asked, *[""] * 5, f"**{word}**", ""))
     return markdown(pd.DataFrame(rows, columns=head))
-
-
-def again(verdict: Record, other: Record) -> str:
-    """The same comparison on another processor: losses of each arm, and findings."""
-    both = verdict, other
-    head = ["network", "arm", "largest difference of a loss"]
-    head += [one["design"]["device"]["processor"] for one in both]
-    rows = []
-    for model, arms in verdict["losses"].items():
-        found = [
-            {c["treatment"]: c["verdict"] for c in reversed(contrasts(one, model))}
-            for one in both
-        ]
-        for arm, seeds in arms.items():
-            differ = largest_difference(seeds, other["losses"][model][arm])
-            said = f"{100 * differ:.2g} %" if differ else "same bits"
-            rows.append((model, arm, said, *(of.get(arm, MISSING) for of in found)))
-        words = (f"**{one['verdict'][model]}**" for one in both)
-        rows.append((f"**{model}**", "**does noise help?**", "", *words))
-    return markdown(pd.DataFrame(rows, columns=head))
-
-
-def largest_difference(here: Record, there: Record) -> float:
-    """Largest relative difference between the losses of one arm, `{seed: [draw]}`."""
-    return max(
-        abs(other / loss - 1)
-        for seed, draws in here.items()
-        for loss, other in zip(draws, there[seed], strict=True)
-    )
-
-
-def processors(verdict: Record, other: Record) -> dict[str, str]:
-    """Numbers of the sentences beside `again`, by name."""
-    there = other["losses"]["prednet"]
-    largest = max(
-        largest_difference(seeds, there[arm])
-        for arm, seeds in verdict["losses"]["prednet"].items()
-    )
-    (null,) = (
-        one for one in contrasts(other, "prednet") if one["treatment"] == "threads_1"
-    )
-    return {
-        "processors.largest": f"{100 * largest:.1f} %",
-        "processors.null": f"{100 * (relative(null, 'mean_difference') or 0):+.2f} %",
-    }
 
 
 def backends(record: Record) -> str:

@@ -74,25 +74,6 @@ def test_markdown():
     assert plain == "| a: b | c |\n| --- | --- |\n| 1 | - |"
 
 
-def test_a_comparison_on_another_processor():
-    def found(processor, losses, finding):
-        return {
-            "design": {"device": {"processor": processor}},
-            "verdict": {"net": "inconclusive"},
-            "contrasts": [{"model": "net", "treatment": "noisy", "verdict": finding}],
-            "losses": {
-                "net": {"float32": {"1": [2.0], "2": [4.0]}, "noisy": {"1": losses}}
-            },
-        }
-
-    one = found("one", [2.0, 4.0], "equivalent")
-    made = document_tables.again(one, found("two", [2.0, 4.1], "higher loss"))
-    assert made.splitlines()[0].endswith("largest difference of a loss | one | two |")
-    assert "| net | float32 | same bits | - | - |" in made
-    assert "| net | noisy | 2.5 % | equivalent | higher loss |" in made
-    assert made.splitlines()[-1].endswith("| **inconclusive** | **inconclusive** |")
-
-
 def test_the_range_of_gradient_noise_is_over_the_stages():
     rows = [
         {"noise": "ulp", "spread": 2e-8, "shift": 1e-7},
