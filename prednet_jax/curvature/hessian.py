@@ -47,21 +47,6 @@ PyTree = Any
 Loss = Callable[[PyTree], jax.Array]
 
 
-def hvp(loss: Loss, params: PyTree, tangent: PyTree) -> PyTree:
-    """Multiplies the Hessian of a loss by a vector, forward over reverse.
-
-    Args:
-        loss: Maps a pytree of weights to a scalar. It may use custom_vjp functions, but
-            not ones whose forward rule calls the function itself.
-        params: The weights, a pytree of floating arrays.
-        tangent: The vector, a pytree like `params`.
-
-    Returns:
-        H v, a pytree like `params`.
-    """
-    return jax.jvp(jax.grad(loss), (params,), (tangent,))[1]
-
-
 def hessian_operator(
     loss: Loss, params: PyTree, scale: PyTree | None = None
 ) -> tuple[Callable[[jax.Array], jax.Array], jax.Array, Callable]:

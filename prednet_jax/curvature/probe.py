@@ -1,10 +1,10 @@
 """All measurements at one stop of a training with Adam, as a JSON object.
 
 They are the norm of the gradient, and the lowest and highest eigenvalue of the Hessian
-H and of P^-1/2 H P^-1/2, with P the scale by which Adam divides (each with a residual,
-doubled steps, several starts and a check by finite differences). Where negative
-curvature is proved, there are also the projection of the optimiser's last step on the
-escape direction, and the updates that noise would save there (`prednet_jax.escape`).
+H and of P^-1/2 H P^-1/2, with P the scale by which Adam divides (`certify`). Where
+negative curvature is proved, there are also the projection of the optimiser's last step
+on the escape direction, and the updates that noise would save there
+(`prednet_jax.escape`).
 """
 
 import dataclasses
@@ -19,7 +19,6 @@ from jax.flatten_util import ravel_pytree
 from prednet_jax import escape
 from prednet_jax.curvature.certify import Certificate, certify
 from prednet_jax.curvature.hessian import Loss, PyTree, adam_scale
-from prednet_jax.errors import UserError
 
 B1, B2 = 0.9, 0.999
 
@@ -46,32 +45,19 @@ class Stop(NamedTuple):
     eps: float
 
 
-class Moments(NamedTuple):
-    """Moments of the gradient over the samples of the probe set, like the weights.
-
-    Attributes:
-        mean: mean over the samples: the gradient of the probed loss.
-        mean_square: mean of the squares over the samples.
-    """
-
-    mean: PyTree
-    mean_square: PyTree
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Projections:
-    """Projections on one escape direction u, in the coordinates of `scale`.
+class Projections(NamedTuple):
+    """Projections on one escape direction u, in the coordinates of P.
 
     In a quadratic model with curvature -gamma along u, the gradient g gives the
     projection z of the weights, measured from the stationary point of the model:
     u'g = -gamma z.
 
     Attributes:
-        gamma: Minus the curvature along the direction, positive.
+        gamma: minus the curvature along the direction, positive.
         displacement: z.
-        step: Projection of the last change of the weights.
+        step: projection of the last change of the weights.
         step_cosine: `step` over the length of that change, in [-1, 1].
-        noise_gain: Standard deviation, along the direction, of gradient noise that has
+        noise_gain: standard deviation, along the direction, of gradient noise that has
             unit standard deviation in each weight.
     """
 
@@ -81,40 +67,21 @@ class Projections:
     step_cosine: float
     noise_gain: float
 
-    def projection(self, growth: escape.Growth) -> float:
-        """C of `escape`: the start at rest that has the same growing mode."""
-        return escape.growing_projection(self.displacement, self.step, growth)
-
 
 def project(
-    gradient: PyTree,
-    step: PyTree,
-    vector: PyTree,
-    value: float,
-    *,
-    scale: PyTree | None = None,
+    gradient: PyTree, step: PyTree, vector: PyTree, value: float, scale: PyTree
 ) -> Projections:
     """Projects gradient and last update on the direction of lowest curvature.
 
     Args:
-        gradient: Gradient of the loss at the weights, a pytree like the weights.
-        step: The last change of the weights made by the optimiser.
-        vector: Unit escape direction u, in the coordinates of `scale`.
-        value: Its curvature, negative.
-        scale: None or P, the preconditioner that u belongs to.
-
-    Returns:
-        The projections on u.
-
-    Raises:
-        UserError: If `value` is not negative, since u is no escape direction then.
+        gradient: gradient of the loss at the weights, a pytree like the weights.
+        step: the last change of the weights made by the optimiser.
+        vector: unit escape direction u, in the coordinates of `scale`.
+        value: its curvature, negative.
+        scale: P, the preconditioner that u belongs to.
     """
-    if not value < 0.0:
-        raise UserError(f"value={value!r}: expected a negative curvature")
-    u, g, d = (ravel_pytree(tree)[0] for tree in (vector, gradient, step))
-    root = jnp.ones_like(u)
-    if scale is not None:
-        root = jnp.sqrt(ravel_pytree(scale)[0].astype(u.dtype))
+    u, g, d, p = (ravel_pytree(tree)[0] for tree in (vector, gradient, step, scale))
+    root = jnp.sqrt(p.astype(u.dtype))
     along, length = float(jnp.vdot(u, root * d)), float(jnp.linalg.norm(root * d))
     return Projections(
         gamma=-value,
@@ -128,33 +95,30 @@ def project(
 def probe(
     loss: Loss,
     stop: Stop,
-    moments: Moments,
+    moments: tuple[PyTree, PyTree],
     *,
     key: jax.Array,
     noise: float,
-    steps: int = 40,
-    max_steps: int | None = None,
-    starts: int = 2,
+    **search: int,
 ) -> dict[str, Any]:
     """Measures the curvature at one stop and what it means for the optimiser.
 
     All stops with the same `loss` share the compiled programs.
 
     Args:
-        loss: The loss without noise on a fixed probe set; the same object at each stop.
-        stop: The state of the training.
-        moments: Moments of the gradient of the same loss at the same weights.
-        key: Consumed for the start vectors.
-        noise: Relative gradient noise whose effect is predicted, above 0.
-        steps: Lanczos steps of the first round.
-        max_steps: Up to this number the steps are doubled; None: `steps`.
-        starts: Number of random start vectors per round.
+        loss: the loss without noise on a fixed probe set; the same object at each stop.
+        stop: the state of the training.
+        moments: mean over the samples of the gradient of the same loss at the same
+            weights, and of its square; like the weights.
+        key: consumed for the start vectors.
+        noise: relative gradient noise whose effect is predicted, above 0.
+        **search: `steps` and `starts` of `certify`.
 
     Returns:
         A JSON object; its `escape` is None if no negative curvature was proved.
 
     Raises:
-        UserError: As `certify`.
+        UserError: as `certify`.
     """
     mean, mean_square = moments
     # P of the next update, in expectation over the samples. With P of the last update,
@@ -163,12 +127,10 @@ def probe(
     adam = functools.partial(adam_scale, b1=B1, b2=B2, eps=stop.eps)
     scale, last_scale = adam(ahead, stop.update + 1), adam(stop.nu, stop.update)
     last_step = jax.tree.map(lambda m, p: -stop.rate * m / p, stop.mu, last_scale)
-
-    search = functools.partial(certify, loss, stop.params, steps=steps, starts=starts)
-    search = functools.partial(search, max_steps=max_steps or steps)
     # Ones instead of None, so that both searches use one compiled program.
-    raw = search(key=key, scale=jax.tree.map(jnp.ones_like, stop.params))
-    scaled = search(key=jax.random.fold_in(key, 1), scale=scale)
+    ones, other = jax.tree.map(jnp.ones_like, stop.params), jax.random.fold_in(key, 1)
+    raw = certify(loss, stop.params, key=key, scale=ones, **search)
+    scaled = certify(loss, stop.params, key=other, scale=scale, **search)
     norm = _norm(mean)
     total = sum(float(jnp.sum(s)) for s in jax.tree.leaves(mean_square))
     row: dict[str, Any] = {
@@ -183,7 +145,7 @@ def probe(
     }
     if scaled.negative_curvature_proved and norm:
         vector = scaled.pairs.vectors[0]
-        at = project(mean, last_step, vector, scaled.lowest, scale=scale)
+        at = project(mean, last_step, vector, scaled.lowest, scale)
         unit = norm / math.sqrt(scaled.dimension) * at.noise_gain
         row["escape"] = _escape(at, last_step, stop.next_rate, noise, noise * unit)
     return row
@@ -200,11 +162,8 @@ def _summary(found: Certificate) -> dict[str, Any]:
         "residual_highest": high,
         "rounding": found.rounding,
         "steps": found.steps,
-        "movement": list(found.movement),
         "converged": list(found.converged),
-        "spread": list(found.spread),
         "negative_curvature_proved": found.negative_curvature_proved,
-        "statement": found.statement,
         "finite_difference": dataclasses.asdict(check) | {"verdict": check.verdict},
     }
 
@@ -220,7 +179,7 @@ def _escape(
     """
     growth = escape.growth(at.gamma, learning_rate=rate, momentum=B1, averaged=True)
     c_sigma = escape.noise_projection(sigma, growth)
-    c = at.projection(growth)
+    c = escape.growing_projection(at.displacement, at.step, growth)
     # c_sigma is proportional to the noise; `noise_for_one_update` follows from this.
     useful = escape.useful_projection(c_sigma, growth)
     return {

@@ -235,3 +235,13 @@ def test_a_small_repetition_falls_where_it_is_predicted():
     assert np.mean([low <= value <= high for value in again]) > 0.88
     # More runs than the study has are drawn with replacement.
     assert scatter.predicted(study, seeds=1, treatment=9, control=1)[0] < high
+
+
+def test_the_simulated_studies_keep_what_the_rule_promises():
+    """The wrong answer at most in 5 % of the studies, up to their binomial error."""
+    path = Path(__file__).parents[2] / "results" / "statistics/simulated_studies.csv"
+    for row in records.read_csv(path):
+        answers = (redraws.LOWERS, redraws.NO_EFFECT, redraws.RAISES)
+        assert max(float(row[a]) for a in answers if a != row["right"]) < 0.0605
+        assert float(row["effect"]) or float(row[redraws.NO_EFFECT]) >= 0.9
+        assert float(row["coverage"]) > 0.935
