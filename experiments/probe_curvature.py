@@ -76,7 +76,7 @@ def main(argv: list[str]) -> None:
             starts=FLAGS.starts,
         ):
             rows.append(row)
-            print(f"{task.name}, update {row['update']}", flush=True)
+            print(f"measured: {task.name}, update {row['update']}", flush=True)
     print(curvature_probe.table(rows))
     print(curvature_probe.LEGEND.format(noise=FLAGS.noise))
     path = Path(FLAGS.workdir) / "probe_curvature.json"

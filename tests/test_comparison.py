@@ -216,10 +216,11 @@ def test_every_contrast_can_be_recomputed_from_the_losses(tmp_path):
     path = tmp_path / "verdict.json"
     records.write_json(path, judged(plan))
     verdict = records.read_json(path)
-    margins = {name: one["value"] for name, one in verdict["margins"].items()}
+    margin = verdict["margins"]["prednet"]["value"]
     rows = [row for row in verdict["contrasts"] if row["control"] == "float32"]
     pairs = [(row["treatment"], row["control"]) for row in rows]
-    again = statistics.contrasts_from_losses(verdict["losses"], pairs, margins)
+    losses = verdict["losses"]["prednet"]
+    again = statistics.contrasts_from_losses(losses, pairs, margin, model="prednet")
     for row, result in zip(rows, again, strict=True):
         for name in ("n", "mean_difference", "p_value", "p_holm", "tost_p"):
             assert row[name] == pytest.approx(getattr(result, name), rel=1e-12)

@@ -37,7 +37,7 @@ def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
     found = seed_records.read(PART, folder / PART.name) if same else []
     if not same or len(found) < len(PART.seeds):
         return {}
-    losses = judgement.losses(found, PRIMARY)[judgement.MODEL]
+    losses = judgement.losses(found, PRIMARY)
     return dict.fromkeys(same, losses)
 
 

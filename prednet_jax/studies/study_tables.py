@@ -264,7 +264,7 @@ def compared(found: Records) -> list[dict[str, Any]]:
         means; `distance`; `over_copy`, mean over the arm's runs; and `diverged`, their
         number.
     """
-    measured = losses(found, PRIMARY)[MODEL]
+    measured = losses(found, PRIMARY)
     rows = []
     for arm, control in pairs(found):
         runs = [run for record in found for run in record["runs"] if run["arm"] == arm]

@@ -40,9 +40,12 @@ def test_both_networks_are_trained_and_probed(forked, tmp_path):
             assert state["updates_saved"] == pytest.approx(saved, rel=1e-6)
     # The untrained autoencoder stands at a saddle (measured here and in the notes).
     assert rows[2]["preconditioned"]["negative_curvature_proved"]
-    table = done.stdout.splitlines()
     assert "proves nothing" in done.stdout
-    assert len([line for line in table if line.lstrip().startswith("auto")]) == 2
+    shown = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert [pair for pair in shown if pair[:1] == ["autoencoder"]] == [
+        ["autoencoder", "1"],
+        ["autoencoder", "3"],
+    ]
 
 
 def test_bad_flags_end_in_one_line(refused, tmp_path):

@@ -24,7 +24,7 @@ def design(**changes):
 
 def part_c():
     found = seed_records.read(PARTS["C"], STUDY / "C")
-    return judgement.losses(found, judgement.PRIMARY)["prednet"]
+    return judgement.losses(found, judgement.PRIMARY)
 
 
 def test_the_study_is_repeated_in_its_setting_alone(tmp_path):
