@@ -125,9 +125,12 @@ def measure(run: Run, design: Design) -> dict[str, Any]:
     """
     started = time.perf_counter()
     config, params = design.config, start(run, design)
-    size = {"height": config.height, "width": config.width}
     source = data.open_source(
-        "walk", channels=config.channels[0], seed=run.seed, **size
+        "walk",
+        height=config.height,
+        width=config.width,
+        channels=config.channels[0],
+        seed=run.seed,
     )
     schedule = loop.frame_schedule(
         config, source, window=design.window, updates=design.updates
