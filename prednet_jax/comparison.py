@@ -3,17 +3,15 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prednet_jax import records, statistics
-from prednet_jax.noise import variability
 from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm, Role
 from prednet_jax.runs.design import Design
-from prednet_jax.runs.jobs import EXAMPLES, FAILURE, Job, verified
+from prednet_jax.runs.jobs import FAILURE, Job, verified
 from prednet_jax.tasks import Task
 from prednet_jax.training import loop
 
@@ -157,7 +155,6 @@ class Judged:
             found = {
                 "bitwise_equal": int(same[kept].sum()),
                 "n_excluded": len(matched.excluded),
-                "variability": distances(treatment, control, np.asarray(kept)),
             }
             rows.append(result.as_dict() | found | treatment.arm.as_dict())
         return rows
@@ -346,36 +343,6 @@ def read(jobs: list[Job]) -> list[ArmRuns]:
     return found
 
 
-def distances(
-    treatment: ArmRuns, control: ArmRuns, kept: np.ndarray
-) -> dict[str, float] | None:
-    """Differences of the predictions of paired runs, averaged over the seeds.
-
-    Both arms predict the same frames; which seeds count is `kept`, bool `[seeds]`.
-    `churn` is the fraction of pixels whose 8-bit value differs. None: an arm did not
-    keep its predictions.
-    """
-    pairs = [
-        (run.directory / EXAMPLES, other.directory / EXAMPLES)
-        for run, other, keep in zip(treatment.runs, control.runs, kept, strict=True)
-        if keep
-    ]
-    if not pairs or not all(path.exists() for pair in pairs for path in pair):
-        return None
-    measured = []
-    for pair in pairs:
-        ours, theirs = map(_predictions, pair)
-        measured.append(
-            {
-                "v_ermv": variability.v_ermv(theirs, ours),
-                "v_c": variability.v_c(theirs, ours),
-                "l2": variability.l2_distance(theirs, ours),
-                "churn": variability.churn(theirs, ours, decide=_shades),
-            }
-        )
-    return {name: float(np.mean([m[name] for m in measured])) for name in measured[0]}
-
-
 def distance_over_travelled(
     treatment: ArmRuns, control: ArmRuns, places: list[int]
 ) -> list[float]:
@@ -398,12 +365,3 @@ def _mean(run: records.Run, last: int) -> float:
     if FAILURE in run.manifest:
         return float("nan")
     return float(run.metrics["last_frame_loss"][-last:].mean())
-
-
-def _predictions(path: Path) -> np.ndarray:
-    with np.load(path) as stored:
-        return stored["predictions"]
-
-
-def _shades(predictions: np.ndarray) -> np.ndarray:
-    return np.rint(255 * predictions)

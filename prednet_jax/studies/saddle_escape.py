@@ -58,20 +58,9 @@ def measure(
 ) -> list[Group]:
     """Runs every optimiser, form and seed under one noise, as one compiled program.
 
-    Args:
-        function: the function, in its aligned form.
-        text: name of the noise; `QUIET`: no noise.
-        spec: the noise; it may not act on weights.
-        optimizers: some of `OPTIMIZERS`.
-        forms: "aligned", "rotated", or both.
-        seeds: number of runs per group; a seed fixes start, rotation and noise.
-        first_seed: the first seed.
-        steps: steps of each run, above `SETTLE`.
-        precision: "float32" or "float64".
-        adam_rate: learning rate of Adam, above 0.
-
-    Returns:
-        One group per optimiser and form, as JSON objects.
+    The noise `spec`, whose name is `text` (`QUIET`: none), may not act on weights.
+    `adam_rate` is Adam's learning rate; the other arguments are those of
+    `saddles.escape_runs`. Returns one group per optimiser and form, as JSON objects.
     """
     gradient = noisy_gradient(saddles.rotated_gradient(function), spec)
     rules = [optimizer(name, function, adam_rate=adam_rate) for name in optimizers]
@@ -104,8 +93,7 @@ def measure(
                 "still": runs.still[i, j].tolist(),
             }
             group["predicted_steps"] = [
-                _predict(function, group, rules[i], *pair)
-                for pair in runs.early[i, j].astype(float)
+                _predict(function, group, rules[i], pair) for pair in runs.early[i, j]
             ]
             groups.append(group)
     return groups
@@ -127,28 +115,21 @@ def noisy_gradient(gradient: Callable, spec: noise.NoiseSpec) -> Callable:
 
 
 def _predict(
-    function: SaddleFunction,
-    group: Group,
-    rule: saddles.Rule,
-    before: float,
-    now: float,
+    function: SaddleFunction, group: Group, rule: saddles.Rule, early: np.ndarray
 ) -> float | None:
-    """Escape time by theory; inf: never; None: the theory does not apply."""
-    quiet = group["noise"] == QUIET
+    """Escape time by theory; inf: never; None: there is none, as for Adam.
+
+    `early` are the projections after `SETTLE` - 1 and after `SETTLE` steps.
+    """
+    before, now = map(float, early)
     if group["form"] == "aligned":
         # The start is exact here, so a projection as small as the rounding error of its
         # own measurement counts as 0. Without noise it stays 0.
         eps = np.finfo(group["precision"]).eps
         if now <= 8 * eps * np.linalg.norm(function.saddle):
-            return math.inf if quiet else None
+            return math.inf if group["noise"] == QUIET else None
     if group["optimizer"] == "adam":
-        # The steps of a fresh Adam have size eta while the gradient keeps its sign.
-        # Noise that is larger than the gradient changes the sign.
-        if not quiet:
-            return None
-        return escape.fresh_adam_time(
-            function.radius, learning_rate=float(rule.learning_rate)
-        )
+        return None
     growth = escape.growth(
         function.curvature,
         learning_rate=float(rule.learning_rate),

@@ -29,7 +29,7 @@ def test_a_cpu_repeats_bitwise_and_every_profile_overstates(forked, refused, tmp
         assert row["process"]["outputs"] == 1
         for distance in calibration.DISTANCES:
             assert row[distance]["v_c"] == row[distance]["v_ermv"] == 0
-        assert row["emulated"]["uniform_worst_case"]["v_c"] > 0.05
+    assert rows["dot_general"]["emulated"]["uniform_worst_case"]["v_c"] > 0.05
     # Chainer's dense products were deterministic, its scatters were not.
     assert rows["dot_general"]["emulated"]["chainer_cudnn"] is None
     assert rows["scatter-add"]["emulated"]["chainer_cudnn"]["v_c"] > 0.05
@@ -42,8 +42,6 @@ def test_variation_by_hand():
     found = calibration.variation([first, first, other])
     assert found["outputs"] == 2
     assert found["v_c"] == 0.375
-    assert found["ulps"]["0"] == 5
-    assert found["ulps"]["1"] == 2
     assert calibration.variation([first, first])["v_c"] == 0
 
 

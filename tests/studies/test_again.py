@@ -55,7 +55,7 @@ def test_three_seeds_of_the_study_fall_where_the_others_predict():
     for triple in order[:39].reshape(13, 3):
         rest = [i for i in range(len(both.seeds)) if i not in triple]
         low, high = statistics.predicted(
-            of(both, rest), seeds=3, treatment=2, control=2, resamples=4000
+            of(both, rest), seeds=3, treatment=2, control=2
         )
         first, second = of(both, triple).logs
         inside.append(low <= np.expm1((first - second).mean()) <= high)

@@ -1,6 +1,7 @@
 """Twins: identities of the exchange, and which arithmetic keeps twins equal."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -128,43 +129,41 @@ def test_split_moves_twins_apart_by_twice_delta():
     assert float(twins.asymmetry(params, config)) == pytest.approx(np.sqrt(2), rel=0.05)
 
 
-def train(blocks, spec, updates):
-    """Weights that differ from their twin's after each update."""
-    config = PredNetConfig(channels=(3, 4), r_channels=(4, 4), height=8, width=12)
-    params = loop.initial_params(config, 1)
-    params = twins.symmetrise(params, config, blocks=blocks)
+WIDE = PredNetConfig(channels=(3, 4), r_channels=(4, 4), height=8, width=12)
+
+
+@functools.cache
+def trainer(spec):
+    return Trainer(WIDE, optimizers.chainer_adam(), noise=spec)
+
+
+def train(params, spec, updates):
+    """The weights after each update."""
     source = data.open_source("walk", height=8, width=12, channels=3, seed=1)
-    schedule = loop.frame_schedule(config, source, window=2, updates=updates)
-    optimizer = optimizers.chainer_adam()
-    trainer = Trainer(config, optimizer, noise=spec)
-    state = trainer.init(params)
-    counts = []
-    for after, record in loop.train(trainer, state, source, schedule, seed=1):
+    schedule = loop.frame_schedule(WIDE, source, window=2, updates=updates)
+    state = trainer(spec).init(params)
+    for after, record in loop.train(trainer(spec), state, source, schedule, seed=1):
         assert np.isfinite(record.loss)
-        counts.append(int(twins.unequal(after.params, config)))
-    return counts
+        yield after.params
 
 
-def test_equal_blocks_stay_twins_bit_for_bit():
-    assert set(train("equal", None, 40)) == {0}
-    assert set(train("equal", noise.ReductionOrder(granularity="shared"), 10)) == {0}
+def test_what_keeps_twins_equal_bit_for_bit_and_what_separates_them():
+    def unequal(blocks, spec, updates):
+        start = loop.initial_params(WIDE, 1)
+        start = twins.symmetrise(start, WIDE, blocks=blocks)
+        return [int(twins.unequal(p, WIDE)) for p in train(start, spec, updates)]
 
-
-@pytest.mark.parametrize(
-    ("blocks", "spec"),
-    [("equal", noise.ReductionOrder(tile=2)), ("mirrored", None)],  # Half of the width.
-)
-def test_orders_by_tile_or_rounding_separate_twins(blocks, spec):
-    assert train(blocks, spec, 5)[-1] > 100
+    shared, tile = (
+        noise.ReductionOrder(granularity="shared"),
+        noise.ReductionOrder(tile=2),  # Half of the width.
+    )
+    assert set(unequal("equal", None, 40)) == {0}
+    assert set(unequal("equal", shared, 10)) == {0}
+    assert unequal("equal", tile, 5)[-1] > 100
+    assert unequal("mirrored", None, 5)[-1] > 100
 
 
 def test_nothing_leaves_weights_that_are_all_zero():
-    config = PredNetConfig(channels=(3, 4), r_channels=(4, 4), height=8, width=12)
-    spec = noise.ReductionOrder(tile=2)
-    trainer = Trainer(config, optimizers.chainer_adam(), noise=spec)
-    zeros = jax.tree.map(jnp.zeros_like, init_params(config, jax.random.key(0)))
-    state = trainer.init(zeros)
-    for number in range(2):
-        key = jax.random.key(number)
-        state, _ = trainer.step(state, np.asarray(frames()), number == 0, key)
-    assert_same_bits(state.params, zeros)
+    zeros = jax.tree.map(jnp.zeros_like, loop.initial_params(WIDE, 1))
+    for params in train(zeros, noise.ReductionOrder(tile=2), 3):
+        assert_same_bits(params, zeros)
