@@ -3,12 +3,11 @@
 Everything here takes a loss and a pytree of weights and knows no model.
 `extreme_eigenpairs` finds the lowest and highest curvature, raw or in the coordinates
 of Adam (`adam_scale`); `certify` does so with several starts and a check by finite
-differences; `probe` says what it means at one stop of a training.
+differences.
 """
 
+from prednet_jax.curvature.certify import Certificate as Certificate
 from prednet_jax.curvature.certify import certify as certify
 from prednet_jax.curvature.hessian import Eigenpairs as Eigenpairs
 from prednet_jax.curvature.hessian import adam_scale as adam_scale
 from prednet_jax.curvature.hessian import extreme_eigenpairs as extreme_eigenpairs
-from prednet_jax.curvature.probe import Stop as Stop
-from prednet_jax.curvature.probe import probe as probe

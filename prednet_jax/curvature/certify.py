@@ -55,8 +55,7 @@ class FiniteDifference:
         expected: the value that it is compared with, a Rayleigh quotient.
         loss: L(w).
         reach: the largest |h d| on the ladder of steps up to which the second
-            difference agrees with `expected`; 0: it never does. Beyond it the loss is
-            not the quadratic any more, abruptly so at a kink of a ReLU.
+            difference agrees with `expected`; 0: it never does.
     """
 
     step: float
@@ -91,14 +90,7 @@ def finite_difference(
     expected value; if there is none, that of the step with the least error. Larger
     steps leave the neighbourhood, which in a network of ReLUs ends at the next kink.
     The truncation error is Richardson's estimate, a ninth of the change from the next
-    larger step.
-
-    Args:
-        loss: maps a pytree of weights to a scalar.
-        params: the weights.
-        vector: the direction, in the coordinates of `scale` if that is given.
-        expected: the value to compare with.
-        scale: None or P; the direction in weights is then P^{-1/2} `vector`.
+    larger step. With a `scale` P the direction in weights is P^{-1/2} `vector`.
     """
     # From here on float64 on the host: only a few numbers, but differences of losses.
     weights_step, values, direction_length = _losses_along(loss, params, scale, vector)

@@ -6,18 +6,21 @@ each from the zero state. The state that training carries differs between stops,
 stops have to be measured on the same loss.
 """
 
+import dataclasses
 import functools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pandas as pd
+from jax.flatten_util import ravel_pytree
 
-from prednet_jax import curvature, data, keys, process
+from prednet_jax import curvature, data, escape, keys, process
 from prednet_jax.data.windows import Schedule
 from prednet_jax.objectives import Method
 from prednet_jax.report.documents import columns
@@ -28,6 +31,7 @@ from prednet_jax.training.trainer import Trainer
 
 # Second derivatives take long to compile; this is the fastest for small networks.
 _CONVOLUTION = "xla"
+B1, B2 = 0.9, 0.999
 Row = dict[str, Any]
 
 
@@ -50,10 +54,10 @@ def fresh(
         samples: number of windows or images in the probe set.
         seed: root seed of weights, data and start vectors.
         precision: `float32` or `float64`.
-        options: options of `curvature.probe`, without its key.
+        options: `noise`, and options of `curvature.certify`.
 
     Yields:
-        The result of `curvature.probe` at each stop, with the `model` in front.
+        The result of `probe` at each stop, with the `model` in front.
     """
     dtype = process.set_precision(precision)
     task = task.with_convolution(_CONVOLUTION)
@@ -70,27 +74,169 @@ def fresh(
     trainer = Trainer(task, optimizer, Method())
     for state, record in loop.train(trainer, start, source, schedule, seed=seed):
         if record.update in updates:
-            stop = _stop(state, adam)
-            key = jax.random.fold_in(keys.stream(seed, "probe"), stop.update)
-            of = moments(stop.params)
-            row = curvature.probe(loss, stop, of, key=key, **options)
+            key = jax.random.fold_in(keys.stream(seed, "probe"), record.update)
+            row = probe(loss, state, moments(state.params), adam, key=key, **options)
             yield {"model": task.name} | row
 
 
-def _stop(state: truncated.TrainState, adam: Adam) -> curvature.Stop:
-    """Copies the state, since the training overwrites its buffers."""
-    copy = functools.partial(jax.tree.map, lambda x: jnp.array(x, copy=True))
-    moments: Any = state.optimizer_state
-    update = int(state.update)
-    return curvature.Stop(
-        update,
-        copy(state.params),
-        copy(moments.mu),
-        copy(moments.nu),
-        adam.at(update),
-        adam.at(update + 1),
-        adam.eps,
+def probe(
+    loss: Callable,
+    state: truncated.TrainState,
+    moments: tuple[Any, Any],
+    adam: Adam,
+    *,
+    key: jax.Array,
+    noise: float,
+    **search: Any,
+) -> Row:
+    """Measures the curvature at one stop and what it means for the optimiser.
+
+    All stops with the same `loss` share the compiled programs.
+
+    Args:
+        loss: the loss without noise on a fixed probe set; the same object at each stop.
+        state: the state of the training, after one update or more.
+        moments: mean over the samples of the gradient of the same loss at the same
+            weights, and of its square; like the weights.
+        adam: the optimiser.
+        key: consumed for the start vectors.
+        noise: relative gradient noise whose effect is predicted, above 0.
+        **search: `steps` and `starts` of `curvature.certify`.
+
+    Returns:
+        A JSON object: the norm of the gradient; the lowest and highest eigenvalue of H
+        and of P^-1/2 H P^-1/2, with P the scale by which Adam divides; and `escape`,
+        None if no negative curvature was proved.
+    """
+    (mean, mean_square), update = moments, int(state.update)
+    means: Any = state.optimizer_state
+    # P of the next update, in expectation over the samples. With P of the last update,
+    # a weight that no gradient has reached yet would have P = eps.
+    ahead = jax.tree.map(lambda v, s: B2 * v + (1.0 - B2) * s, means.nu, mean_square)
+    scaled_by = functools.partial(curvature.adam_scale, b1=B1, b2=B2, eps=adam.eps)
+    scale, last_scale = scaled_by(ahead, update + 1), scaled_by(means.nu, update)
+    rate = adam.at(update)
+    last_step = jax.tree.map(lambda m, p: -rate * m / p, means.mu, last_scale)
+    # Ones instead of None, so that both searches use one compiled program.
+    ones, other = jax.tree.map(jnp.ones_like, state.params), jax.random.fold_in(key, 1)
+    certify = functools.partial(curvature.certify, loss, state.params, **search)
+    raw, scaled = certify(key=key, scale=ones), certify(key=other, scale=scale)
+    norm = _norm(mean)
+    total = sum(float(jnp.sum(s)) for s in jax.tree.leaves(mean_square))
+    row: Row = {
+        "update": update,
+        "parameters": raw.dimension,
+        "loss": raw.finite_difference.loss,
+        "grad_norm": norm,
+        "sampling_noise": math.sqrt(max(0.0, total - norm**2)) / norm if norm else None,
+        "raw": _summary(raw),
+        "preconditioned": _summary(scaled),
+        "escape": None,
+    }
+    if scaled.negative_curvature_proved and norm:
+        vector = scaled.pairs.vectors[0]
+        at = project(mean, last_step, vector, scaled.lowest, scale)
+        unit = norm / math.sqrt(scaled.dimension) * at.noise_gain
+        following = adam.at(update + 1)
+        row["escape"] = _escape(at, last_step, following, noise, noise * unit)
+    return row
+
+
+class Projections(NamedTuple):
+    """Projections on one escape direction u, in the coordinates of P.
+
+    In a quadratic model with curvature -gamma along u, the gradient g gives the
+    projection z of the weights, measured from the stationary point of the model:
+    u'g = -gamma z.
+
+    Attributes:
+        gamma: minus the curvature along the direction, positive.
+        displacement: z.
+        step: projection of the last change of the weights.
+        step_cosine: `step` over the length of that change, in [-1, 1].
+        noise_gain: standard deviation, along the direction, of gradient noise that has
+            unit standard deviation in each weight.
+    """
+
+    gamma: float
+    displacement: float
+    step: float
+    step_cosine: float
+    noise_gain: float
+
+
+def project(
+    gradient: Any, step: Any, vector: Any, value: float, scale: Any
+) -> Projections:
+    """Projects gradient and last update on the direction of lowest curvature.
+
+    Args:
+        gradient: gradient of the loss at the weights, a pytree like the weights.
+        step: the last change of the weights made by the optimiser.
+        vector: unit escape direction u, in the coordinates of `scale`.
+        value: its curvature, negative.
+        scale: P, the preconditioner that u belongs to.
+    """
+    u, g, d, p = (ravel_pytree(tree)[0] for tree in (vector, gradient, step, scale))
+    root = jnp.sqrt(p.astype(u.dtype))
+    along, length = float(jnp.vdot(u, root * d)), float(jnp.linalg.norm(root * d))
+    return Projections(
+        gamma=-value,
+        displacement=float(jnp.vdot(u, g / root)) / value,
+        step=along,
+        step_cosine=along / length if length > 0.0 else 0.0,
+        noise_gain=float(jnp.linalg.norm(u / root)),
     )
+
+
+def _summary(found: curvature.Certificate) -> dict[str, Any]:
+    """A certificate as a JSON object; pairs are (low, high)."""
+    low, high = (float(residual) for residual in found.pairs.residuals)
+    check = found.finite_difference
+    return {
+        "lowest": found.lowest,
+        "highest": found.highest,
+        "residual_lowest": low,
+        "residual_highest": high,
+        "rounding": found.rounding,
+        "steps": found.steps,
+        "converged": list(found.converged),
+        "negative_curvature_proved": found.negative_curvature_proved,
+        "finite_difference": dataclasses.asdict(check) | {"verdict": check.verdict},
+    }
+
+
+def _escape(
+    at: Projections, last_step: Any, rate: float, noise: float, sigma: float
+) -> dict[str, float]:
+    """What Adam does along the direction of lowest preconditioned curvature.
+
+    Projections in the coordinates of P, the updates that gradient noise of `sigma`
+    along the direction (`noise` relative to the gradient) would save, and the relative
+    noise that would save one update.
+    """
+    growth = escape.growth(at.gamma, learning_rate=rate, momentum=B1, averaged=True)
+    c_sigma = escape.noise_projection(sigma, growth)
+    c = escape.growing_projection(at.displacement, at.step, growth)
+    # c_sigma is proportional to the noise; `noise_for_one_update` follows from this.
+    useful = escape.useful_projection(c_sigma, growth)
+    return {
+        "step_length": _norm(last_step),
+        "growth_per_update": growth.fast,
+        "step_projection": at.step,
+        "step_cosine": at.step_cosine,
+        "displacement": at.displacement,
+        "projection": c,
+        "noise": noise,
+        "noise_projection": c_sigma,
+        "useful_projection": useful,
+        "updates_saved": escape.updates_saved(c, c_sigma, growth),
+        "noise_for_one_update": noise * c / useful,
+    }
+
+
+def _norm(tree: Any) -> float:
+    return math.sqrt(sum(float(jnp.vdot(x, x)) for x in jax.tree.leaves(tree)))
 
 
 def _probe_set(

@@ -7,7 +7,7 @@ import pytest
 
 from prednet_jax.curvature import certify
 from prednet_jax.curvature.certify import finite_difference
-from prednet_jax.curvature.probe import project
+from prednet_jax.studies.curvature_probe import project
 
 
 def saddle(p):
