@@ -111,9 +111,8 @@ def define_data_flags() -> None:
         "data",
         None,
         "walk, varied_walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a "
-        "folder of images, a text list of images or of such lists, a video, an .npz "
-        "with `frames` uint8 [T, H, W, C], or what prepare_data.py made (FOLDER:test "
-        "for another split than train). Default: walk, or digits for the autoencoder.",
+        "folder of images, a text list of images or of such lists, a video, or an .npz "
+        "with `frames` uint8 [T, H, W, C]. Default: walk, digits for the autoencoder.",
     )
     flags.DEFINE_enum(
         "crop",

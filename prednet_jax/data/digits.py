@@ -6,7 +6,7 @@ frame of `open_stills` is a separate picture, unrelated to its neighbours.
 `digits` are those that scikit-learn ships, so that no download is needed: 1797 pictures
 of 8x8 pixels with 17 grey levels, the test set of the UCI "Optical Recognition of
 Handwritten Digits" (Alpaydin and Kaynak 1998). They are scaled to 28x28 and replace
-MNIST (`prepared.mnist`) where that is not available.
+MNIST (`mnist`) where that is not available.
 
 `open_moving` follows Srivastava, Mansimov & Salakhutdinov 2015 (arXiv 1502.04681): two
 digits bounce inside a canvas. Start positions and directions are uniform. Per frame a
@@ -24,12 +24,14 @@ import gzip
 import hashlib
 import importlib.util
 import math
+import os
 import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from prednet_jax import files
 from prednet_jax.data.frames import to_channels
 from prednet_jax.data.source import (
     ENDLESS,
@@ -186,6 +188,42 @@ def digits() -> Stills:
     pictures = np.stack([scaled(picture, SIDE, SIDE) for picture in grey])
     digest = hashlib.sha256(pictures.tobytes()).hexdigest()
     return Stills("digits", len(pictures), lambda index: pictures[index], digest)
+
+
+def mnist() -> Stills:
+    """MNIST's training pictures, read one by one, in the order of TFDS's files.
+
+    They lie in the folder of the environment variable TFDS_DATA_DIR, else in
+    ~/tensorflow_datasets, prepared for random access (ArrayRecord).
+
+    Raises:
+        DataError: They are missing; the message says how to prepare them.
+    """
+    import tensorflow_datasets as tfds
+
+    folder = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    try:
+        examples = tfds.data_source(
+            "mnist", split="train", data_dir=folder, download=False
+        )
+        count = len(examples)
+        # To decode all of them would take minutes.
+        digest = hashlib.sha256(f"train {count}".encode())
+        for index in np.unique(np.linspace(0, count - 1, 256).astype(int)).tolist():
+            digest.update(examples[index]["image"].tobytes())
+    # TFDS asserts, and some of its readers raise what they like.
+    except (*files.BROKEN, AttributeError, AssertionError, NotImplementedError) as e:
+        raise DataError(
+            f"data=mnist: not prepared for random access in {folder} (TFDS_DATA_DIR "
+            "names another folder); `tfds build mnist --file_format=array_record` does "
+            f"it, which needs TensorFlow; data=digits needs nothing [{files.reason(e)}]"
+        ) from e
+    return Stills(
+        "mnist",
+        count,
+        lambda index: np.asarray(examples[index]["image"])[..., 0],
+        digest.hexdigest(),
+    )
 
 
 def shipped_bytes(data: str, package: str, file: str, requirement: str) -> bytes:

@@ -57,11 +57,7 @@ class FrameSource:
     done: str = ""
 
     def __post_init__(self):
-        """Check the sizes and the boundaries.
-
-        Raises:
-            DataError: If a size, the length or the boundaries are not usable.
-        """
+        """Refuse, with a DataError, a size, length or boundaries of no use."""
         check_frame_size(self.height, self.width, self.channels)
         if self.length < 1:
             raise DataError(f"length={self.length} of {self.name}: need at least 1")
@@ -117,11 +113,7 @@ def check_boundaries(name: str, boundaries: tuple[int, ...], length: int) -> Non
 
 
 def limited_length(name: str, available: int, length: int | None) -> int:
-    """How many of `available` frames to use; `length` None: all.
-
-    Raises:
-        DataError: If `length` is below 1 or above `available`.
-    """
+    """How many of `available` frames to use; `length` None: all."""
     if length is None:
         return available
     if not 1 <= length <= available:
@@ -139,11 +131,7 @@ def limited_boundaries(boundaries: Sequence[int], length: int) -> tuple[int, ...
 def joined(
     name: str, sources: Sequence[FrameSource], length: int | None = None
 ) -> FrameSource:
-    """Sources of one size, one after the other, of which each keeps its sequences.
-
-    Raises:
-        DataError: If `length` is out of range.
-    """
+    """Sources of one size, one after the other, of which each keeps its sequences."""
     ends = np.cumsum([source.length for source in sources]).tolist()
     total = limited_length(name, ends[-1], length)
     boundaries = [
@@ -191,9 +179,5 @@ def fingerprint(**fields: Any) -> str:
 
 
 def generator(*seeds: int) -> np.random.Generator:
-    """A generator to draw uniform doubles from, which every NumPy draws alike.
-
-    Args:
-        seeds: Root seed, and further numbers that distinguish the generator.
-    """
+    """A generator to draw uniform doubles from, which every NumPy draws alike."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))

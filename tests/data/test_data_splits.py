@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from prednet_jax.data import (
-    DataError,
-    open_source,
-    open_split,
-    prepared,
-    walk,
-)
+from prednet_jax.data import DataError, open_source, open_split, walk
 from prednet_jax.data.splits import FIRST_SEED, HELD_OUT_PHOTOGRAPHS
 
 SIZE = {"height": 8, "width": 8, "channels": 3}
@@ -112,15 +106,6 @@ def test_few_sequences_are_cut_in_time(file):
     assert numbers(path, "train") == ([*range(8), *range(10, 18)], (0, 8))
     assert numbers(path, "validation") == ([8, 18], (0, 1))
     assert numbers(path, "test") == ([9, 19], (0, 1))
-
-
-def test_a_prepared_set_without_validation_is_cut_like_a_file(file, monkeypatch):
-    monkeypatch.setattr(prepared, "splits", lambda data: ("train",))
-    path = file(12)
-    assert not set(numbers(path, "train")[0]) & set(numbers(path, "validation")[0])
-    monkeypatch.setattr(prepared, "splits", lambda data: ("train", "validation"))
-    with pytest.raises(DataError, match="no split test; expected train, validation"):
-        open_split(file(11), "test", **SIZE)
 
 
 def test_what_cannot_be_split_is_named(file):

@@ -133,6 +133,6 @@ def test_mnist_that_is_not_prepared(monkeypatch, tmp_path, data):
         open_source(data)
     message = str(caught.value)
     assert "\n" not in message
-    for part in (str(tmp_path), "TFDS_DATA_DIR", "prepare_data.py", "digits"):
+    for part in (str(tmp_path), "TFDS_DATA_DIR", "tfds build", "digits"):
         assert part in message
     assert not list(tmp_path.iterdir())

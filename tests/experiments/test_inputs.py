@@ -12,7 +12,7 @@ from PIL import Image
 from runs_on_disk import TINY
 
 from prednet_jax import PredNetConfig, tasks
-from prednet_jax.data import pictures
+from prednet_jax.data import images
 
 SCRIPTS = Path(__file__).parents[2] / "experiments"
 WEIGHTS = Path(__file__).parents[1] / "golden" / "chainer_tiny" / "initial.model.npz"
@@ -140,9 +140,9 @@ def test_pictures_are_looked_at_once_for_all_seeds(tmp_path, monkeypatch):
         pixels = np.full((8, 8, 3), i, np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{i}.png")
     looked = []
-    original = pictures.read_header
+    original = images.read_header
     monkeypatch.setattr(
-        pictures, "read_header", lambda *a: (looked.append(a), original(*a))[1]
+        images, "read_header", lambda *a: (looked.append(a), original(*a))[1]
     )
     monkeypatch.syspath_prepend(str(SCRIPTS))
     import _flags

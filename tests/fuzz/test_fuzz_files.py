@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from prednet_jax import data, records, weights
-from prednet_jax.data import pictures
+from prednet_jax.data import images
 from prednet_jax.errors import UserError
 from prednet_jax.training import folders
 from prednet_jax.weights import runs
@@ -123,8 +123,8 @@ FORMATS = [
 @pytest.mark.filterwarnings("ignore")
 def test_pictures(content):
     with refused_on_one_line():
-        pictures.read_header(content, "picture")
-        assert pictures.decode(content, "picture").dtype == np.uint8
+        images.read_header(content, "picture")
+        assert images.decode(content, "picture").dtype == np.uint8
 
 
 @amount(40)
