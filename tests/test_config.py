@@ -37,13 +37,11 @@ def test_bad_values_are_named(values, message):
 
 def test_streams_differ_by_name_and_seed():
     drawn = {
-        (seed, name): tuple(jax.random.key_data(keys.stream(seed, name)).tolist())
-        for seed in (0, 1)
+        tuple(jax.random.key_data(keys.stream(seed, name)).tolist())
+        for seed in (0, 0, 1)
         for name in keys.STREAMS
     }
-    assert len(set(drawn.values())) == len(drawn)
-    again = jax.random.key_data(keys.stream(0, "init")).tolist()
-    assert tuple(again) == drawn[0, "init"]
+    assert len(drawn) == 2 * len(keys.STREAMS)
 
 
 @pytest.mark.parametrize(

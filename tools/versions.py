@@ -61,7 +61,7 @@ assert strips.strip({"true": np.zeros((3, 8, 8, 3))}, None)
 """,
     "sweep": """
 import ray, pyarrow
-from prednet_jax.runs import on_ray
+from prednet_jax.runs import sweeps
 """,
 }
 

@@ -15,13 +15,11 @@ from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.jobs import Job
 from prednet_jax.tasks import PredNetTask, Task
-from prednet_jax.training import loop, sizes
+from prednet_jax.training import loop
+from prednet_jax.training.recipe import check_memory
 
 # There is no verdict without the control and the treatment.
 ALWAYS = (arms.CONTROL, arms.TREATMENT)
-# For estimates of time, right within a factor of two or so: operations per second of
-# small networks, and seconds to start and compile, on two cores.
-_RATE, _START = 2.5e10, 6.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,17 +166,6 @@ class Design(Setup):
         loss = "loss of the window's last frame" if task.windowed else "loss"
         return f"{loss}, mean over the last {self.metric_updates(task)} updates"
 
-    def seconds(self, jobs: list[Job]) -> float:
-        """Estimated seconds for the jobs, one after the other, on two cores."""
-        total = 0.0
-        for job in jobs:
-            steps = self.window if job.task.windowed else 1
-            frames = self.updates_of(job.task) * steps * len(job.seeds)
-            # 2 operations per multiplication, in 1 forward and 2 backward passes.
-            operations = 6.0 * job.task.multiplications * frames
-            total += _START + job.arm.cost * operations / _RATE
-        return total
-
 
 def own_arms(task: Task) -> tuple[str, ...]:
     """What a network is asked if nobody says: another fixed order, stale targets.
@@ -231,7 +218,7 @@ def check_sources(setup: Setup) -> None:
     for task in setup.tasks:
         height, width, channels = task.frame
         window, updates = setup.window, setup.updates_of(task)
-        sizes.check(task, updates=updates, window=window, dtype=np.float32)
+        check_memory(task, updates=updates, window=window, dtype=np.float32)
         try:
             source = data.open_source(
                 setup.data_of(task),

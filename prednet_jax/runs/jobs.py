@@ -28,7 +28,7 @@ from prednet_jax.runs.arms import Arm
 from prednet_jax.tasks import Task
 
 PACKAGE = Path(__file__).parents[1]
-EXAMPLES = "examples.npz"
+EXAMPLES = records.EXAMPLES
 #: The files whose SHA-256 a receipt holds, where they exist.
 FILES = (records.MANIFEST, records.METRICS, records.WEIGHTS, EXAMPLES)
 # Fields of the manifest of a run that has ended. One that diverged, whose last loss or
@@ -51,9 +51,6 @@ class Job:
         flags: flags of the script, with those of the arm; the last of two equal names
             counts.
         threads: number of processors that it may use; None: all.
-        hardware: the machine that it needs, such as `gpu:h200`; empty: any.
-        setting: flags that tell it apart from jobs of equal model, arm, seed, draw and
-            hardware.
     """
 
     task: Task
@@ -64,8 +61,6 @@ class Job:
     script: str
     flags: tuple[str, ...]
     threads: int | None = None
-    hardware: str = ""
-    setting: str = ""
 
     @property
     def model(self) -> str:
@@ -86,10 +81,8 @@ class Job:
 
     @property
     def title(self) -> str:
-        """Network, arm, draw, hardware and setting, for one line of text."""
-        draw = f"draw {self.draw}" if self.draw else ""
-        parts = (self.model, self.arm.name, draw, self.hardware, self.setting)
-        return " ".join(filter(None, parts))
+        """Network and arm, for one line of text."""
+        return f"{self.model} {self.arm.name}"
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -106,7 +99,7 @@ class Job:
     def device(self) -> str:
         """Kind of the device, with the number of threads for a CPU."""
         if self.arm.gpu:
-            return self.hardware or _gpu() or "gpu"
+            return _gpu() or "gpu"
         return f"cpu, threads {self.threads or device.available_threads()}"
 
     def environment(self) -> dict[str, str]:

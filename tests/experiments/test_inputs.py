@@ -1,5 +1,6 @@
 """Inputs of train.py: weights and flags agree, messages have names, files open once."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -122,6 +123,19 @@ def test_control_codes_of_a_name_do_not_reach_the_terminal(refused, tmp_path):
         r"\x1b[31mred\x07", "train.py", f"--workdir={tmp_path}/run", f"--data={folder}"
     )
     assert "\x1b" not in done.stderr
+
+
+@pytest.mark.fault("the disk is full", "ENOSPC of a file that is written")
+def test_a_full_disk_is_one_line(monkeypatch):
+    """Status 1 and a line that names the file and says what to make fewer."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import _cli
+
+    full = OSError(errno.ENOSPC, "No space left on device", "runs/x")
+    monkeypatch.setattr(_cli, "FLAGS", ["keep_checkpoints"])
+    said, status = _cli._ending(full)
+    assert status == 1
+    assert said.startswith("the disk is full (runs/x): expected room, or fewer --keep_")
 
 
 def test_a_pipe_instead_of_a_manifest_is_refused(refused, tmp_path):

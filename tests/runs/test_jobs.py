@@ -27,7 +27,7 @@ def finished(tmp_path_factory):
         updates=UPDATES,
     )
     (job, *_) = plan.runs()
-    (ended,) = filter(None, runs.execute([job], processes=1))
+    (ended,) = runs.execute([job], processes=1)
     assert ended == runs.Ended(job)
     return job
 
