@@ -251,7 +251,7 @@ def open_source(task: Task, seed: int) -> data.FrameSource:
     """
     name = FLAGS.data or task.data
     seed = seed if name in data.NAMES else 0
-    return _opened(name, seed=seed, **_frame_options(task)).reader()
+    return _opened(name, seed=seed, **_frame_options(task))
 
 
 _opened = functools.cache(data.open_source)

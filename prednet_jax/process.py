@@ -56,10 +56,6 @@ def limit_threads(count: int) -> None:
     XLA sizes its CPU thread pool when the backend starts, by the processors that the
     process may use: call this before any array is made. The affinity mask enforces the
     number for every library; `device.measured_parallelism` measures the effect.
-
-    Raises:
-        UserError: count is below 1 or above the number of processors, or the system
-            has no affinity masks.
     """
     check_threads(count)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])

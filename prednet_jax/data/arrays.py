@@ -30,12 +30,7 @@ _CHUNK = 64
 
 
 def open_arrays(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
-    """Open an .npz or an .npy; an .npz without `frames` may hold one other array.
-
-    Raises:
-        DataError: The file is unreadable, the array is missing or no frames, or they
-            are too small.
-    """
+    """Open an .npz or an .npy; an .npz without `frames` may hold one other array."""
     name = str(path)
     array, boundaries = _load(path)
     if array.ndim == 3 and array.shape[-1] > 4:

@@ -116,9 +116,6 @@ def open_moving(
     """Moving digits; every `SEQUENCE` frames, a boundary, two new digits start.
 
     The seed determines digits, starts and directions.
-
-    Raises:
-        DataError: If a digit is larger than the canvas.
     """
     name = f"moving_{stills.name}"
     rows, cols = stills.picture(0).shape
@@ -172,11 +169,7 @@ def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
 
 @functools.cache
 def digits() -> Stills:
-    """The digits as 28x28 pictures, white on black, in scikit-learn's order.
-
-    Raises:
-        DataError: If scikit-learn or its file is missing.
-    """
+    """The digits as 28x28 pictures, white on black, in scikit-learn's order."""
     # Not with `sklearn.datasets`: its import takes as long as training a small network.
     packed = shipped_bytes(
         "digits", "sklearn", "datasets/data/digits.csv.gz", "scikit-learn>=1.5"
@@ -195,9 +188,6 @@ def mnist() -> Stills:
 
     They lie in the folder of the environment variable TFDS_DATA_DIR, else in
     ~/tensorflow_datasets, prepared for random access (ArrayRecord).
-
-    Raises:
-        DataError: They are missing; the message says how to prepare them.
     """
     import tensorflow_datasets as tfds
 
@@ -227,11 +217,7 @@ def mnist() -> Stills:
 
 
 def shipped_bytes(data: str, package: str, file: str, requirement: str) -> bytes:
-    """A file of an installed package, which is not imported.
-
-    Raises:
-        DataError: It is missing; the source `data` needs it, and pip `requirement`.
-    """
+    """A file of an installed package, which is not imported."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise DataError(f"data={data}: needs {requirement}; pip install '.[data]'")

@@ -61,9 +61,6 @@ def sequences_below(
 
     Hidden names and links to folders are left out. Folders and files are in natural
     order of their names. Folders below are looked into if `deeper`.
-
-    Raises:
-        OSError: A folder cannot be read.
     """
 
     def refuse(error: OSError) -> None:
@@ -86,11 +83,7 @@ def open_images(
     fit: Fit,
     length: int | None = None,
 ) -> FrameSource:
-    """Open image files, which are checked and fingerprinted now and decoded when read.
-
-    Raises:
-        DataError: A file is unreadable, no image or too small.
-    """
+    """Open image files, checked and fingerprinted now and decoded when read."""
     paths: list[str] = []
     boundaries = []
     for sequence in sequences:
@@ -122,10 +115,6 @@ def open_list(
 
     Unless `allow_outside`, the lists, which may come from somebody else, may name only
     files in the folder of `path`.
-
-    Raises:
-        DataError: A list is empty, mixes images and lists, or names a file that is
-            missing, outside the folder, unreadable or too small.
     """
     root = None if allow_outside else os.path.realpath(os.path.dirname(path.absolute()))
     entries = _listed(str(path), root)
@@ -231,10 +220,6 @@ def read_header(data: bytes, name: object) -> tuple[int, int, int]:
     Args:
         data: The bytes of the file.
         name: What a message calls the file.
-
-    Raises:
-        DataError: It is not an image, too large, has more than 8 bits per channel or
-            several pictures, or a pixel is not opaque.
     """
     with _opened(data, name) as image:
         pictures = getattr(image, "n_frames", 1)
@@ -258,11 +243,7 @@ def read_header(data: bytes, name: object) -> tuple[int, int, int]:
 
 
 def decode(data: bytes, name: object) -> np.ndarray:
-    """The pixels uint8 `[h, w, 3]` as shown of a file that `read_header` accepts.
-
-    Raises:
-        DataError: The pixels cannot be decoded.
-    """
+    """The pixels uint8 `[h, w, 3]` as shown of a file that `read_header` accepts."""
     from PIL import ImageOps
 
     with _opened(data, name) as image:

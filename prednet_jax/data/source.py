@@ -40,8 +40,6 @@ class FrameSource:
         fingerprint: SHA-256 of what identifies the content and its order: generator
             version, seed, size and embedded files for generated sources, the bytes of
             every file for sources from disk. Paths are not part of it.
-        new_frames: Makes a `frames` for a second caller, if two callers of one would
-            slow each other down (a video decoder has a position).
         done: What was done to pictures of another size, in words; empty: nothing.
     """
 
@@ -53,7 +51,6 @@ class FrameSource:
     boundaries: tuple[int, ...]
     frames: Frames
     fingerprint: str
-    new_frames: Callable[[], Frames] | None = None
     done: str = ""
 
     def __post_init__(self):
@@ -81,12 +78,6 @@ class FrameSource:
                 f"0:{self.length} and is read forwards"
             )
         return self.frames(start, stop)
-
-    def reader(self) -> "FrameSource":
-        """The same source for a second caller of `read`."""
-        if self.new_frames is None:
-            return self
-        return dataclasses.replace(self, frames=self.new_frames())
 
 
 def check_frame_size(height: int, width: int, channels: int) -> None:
@@ -140,18 +131,13 @@ def joined(
         for index in source.boundaries
     ]
 
-    def frames() -> Frames:
-        readers = [source.reader() for source in sources]
-        return joined_spans([(reader.read, 0, reader.length) for reader in readers])
-
     return dataclasses.replace(
         sources[0],
         name=name,
         length=total,
         boundaries=limited_boundaries(boundaries, total),
-        frames=frames(),
+        frames=joined_spans([(s.read, 0, s.length) for s in sources]),
         fingerprint=fingerprint(joined=[s.fingerprint for s in sources], total=total),
-        new_frames=frames,
     )
 
 

@@ -144,7 +144,6 @@ def _of_files(
         length=begins.pop(),
         boundaries=tuple(begins),
         frames=joined_spans([(source.read, *piece) for piece in pieces]),
-        new_frames=None,
         fingerprint=fingerprint(source=source.fingerprint, pieces=pieces),
     )
 
@@ -168,4 +167,4 @@ def _in_memory(source: FrameSource) -> FrameSource:
                 known[i] = True
         return kept[start:stop]
 
-    return dataclasses.replace(source, frames=frames, new_frames=None)
+    return dataclasses.replace(source, frames=frames)

@@ -12,7 +12,6 @@ HDR of phones) to 8 bits; a frame with a transparent pixel is refused.
 
 import bisect
 import contextlib
-import dataclasses
 import hashlib
 import itertools
 import pathlib
@@ -60,9 +59,6 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> Frame
 
     Its first video track is used. A rotation for players that the file asks for is not
     applied.
-
-    Raises:
-        DataError: If the file holds no readable video or its frames are too small.
     """
     name = str(path)
     with files.open_binary(path) as file:
@@ -70,25 +66,19 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> Frame
     video = Video(path, fit)
     total = limited_length(name, video.index.length, length)
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
-    source = video.fit.source(
-        name, total, (0,), video.read, reader="video", file=digest
-    )
-    return dataclasses.replace(
-        source, new_frames=lambda: Video(path, video.fit, video.index).read
-    )
+    return video.fit.source(name, total, (0,), video.read, reader="video", file=digest)
 
 
 class Video:
     """A decoder with a position in a video, which reading moves forwards."""
 
-    def __init__(self, path: pathlib.Path, fit: Fit, index: Index | None = None):
-        """Index the file unless `index` is given; the position is before frame 0."""
+    def __init__(self, path: pathlib.Path, fit: Fit):
         import av
 
         self._path = path
         self._errors: Any = (av.FFmpegError, OSError, IndexError)
         try:
-            self.index = _index(path) if index is None else index
+            self.index = _index(path)
         except self._errors as error:
             raise DataError(
                 f"data={path}: not a readable video "

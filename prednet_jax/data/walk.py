@@ -82,9 +82,6 @@ def open_walk(
     All scenes are one sequence (`boundaries` is `(0,)`), as in a recording of a head
     camera; the published training does not reset its state within one. The seed chooses
     photographs, paths and cuts.
-
-    Raises:
-        DataError: If scikit-image lacks a photograph.
     """
     size = height, width, channels
     frames = functools.partial(render, size, PHOTOGRAPHS, seed, varied=varied)

@@ -79,11 +79,6 @@ def schedule(
         updates: Number of updates.
         batch: Streams into which the source is split, B.
         fresh: Whether every window is a sequence of its own.
-
-    Raises:
-        DataError: If the window is shorter than 2, no sequence is as long as a window,
-            the source has too few frames for the streams, or the number of updates is
-            negative.
     """
     _check(window, updates)
     first_frames, lengths = _streams(length, boundaries, batch)
@@ -115,9 +110,6 @@ def random_windows(
     Every window is a sequence of its own. Which ones an update gets depends on the seed
     and the number of the update alone (and on the batch and the sequences), so that a
     longer schedule begins with a shorter one.
-
-    Raises:
-        DataError: If a number is not usable, or no sequence is as long as a window.
     """
     _check(window, updates)
     whole("batch", batch, 1)
@@ -180,9 +172,6 @@ def chunks(
         C]` of single pictures) and first bool `[K]`, which is True of single pictures.
         The last chunk may be shorter. An error in reading a chunk is raised in its
         place.
-
-    Raises:
-        DataError: If K is not positive.
     """
     if windows_per_chunk < 1:
         raise DataError(f"windows_per_chunk={windows_per_chunk}: need at least 1")

@@ -179,11 +179,7 @@ NAMES = (*_BY_NAME, *(family.name for family in _FAMILIES.values()))
 
 
 def arm(name: str) -> Arm:
-    """The arm of a name.
-
-    Raises:
-        UserError: the name does not match `NAMES`, or its noise is out of range.
-    """
+    """The arm of a name."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     for pattern, family in _FAMILIES.items():

@@ -39,9 +39,6 @@ class Setup:
         updates: number of updates of networks that see windows.
         image_updates: number of updates of networks that see images.
         last: losses are means over this last fraction of the updates.
-
-    Raises:
-        UserError: a value is outside what is accepted.
     """
 
     root: Path
@@ -183,11 +180,6 @@ def check(design: Design) -> None:
     """Checks a design against this machine; its constructor has checked the values.
 
     Nothing is written. An earlier comparison is removed only after this has passed.
-
-    Raises:
-        UserError: the root is no directory, an arm needs more processors than there
-            are, a size does not fit into memory, or the frames of a network cannot be
-            opened or do not fill one window.
     """
     for arm in design.chosen:
         check_threads(arm.name, arm.threads)
@@ -208,9 +200,6 @@ def check_sources(setup: Setup) -> None:
     """Refuses a root that is not a directory, and frames that a network cannot use.
 
     They are opened, and the schedule of updates is made, as in `train.py`.
-
-    Raises:
-        UserError: as `check`.
     """
     for folder in (setup.root, setup.root / "runs"):
         if folder.exists() and not folder.is_dir():

@@ -120,11 +120,7 @@ class Job:
 
 
 def facts(job: Job, seed: int) -> dict[str, Any]:
-    """What determines the numbers of one of a job's runs.
-
-    Raises:
-        UserError: the frames cannot be opened.
-    """
+    """What determines the numbers of one of a job's runs."""
     return {
         "flags": dict(sorted(job.chosen.items())),
         "files": _files(job),
@@ -209,11 +205,7 @@ def _gpu() -> str | None:
 
 
 def seal_ended(job: Job) -> None:
-    """Writes the receipts of runs that have ended; their process may still run.
-
-    Raises:
-        RecordError: the records of one are incomplete.
-    """
+    """Writes the receipts of runs that have ended; their process may still run."""
     for seed in job.seeds:
         folder = job.run_folder(seed)
         if not (folder / store.RECEIPT).exists() and _has_ended(folder):
@@ -232,9 +224,6 @@ def seal(job: Job, seed: int) -> None:
 
     It has a line per update and the weights that it ended with. A run that diverged
     ends with the first update that is not finite, or with the last.
-
-    Raises:
-        RecordError: a file is broken, or the run is shorter than it has to be.
     """
     folder = job.run_folder(seed)
     run = records.read_run(folder)
@@ -288,11 +277,7 @@ def said(reasons: Counter[str]) -> str | None:
 
 
 def verified(job: Job, seed: int) -> records.Run:
-    """Reads a run that is whole and belongs to the job.
-
-    Raises:
-        RecordError: it is not; the message names the file and what is wrong.
-    """
+    """Reads a run that is whole and belongs to the job."""
     folder = job.run_folder(seed)
     store.verify(folder, facts(job, seed), FILES)
     return records.read_run(folder)

@@ -65,9 +65,6 @@ class Sweep(Setup):
         seeds: root seeds.
         threads: number of processors for a run on a CPU, unless its arm gives another;
             None: all.
-
-    Raises:
-        UserError: a value is outside what is accepted.
     """
 
     arms: tuple[str, ...]
@@ -141,10 +138,6 @@ def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
         planned: the processes to run.
         address: `host:port` of a cluster, `auto` for the cluster that this machine
             belongs to, or `LOCAL`.
-
-    Raises:
-        UserError: there is no cluster at the address, or no machine of it can run a
-            job, for which Ray would wait for ever.
     """
     planned = list(planned)
     ray = connect(address)
@@ -182,11 +175,7 @@ def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
 
 
 def connect(address: str) -> Any:
-    """Returns the module `ray`, connected to a cluster.
-
-    Raises:
-        UserError: no cluster answers at the address.
-    """
+    """Returns the module `ray`, connected to a cluster."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     import ray

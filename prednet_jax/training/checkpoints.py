@@ -43,9 +43,6 @@ def save(
 
     `prune` knows the best by `loss`, the mean since the checkpoint before, and removes
     one that is `passing` when the next one is there.
-
-    Raises:
-        OSError: the disk is full, or cannot be written.
     """
     # A flat dictionary, whose names orbax keeps.
     leaves = enumerate(map(np.asarray, jax.tree.leaves(state)))
@@ -93,12 +90,7 @@ def updates(directory: str | os.PathLike) -> list[int]:
 
 
 def restore(directory: str | os.PathLike, update: int, like: TrainState) -> TrainState:
-    """Reads a state back, of the structure, shapes and types of `like`.
-
-    Raises:
-        DamagedError: the files are not those that were saved.
-        RecordError: there is no such checkpoint, or it is of another network.
-    """
+    """Reads a state back, of the structure, shapes and types of `like`."""
     path, leaves = _read(directory, update)
     return _shaped(path, leaves, like, types=True)
 

@@ -1,8 +1,7 @@
 """What is kept of a run while it goes on: a line per update, checkpoints, the end.
 
-The guard looks at every update for numbers that a training does not survive. It
-computes nothing on the device while all is well: the loss and the norm of the gradient
-are on the host already.
+Every update is looked at for numbers that a training does not survive. Nothing is
+computed on the device for that: the loss and the norm of the gradient are on the host.
 """
 
 import dataclasses
@@ -36,8 +35,6 @@ T = TypeVar("T")
 SCALARS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 # Between two checkpoints, where `checkpoint_every` is 0.
 _SECONDS = 300.0
-# Updates in a row with a gradient of exactly zero, after which it is said.
-_ZERO_UPDATES = 10
 # Updates in a trace; those whose mean loss is shown; seconds between two lines.
 _TRACED, _RECENT, _LINE = 3, 100, 15.0
 ADVICE = "try a lower --learning_rate, --clip_gradient=1 or --precision=float64"
@@ -46,62 +43,23 @@ ADVICE = "try a lower --learning_rate, --clip_gradient=1 or --precision=float64"
 _END = 10**8 + 400
 
 
-class Guard:
-    """Watches the updates of one run and keeps its `warnings` for the manifest.
+def check_finite(
+    name: object, record: UpdateRecord, state: Callable[[], TrainState] | None
+) -> None:
+    """Refuses an update whose loss or gradient is not finite, with a RunError.
 
-    A run of few updates is warned of sooner.
+    `state` gives the state after the last update, which no loss has seen; None: it is
+    not the last.
     """
-
-    def __init__(self, name: object, updates: int):
-        self.warnings: list[str] = []
-        self._name, self._zeros = name, 0
-        self._limit = min(_ZERO_UPDATES, max(2, updates // 2))
-
-    def see(self, record: UpdateRecord, state: Callable[[], TrainState]) -> None:
-        """Looks at an update; `state` is called only where something is wrong.
-
-        Raises a RunError if the loss or the gradient is not finite.
-        """
-        if not (math.isfinite(record.loss) and math.isfinite(record.grad_norm)):
-            first = first_not_finite(state())
-            tensor = "every tensor is finite, the norm overflowed"
-            if first is not None:
-                tensor = f"the first tensor that is not finite is {first}"
-            raise RunError(
-                f"{self._name}: update {record.update}: loss {record.loss}, norm of "
-                f"the gradient {record.grad_norm}; {tensor}; {ADVICE}"
-            )
-        self._zeros = self._zeros + 1 if record.grad_norm == 0 else 0
-        if self._zeros == self._limit:
-            self.warnings.append(
-                f"the gradient was exactly zero in {self._limit} updates up to "
-                f"{record.update}: the network no longer learns, or no frame changes"
-            )
-            say(f"{self._name}: {self.warnings[-1]}; {ADVICE}, or another --crop")
-
-    def end(self, state: TrainState) -> None:
-        """Refuses a last state that is not finite, which no loss has seen."""
-        first = first_not_finite(state)
-        if first is not None:
-            raise RunError(
-                f"{self._name}: after update {int(state.update)} {first} is not "
-                f"finite; {ADVICE}"
-            )
-
-
-def first_not_finite(state: TrainState) -> str | None:
-    """Name of the first tensor with NaN or infinity, or None.
-
-    In the order of the computation: the carried state shows the forward pass, the
-    optimiser's moments the gradient, and the parameters come last.
-    """
-    for field in ("carry", "optimizer_state", "params"):
-        leaves = jax.tree_util.tree_leaves_with_path(getattr(state, field))
-        for path, leaf in leaves:
-            if not np.isfinite(np.asarray(leaf)).all():
-                name = jax.tree_util.keystr(path, simple=True, separator="/")
-                return f"{field}/{name}"
-    return None
+    what = f"{name}: update {record.update}: "
+    if not (math.isfinite(record.loss) and math.isfinite(record.grad_norm)):
+        what += f"loss {record.loss}, norm of the gradient {record.grad_norm}; {ADVICE}"
+        raise RunError(what)
+    leaves = jax.tree_util.tree_leaves_with_path(state() if state else None)
+    for path, leaf in leaves:
+        if not np.isfinite(np.asarray(leaf)).all():
+            tensor = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise RunError(f"{what}{tensor} is not finite after it; {ADVICE}")
 
 
 class Keeper:
@@ -122,7 +80,6 @@ class Keeper:
         # A file of its own for each part of a run: TensorBoard joins them, and forgets
         # what an earlier part wrote of later updates.
         self._events = SummaryWriter(str(folder), purge_step=done + 1)
-        self._guard = Guard(folder, recipe.updates)
         self._losses: list[float] = []
         self._validated: dict[str, Any] | None = None
         if recipe.validation is not None:
@@ -137,9 +94,6 @@ class Keeper:
         """Writes an update; `state` gives the state after it.
 
         With `save` a checkpoint is saved. Older ones stay until `prune`.
-
-        Raises:
-            RunError: the loss, the gradient or the final state is not finite.
         """
         self._writer.write(**dataclasses.asdict(record))
         self._show(record.update, "", {name: getattr(record, name) for name in SCALARS})
@@ -147,11 +101,9 @@ class Keeper:
         last = record.update == self._recipe.updates
         every = self._recipe.validate_every
         try:
-            self._guard.see(record, state)
+            check_finite(self.folder, record, state if last else None)
             if self._recipe.validation and (last or record.update % every == 0):
                 self._validate(record.update, state().params)
-            if last:
-                self._guard.end(state())
             if save:
                 self._save(record.update, state())
         except RunError as error:
@@ -219,8 +171,6 @@ class Keeper:
             self._write_examples(params, source)
         records.write_tree(self.folder / records.WEIGHTS, params)
         end: dict[str, Any] = {"final_params_sha256": records.fingerprint(params)}
-        if self._guard.warnings:
-            end["warnings"] = self._guard.warnings
         records.write_json(
             self.folder / records.MANIFEST, self._manifest | measured | end
         )

@@ -129,17 +129,6 @@ def test_frames_that_do_not_decode_are_named(videos):
     assert numbers(video.read(2, 4)) == [2, 3]
 
 
-def test_another_reader_disturbs_nobody(videos):
-    """Each seed has a decoder of its own; the file is hashed and indexed once."""
-    source = open_source(str(videos["h264.mp4"]), **SIZE)
-    other = source.reader()
-    whole = source.read(0, 20)
-    np.testing.assert_array_equal(other.read(3, 6), whole[3:6])
-    np.testing.assert_array_equal(source.read(20, 22), other.read(20, 22))
-    assert other.fingerprint == source.fingerprint
-    assert other.read is not source.read
-
-
 def test_damaged_frames_are_refused(videos, tmp_path):
     """The decoder patches them up and says so."""
     with av.open(str(videos["mpeg4.avi"])) as container:

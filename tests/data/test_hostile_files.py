@@ -251,14 +251,11 @@ def test_a_list_is_opened_with_few_calls(tmp_path, monkeypatch):
     for name in ("open", "stat", "lstat"):
         counted(os, name)
     counted(Image.Image, "load")
-    source = data.open_source(str(tmp_path / "list.txt"), height=8, width=8)
+    data.open_source(str(tmp_path / "list.txt"), height=8, width=8)
     # And a few for the list itself and the folders above it.
     assert count <= calls["open"] <= count + 5
     assert calls["stat"] + calls["lstat"] <= 2 * count + 60
     assert calls["load"] == 0
-    before = dict(calls)
-    assert source.reader().fingerprint == source.fingerprint
-    assert calls == before
 
 
 LEAF = "p/p/layer_i_0/kernel:0"

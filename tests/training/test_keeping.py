@@ -13,9 +13,9 @@ import pytest
 from prednet_jax import PredNetConfig, optimizers, records, tasks
 from prednet_jax.errors import RunError, UserError
 from prednet_jax.messages import say
-from prednet_jax.training import checkpoints, keeping
+from prednet_jax.training import keeping
 from prednet_jax.training.loop import UpdateRecord
-from prednet_jax.training.recipe import Recipe, check_memory
+from prednet_jax.training.recipe import check_memory
 from prednet_jax.training.truncated import TrainState
 
 FINE = UpdateRecord(1, 4, 0.5, 0.5, 0.5, 1.0, 0.1)
@@ -27,39 +27,18 @@ def state(**fields):
     return TrainState(**found | {"update": np.int32(1)} | fields)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"loss": float("nan")}, "update 1: loss nan, norm of the gradient 1.0"),
-        ({"grad_norm": float("inf")}, "every tensor is finite, the norm overflowed"),
-    ],
-)
-def test_a_loss_or_gradient_that_is_no_number_ends_the_run(fields, message):
-    """NaN and infinity, with the update."""
-    with pytest.raises(RunError, match=message):
-        keeping.Guard("run", 9).see(dataclasses.replace(FINE, **fields), state)
-
-
-def test_the_first_tensor_that_is_not_finite_is_named():
-    """Carried state, then moments, then weights."""
+def test_what_is_no_number_ends_the_run():
+    """The loss, the gradient, and a tensor after the last update, which is named."""
     bad = {"a": np.ones(2), "b": {"kernel": np.array([1, np.inf])}}
-    assert keeping.first_not_finite(state()) is None
-    assert keeping.first_not_finite(state(params=bad)) == "params/b/kernel"
-    both = state(params=bad, optimizer_state={"mu": bad})
-    assert keeping.first_not_finite(both) == "optimizer_state/mu/b/kernel"
-    with pytest.raises(RunError, match="after update 1 params/b/kernel is not finite"):
-        keeping.Guard("run", 9).end(state(params=bad))
-
-
-def test_a_gradient_of_exactly_zero_is_said_once(capsys):
-    """Ten updates in a row; nine are no reason."""
-    guard = keeping.Guard("run", 1000)
-    zero = dataclasses.replace(FINE, grad_norm=0.0)
-    for record in [zero] * 9 + [FINE] + [zero] * 30:
-        guard.see(record, state)
-    said = capsys.readouterr().err
-    assert said.count("exactly zero in 10 updates") == 1
-    assert len(guard.warnings) == 1
+    keeping.check_finite("run", FINE, state)
+    keeping.check_finite("run", FINE, None)
+    for fields, last, message in (
+        ({"loss": float("nan")}, None, "update 1: loss nan, norm of the gradient 1.0"),
+        ({"grad_norm": float("inf")}, state, "norm of the gradient inf; try a lower"),
+        ({}, lambda: state(params=bad), "params/b/kernel is not finite after it"),
+    ):
+        with pytest.raises(RunError, match=message):
+            keeping.check_finite("run", dataclasses.replace(FINE, **fields), last)
 
 
 def test_clipping_is_optax_own_before_the_optimiser():
@@ -103,28 +82,6 @@ def test_sizes_that_cannot_fit_are_refused_from_their_shapes(config, fields, mes
 def check(config, **fields):
     usual = {"updates": 250, "window": 20, "dtype": np.float32}
     check_memory(tasks.of(config), **usual | fields)
-
-
-@pytest.mark.fault("checkpoints that cannot fit", "ten million of 4 MB")
-def test_checkpoints_that_cannot_fit_on_the_disk_are_refused(tmp_path, monkeypatch):
-    """Refused beforehand; the last three of them fit."""
-    leaf = np.zeros(2**20, np.float32)
-
-    def checked(folder, kept):
-        recipe = Recipe(
-            task=tasks.of(BIG), open_source=None, updates=10**7, window=2,
-            checkpoint_every=1, keep_checkpoints=kept,
-        )  # fmt: skip
-        recipe.check_disk([folder], leaf)
-
-    with pytest.raises(UserError, match="checkpoints need at least 41"):
-        checked(tmp_path, 0)
-    checked(tmp_path / "new", 3)
-    # A run that goes on has room for those that it made.
-    monkeypatch.setattr(checkpoints, "updates", lambda folder: range(10**7 + 1))
-    checked(tmp_path, 0)
-    # The article's size, ten replicas of it.
-    check(BIG, seeds=10, together=True)
 
 
 class Terminal(io.StringIO):
