@@ -177,10 +177,7 @@ def own_arms(task: Task) -> tuple[str, ...]:
 
 
 def check(design: Design) -> None:
-    """Checks a design against this machine; its constructor has checked the values.
-
-    Nothing is written. An earlier comparison is removed only after this has passed.
-    """
+    """Refuses what cannot run on this machine, before an earlier comparison goes."""
     for arm in design.chosen:
         check_threads(arm.name, arm.threads)
     check_sources(design)
@@ -197,7 +194,7 @@ def check_threads(arm: str, threads: int | None) -> None:
 
 
 def check_sources(setup: Setup) -> None:
-    """Refuses a root that is not a directory, and frames that a network cannot use.
+    """Refuses a root that is no directory, and frames that a network cannot use.
 
     They are opened, and the schedule of updates is made, as in `train.py`.
     """

@@ -99,7 +99,7 @@ class Job:
     def device(self) -> str:
         """Kind of the device, with the number of threads for a CPU."""
         if self.arm.gpu:
-            return _gpu() or "gpu"
+            return device.gpu_found() or "gpu"
         return f"cpu, threads {self.threads or device.available_threads()}"
 
     def environment(self) -> dict[str, str]:
@@ -133,37 +133,20 @@ def facts(job: Job, seed: int) -> dict[str, Any]:
 
 
 def _files(job: Job) -> dict[str, str]:
-    """What a run reads from paths: SHA-256 of the content, by flag."""
-    digests, chosen = {}, job.chosen
-    name = chosen.get("data", job.task.data)
-    if name not in data.NAMES:
-        height, width, channels = job.task.frame
-        digests["data"] = _frames(
-            name,
-            height=height,
-            width=width,
-            channels=channels,
-            crop=chosen.get("crop", "auto"),
-            allow_outside=chosen.get("allow_outside") == "true",
-        )
-    if "init_weights" in chosen:
-        digests["init_weights"] = _weights(chosen["init_weights"])
-    return digests
+    """SHA-256 of the content of the frames, where they are named by a path."""
+    name = job.chosen.get("data", job.task.data)
+    if name in data.NAMES:
+        return {}
+    height, width, channels = job.task.frame
+    outside = job.chosen.get("allow_outside") == "true"
+    return {"data": _frames(name, height, width, channels, outside)}
 
 
 @functools.cache
-def _frames(name: str, **options: Any) -> str:
-    return data.open_source(name, **options).fingerprint
-
-
-@functools.cache
-def _weights(path: str) -> str:
-    """SHA-256 of the final weights of a run; else of all bytes at the path."""
-    folder = Path(path)
-    if (folder / records.MANIFEST).is_file():
-        return str(records.read_json(folder / records.MANIFEST).get(END))
-    files = sorted(f for f in (folder, *folder.rglob("*")) if f.is_file())
-    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
+def _frames(name: str, height: int, width: int, channels: int, outside: bool) -> str:
+    return data.open_source(
+        name, height=height, width=width, channels=channels, allow_outside=outside
+    ).fingerprint
 
 
 @functools.cache
@@ -197,11 +180,6 @@ def _task_source(model: str) -> str:
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         return ""
     return "+" + hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
-
-
-@functools.cache
-def _gpu() -> str | None:
-    return device.gpu_found()
 
 
 def seal_ended(job: Job) -> None:

@@ -317,9 +317,12 @@ def _allow_open_files(seeds: int) -> None:
     """Raises the soft limit of open files as far as the runs need it."""
     needed = _RUN_FILES * seeds + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (soft, hard) and needed > hard:
+        raise UserError(
+            f"replicas={seeds}: need {needed} open files; the system allows {hard}"
+        )
     if soft != resource.RLIM_INFINITY and needed > soft:
-        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _bytes(tree: Any) -> int:

@@ -104,9 +104,8 @@ def test_a_link_that_leads_nowhere_is_refused(refused, tmp_path):
     refused("link is no directory", "train.py", f"--workdir={tmp_path}/link/run")
 
 
-@pytest.mark.parametrize("wrapped", ["raise", "raise ImportError('numpy') from"])
-def test_an_interrupt_while_a_script_imports_is_one_line(wrapped):
-    code = f"import _cli; {wrapped} KeyboardInterrupt()"
+def test_an_interrupt_while_a_script_imports_is_one_line():
+    code = "import _cli; raise KeyboardInterrupt()"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPTS), *sys.path])},
