@@ -133,15 +133,6 @@ def test_no_effect_is_refuted(tmp_path):
     assert stale["estimate"] == pytest.approx(0.19, abs=0.01)
 
 
-def test_help_is_supported_and_harm_is_refuted(tmp_path):
-    help_ = judged(simulated(tmp_path / "help", reduction_order=-0.02))
-    assert help_["verdict"] == {"prednet": "supported"}
-    assert help_["claims"][1]["answer"] == "noise lowers the loss"
-    harm = judged(simulated(tmp_path / "harm", reduction_order=0.02))
-    assert harm["verdict"] == {"prednet": "refuted"}
-    assert harm["details"]["prednet"]["answer"] == "noise raises the loss"
-
-
 def test_the_control_is_every_fixed_order(tmp_path):
     arms = ("convolution_im2col", "reduction_order_run", "threads_1")
     verdict = judged(simulated(tmp_path, arms=arms, seeds=8))
@@ -188,25 +179,6 @@ def test_a_repetition_stands_beside_the_study(tmp_path):
     assert stale["holds"]
     assert noise["answer"] == "no effect within the margin"
     assert [both["seeds"] for both in verdict["together"]] == [23, 23]
-
-
-def test_each_network_has_its_own_arms():
-    def names(task):
-        plan = design("unused", task, None)
-        assert [arm.name for arm in plan.chosen] == [
-            arm.name for arm in plan.arms_of(task)
-        ]
-        return [arm.name for arm in plan.chosen[2:]]
-
-    assert names(PREDNET) == ["convolution_im2col", "stale_targets"]
-    assert names(AUTOENCODER) == []
-
-
-def test_runs_that_have_not_separated_refute_nothing(tmp_path):
-    verdict = judged(simulated(tmp_path, apart=(3.0, 4.01)))
-    assert verdict["verdict"] == {"prednet": "inconclusive"}
-    assert verdict["claims"][1]["answer"] == "cannot tell"
-    assert "have not separated" in verdict["details"]["prednet"]["sentence"]
 
 
 def test_every_contrast_can_be_recomputed_from_the_losses(tmp_path):

@@ -129,11 +129,8 @@ def octopus(
       gamma: half the size of the negative curvature, > 0.
 
     Returns:
-      x [dim], float32 or float64 -> scalar of the same type. Gradients are finite
-      everywhere.
-
-    Raises:
-      UserError: an argument out of range; when called, x of another shape or type.
+      x [dim], float32 or float64 -> scalar of the same type, with finite gradients
+      everywhere; a UserError if x has another shape or type.
 
     References:
       Du, Jin, Lee, Jordan, Poczos & Singh 2017, "Gradient descent can take exponential

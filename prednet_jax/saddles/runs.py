@@ -168,15 +168,13 @@ def escape_runs(
 ) -> Escape:
     """Runs all rules x forms x seeds in one vmapped, compiled program.
 
-    A seed fixes the start, the rotation and the noise key; they are the same for all
-    rules, noises and precisions.
-
     Args:
       gradient: the gradient of fn(Q x), with its noise; see `Gradient`.
       function: the function, in its aligned form.
       rules: the optimisers.
       forms: "aligned", "rotated", or both.
-      seeds: number of seeds, >= 1.
+      seeds: number of seeds, >= 1. A seed fixes the start, the rotation and the noise
+        key; they are the same for all rules, noises and precisions.
       first_seed: the first seed, >= 0.
       steps: steps of each run, > settle.
       dtype: "float32" or "float64"; the latter needs jax_enable_x64.
@@ -186,9 +184,6 @@ def escape_runs(
 
     Returns:
       Leaves [rules, forms, seeds, ...] as numpy arrays.
-
-    Raises:
-      UserError: an unknown form, float64 without x64, or too few steps.
     """
     whole("steps", steps, settle + 1)
     for form in forms:

@@ -149,13 +149,9 @@ class Projections(NamedTuple):
     projection z of the weights, measured from the stationary point of the model:
     u'g = -gamma z.
 
-    Attributes:
-        gamma: minus the curvature along the direction, positive.
-        displacement: z.
-        step: projection of the last change of the weights.
-        step_cosine: `step` over the length of that change, in [-1, 1].
-        noise_gain: standard deviation, along the direction, of gradient noise that has
-            unit standard deviation in each weight.
+    `step` is the projection of the last change of the weights, `step_cosine` the same
+    over the length of that change, and `noise_gain` the standard deviation along u of
+    gradient noise that has unit standard deviation in each weight.
     """
 
     gamma: float
@@ -168,14 +164,9 @@ class Projections(NamedTuple):
 def project(
     gradient: Any, step: Any, vector: Any, value: float, scale: Any
 ) -> Projections:
-    """Projects gradient and last update on the direction of lowest curvature.
+    """Projects gradient and last step on u, a unit vector of curvature `value` < 0.
 
-    Args:
-        gradient: gradient of the loss at the weights, a pytree like the weights.
-        step: the last change of the weights made by the optimiser.
-        vector: unit escape direction u, in the coordinates of `scale`.
-        value: its curvature, negative.
-        scale: P, the preconditioner that u belongs to.
+    u is in the coordinates of `scale`, P; gradient and step in those of the weights.
     """
     u, g, d, p = (ravel_pytree(tree)[0] for tree in (vector, gradient, step, scale))
     root = jnp.sqrt(p.astype(u.dtype))

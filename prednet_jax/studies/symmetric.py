@@ -61,11 +61,8 @@ FREE = 0.1
 class Run(NamedTuple):
     """What identifies a run.
 
-    Attributes:
-        program: one of `PROGRAMS`.
-        arm: one of `ARMS`.
-        delta: relative split of the twins, from 0 to below 1.
-        seed: root seed of weights, split, data and noise.
+    One of `PROGRAMS`, one of `ARMS`, the relative split of the twins, and the root seed
+    of weights, split, data and noise.
     """
 
     program: str
@@ -203,12 +200,8 @@ def _compare(design: Design) -> Callable[[dict], tuple[jax.Array, jax.Array]]:
 class Row(NamedTuple):
     """What decides about one run: the fields of `Run`, and its end.
 
-    Attributes:
-        program: as in `Run`, and so are `arm`, `delta` and `seed`.
-        separated_at: update of separation; updates + 1: never.
-        equal: whether every weight always had the same bits as its twin.
-        loss: mean loss over the last fifth of the updates.
-        updates: number of updates.
+    That is the update of separation (updates + 1: never), whether every weight always
+    had the same bits as its twin, and the mean loss over the last fifth of the updates.
     """
 
     program: str
@@ -224,10 +217,8 @@ class Row(NamedTuple):
 def read(path: Path) -> list[Row]:
     """The rows of runs.csv.
 
-    Raises:
-        RecordError: there is no such file.
-        UserError: a run occurs twice, or diverged (its loss is not finite), so that it
-            says nothing about separation.
+    A run that occurs twice, or diverged, so that it says nothing about separation, is a
+    UserError.
     """
     rows = [
         Row(

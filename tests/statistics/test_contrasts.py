@@ -76,20 +76,6 @@ def test_one_seed_claims_nothing():
     assert record["ci_low"] is record["sd_difference"] is None
 
 
-@pytest.mark.parametrize(
-    ("shift", "margin", "word"),
-    [
-        (0, 0.3, "equivalent"),
-        (0, 0.01, "inconclusive"),
-        (-1, 0.01, "lower loss"),
-        (1, 0.01, "higher loss"),
-    ],
-)
-def test_words(shift, margin, word):
-    d = np.array([0.1, -0.2, 0.05, 0.0, 0.15, -0.1, 0.02, -0.03])
-    assert paired(d + shift, np.zeros(8), margin=margin).verdict == word
-
-
 def test_holm_equals_statsmodels_and_decides_the_word():
     rng = np.random.default_rng(3)
     control = rng.normal(size=(4, 8))
