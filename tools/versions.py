@@ -35,11 +35,10 @@ print("jax", jax.__version__)
 # What each extra is for.
 EXTRAS = {
     "data": """
-import av, h5py, safetensors, tempfile
+import av, h5py, safetensors
 from prednet_jax import data, weights
-from prednet_jax.data.builders import prepare
+import tensorflow_datasets
 assert data.open_source("digits").read(0, 2).any()
-prepare("walk", None, tempfile.mkdtemp(), height=8, width=8, length=3)
 """,
     "study": """
 import jax, numpy as np
@@ -51,7 +50,7 @@ curvature.extreme_eigenpairs(
 assert saddles.octopus(2)(np.ones(2)).shape == ()
 """,
     "report": "from prednet_jax.report import page, strips",
-    "sweep": "import ray, pyarrow; from prednet_jax.runs import on_ray",
+    "sweep": "import ray, pyarrow; from prednet_jax.runs import sweeps",
 }
 
 

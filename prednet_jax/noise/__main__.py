@@ -151,7 +151,7 @@ def _devices(asked: Asked) -> Any:
 
 
 def _audit(asked: Asked) -> Any:
-    names = ("gpu", "devices", "deterministic", "time_limit")
+    names = ("gpu", "devices", "deterministic")
     options = {name: getattr(asked.options, name) for name in names}
     return asked.of(audit(asked.call.fn, **options))
 
@@ -267,7 +267,6 @@ DEFAULTS = {
     ),
     "gpu": ("audit", "h100", "which GPU, such as gtx1080"),
     "devices": ("audit", 1, "number of GPUs"),
-    "time_limit": ("audit", 600.0, "seconds for each compilation"),
     "deterministic": ("audit", False, "under --xla_gpu_deterministic_ops=true"),
 }
 # Flags of several commands: the default, and the commands that take none.
