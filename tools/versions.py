@@ -41,13 +41,13 @@ import tensorflow_datasets
 assert data.open_source("digits").read(0, 2).any()
 """,
     "study": """
-import jax, numpy as np
+import jax, jax.numpy as jnp, numpy as np
 from prednet_jax import curvature, saddles, statistics
 statistics.paired(np.arange(6.0), np.arange(6.0)[::-1], margin=1.0)
 curvature.extreme_eigenpairs(
-    lambda p: (p["x"] ** 2).sum(), {"x": np.ones(4)}, key=jax.random.key(0), steps=2
+    lambda p: (p["x"] ** 2).sum(), {"x": jnp.ones(4)}, key=jax.random.key(0), steps=2
 )
-assert saddles.octopus(2)(np.ones(2)).shape == ()
+assert saddles.octopus(2)(jnp.ones(2)).shape == ()
 """,
     "report": "from prednet_jax.report import page, strips",
     "sweep": "import ray, pyarrow; from prednet_jax.runs import sweeps",
