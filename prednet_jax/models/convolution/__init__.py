@@ -5,25 +5,18 @@ padding, and acts on maps `[B, H, W, C]`. An `upsampled` one acts on the
 nearest-neighbour x2 enlargement of its input. The algorithms agree up to rounding: each
 adds the same numbers in another fixed order, so each can be an arm of the comparison.
 
-    xla       XLA's own convolution and gradients; `auto` takes it on GPUs      [wide]
-    direct    XLA's convolution for outputs and input gradients; the filter
-              gradient computes two neighbouring outputs together               [wide]
-    im2col    one matrix product with neighbourhoods of k k C values            [wide]
-    shifted   k k matrix products with shifted maps                             [wide]
-    wide4     four neighbouring outputs together, as further channels           [wide]
-    strip2/4  Winograd F(2,3)/F(4,3) along the width, XLA's convolution along
-              the height; 3x3 only                                          [winograd]
-    folded    the enlargement folded into the kernel; 3x3 and `upsampled`
-              only, so it cannot be the algorithm of a whole network        [winograd]
+    xla       XLA's own convolution and gradients; `auto` takes it on GPUs
+    direct    XLA's convolution for outputs and input gradients; the filter gradient
+              computes two neighbouring outputs together
+    im2col    one matrix product with neighbourhoods of k k C values
+    shifted   k k matrix products with shifted maps
+    wide4     four neighbouring outputs together, as further channels
+    strip2/4  Winograd F(2,3)/F(4,3) along the width, XLA's convolution along the height
+    folded    the enlargement folded into the kernel; `upsampled` only, so it cannot be
+              the algorithm of a whole network
 
-Each is one object with four functions (`algorithm.Algorithm`) in one table
-(`ALGORITHMS`). A new one is a new object, a line in that table and a line in
-`config.CONVOLUTIONS`. Three ways to use them:
-    conv2d(x, kernel)             differentiable in both arguments
-    prepare(...), apply_sum(...)  transform kernels once and use them for many maps, as
-                                  in a scan
-    filter_gradient(x, dz, ...)   the gradient of a kernel, one contraction over images
-                                  (time and batch) and space
+`wide` has the first five, `winograd` the others, for 3x3 kernels only. Each is an
+`Algorithm` in `ALGORITHMS`; `config.CONVOLUTIONS` has those of whole networks.
 
 The gradients use the algorithm's own functions; differentiating `forward` would give
 slow transposes of slices. Forward over reverse mode works (Hessian products), forward
