@@ -175,7 +175,6 @@ def _tools(name: str, repeats: int, searches: bool) -> list[dict[str, Any]]:
     if searches:
         measures = {
             "localize": noise_lib.localize(step, spec),
-            "effects": noise_lib.effects(step, spec, [""]),
             "decisions": noise_lib.decisions(step, spec),
         }
     else:

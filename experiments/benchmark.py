@@ -64,9 +64,7 @@ flags.DEFINE_bool(
     "Run the suites `foreign` and `tools` under the XLA flags that all other scripts "
     "set.",
 )
-flags.DEFINE_bool(
-    "searches", False, "Suite `tools`: localize, effects and decisions instead."
-)
+flags.DEFINE_bool("searches", False, "Suite `tools`: localize and decisions instead.")
 flags.DEFINE_bool("cache", False, "Use the persistent compilation cache.")
 flags.DEFINE_list("batches", ["1", "4", "16"], "Batch sizes of `backends`.")
 flags.DEFINE_list("replica_counts", ["1", "2", "8"], "Numbers of replicas.")

@@ -262,19 +262,6 @@ def source(equation: Equation, jaxpr: Any) -> str:
     return ""
 
 
-def called_from(equation: Equation, jaxpr: Any, function: str) -> bool:
-    """Whether JAX's function of that name made an equation; arguments as `source`."""
-    traceback = equation.source_info.traceback
-    traced = getattr(jaxpr.debug_info, "func_src_info", "") or ""
-    for code in traceback.raw_frames()[0] if traceback else ():
-        name = code.co_filename
-        if code.co_name == function and not source_info_util.is_user_filename(name):
-            return True
-        if traced.endswith(f" at {name}:{code.co_firstlineno}"):
-            break
-    return False
-
-
 @functools.cache
 def is_users(filename: str) -> bool:
     """Whether a file is neither a library's nor of this package."""

@@ -14,7 +14,6 @@ import jax
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
-from prednet_jax.noise.errors import UncoveredReductionError
 from prednet_jax.noise.order.partials import Cut, NoOrder
 from prednet_jax.noise.order.permutations import narrow_type, widened
 from prednet_jax.noise.plan import Plan, Step, has_floats, plan, result_avals
@@ -54,8 +53,7 @@ class Report(NamedTuple):
         perturbed: the equations on which noise acts, and which noise.
         untouched: those on which none does, and why: sums and other reductions, library
             routines, kernels, primitives that noise does not know, and, if the spec has
-            a noise on results, single operations. The additions of an
-            `associative_scan` count: together they are a sum.
+            a noise on results, single operations.
         single: the untouched single operations under a spec without noise on results:
             they have no order that could be drawn.
     """
@@ -63,11 +61,6 @@ class Report(NamedTuple):
     perturbed: tuple[Entry, ...]
     untouched: tuple[Entry, ...]
     single: tuple[Entry, ...] = ()
-
-    @property
-    def uncovered(self) -> tuple[Entry, ...]:
-        """The untouched reductions that do have more than one order."""
-        return tuple(entry for entry in self.untouched if entry.has_order)
 
     def __str__(self) -> str:
         lines = [f"perturbed: {len(self.perturbed)}"]
@@ -82,16 +75,12 @@ class Report(NamedTuple):
         return "\n".join(lines)
 
 
-def coverage(
-    fn: Callable, spec: NoiseSpec, *, strict: bool = False
-) -> Callable[..., Report]:
+def coverage(fn: Callable, spec: NoiseSpec) -> Callable[..., Report]:
     """Report on the equations of `fn` under `spec`.
 
     Args:
         fn: as for `inject`.
         spec: any noise spec.
-        strict: raise an UncoveredReductionError, on a call, that names the float
-            reductions which have an order and are left alone.
 
     Returns:
         A function of the arguments of `fn` (arrays or `jax.ShapeDtypeStruct`s; nothing
@@ -102,14 +91,7 @@ def coverage(
 
     def report(*args: Any, **kwargs: Any) -> Report:
         function, arrays = pure(fn, args, kwargs)
-        found = report_of(plan(jax.make_jaxpr(function)(*arrays), spec))
-        if strict and found.uncovered:
-            listed = "; ".join(f"{e.path} ({e.reason})" for e in found.uncovered)
-            raise UncoveredReductionError(
-                f"left alone by {spec!r}: {listed}; expected every float reduction to "
-                "be perturbed"
-            )
-        return found
+        return report_of(plan(jax.make_jaxpr(function)(*arrays), spec))
 
     return report
 
@@ -269,22 +251,10 @@ def _left_alone(step: Step) -> str:
         return ""
     if rule is None and step.name not in EXACT:
         return "a primitive that noise does not know (noise.register_rule)"
-    if step.name == "add":
-        # Odd and even elements are put together by adding zeros, which is exact.
-        scanned = not isinstance(step.action.reason, NoOrder) and (
-            step.made_by("associative_scan") and not step.made_by("_interleave")
-        )
-        return _SCANNED if scanned else ""
     if not isinstance(rule, registry.FirstOrder):
         return ""
     is_sum = rule.cut is not None or bool(rule.left_alone)
     return step.action.reason if is_sum else ""
-
-
-_SCANNED = (
-    "an addition of associative_scan, whose tree is written out in the program: no "
-    "order is drawn"
-)
 
 
 def _has_floats(step: Step) -> bool:

@@ -169,8 +169,9 @@ def test_sums_into_a_mutable_array_have_noise(spec):
 
 
 def test_the_order_of_sums_into_a_mutable_array_is_listed_as_left_alone():
-    with pytest.raises(noise.UncoveredReductionError, match="mutable array"):
-        noise.coverage(accumulated, ORDER, strict=True)(jnp.ones(4))
+    untouched = noise.coverage(accumulated, ORDER)(jnp.ones(4)).untouched
+    assert all("mutable array" in e.reason and e.has_order for e in untouched)
+    assert untouched
     perturbed = noise.coverage(accumulated, ULP)(jnp.ones(4)).perturbed
     assert [e.primitive for e in perturbed] == ["mul", "addupdate", "addupdate"]
 

@@ -70,12 +70,6 @@ def draw_orders(
 ) -> tuple[Array, ...]:
     """Draw a uniform permutation of n partial sums for each element of `shape`.
 
-    Args:
-        words: uint32 [2], state of the generator.
-        shape: one permutation for each element.
-        n: number of partial sums.
-        salt: distinguishes the draws of one state.
-
     Returns:
         uint32 arrays of `shape`, for `permute`: of three partial sums the number of the
         permutation; of others the outcomes of the network's exchanges, 32 to a word.
@@ -175,13 +169,8 @@ def randomly_ordered_sum(
 ) -> Array:
     """Partial sums added in an order drawn for each output, tile, or all outputs.
 
-    Args:
-        orders: from `draw_orders`, over the `tile_grid` of the outputs.
-        partial_sums: n arrays of one shape and type.
-        tile: edge of a tile.
-        initial: where the sum starts, if anywhere.
-        kept: a narrower type, to whose precision every partial sum and every addition
-            is rounded; None: not rounded.
+    `orders` are of `draw_orders`, over the `tile_grid` of the outputs; every partial
+    sum and addition is rounded to the type `kept`, unless it is None.
     """
     shape = partial_sums[0].shape
     spread_out = tuple(spread(word, shape, tile) for word in orders)

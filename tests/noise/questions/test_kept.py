@@ -131,10 +131,7 @@ HAND = """
 import numpy as np
 import pytest
 
-RTOL = 1e-6
-
 def test_one(noise_tolerance):
-    atol = 0
     np.testing.assert_allclose(a, b, {rtol})
     np.testing.assert_allclose(a, b, *tolerance)
 
@@ -148,9 +145,9 @@ def test_two():
     ("rtol", "ratio", "verdict"),
     [
         ("1e-4", 10 * 10, "looser"),
-        ("RTOL", 1, "within"),
+        ("1e-6", 1, "within"),
         ("rtol=5e-7", 0.5, "tighter"),
-        ("rtol=RTOL, atol=1e-6", 1 + 1 / 4, "within"),
+        ("rtol=1e-6, atol=1e-6", 1 + 1 / 4, "within"),
         ("", 0.1, "tighter"),
     ],
 )
@@ -163,7 +160,7 @@ def test_written_tolerances_against_the_measured(tmp_path, rtol, ratio, verdict)
     one, two, three = kept.compare(str(file)).written
     assert one.verdict == verdict
     assert one.ratio == pytest.approx(ratio)
-    assert (Path(one.place).name, one.test) == ("test_hand.py:9", "test_one")
+    assert (Path(one.place).name, one.test) == ("test_hand.py:6", "test_one")
     assert (two.verdict, two.rtol, two.atol) == ("not measured", 0.0, 1e-3)
     assert three.verdict == "not read"
     assert kept.compare(str(tmp_path)) == kept.compare(str(file))
