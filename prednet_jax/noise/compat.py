@@ -110,16 +110,6 @@ def put_array(equation: Equation, ref: Any, value: Any, indices: Sequence[Any]) 
     primitives.swap_p.bind(ref, value, *indices, tree=equation.params["tree"])
 
 
-def readers(jaxpr: Any) -> dict[Any, list[Any]]:
-    """The equations that read each variable of a jaxpr; None stands for its results."""
-    found: dict[Any, list[Any]] = {}
-    for equation in (*jaxpr.eqns, None):
-        for atom in jaxpr.outvars if equation is None else equation.invars:
-            if not isinstance(atom, core.Literal):
-                found.setdefault(atom, []).append(equation)
-    return found
-
-
 def donated(jaxpr: Any) -> tuple[int, ...]:
     """Positions of the arguments that a program donates to a compiled call."""
     opened, _ = open_jaxpr(jaxpr)

@@ -7,7 +7,7 @@ Every decision of the plan that `inject` would run is listed, with the path by w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ import jax
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
 from prednet_jax.noise.order.partials import Cut, NoOrder
-from prednet_jax.noise.order.permutations import narrow_type, widened
+from prednet_jax.noise.order.permutations import narrow_type
 from prednet_jax.noise.plan import Plan, Step, has_floats, plan, result_avals
 from prednet_jax.noise.rounding.elementwise import has_noise
 from prednet_jax.noise.rules import registry
@@ -33,8 +33,6 @@ class Entry(NamedTuple):
         has_order: False for a reduction of which every order gives the same bits.
         source: the user's line that made it, such as `model.py:12 in loss`.
         partials: into how many pieces the sum is cut; None: its order is not drawn.
-        hidden: whether the noise is smaller than the rounding of the result to a
-            narrower type, and seldom seen behind it.
     """
 
     primitive: str
@@ -43,7 +41,6 @@ class Entry(NamedTuple):
     has_order: bool = True
     source: str = ""
     partials: int | None = None
-    hidden: bool = False
 
 
 class Report(NamedTuple):
@@ -163,12 +160,11 @@ def report_of(made: Plan) -> Report:
     untouched: list[Entry] = []
     single: list[Entry] = []
     for program in made.programs():
-        readers = compat.readers(program.jaxpr)
         for step in program.steps:
             if step.bodies:
                 continue
             if step.action.any:
-                perturbed.append(_perturbed(step, readers))
+                perturbed.append(_perturbed(step))
             elif reason := _left_alone(step):
                 ordered = not isinstance(reason, NoOrder)
                 entry = Entry(step.name, step.path, str(reason), ordered, step.source)
@@ -184,10 +180,10 @@ def _line(entry: Entry) -> str:
     return f"  {entry.path}  {entry.reason}{where}"
 
 
-def _perturbed(step: Step, readers: Mapping[Any, list[Any]]) -> Entry:
+def _perturbed(step: Step) -> Entry:
     """What acts on a step."""
     action, found = step.action, []
-    pieces, hidden = None, False
+    pieces = None
     if action.operands is not None:
         found.append(f"operands in {action.operands.format}")
     if action.order is not None and action.cut is not None:
@@ -197,15 +193,8 @@ def _perturbed(step: Step, readers: Mapping[Any, list[Any]]) -> Entry:
             found.append(_fewer(order, action.cut))
         types = [atom.aval.dtype for atom in step.atoms]
         kept = narrow_type(order.accumulate, types)
-        narrow = None if kept is not None else _rounded_to(step, readers)
         if kept is not None:
             found.append(f"partial sums in {kept}")
-        if narrow is not None:
-            found.append(
-                "this noise is smaller than the rounding of the result to "
-                f"{narrow} and seldom seen behind it"
-            )
-            hidden = action.results is None and action.operands is None
     if action.replay is not None:
         found.append(action.replay.reason)
     if action.results is not None:
@@ -215,7 +204,7 @@ def _perturbed(step: Step, readers: Mapping[Any, list[Any]]) -> Entry:
         ):
             found.append("on the operands too")
     reason = "; ".join(found)
-    return Entry(step.name, step.path, reason, True, step.source, pieces, hidden)
+    return Entry(step.name, step.path, reason, True, step.source, pieces)
 
 
 def _fewer(order: ReductionOrder, cut: Cut) -> str:
@@ -227,21 +216,6 @@ def _fewer(order: ReductionOrder, cut: Cut) -> str:
         few = f"{cut.terms} terms are fewer than {order.partials} x"
         return f"{asked}: {few} shortest={order.shortest}"
     return f"{asked}: no axis of the sum is cut into as many"
-
-
-def _rounded_to(step: Step, readers: Mapping[Any, list[Any]]) -> Any:
-    """The type, narrower than that of the sum, to which a result is rounded."""
-    (result, *_) = step.equation.outvars
-    types = {result.aval.dtype}
-    if widened(result.aval.dtype) == result.aval.dtype:
-        types = {
-            e.params["new_dtype"]
-            if e is not None and e.primitive.name == "convert_element_type"
-            else None
-            for e in readers.get(result, ())
-        }
-    narrow = types.pop() if len(types) == 1 else None
-    return narrow if narrow is not None and widened(narrow) != narrow else None
 
 
 def _left_alone(step: Step) -> str:

@@ -1,22 +1,16 @@
 """A function with numerical noise in its arithmetic.
 
 `inject(fn, spec)` traces `fn` to a jaxpr, plans what the noise does to each equation
-(`plan`) and evaluates the plan (`run`).
+(`plan`) and evaluates the plan (`run`). An equation's noise is a hash of the key, of
+the equation's path, such as `3:scan/0:dot_general`, and of the counters of the loops
+around it (`random_bits`): the same key gives the same bits, compiled or not, mapped or
+not, and each execution within one call has noise of its own.
 
-Randomness. An equation's noise is a hash of the key, of the equation's path, such as
-`3:scan/0:dot_general`, and of the counters of the loops around it (`words`). Hence the
-same key gives the same bits, compiled or not, mapped or not, and each execution of an
-equation within one call has noise of its own.
-
-Derivatives. `inject(grad(f), spec)` perturbs the forward and the backward pass: the
-experiment that a GPU makes. `grad(inject(f, spec))` is the plain derivative taken at
-the perturbed intermediate values: noise is a constant there, and the backward pass
-itself has none. Rules of custom_jvp and custom_vjp survive: inside, the function is
-perturbed; its rule is applied as written, at perturbed inputs.
-
-Recomputation. In `grad(inject(checkpoint(f)))` the recomputed values repeat the noise
-of the forward pass. In `inject(grad(checkpoint(f)))` recomputation is an execution of
-its own and draws afresh, as atomics do.
+Derivatives. `inject(grad(f), spec)` perturbs the forward and the backward pass, as a
+GPU does. `grad(inject(f, spec))` is the plain derivative at the perturbed intermediate
+values. Rules of custom_jvp and custom_vjp are applied as written. What checkpoint
+computes again repeats the noise in `grad(inject(checkpoint(f)))` and draws afresh in
+`inject(grad(checkpoint(f)))`.
 
 Devices. Inside shard_map, the words are folded with the index along the mesh axes over
 which an equation's operands vary, as far as JAX tracks them (`check_vma=True`); without

@@ -1,30 +1,22 @@
 """Which equations' noise moves the result: delta debugging over equation paths.
 
-A function has hundreds of equations; the noise of a few often makes most of the change.
-Call the effect of a set S of equations
+The effect of a set S of equations is
 
     effect(S) = sqrt(mean over keys of |f with noise in S alone - f|^2)
 
-and say that S explains the change if effect(S) >= share * effect(all). `localize` looks
-for a small set that does, by the algorithm ddmin of A. Zeller & R. Hildebrandt
-("Simplifying and isolating failure-inducing input", IEEE TSE 28, 2002): try halves; if
-neither half explains the change, try their complements; else cut finer. The set found
-is 1-minimal: without any one of its members it explains the change no longer. Then the
-search goes on without the members found, as verrou_dd's rddmin does (F. Févotte & B.
-Lathuilière, "Debugging and optimization of HPC programs with the Verrou tool",
-Correctness 2019).
+and S explains the change if effect(S) >= share * effect(all). `localize` finds small
+sets that do by ddmin (A. Zeller & R. Hildebrandt, "Simplifying and isolating
+failure-inducing input", IEEE TSE 28, 2002), one after another, without those found, as
+verrou_dd's rddmin does (F. Févotte & B. Lathuilière, Correctness 2019). Each is
+1-minimal: without any one member it explains the change no longer.
 
-An equation's noise depends on the key and its path, not on which others are perturbed,
-so that sets are compared under the same noise. The active equations are an array of
-booleans: one compilation serves the whole search, at the cost of computing each
-perturbed equation twice, with noise and without.
+An equation's noise depends on the key and its path, not on which others are perturbed.
+The active equations are an array of booleans: one compilation serves the whole search.
 
-The effects of independent noises add in squares where the function is near linear: a
-`share` near 1 asks for nearly everything; 1/2 asks for what makes a quarter of the
-variance. Where what is left has a larger effect than what was found, the search goes
-on. An effect is estimated from few keys, and chosen because it is large: so what was
-found and the rest are measured again with fresh keys, and `settled` says whether they
-still stand.
+Effects of independent noises add in squares where the function is near linear: a
+`share` of 1/2 asks for what makes a quarter of the variance. While what is left has a
+larger effect than what was found, the search goes on. Effects of few keys, chosen
+because they are large, are measured again with fresh keys (`settled`).
 """
 
 from __future__ import annotations

@@ -39,19 +39,6 @@ def test_gradient_noise_has_the_norm_it_says():
     np.testing.assert_array_equal(noisy["steps"], tree["steps"])
 
 
-def test_gradient_noise_of_extreme_gradients_keeps_its_ratio():
-    tree = {"g": jax.random.normal(KEY, (50,))}
-    for power in (-100.0, 120.0):
-        scaled = jax.tree.map(lambda x, s=2.0**power: x * np.float32(s), tree)
-        noisy = trees.perturb_tree(GradientGaussian(0.5), KEY, scaled)
-        ratio = norm(
-            jax.tree.map(
-                lambda n, x, s=2.0**-power: (n - x) * np.float32(s), noisy, scaled
-            )
-        ) / norm(tree)
-        assert 0.3 < ratio < 0.7
-
-
 def test_gradient_noise_depends_on_the_key_alone():
     tree = example()
     spec = GradientGaussian(0.1)

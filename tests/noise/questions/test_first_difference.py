@@ -12,7 +12,6 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise.questions import recording as recording_module
-from prednet_jax.noise.questions.first_difference import _best
 from prednet_jax.noise.questions.recording import COLUMNS, WHOLE, digest
 
 KEY = jax.random.key(0)
@@ -249,22 +248,3 @@ def test_nan_on_one_side_alone_is_infinitely_far(recording):
     both = X.at[0, 0].set(jnp.nan)
     known = noise.record(layer)(both, W)
     assert compare(layer, known, both, W) == ()
-
-
-def test_alignment_is_the_best_one():
-    """Against all ways, by brute force."""
-
-    def brute(scores):
-        if not scores or not scores[0]:
-            return 0
-        rest = [row[1:] for row in scores]
-        pair = scores[0][0] + brute(rest[1:]) if scores[0][0] else 0
-        return max(pair, brute(scores[1:]), brute(rest))
-
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        scores = rng.choice([0, 0, 1, 3], (4, 5)).tolist()
-        pairs = _best(scores)
-        assert sum(scores[i][j] for i, j in pairs) == brute(scores)
-        assert pairs == sorted(pairs)
-        assert len({i for i, _ in pairs}) == len({j for _, j in pairs}) == len(pairs)
