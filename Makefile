@@ -61,15 +61,7 @@ gpu: setup gpu-wheels
 	$(BIN)/python experiments/gpu.py $(ARGS)
 
 bench: setup
-	$(BIN)/python experiments/benchmark.py --suite=all $(ARGS)
-ifdef TORCH_PYTHON
-	$(BIN)/python experiments/benchmark.py --suite=pytorch --torch_python=$(TORCH_PYTHON) \
-	  --width=160 --height=120 --channels=3,48,96,192 --repeats=4
-	$(BIN)/python experiments/benchmark.py --suite=pytorch --torch_python=$(TORCH_PYTHON) \
-	  --repeats=15 --rounds=4
-else
-	@echo "beside PyTorch: make bench TORCH_PYTHON=/path/to/python-with-torch"
-endif
+	$(BIN)/python experiments/benchmark.py $(ARGS)
 
 # A part of the study again, beside what is published: six trainings of part A, minutes.
 # Fails if one disagrees by more than another rounding makes.

@@ -133,7 +133,7 @@ def everything(*arrays: Any) -> list[Any]:
 def measured(gpu: str) -> dict[str, dict[str, list[str]]]:
     """For each function, its primitives, each with all ways in which it varies."""
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES]
-    report = noise.audit(everything, gpu=gpu, devices=DEVICES, advice=False)(*shapes)
+    report = noise.audit(everything, gpu=gpu, devices=DEVICES)(*shapes)
     found: dict[str, dict[str, set[str]]] = {f.__name__: {} for f in FUNCTIONS}
     lines = {
         f"{f.__code__.co_filename.rpartition('/')[2]}:{line}": f.__name__

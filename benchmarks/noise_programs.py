@@ -54,22 +54,14 @@ def line_of(program: Callable, mark: str) -> str:
     return f"{Path(inspect.getfile(program)).name}:{number} in "
 
 
-def _listed(table: dict, *arguments: Any) -> Callable:
-    def listed(fn: Callable) -> Callable[[], tuple]:
+def listed(table: dict[str, Callable], *arguments: Any) -> Callable:
+    """Lists a program with its arguments in a table."""
+
+    def add(fn: Callable) -> Callable[[], tuple]:
         table[fn.__name__] = lambda: (fn, arguments)
         return table[fn.__name__]
 
-    return listed
-
-
-def seen(*arguments: Any) -> Callable:
-    """Lists a program with its arguments in `SEEN`."""
-    return _listed(SEEN, *arguments)
-
-
-def held_out(*arguments: Any) -> Callable:
-    """Lists a program with its arguments in `HELD_OUT`."""
-    return _listed(HELD_OUT, *arguments)
+    return add
 
 
 def layer_norm(x):
@@ -85,49 +77,54 @@ def convolve(x, w):
     )
 
 
-@seen(normal(0, 16, 64), normal(1, 64, 48, scale=0.2), normal(2, 48, 8))
+@listed(SEEN, normal(0, 16, 64), normal(1, 64, 48, scale=0.2), normal(2, 48, 8))
 def mlp(x, w, v):
     """Two layers."""
     return jnp.tanh(x @ w) @ v
 
 
-@seen(normal(0, 12, 32), normal(1, 12, 32), normal(2, 12, 32))
+@listed(SEEN, normal(0, 12, 32), normal(1, 12, 32), normal(2, 12, 32))
 def attention(q, k, v):
     """One head."""
     return jax.nn.softmax(q @ k.T / np.float32(6.0)) @ v
 
 
-@seen(normal(3, 8, 128, mean=2.0))
+@listed(SEEN, normal(3, 8, 128, mean=2.0))
 def norm(x):
     """Layer normalisation."""
     return layer_norm(x)
 
 
-@seen(normal(4, 8, 128, scale=2.0))
+@listed(SEEN, normal(4, 8, 128, scale=2.0))
 def softmax(x):
     """Softmax of rows."""
     return jax.nn.softmax(x)
 
 
-@seen(normal(5, 4096, mean=0.5))
+@listed(SEEN, normal(5, 4096, mean=0.5))
 def total(x):
     """A plain sum."""
     return jnp.sum(x)
 
 
-@seen(normal(6, 8, 512, mean=3.0))
+@listed(SEEN, normal(6, 8, 512, mean=3.0))
 def cancelling(x):
     """Sums that are zero but for rounding."""
     return jnp.sum(x - jnp.mean(x, -1, keepdims=True), -1)
 
 
-@seen(normal(7, 2, 8, 8, 8), normal(8, 3, 3, 8, 8, scale=0.1))
+@listed(SEEN, normal(7, 2, 8, 8, 8), normal(8, 3, 3, 8, 8, scale=0.1))
 def convolution(x, w):
     """A convolution and its ReLU."""
     return jax.nn.relu(convolve(x, w))
 
 
-@seen(normal(20, 10, 24), normal(21, 24, 24, scale=0.2), normal(22, 24, 24, scale=0.2))
+@listed(
+    SEEN,
+    normal(20, 10, 24),
+    normal(21, 24, 24, scale=0.2),
+    normal(22, 24, 24, scale=0.2),
+)
 def recurrent(x, w, u):
     """A scan."""
 
@@ -138,27 +135,29 @@ def recurrent(x, w, u):
     return lax.scan(step, jnp.zeros(24), x)
 
 
-@seen(normal(23, 48, 10, scale=0.3), normal(24, 64, 48), whole(0, 10, 64))
+@listed(SEEN, normal(23, 48, 10, scale=0.3), normal(24, 64, 48), whole(0, 10, 64))
 def cross_entropy(w, x, y):
     """A classifier's loss."""
     logits = jax.nn.log_softmax(x @ w)
     return -jnp.mean(jnp.take_along_axis(logits, y[:, None], 1))
 
 
-@seen(normal(25, 8, 64), normal(26, 64, 96, scale=0.1), normal(27, 96, 64))
+@listed(SEEN, normal(25, 8, 64), normal(26, 64, 96, scale=0.1), normal(27, 96, 64))
 def block(x, w, v):
     """A residual block."""
     y = x * lax.rsqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-6)
     return x + jax.nn.gelu(y @ w) @ v
 
 
-@seen(normal(38, 300, 16, mean=4.0))
+@listed(SEEN, normal(38, 300, 16, mean=4.0))
 def variance(x):
     """As a difference of squares."""
     return jnp.mean(x**2, 0) - jnp.mean(x, 0) ** 2
 
 
-@held_out([normal(50 + i, 16, 16, scale=0.25) for i in range(3)], normal(53, 8, 16))
+@listed(
+    HELD_OUT, [normal(50 + i, 16, 16, scale=0.25) for i in range(3)], normal(53, 8, 16)
+)
 def gated(weights, x):
     """Gradient of a gated recurrence."""
 
@@ -174,7 +173,7 @@ def gated(weights, x):
     return jax.grad(loss)(weights)
 
 
-@held_out(normal(54, 12, 96), normal(55, 10, 96, mean=0.5))
+@listed(HELD_OUT, normal(54, 12, 96), normal(55, 10, 96, mean=0.5))
 def similarity(x, y):
     """Cosines between rows."""
     inner = x @ y.T
@@ -182,39 +181,39 @@ def similarity(x, y):
     return inner / lengths
 
 
-@held_out(normal(56, 20, 6), normal(57, 80, 6))
+@listed(HELD_OUT, normal(56, 20, 6), normal(57, 80, 6))
 def density(points, centres):
     """Kernel density."""
     far = jnp.sum((points[:, None] - centres[None]) ** 2, -1)
     return jax.nn.logsumexp(-far / np.float32(2.0), axis=-1)
 
 
-@held_out(normal(58, 50, scale=0.7), normal(59, 12))
+@listed(HELD_OUT, normal(58, 50, scale=0.7), normal(59, 12))
 def horner(x, coefficients):
     """A polynomial."""
     return lax.scan(lambda y, c: (y * x + c, None), jnp.zeros_like(x), coefficients)[0]
 
 
-@held_out(normal(60, 2, 7, 7, 5), normal(61, 3, 3, 5, 16), normal(62, 16, 9))
+@listed(HELD_OUT, normal(60, 2, 7, 7, 5), normal(61, 3, 3, 5, 16), normal(62, 16, 9))
 def pooled(x, w, v):
     """Convolution, layer norm, mean."""
     return jax.nn.gelu(layer_norm(convolve(x, w))).mean((1, 2)) @ v
 
 
-@held_out(normal(63, 400, 5), whole(1, 7, 400), normal(64, 400, 1, mean=1.0))
+@listed(HELD_OUT, normal(63, 400, 5), whole(1, 7, 400), normal(64, 400, 1, mean=1.0))
 def segments(table, places, scale):
     """Sums of segments."""
     return jax.ops.segment_sum(table * scale, places, num_segments=7)
 
 
-@held_out(normal(65, 150, 12, mean=2.0))
+@listed(HELD_OUT, normal(65, 150, 12, mean=2.0))
 def covariance(x):
     """Of columns."""
     centred = x - jnp.mean(x, 0)
     return centred.T @ centred / np.float32(len(x) - 1)
 
 
-@held_out(normal(66, 10, 32), normal(67, 32, 4), normal(68, 4, 32, 20))
+@listed(HELD_OUT, normal(66, 10, 32), normal(67, 32, 4), normal(68, 4, 32, 20))
 def mixture(x, gates, experts):
     """Mixture of experts."""
     weights = jax.nn.softmax(x @ gates)

@@ -1,31 +1,40 @@
-"""Suites `step`, `cases`, `backends`, `replicas`, `pytorch`: the speed of PredNet."""
+"""The suites `step` and `foreign`: the speed of PredNet, and what noise costs others.
 
-import functools
+`foreign` trains three networks in Flax Linen with Adam: a transformer of two blocks
+(width 128, 8 x 64 tokens), a residual CNN with GroupNorm (8 maps of 32 x 32 x 32) and
+an MLP (512 wide, batch 256).
+"""
+
 import os
 import resource
-import shutil
-import statistics
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from flax import linen as nn
 
-from benchmarks import harness
-from prednet_jax import device, predict, process, records
+from prednet_jax import device, keys, process, tasks
+from prednet_jax import noise as noise_lib
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError
+from prednet_jax.errors import one_of
 from prednet_jax.models import prednet
-from prednet_jax.objectives import Method
-from prednet_jax.report import beside
-from prednet_jax.training import replicas as training_replicas
-from prednet_jax.training import truncated
-from prednet_jax.training.trainer import Trainer
+from prednet_jax.training import loop, truncated
 
-THREADS = (1, 2, 4, 6)
+SPECS = (*(f"reduction_order:granularity={g}" for g in ("tile", "element")), "ulp")
+NETWORKS = ("transformer", "cnn", "mlp")
+# A function that is compiled, and its arguments.
+Step = tuple[Callable, tuple]
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, np.ndarray]:
+    """The result of a call, and its wall and processor seconds."""
+    start, used = time.perf_counter(), time.process_time()
+    result = jax.block_until_ready(call())
+    return result, np.array([time.perf_counter() - start, time.process_time() - used])
 
 
 def step(
@@ -38,20 +47,34 @@ def step(
 ) -> dict[str, Any]:
     """Median seconds of one training window, after two others; frames on the device."""
     dtype = process.set_precision(precision)
-    subject = harness.training(config, dtype, noise=noise, batch=batch)
-    frames = jax.device_put(harness.random_frames(config, window + 1, batch))
-    program, state = _training(subject)
-    compiled, (compiling, _) = harness.timed(
-        lambda: program.lower(state, frames).compile()
+    spec = noise_lib.parse(noise)
+    optimizer = tasks.of(config).optimizer(100)
+    params = loop.prepare_params(loop.initial_params(config, 0), dtype, spec, 0)
+    state = truncated.initial_train_state(config, params, optimizer, batch=batch)
+    parameters = sum(x.size for x in jax.tree.leaves(params))
+    update = truncated.make_step(
+        config, optimizer, noise=None if spec == noise_lib.Identity() else spec
     )
-    programs = {"": ((lambda now: compiled(now[0], frames)), (state, None))}
-    seconds = harness.medians(programs, repeats, warm_up=2)[""]
+    key, first = keys.stream(0, "noise"), jnp.asarray(False)
+    shape = (window + 1, batch, config.height, config.width, config.channels[0])
+    frames = jax.device_put(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
+
+    def body(state: truncated.TrainState, frames: jax.Array) -> tuple:
+        return update(state, frames, first, key)
+
+    program = truncated.jit_update(body)
+    compiled, (compiling, _) = timed(lambda: program.lower(state, frames).compile())
+    times = []
+    for _ in range(2 + repeats):
+        (state, _), (wall, _) = timed(lambda state=state: compiled(state, frames))
+        times.append(wall)
+    seconds = float(np.median(times[2:]))
     return {
         "suite": "step",
         "seconds_per_window": seconds,
         "frames_per_second": window * batch / seconds,
         "compile_seconds": float(compiling),
-        "parameters": sum(x.size for x in jax.tree.leaves(subject.state.params)),
+        "parameters": parameters,
         # ru_maxrss is in KiB on Linux.
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "shape": [config.height, config.width, *config.channels],
@@ -63,245 +86,171 @@ def step(
     }
 
 
-def cases(
-    config: PredNetConfig,
-    batches: tuple[int, ...],
-    window: int,
-    repeats: int,
-    precision: str,
-) -> dict[str, Any]:
-    """Training and inference by batch size, with frames on the device or fed to it.
+def foreign(networks: Sequence[str], noise: str, repeats: int) -> dict[str, Any]:
+    """Noisy steps of other networks against the clean ones; `compare` says how.
 
-    A call of inference sees one frame per sequence and carries the state, so that its
-    seconds are the latency of one frame; there are `window` times as many. A call of
-    training is one update.
+    Args:
+        networks: some of `NETWORKS`.
+        noise: a noise spec as text; "none": each of `SPECS`.
+        repeats: number of rounds.
     """
-    dtype = process.set_precision(precision)
+    for name in networks:
+        one_of("networks", name, NETWORKS)
+    jax.config.update("jax_enable_compilation_cache", False)
     rows = []
-    for work, frames_in, scored, calls in (
-        ("inference", 1, 1, repeats * window),
-        ("training", window + 1, window, repeats),
-    ):
-        for batch in batches:
-            frames = harness.random_frames(config, frames_in, batch)
-            subject = harness.training(config, dtype, batch=batch)
-            if work == "training":
-                program, state = _training(subject)
-            else:
-                program, state = _inference(subject, batch, dtype)
-            resident, now = jax.device_put(frames), (state, None)
-            for feed in ("device", "host"):
+    for name in networks:
+        clean, arguments = training_step(name)
 
-                def advance(now: Any, feed=feed, x=resident, y=frames, f=program):
-                    return f(now[0], x if feed == "device" else jax.device_put(y))
+        def step(text: str, clean=clean, arguments=arguments) -> Step:
+            if text == "none":
+                return clean, arguments[1:]
+            return noise_lib.inject(clean, noise_lib.parse(text)), arguments
 
-                programs = {feed: (advance, now)}
-                seconds = harness.medians(programs, calls, warm_up=2)[feed]
-                now = programs[feed][1]
-                rows.append(
-                    {
-                        "work": work,
-                        "batch": batch,
-                        "feed": feed,
-                        "seconds": seconds,
-                        "frames_per_second": batch * scored / seconds,
-                    }
-                )
-    return {"suite": "cases", "rows": rows, "device": device.description()}
+        specs = SPECS if noise == "none" else (noise,)
+        rows += compare(name, step, specs, repeats)
+    return {"suite": "foreign", "xla_flags": os.environ.get("XLA_FLAGS"), "rows": rows}
 
 
-def _training(subject: harness.Training) -> tuple[Any, Any]:
-    """`program(state, frames) -> state, metrics`, one update; and its first state."""
-    update = subject.update()
+def compare(
+    network: str, step: Callable[[str], Step], specs: Sequence[str], repeats: int
+) -> list[dict[str, Any]]:
+    """Times noisy training steps against the clean step; one row per noise.
 
-    def body(state: truncated.TrainState, frames: jax.Array) -> tuple:
-        return update(state, frames, jnp.asarray(False), subject.key)
+    All programs run in one process and take turns, so that other load on the machine
+    slows all of them alike. The time ratio of a noise is the median, over `repeats`
+    rounds, of the noisy seconds over the clean seconds of the same round; the ratio of
+    processor times is defined likewise. The compile ratio compares the processor time
+    to trace and compile the two programs, one directly after the other, and the smaller
+    of two times of each is taken.
 
-    return truncated.jit_update(body), subject.state
-
-
-def _inference(subject: harness.Training, batch: int, dtype: Any) -> tuple[Any, Any]:
-    """`program(carry, frames) -> carry, predictions`; and the first carry."""
-    params = subject.state.params
-
-    @jax.jit
-    def body(params: dict, carry: Any, frames: jax.Array) -> tuple:
-        pixels = truncated.to_pixels(frames, dtype)
-        return predict(params, subject.config, pixels, carry)[::-1]
-
-    carry = prednet.initial_state(subject.config, batch, dtype)
-    return functools.partial(body, params), carry
-
-
-def backends(
-    config: PredNetConfig,
-    command: Callable[..., list[str]],
-    workdir: Path,
-    provenance: Mapping[str, Any],
-    window: int,
-    precision: str,
-) -> dict[str, Any]:
-    """`cases` by number of threads, and `replicas`; writes backends.json.
-
-    XLA fixes its number of threads per process, so each number has a process: of what
-    `command(suite, threads)` gives. The other arguments are for the record.
+    Args:
+        network: its name.
+        step: a new step under a noise, given as text; "none": the clean step.
+        specs: the noises.
+        repeats: number of rounds.
     """
-
-    def child(suite: str, threads: int) -> dict[str, Any]:
-        print(f"  {suite}, {threads} thread(s) ...", file=sys.stderr, flush=True)
-        return harness.in_a_process(command(suite, threads))
-
-    available = device.available_threads()
-    rows: list[dict] = []
-    for threads in sorted({n for n in THREADS if n < available} | {available}):
-        found = child("cases", threads)
-        rows += [{"threads": threads} | row for row in found["rows"]]
-    result = {
-        "suite": "backends",
-        **provenance,
-        "rows": rows,
-        "replicas": child("replicas", available)["rows"],
-        "device": found["device"],
-        "shape": [config.height, config.width, *config.channels],
-        "window": window,
-        "precision": precision,
-        "threads_not_here": [n for n in THREADS if n > available],
-    }
-    print(beside.speed_table(result), flush=True)
-    workdir.mkdir(parents=True, exist_ok=True)
-    records.write_json(workdir / beside.SPEED, result)
-    return result
-
-
-def replicas(
-    config: PredNetConfig,
-    replica_counts: tuple[int, ...],
-    window: int,
-    repeats: int,
-    noise: str,
-    precision: str,
-) -> dict[str, Any]:
-    """Seconds per seed and update, with replicas in sequence (map) or at once (vmap).
-
-    All programs take turns in one process. Ratios are to a run without replicas, the
-    program of `train.py` without --replicas.
-    """
-    dtype = process.set_precision(precision)
-    base = (1, 1, "single")
-    subject = harness.training(config, dtype, noise=noise)
-    programs: dict[Any, harness.Program] = {base: _single(subject, window)}
-    for count in replica_counts:
-        most = training_replicas.most_devices(count, 1, len(jax.devices()))
-        for devices in sorted({1, most}):
-            for mode in ("map", "vmap") if count > 1 else ("map",):
-                name = (count, devices, mode)
-                programs[name] = _several(subject, window, *name)
-    medians = harness.medians(programs, repeats)
-    rows = [
-        {
-            "replicas": count,
-            "devices": devices,
-            "mode": mode,
-            "seconds_per_seed_update": seconds / count,
-            "ratio_to_single": seconds / count / medians[base],
-        }
-        for (count, devices, mode), seconds in medians.items()
+    _compiled(*step("none"))  # The first compilation has extra costs.
+    programs: dict[str, Callable] = {}
+    compile_ratios = {}
+    for spec in specs:
+        seconds: dict[str, list] = {"none": [], spec: []}
+        for _ in range(2):
+            for name, spent in seconds.items():
+                programs[name], processor = _compiled(*step(name))
+                spent.append(processor)
+        compile_ratios[spec] = min(seconds[spec]) / min(seconds["none"])
+    rounds = [
+        {name: timed(run)[1] for name, run in programs.items()}
+        for _ in range(1 + repeats)
     ]
-    print("\n".join(beside.replica_lines({"replicas": rows})), flush=True)
-    return {
-        "suite": "replicas",
-        "rows": rows,
-        "noise": noise,
-        "precision": precision,
-        "device": device.description(),
-    }
-
-
-def _single(subject: harness.Training, window: int) -> harness.Program:
-    """A run without replicas, after its first update."""
-    trainer = Trainer(subject.config, subject.optimizer, noise=subject.noise)
-    frames = jax.device_put(harness.random_frames(subject.config, window + 1, 1))
-    state = jax.tree.map(lambda x: jnp.array(x, copy=True), subject.state)
-
-    def advance(state: Any) -> Any:
-        return trainer.step(state, frames, False, subject.key)[0]
-
-    return advance, jax.block_until_ready(advance(state))
-
-
-def _several(
-    subject: harness.Training, window: int, count: int, devices: int, mode: str
-) -> harness.Program:
-    """`count` replicas, after their first update."""
-    place = training_replicas.layout(count, 1, jax.devices()[:devices])
-    config = training_replicas.resolve_network(subject.config, mode).config
-    update = training_replicas.compile_update(
-        config, subject.optimizer, Method(), subject.noise, place, mode
-    )
-
-    states = place.place_states([subject.state] * count)
-    shown = harness.random_frames(config, window + 1, 1)
-    frames = place.place([shown] * count, training_replicas.BY_WINDOW)
-    first = place.place([np.bool_(False)] * count, training_replicas.BY_REPLICA)
-    noise = jax.random.key_data(subject.key)
-    key_data = place.place([noise] * count, training_replicas.BY_REPLICA)
-
-    def advance(states: Any) -> Any:
-        return update(states, frames, first, key_data)[0]
-
-    return advance, jax.block_until_ready(advance(states))
-
-
-def pytorch(
-    config: PredNetConfig,
-    command: Callable[..., list[str]],
-    torch_python: str | None,
-    window: int,
-    repeats: int,
-    rounds: int,
-) -> dict[str, Any]:
-    """Our training window against `torch_prednet`, in turns, on two processors.
-
-    Each runs in a process of its own, `rounds` times, of which the medians are
-    compared. `throughput_ratio` is ours over PyTorch's (above 1 is faster), and so is
-    `peak_memory_ratio` (below 1 needs less).
-    """
-    if torch_python is None or shutil.which(torch_python) is None:
-        raise UserError(
-            f"--torch_python={torch_python or ''}: expected a Python that has PyTorch"
+    times = {name: np.array([x[name] for x in rounds[1:]]) for name in programs}
+    rows = []
+    for spec in specs:
+        wall, processor = np.median(times[spec] / times["none"], axis=0)
+        rows.append(
+            {
+                "network": network,
+                "noise": spec,
+                "clean_seconds": float(np.median(times["none"][:, 0])),
+                "time_ratio": float(wall),
+                "processor_ratio": float(processor),
+                "compile_ratio": compile_ratios[spec],
+            }
         )
-    # Children inherit the mask, and both libraries size their thread pools by it.
-    cpus = sorted(os.sched_getaffinity(0))[:2]
-    os.sched_setaffinity(0, cpus)
-    sizes = (config.height, config.width, window, repeats, *config.channels)
-    peer = Path(__file__).with_name("torch_prednet.py")
-    commands = {
-        "torch": [torch_python, str(peer), *map(str, sizes)],
-        "jax": command("step", 0),
-    }
-    results: dict[str, list[dict]] = {name: [] for name in commands}
-    for _ in range(rounds):
-        for name, words in commands.items():
-            results[name].append(harness.in_a_process(words))
-            seconds = results[name][-1]["seconds_per_window"]
-            print(f"{name}: {seconds:.3f} s per window", flush=True)
-    parameters = {r["parameters"] for found in results.values() for r in found}
-    if len(parameters) != 1:
-        raise RuntimeError(f"parameters {sorted(parameters)}: not the same network")
+        print(
+            f"  {network:12s} {spec:36s} {wall:6.2f} x the clean step "
+            f"({processor:.2f} x its processor time), "
+            f"{compile_ratios[spec]:5.2f} x its trace and compile time",
+            flush=True,
+        )
+    return rows
 
-    def median(name: str, field: str) -> float:
-        return statistics.median(row[field] for row in results[name])
 
-    seconds, memory = (
-        {name: median(name, field) for name in results}
-        for field in ("seconds_per_window", "peak_rss_mb")
-    )
-    return {
-        "suite": "pytorch",
-        "throughput_ratio": seconds["torch"] / seconds["jax"],
-        "peak_memory_ratio": memory["jax"] / memory["torch"],
-        "compile_seconds": median("jax", "compile_seconds"),
-        "seconds_per_window": seconds,
-        "peak_rss_mb": memory,
-        "cpus": cpus,
-    }
+def _compiled(step: Callable, arguments: tuple) -> tuple[Callable, float]:
+    """A compiled step without its arguments, and the processor seconds it took."""
+
+    def fresh(*args: Any) -> Any:  # A new function, so that JAX compiles it again.
+        return step(*args)
+
+    program, (_, processor) = timed(lambda: jax.jit(fresh).lower(*arguments).compile())
+    return lambda: program(*arguments), float(processor)
+
+
+def training_step(name: str) -> tuple[Callable, tuple]:
+    """A training step of one of `NETWORKS`, and its arguments.
+
+    Returns:
+        `step(params, moments, inputs, targets)`, which returns new parameters, new
+        moments and the loss; and the tuple (noise key, params, moments, inputs,
+        targets).
+    """
+    random = np.random.default_rng(0)
+    inputs: np.ndarray
+    if name == "transformer":
+        network, outputs, targets = Transformer(), 256, (8, 64)
+        inputs = random.integers(0, 256, (8, 64))
+    else:
+        mlp = name == "mlp"
+        network, outputs, targets = Mlp() if mlp else Cnn(), 10, 256 if mlp else 8
+        inputs = random.standard_normal((256, 784) if mlp else (8, 32, 32, 3), "f4")
+    arrays = jnp.asarray(inputs), jnp.asarray(random.integers(0, outputs, targets))
+    params = network.init(jax.random.key(0), inputs)
+    optimizer = optax.adam(1e-3)
+
+    def loss(params, inputs, targets):
+        logits = network.apply(params, inputs)
+        cost = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+        return cost.mean()
+
+    def step(params, moments, inputs, targets):
+        value, gradient = jax.value_and_grad(loss)(params, inputs, targets)
+        updates, moments = optimizer.update(gradient, moments, params)
+        return optax.apply_updates(params, updates), moments, value
+
+    return step, (jax.random.key(1), params, optimizer.init(params), *arrays)
+
+
+# ruff: noqa: D101, D102 (the networks that the module names)
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        y = nn.LayerNorm()(x)
+        x = x + nn.MultiHeadDotProductAttention(num_heads=4)(y, y)
+        y = nn.LayerNorm()(x)
+        return x + nn.Dense(128)(nn.gelu(nn.Dense(512)(y)))
+
+
+class Transformer(nn.Module):
+    @nn.compact
+    def __call__(self, tokens):
+        x = nn.Embed(256, 128)(tokens)
+        x = x + self.param("place", nn.initializers.normal(0.02), (64, 128))
+        for _ in range(2):
+            x = Block()(x)
+        return nn.Dense(256)(nn.LayerNorm()(x))
+
+
+class Residual(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        y = nn.Conv(32, (3, 3), use_bias=False)(nn.relu(nn.GroupNorm(8)(x)))
+        return x + nn.Conv(32, (3, 3), use_bias=False)(nn.relu(nn.GroupNorm(8)(y)))
+
+
+class Cnn(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Conv(32, (3, 3))(x)
+        for _ in range(2):
+            x = Residual()(x)
+        return nn.Dense(10)(nn.GroupNorm(8)(x).mean((1, 2)))
+
+
+class Mlp(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for _ in range(2):
+            x = nn.relu(nn.Dense(512)(x))
+        return nn.Dense(10)(x)

@@ -65,11 +65,8 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
     """What to say of an error, and the exit status; None: a fault of the program."""
     if isinstance(error, ModuleNotFoundError) and (said := missing_extra(error)):
         return said, 2
-    cause: BaseException | None = error
-    while cause is not None:  # An import may wrap what interrupted it.
-        if isinstance(cause, KeyboardInterrupt):
-            return "interrupted", 130
-        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 130
     # The noise library stands alone and has an error of its own.
     noise = sys.modules.get("prednet_jax.noise")
     if isinstance(error, (UserError, getattr(noise, "NoiseError", UserError))):

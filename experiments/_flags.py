@@ -111,9 +111,8 @@ def define_data_flags() -> None:
         "data",
         None,
         "walk, varied_walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a "
-        "folder of images, a text list of images or of such lists, a video, an .npz "
-        "with `frames` uint8 [T, H, W, C], or what prepare_data.py made (FOLDER:test "
-        "for another split than train). Default: walk, or digits for the autoencoder.",
+        "folder of images, a text list of images or of such lists, a video, or an .npz "
+        "with `frames` uint8 [T, H, W, C]. Default: walk, digits for the autoencoder.",
     )
     flags.DEFINE_enum(
         "crop",
@@ -252,7 +251,7 @@ def open_source(task: Task, seed: int) -> data.FrameSource:
     """
     name = FLAGS.data or task.data
     seed = seed if name in data.NAMES else 0
-    return _opened(name, seed=seed, **_frame_options(task)).reader()
+    return _opened(name, seed=seed, **_frame_options(task))
 
 
 _opened = functools.cache(data.open_source)

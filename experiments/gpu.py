@@ -121,9 +121,7 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
     """What the audit of a case says, as the record has it."""
     function, arguments = built(case)
     start = time.perf_counter()
-    ask = noise.audit(
-        function, gpu=case["gpu"], deterministic=case["deterministic"], advice=False
-    )
+    ask = noise.audit(function, gpu=case["gpu"], deterministic=case["deterministic"])
     report = ask(*arguments)
     calls = Counter(
         e.detail.partition(": ")[0] for e in report.entries if e.kind == "library"

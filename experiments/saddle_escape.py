@@ -20,11 +20,11 @@ from pathlib import Path
 import _cli
 import _flags
 from absl import flags
+from tqdm import tqdm
 
 from prednet_jax import errors, noise, process, records, saddles
 from prednet_jax.errors import UserError
 from prednet_jax.studies import saddle_escape as escape
-from prednet_jax.training.observe import Progress
 
 FLAGS = flags.FLAGS
 OPTIMIZERS, PRECISIONS = escape.OPTIMIZERS, process.PRECISIONS
@@ -66,8 +66,9 @@ def main(argv: list[str]) -> None:
     functions, noises = check_flags()
     programs = list(itertools.product(functions, FLAGS.precision, noises.items()))
     groups = []
-    bar = Progress("programs", len(programs), unit="program")
-    for function, precision, (text, spec) in programs:
+    # On a terminal alone.
+    bar = tqdm(programs, unit="program", disable=None)
+    for function, precision, (text, spec) in bar:
         groups += escape.measure(
             function,
             text,
@@ -80,8 +81,6 @@ def main(argv: list[str]) -> None:
             precision=precision,
             adam_rate=FLAGS.adam_learning_rate,
         )
-        bar.update()
-    bar.close()
     groups = escape.compare(groups)
     found = escape.findings(groups)
     print(escape.text_table(groups), "\n\nFindings", sep="")

@@ -150,7 +150,7 @@ def _audit(asked: Asked) -> Any:
     return asked.of(audit(asked.fn, **options))
 
 
-OF_AUDIT = ("gpu", "devices", "deterministic", "time_limit")
+OF_AUDIT = ("gpu", "devices", "deterministic")
 # Name: default, which gives the type (...: the flag is required), and what it is for.
 FLAGS: Mapping[str, tuple[Any, str]] = {
     "args": (None, "FILE.npz, the arguments; none if left out"),
@@ -161,7 +161,6 @@ FLAGS: Mapping[str, tuple[Any, str]] = {
     "batch": ("0", "positions of the arguments with a batch axis 0, as in 0,2"),
     "gpu": ("h100", "which, such as gtx1080"),
     "devices": (1, "number of GPUs"),
-    "time_limit": (600.0, "seconds for each compilation"),
     "deterministic": (False, "under --xla_gpu_deterministic_ops=true"),
     "a": (..., "FILE.npz, one result"),
     "b": (..., "FILE.npz, the other"),

@@ -26,7 +26,6 @@ COLLECTIVES = ("random", "ring", "tree", "sequential")
 MCA_MODES = ("rr", "pb", "mca")
 ACCUMULATORS = ("float32", "operand")
 FORMATS = ("tf32", "bf16", "fp16")
-PRODUCTS = ("fused", "plain")
 MAX_PARTIALS = 64
 
 # Of an option that came after records were published: they name it only where it is not
@@ -123,19 +122,17 @@ class GpuOrder(NoiseSpec):
     Attributes:
         gpu: whose, a name of `gpu.targets.CARDS`. The order of each `reduce_sum` is
             read from the kernel that XLA compiles for that sum alone.
-        products: the model of dots and convolutions, which are the libraries'.
-            `"fused"`: one accumulator for each output, terms in rising order of k,
-            fused multiply-add; operands rounded to TF32 where the GPU does that
-            (`gpu.orders`). `"plain"`: as this machine computes them.
+            Dots and convolutions, which are the libraries', follow a model: one
+            accumulator for each output, terms in rising order of k, fused
+            multiply-add; operands rounded to TF32 where the GPU does that
+            (`gpu.orders`).
     """
 
     alone: ClassVar[bool] = True
     gpu: str
-    products: str = field(default="fused", metadata=LATER)
 
     def __post_init__(self) -> None:
         errors.choice("gpu", self.gpu, tuple(CARDS))
-        errors.choice("products", self.products, PRODUCTS)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ THREADS = 1
 OPTIMIZERS = ("adam", "momentum")
 SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
 LEARNED = PredNetConfig(channels=(3, 12, 24), height=24, width=32)
+SHALLOW = PredNetConfig(channels=(3, 16), height=16, width=16)
 GREY = PredNetConfig(channels=(1, 6, 12), height=40, width=40)
 MIDDLE = PredNetConfig(channels=(3, 12, 24, 48), height=48, width=64)
 ARTICLE = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
@@ -296,6 +297,17 @@ _PARTS = (
         random_windows=RandomWindows(),
         seeds=range(8694, 8696),
         treatments=(*_PILOT, *_draws(RANDOM, _ELEMENT, range(2))),
+    ),
+    Part(
+        name="H-shallow-pilot",
+        network=SHALLOW,
+        random_windows=RandomWindows(batch=4),
+        seeds=range(8696, 8698),
+        treatments=(
+            *_PILOT,
+            *_draws(RANDOM, _ELEMENT, range(2)),
+            *(Treatment(arm=f"float32_rate_{r:g}", rate=r) for r in (0.9, 0.8, 0.5)),
+        ),
     ),
     Part(
         name="H-pilot-late",

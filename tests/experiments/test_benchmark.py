@@ -1,24 +1,19 @@
 """benchmark.py: what it refuses, and its last line."""
 
 import json
+import math
 
+import jax
 import pytest
 
-
-@pytest.mark.parametrize(
-    "flag", ["--batches=0", "--batches=4,-1", "--replica_counts=0"]
-)
-def test_counts_below_one_are_named(tmp_path, refused, flag):
-    words = ("--suite=backends", flag, f"--workdir={tmp_path}/never")
-    message = f"{flag}: expected whole numbers of at least 1"
-    assert refused(message, "benchmark.py", *words).stdout == ""
-    assert not (tmp_path / "never").exists()
+from prednet_jax import PredNetConfig
+from prednet_jax.models.parameters import parameter_shapes
 
 
-@pytest.mark.parametrize("python", ["", "/nowhere/python"])
-def test_a_python_that_is_not_there_is_named(refused, python):
-    words = ("--suite=pytorch", f"--torch_python={python}")
-    refused(f"--torch_python={python}: expected a Python", "benchmark.py", *words)
+def test_bad_flags_are_named(refused):
+    refused("--repeats=0: expected", "benchmark.py", "--repeats=0")
+    refused("networks='rnn': expected", "benchmark.py", "--suite=foreign",
+            "--networks=rnn")  # fmt: skip
 
 
 def test_the_last_line_is_an_object(forked):
@@ -26,5 +21,9 @@ def test_the_last_line_is_an_object(forked):
     done = forked("benchmark.py", "--suite=step", *sizes)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    named = {"seconds_per_window", "frames_per_second", "compile_seconds", "parameters"}
-    assert named <= set(found)
+    assert found["seconds_per_window"] * found["frames_per_second"] == pytest.approx(2)
+    assert found["compile_seconds"] > 0
+    config = PredNetConfig(channels=(2,), height=4, width=4)
+    shapes = parameter_shapes(config)
+    leaves = jax.tree.leaves(shapes, is_leaf=lambda x: type(x) is tuple)
+    assert found["parameters"] == sum(map(math.prod, leaves))

@@ -1,11 +1,9 @@
 """The table of algorithms, and the choice of one for a convolution.
 
 The thresholds of `fastest` were measured on two AVX-512 processors, at the sizes
-`--height=120 --width=160 --channels=3,48,96,192`, `--channels=3,12,24,48` (64x48, the
-default) and `--height=24 --width=32 --channels=3,6,12`. The command times each
-algorithm on each convolution of a network and marks the choice of `auto`:
-    python experiments/benchmark.py --suite=conv
-docs/measurements.md has the figures.
+`--height=120 --width=160 --channels=3,48,96,192`, `--channels=3,12,24,48` (64x48) and
+`--height=24 --width=32 --channels=3,6,12`, by `experiments/benchmark.py --suite=conv`
+of commit 09c1a23. docs/measurements.md has the figures.
 """
 
 import functools

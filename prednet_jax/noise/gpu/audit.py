@@ -10,9 +10,8 @@ from the metadata that XLA carries along.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,12 +19,17 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
-from prednet_jax.noise.errors import NoiseError, flag, integer, positive
-from prednet_jax.noise.gpu import hlo
-from prednet_jax.noise.gpu.compilation import TIME_LIMIT, Compiled, compiled_for, lower
+from prednet_jax.noise.errors import NoiseError, choice, flag, integer
+from prednet_jax.noise.gpu.compilation import (
+    Compiled,
+    compiled_for,
+    found_wheels,
+    lower,
+)
 from prednet_jax.noise.gpu.entries import VARIES, Entry, entries_of, is_call
-from prednet_jax.noise.gpu.targets import CARDS, config_of
+from prednet_jax.noise.gpu.targets import CARDS
 from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions.runs import table
 from prednet_jax.noise.specs import Identity
 
 
@@ -43,21 +47,6 @@ class Memory(NamedTuple):
     temporaries: int
 
 
-class Advice(NamedTuple):
-    """What to do, and what came of it.
-
-    Attributes:
-        change: what to write.
-        left: entries that are still there although the change was made against them,
-            in the program compiled again with it; None where only the user can try it.
-        outcome: in words.
-    """
-
-    change: str
-    left: tuple[Entry, ...] | None
-    outcome: str
-
-
 class Report(NamedTuple):
     """What on a GPU will vary.
 
@@ -66,11 +55,9 @@ class Report(NamedTuple):
         kernels: number of kernels and library calls that one run launches, the body of
             a loop counted once.
         memory: on one device.
-        gpu: name of the GPU, or "as described".
+        gpu: name of the GPU.
         devices: their number.
         deterministic: whether compiled under `--xla_gpu_deterministic_ops=true`.
-        advice: each tried by compiling again, where it can be.
-        notes: what cannot be known without the device, or without the values.
         compiled: the compiled program.
     """
 
@@ -80,8 +67,6 @@ class Report(NamedTuple):
     gpu: str
     devices: int
     deterministic: bool
-    advice: tuple[Advice, ...]
-    notes: tuple[str, ...]
     compiled: Compiled
 
     @property
@@ -96,30 +81,65 @@ class Report(NamedTuple):
         return {"varies": self.varies, **fields}
 
     def __str__(self) -> str:
-        return "\n".join(_table(self))
+        card = CARDS[self.gpu]
+        title = f"{card.title} ({card.sm})"
+        if self.devices > 1:
+            title = f"{self.devices} x {title}"
+        if self.deterministic:
+            title += ", --xla_gpu_deterministic_ops=true"
+        calls = sum(1 for x in self.compiled.launches if is_call(x.kind))
+        arguments, results, temporaries = map(_bytes, self.memory)
+        lines = [
+            f"{title}: {_MEANING[self.varies]}",
+            f"kernels: {self.kernels}, {calls} of them calls of libraries; memory: "
+            f"{arguments} arguments, {results} results, {temporaries} temporaries",
+        ]
+        rows: Counter[tuple[str, ...]] = Counter()
+        promises: dict[str, None] = {}
+        for e in self.entries:
+            what = e.detail
+            if e.kind == "library":
+                what, _, promise = what.partition(": ")
+                promises[f"{what.partition(' ')[0]}: {promise}"] = None
+            rows[e.varies, e.kind, e.primitive or "-", e.source or "-", what] += 1
+        if rows:
+            cells = [(row[0], str(n), *row[1:]) for row, n in rows.items()]
+            present = dict.fromkeys(e.varies for e in self.entries)
+            lines += ["", *table(_HEAD, cells, "<<<<<<"), ""]
+            lines += [f"{name}: {_MEANING[name]}" for name in present]
+            lines += promises
+        return "\n".join(lines)
+
+
+_MEANING = {
+    "call": "two runs of one compiled program may differ",
+    "compilation": "fixed once compiled; compiling again may choose another order",
+    "device": "the same bits at every run on this GPU; others on another, or a CPU",
+    "no": "the same bits everywhere, as far as these operations decide",
+}
+_HEAD = ("varies", "times", "kind", "primitive", "line", "what happens")
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} GiB"
 
 
 def audit(
-    fn: Callable,
-    *,
-    gpu: str = "h100",
-    devices: int = 1,
-    deterministic: bool = False,
-    advice: bool = True,
-    time_limit: float = TIME_LIMIT,
+    fn: Callable, *, gpu: str = "h100", devices: int = 1, deterministic: bool = False
 ) -> Callable[..., Report]:
     """What on a GPU will vary in a function, read from the program compiled for it.
 
     Args:
         fn: of arrays and anything else to a result; never run.
-        gpu: a name of `targets.CARDS`, or XLA's own description of another GPU (the
-            text of a GpuTargetConfigProto).
+        gpu: a name of `targets.CARDS`.
         devices: number of GPUs. Shardings are PartitionSpecs over an
             `AbstractMesh((devices,), ("x",))` or one of another shape, on the
             arguments or inside of the function.
         deterministic: compile under `--xla_gpu_deterministic_ops=true`.
-        advice: whether to try what would help, by compiling again.
-        time_limit: seconds for each compilation.
 
     Returns:
         `report(*args, **kwargs)` that gives a `Report`; arguments are arrays or
@@ -127,57 +147,31 @@ def audit(
 
     Raises:
         NoiseError: bad options; on a call, when XLA's CUDA compiler is not installed,
-            the function cannot be compiled for CUDA, or time is over.
+            or the function cannot be compiled for CUDA.
     """
-    config = config_of(gpu)
+    choice("gpu", gpu, list(CARDS))
     integer("devices", devices, 1)
     flag("deterministic", deterministic)
-    flag("advice", advice)
-    positive("time_limit", time_limit)
-    # The newest GPU if the description does not say.
-    major = re.search(r"cuda_compute_capability[^}]*?major:\s*(\d+)", config)
-    tf32 = major is None or int(major[1]) >= 8
 
     def report(*args: Any, **kwargs: Any) -> Report:
         program, arrays = pure(fn, args, kwargs)
         mesh = _mesh(arrays, devices)
         shapes = [_shape(x, mesh) for x in arrays]
-        with _context(mesh):
+        # Here a PartitionSpec inside of a function is one of the mesh.
+        spread: contextlib.AbstractContextManager = contextlib.nullcontext()
+        if devices > 1:
+            spread = jax.sharding.use_abstract_mesh(mesh)
+        with spread:
             closed = jax.make_jaxpr(program)(*shapes)
             steps = _steps(closed)
-
-        def tried(
-            deterministic: bool, setting: Any = _NOTHING
-        ) -> tuple[Compiled, hlo.Program, tuple[Entry, ...]]:
-            with _context(mesh), setting:
-                module = _lowered(program, shapes, compat.donated(closed), steps)
-            try:
-                (made,) = compiled_for(
-                    [module],
-                    gpu,
-                    devices=devices,
-                    deterministic=deterministic,
-                    time_limit=time_limit,
-                )
-            except NoiseError as error:
-                own = next((s for s in steps if s.name in _KERNELS), None)
-                if own is None:
-                    raise
-                raise NoiseError(
-                    f"{error}; {own.path} [{own.source}] brings a kernel of its own"
-                ) from error
-            text = hlo.read(made.hlo)
-            return made, text, entries_of(made, text, steps, tf32, deterministic)
-
-        made, text, entries = tried(deterministic)
-        changes: list[Advice] = []
-        if advice and not deterministic and any(e.varies == "call" for e in entries):
-            left = [e for e in tried(True)[2] if e.varies == "call"]
-            changes = [_advice(_FLAG, left), *_formulations(entries)]
-        if advice and any(e.kind == _ROUNDED for e in entries):
-            highest = jax.default_matmul_precision("highest")
-            again = tried(deterministic, highest)[2]
-            changes.append(_advice(_HIGHEST, [e for e in again if e.kind == _ROUNDED]))
+            with _refusing(steps):
+                module = lower(program, *shapes, donate=compat.donated(closed))
+        found_wheels()
+        with _refusing(steps):
+            (made,) = compiled_for(
+                [module], gpu, devices=devices, deterministic=deterministic
+            )
+        entries = entries_of(made, steps, CARDS[gpu].capability, deterministic)
         memory = made.memory
         return Report(
             entries,
@@ -185,21 +179,31 @@ def audit(
             Memory(
                 memory["argument"], memory["output"] - memory["alias"], memory["temp"]
             ),
-            gpu if gpu in CARDS else "as described",
+            gpu,
             devices,
             deterministic,
-            tuple(changes),
-            _notes(entries, text, deterministic),
             made,
         )
 
     return report
 
 
-# Equations whose kernels XLA does not write.
-_KERNELS = ("pallas_call", "ffi_call")
-_ROUNDED = "reduced_precision"
-_NOTHING = contextlib.nullcontext()
+@contextlib.contextmanager
+def _refusing(steps: Sequence[Step]) -> Iterator[None]:
+    """Errors name the first equation that XLA does not compile by itself, if any."""
+    try:
+        yield
+    except Exception as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        for step in steps:
+            if "callback" in step.name or step.name in _NOT_XLAS:
+                said = f"{said}; {step.path} [{step.source}] is not XLA's own"
+                break
+        raise NoiseError(f"for a GPU that is not there: {said}") from error
+
+
+# Equations that call Python, or whose kernels XLA does not write.
+_NOT_XLAS = ("debug_print", "pallas_call", "ffi_call")
 
 
 def _mesh(arrays: Sequence[Any], devices: int) -> AbstractMesh:
@@ -231,177 +235,9 @@ def _shape(x: Any, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:
     )
 
 
-def _context(mesh: AbstractMesh) -> contextlib.AbstractContextManager:
-    """Where a PartitionSpec inside of a function is one of the mesh."""
-    return _NOTHING if mesh.size == 1 else jax.sharding.use_abstract_mesh(mesh)
-
-
 def _steps(closed: Any) -> list[Step]:
     """The equations of a program; none if it holds a primitive that noise refuses."""
     try:
         return list(plan(closed, Identity()).walk())
     except NoiseError:
         return []
-
-
-def _lowered(
-    program: Callable, shapes: Sequence[Any], donate: Sequence[int], steps: list[Step]
-) -> bytes:
-    """The program for CUDA.
-
-    Raises:
-        NoiseError: names the equation that has no lowering for CUDA, and its line.
-    """
-    try:
-        return lower(program, *shapes, donate=donate)
-    except Exception as error:
-        said = _first_line(error)
-        for step in steps:
-            if not step.bodies and _fails(step, said):
-                calls = "callback" in step.name or step.name == "debug_print"
-                why = "it calls Python" if calls else said
-                raise NoiseError(
-                    f"{step.path} [{step.source}] cannot be compiled for a GPU that is "
-                    f"not there: {why}"
-                ) from error
-        raise
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _fails(step: Step, said: str) -> bool:
-    """Whether an equation by itself cannot be lowered either, for the same reason."""
-    avals = [atom.aval for atom in step.equation.invars]
-    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals]
-    try:
-        lower(lambda *xs: compat.bind(step.equation, *xs), *shapes)
-    except Exception as error:
-        return _first_line(error) == said
-    return False
-
-
-# What the user sets, and what is said if it leaves no entry of its kind.
-_FLAG = (
-    "XLA_FLAGS=--xla_gpu_deterministic_ops=true",
-    "nothing varies from call to call any more; it may be slower",
-)
-_HIGHEST = (
-    'jax.default_matmul_precision("highest")',
-    "no operand is rounded to TF32 any more; products are slower",
-)
-
-
-def _advice(setting: tuple[str, str], left: Sequence[Entry]) -> Advice:
-    """A setting, and what it leaves of the entries that it is to remove."""
-    change, gone = setting
-    places = ", ".join(sorted({entry.source or entry.kernel for entry in left}))
-    return Advice(change, tuple(left), f"still there: {places}" if left else gone)
-
-
-# Other ways to write what becomes atomics.
-_FORMULATIONS = {
-    "scatter-add": "where no index occurs twice, say so: unique_indices=True (x.at[i]."
-    "add, segment_sum); a sum over few segments or a small table is a product too: "
-    "jax.nn.one_hot(ids, n).T @ x",
-    "scatter-mul": "where no index occurs twice, say so: unique_indices=True",
-    "select_and_scatter_add": "windows of max-pooling that do not overlap are a "
-    "reshape and a maximum, whose gradient has no atomics",
-}
-
-
-def _formulations(entries: Sequence[Entry]) -> list[Advice]:
-    names = dict.fromkeys(e.primitive for e in entries if e.kind == "atomic")
-    return [
-        Advice(_FORMULATIONS[name], None, f"another formulation of {name}")
-        for name in names
-        if name in _FORMULATIONS
-    ]
-
-
-def _notes(
-    entries: Sequence[Entry], program: hlo.Program, deterministic: bool
-) -> tuple[str, ...]:
-    """What cannot be known here."""
-    found = []
-    if not deterministic and any(e.varies == "compilation" for e in entries):
-        found.append(
-            "which blocks and algorithms autotuning would choose: it measures on the "
-            "device"
-        )
-    if any(e.kind == "library" for e in entries):
-        found.append("in which order a library adds: nobody publishes it")
-    for each in program.instructions.values():
-        body = program.computations.get(each.attribute("to_apply"), ())
-        overwrites = any(x.root and x.opcode == "parameter" for x in body)
-        unique = "unique_indices=true" in each.attributes
-        if each.opcode == "scatter" and overwrites and not unique:
-            source = program.source(each.frame)
-            place = f" ({source})" if source else ""
-            note = "which write remains where an index occurs twice, if one does"
-            found.append(note + place)
-    return tuple(dict.fromkeys(found))
-
-
-_MEANING = {
-    "call": "two runs of one compiled program may differ",
-    "compilation": "fixed once compiled; compiling again may choose another order",
-    "device": "the same bits at every run on this GPU; others on another, or a CPU",
-    "no": "the same bits everywhere, as far as these operations decide",
-}
-_HEAD = ("varies", "times", "kind", "primitive", "line", "what happens")
-
-
-def _table(report: Report) -> list[str]:
-    """A report as lines of text."""
-    card = CARDS.get(report.gpu)
-    title = f"{card.title} ({card.sm})" if card else f"a GPU {report.gpu}"
-    if report.devices > 1:
-        title = f"{report.devices} x {title}"
-    if report.deterministic:
-        title += ", --xla_gpu_deterministic_ops=true"
-    calls = sum(1 for x in report.compiled.launches if is_call(x.kind))
-    arguments, results, temporaries = map(_bytes, report.memory)
-    lines = [
-        f"{title}: {_MEANING[report.varies]}",
-        f"kernels: {report.kernels}, {calls} of them calls of libraries; memory: "
-        f"{arguments} arguments, {results} results, {temporaries} temporaries",
-    ]
-    rows: Counter[tuple[str, ...]] = Counter()
-    promises: dict[str, None] = {}
-    for e in report.entries:
-        what = e.detail
-        if e.kind == "library":
-            what, _, promise = what.partition(": ")
-            promises[f"{what.partition(' ')[0]}: {promise}"] = None
-        rows[e.varies, e.kind, e.primitive or "-", e.source or "-", what] += 1
-    if rows:
-        cells = [_HEAD, *((row[0], str(n), *row[1:]) for row, n in rows.items())]
-        widths = [max(len(row[i]) for row in cells) for i in range(5)]
-        lines.append("")
-        lines += ["  ".join([*map(str.ljust, row, widths), row[5]]) for row in cells]
-        lines.append("")
-        present = dict.fromkeys(e.varies for e in report.entries)
-        lines += [f"{name}: {_MEANING[name]}" for name in present]
-        lines += promises
-    if report.notes:
-        lines += ["", "Not known without the device:"]
-        lines += [f"  {note}" for note in report.notes]
-    if report.advice:
-        lines += ["", "What to do:"]
-        for change, left, outcome in report.advice:
-            tried = left is not None
-            said = (
-                (change, f"compiled again, {outcome}") if tried else (outcome, change)
-            )
-            lines.append("  " + ": ".join(said))
-    return lines
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if abs(count) < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024
-    return f"{count:.4g} GiB"

@@ -19,7 +19,6 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,11 +28,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from prednet_jax.noise.errors import NoiseError, flag, integer, positive
-from prednet_jax.noise.gpu.targets import CARDS, config_of
-
-# Seconds.
-TIME_LIMIT = 600.0
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.gpu.targets import CARDS
 
 # The plugin and XLA itself, of JAX's version, and NVIDIA's assembler. CUDA 12 is the
 # last that compiles for Maxwell, Pascal and Volta.
@@ -111,7 +107,6 @@ def compiled_for(
     *,
     devices: int = 1,
     deterministic: bool = False,
-    time_limit: float = TIME_LIMIT,
 ) -> list[Compiled]:
     """Compiles programs for a GPU, in a process of its own.
 
@@ -119,19 +114,13 @@ def compiled_for(
 
     Args:
         modules: of `lower`, at least one.
-        gpu: a name of `targets.CARDS`, or XLA's description of another.
+        gpu: a name of `targets.CARDS`.
         devices: number of GPUs that each program is spread over.
         deterministic: under `--xla_gpu_deterministic_ops=true`.
-        time_limit: seconds for all.
 
     Raises:
-        NoiseError: unknown GPU, no compiler installed, an error of the compiler, or
-            the time is over.
+        NoiseError: no compiler installed, or an error of the compiler.
     """
-    target = config_of(gpu)
-    integer("devices", devices, 1)
-    flag("deterministic", deterministic)
-    positive("time_limit", time_limit)
     path = [*found_wheels(), os.environ.get("PYTHONPATH", "")]
     flags = [x for x in os.environ.get("XLA_FLAGS", "").split() if "--xla_gpu" in x]
     if deterministic:
@@ -145,15 +134,33 @@ def compiled_for(
     }
     with tempfile.TemporaryDirectory(prefix="gpu-audit-") as name:
         root = Path(name)
-        (root / "request.json").write_text(
-            json.dumps({"target": target, "devices": devices})
-        )
+        request = {"target": CARDS[gpu].config(), "devices": devices}
+        (root / "request.json").write_text(json.dumps(request))
         folders = [root / str(i) for i in range(len(modules))]
         for folder, module in zip(folders, modules, strict=True):
             folder.mkdir()
             (folder / "module.mlirbc").write_bytes(module)
-        _run(folders, os.environ | environment, time_limit, described=gpu not in CARDS)
+        worker = Path(__file__).with_name("worker.py")
+        done = subprocess.run(
+            [sys.executable, "-P", "-W", "ignore", worker, *folders],
+            env=os.environ | environment,
+            cwd=root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        if done.returncode:
+            lines = [line.strip() for line in done.stdout.splitlines()]
+            said = next((x for x in reversed(lines) if _ERROR.match(x)), "")
+            status = f"its process ended with status {done.returncode}"
+            raise NoiseError(f"XLA's CUDA compiler: {said or status}")
         return [_compiled(folder) for folder in folders]
+
+
+_ERROR = re.compile(r"[\w.]*(Error|Exception|RuntimeError)\b")
+_ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$.]+)", re.MULTILINE)
 
 
 def _compiled(folder: Path) -> Compiled:
@@ -169,59 +176,6 @@ def _compiled(folder: Path) -> Compiled:
         buffers=buffers.read_text(),
         **json.loads((folder / "answer.json").read_text()),
     )
-
-
-_ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$.]+)", re.MULTILINE)
-
-
-def _run(
-    folders: Sequence[Path], environment: Any, time_limit: float, described: bool
-) -> None:
-    """Runs the worker, and ends all that it started when the time is over."""
-    worker = Path(__file__).with_name("worker.py")
-    command = [sys.executable, "-P", "-W", "ignore", str(worker)]
-    root = folders[0].parent
-    with (root / "output").open("w+b") as output:
-        child = subprocess.Popen(
-            [*command, *map(str, folders)],
-            env=environment,
-            cwd=root,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            status = child.wait(time_limit)
-        except subprocess.TimeoutExpired:
-            raise NoiseError(
-                f"time_limit={time_limit:g}: compiling for the GPU took longer; "
-                "expected a longer limit (seconds) or a smaller program"
-            ) from None
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-        if status != 0:
-            output.seek(0)
-            said = _failure(output.read().decode(errors="replace"), status)
-            if described and status < 0:
-                said += "; expected a description of the GPU with all its figures"
-            raise NoiseError(said)
-
-
-def _failure(output: str, status: int) -> str:
-    """What went wrong in the worker, in one line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    said = next((x for x in reversed(lines) if _ERROR.match(x)), "")
-    if said.startswith("ValueError: devices="):
-        return said.removeprefix("ValueError: ")
-    if "Failed to parse" in output or "target_config" in said:
-        said += " (expected XLA's GpuTargetConfigProto as text)"
-    return f"XLA's CUDA compiler: {said or f'its process ended with status {status}'}"
-
-
-_ERROR = re.compile(r"[\w.]*(Error|Exception|RuntimeError)\b")
 
 
 def _launches(folder: Path) -> Iterator[Launch]:

@@ -6,7 +6,6 @@ PTX. Source of what XLA does: openxla/xla, xla/service/gpu and xla/backends/gpu/
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -45,16 +44,15 @@ class Entry(NamedTuple):
 
 def entries_of(
     made: Compiled,
-    program: hlo.Program,
     steps: Sequence[Step],
-    tf32: bool,
+    capability: tuple[int, int],
     deterministic: bool,
 ) -> tuple[Entry, ...]:
     """All entries of a compiled program, the worst first.
 
-    `program` is the text of `made`, read; `steps` are the equations that it was made
-    from; `tf32` says whether the GPU has TF32.
+    `steps` are the equations that it was made from; `capability` is the GPU's.
     """
+    program, tf32 = hlo.read(made.hlo), capability >= (8, 0)
     launched = {x.instruction: x.kernel for x in made.launches}
     # XLA launches some collectives under a name that its program does not have.
     for x in program.instructions.values():
@@ -245,23 +243,9 @@ def _reduction(
     elif not _combines(program, each):
         return
     elif each.opcode in ("reduce", "reduce-window"):
-        yield "reduction", "device", f"{_terms(program, each)}; tree not read"
+        yield "reduction", "device", "a sum; tree not read"
     elif each.opcode == "scatter" and deterministic and not _ATOMIC.search(ptx):
         yield "reduction", "device", "sorted by index first, then in a fixed order"
-
-
-def _terms(program: hlo.Program, each: hlo.Instruction) -> str:
-    """How many terms each sum has."""
-    if each.opcode == "reduce-window":
-        sizes = re.search(r"window=\{size=([\dx]+)", each.attributes)
-        count = math.prod(int(x) for x in sizes[1].split("x")) if sizes else 0
-        return f"a sum of up to {count} terms"
-    shapes = [
-        re.search(r"\[([\d,]*)\]", x)
-        for x in (program.operand_types(each)[0], each.type)
-    ]
-    terms, sums = (math.prod(map(int, re.findall(r"\d+", x[1]))) for x in shapes if x)
-    return f"a sum of {terms // max(1, sums)} terms"
 
 
 class Library(NamedTuple):
@@ -280,45 +264,35 @@ class Library(NamedTuple):
 
 
 _CUBLAS = Library(
-    "cuBLAS",
-    "compilation",
-    "device",
+    "cuBLAS", "compilation", "device",
     "the same bits at every run on one stream, for one version, architecture and "
     "number of multiprocessors",
-    "docs.nvidia.com/cuda/cublas, Results Reproducibility",
-)
+    " [docs.nvidia.com/cuda/cublas, Results Reproducibility]",
+)  # fmt: skip
 _CUDNN = Library(
-    "cuDNN",
-    "call",
-    "device",
+    "cuDNN", "call", "device",
     "some backward algorithms use atomics and do not repeat their bits",
-    "docs.nvidia.com/deeplearning/cudnn, Reproducibility (Determinism)",
-)
+    " [docs.nvidia.com/deeplearning/cudnn, Reproducibility (Determinism)]",
+)  # fmt: skip
 _CUDNN_FORWARD = _CUDNN._replace(
     varies="compilation",
     promise="forward algorithms repeat their bits on one architecture",
 )
 _CUSOLVER = Library(
-    "cuSOLVER",
-    "device",
-    "device",
+    "cuSOLVER", "device", "device",
     "deterministic results are its default (cusolverDnSetDeterministicMode)",
-    "docs.nvidia.com/cuda/cusolver, cusolverDnSetDeterministicMode",
-)
+    " [docs.nvidia.com/cuda/cusolver, cusolverDnSetDeterministicMode]",
+)  # fmt: skip
 _CUFFT = Library(
-    "cuFFT",
-    "device",
-    "device",
+    "cuFFT", "device", "device",
     "the same bits for the same plan, version and GPU model",
-    "docs.nvidia.com/cuda/cufft, Accuracy and Performance",
-)
+    " [docs.nvidia.com/cuda/cufft, Accuracy and Performance]",
+)  # fmt: skip
 _CUSPARSE = Library(
-    "cuSPARSE",
-    "call",
-    "call",
+    "cuSPARSE", "call", "call",
     "each routine has a promise of its own; some use atomics",
-    "docs.nvidia.com/cuda/cusparse",
-)
+    " [docs.nvidia.com/cuda/cusparse]",
+)  # fmt: skip
 _UNKNOWN = Library("", "call", "call", "not known to audit: nothing is promised", "")
 # By the beginning of an opcode, or of the target of a custom call; the first that fits.
 # None: calls that move data, sort or work on integers.
@@ -358,9 +332,8 @@ def _called(each: hlo.Instruction, deterministic: bool) -> Iterator[Finding]:
         return
     varies = found.deterministic if deterministic else found.varies
     chosen = "" if deterministic or varies == "device" else "; autotuning chooses one"
-    source = f" [{found.documentation}]" if found.documentation else ""
     name = f"{found.name} {target}".strip()
-    yield "library", varies, f"{name}: {found.promise}{chosen}{source}"
+    yield "library", varies, f"{name}: {found.promise}{chosen}{found.documentation}"
 
 
 _COLLECTIVES = {

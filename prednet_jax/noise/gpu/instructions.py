@@ -22,9 +22,7 @@ TYPES: Mapping[str, Any] = {
     "pred": np.dtype(bool),
     **{f"{k}{n}": np.dtype(f"uint{n}") for k in "bu" for n in (8, 16, 32, 64)},
     **{f"s{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
-    "f16": np.dtype("float16"),
     "f32": np.dtype("float32"),
-    "bf16": np.dtype("uint16"),
 }
 
 
@@ -61,13 +59,6 @@ class Operation(NamedTuple):
     kinds: tuple[str, ...]
 
 
-def _to_bfloat16(x: Array) -> Array:
-    """The bits of float32 numbers rounded to bfloat16, to nearest even."""
-    bits = x.view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(x), 0x7FFF, rounded).astype(np.uint16)
-
-
 def _shift_left(x: Array, by: Array) -> Array:
     near = np.minimum(by, 8 * x.itemsize - 1).astype(x.dtype)
     return np.where(by < 8 * x.itemsize, x << near, 0).astype(x.dtype)
@@ -98,15 +89,11 @@ def _cast(kind: str) -> Callable[[Array], Array]:
     return lambda x: x.astype(TYPES[kind])
 
 
-def _canonical(function: Callable[..., Array]) -> Callable[..., Array]:
+def _add(a: Array, b: Array) -> Array:
     """With the one NaN that a GPU makes."""
-
-    def canonical(*operands: Array) -> Array:
-        result = np.asarray(function(*operands))
-        bits = np.where(np.isnan(result), np.uint32(0x7FFFFFFF), result.view(np.uint32))
-        return bits.view(np.float32)
-
-    return canonical
+    result = np.asarray(a + b)
+    bits = np.where(np.isnan(result), np.uint32(0x7FFFFFFF), result.view(np.uint32))
+    return bits.view(np.float32)
 
 
 _LOGIC: Mapping[str, Callable[..., Array]] = {
@@ -130,13 +117,6 @@ _INTEGER: Mapping[str, Callable[..., Array]] = {
     "setp.le": np.less_equal,
     "setp.gt": np.greater,
     "setp.ge": np.greater_equal,
-}
-_FLOAT: Mapping[str, Callable[..., Array]] = {
-    "add.rn": np.add,
-    "sub.rn": np.subtract,
-    "mul.rn": np.multiply,
-    "neg": np.negative,
-    "abs": np.abs,
 }
 
 
@@ -168,12 +148,7 @@ OPERATIONS: Mapping[str, Operation] = {
         for name, operation in _integer_operations(kind).items()
     },
     **{f"{name}.pred": Operation(f, ("pred",)) for name, f in _LOGIC.items()},
-    **{f"{name}.f32": Operation(_canonical(f), ("f32",)) for name, f in _FLOAT.items()},
+    "add.rn.f32": Operation(_add, ("f32",)),
     "bfe.u32": Operation(_extract, ("u32",)),
     "selp.f32": Operation(_select, ("f32", "f32", "pred")),
-    "setp.nan.f32": Operation(lambda a, b: np.isnan(a) | np.isnan(b), ("f32",)),
-    "cvt.f32.bf16": Operation(lambda x: (x.astype("u4") << 16).view("f4"), ("bf16",)),
-    "cvt.rn.bf16.f32": Operation(_to_bfloat16, ("f32",)),
-    "cvt.f32.f16": Operation(_cast("f32"), ("f16",)),
-    "cvt.rn.f16.f32": Operation(_cast("f16"), ("f32",)),
 }

@@ -5,13 +5,13 @@ kernel (`replay`), and the sum is written here as gathers and additions in that 
 Those of PredNet's own sums on the GTX 1080 are in `schedules.npz` beside this file,
 which needs no compiler.
 
-Products go to libraries whose order nobody publishes. They follow a model, "fused":
-each output has one accumulator, to which the terms are added in rising order of k by
-fused multiply-add; a convolution is the product of its patches (k counts features
-first, then rows, then columns of the window: Chetlur et al., "cuDNN: efficient
-primitives for deep learning", 2014). On GPUs with TF32 (since sm_80) the operands are
-rounded to it first, to nearest, ties away, as `cvt.rna.tf32` does, unless the program
-asks for a higher precision.
+Products go to libraries whose order nobody publishes. They follow a model: each output
+has one accumulator, to which the terms are added in rising order of k by fused
+multiply-add; a convolution is the product of its patches (k counts features first, then
+rows, then columns of the window: Chetlur et al., "cuDNN: efficient primitives for deep
+learning", 2014). On GPUs with TF32 (since sm_80) the operands are rounded to it first,
+to nearest, ties away, as `cvt.rna.tf32` does, unless the program asks for a higher
+precision.
 """
 
 from __future__ import annotations
@@ -34,24 +34,22 @@ from prednet_jax.noise.gpu.replay import Schedule
 from prednet_jax.noise.order.partials import NoOrder, too_few
 from prednet_jax.noise.specs import GpuOrder
 
-# Types whose sums are added in float32.
+# Types of products that are added in float32.
 TYPES = ("float32", "bfloat16", "float16")
-# Orders that come with the package (tools/gpu_schedules.py).
+# Made by tools/gpu_schedules.py of commit 09c1a23 from the trainings of both networks.
 COMMITTED = Path(__file__).with_name("schedules.npz")
 
 
 class Sum(NamedTuple):
-    """A sum, as it is compiled."""
+    """A float32 sum, as it is compiled."""
 
     gpu: str
     shape: tuple[int, ...]
-    dtype: str
     axes: tuple[int, ...]
 
     def __str__(self) -> str:
-        numbers = ",".join(map(str, self.shape))
-        over = ",".join(map(str, self.axes))
-        return f"{self.gpu}:{self.dtype}[{numbers}]:{over}"
+        shape, axes = (",".join(map(str, x)) for x in (self.shape, self.axes))
+        return f"{self.gpu}:float32[{shape}]:{axes}"
 
     @property
     def terms(self) -> int:
@@ -60,12 +58,7 @@ class Sum(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """How an equation is evaluated.
-
-    Attributes:
-        evaluate: of its operands, to its result.
-        reason: what coverage says of it.
-    """
+    """How an equation is evaluated, of its operands, and what coverage says of it."""
 
     evaluate: Callable[..., Array]
     reason: str
@@ -74,10 +67,12 @@ class Replay(NamedTuple):
 def replayed(spec: GpuOrder, equation: Any) -> Replay | str:
     """How a first-order equation is replayed, or why it is not."""
     name, params = equation.primitive.name, equation.params
+    types = [atom.aval.dtype for atom in (*equation.invars, *equation.outvars)]
     if name == "reduce_sum":
+        if types[0] != np.float32:
+            return f"not replayed: a sum in {types[0]}"
         return _replayed_sum(_sum(spec, equation))
     if name in ("dot_general", "conv_general_dilated"):
-        types = [atom.aval.dtype for atom in (*equation.invars, *equation.outvars)]
         return _replayed_product(spec, name, params, types)
     if name == "add_any":
         return NoOrder("two cotangents, added as the program says on every machine")
@@ -86,29 +81,26 @@ def replayed(spec: GpuOrder, equation: Any) -> Replay | str:
 
 def prepare(spec: GpuOrder, jaxpr: Any) -> None:
     """Read the orders of all sums of a program at once."""
-    _read_orders(
-        [key for key in _sums(spec, jaxpr) if key.dtype in TYPES and key.terms > 2]
-    )
+    _read_orders([key for key in _sums(spec, jaxpr) if key.terms > 2])
 
 
 def _sum(spec: GpuOrder, equation: Any) -> Sum:
-    x = equation.invars[0].aval
     axes = tuple(sorted(equation.params["axes"]))
-    return Sum(spec.gpu, x.shape, x.dtype.name, axes)
+    return Sum(spec.gpu, equation.invars[0].aval.shape, axes)
 
 
 def _sums(spec: GpuOrder, jaxpr: Any) -> Iterator[Sum]:
     opened, _ = compat.open_jaxpr(jaxpr)
     for equation in opened.eqns:
-        if equation.primitive.name == "reduce_sum" and equation.invars[0].aval.size:
-            yield _sum(spec, equation)
+        if equation.primitive.name == "reduce_sum":
+            x = equation.invars[0].aval
+            if x.size and x.dtype == np.float32:
+                yield _sum(spec, equation)
         for body in compat.sub_jaxprs(equation.params):
             yield from _sums(spec, body)
 
 
 def _replayed_sum(key: Sum) -> Replay | str:
-    if key.dtype not in TYPES:
-        return f"not replayed: a sum in {key.dtype}"
     if key.terms < 3:
         return too_few(key.terms)
     found = order_of(key)
@@ -142,14 +134,13 @@ def _read_orders(keys: Sequence[Sum]) -> None:
     modules = []
     for key in missing:
         fn = functools.partial(lax.reduce_sum, axes=key.axes)
-        shape = jax.ShapeDtypeStruct(key.shape, key.dtype)
+        shape = jax.ShapeDtypeStruct(key.shape, jnp.float32)
         modules.append(compilation.lower(fn, shape))
     compiled = compilation.compiled_for(modules, missing[0].gpu)
     for key, made in zip(missing, compiled, strict=True):
         found: Schedule | str
         try:
-            program, dtype = replay.assemble(made), jnp.dtype(key.dtype)
-            found = replay.read(program, key.shape, dtype, key.axes)
+            found = replay.read(replay.assemble(made), key.shape, key.axes)
         except PtxError as error:
             found = str(error)
         known[str(key)] = found
@@ -171,13 +162,12 @@ def in_order(schedule: Schedule, axes: tuple[int, ...], x: Array) -> Array:
     columns = lax.transpose(x, (*axes, *kept))
     terms = math.prod(x.shape[d] for d in axes)
     columns = lax.reshape(columns, (terms, math.prod(shape)))
-    columns = lax.convert_element_type(columns, jnp.float32)
     zeros = np.array([[0.0], [-0.0]], np.float32)
     for table in schedule.rounds:
         zero = jnp.broadcast_to(zeros, (2, columns.shape[1]))
         padded = lax.concatenate([columns, zero], 0)
         columns = _chains(padded, np.where(table < 0, table + len(padded), table))
-    return lax.convert_element_type(lax.reshape(columns, shape), x.dtype)
+    return lax.reshape(columns, shape)
 
 
 def _chains(columns: Array, table: np.ndarray) -> Array:
@@ -199,8 +189,6 @@ def _replayed_product(
     out = types[-1]
     if not all(x.name in TYPES for x in types):
         return f"not replayed: a product in {out}"
-    if spec.products == "plain":
-        return "not replayed: products=plain leaves products as they are"
     if name != "dot_general" and (
         params["feature_group_count"] > 1 or params["batch_group_count"] > 1
     ):
@@ -209,7 +197,7 @@ def _replayed_product(
     rounding = "TF32 operands, " if tf32 else ""
     fused = _dot if name == "dot_general" else _conv
     evaluate = functools.partial(fused, dict(params), tf32, out)
-    return Replay(evaluate, f"by the model 'fused' ({rounding}rising k)")
+    return Replay(evaluate, f"by the model of fused multiply-adds ({rounding}rising k)")
 
 
 def _default(params: Any) -> bool:

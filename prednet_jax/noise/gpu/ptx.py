@@ -140,12 +140,12 @@ def _operand(text: str) -> Any:
 
 
 class Memory:
-    """Bytes, the tags of each two of them, and where variables lie.
+    """Bytes, the tags of each four of them, and where variables lie.
 
     Attributes:
         starts: byte at which each variable starts.
         data: uint8 [size].
-        tags: int32 [size / 2]; None: nothing is tagged.
+        tags: int32 [size / 4]; None: nothing is tagged.
     """
 
     def __init__(self, sizes: Sequence[int], *, tagged: bool = False) -> None:
@@ -156,18 +156,17 @@ class Memory:
         self.starts = np.array(starts, np.int64)
         self.stops = self.starts + np.array(sizes, np.int64)
         self.data: Array = np.zeros(end, np.uint8)
-        self.tags: Array | None = np.zeros(end // 2, np.int32) if tagged else None
+        self.tags: Array | None = np.zeros(end // 4, np.int32) if tagged else None
 
     def view(self, position: int, dtype: Any) -> Array:
         """The variable of that position, to be read and written."""
         start, stop = int(self.starts[position]), int(self.stops[position])
         return self.data[start:stop].view(dtype)
 
-    def tags_of(self, position: int, size: int) -> Array:
-        """Tags of a variable's elements of `size` bytes."""
+    def tags_of(self, position: int) -> Array:
+        """Tags of a variable's numbers."""
         assert self.tags is not None
-        start, stop = int(self.starts[position]), int(self.stops[position])
-        return self.tags[start // 2 : stop // 2 : size // 2]
+        return self.tags[self.starts[position] // 4 : self.stops[position] // 4]
 
     def _index(self, address: Array, size: int, text: str) -> Array:
         inside = np.searchsorted(self.starts, address, "right") - 1
@@ -180,8 +179,8 @@ class Memory:
         """Bits at addresses, and their tags."""
         index, size = self._index(address, dtype.itemsize, text), dtype.itemsize
         tags = _UNTAGGED
-        if self.tags is not None and size > 1:
-            tags = self.tags[index * (size // 2)]
+        if self.tags is not None and size >= 4:
+            tags = self.tags[index * (size // 4)]
         return Register(self.data.view(dtype)[index], tags)
 
     def store(self, address: Array, value: Register, text: str) -> None:
@@ -191,8 +190,8 @@ class Memory:
         cells[index] = bits
         if np.any(cells[index] != bits):
             raise PtxError(f"ptx={text!r}: a race, two values for one address")
-        if self.tags is not None and size > 1:
-            self.tags[index * (size // 2)] = value.tags
+        if self.tags is not None and size >= 4:
+            self.tags[index * (size // 4)] = value.tags
 
 
 class Register(NamedTuple):
@@ -403,8 +402,6 @@ class _Threads:
         memory = self.memory if space == "global" else self.shared
         address = self._acting(base, "s64", mask).bits + offset
         if space == "shared":
-            if np.any((address < 0) | (address >= self.kernel.shared)):
-                raise PtxError(f"ptx={instruction.text!r}: outside of shared memory")
             address = address + memory.starts[self.block[mask]]
         size = TYPES[kind].itemsize
         if count and np.any(address % (size * int(count))):

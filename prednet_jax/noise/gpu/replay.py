@@ -12,15 +12,15 @@ outputs:
 
 A round joins the longest chains whose links are columns: the loop of a thread is one
 round, each level of a tree of shuffles another. Short chains are filled up with -0.0,
-which changes no number when added. That the schedule is the tree is checked by hashes
-of both, and on random terms against the bits that the kernel wrote.
+which changes no number when added. That all outputs have one tree is checked by hashes,
+and the schedule on random terms against the bits that the kernel wrote.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,13 +45,11 @@ class Program(NamedTuple):
     parameters: tuple[int, ...]
     result: int
 
-    def run(
-        self, memory: ptx.Memory, dtype: Any, combine: ptx.Combine | None = None
-    ) -> Array:
-        """The result, flat, from the arguments in a memory."""
+    def run(self, memory: ptx.Memory, combine: ptx.Combine | None = None) -> Array:
+        """The float32 result, flat, from the arguments in a memory."""
         for launch in self.launches:
             ptx.run(launch, memory, combine)
-        return memory.view(self.result, dtype)
+        return memory.view(self.result, np.float32)
 
     def memory(self, arguments: Sequence[Any], *, tagged: bool = False) -> ptx.Memory:
         """Memory that holds the arguments."""
@@ -128,33 +126,17 @@ class Schedule(NamedTuple):
 
     rounds: tuple[Array, ...]
 
-    def fold(
-        self, terms: Array, add: Callable[[Array, Array], Array], zeros: Array
-    ) -> Array:
-        """Any operation in this order.
-
-        Args:
-            terms: [terms, ...].
-            add: of two arrays.
-            zeros: [2, ...]: 0.0 and -0.0.
-        """
+    def sum(self, terms: Array) -> Array:
+        """The sums of float32 terms [terms, outputs]."""
         columns = terms
+        zeros = np.array([[0.0], [-0.0]], np.float32).repeat(terms.shape[1], 1)
         for indices in self.rounds:
             columns = np.concatenate([columns, zeros])
             total = columns[indices[0]]
             for step in indices[1:]:
-                # A number, not -0.0, whose addition `add` need not understand.
-                more = (step != MINUS_ZERO).reshape(-1, *[1] * (total.ndim - 1))
-                total = np.where(more, add(total, columns[step]), total)
+                total = total + columns[step]
             columns = total
         return columns[0]
-
-    def sum(self, terms: Array) -> Array:
-        """The sums of terms [terms, outputs], added in float32, in the terms' type."""
-        zeros = np.zeros((2, *terms.shape[1:]), np.float32)
-        zeros[1] = -0.0
-        wide = terms.astype(np.float32)
-        return self.fold(wide, np.add, zeros).astype(terms.dtype)
 
 
 class _Sums:
@@ -179,7 +161,7 @@ class _Sums:
 
         An addition of two different tags is a step of the sum, and so is that of a
         constant zero. Everything else may only bring together numbers of one tag: a
-        conversion, or arithmetic on one term before it is added.
+        conversion of one term before it is added.
         """
         if opcode.startswith("setp"):
             return np.zeros_like(tags[0])
@@ -205,63 +187,36 @@ class _Sums:
         return result
 
 
-def read(
-    program: Program,
-    shape: Sequence[int],
-    dtype: Any,
-    axes: Sequence[int],
-    term: Callable[..., Array] = lambda x: x,
-) -> Schedule:
-    """The order in which a compiled sum adds.
-
-    Args:
-        program: sums over the axes of what `term` makes of its parameters.
-        shape: of each parameter.
-        dtype: of each parameter. Sums are added in float32.
-        axes: summed over.
-        term: elementwise, of the parameters, in the type of the result.
+def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedule:
+    """The order in which a compiled sum of a float32 array over axes adds.
 
     Raises:
         PtxError: the program is no sum whose outputs all have one tree.
     """
-    dtype, size = np.dtype(dtype), math.prod(shape)
-    kept = [d for d in range(len(shape)) if d not in axes]
+    size = math.prod(shape)
     # For each element, its output and its place among that output's terms.
-    owner, place = _linear(shape, kept), _linear(shape, sorted(axes))
+    owner, place = (
+        np.broadcast_to(np.arange(math.prod(sizes)).reshape(sizes), shape).reshape(-1)
+        for sizes in (
+            [1 if d in axes else n for d, n in enumerate(shape)],
+            [n if d in axes else 1 for d, n in enumerate(shape)],
+        )
+    )
+    # Of several magnitudes, so that each order has bits of its own.
     generator = np.random.default_rng(29)
-    values = [_random(generator, size, dtype) for _ in program.parameters]
-    terms = term(*values)
+    terms = generator.normal(size=size) * 2.0 ** generator.integers(-8, 9, size)
+    terms = terms.astype(np.float32)
     sums = _Sums(size)
-    memory = program.memory(values, tagged=True)
-    for parameter in program.parameters:
-        memory.tags_of(parameter, dtype.itemsize)[:] = np.arange(1, size + 1)
-    result = program.run(memory, terms.dtype, sums.combine)
-    roots = memory.tags_of(program.result, terms.dtype.itemsize)
-    tree = _same_tree(sums, roots, owner, place)
+    memory = program.memory([terms], tagged=True)
+    memory.tags_of(program.parameters[0])[:] = np.arange(1, size + 1)
+    result = program.run(memory, sums.combine)
+    roots = memory.tags_of(program.result)
+    _check_trees(sums, roots, owner, place)
     schedule = Schedule(_rounds(sums, int(roots[0]), place))
-    zeros = np.array([_ZERO_HASH, 0], np.uint64)
-    places = np.arange(place.max() + 1, dtype=np.uint64)
-    if schedule.fold(_mix(places), _joined, zeros) != tree:
-        raise PtxError("sum: the schedule is not the kernel's tree")
-    by_output = terms[np.lexsort((owner, place))].reshape(len(places), -1)
+    by_output = terms[np.lexsort((owner, place))].reshape(place.max() + 1, -1)
     if schedule.sum(by_output).tobytes() != result.tobytes():
         raise PtxError("sum: the schedule does not give the kernel's bits")
     return schedule
-
-
-def _linear(shape: Sequence[int], axes: Sequence[int]) -> Array:
-    """For each element, in order, its number within the given axes."""
-    found = np.zeros((1,) * len(shape), np.int64)
-    for d in axes:
-        along = [-1 if i == d else 1 for i in range(len(shape))]
-        found = found * shape[d] + np.arange(shape[d]).reshape(along)
-    return np.broadcast_to(found, shape).reshape(-1)
-
-
-def _random(generator: np.random.Generator, size: int, dtype: Any) -> Array:
-    """Numbers of several magnitudes, so that each order has bits of its own."""
-    x = generator.normal(size=size) * 2.0 ** generator.integers(-8, 9, size)
-    return x.astype(dtype)
 
 
 def _mix(x: Array) -> Array:
@@ -272,30 +227,19 @@ def _mix(x: Array) -> Array:
     return x ^ (x >> np.uint64(31))
 
 
-def _joined(a: Array, b: Array) -> Array:
-    """The hash of a sum of two: addition commutes."""
-    return _mix(a + b)
-
-
-_ZERO_HASH = np.uint64(0x123456789ABCDEF)
-
-
-def _same_tree(sums: _Sums, roots: Array, owner: Array, place: Array) -> np.uint64:
-    """The hash of the first output's tree, if all others have the same tree.
-
-    Trees are compared by hashes of the places of their terms.
-    """
+def _check_trees(sums: _Sums, roots: Array, owner: Array, place: Array) -> None:
+    """Refuses outputs with other trees, by hashes of the places of their terms."""
     if np.any(roots == 0):
         raise PtxError("sum: an output that is no sum of the terms")
     hashes = np.zeros(sums.count, np.uint64)
     # That of 0.0 is -1; -2 where two outputs meet.
     owners = np.full(sums.count, -1, np.int64)
     hashes[1 : sums.zero], owners[1 : sums.zero] = _mix(place.astype(np.uint64)), owner
-    hashes[sums.zero] = _ZERO_HASH
+    hashes[sums.zero] = np.uint64(0x123456789ABCDEF)
     first = sums.zero + 1
     for left, right in sums.additions:
         here = slice(first, first + left.size)
-        hashes[here] = _joined(hashes[left], hashes[right])
+        hashes[here] = _mix(hashes[left] + hashes[right])  # Addition commutes.
         a, b = owners[left], owners[right]
         owners[here] = np.where((a == b) | (b == -1), a, np.where(a == -1, b, -2))
         first += left.size
@@ -303,7 +247,6 @@ def _same_tree(sums: _Sums, roots: Array, owner: Array, place: Array) -> np.uint
         raise PtxError("sum: its outputs are added in different orders")
     if not np.array_equal(owners[roots], np.arange(roots.size)):
         raise PtxError("sum: an output with terms of another")
-    return hashes[roots[0]]
 
 
 def _rounds(sums: _Sums, root: int, place: Array) -> tuple[Array, ...]:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from prednet_jax.noise.errors import NoiseError, choice
-
 # By compute capability: float32 units, threads and bytes of shared memory of a
 # multiprocessor, and the bytes of it that one block can ask for.
 ARCHITECTURES = {
@@ -124,20 +122,3 @@ CARDS = {
     "b200": Card("B200", (10, 0), 148, 191514411008, 7672.32e9, 132644864, 1.965),
     "rtx4090": Card("GeForce RTX 4090", (8, 9), 128, 24 * _GB, 1008e9, 72 * _MB, 2.52),
 }
-
-
-def config_of(gpu: str) -> str:
-    """XLA's description of a GPU.
-
-    Args:
-        gpu: a name of `CARDS`, or the description itself.
-
-    Raises:
-        NoiseError: when it is neither.
-    """
-    if not isinstance(gpu, str):
-        raise NoiseError(f"gpu={gpu!r}: expected one of {', '.join(CARDS)}")
-    if "gpu_device_info" in gpu:
-        return gpu
-    choice("gpu", gpu, [*CARDS, "a text with XLA's description (gpu_device_info ...)"])
-    return CARDS[gpu].config()

@@ -54,10 +54,6 @@ def product(x, w):
     return x @ w
 
 
-def written(x, ids):
-    return jnp.zeros(9).at[ids].set(x[:, 2])
-
-
 def highest(image, kernel):
     """Its name says nothing about precision."""
     return jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME")
@@ -82,7 +78,7 @@ def twice(x, ids):
 def everything(x, ids, w, image, kernel):
     """All of them as one program, so that they are compiled once."""
     return (
-        *[f(x, ids) for f in (segments, largest, once, written, one_hot, twice)],
+        *[f(x, ids) for f in (segments, largest, once, one_hot, twice)],
         *[counted(ids), product(w, w), highest(image, kernel), pooled(image)],
     )
 
@@ -126,29 +122,19 @@ def test_an_atomic_and_its_line(report):
     assert "atom" in report.compiled.ptx[atomic.kernel]
     summed = next(e for e in others if e.kind == "reduction")
     assert summed[:4] == ("reduction", "reduce_sum", line(segments, 3), "device")
-    assert summed.detail == "a sum of 4 terms; tree not read"
+    assert summed.detail == "a sum; tree not read"
     assert report.varies == "call"
     assert report.memory.arguments == sum(x.size * 4 for x in SHAPES)
 
 
-@pytest.mark.parametrize(
-    ("fn", "varies"),
-    [(counted, ["no"]), (largest, ["no"]), (once, []), (one_hot, []), (pooled, [])],
-)
-def test_atomics_that_give_the_same_bits_or_are_none(report, fn, varies):
-    """One-hot and reshape are what the table recommends in place of atomics."""
-    found = entries(report, fn)
-    assert [e.varies for e in found if e.kind == "atomic"] == varies
-    assert "call" not in {e.varies for e in found}
-
-
-def test_each_advice_was_tried(report):
-    flag, *others, precision = report.advice
-    assert flag.left == precision.left == ()
-    assert "highest" in precision.change
-    assert any("unique_indices" in each.change for each in others)
-    assert "compiled again, nothing varies from call to call" in str(report)
-    assert "no operand is rounded to TF32 any more" in str(report)
+def test_atomics_that_give_the_same_bits_or_are_none(report):
+    """One-hot and reshape are what the page recommends in place of atomics."""
+    for fn, varies in {
+        counted: ["no"], largest: ["no"], once: [], one_hot: [], pooled: []
+    }.items():  # fmt: skip
+        found = entries(report, fn)
+        assert [e.varies for e in found if e.kind == "atomic"] == varies
+        assert "call" not in {e.varies for e in found}
 
 
 def test_tf32_since_ampere(report, compiler):
@@ -162,29 +148,21 @@ def test_tf32_since_ampere(report, compiler):
 
 
 def test_under_the_flag_none_is_left(compiler):
-    under = noise.audit(everything, gpu="a100", deterministic=True, advice=False)
-    report = under(*SHAPES)
+    report = noise.audit(everything, gpu="a100", deterministic=True)(*SHAPES)
     assert report.varies == "device"
     assert line(segments, 2) in {e.source for e in report.entries}
 
 
 def test_a_librarys_inside_names_the_line_that_calls_it(report):
-    assert {e.source for e in entries(report, twice)} == {
-        line(twice, 2),
-        line(twice, 3),
-    }
+    sources = {e.source for e in entries(report, twice)}
+    assert sources == {line(twice, 2), line(twice, 3)}
     assert not [e for e in report.entries if "report" in e.source]
-
-
-def test_what_remains_of_two_writes_is_not_guessed(report):
-    assert entries(report, written) == []
-    assert any(line(written, 1) in note for note in report.notes)
 
 
 def test_a_network_of_flax(compiler):
     shapes = S(4, dtype=jnp.int32), S(4, 8, 8, 3)
     params = jax.eval_shape(Model().init, jax.random.key(0), *shapes)
-    report = noise.audit(gradient, gpu="h100", advice=False)(params, *shapes)
+    report = noise.audit(gradient, gpu="h100")(params, *shapes)
     by_call = {(e.kind, e.primitive, e.source) for e in report.entries[:3]}
     call = Model.__call__
     assert by_call == {
@@ -206,7 +184,7 @@ def test_sum_over_devices_that_nobody_wrote(compiler):
         return jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w)
 
     whole = NamedSharding(mesh, PartitionSpec())
-    audit = noise.audit(gradient, devices=8, advice=False)
+    audit = noise.audit(gradient, devices=8)
     (summed,) = [
         e
         for e in audit(S(64, 32, sharding=whole), S(16, 64)).entries
@@ -232,7 +210,7 @@ def test_collectives_that_were_written(compiler):
         return jax.shard_map(exchanged, mesh=mesh, in_specs=rows, out_specs=rows)(x)
 
     with jax.sharding.use_abstract_mesh(mesh):  # no argument names it
-        report = noise.audit(spread, devices=8, advice=False)(S(16, 64))
+        report = noise.audit(spread, devices=8)(S(16, 64))
     found = [e for e in report.entries if e.kind == "collective"]
     assert {e[1:4] for e in found} == {
         ("reduce_scatter", line(exchanged, 1), "device"),
@@ -262,7 +240,7 @@ def test_collectives_that_xla_joins(compiler):
         )
         return spread(x), jax.grad(loss, (0, 1))(v, w)
 
-    report = noise.audit(gradients, devices=8, advice=False)(
+    report = noise.audit(gradients, devices=8)(
         S(64, 64, sharding=whole), S(64, 32, sharding=whole), S(16, 64, sharding=rows)
     )
     found = {e[1:3] for e in report.entries if e.kind == "collective"}
@@ -275,47 +253,32 @@ def test_collectives_that_xla_joins(compiler):
     }
 
 
-def test_noise_can_be_audited_too(compiler):
-    """Its equations are evaluated by noise: they have no lines of the user."""
-    noisy = noise.inject(product, noise.ReductionOrder(shortest=1))
-    key = jax.random.key(0)
-    report = noise.audit(noisy, gpu="a100", advice=False)(key, S(64, 64), S(64, 64))
-    assert {e.source for e in report.entries} == {""}
+def test_what_xla_does_not_compile_is_named(compiler):
+    """Callbacks and prints, which call Python, and kernels of others."""
 
-
-def test_a_callback_names_its_equation():
     def asks(x):
         y = x * 2
         return jax.pure_callback(np.sin, S(4), y)
 
-    with pytest.raises(NoiseError, match="pure_callback") as caught:
-        noise.audit(asks)(S(4))
-    assert line(asks, 2) in str(caught.value)
-
-
-def test_a_print_calls_python_too():
     def says(x):
         jax.debug.print("{}", x)
         return x
 
-    with pytest.raises(NoiseError, match=r"debug_print .* it calls Python"):
-        noise.audit(says)(S(4))
-
-
-def test_a_kernel_that_cannot_be_compiled_is_named(compiler):
     def foreign(x):
         y = jnp.sin(x)
         return jax.ffi.ffi_call("of_nobody", S(4))(y)
 
-    with pytest.raises(NoiseError, match="ffi_call") as caught:
-        noise.audit(foreign)(S(4))
-    assert line(foreign, 2) in str(caught.value)
+    for fn, name, number in (
+        (asks, "pure_callback", 2), (says, "debug_print", 1), (foreign, "ffi_call", 2)
+    ):  # fmt: skip
+        with pytest.raises(NoiseError, match=name) as caught:
+            noise.audit(fn)(S(4))
+        assert line(fn, number) in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_program_that_only_copies(compiler):
-    report = noise.audit(lambda x: (x, x[::-1]))(S(4))
-    assert report.varies == "no"
-    assert report.compiled.cost["flops"] == 0
+    assert noise.audit(lambda x: (x, x[::-1]))(S(4)).varies == "no"
 
 
 def test_errors_of_the_function_itself_stay():
@@ -329,18 +292,13 @@ def test_errors_of_the_function_itself_stay():
         ({"gpu": "gtx1081"}, "gpu='gtx1081': expected one of gtx750ti"),
         ({"devices": -1}, "devices=-1"),
         ({"deterministic": "yes"}, "deterministic='yes'"),
-        ({"time_limit": -1}, "time_limit=-1"),
+        ({"devices": 2}, "devices=2: expected 8"),
     ],
 )
 def test_bad_options(keywords, said):
-    with pytest.raises(NoiseError, match=said):
-        noise.audit(product, **keywords)
-
-
-def test_a_mesh_of_another_size():
     sharding = NamedSharding(AbstractMesh((8,), ("x",)), PartitionSpec("x"))
-    with pytest.raises(NoiseError, match="devices=2: expected 8"):
-        noise.audit(product, devices=2)(S(64, 64, sharding=sharding), S(64, 64))
+    with pytest.raises(NoiseError, match=said):
+        noise.audit(product, **keywords)(S(64, 64, sharding=sharding), S(64, 64))
 
 
 @pytest.fixture

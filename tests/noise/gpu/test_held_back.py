@@ -35,21 +35,6 @@ def everything(*arguments):
 SHAPES = [shape for _, shapes in CASES for shape in shapes]
 
 
-@pytest.fixture(scope="module", params=["gtx1080", "h100"])
-def lines(request, compiler):
-    """Lines that vary by call by default, and under the flag."""
-    found = []
-    for flag in (False, True):
-        ask = noise.audit(
-            everything, gpu=request.param, deterministic=flag, advice=False
-        )
-        with jax.numpy_dtype_promotion("standard"):  # as a user has it
-            entries = ask(*SHAPES).entries
-        sources = {e.source for e in entries if e.varies == "call"}
-        found.append({source.partition(" in ")[0] for source in sources})
-    return found
-
-
 def test_there_are_forty():
     with_marks = [name for name, found in marked().items() if found]
     assert len(with_marks) == 20
@@ -57,10 +42,13 @@ def test_there_are_forty():
 
 
 @pytest.mark.slow
-def test_the_right_lines_and_no_others(lines):
-    assert lines[0] == set().union(*marked().values())
-
-
-@pytest.mark.slow
-def test_under_the_flag_none_is_left(lines):
-    assert lines[1] == set()
+@pytest.mark.parametrize("gpu", ["gtx1080", "h100"])
+def test_the_right_lines_and_no_others(compiler, gpu):
+    """Those that vary by call; under the flag none is left."""
+    for deterministic in (False, True):
+        with jax.numpy_dtype_promotion("standard"):  # as a user has it
+            ask = noise.audit(everything, gpu=gpu, deterministic=deterministic)
+            entries = ask(*SHAPES).entries
+        sources = {e.source for e in entries if e.varies == "call"}
+        expected = set() if deterministic else set().union(*marked().values())
+        assert {source.partition(" in ")[0] for source in sources} == expected

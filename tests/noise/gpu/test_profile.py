@@ -19,16 +19,9 @@ def test_the_profile_perturbs_what_varies_and_nothing_else(gpu):
     rows = json.loads(RECORD.read_text())[gpu]
     assert list(rows) == [function.__name__ for function in gpu_sums.FUNCTIONS]
     for name, primitives in rows.items():
+        # A sum that XLA made into something else would be no evidence of sums; this
+        # one is made of additions of whole arrays, which have no order.
+        assert primitives or name == "associative_scan"
         for primitive, ways in primitives.items():
             perturbed = excluded("xla_gpu", primitive, {}, "") is None
             assert perturbed == bool(VARYING & set(ways)), (name, primitive, ways)
-
-
-@pytest.mark.skipif(not RECORD.exists(), reason="no record yet: make gpu")
-@pytest.mark.parametrize("gpu", gpu_sums.GPUS)
-def test_every_sum_was_seen(gpu):
-    """A sum that XLA made into something else would be no evidence of sums."""
-    rows = json.loads(RECORD.read_text())[gpu]
-    unseen = {name for name, primitives in rows.items() if not primitives}
-    # Made of additions of whole arrays: nothing there has an order.
-    assert unseen <= {"associative_scan"}

@@ -6,12 +6,12 @@ import re
 import jax
 import numpy as np
 import pytest
-from jax import numpy as jnp
 
 from prednet_jax.noise.gpu import orders, ptx, replay
 from tests.noise.gpu import reductions
 
 GOLDEN = reductions.golden()
+OLDER = ("gtx1080", "rtx2080ti")
 golden = pytest.mark.parametrize(
     ("gpu", "case"), list(GOLDEN), ids=[f"{g}-{c.name}" for g, c in GOLDEN]
 )
@@ -23,17 +23,14 @@ def order(gpu, case):
 
 
 def drawn(case, seed):
-    """Arguments of a sum, other than those that it was read with."""
-    generator = np.random.default_rng(seed)
-    return [
-        np.asarray(generator.normal(size=case.shape), jnp.dtype(case.dtype))
-        for _ in range(case.arguments)
-    ]
+    """An array other than the one that the order was read with."""
+    x = np.random.default_rng(seed).normal(size=case.shape)
+    return x.astype(np.float32)
 
 
-def interpreted(compiled, arguments, dtype):
+def interpreted(compiled, x):
     program = replay.assemble(compiled)
-    return program.run(program.memory(arguments), dtype)
+    return program.run(program.memory([x]))
 
 
 @golden
@@ -49,11 +46,10 @@ def test_the_order_is_read(gpu, case):
 
 @pytest.mark.parametrize("case", reductions.CHOSEN, ids=lambda case: case.name)
 def test_the_sum_in_jax_has_the_kernels_bits(case):
-    arguments = drawn(case, 0)
-    terms = case.term(*arguments)
-    wanted = interpreted(GOLDEN["h100", case], arguments, terms.dtype)
+    x = drawn(case, 0)
+    wanted = interpreted(GOLDEN["h100", case], x)
     add = jax.jit(lambda x: orders.in_order(order("h100", case), case.axes, x))
-    assert np.asarray(add(terms)).tobytes() == wanted.tobytes()
+    assert np.asarray(add(x)).tobytes() == wanted.tobytes()
 
 
 def without_a_shuffle(compiled, number):
@@ -71,19 +67,17 @@ def without_a_shuffle(compiled, number):
     return compiled._replace(ptx=texts)
 
 
-@pytest.mark.parametrize("number", range(5))
-def test_one_shuffle_left_out_is_noticed(number):
-    key = next(k for k in GOLDEN if k[1].name == "same_float32_1x24x32x12_over_1x2")
+def test_one_shuffle_left_out_is_noticed():
+    key = next(k for k in GOLDEN if k[1].name == "1x24x32x12_over_1x2")
     _, case = key
-    mutant = without_a_shuffle(GOLDEN[key], number)
-    schedule, arguments = order(*key), drawn(case, 0)
-    terms = arguments[0].reshape(-1, 12)
-    right = interpreted(GOLDEN[key], arguments, np.float32)
-    assert schedule.sum(terms).tobytes() == right.tobytes()
-    wrong = interpreted(mutant, arguments, np.float32)
-    assert schedule.sum(terms).tobytes() != wrong.tobytes()
-    with pytest.raises(ptx.PtxError, match="lacks some of its terms"):
-        case.read(mutant)
+    schedule, x = order(*key), drawn(case, 0)
+    wanted = schedule.sum(x.reshape(-1, 12)).tobytes()
+    assert interpreted(GOLDEN[key], x).tobytes() == wanted
+    for number in range(5):
+        mutant = without_a_shuffle(GOLDEN[key], number)
+        assert interpreted(mutant, x).tobytes() != wanted
+        with pytest.raises(ptx.PtxError, match="lacks some of its terms"):
+            case.read(mutant)
 
 
 def test_a_schedule_with_two_terms_exchanged_is_noticed(monkeypatch):
@@ -97,7 +91,7 @@ def test_a_schedule_with_two_terms_exchanged_is_noticed(monkeypatch):
         return first, *rest
 
     monkeypatch.setattr(replay, "_rounds", exchanged)
-    with pytest.raises(ptx.PtxError, match="not the kernel's tree"):
+    with pytest.raises(ptx.PtxError, match="not give the kernel's bits"):
         case.read(compiled)
 
 
@@ -105,11 +99,13 @@ def test_what_is_no_sum_is_refused():
     """The kernel's additions are products: no order is read."""
     (_, case), compiled = next(iter(GOLDEN.items()))
     texts = {k: t.replace("add.rn.f32", "mul.rn.f32") for k, t in compiled.ptx.items()}
-    with pytest.raises(ptx.PtxError, match="joins two terms, and is no addition"):
+    with pytest.raises(ptx.PtxError, match=r"mul\.rn\.f32"):
         case.read(compiled._replace(ptx=texts))
 
 
-@pytest.mark.parametrize("gpu", reductions.GPUS)
+@pytest.mark.parametrize(
+    "gpu", ["h100", *(pytest.param(g, marks=pytest.mark.slow) for g in OLDER)]
+)
 def test_kernels_compiled_now_are_replayed(compiler, gpu):
     """As `python tests/noise/gpu/reductions.py all`, for one in eight.
 

@@ -1,0 +1,136 @@
+"""A ConvLSTM of as many weights as the PredNets that come with the package.
+
+    python experiments/train.py --model=benchmarks.conv_lstm:WALK --workdir=RUN ...
+    python -m benchmarks.conv_lstm RUN --split=unseen --sequences=128 --skip=128
+
+The network of Shi et al. 2015 (arXiv 1506.04214): frames cut into patches, here of 2x2
+pixels; three layers of ConvLSTM, eq. 3 without the peepholes, as OpenSTL has it; the
+next frame's patches from a convolution of the last layer. docs/learned.md says how it
+is trained: on PredNet's windows, with PredNet's optimiser. The second command scores
+its frozen weights as `experiments/evaluate.py` scores PredNet's.
+"""
+
+import argparse
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from prednet_jax import data, evaluation, records
+from prednet_jax.tasks import Task
+from prednet_jax.training.trainer import Trainer
+
+LAYERS, CHANNELS, PATCH = 3, 48, 2
+
+
+class Network(nn.Module):
+    """One step: `(state, frame [B, H, W, C]) -> (state, next frame [B, H, W, C])`."""
+
+    @nn.compact
+    def __call__(self, state: list, frame: jax.Array) -> tuple[list, jax.Array]:
+        """The state is a list of `(h, c)`, both `[B, H / 2, W / 2, 48]`."""
+        x, after = to_patches(frame), []
+        for h, c in state:
+            gates = nn.Conv(4 * CHANNELS, (3, 3))(jnp.concatenate([x, h], -1))
+            i, f, o, g = jnp.split(gates, 4, axis=-1)
+            c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
+            x = nn.sigmoid(o) * jnp.tanh(c)
+            after.append((x, c))
+        patches = nn.Conv(frame.shape[-1] * PATCH**2, (3, 3))(x)
+        return after, to_frame(patches)
+
+
+def to_patches(frame: jax.Array) -> jax.Array:
+    """`[B, H, W, C]` -> `[B, H / 2, W / 2, 4 C]`."""
+    batch, height, width, channels = frame.shape
+    cut = frame.reshape(batch, height // PATCH, PATCH, width // PATCH, PATCH, channels)
+    return cut.swapaxes(2, 3).reshape(batch, height // PATCH, width // PATCH, -1)
+
+
+def to_frame(patches: jax.Array) -> jax.Array:
+    """The inverse of `to_patches`."""
+    batch, rows, columns, _ = patches.shape
+    cut = patches.reshape(batch, rows, columns, PATCH, PATCH, -1).swapaxes(2, 3)
+    return cut.reshape(batch, rows * PATCH, columns * PATCH, -1)
+
+
+class ConvLstm(Task):
+    """The network as a task of `train.py`; the loss is the mean over the window."""
+
+    def __init__(self, height: int, width: int, channels: int, data: str):
+        self.frame, self.data = (height, width, channels), data
+
+    def init_params(self, key):
+        """Flax's initialisers (LeCun normal, zero biases)."""
+        state = self.initial_carry(1, jnp.float32)
+        return Network().init(key, state, jnp.zeros((1, *self.frame)))["params"]
+
+    def initial_carry(self, batch, dtype):
+        """Zeros."""
+        height, width, _ = self.frame
+        zeros = jnp.zeros((batch, height // PATCH, width // PATCH, CHANNELS), dtype)
+        return [(zeros, zeros)] * LAYERS
+
+    def outputs(self, params, carry, frames, first):
+        """Predictions of frames[1:]."""
+
+        def step(state, x):
+            frame, reset = x
+            state, prediction = Network().apply({"params": params}, state, frame)
+            zeroed = jax.tree.map(lambda s: jnp.where(reset, 0.0, s), state)
+            return zeroed, prediction
+
+        # Where a sequence starts frame 0 is a stand-in: the state after it is zero.
+        resets = jnp.zeros(len(frames) - 1, bool).at[0].set(first)
+        carry, predictions = jax.lax.scan(step, carry, (frames[:-1], resets))
+        return predictions, carry
+
+    def loss(self, params, carry, frames, first, method):
+        """The mean squared error, so that gradients are clipped at PredNet's norm."""
+        total, result = super().loss(params, carry, frames, first, method)
+        return total / result.scored.sum(), result
+
+
+WALK = ConvLstm(24, 32, 3, "varied_walk")
+DIGITS = ConvLstm(32, 32, 1, "moving_digits")
+
+
+def main() -> None:
+    """Prints one JSON object: the scores of a run's weights on one split."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", help="directory of the run")
+    parser.add_argument("--split", default="test", choices=data.SPLITS)
+    parser.add_argument("--sequences", type=int, default=16)
+    parser.add_argument("--skip", type=int, default=0)
+    parser.add_argument("--frames", type=int, help="of a sequence; default: 100")
+    asked = parser.parse_args()
+    manifest = records.read_json(f"{asked.run}/manifest.json")
+    task = {"WALK": WALK, "DIGITS": DIGITS}[manifest["model"].split(":")[1]]
+    height, width, channels = task.frame
+    name = task.data.removeprefix("varied_")
+    size = {"height": height, "width": width, "channels": channels}
+    source = data.open_split(name, asked.split, **size)
+    begins, steps = evaluation.pieces(source, asked.frames, asked.sequences, asked.skip)
+    params = records.read_tree(f"{asked.run}/weights.npz")
+    shown = np.stack([source.read(begin, begin + steps) for begin in begins], 1)
+    found = Trainer(task).evaluate(params, shown)
+    record = {
+        "model": "conv_lstm",
+        "weights": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "updates": manifest["flags"].get("updates"),
+        "data": source.name,
+        "split": asked.split,
+        "sequences": len(begins),
+        "skip": asked.skip,
+        "frames": steps,
+        "mse": found.loss,
+        "copy_mse": found.copy_last_frame_loss,
+        "ratio": found.ratio,
+    }
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
