@@ -43,9 +43,7 @@ from prednet_jax import data, weights
 import av, h5py, safetensors
 assert data.open_source("walk", height=8, width=8).read(0, 2).any()
 assert data.open_source("digits").read(0, 2).any()
-import tempfile
-from prednet_jax.data.builders import prepare
-prepare("walk", None, tempfile.mkdtemp(), height=8, width=8, length=3)
+import tensorflow_datasets
 """,
     "study": """
 import jax, jax.numpy as jnp, numpy as np
@@ -63,7 +61,7 @@ assert strips.strip({"true": np.zeros((3, 8, 8, 3))}, None)
 """,
     "sweep": """
 import ray, pyarrow
-from prednet_jax.runs import on_ray
+from prednet_jax.runs import sweeps
 """,
 }
 
