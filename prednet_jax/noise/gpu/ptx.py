@@ -43,16 +43,10 @@ Combine = Callable[[str, Sequence[Array], Sequence[Array]], Array]
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel's text, parsed.
+    """A kernel's text, parsed: parameters of 64 bits, types of registers by prefix.
 
-    Attributes:
-        name: of the entry.
-        parameters: their names, in order; each holds 64 bits.
-        registers: type by prefix, such as "%rd": "b64".
-        shared: bytes of shared memory, and in `symbols` where each variable starts.
-        symbols: by name.
-        code: the instructions.
-        labels: by name, the position in `code` that a branch goes to.
+    `shared` is bytes of shared memory, `symbols` where each variable in it starts, and
+    `labels` the positions in `code` that branches go to.
     """
 
     name: str
@@ -206,14 +200,7 @@ _UNTAGGED: Array = np.zeros((), np.int32)
 
 
 class Launch(NamedTuple):
-    """How a kernel is started.
-
-    Attributes:
-        kernel: what.
-        grid: blocks in x, y, z.
-        block: threads of each in x, y, z.
-        arguments: positions of variables in `Memory`, one for each parameter.
-    """
+    """How a kernel is started: blocks and threads in x, y, z, variables of `Memory`."""
 
     kernel: Kernel
     grid: tuple[int, ...]
@@ -222,18 +209,11 @@ class Launch(NamedTuple):
 
 
 def run(launch: Launch, memory: Memory, combine: Combine | None = None) -> None:
-    """Run a kernel.
-
-    Args:
-        launch: the kernel and its threads.
-        memory: global memory, read and written.
-        combine: what becomes of tags; None: there are none.
+    """Run a kernel on global memory; `combine` None: there are no tags.
 
     Raises:
         PtxError: at what it does not know or must not happen.
     """
-    if len(launch.arguments) != len(launch.kernel.parameters):
-        raise PtxError(f"kernel={launch.kernel.name!r}: not as many arguments")
     blocks, threads = math.prod(launch.grid), math.prod(launch.block)
     chunk = max(1, _AT_ONCE // threads)
     with np.errstate(all="ignore"):
