@@ -337,30 +337,12 @@ class _Threads:
         self.write(target, Register(result, tags), mask)
 
     def _copy(self, instruction: Instruction, mask: Array) -> None:
-        """mov, with halves of a register in braces, and cvta (one address space)."""
-        if not re.fullmatch(
-            r"mov\.([bus]\d+|f32|f64|pred)|cvta\.to\.global\.u64", instruction.opcode
-        ):
-            raise unknown(instruction)
+        """mov, and cvta (one address space)."""
         target, source = instruction.operands
+        if tuple in (type(target), type(source)):
+            raise unknown(instruction)
         kind = instruction.opcode.rpartition(".")[2]
-        if isinstance(target, tuple):
-            whole, width = self.read(source, kind), int(kind[1:]) // len(target)
-            for i, name in enumerate(target):
-                bits = whole.bits >> np.asarray(i * width, whole.bits.dtype)
-                part = Register(bits.astype(f"uint{width}"), whole.tags)
-                self.write(name, part, mask)
-            return
-        if not isinstance(source, tuple):
-            self.write(target, self.read(source, kind), mask)
-            return
-        width, value = int(kind[1:]) // len(source), np.zeros((), TYPES[kind])
-        for i, name in enumerate(source):
-            part = self.read(name, f"u{width}")
-            if part.tags.any():
-                raise PtxError(f"ptx={instruction.text!r}: packs numbers of a sum")
-            value = value | part.bits.astype(value.dtype) << value.dtype.type(i * width)
-        self.write(target, Register(value, _UNTAGGED), mask)
+        self.write(target, self.read(source, kind), mask)
 
     def _move(self, instruction: Instruction, mask: Array) -> None:
         """Loads and stores (ld, st), of one number or a vector."""
@@ -397,26 +379,16 @@ class _Threads:
             self.write(register, Register(bits, tags), mask)
 
     def _shuffle(self, instruction: Instruction, mask: Array) -> None:
-        """shfl.sync: a register of another lane of the warp."""
-        found = re.fullmatch(r"shfl\.sync\.(down|up|bfly|idx)\.b32", instruction.opcode)
+        """shfl.sync.down: a register of a later lane of the warp."""
         target, source, *rest = instruction.operands
-        if found is None or "|" in target or not all(isinstance(x, int) for x in rest):
-            raise unknown(instruction)
-        distance, clamp, members = rest
-        if members % (1 << 32) != (1 << 32) - 1 or clamp not in (0, 31):
+        if instruction.opcode != "shfl.sync.down.b32" or rest[1:] != [31, -1]:
             raise unknown(instruction)
         warp = self.block * -(-self.per_block // 32) + self.thread // 32
         acting = np.bincount(warp, mask)
         if np.any((acting > 0) & (acting < 32)):
             raise PtxError(f"ptx={instruction.text!r}: lanes of a warp are missing")
         lane = self.thread % 32
-        there = {
-            "down": lane + distance,
-            "up": lane - distance,
-            "bfly": lane ^ distance,
-            "idx": np.full_like(lane, distance),
-        }[found[1]]
-        there = np.where((there >= 0) & (there < 32), there, lane)
+        there = np.where(lane + rest[0] < 32, lane + rest[0], lane)
         # Lanes that do not act are in warps that do not.
         origin = np.where(mask, np.arange(mask.size) - lane + there, 0)
         value = self.read(source, "u32")
