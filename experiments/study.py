@@ -60,6 +60,10 @@ def main(argv: list[str]) -> None:
     print(f"part {part.name}: {len(left)} of {len(mine)} seeds to run: {left}")
     if FLAGS.list:
         return
+    published = {}
+    if FLAGS.compare_with:
+        place = Path(FLAGS.compare_with) / part.name
+        published = {s: records.read_json(place / f"seed_{s}.json") for s in mine}
     manifest = _cli.provenance() | {
         "device": device.description(),
         "environment": provenance.of_numbers(provenance.environment()),
@@ -69,24 +73,17 @@ def main(argv: list[str]) -> None:
         seed_records.follow_seed(part, seed, folder, manifest)
         minutes = (time.perf_counter() - started) / 60
         print(f"{folder}/seed_{seed}.json: {minutes:.1f} minutes", flush=True)
-    if FLAGS.compare_with:
-        places = FLAGS.workdir, FLAGS.compare_with
-        for seed in mine:
-            compare(
-                *(Path(place) / part.name / f"seed_{seed}.json" for place in places)
-            )
+    for seed, old in published.items():
+        compare(records.read_json(folder / f"seed_{seed}.json"), old)
 
 
-def compare(again: Path, published: Path) -> None:
+def compare(again: dict, published: dict) -> None:
     """Prints each run of a seed beside the published one."""
-    pairs = zip(
-        *(records.read_json(p)["runs"] for p in (again, published)), strict=True
-    )
-    for new, old in pairs:
+    for new, old in zip(again["runs"], published["runs"], strict=True):
         same = new["final_params_sha256"] == old["final_params_sha256"]
         losses = (one.get("last_frame_loss") for one in (new, old))
         found = "same bits" if same else "loss {}, published {}".format(*losses)
-        print(f"{again.stem}, {new['arm']} {new['draw']}: {found}")
+        print(f"seed {again['seed']}, {new['arm']} {new['draw']}: {found}")
 
 
 if __name__ == "__main__":

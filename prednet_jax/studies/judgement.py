@@ -125,11 +125,6 @@ def contrasts(
     )
 
 
-def all_contrasts(found: Records, endpoint: str) -> list[statistics.PairedResult]:
-    """The contrasts in `DESCRIBED`; Holm within each family."""
-    return [one for pairs in DESCRIBED for one in contrasts(found, endpoint, pairs)]
-
-
 def ask(found: Records, endpoint: str = PRIMARY) -> statistics.Answered:
     """The answer about random orders of sums, from all seeds of a part."""
     measured = losses(found, endpoint)
@@ -175,7 +170,11 @@ def _described(
         "manipulations": moved,
         "contrasts": [
             answered.contrast(f"log of {endpoint}"),
-            *(one.as_dict() for one in all_contrasts(found, endpoint)),
+            *(
+                one.as_dict()
+                for pairs in DESCRIBED  # Holm within each family.
+                for one in contrasts(found, endpoint, pairs)
+            ),
         ],
         "losses": {MODEL: losses(found, endpoint)},
         "design": {

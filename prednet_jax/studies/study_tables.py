@@ -174,11 +174,7 @@ def _reached(endpoint: str, found: Records) -> str:
 
 
 def verdict(record: Record) -> str:
-    """The answer, and what is reported beside it, in percent of the loss.
-
-    Args:
-        record: the study's verdict.json.
-    """
+    """The answer of verdict.json, and what stands beside it, in percent of the loss."""
     of = record["details"][MODEL]
     mixed, ratio, seeds = of["mixed_model"], of["scatter_ratio"], of["seed_spread"]
     apart = record["manipulation"][MODEL]["distance_over_travelled"]
@@ -257,12 +253,10 @@ def pairs(found: Records) -> list[tuple[str, str]]:
 def compared(found: Records) -> list[dict[str, Any]]:
     """The two arms of each of `pairs`, without correction for the number of arms.
 
-    Returns:
-        For each the fields of a contrast (missing if no seed ended in both); `ratios`,
-        the arm's loss over the control's in each seed that ended in both (a seed with a
-        high loss decides both means, but only one of these); `over`, the same of the
-        means; `distance`; `over_copy`, mean over the arm's runs; and `diverged`, their
-        number.
+    Each has the fields of a contrast (missing if no seed ended in both); `ratios`, the
+    arm's loss over the control's in each seed that ended in both (a seed with a high
+    loss decides both means, but only one of these); `over`, the same of the means;
+    `distance`; `over_copy`, mean over the arm's runs; and `diverged`, their number.
     """
     measured = losses(found, PRIMARY)
     rows = []

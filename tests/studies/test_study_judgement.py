@@ -125,7 +125,8 @@ def test_a_diverged_run_takes_its_seed_out():
 
 def test_a_moment_that_is_never_reached_counts_as_after_the_last_update():
     found = study()
-    rows = {row.treatment: row for row in judgement.all_contrasts(found, "parity")}
+    pairs = [("stale_targets", "float32")]
+    rows = {row.treatment: row for row in judgement.contrasts(found, "parity", pairs)}
     assert rows["stale_targets"].treatment_mean == 3001
     assert rows["stale_targets"].n == 10
 
