@@ -28,7 +28,7 @@ WEIGHTS = Path(__file__).parents[1] / "golden" / "chainer_tiny" / "initial.model
             ["--updates=2", "--profile=trace"],
             "updates=2: expected at least 3 with profile",
         ),
-        (["--channels=3,4", "--height=9"], "height=9: expected a multiple of 2"),
+        (["--height=9"], "height=9: expected a multiple of 2"),
         (["--init_weights=/no/such/file"], "/no/such/file: no such file"),
         (["--replicas=2", "--seeds=0,1"], "--seeds: expected --replicas=N"),
         (["--replicas=3", "--devices=2"], "replicas=3 with batch=1 on 2 devices"),

@@ -23,7 +23,7 @@ from prednet_jax.training import checkpoints, keeping, runs
 from prednet_jax.training.recipe import Recipe
 
 # Goes on for a second or more; one program for all that uses it.
-LONG = (*TINY, "--updates=1000", "--noprogress")
+LONG = (*TINY, "--updates=400", "--noprogress")
 #: Random moments of each slow case.
 MOMENTS = 20
 EVERY = ("--checkpoint_every=2", "--noprogress")
@@ -78,7 +78,7 @@ def test_a_signal_saves_where_checkpoints_are_asked_for(train, started, long, tm
     """Status 128 + its number, the state of that moment saved; no bit is lost by it."""
     number = signal.SIGTERM
     folder = tmp_path / "r"
-    flags = (*LONG, f"--workdir={folder}", "--checkpoint_every=1000")
+    flags = (*LONG, f"--workdir={folder}", "--checkpoint_every=400")
     with started("train.py", *flags) as process:
         process.wait_for_update(folder, 2)
         process.send_signal(number)
@@ -114,8 +114,8 @@ def test_an_interrupted_run_loses_neither_updates_nor_events(
     assert updates_shown(folder) == list(range(1, kept[0] + 1))
     train(f"--workdir={folder}", "--resume")
     assert_equal_runs(folder, long)
-    assert updates_shown(folder) == list(range(1, 1001))
-    assert saved(folder) == [1000]
+    assert updates_shown(folder) == list(range(1, 401))
+    assert saved(folder) == [400]
 
 
 def test_a_run_is_saved_by_the_clock(monkeypatch, tmp_path):

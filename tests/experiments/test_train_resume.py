@@ -108,7 +108,7 @@ def test_resume_with_another_flag_is_refused(forked, whole):
     for flag, message in (
         ("--learning_rate=0.1", "--learning_rate=0.1: expected none given"),
         ("--noise=ulp", "--noise=ulp: expected none"),
-        ("--channels=5", "--channels=5: expected 3"),
+        ("--channels=3,5", "--channels=3,5: expected 3,4"),
         ("--updates=5", "--updates=5: expected 6, or more"),
         ("--overwrite", "resume and overwrite: expected one of them"),
     ):
