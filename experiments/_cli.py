@@ -31,8 +31,7 @@ def run(main: Callable[[list[str]], None]) -> None:
         try:
             for name in ("workdir", "profile", "folder", "output", "record"):
                 place = FLAGS[name].value if name in FLAGS else None
-                # --profile of calibrate_noise.py is a list of noise profiles.
-                if isinstance(place, str):
+                if place is not None:
                     FLAGS[name].value = os.path.expanduser(place)
                     _check_place(name, FLAGS[name].value)
             main(argv)
@@ -165,16 +164,6 @@ def given(*, without: Iterable[str] = ()) -> list[str]:
     own = FLAGS.get_key_flags_for_module("__main__")
     chosen = [flag for flag in own if flag.present and flag.name not in without]
     return [word for flag in chosen for word in flag.serialize().splitlines()]
-
-
-def show_agreement(runs: Iterable[Any]) -> None:
-    """Prints whether runs made again agree with published ones; status 1 if not."""
-    runs = list(runs)
-    print("run: loss again, published, factor allowed")
-    for run in runs:
-        print(run)
-    if not all(run.holds for run in runs):
-        raise SystemExit(1)
 
 
 def command() -> str:

@@ -10,7 +10,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -282,22 +282,3 @@ def parse_noise(text: str) -> Any:
         return noise.parse(text)
     except ValueError as error:
         raise UserError(f"--noise: {error}") from None
-
-
-def training(updates: int) -> tuple[Task, Any, Any, dict, Iterator[tuple]]:
-    """What the flags of network and data, --window, --seed and --precision describe.
-
-    It is the network, the dtype, the optimiser, the initial weights in float32, and the
-    batches of each of the updates.
-    """
-    from prednet_jax.training import loop
-
-    network = task()
-    dtype = process.set_precision(FLAGS.precision)
-    source = open_source(network, FLAGS.seed)
-    schedule = loop.frame_schedule(
-        network, source, window=FLAGS.window, updates=updates
-    )
-    weights = loop.initial_params(network, FLAGS.seed)
-    batches = loop.batches(source, schedule)
-    return network, dtype, network.optimizer(updates), weights, batches

@@ -42,8 +42,7 @@ from prednet_jax import (
     tasks,
 )
 from prednet_jax.runs import executor
-from prednet_jax.studies import again, symmetric_findings
-from prednet_jax.studies.symmetric_runs import BINS
+from prednet_jax.studies import again, symmetric
 
 FLAGS = flags.FLAGS
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -110,7 +109,7 @@ def main(argv: list[str]) -> None:
         missing.sort(key=lambda job: "noise" not in job.chosen)
         with saddle_runs(design) as saddle:
             execute(missing)
-            controls = saddles.positive_controls(_noisy).as_dict()
+            controls = saddles.positive_controls(_noisy)
             rows = saddle()
         others = []
         if rows:
@@ -200,7 +199,7 @@ def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
             f"--arms={','.join(again.SADDLE_ARMS)}",
             "--deltas=0",
             f"--seeds={design.first_seed}",
-            f"--updates={-(-design.updates // BINS) * BINS}",
+            f"--updates={-(-design.updates // symmetric.BINS) * symmetric.BINS}",
             f"--workdir={folder}",
         ),
         environment=provenance.environment() | {"JAX_PLATFORMS": "cpu"},
@@ -213,7 +212,7 @@ def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
                 raise runs.ProcessError(
                     f"the trainings from a saddle ended with status {status}; see {log}"
                 )
-            return symmetric_findings.read(folder / "runs.csv")
+            return symmetric.read(folder / "runs.csv")
 
         yield rows
 

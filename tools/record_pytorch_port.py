@@ -5,7 +5,7 @@
 FOLDER is a checkout of eijwat/prednet_in_pytorch or of leido/pytorch-prednet, whose own
 classes are built, drawn from a fixed seed, and run on the CPU. Needs torch, safetensors
 and NumPy, and nothing of this package (recorded with torch 2.13.0). Writes NAME.pth,
-NAME.legacy.pth (as PyTorch before 1.6), NAME.safetensors and NAME.npz with `frames`
+NAME.safetensors and NAME.npz with `frames`
 uint8 [T, B, H, W, C] and `predictions` [T, B, H, W, C] in the port's own unit of
 pixels; predictions[t] is of frames[t], those that the port does not make are zero.
 """
@@ -63,9 +63,6 @@ def main() -> None:
     place = arguments.output / name
     state = network.state_dict()
     torch.save(state, place.with_suffix(".pth"))
-    torch.save(
-        state, place.with_suffix(".legacy.pth"), _use_new_zipfile_serialization=False
-    )
     safetensors.torch.save_file(dict(state), place.with_suffix(".safetensors"))
     np.savez_compressed(
         place.with_suffix(".npz"), frames=frames, predictions=predictions

@@ -90,20 +90,8 @@ def backends(record: Record) -> str:
     return _with_command("\n\n".join(lines), record)
 
 
-def learning_curves(rows: Sequence[Record]) -> str:
-    """Loss over that of copying, from the file of `experiments/learning_curve.py`."""
-    frame = pd.DataFrame(rows).astype(float)
-    frame["ratio"] = frame.loss / frame.copy_last_frame_loss
-    table = frame.pivot(index="update", columns="seed", values="ratio").map(
-        lambda ratio: "" if pd.isna(ratio) else f"{ratio:.2f}"
-    )
-    table.columns = [f"seed {seed:g}" for seed in table.columns]
-    table.insert(0, "updates", [f"{update:g}" for update in table.index])
-    return markdown(table, numbers=table.shape[1])
-
-
 def simulated_answers(records: Sequence[Record]) -> str:
-    """Rates of the answers in percent, from `statistics.simulated.simulate`.
+    """Rates of the answers in percent, from results/statistics.
 
     The kinds of scatter are averaged; the last column is the worst of them.
     """
@@ -256,22 +244,6 @@ def learned(networks: Mapping[str, Record]) -> str:
             )
         rows.append(row)
     return markdown(pd.DataFrame(rows))
-
-
-def gradient_noise(prednet: Record, autoencoder: Record) -> str:
-    """Spread and shift of the gradient under each noise, smallest to largest stage.
-
-    From `experiments/gradient_noise.py`, for both networks.
-    """
-    cells = [("noise", "`{noise}`")]
-    ranges = []
-    for network, record in (("PredNet", prednet), ("autoencoder", autoencoder)):
-        stages = pd.DataFrame(record["rows"]).groupby("noise", sort=False)
-        for heading, name in ((f"{network}, spread", "spread"), ("shift", "shift")):
-            low, high = f"{network} {name} min", f"{network} {name} max"
-            ranges.append(stages[name].agg(**{low: "min", high: "max"}))
-            cells.append((heading, f"{{{low}:.1e}} to {{{high}:.1e}}"))
-    return markdown(pd.concat(ranges, axis=1).reset_index(), cells)
 
 
 def foreign_cost(default: Record, tuned: Record) -> str:
