@@ -231,14 +231,11 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def processors(count: int | None) -> Iterator[str]:
-    """Processors for one child; if possible, no other child on this machine has them.
+    """Numbers of processors for one child, which no other child has if possible.
 
     `train.py --threads=1` takes the first processor that it may use, so without this
     all such children would share one. Each processor has a lock file, which is released
-    when its holder ends.
-
-    Yields:
-        Their numbers, separated by commas; empty (`count` None): the child may use all.
+    when its holder ends. Empty (`count` None): the child may use all.
     """
     if count is None or not hasattr(os, "sched_setaffinity"):
         yield ""

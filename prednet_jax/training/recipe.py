@@ -319,7 +319,8 @@ def _allow_open_files(seeds: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY not in (soft, hard) and needed > hard:
         raise UserError(
-            f"replicas={seeds}: need {needed} open files; the system allows {hard}"
+            f"replicas={seeds}: need {needed} open files; expected at most {hard}, the "
+            "limit of the system"
         )
     if soft != resource.RLIM_INFINITY and needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

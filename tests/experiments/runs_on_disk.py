@@ -6,7 +6,7 @@ import os
 from tensorboardX.proto import event_pb2
 
 TINY = (
-    "--channels=3",
+    "--channels=3,4",
     "--height=8",
     "--width=8",
     "--window=4",

@@ -24,31 +24,22 @@ WEIGHTS = Path(__file__).parents[1] / "golden" / "chainer_tiny" / "initial.model
     [
         (["--nonsense"], "nonsense"),
         (["extra"], "extra"),
-        (["--updates=abc"], "--updates=abc"),
         (
             ["--updates=2", "--profile=trace"],
             "updates=2: expected at least 3 with profile",
         ),
         (["--height=9"], "height=9: expected a multiple of 2"),
-        (["--channels=3,x"], "--channels=3,x: expected whole numbers"),
-        (["--data=/no/such/place"], "/no/such/place"),
-        (["--noise=quantum"], "quantum"),
-        (["--seed=-1"], "seed=-1"),
         (["--init_weights=/no/such/file"], "/no/such/file: no such file"),
         (["--replicas=2", "--seeds=0,1"], "--seeds: expected --replicas=N"),
         (["--replicas=3", "--devices=2"], "replicas=3 with batch=1 on 2 devices"),
-        (["--batch=0"], "--batch=0: expected a whole number, at least 1"),
         (["--coordinator=x:1"], "--coordinator=x:1: expected --replicas or --batch"),
         (
             ["--model=tests.experiments.tiny_task:TINY"],
             "--channels: expected none; tests.experiments.tiny_task:TINY has its own",
         ),
         (["--model=resnet"], "model='resnet': expected prednet, autoencoder or mod"),
-        (["--model=no.such:TASK"], "no module no.such"),
-        (["--model=json:dumps"], "expected prednet, autoencoder or module:object"),
         (["--mode=finetune_rollout"], "expected --init_weights"),
         (["--extrapolate_from=3"], "expected --mode=finetune_rollout"),
-        (["--mode=dream"], "train|finetune_rollout"),
         (["--sequences=3"], "--sequences=3: expected --sampling=windows"),
         (["--rate_floor=0.1"], "--rate_floor=0.1: expected --schedule=cosine"),
         (["--schedule=cosine"], "rate_schedule='cosine': expected learning_rate"),
@@ -70,13 +61,7 @@ def test_mistakes_end_in_one_line_and_status_two(refused, tmp_path, flags, messa
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [
-        *("channels=3,4,6,16", "r_channels=3,4,6,16", "r_filters=5", "height=48"),
-        *("variant=lotter", "model=autoencoder"),
-    ],
-)
+@pytest.mark.parametrize("flag", ["channels=3,4,6,16", "variant=lotter"])
 def test_flags_that_contradict_the_weights(refused, tmp_path, flag):
     words = (f"--workdir={tmp_path}/run", f"--init_weights={WEIGHTS}", f"--{flag}")
     done = refused(f"--{flag}: expected ", "train.py", *words)

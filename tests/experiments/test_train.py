@@ -67,7 +67,7 @@ def test_records_hold_what_the_contract_names(runs):
     assert [row["frames_seen"] for row in rows] == [3, 7, 11, 15, 19, 23]
     assert {"loss", "last_frame_loss", "grad_norm"} <= set(rows[0])
     found = manifest(runs / "again")
-    assert found["flags"]["channels"] == ["3"]
+    assert found["flags"]["channels"] == ["3", "4"]
     assert found["noise"] == "none"
     assert found["device"]["platform"] == "cpu"
     assert found["versions"]["jax"]
@@ -87,7 +87,7 @@ def test_a_preset_sets_what_is_not_given_and_the_last_line_says_how_far_it_got(
     train, tmp_path
 ):
     folder = tmp_path / "run"
-    small = ("--channels=3", "--height=8", "--width=8", "--updates=2", "--batch=2")
+    small = ("--channels=3,4", "--height=8", "--width=8", "--updates=2", "--batch=2")
     done = train("--preset=quick", *small, f"--workdir={folder}")
     flags = manifest(folder)["flags"]
     assert (flags["window"], flags["updates"], flags["height"]) == (20, 2, 8)

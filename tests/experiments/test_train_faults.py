@@ -25,7 +25,7 @@ from runs_on_disk import (
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--layer_weights=10.0,1.0", "--objective=errors"),
+        ("--layer_weights=10.0", "--objective=errors"),
         ("--replicas=100000",),
     ],
     ids=" ".join,
@@ -99,7 +99,7 @@ def test_a_run_starts_from_another_runs_weights(train, forked, whole, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     shutil.copytree(whole, first)
     start = f"--init_weights={first}"
-    agreeing = ("--channels=3", "--window=4", "--updates=3")
+    agreeing = ("--channels=3,4", "--window=4", "--updates=3")
     train(start, *agreeing, f"--workdir={second}")
     assert manifest(second)["network"] == manifest(first)["network"]
     wanted = manifest(first)["final_params_sha256"]
