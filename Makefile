@@ -11,8 +11,8 @@ WORKERS ?= 2
 # fresh memory for a program's temporaries at every call.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup gpu gpu-wheels compare chainer chainer-bisect transplant test test-default-flags \
-  test-versions soak fuzz bench docs study-again tables lint lock clean
+.PHONY: setup gpu gpu-wheels compare chainer test test-default-flags test-versions \
+  soak fuzz bench docs study-again tables lint lock clean
 
 # EXTRAS=cuda adds what JAX needs on an NVIDIA GPU, at the pinned version of JAX.
 setup: $(STAMP) $(if $(EXTRAS),$(VENV)/.extras-$(EXTRAS))
@@ -37,14 +37,6 @@ compare: setup
 chainer: setup
 	$(BIN)/python -m chainer_reproduction interventions $(ARGS)
 
-# The same over releases of Chainer, before and after the change; needs Python 3.8.
-chainer-bisect: setup
-	$(BIN)/python -m chainer_reproduction bisection $(ARGS)
-
-# The same buffer re-used in PyTorch, in an environment of its own.
-transplant: setup
-	$(BIN)/python -m chainer_reproduction transplant $(ARGS)
-
 # XLA's CUDA compiler, for noise.audit: in a folder that JAX itself does not see.
 GPU_WHEELS := $(VENV)/gpu-audit/.installed
 
@@ -63,13 +55,11 @@ gpu: setup gpu-wheels
 bench: setup
 	$(BIN)/python experiments/benchmark.py $(ARGS)
 
-# A part of the study again, beside what is published: six trainings of part A, minutes.
-# Fails if one disagrees by more than another rounding makes.
+# A seed of part C again, beside the published one, minutes.
 study-again: setup
 	rm -rf runs/study-again
-	$(BIN)/python experiments/symmetric_start.py --workdir=runs/study-again/A \
-	  --arms=float32,shared,tile --deltas=0 --seeds=8100 \
-	  --compare_with=results/study/A/runs.csv $(ARGS)
+	$(BIN)/python experiments/study.py --part=C --seeds=8300 --workdir=runs/study-again \
+	  --compare_with=results/study $(ARGS)
 
 # The site, docs/_build/html/index.html; warnings are errors.
 docs: setup $(VENV)/.docs
@@ -106,7 +96,7 @@ soak: setup
 # Wheel and source distribution under Python 3.11 to 3.13, where found, without extras and
 # with each; then the numerical tests on the newest. Environments of its own, .venv-*.
 test-versions: setup
-	$(BIN)/python tools/versions.py --tests $(ARGS)
+	$(BIN)/python tools/versions.py $(ARGS)
 
 # Broken files, texts and flags by the hundred thousand in one process, then whole
 # commands. FUZZ: thousands of inputs; COMMANDS: commands.

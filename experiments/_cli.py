@@ -31,8 +31,7 @@ def run(main: Callable[[list[str]], None]) -> None:
         try:
             for name in ("workdir", "profile", "folder", "output", "record"):
                 place = FLAGS[name].value if name in FLAGS else None
-                # --profile of calibrate_noise.py is a list of noise profiles.
-                if isinstance(place, str):
+                if place is not None:
                     FLAGS[name].value = os.path.expanduser(place)
                     _check_place(name, FLAGS[name].value)
             main(argv)
@@ -65,11 +64,8 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
     """What to say of an error, and the exit status; None: a fault of the program."""
     if isinstance(error, ModuleNotFoundError) and (said := missing_extra(error)):
         return said, 2
-    cause: BaseException | None = error
-    while cause is not None:  # An import may wrap what interrupted it.
-        if isinstance(cause, KeyboardInterrupt):
-            return "interrupted", 130
-        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 130
     # The noise library stands alone and has an error of its own.
     noise = sys.modules.get("prednet_jax.noise")
     if isinstance(error, (UserError, getattr(noise, "NoiseError", UserError))):
@@ -168,16 +164,6 @@ def given(*, without: Iterable[str] = ()) -> list[str]:
     own = FLAGS.get_key_flags_for_module("__main__")
     chosen = [flag for flag in own if flag.present and flag.name not in without]
     return [word for flag in chosen for word in flag.serialize().splitlines()]
-
-
-def show_agreement(runs: Iterable[Any]) -> None:
-    """Prints whether runs made again agree with published ones; status 1 if not."""
-    runs = list(runs)
-    print("run: loss again, published, factor allowed")
-    for run in runs:
-        print(run)
-    if not all(run.holds for run in runs):
-        raise SystemExit(1)
 
 
 def command() -> str:

@@ -10,7 +10,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +111,8 @@ def define_data_flags() -> None:
         "data",
         None,
         "walk, varied_walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a "
-        "folder of images, a text list of images or of such lists, a video, an .npz "
-        "with `frames` uint8 [T, H, W, C], or what prepare_data.py made (FOLDER:test "
-        "for another split than train). Default: walk, or digits for the autoencoder.",
+        "folder of images, a text list of images or of such lists, a video, or an .npz "
+        "with `frames` uint8 [T, H, W, C]. Default: walk, digits for the autoencoder.",
     )
     flags.DEFINE_enum(
         "crop",
@@ -252,7 +251,7 @@ def open_source(task: Task, seed: int) -> data.FrameSource:
     """
     name = FLAGS.data or task.data
     seed = seed if name in data.NAMES else 0
-    return _opened(name, seed=seed, **_frame_options(task)).reader()
+    return _opened(name, seed=seed, **_frame_options(task))
 
 
 _opened = functools.cache(data.open_source)
@@ -283,22 +282,3 @@ def parse_noise(text: str) -> Any:
         return noise.parse(text)
     except ValueError as error:
         raise UserError(f"--noise: {error}") from None
-
-
-def training(updates: int) -> tuple[Task, Any, Any, dict, Iterator[tuple]]:
-    """What the flags of network and data, --window, --seed and --precision describe.
-
-    It is the network, the dtype, the optimiser, the initial weights in float32, and the
-    batches of each of the updates.
-    """
-    from prednet_jax.training import loop
-
-    network = task()
-    dtype = process.set_precision(FLAGS.precision)
-    source = open_source(network, FLAGS.seed)
-    schedule = loop.frame_schedule(
-        network, source, window=FLAGS.window, updates=updates
-    )
-    weights = loop.initial_params(network, FLAGS.seed)
-    batches = loop.batches(source, schedule)
-    return network, dtype, network.optimizer(updates), weights, batches

@@ -12,7 +12,7 @@ from absl import flags
 from prednet_jax import data, noise, records, tasks, weights
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
-from prednet_jax.training import folders
+from prednet_jax.training import runs
 
 FLAGS = flags.FLAGS
 # article: as arXiv 2109.01451 trained it, with Chainer's leak between windows.
@@ -106,10 +106,10 @@ def _runs(workdir: Path) -> list[Path]:
 def kept_weights(workdir: Path) -> tuple[Task, dict] | None:
     """Network and initial weights that a run in a directory keeps, if it does."""
     for folder in _runs(workdir):
-        if (folder / folders.INITIAL).exists():
+        if (folder / runs.INITIAL).exists():
             manifest = records.read_json(folder / records.MANIFEST)
             network = tasks.recorded(manifest["model"], manifest["network"])
-            return network, records.read_tree(folder / folders.INITIAL)
+            return network, records.read_tree(folder / runs.INITIAL)
     return None
 
 

@@ -42,8 +42,7 @@ from prednet_jax import (
     tasks,
 )
 from prednet_jax.runs import executor
-from prednet_jax.studies import again, symmetric_findings
-from prednet_jax.studies.symmetric_runs import BINS
+from prednet_jax.studies import again, symmetric
 
 FLAGS = flags.FLAGS
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -94,25 +93,23 @@ def main(argv: list[str]) -> None:
     for name, reason in design.skipped:
         print(f"skipped {name}: {reason}")
     missing, reasons = runs.kept(jobs)
-    minutes = design.seconds(missing) / 60 / min(FLAGS.jobs, 2)
     if FLAGS.dry_run:
         for job in jobs:
             print(job.shown)
-        print(f"estimated time: about {minutes:.0f} minutes on two cores")
         return
     if line := runs.said(reasons):
         print(line)
-    print(f"{len(missing)} processes, about {minutes:.0f} minutes on two cores")
+    print(f"{len(missing)} processes")
     with locks.hold(design.root):
         runs.clear(design.root, jobs)
         if _fresh():
             seeds = [design.first_seed, design.seeds]
             records.write_json(design.root / SEEDS, seeds)
-        # The longest first, so that no core waits for the last one.
-        missing.sort(key=lambda job: -design.seconds([job]))
+        # Noisy ones take longest: first, so that no core waits for the last one.
+        missing.sort(key=lambda job: "noise" not in job.chosen)
         with saddle_runs(design) as saddle:
             execute(missing)
-            controls = saddles.positive_controls(_noisy).as_dict()
+            controls = saddles.positive_controls(_noisy)
             rows = saddle()
         others = []
         if rows:
@@ -168,19 +165,15 @@ def _script(name: str) -> str:
 
 def execute(jobs: list[runs.Job]) -> None:
     """Runs jobs to their end; the first that fails ends the comparison."""
-    with (
-        runs.Progress(len(jobs), unit="process") as progress,
-        contextlib.closing(runs.execute(jobs, processes=FLAGS.jobs)) as running,
-    ):
-        for ended in running:
-            if ended is None:
-                progress.beat()
-                continue
-            if ended.error is not None:
-                raise ended.error
-            arm = ended.job.arm
-            draw = f", draw {ended.job.draw}" if arm.draws > 1 else ""
-            progress.ended(f"{ended.job.model} {arm.name}{draw}: {arm.meaning}")
+
+    def line(ended: runs.Ended) -> str:
+        if ended.error is not None:
+            raise ended.error
+        arm = ended.job.arm
+        draw = f", draw {ended.job.draw}" if arm.draws > 1 else ""
+        return f"{ended.job.model} {arm.name}{draw}: {arm.meaning}"
+
+    runs.follow(runs.execute(jobs, processes=FLAGS.jobs), len(jobs), 0, line)
 
 
 @contextlib.contextmanager
@@ -206,7 +199,7 @@ def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
             f"--arms={','.join(again.SADDLE_ARMS)}",
             "--deltas=0",
             f"--seeds={design.first_seed}",
-            f"--updates={-(-design.updates // BINS) * BINS}",
+            f"--updates={-(-design.updates // symmetric.BINS) * symmetric.BINS}",
             f"--workdir={folder}",
         ),
         environment=provenance.environment() | {"JAX_PLATFORMS": "cpu"},
@@ -219,7 +212,7 @@ def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
                 raise runs.ProcessError(
                     f"the trainings from a saddle ended with status {status}; see {log}"
                 )
-            return symmetric_findings.read(folder / "runs.csv")
+            return symmetric.read(folder / "runs.csv")
 
         yield rows
 

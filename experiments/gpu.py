@@ -8,12 +8,10 @@ architecture: others of it get the same kernels) and for A100, H100 and B200. No
 runs. `auto` would choose the algorithm of convolutions for this machine's CPU; on a GPU
 it is `xla`, which is what is compiled here unless a factor says otherwise.
 
-Writes --record after each program and takes up where it was. Beside it, sums.json says
-what varies of every primitive that sums (benchmarks/gpu_sums.py). docs/gpu.md is made
-from the record (experiments/tables.py).
+Writes --record after each program and takes up where it was. docs/gpu.md is made from
+the record (experiments/tables.py).
 """
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -31,9 +29,6 @@ from prednet_jax.models import autoencoder
 from prednet_jax.noise.gpu import compilation, targets
 from prednet_jax.objectives import Method
 from prednet_jax.training import loop, truncated
-
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-from benchmarks import gpu_sums
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("record", "results/gpu/audit.json", "Where to write.")
@@ -70,6 +65,8 @@ FACTORS: tuple[dict[str, Any], ...] = (
     {"size": "64x48"},
     {"size": "160x120"},
 )
+# Cards on which each factor is tried.
+FEW = ("gtx1080", "rtx2080ti", "h100")
 # One card of each architecture of the article, then today's.
 GPUS = ("gtx750ti", "gtx970", "gtx1080", "rtx2080ti", "a100", "h100", "b200")
 
@@ -78,7 +75,7 @@ def cases() -> list[dict[str, Any]]:
     """All programs to compile, the base program on every GPU first."""
     return [
         *[{**BASE, "gpu": gpu} for gpu in GPUS],
-        *[{**BASE, **each, "gpu": gpu} for each in FACTORS for gpu in gpu_sums.GPUS],
+        *[{**BASE, **each, "gpu": gpu} for each in FACTORS for gpu in FEW],
         # Would the smallest card of the article have held the article's size?
         {**BASE, "size": "160x120", "gpu": "gtx750ti"},
     ]
@@ -134,7 +131,7 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
     # XLA counts no operations of library calls: those of the program as written.
     flops = jax.jit(function).lower(*arguments).cost_analysis()["flops"]
     bare = {name: case[name] for name in BASE}
-    shown = case["gpu"] in gpu_sums.GPUS and bare in (BASE, BASE | AUTOENCODER)
+    shown = case["gpu"] in FEW and bare in (BASE, BASE | AUTOENCODER)
     return {
         **case,
         # Those of the figure.
@@ -180,8 +177,6 @@ def main(argv: list[str]) -> None:
         rows.append(row)
         records.write_json(file, {**head, "rows": rows})
         print(*case.values(), row["varies"], row["kernels"], flush=True)
-    sums = {gpu: gpu_sums.measured(gpu) for gpu in gpu_sums.GPUS}
-    records.write_json(file.with_name("sums.json"), {"jax": jax.__version__} | sums)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ says what is run and why.
     python experiments/study.py --part=C --seeds=8300 --workdir=runs/again \
       --compare_with=results/study
 
-makes one seed again and says whether it agrees with the published one; status 1 if not.
+makes one seed again and says which of its runs have the published bits.
 """
 
 import time
@@ -21,8 +21,8 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import device, errors, process, provenance
-from prednet_jax.studies import again, parts, seed_records
+from prednet_jax import device, errors, process, provenance, records
+from prednet_jax.studies import parts, seed_records
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("part", None, f"One of {', '.join(parts.PARTS)}.", required=True)
@@ -32,7 +32,7 @@ flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
 flags.DEFINE_string(
     "compare_with",
     None,
-    "Published records. After the runs: whether each agrees with them.",
+    "Published records, beside which each run is shown.",
 )
 flags.DEFINE_bool("list", False, "Say which seeds are left, and end.")
 
@@ -60,10 +60,10 @@ def main(argv: list[str]) -> None:
     print(f"part {part.name}: {len(left)} of {len(mine)} seeds to run: {left}")
     if FLAGS.list:
         return
-    published = []
+    published = {}
     if FLAGS.compare_with:
-        published = seed_records.read(part, Path(FLAGS.compare_with) / part.name)
-        again.check_seeds(published, mine)
+        place = Path(FLAGS.compare_with) / part.name
+        published = {s: records.read_json(place / f"seed_{s}.json") for s in mine}
     manifest = _cli.provenance() | {
         "device": device.description(),
         "environment": provenance.of_numbers(provenance.environment()),
@@ -73,9 +73,17 @@ def main(argv: list[str]) -> None:
         seed_records.follow_seed(part, seed, folder, manifest)
         minutes = (time.perf_counter() - started) / 60
         print(f"{folder}/seed_{seed}.json: {minutes:.1f} minutes", flush=True)
-    if FLAGS.compare_with:
-        made = [r for r in seed_records.read(part, folder) if r["seed"] in mine]
-        _cli.show_agreement(again.of_seeds(made, published))
+    for seed, old in published.items():
+        compare(records.read_json(folder / f"seed_{seed}.json"), old)
+
+
+def compare(again: dict, published: dict) -> None:
+    """Prints each run of a seed beside the published one."""
+    for new, old in zip(again["runs"], published["runs"], strict=True):
+        same = new["final_params_sha256"] == old["final_params_sha256"]
+        losses = (one.get("last_frame_loss") for one in (new, old))
+        found = "same bits" if same else "loss {}, published {}".format(*losses)
+        print(f"seed {again['seed']}, {new['arm']} {new['draw']}: {found}")
 
 
 if __name__ == "__main__":

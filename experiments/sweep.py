@@ -1,4 +1,4 @@
-r"""Trains networks x arms x seeds x settings, on this machine or on many.
+r"""Trains networks x arms x seeds, on this machine or on many.
 
     python experiments/sweep.py --workdir=runs/sweep
     python experiments/sweep.py --models=prednet --arms=float32,reduction_order \
@@ -11,9 +11,7 @@ same command goes on. The result is WORKDIR/runs.parquet, a row for each run.
 docs/sweeps.md shows how one study runs on several machines.
 """
 
-import contextlib
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from absl import flags
 
 from prednet_jax import device, locks, runs
 from prednet_jax.errors import UserError
-from prednet_jax.runs import design, executor, on_ray, sweeps
+from prednet_jax.runs import design, sweeps
 
 FLAGS = flags.FLAGS
 TRAIN = Path(__file__).absolute().with_name("train.py")
@@ -33,37 +31,29 @@ flags.DEFINE_list(
     "arms", ["float32", "reduction_order"], f"Arms, of {', '.join(runs.NAMES)}."
 )
 flags.DEFINE_list("seeds", ["0", "1"], "Root seeds of weights, data and noise.")
-flags.DEFINE_integer("draws", 1, "Noise draws of arms whose noise is random.")
-flags.DEFINE_multi_string(
-    "setting",
-    [""],
-    "More flags of train.py, as 'learning_rate=0.01 window=5'. Given several times, "
-    "every run is made with each.",
-)
-flags.DEFINE_list(
-    "hardware",
-    ["cpu", "gpu"],
-    "Where arms run: cpu or gpu: any machine that has one; gpu:NAME, threads:N: a "
-    "machine whose Ray offers a custom resource of this name. CPU arms run on every "
-    "cpu and threads:N that is named, the arms gpu and gpu_deterministic on every gpu.",
-)
 flags.DEFINE_integer("threads", 1, "Processors of a run on a CPU, enforced.")
 flags.DEFINE_string(
     "address",
-    on_ray.LOCAL,
+    sweeps.LOCAL,
     "Ray: local, started for this sweep; HOST:PORT of a cluster; auto, the cluster of "
-    "this machine. none: no Ray, this machine alone.",
+    "this machine.",
 )
-flags.DEFINE_integer("retries", 3, "How often a run that was lost is tried again.")
 
 
 def main(argv: list[str]) -> None:
     """Checks, runs what is missing, merges."""
     del argv
     sweep = make_sweep()
-    check(sweep)
+    design.check_sources(sweep)
     locks.check(sweep.root)
     jobs = sweep.jobs()
+    if FLAGS.address == sweeps.LOCAL:
+        for job in jobs:
+            design.check_threads(job.arm.name, job.threads)
+            if job.arm.gpu and device.gpu_found() is None:
+                raise UserError(
+                    f"arm={job.arm.name!r}: no GPU found; expected --address"
+                )
     missing, reasons = runs.kept(jobs)
     if FLAGS.dry_run:
         for job in jobs:
@@ -71,7 +61,22 @@ def main(argv: list[str]) -> None:
         return
     print(runs.said(reasons) or f"{len(jobs)} runs", flush=True)
     with locks.hold(sweep.root):
-        rows, errors = execute(jobs, missing)
+        kept = [job for job in jobs if job not in missing]
+        rows = {job: sweeps.row(job, FLAGS.last) for job in kept}
+        errors: list[Exception] = []
+
+        def line(ended: runs.Ended) -> str:
+            job, outcome = ended.job, "failed"
+            if ended.error is not None:
+                errors.append(ended.error)
+            else:
+                rows[job] = sweeps.row(job, FLAGS.last)
+                outcome = f"loss {rows[job]['loss'] or float('nan'):.4g}"
+            return f"{job.title} seed {job.seeds[0]}: {outcome}"
+
+        if missing:
+            running = sweeps.execute(missing, address=FLAGS.address)
+            runs.follow(running, len(jobs), len(kept), line)
         for error in errors:
             print(f"failed: {error}", file=sys.stderr)
         if rows:
@@ -97,81 +102,10 @@ def make_sweep() -> sweeps.Sweep:
         script=str(TRAIN),
         arms=runs.arm_names(FLAGS.arms),
         seeds=_flags.integers("seeds"),
-        draws=FLAGS.draws,
-        hardware=tuple(FLAGS.hardware),
-        settings=tuple(FLAGS.setting),
         # Where a system cannot confine a process, a run has all processors.
         threads=FLAGS.threads if hasattr(os, "sched_setaffinity") else None,
         **_flags.setup(),
     )
-
-
-def check(sweep: sweeps.Sweep) -> None:
-    """Refuses what cannot run, before anything is written."""
-    _flags.check_numbers(0, "retries")
-    # Every flag stands in these files as a word in quotes.
-    files = (TRAIN, *TRAIN.parent.glob("_*.py"))
-    known = {n for file in files for n in re.findall(r'"(\w+)"', file.read_text())}
-    for text in FLAGS.setting:
-        for word in sweeps.setting_flags(text):
-            name = word.removeprefix("--").partition("=")[0]
-            if name not in known:
-                raise UserError(
-                    f"setting={text!r}: {name}: expected a flag that train.py --help "
-                    "lists"
-                )
-            if name in FLAGS and FLAGS[name].present:
-                raise UserError(
-                    f"setting={text!r}: --{name} is given too; expected one of the two"
-                )
-    design.check_sources(sweep)
-    if FLAGS.address not in (on_ray.LOCAL, "none"):
-        return
-    for job in sweep.jobs():
-        design.check_threads(job.arm.name, job.threads)
-        if job.arm.gpu and device.gpu_found() is None:
-            raise UserError(f"arm={job.arm.name!r}: no GPU found; expected --address")
-        if job.hardware.startswith("gpu:"):
-            raise UserError(
-                f"hardware={job.hardware!r}: expected --address of a cluster whose "
-                "machines say which GPU they have"
-            )
-
-
-def execute(
-    jobs: list[runs.Job], missing: list[runs.Job]
-) -> tuple[dict[runs.Job, dict], list[Exception]]:
-    """Runs what is missing.
-
-    Returns:
-        A row for each run that is on disk, and what went wrong with others.
-    """
-    kept = [job for job in jobs if job not in missing]
-    rows = {job: sweeps.row(job, FLAGS.last) for job in kept}
-    errors: list[Exception] = []
-    if FLAGS.address == "none" or not missing:
-        most = max((job.threads or 0 for job in missing), default=0)
-        processes = executor.parallel_runs(most)
-        running = runs.execute(missing, processes=processes, retries=FLAGS.retries)
-    else:
-        running = on_ray.execute(missing, address=FLAGS.address, retries=FLAGS.retries)
-    with (
-        runs.Progress(len(jobs), len(kept)) as progress,
-        contextlib.closing(running) as running,
-    ):
-        for ended in running:
-            if ended is None:
-                progress.beat()
-                continue
-            outcome = "failed"
-            if ended.error is not None:
-                errors.append(ended.error)
-            else:
-                rows[ended.job] = sweeps.row(ended.job, FLAGS.last)
-                outcome = f"loss {rows[ended.job]['loss'] or float('nan'):.4g}"
-            progress.ended(f"{ended.job.title} seed {ended.job.seeds[0]}: {outcome}")
-    print(sweeps.summary(jobs, rows))
-    return rows, errors
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import _cli
 from prednet_jax import errors, records
 from prednet_jax.report import comparison_figures, documents, gpu_lines
 from prednet_jax.report import document_tables as make
-from prednet_jax.studies import study_figures, study_tables, study_values
+from prednet_jax.studies import study_figures, study_tables
 from prednet_jax.studies.judgement import PRIMARY
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,13 +33,7 @@ TABLES = {
         make.simulated_intervals,
         "statistics/simulated_studies.csv",
     ),
-    "preset-quick": (make.learning_curves, "published/preset_quick.csv"),
     "comparison": (make.comparison, "published/verdict.json"),
-    "comparison-again": (
-        make.again,
-        "published/verdict.json",
-        "published/verdict_amd.json",
-    ),
     "backends": (make.backends, "published/backends.json"),
     "saddles": (make.saddles, "published/saddle_escape.json"),
     "curvature": (make.curvature, "published/probe_curvature.json"),
@@ -57,11 +51,6 @@ TABLES = {
     ),
     "noise-accuracy": (make.accuracy, "published/noise_accuracy.json"),
     "gpu-programs": (make.gpu_programs, "gpu/audit.json"),
-    "gradient-noise": (
-        make.gradient_noise,
-        "published/gradient_noise_prednet.json",
-        "published/gradient_noise_autoencoder.json",
-    ),
 }
 
 
@@ -71,30 +60,22 @@ def read(name: str) -> Any:
     return records.read_csv(path) if path.suffix == ".csv" else records.read_json(path)
 
 
-def tables(endpoints: dict[str, dict]) -> dict[str, str]:
+def tables(parts: dict[str, Any], endpoints: dict[str, dict]) -> dict[str, str]:
     """Each table, by name.
 
     Args:
+        parts: the result of `study_tables.load`.
         endpoints: the result of `study_tables.judged`.
     """
     networks = sorted((ROOT / "prednet_jax" / "pretrained").glob("*.json"))
     task = (ROOT / "tests" / "experiments" / "tiny_task.py").read_text()
     return {
         **chainer_tables.blocks(),
-        **study_tables.blocks(STUDY, endpoints),
+        **study_tables.blocks(STUDY, parts, endpoints),
         **{name: made(*map(read, of)) for name, (made, *of) in TABLES.items()},
         "learned": make.learned({p.stem: records.read_json(p) for p in networks}),
         "example-task": f"```python\n{task}```",
     }
-
-
-def numbers(endpoints: dict[str, dict]) -> dict[str, str]:
-    """Each number in a sentence, by the name that documents mark it with."""
-    return (
-        study_values.values(STUDY, endpoints)
-        | make.processors(*map(read, TABLES["comparison-again"][1:]))
-        | chainer_tables.numbers()
-    )
 
 
 def passages(readme: str) -> dict[str, str]:
@@ -108,13 +89,13 @@ def passages(readme: str) -> dict[str, str]:
     return made
 
 
-def figures(endpoints: dict[str, dict]) -> dict[Path, bytes]:
+def figures(parts: dict[str, Any], endpoints: dict[str, dict]) -> dict[Path, bytes]:
     """Each figure and each derived record, by its file."""
     made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
     compared = comparison_figures.seeds(read("published/verdict.json"))
     made[ROOT / "docs" / "comparison.svg"] = compared.svg()
     made[ROOT / "docs" / "gpu_lines.svg"] = gpu_lines.svg(read("gpu/audit.json"))
-    drawn = study_figures.figures(STUDY, endpoints[PRIMARY])
+    drawn = study_figures.figures(STUDY, parts, endpoints[PRIMARY])
     made |= {ROOT / "docs" / "study" / name: one.svg() for name, one in drawn.items()}
     for name, verdict in endpoints.items():
         file = "verdict.json" if name == PRIMARY else f"verdict_{name}.json"
@@ -125,8 +106,10 @@ def figures(endpoints: dict[str, dict]) -> dict[Path, bytes]:
 def main(argv: list[str]) -> None:
     """Fills every document, draws every figure, and says what has changed."""
     del argv
-    endpoints = study_tables.judged(STUDY)
-    made, used, changed = tables(endpoints) | numbers(endpoints), set(), []
+    parts = study_tables.load(STUDY)
+    endpoints = study_tables.judged(parts["C"])
+    made = tables(parts, endpoints) | study_tables.values(parts, endpoints)
+    used, changed = set(), []
     pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
     for path in [ROOT / "README.md", *sorted(pages)]:
         old = path.read_text()
@@ -140,7 +123,7 @@ def main(argv: list[str]) -> None:
         if new != old:
             records.write_bytes(path, new.encode())
             changed.append(path)
-    drawn = figures(endpoints)
+    drawn = figures(parts, endpoints)
     for path, content in drawn.items():
         if not path.exists() or path.read_bytes() != content:
             records.write_bytes(path, content)

@@ -1,18 +1,17 @@
 """Judges a comparison: its runs on disk -> losses -> contrasts -> verdict.json."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prednet_jax import records, statistics
-from prednet_jax.noise import variability
 from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm, Role
 from prednet_jax.runs.design import Design
-from prednet_jax.runs.jobs import EXAMPLES, FAILURE, Job, verified
+from prednet_jax.runs.jobs import FAILURE, Job, verified
 from prednet_jax.tasks import Task
 from prednet_jax.training import loop
 
@@ -20,8 +19,6 @@ EXCLUSION_RULE = (
     "a seed whose loss is not finite in the averaged updates of either arm is left out "
     "of that contrast, in both arms, and counted; nothing else is left out"
 )
-#: `{arm: {seed: [metric of each noise draw]}}`.
-Measured = Mapping[str, Mapping[str, list[float]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,84 +95,85 @@ class Judged:
         design: the comparison.
         task: the network.
         runs: its runs, the control first; draws of an arm in order.
-        losses: the metric by arm, seed and noise draw.
-        margin: of equivalence, in units of the loss, from the control.
     """
 
     design: Design
     task: Task
     runs: list[ArmRuns]
-    losses: Measured
-    margin: float
+
+    @functools.cached_property
+    def losses(self) -> dict[str, dict[str, list[float]]]:
+        """The metric by arm, seed and noise draw, as in verdict.json."""
+        last = self.design.metric_updates(self.task)
+        by_arm: dict[str, dict[str, list[float]]] = {}
+        for of_draw in self.runs:
+            seeds = by_arm.setdefault(of_draw.arm.name, {})
+            values = of_draw.metric(last).tolist()
+            for seed, value in zip(of_draw.job.seeds, values, strict=True):
+                seeds.setdefault(str(seed), []).append(value)
+        return by_arm
+
+    @functools.cached_property
+    def margin(self) -> dict[str, Any]:
+        """The margin of equivalence, from the control."""
+        control = arms.CONTROL.name
+        return statistics.margin_from_losses(self.losses, control, self.design.margin)
 
     @property
-    def pairs(self) -> list[tuple[ArmRuns, ArmRuns]]:
-        """(treatment, control) of every contrast, of their first draws.
+    def pairs(self) -> dict[tuple[str, str], tuple[ArmRuns, ArmRuns]]:
+        """Treatment and control of every contrast by name, of their first draws.
 
         The deterministic GPU is compared with the default GPU where both were run.
         """
         control, *treatments = (runs for runs in self.runs if runs.job.draw == 0)
         gpu = next((runs for runs in treatments if runs.arm.role is Role.GPU), control)
-        return [
-            (runs, gpu if runs.arm.role is Role.GPU_DETERMINISTIC else control)
+        return {
+            (runs.arm.name, other.arm.name): (runs, other)
             for runs in treatments
-        ]
+            for other in [gpu if runs.arm.role is Role.GPU_DETERMINISTIC else control]
+        }
 
     def contrasts(self) -> list[dict[str, Any]]:
         """Every arm minus the control, with Holm's correction, as in verdict.json.
 
         A pair of which `EXCLUSION_RULE` leaves no seed has no contrast.
         """
-        pairs = {
-            (one.arm.name, other.arm.name): (one, other) for one, other in self.pairs
-        }
         results = statistics.contrasts_from_losses(
-            {self.task.name: self.losses},
-            list(pairs),
-            {self.task.name: self.margin},
+            self.losses,
+            list(self.pairs),
+            self.margin["value"],
+            model=self.task.name,
             metric=self.design.metric_name(self.task),
         )
-        by_pair = {(result.treatment, result.control): result for result in results}
         rows = []
-        for names, (treatment, control) in pairs.items():
-            if names not in by_pair:
-                continue
+        for result in results:
+            names = str(result.treatment), str(result.control)
+            treatment, control = self.pairs[names]
             matched = statistics.match(self.losses, *names)
             kept = [str(seed) in matched.seeds for seed in control.job.seeds]
             same = treatment.final_bits() == control.final_bits()
-            rows.append(
-                by_pair[names].as_dict()
-                | {
-                    "bitwise_equal": int(same[kept].sum()),
-                    "n_excluded": len(matched.excluded),
-                    "variability": distances(treatment, control, np.asarray(kept)),
-                }
-                | treatment.arm.as_dict()
-            )
+            found = {
+                "bitwise_equal": int(same[kept].sum()),
+                "n_excluded": len(matched.excluded),
+            }
+            rows.append(result.as_dict() | found | treatment.arm.as_dict())
         return rows
 
     def excluded(self) -> list[dict[str, Any]]:
         """One record for each seed that `EXCLUSION_RULE` leaves out of a contrast."""
         rows = []
-        for names, seeds in (
-            ((one.arm.name, other.arm.name), other.job.seeds)
-            for one, other in self.pairs
-        ):
-            for seed in seeds:
+        for (treatment, control), (_, runs) in self.pairs.items():
+            about = {"model": self.task.name, "treatment": treatment}
+            for seed in runs.job.seeds:
                 broken = [
                     name
-                    for name in names
+                    for name in (treatment, control)
                     if not np.isfinite(self.losses[name][str(seed)]).all()
                 ]
                 if broken:
-                    row = {
-                        "model": self.task.name,
-                        "treatment": names[0],
-                        "control": names[1],
-                        "seed": seed,
-                        "reason": f"loss not finite in {' and '.join(broken)}",
-                    }
-                    rows.append(row)
+                    reason = f"loss not finite in {' and '.join(broken)}"
+                    of = {"control": control, "seed": seed, "reason": reason}
+                    rows.append(about | of)
         return rows
 
     def answers(self) -> list[statistics.Answered]:
@@ -261,15 +259,11 @@ def judge(
             repeats it.
         others: claims that do not come from its runs.
     """
-    runs = {
-        task.name: read([job for job in design.runs() if job.task == task])
-        for task in design.tasks
-    }
-    measured = {t.name: losses(design, t, runs[t.name]) for t in design.tasks}
-    margins = statistics.margins_from_losses(measured, arms.CONTROL.name, design.margin)
     judged = {
-        task.name: Judged(design, task, runs[task.name], measured[task.name], of.value)
-        for task, of in zip(design.tasks, margins.values(), strict=True)
+        task.name: Judged(
+            design, task, read([job for job in design.runs() if job.task == task])
+        )
+        for task in design.tasks
     }
     answers = {name: one.answers() for name, one in judged.items()}
     claims = [
@@ -294,31 +288,19 @@ def judge(
         "details": {name: details(of) for name, of in answers.items()},
         "claims": [claim.as_dict() for claim in claims],
         "together": [one for one in together if one is not None],
-        "losses": measured,
+        "losses": {name: one.losses for name, one in judged.items()},
         "manipulation": {
             name: dataclasses.asdict(of[0].check)
             for name, of in answers.items()
             if of[0].check is not None
         },
-        "margins": {name: margin.as_dict() for name, margin in margins.items()},
+        "margins": {name: one.margin for name, one in judged.items()},
         "controls": dict(controls),
         "arms": [row for one in judged.values() for row in one.arms()],
         "excluded": [row for one in judged.values() for row in one.excluded()],
-        "fingerprints": {name: of[0].fingerprints() for name, of in runs.items()},
-        "design": _design(design, next(iter(runs.values()))[0]),
+        "fingerprints": {n: one.runs[0].fingerprints() for n, one in judged.items()},
+        "design": _design(design, next(iter(judged.values())).runs[0]),
     }
-
-
-def losses(design: Design, task: Task, runs: list[ArmRuns]) -> Measured:
-    """The metric by arm, seed and noise draw, as in verdict.json."""
-    last = design.metric_updates(task)
-    by_arm: dict[str, dict[str, list[float]]] = {}
-    for of_draw in runs:
-        seeds = by_arm.setdefault(of_draw.arm.name, {})
-        values = of_draw.metric(last).tolist()
-        for seed, value in zip(of_draw.job.seeds, values, strict=True):
-            seeds.setdefault(str(seed), []).append(value)
-    return by_arm
 
 
 def details(answers: list[statistics.Answered]) -> dict[str, Any]:
@@ -361,36 +343,6 @@ def read(jobs: list[Job]) -> list[ArmRuns]:
     return found
 
 
-def distances(
-    treatment: ArmRuns, control: ArmRuns, kept: np.ndarray
-) -> dict[str, float] | None:
-    """Differences of the predictions of paired runs, averaged over the seeds.
-
-    Both arms predict the same frames; which seeds count is `kept`, bool `[seeds]`.
-    `churn` is the fraction of pixels whose 8-bit value differs. None: an arm did not
-    keep its predictions.
-    """
-    pairs = [
-        (run.directory / EXAMPLES, other.directory / EXAMPLES)
-        for run, other, keep in zip(treatment.runs, control.runs, kept, strict=True)
-        if keep
-    ]
-    if not pairs or not all(path.exists() for pair in pairs for path in pair):
-        return None
-    measured = []
-    for pair in pairs:
-        ours, theirs = map(_predictions, pair)
-        measured.append(
-            {
-                "v_ermv": variability.v_ermv(theirs, ours),
-                "v_c": variability.v_c(theirs, ours),
-                "l2": variability.l2_distance(theirs, ours),
-                "churn": variability.churn(theirs, ours, decide=_shades),
-            }
-        )
-    return {name: float(np.mean([m[name] for m in measured])) for name in measured[0]}
-
-
 def distance_over_travelled(
     treatment: ArmRuns, control: ArmRuns, places: list[int]
 ) -> list[float]:
@@ -413,12 +365,3 @@ def _mean(run: records.Run, last: int) -> float:
     if FAILURE in run.manifest:
         return float("nan")
     return float(run.metrics["last_frame_loss"][-last:].mean())
-
-
-def _predictions(path: Path) -> np.ndarray:
-    with np.load(path) as stored:
-        return stored["predictions"]
-
-
-def _shades(predictions: np.ndarray) -> np.ndarray:
-    return np.rint(255 * predictions)

@@ -60,7 +60,7 @@ class PredNetConfig:
         ahat_filters: odd filter size of the predictions: one number, or one per layer.
         r_filters: odd filter size of the ConvLSTM gates: one number, or one per layer.
         convolution: algorithm of the convolutions; `auto` chooses the fastest for each
-            shape (`models.convolution.table.fastest`).
+            shape (`models.convolution.fastest`).
 
     Raises:
         UserError: a value is outside what is accepted.

@@ -37,6 +37,7 @@ def memory_bytes() -> int | None:
     return min(found, default=None)
 
 
+@functools.cache
 def gpu_found() -> str | None:
     """Name of the first NVIDIA GPU, or None.
 

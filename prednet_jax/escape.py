@@ -28,8 +28,7 @@ two add in squares:
     t       = ln(delta (r - s) / (c (r - beta))) / ln r        until |z| reaches delta
 
 So noise saves ln(sqrt(c^2 + c_sigma^2) / c) / ln r updates in the median: at least one
-where c <= c_sigma / sqrt(r^2 - 1). Adam from its first update makes steps of size eta
-however small the gradient is; it takes delta / eta updates, whatever c is.
+where c <= c_sigma / sqrt(r^2 - 1).
 
 All functions take and return plain floats; math.inf means "never".
 
@@ -88,15 +87,10 @@ def growth(
 ) -> Growth:
     """The growth of the projection under an optimiser.
 
-    Args:
-        gamma: minus the curvature along the direction, > 0.
-        learning_rate: eta, > 0.
-        momentum: beta of heavy ball or b1 of Adam, in [0, 1).
-        averaged: whether the momentum is a running mean, as Adam's: kappa is then
-            (1 - beta) eta.
-
-    Raises:
-        UserError: an argument is out of range, here and below.
+    `gamma` > 0 is minus the curvature along the direction, `learning_rate` > 0 eta,
+    `momentum` in [0, 1) beta of heavy ball or b1 of Adam. `averaged`: the momentum is a
+    running mean, as Adam's, so that kappa is (1 - beta) eta. An argument out of range
+    is a UserError, here and below.
     """
     positive("gamma", gamma)
     positive("learning_rate", learning_rate)
@@ -132,18 +126,11 @@ def escape_time(
     step: float = 0.0,
     noise: float = 0.0,
 ) -> float:
-    """Updates until the projection reaches `radius`, in the median over the noise.
+    """Updates until the projection z reaches `radius`, in the median over the noise.
 
-    Args:
-        projection: z.
-        radius: delta, > 0.
-        growth: from `growth`.
-        step: as in `growing_projection`.
-        noise: c_sigma, from `noise_projection`.
-
-    Returns:
-        Updates, not rounded: the run is first outside after the next whole number of
-        updates. 0 where it starts outside; inf where projection and noise are both 0.
+    They are not rounded: the run is first outside after the next whole number of
+    updates. 0 where it starts outside; inf where projection and noise are both 0.
+    `step` is as in `growing_projection`, and `noise` is c_sigma.
     """
     positive("radius", radius)
     not_negative("noise", noise)
@@ -156,27 +143,11 @@ def escape_time(
     return max(0.0, math.log(ratio) / math.log1p(growth.excess))
 
 
-def fresh_adam_time(radius: float, *, learning_rate: float) -> float:
-    """Updates that Adam takes from its first update: delta / eta for any projection.
-
-    Holds while the gradient along the escape direction is well above Adam's eps, and
-    where the projection is not exactly zero. Both arguments are above 0.
-    """
-    positive("radius", radius)
-    positive("learning_rate", learning_rate)
-    return radius / learning_rate
-
-
 def updates_saved(projection: float, noise: float, growth: Growth) -> float:
     """By how many updates noise makes the escape earlier, in the median.
 
-    Args:
-        projection: c without noise, >= 0.
-        noise: c_sigma, from `noise_projection`, >= 0.
-        growth: from `growth`.
-
-    Returns:
-        Updates saved; inf where c is 0, since there is no escape without noise then.
+    `projection` is c without noise and `noise` c_sigma, both >= 0. Where c is 0 the
+    result is inf, since there is no escape without noise then.
     """
     not_negative("projection", projection)
     not_negative("noise", noise)

@@ -163,9 +163,6 @@ def evaluate(
         `squared_error` and `absolute_error`, sums over a frame's pixels, as the
         literature on Moving MNIST has MSE and MAE; the same of copying the last frame
         that was seen, `copy_<name>`; and `ratio`, the MSE over that of copying.
-
-    Raises:
-        UserError: there are not as many pieces, or a value is not accepted.
     """
     begins, steps = pieces(source, frames, count, skip)
     if extrapolate_from is not None:

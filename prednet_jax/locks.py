@@ -29,11 +29,7 @@ class LockedError(UserError):
 
 
 def check(folder: str | os.PathLike) -> None:
-    """Refuses a directory in which another process works. Leaves no file.
-
-    Raises:
-        LockedError: another process holds it.
-    """
+    """Refuses a directory in which another process works. Leaves no file."""
     # Of a directory that cannot be written something else will complain.
     if os.access(Path(folder) / FILE, os.W_OK):
         with _locked(Path(folder), _PATIENCE):
@@ -49,9 +45,6 @@ def hold(*folders: str | os.PathLike, wait: bool = False) -> Iterator[None]:
     Args:
         folders: the directories; either all are locked or none.
         wait: wait for other processes instead of refusing.
-
-    Raises:
-        LockedError: another process holds one of them.
     """
     with contextlib.ExitStack() as held:
         for folder in map(Path, folders):

@@ -264,15 +264,10 @@ def squares(
     stale: bool,
     stand_in: bool,
 ) -> tuple[Float[Array, ""], WindowResult]:
-    """The objective `squares` for any network.
+    """The objective `squares` for any network: predictions and targets of a window.
 
-    Args:
-        predictions: predictions of the window.
-        targets: the frames that they predict.
-        state: the state after the window.
-        first: whether the window starts a sequence.
-        stale: whether the gradient pulls every prediction towards the last target.
-        stand_in: whether the first transition of a sequence has weight 0.
+    With `stale` the gradient pulls every prediction towards the last target; with a
+    `stand_in` the first transition of a sequence has weight 0.
     """
     frame_losses = jnp.square(predictions - targets).mean(axis=(1, 2, 3, 4))
     scored = jnp.ones_like(frame_losses)

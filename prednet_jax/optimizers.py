@@ -138,8 +138,7 @@ def _lotter_schedule(half: int) -> optax.Schedule:
 def cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
     """A rate that falls along half a cosine, from `rate` to `floor` times it.
 
-    `rate` is above 0 and that of the first update, `floor` lies in [0, 1) and is
-    reached after `updates` >= 1; a UserError names what does not.
+    `rate` > 0 is that of the first update; `floor` in [0, 1) is reached at the last.
     """
     positive("learning_rate", rate)
     whole("updates", updates, 1)

@@ -13,11 +13,9 @@ noted beside it; docs/measurements.md, section Speed, has the commands.
 
 import ctypes
 import functools
-import importlib.util
 import os
 import re
 import sys
-import threading
 import zlib
 from typing import Any, NamedTuple
 
@@ -28,11 +26,8 @@ from jax.experimental import multihost_utils
 
 from prednet_jax.device import available_threads
 from prednet_jax.errors import UserError, one_of, whole
-from prednet_jax.messages import say
 
 PRECISIONS = ("float32", "float64")
-# Longer than it takes to read a program from the cache.
-LONG_COMPILE_SECONDS = 3.0
 # M_ARENA_MAX of malloc.h.
 _M_ARENA_MAX = -8
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -44,9 +39,6 @@ def prepare(*, threads: int = 0, cache: bool = False) -> None:
     Args:
         threads: number of processors to use, enforced by `limit_threads`; 0: all.
         cache: whether to keep compiled programs on disk for later processes.
-
-    Raises:
-        UserError: there are fewer processors, or this system cannot limit them.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if threads:
@@ -64,10 +56,6 @@ def limit_threads(count: int) -> None:
     XLA sizes its CPU thread pool when the backend starts, by the processors that the
     process may use: call this before any array is made. The affinity mask enforces the
     number for every library; `device.measured_parallelism` measures the effect.
-
-    Raises:
-        UserError: count is below 1 or above the number of processors, or the system
-            has no affinity masks.
     """
     check_threads(count)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
@@ -95,30 +83,28 @@ def split_cpu(count: int) -> None:
 
 
 # What says, in a process that a launcher started, how many there are and which this
-# one is: srun of SLURM, mpirun of Open MPI, an Indexed Job of Kubernetes (not how
-# many). The first name is that by which `jax.distributed` knows the launcher.
+# one is: srun of SLURM, mpirun of Open MPI. The first name is that by which
+# `jax.distributed` knows the launcher.
 _LAUNCHERS = (
     ("slurm", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"),
     ("ompi", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("k8s", "KUBERNETES_SERVICE_HOST", None, "JOB_COMPLETION_INDEX"),
 )
 
 
 class Launched(NamedTuple):
-    """What a launcher says: its name, how many processes (None: unknown), this one."""
+    """What a launcher says: its name, how many processes, the number of this one."""
 
     launcher: str
-    total: int | None
+    total: int
     number: int
 
 
 def launched() -> Launched | None:
-    """What SLURM, Open MPI or Kubernetes say of this process; None: it is alone."""
+    """What SLURM or Open MPI say of this process; None: it is alone."""
     for name, mark, count, number in _LAUNCHERS:
         if mark in os.environ and number in os.environ:
-            total = int(os.environ[count]) if count else None
-            here = Launched(name, total, int(os.environ[number]))
-            return None if total == 1 else here
+            here = Launched(name, int(os.environ[count]), int(os.environ[number]))
+            return None if here.total == 1 else here
     return None
 
 
@@ -127,11 +113,6 @@ def join_launched(found: Launched) -> None:
 
     Call it before any array is made. Waits until all have joined.
     """
-    if found.launcher == "k8s" and importlib.util.find_spec("kubernetes") is None:
-        raise UserError(
-            "a Job of Kubernetes: expected pip install 'jax[k8s]', or --coordinator="
-            "host:port and --processes; --coordinator=none trains in this pod alone"
-        )
     if found.launcher == "ompi" and "OMPI_MCA_orte_hnp_uri" not in os.environ:
         raise UserError(
             "Open MPI 5 does not say where process 0 is: expected --coordinator="
@@ -141,14 +122,10 @@ def join_launched(found: Launched) -> None:
 
 
 def join_processes(coordinator: str, count: int, number: int) -> None:
-    """Joins the processes of one program, through `jax.distributed`.
+    """Joins the `count` processes of one program, through `jax.distributed`.
 
-    Call it before any array is made. Waits until all have joined.
-
-    Args:
-        coordinator: host:port of process 0, the same for all processes.
-        count: number of processes.
-        number: number of this process, from 0.
+    `coordinator` is host:port of process 0, the same for all; `number` that of this
+    one. Call it before any array is made. Waits until all have joined.
     """
     whole("processes", count, 1)
     whole("process", number, 0, count - 1)
@@ -252,9 +229,8 @@ def share_heap() -> None:
 def release_memory_of_compiling() -> None:
     """Returns freed memory to the system after each compilation of more than a second.
 
-    LLVM frees tens of megabytes in small pieces. The C library keeps them for later
-    small requests, but a training step asks for a few large blocks. Does nothing where
-    the C library has no `malloc_trim`.
+    LLVM frees tens of megabytes in small pieces, which the C library keeps. Does
+    nothing where that has no `malloc_trim`.
     """
     library = ctypes.CDLL(None) if os.name == "posix" else None
     trim = getattr(library, "malloc_trim", None)
@@ -269,7 +245,7 @@ def release_memory_of_compiling() -> None:
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs on disk for later processes, and says when one is slow.
+    """Keeps compiled programs on disk for later processes.
 
     They lie in JAX_COMPILATION_CACHE_DIR or, where that is not set, in the user's cache
     folder, with one folder per number of threads. XLA partitions loops by that number
@@ -283,34 +259,10 @@ def use_compilation_cache() -> None:
     folder = os.path.join(root, f"threads_{available_threads()}")
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    waiting: list[threading.Timer] = []
-    told = threading.Event()
-
-    def announce() -> None:
-        if not told.is_set():
-            told.set()
-            say(f"compiling: seconds to minutes the first time, then kept in {folder}")
-
-    def begin(event: str, **_: object) -> None:
-        if event == "/jax/compilation_cache/compile_requests_use_cache":
-            waiting.append(threading.Timer(LONG_COMPILE_SECONDS, announce))
-            waiting[-1].daemon = True
-            waiting[-1].start()
-
-    def end(event: str, duration_secs: float, **_: object) -> None:
-        while event == _COMPILED and waiting:
-            waiting.pop().cancel()
-
-    jax.monitoring.register_event_listener(begin)
-    jax.monitoring.register_event_duration_secs_listener(end)
 
 
 def set_precision(precision: str) -> jnp.dtype:
-    """Sets JAX up for float32 or float64 and returns the dtype.
-
-    Raises:
-        UserError: the precision is neither.
-    """
+    """Sets JAX up for float32 or float64 and returns the dtype."""
     one_of("precision", precision, PRECISIONS)
     jax.config.update("jax_enable_x64", precision == "float64")
     # No TF32 in any arm: it would change the rounding, not the order of sums.

@@ -28,6 +28,7 @@ from prednet_jax.errors import UserError
 
 MANIFEST, METRICS, WEIGHTS = "manifest.json", "metrics.jsonl", "weights.npz"
 VALIDATION, LOSS_PICTURE = "validation.jsonl", "loss.png"
+EXAMPLES = "examples.npz"
 
 
 class RecordError(UserError):

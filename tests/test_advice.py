@@ -13,8 +13,8 @@ from prednet_jax.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z_]+)(?![\w-])")
-# absl's, and those of Ray, pip and XLA.
-OTHERS = {"help", "resources", "target", "upgrade", "xla_gpu_deterministic_ops"}
+# absl's, and those of TFDS, pip and XLA.
+OTHERS = {"file_format", "help", "target", "upgrade", "xla_gpu_deterministic_ops"}
 
 
 def texts(path):

@@ -25,17 +25,13 @@ def test_a_number_is_accepted_or_named(check):
             check("x", value)
 
 
-@pytest.mark.parametrize("value", [2, np.int32(7), 10])
-def test_whole_accepts_integers(value):
-    assert errors.whole("n", value, 2, 10) == int(value)
-    assert type(errors.whole("n", value, 2, 10)) is int
+def test_whole_accepts_integers_and_refuses_everything_else():
+    for value in (2, np.int32(7), 10):
+        assert type(errors.whole("n", value, 2, 10)) is int
     assert errors.whole("n", 10**12, 2) == 10**12
-
-
-@pytest.mark.parametrize("value", [1, 11, 2.0, True, "3", None, np.float32(3)])
-def test_whole_refuses_everything_else(value):
-    with pytest.raises(ValueError, match=r"^n=.*from 2 to 10$"):
-        errors.whole("n", value, 2, 10)
+    for value in (1, 11, 2.0, True, "3", None, np.float32(3)):
+        with pytest.raises(ValueError, match=r"^n=.*from 2 to 10$"):
+            errors.whole("n", value, 2, 10)
 
 
 def test_one_of_lists_what_is_accepted():

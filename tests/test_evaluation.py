@@ -25,7 +25,7 @@ def test_scores_by_hand():
     assert found.ssim[0] == 1
 
 
-@pytest.mark.parametrize("shape", [(4, 12, 16, 3), (2, 3, 5, 1), (2, 6, 20, 3)])
+@pytest.mark.parametrize("shape", [(2, 12, 16, 3), (2, 3, 5, 1)])
 def test_psnr_and_ssim_are_scikit_images(shape):
     truth, guess = RNG.random(shape), RNG.random(shape)
     found = evaluation.score(truth, guess)
@@ -40,13 +40,10 @@ def test_psnr_and_ssim_are_scikit_images(shape):
         assert found.ssim[t] == pytest.approx(ssim)
 
 
-def test_copying_copies_the_last_frame_seen():
-    truth = np.arange(6.0).reshape(6, 1, 1, 1)
-    assert evaluation.last_seen(truth, None).ravel().tolist() == [0, 0, 1, 2, 3, 4]
-    assert evaluation.last_seen(truth, 3).ravel().tolist() == [0, 0, 1, 2, 2, 2]
-
-
 def test_observed_and_extrapolated_frames_are_told_apart():
+    count = np.arange(6.0).reshape(6, 1, 1, 1)
+    assert evaluation.last_seen(count, None).ravel().tolist() == [0, 0, 1, 2, 3, 4]
+    assert evaluation.last_seen(count, 3).ravel().tolist() == [0, 0, 1, 2, 2, 2]
     truth = RNG.random((6, 8, 8, 1))
     guess = evaluation.score(truth, RNG.random((6, 8, 8, 1)))
     copy = evaluation.score(truth, evaluation.last_seen(truth, 3))

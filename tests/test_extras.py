@@ -45,14 +45,6 @@ def test_other_modules_are_left_alone():
     assert ".[study]" in missing_extra(ImportError("", name="scipy.stats"))
 
 
-def test_the_library_says_it():
-    done = run(HIDE.format(name="scipy") + "import prednet_jax; prednet_jax.statistics")
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("ModuleNotFoundError")
-    assert last.endswith("scipy is not installed; pip install '.[study]'")
-
-
 @pytest.mark.parametrize(
     ("module", "extra", "command"),
     [
@@ -74,15 +66,3 @@ def test_scripts_say_it_in_one_line(tmp_path, module, extra, command):
     assert line.startswith(Path(command[0]).name)
     assert f"pip install '.[{extra}]'" in line
     assert not folder.exists()
-
-
-def test_make_installs_extras_at_the_pinned_versions():
-    done = subprocess.run(
-        ["make", "--dry-run", "setup", "EXTRAS=cuda"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert '".[cuda]"' in done.stdout
-    assert "--constraint" in done.stdout

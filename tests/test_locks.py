@@ -84,7 +84,7 @@ def test_one_process_can_hold_again_what_it_gave_back(tmp_path):
 
 def test_a_second_one_can_wait(tmp_path, holder):
     """It enters when the first has ended."""
-    threading.Timer(1.0, holder.kill).start()
+    threading.Timer(0.3, holder.kill).start()
     with locks.hold(tmp_path / "run", wait=True):
         assert holder.wait(timeout=5) == -signal.SIGKILL
 

@@ -39,12 +39,6 @@ def test_memory_of_a_long_compilation_is_given_back(monkeypatch, listeners):
     assert trimmed == [0]
 
 
-def test_a_c_library_that_cannot_trim_is_left_alone(monkeypatch, listeners):
-    monkeypatch.setattr(process.ctypes, "CDLL", lambda name: types.SimpleNamespace())
-    process.release_memory_of_compiling.__wrapped__()
-    assert listeners == []
-
-
 def python(code, **environment):
     """What a fresh process prints; in one of its own, since its environment is."""
     done = subprocess.run(
@@ -101,22 +95,8 @@ def test_threads_are_limited():
         process.limit_threads(1000)
 
 
-def test_heaps_are_shared(monkeypatch):
-    asked = []
-    library = types.SimpleNamespace(mallopt=lambda *pair: asked.append(pair))
-    monkeypatch.setattr(process.ctypes, "CDLL", lambda name: library)
-    monkeypatch.setattr(process, "available_threads", lambda: 6)
-    monkeypatch.setattr(process.sys, "platform", "linux")
-    process.share_heap()
-    assert asked == [(-8, 3)]  # M_ARENA_MAX of malloc.h
-    monkeypatch.setattr(process.sys, "platform", "darwin")
-    process.share_heap()
-    assert len(asked) == 1
-
-
 SLURM = {"SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NTASKS": "8", "SLURM_PROCID": "3"}
 OMPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"}
-K8S = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
 
 
 @pytest.mark.parametrize(
@@ -124,16 +104,14 @@ K8S = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
     [
         (SLURM, ("slurm", 8, 3)),
         (OMPI, ("ompi", 4, 2)),
-        (K8S, ("k8s", None, 1)),
-        # Alone, in the shell of an allocation, in a pod that is no Job's.
+        # Alone, and in the shell of an allocation.
         (SLURM | {"SLURM_NTASKS": "1"}, None),
         ({"SLURM_NTASKS": "8"}, None),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
         ({}, None),
     ],
 )
 def test_what_a_launcher_says_of_a_process(monkeypatch, variables, expected):
-    for name in (*SLURM, *OMPI, *K8S):
+    for name in (*SLURM, *OMPI):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -157,6 +135,3 @@ def test_a_launcher_is_known_to_jax_by_its_name(monkeypatch):
     monkeypatch.setattr(jax.distributed, "initialize", fail)
     with pytest.raises(ValueError, match="processes of ompi: not joined"):
         process.join_launched(process.Launched("ompi", 4, 2))
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=r"jax\[k8s\]"):
-        process.join_launched(process.Launched("k8s", None, 1))

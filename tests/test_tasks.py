@@ -56,6 +56,8 @@ def test_a_convolution_is_replaced_where_there_is_one():
     task = tasks.of(LOTTER)
     assert task.with_convolution("im2col", where="auto").config.convolution == "im2col"
     assert task.with_convolution("im2col", where="xla") is task
+    assert task.algorithms(np.dtype("float32"))["top_down_0"] == "folded"
+    assert task.algorithms(np.dtype("float64"))["gates_0"] == "im2col"
     dense = tasks.of(AutoencoderConfig())
     assert dense.with_convolution("im2col") is dense
 

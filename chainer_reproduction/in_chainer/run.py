@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import platform
-import time
 
 import chainer
 import network
@@ -35,9 +34,7 @@ def arguments():
         ("output", None, "JSON record to write"),
         ("channels", "3,6,12", "of the layers"),
         ("initial", None, "npz of initial weights, instead of a seed"),
-        ("ideep", "never", "use_ideep of Chainer"),
         ("weights", None, "npz for the final weights"),
-        ("snapshots", "", "updates to save weights after"),
     ):
         parser.add_argument("--" + name, default=default, help=about)
     for name, choices in (
@@ -66,20 +63,7 @@ def main():
     else:
         network.set_weights(net, network.initial_weights(net, args.seed))
     initial = digest(network.weights(net))
-    wanted = {int(word) for word in args.snapshots.split(",") if word}
-
-    def keep(update):
-        if update in wanted:
-            stem, suffix = os.path.splitext(args.weights)
-            np.savez(f"{stem}.{update}{suffix}", **network.weights(net))
-
-    if args.weights:
-        os.makedirs(os.path.dirname(os.path.abspath(args.weights)), exist_ok=True)
-    keep(0)
-    started = time.time()
-    with chainer.using_config("use_ideep", args.ideep):
-        losses = train(net, frames, args, keep)
-    seconds = time.time() - started
+    losses = train(net, frames, args)
     if args.weights:
         np.savez(args.weights, **network.weights(net))
     record = {
@@ -88,17 +72,14 @@ def main():
         "channels": channels,
         "height": frames.shape[1],
         "width": frames.shape[2],
-        "ideep": args.ideep,
         "initial_sha256": initial,
         "frames_sha256": digest({"frames": frames}),
         "final_sha256": digest(network.weights(net)),
         # A float32 as float: exact, so that records can be compared by bits.
         "losses": [float(loss) for loss in losses],
-        "seconds": round(seconds, 2),
         "chainer": chainer.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "processors": os.cpu_count(),
     }
     temporary = args.output + ".tmp"
     with open(temporary, "w") as file:
@@ -128,7 +109,7 @@ def difference_kept(prediction, target):
     return MeanSquaredError().apply((prediction, target))[0]
 
 
-def train(network, frames, options, after_update):
+def train(network, frames, options):
     """The losses `[T - 1]` of a training on one stream of frames, float32.
 
     Each is against its true target. The first window has one loss less, but for window
@@ -141,7 +122,6 @@ def train(network, frames, options, after_update):
         network: a `network.PredNet`.
         frames: uint8 `[T, H, W, C]`.
         options: the command line.
-        after_update: called with the number of the update after each.
     """
     pictures = frames.transpose(0, 3, 1, 2).astype(np.float32)
     pictures /= 255
@@ -152,7 +132,7 @@ def train(network, frames, options, after_update):
     network.reset()
     x_buffer, y_buffer = np.empty((2, 1, *pictures.shape[1:]), np.float32)
     x_buffer[0] = pictures[0]
-    losses, total, updates = [], 0, 0
+    losses, total = [], 0
     for i in range(1, len(pictures)):
         y_buffer[0] = pictures[i]
         x = x_buffer.copy() if options.input == "copied" else x_buffer
@@ -166,12 +146,10 @@ def train(network, frames, options, after_update):
             total.unchain_backward()
             total = 0
             optimizer.update()
-            updates += 1
             if options.remake:
                 variables = list(network.params()) + network.P + network.h + network.c
                 for variable in variables:
                     variable.data = variable.data.copy()
-            after_update(updates)
         x_buffer[0] = y_buffer[0]
     return np.array(losses, np.float32)
 

@@ -10,7 +10,7 @@ import pathlib
 from typing import Any
 
 from prednet_jax import files
-from prednet_jax.data import arrays, digits, images, prepared, video, walk
+from prednet_jax.data import arrays, digits, images, video, walk
 from prednet_jax.data.frames import CROPS, Fit
 from prednet_jax.data.source import DataError, FrameSource, joined
 from prednet_jax.data.splits import SPLITS, open_split
@@ -53,9 +53,6 @@ NAMES = {
 
 def own_size(data: str) -> tuple[int, int, int]:
     """Default height, width and channels of a source."""
-    if data not in NAMES:
-        path, _ = prepared.split_of(pathlib.Path(os.path.expanduser(data)))
-        data = prepared.name_of(path) or "a path"
     return NAMES.get(data, (120, 160, 3))
 
 
@@ -77,10 +74,9 @@ def open_source(
         data: A name (`walk`, `varied_walk`, `digits`, `mnist`, `moving_mnist`,
             `moving_digits`) or a path: a folder of images, a folder of such folders or
             of videos (each a sequence), a text list of images or of such lists, a
-            video, an animated GIF, an .npz with `frames` `[T, H, W, C]`, an .npy, a
-            prepared data set (`FOLDER:test` for a split other than `train`). `walk` is
-            the source of that name even where a file has that name; `./walk` is the
-            file.
+            video, an animated GIF, an .npz with `frames` `[T, H, W, C]`, or an .npy.
+            `walk` is the source of that name even where a file has that name; `./walk`
+            is the file.
         height: Height of a frame, in pixels; None: the default of the source (28 for
             digits, 64 for moving digits, else 120).
         width: Width of a frame, in pixels; None: the default (28, 64, else 160).
@@ -124,7 +120,7 @@ def open_source(
 def _open_name(data: str, options: dict[str, int]) -> FrameSource:
     if data.endswith("walk"):
         return walk.open_walk(**options, varied=data == "varied_walk")
-    pictures = prepared.mnist() if data.endswith("mnist") else digits.digits()
+    pictures = digits.mnist() if data.endswith("mnist") else digits.digits()
     opened = digits.open_moving if data.startswith("moving") else digits.open_stills
     return opened(pictures, **options)
 
@@ -132,7 +128,7 @@ def _open_name(data: str, options: dict[str, int]) -> FrameSource:
 def _open_path(
     data: str, fit: Fit, length: int | None, allow_outside: bool
 ) -> FrameSource:
-    path, split = prepared.split_of(pathlib.Path(os.path.expanduser(data)))
+    path = pathlib.Path(os.path.expanduser(data))
     accepted = (
         f"accepted are {', '.join(NAMES)}, or the path of a folder of images, a text "
         f"list ({' '.join(images.LIST_SUFFIXES)}), a video "
@@ -143,8 +139,6 @@ def _open_path(
         if not data or not os.path.lexists(path):
             raise DataError(f"data={data!r}: no such source or file; {accepted}")
         if path.is_dir():
-            if split or (path / prepared.INFO).is_file():
-                return prepared.open_prepared(path, split, fit, length)
             return _open_folder(path, fit, length)
         kind = files.kind(path)
         if kind in ("zip", "npy") or suffix == ".npz":

@@ -6,7 +6,7 @@ frame of `open_stills` is a separate picture, unrelated to its neighbours.
 `digits` are those that scikit-learn ships, so that no download is needed: 1797 pictures
 of 8x8 pixels with 17 grey levels, the test set of the UCI "Optical Recognition of
 Handwritten Digits" (Alpaydin and Kaynak 1998). They are scaled to 28x28 and replace
-MNIST (`prepared.mnist`) where that is not available.
+MNIST (`mnist`) where that is not available.
 
 `open_moving` follows Srivastava, Mansimov & Salakhutdinov 2015 (arXiv 1502.04681): two
 digits bounce inside a canvas. Start positions and directions are uniform. Per frame a
@@ -24,12 +24,14 @@ import gzip
 import hashlib
 import importlib.util
 import math
+import os
 import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from prednet_jax import files
 from prednet_jax.data.frames import to_channels
 from prednet_jax.data.source import (
     ENDLESS,
@@ -114,9 +116,6 @@ def open_moving(
     """Moving digits; every `SEQUENCE` frames, a boundary, two new digits start.
 
     The seed determines digits, starts and directions.
-
-    Raises:
-        DataError: If a digit is larger than the canvas.
     """
     name = f"moving_{stills.name}"
     rows, cols = stills.picture(0).shape
@@ -170,11 +169,7 @@ def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
 
 @functools.cache
 def digits() -> Stills:
-    """The digits as 28x28 pictures, white on black, in scikit-learn's order.
-
-    Raises:
-        DataError: If scikit-learn or its file is missing.
-    """
+    """The digits as 28x28 pictures, white on black, in scikit-learn's order."""
     # Not with `sklearn.datasets`: its import takes as long as training a small network.
     packed = shipped_bytes(
         "digits", "sklearn", "datasets/data/digits.csv.gz", "scikit-learn>=1.5"
@@ -188,12 +183,41 @@ def digits() -> Stills:
     return Stills("digits", len(pictures), lambda index: pictures[index], digest)
 
 
-def shipped_bytes(data: str, package: str, file: str, requirement: str) -> bytes:
-    """A file of an installed package, which is not imported.
+def mnist() -> Stills:
+    """MNIST's training pictures, read one by one, in the order of TFDS's files.
 
-    Raises:
-        DataError: It is missing; the source `data` needs it, and pip `requirement`.
+    They lie in the folder of the environment variable TFDS_DATA_DIR, else in
+    ~/tensorflow_datasets, prepared for random access (ArrayRecord).
     """
+    import tensorflow_datasets as tfds
+
+    folder = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    try:
+        examples = tfds.data_source(
+            "mnist", split="train", data_dir=folder, download=False
+        )
+        count = len(examples)
+        # To decode all of them would take minutes.
+        digest = hashlib.sha256(f"train {count}".encode())
+        for index in np.unique(np.linspace(0, count - 1, 256).astype(int)).tolist():
+            digest.update(examples[index]["image"].tobytes())
+    # TFDS asserts, and some of its readers raise what they like.
+    except (*files.BROKEN, AttributeError, AssertionError, NotImplementedError) as e:
+        raise DataError(
+            f"data=mnist: not prepared for random access in {folder} (TFDS_DATA_DIR "
+            "names another folder); `tfds build mnist --file_format=array_record` does "
+            f"it, which needs TensorFlow; data=digits needs nothing [{files.reason(e)}]"
+        ) from e
+    return Stills(
+        "mnist",
+        count,
+        lambda index: np.asarray(examples[index]["image"])[..., 0],
+        digest.hexdigest(),
+    )
+
+
+def shipped_bytes(data: str, package: str, file: str, requirement: str) -> bytes:
+    """A file of an installed package, which is not imported."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise DataError(f"data={data}: needs {requirement}; pip install '.[data]'")

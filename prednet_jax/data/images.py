@@ -5,19 +5,27 @@ eijwat/prednet_in_chainer_py3): one path per line, of which the first word count
 the published `--sequences` each line names a list, and the state is reset at the start
 of each list. Only one picture is in memory at a time.
 
-The suffix of a path says whether it is a picture or a list. The content of a picture
-says which format it has (`pictures`).
+The suffix of a path says whether it is a picture or a list; a picture's format is that
+of its content, read by Pillow. Only `FORMATS` are accepted: for a PostScript file, for
+example, Pillow would start another program. A picture of more than 8 bits a channel,
+one that shows what is behind it, and one that moves are refused: what they mean as a
+frame would be a guess.
 """
 
+import contextlib
 import functools
 import hashlib
+import io
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from prednet_jax import files
-from prednet_jax.data import pictures
 from prednet_jax.data.frames import Fit
 from prednet_jax.data.source import (
     DataError,
@@ -26,6 +34,12 @@ from prednet_jax.data.source import (
     limited_length,
 )
 
+if TYPE_CHECKING:
+    from PIL import Image
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+# The most pixels of a picture, for instance 8192x8192: 192 MiB in RGB.
+PIXELS = 2**26
 IMAGE_SUFFIXES = (
     *(".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm"),
     *(".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"),
@@ -34,6 +48,10 @@ LIST_SUFFIXES = (".txt", ".lst", ".list")
 
 # Largest image file and largest list, in bytes.
 _IMAGE_BYTES, _LIST_BYTES = 2**28, 2**30
+# Modes of Pillow with more than 8 bits; a conversion would clip them silently.
+_DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+_BITS_PER_SAMPLE = 258  # TIFF 6.0, section 8.
+_ORIENTATION = 0x0112  # Exif 2.32, 4.6.4.
 
 
 def sequences_below(
@@ -43,9 +61,6 @@ def sequences_below(
 
     Hidden names and links to folders are left out. Folders and files are in natural
     order of their names. Folders below are looked into if `deeper`.
-
-    Raises:
-        OSError: A folder cannot be read.
     """
 
     def refuse(error: OSError) -> None:
@@ -68,11 +83,7 @@ def open_images(
     fit: Fit,
     length: int | None = None,
 ) -> FrameSource:
-    """Open image files, which are checked and fingerprinted now and decoded when read.
-
-    Raises:
-        DataError: A file is unreadable, no image or too small.
-    """
+    """Open image files, checked and fingerprinted now and decoded when read."""
     paths: list[str] = []
     boundaries = []
     for sequence in sequences:
@@ -80,13 +91,13 @@ def open_images(
         paths += sequence
     total = limited_length(name, len(paths), length)
     paths = paths[:total]
-    height, width, _ = pictures.read_header(_bytes(paths[0]), paths[0])
+    height, width, _ = read_header(_bytes(paths[0]), paths[0])
     fit = fit.settled(height, width)
     # A list may name the same file many times.
     digests = {path: _digest(path, fit) for path in dict.fromkeys(paths)}
     begins = limited_boundaries(boundaries, total)
     frames = fit.frames(
-        lambda index: pictures.decode(_bytes(paths[index]), paths[index]),
+        lambda index: decode(_bytes(paths[index]), paths[index]),
         lambda index: paths[index],
     )
     identity = {"files": [digests[path] for path in paths], "boundaries": begins}
@@ -104,10 +115,6 @@ def open_list(
 
     Unless `allow_outside`, the lists, which may come from somebody else, may name only
     files in the folder of `path`.
-
-    Raises:
-        DataError: A list is empty, mixes images and lists, or names a file that is
-            missing, outside the folder, unreadable or too small.
     """
     root = None if allow_outside else os.path.realpath(os.path.dirname(path.absolute()))
     entries = _listed(str(path), root)
@@ -192,7 +199,7 @@ def _suffix(name: str) -> str:
 def _digest(path: str, fit: Fit) -> str:
     """Checks an image's header and size; returns what identifies its pixels."""
     data = _bytes(path)
-    height, width, orientation = pictures.read_header(data, path)
+    height, width, orientation = read_header(data, path)
     fit.check(height, width, path)
     turned = f" orientation {orientation}" if orientation > 1 else ""
     return hashlib.sha256(data).hexdigest() + turned
@@ -203,3 +210,106 @@ def _bytes(path: str) -> bytes:
         return files.read_bytes(path, _IMAGE_BYTES)
     except files.FileError as error:
         raise DataError(str(error)) from None
+
+
+def read_header(data: bytes, name: object) -> tuple[int, int, int]:
+    """Height and width as shown, after rotation, and the EXIF orientation, 1 to 8.
+
+    Pixels are decoded only if the picture has a channel of transparency.
+
+    Args:
+        data: The bytes of the file.
+        name: What a message calls the file.
+    """
+    with _opened(data, name) as image:
+        pictures = getattr(image, "n_frames", 1)
+        if pictures > 1 and image.format != "MPO":
+            video = " (or the path of the GIF alone, which is read as a video)"
+            raise DataError(
+                f"{name}: holds {pictures} pictures; accepted are files of one"
+                f"{video if image.format == 'GIF' else ''}"
+            )
+        if (
+            image.has_transparency_data
+            and np.asarray(image.convert("RGBA"))[..., 3].min() < 255
+        ):
+            raise DataError(
+                f"{name}: has transparent pixels; accepted are opaque pictures, so "
+                "put it onto a background first"
+            )
+        turn = _orientation(image, data)
+        width, height = image.size
+    return (width, height, turn) if turn > 4 else (height, width, turn)
+
+
+def decode(data: bytes, name: object) -> np.ndarray:
+    """The pixels uint8 `[h, w, 3]` as shown of a file that `read_header` accepts."""
+    from PIL import ImageOps
+
+    with _opened(data, name) as image:
+        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+
+
+def check_size(width: int, height: int, name: object) -> None:
+    """Refuses a picture, or a frame of a video, without pixels or with too many."""
+    if not 0 < width * height <= PIXELS:
+        raise DataError(
+            f"{name}: {width}x{height} pixels (width x height); accepted are 1 to "
+            f"{PIXELS} pixels"
+        )
+
+
+@contextlib.contextmanager
+def _opened(data: bytes, name: object) -> "Iterator[Image.Image]":
+    """A picture of an accepted size and depth; what is broken is named."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            # Pillow only warns about large pictures; `check_size` refuses them.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                check_size(*image.size, name)
+                if bits := _more_than_8_bits(image, data):
+                    raise DataError(
+                        f"{name}: has {bits}, more than 8 bits a channel; accepted are "
+                        "images of 8 bits"
+                    )
+                yield image
+    except (DataError, MemoryError):
+        raise
+    # On broken files Pillow also raises SyntaxError, struct.error and others.
+    except Exception as error:
+        unknown = "identify" in str(error)
+        why = f"none of {', '.join(FORMATS)}" if unknown else files.reason(error)
+        raise DataError(f"{name}: not a readable image ({why})") from error
+
+
+def _more_than_8_bits(image: "Image.Image", data: bytes) -> str | None:
+    """The depth of a picture of more than 8 bits, in words."""
+    if image.mode in _DEEP_MODES:
+        return f"mode {image.mode} of Pillow"
+    # Pillow reduces 16-bit colours to 8 bits and reports the mode RGB.
+    depth = 8
+    if image.format == "PNG":
+        depth = data[24]
+    elif image.format == "TIFF":
+        depth = max(image.tag_v2.get(_BITS_PER_SAMPLE, (1,)))  # type: ignore[attr-defined]
+    elif image.format == "PPM":
+        _, _, _, arguments = image.tile[0]  # type: ignore[attr-defined]
+        depth = arguments[1].bit_length() if isinstance(arguments, tuple) else 8
+    return f"{depth} bits a channel" if depth > 8 else None
+
+
+def _orientation(image: "Image.Image", data: bytes) -> int:
+    """The EXIF orientation, 1 to 8, unless Pillow applies it itself; then 1."""
+    from PIL import Image
+
+    if image.format == "TIFF":
+        return 1  # Pillow applies it.
+    if image.format == "PNG" and b"eXIf" in data:
+        image.load()  # The chunk may come after the pixels.
+    exif = Image.Exif()
+    exif.load(image.info.get("exif", b""))
+    orientation = exif.get(_ORIENTATION, 1)
+    return orientation if orientation in range(2, 9) else 1

@@ -41,11 +41,7 @@ _SIDE = 384
 
 @functools.cache
 def photograph_bytes(name: str) -> bytes:
-    """The shipped file. `skimage.data` is not used, since it may use the network.
-
-    Raises:
-        DataError: If scikit-image or the file is missing.
-    """
+    """The shipped file. `skimage.data` is not used, since it may use the network."""
     return shipped_bytes("walk", "skimage", f"data/{name}", "scikit-image>=0.24")
 
 
@@ -61,13 +57,7 @@ def photograph(name: str, channels: int) -> np.ndarray:
 def variation(name: str, channels: int, *seeds: int) -> np.ndarray:
     """A picture of dead leaves, or the photograph varied; uint8 `[h, w, channels]`.
 
-    Args:
-        name: One of `PHOTOGRAPHS`.
-        channels: 1 or 3.
-        seeds: Which variation.
-
-    Raises:
-        DataError: If scikit-image or the photograph is missing.
+    `name` is one of `PHOTOGRAPHS`; the seeds say which variation.
     """
     draw = generator(*seeds)
     mirrored, turned, inverted, bright, share = draw.random(5)
@@ -85,11 +75,7 @@ def variation(name: str, channels: int, *seeds: int) -> np.ndarray:
 def dead_leaves(draw: np.random.Generator) -> np.ndarray:
     """Ellipses, quadrangles and triangles, each before those drawn so far.
 
-    Args:
-        draw: Where its random numbers come from; about 10^4 are drawn.
-
-    Returns:
-        uint8 `[384, 384, 3]`.
+    It draws about 10^4 numbers; the result is uint8 `[384, 384, 3]`.
     """
     from PIL import Image, ImageDraw
 

@@ -40,8 +40,6 @@ class FrameSource:
         fingerprint: SHA-256 of what identifies the content and its order: generator
             version, seed, size and embedded files for generated sources, the bytes of
             every file for sources from disk. Paths are not part of it.
-        new_frames: Makes a `frames` for a second caller, if two callers of one would
-            slow each other down (a video decoder has a position).
         done: What was done to pictures of another size, in words; empty: nothing.
     """
 
@@ -53,15 +51,10 @@ class FrameSource:
     boundaries: tuple[int, ...]
     frames: Frames
     fingerprint: str
-    new_frames: Callable[[], Frames] | None = None
     done: str = ""
 
     def __post_init__(self):
-        """Check the sizes and the boundaries.
-
-        Raises:
-            DataError: If a size, the length or the boundaries are not usable.
-        """
+        """Refuse, with a DataError, a size, length or boundaries of no use."""
         check_frame_size(self.height, self.width, self.channels)
         if self.length < 1:
             raise DataError(f"length={self.length} of {self.name}: need at least 1")
@@ -85,12 +78,6 @@ class FrameSource:
                 f"0:{self.length} and is read forwards"
             )
         return self.frames(start, stop)
-
-    def reader(self) -> "FrameSource":
-        """The same source for a second caller of `read`."""
-        if self.new_frames is None:
-            return self
-        return dataclasses.replace(self, frames=self.new_frames())
 
 
 def check_frame_size(height: int, width: int, channels: int) -> None:
@@ -117,11 +104,7 @@ def check_boundaries(name: str, boundaries: tuple[int, ...], length: int) -> Non
 
 
 def limited_length(name: str, available: int, length: int | None) -> int:
-    """How many of `available` frames to use; `length` None: all.
-
-    Raises:
-        DataError: If `length` is below 1 or above `available`.
-    """
+    """How many of `available` frames to use; `length` None: all."""
     if length is None:
         return available
     if not 1 <= length <= available:
@@ -139,11 +122,7 @@ def limited_boundaries(boundaries: Sequence[int], length: int) -> tuple[int, ...
 def joined(
     name: str, sources: Sequence[FrameSource], length: int | None = None
 ) -> FrameSource:
-    """Sources of one size, one after the other, of which each keeps its sequences.
-
-    Raises:
-        DataError: If `length` is out of range.
-    """
+    """Sources of one size, one after the other, of which each keeps its sequences."""
     ends = np.cumsum([source.length for source in sources]).tolist()
     total = limited_length(name, ends[-1], length)
     boundaries = [
@@ -152,18 +131,13 @@ def joined(
         for index in source.boundaries
     ]
 
-    def frames() -> Frames:
-        readers = [source.reader() for source in sources]
-        return joined_spans([(reader.read, 0, reader.length) for reader in readers])
-
     return dataclasses.replace(
         sources[0],
         name=name,
         length=total,
         boundaries=limited_boundaries(boundaries, total),
-        frames=frames(),
+        frames=joined_spans([(s.read, 0, s.length) for s in sources]),
         fingerprint=fingerprint(joined=[s.fingerprint for s in sources], total=total),
-        new_frames=frames,
     )
 
 
@@ -191,9 +165,5 @@ def fingerprint(**fields: Any) -> str:
 
 
 def generator(*seeds: int) -> np.random.Generator:
-    """A generator to draw uniform doubles from, which every NumPy draws alike.
-
-    Args:
-        seeds: Root seed, and further numbers that distinguish the generator.
-    """
+    """A generator to draw uniform doubles from, which every NumPy draws alike."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))

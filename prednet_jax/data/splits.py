@@ -7,11 +7,9 @@ No sequence is in two splits. `open_split` cuts every source the same way each t
     varied walks   to train on, variations of these; the other splits are those of walk
     moving digits  sequences of seeds of their own, of the pictures that are not held
                    out (every fifth picture is)
-    ten sequences  (a list of lists, an .npz with boundaries, a prepared data set) and
-    or more        more: of each ten the ninth is for validation, the tenth for tests
+    ten sequences  (a list of lists, an .npz with boundaries) and more: of each ten the
+    or more        ninth is for validation, the tenth for tests
     fewer          each sequence is cut: 80 % of its frames, then 10 %, then 10 %
-    prepared sets  their own splits; one without validation has its `train` cut as
-                   above
 
 `unseen` is a second test: sequences of the held-out photographs and pictures, which are
 in no other split. Files have no such split.
@@ -99,9 +97,7 @@ def _walks(
 
 
 def _moving(data: str, split: str, count: int, size: dict[str, int]) -> FrameSource:
-    from prednet_jax.data.prepared import mnist
-
-    stills = mnist() if data.endswith("mnist") else digits.digits()
+    stills = digits.mnist() if data.endswith("mnist") else digits.digits()
     last = HELD_OUT_PICTURES - 1
     unseen = split == "unseen"
     chosen = [
@@ -109,10 +105,10 @@ def _moving(data: str, split: str, count: int, size: dict[str, int]) -> FrameSou
     ]
     which = "every fifth picture" if unseen else "four of five pictures"
     part = digits.Stills(
-        name=f"{stills.name}, {split}: {count} sequences of {which}",
-        total=len(chosen),
-        picture=lambda index: stills.picture(chosen[index]),
-        fingerprint=fingerprint(pictures=stills.fingerprint, unseen=unseen),
+        f"{stills.name}, {split}: {count} sequences of {which}",
+        len(chosen),
+        lambda index: stills.picture(chosen[index]),
+        fingerprint(pictures=stills.fingerprint, unseen=unseen),
     )
     length = count * digits.SEQUENCE
     return digits.open_moving(part, **size, seed=FIRST_SEED[split], length=length)
@@ -121,33 +117,24 @@ def _moving(data: str, split: str, count: int, size: dict[str, int]) -> FrameSou
 def _of_files(
     data: str, split: str, count: int | None, options: dict[str, Any]
 ) -> FrameSource:
-    from prednet_jax.data import open_source, prepared
+    from prednet_jax.data import open_source
 
-    own = prepared.splits(data)
-    if "validation" in own and split not in own:
-        raise DataError(f"data={data}: has no split {split}; expected {', '.join(own)}")
-    # A set without validation has it cut from its training split.
-    whole_split = split in own and (split == "test" or "validation" in own)
-    source = open_source(f"{data}:{split}" if whole_split else data, **options)
+    source = open_source(data, **options)
     ends = (*source.boundaries[1:], source.length)
     pieces = list(zip(source.boundaries, ends, strict=True))
     low, high = {"validation": (8, 9), "test": (9, 10)}.get(split, (0, 8))
-    if len(pieces) >= 10 and not whole_split:
+    if len(pieces) >= 10:
         pieces = [piece for i, piece in enumerate(pieces) if low <= i % 10 < high]
-    elif not whole_split:
-        pieces = [
-            (begin + (end - begin) * low // 10, begin + (end - begin) * high // 10)
-            for begin, end in pieces
-        ]
-        pieces = [(begin, end) for begin, end in pieces if begin < end]
+    else:
+        cuts = [(b + (e - b) * low // 10, b + (e - b) * high // 10) for b, e in pieces]
+        pieces = [(begin, end) for begin, end in cuts if begin < end]
     if not pieces:
         raise DataError(
             f"data={data}: {source.length} frames are too few for a {split} split"
         )
     if count is not None and count > len(pieces):
         raise DataError(
-            f"sequences={count}: data={data} has {len(pieces)} in this split; expected "
-            "at most as many"
+            f"sequences={count}: data={data} has {len(pieces)} in this split at most"
         )
     pieces = pieces[:count]
     begins = np.cumsum([0, *(end - begin for begin, end in pieces)]).tolist()
@@ -157,7 +144,6 @@ def _of_files(
         length=begins.pop(),
         boundaries=tuple(begins),
         frames=joined_spans([(source.read, *piece) for piece in pieces]),
-        new_frames=None,
         fingerprint=fingerprint(source=source.fingerprint, pieces=pieces),
     )
 
@@ -181,4 +167,4 @@ def _in_memory(source: FrameSource) -> FrameSource:
                 known[i] = True
         return kept[start:stop]
 
-    return dataclasses.replace(source, frames=frames, new_frames=None)
+    return dataclasses.replace(source, frames=frames)

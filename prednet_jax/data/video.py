@@ -7,13 +7,11 @@ published frame maker (generate_image.py, eijwat/prednet_in_chainer_py3) drops t
 frame and the last tenth of a video; here nothing is dropped.
 
 Frames have 8 bits a channel and no transparency. FFmpeg reduces deeper videos (10-bit
-HDR of phones) to 8 bits, which is said once; a frame with a transparent pixel is
-refused.
+HDR of phones) to 8 bits; a frame with a transparent pixel is refused.
 """
 
 import bisect
 import contextlib
-import dataclasses
 import hashlib
 import itertools
 import pathlib
@@ -22,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prednet_jax import files, messages
+from prednet_jax import files
 from prednet_jax.data.frames import Fit
-from prednet_jax.data.pictures import check_size
-from prednet_jax.data.source import DataError, Frames, FrameSource, limited_length
+from prednet_jax.data.images import check_size
+from prednet_jax.data.source import DataError, FrameSource, limited_length
 
 VIDEO_SUFFIXES = (
     *(".avi", ".flv", ".gif", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4"),
@@ -47,10 +45,8 @@ _CHECKED = 32
 class Index(NamedTuple):
     """What is known from the packets of a video without decoding them.
 
-    Attributes:
-        length: Number of frames.
-        stamps: Presentation time of every frame, in order; empty: not usable.
-        keys: Numbers of the frames at which decoding can start.
+    `stamps` are the presentation times of the frames, in order (empty: not usable),
+    `keys` the numbers of the frames at which decoding can start.
     """
 
     length: int
@@ -63,9 +59,6 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> Frame
 
     Its first video track is used. A rotation for players that the file asks for is not
     applied.
-
-    Raises:
-        DataError: If the file holds no readable video or its frames are too small.
     """
     name = str(path)
     with files.open_binary(path) as file:
@@ -73,37 +66,19 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> Frame
     video = Video(path, fit)
     total = limited_length(name, video.index.length, length)
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
-    if video.bits > 8:
-        messages.say(f"data={name}: {video.bits} bits a channel are reduced to 8")
-    source = video.fit.source(
-        name, total, (0,), video.read, reader="video", file=digest
-    )
-
-    def another() -> Frames:
-        return Video(path, video.fit, video.index).read
-
-    return dataclasses.replace(source, new_frames=another)
+    return video.fit.source(name, total, (0,), video.read, reader="video", file=digest)
 
 
 class Video:
-    """A decoder with a position in a video, which reading moves forwards.
+    """A decoder with a position in a video, which reading moves forwards."""
 
-    Attributes:
-        index: What is known of the file.
-        fit: How a picture becomes a frame.
-        read: The frames of a range.
-        bits: The most bits per channel of the frames that were read.
-    """
-
-    def __init__(self, path: pathlib.Path, fit: Fit, index: Index | None = None):
-        """Index the file unless `index` is given; the position is before frame 0."""
+    def __init__(self, path: pathlib.Path, fit: Fit):
         import av
 
         self._path = path
-        self.bits = 0
         self._errors: Any = (av.FFmpegError, OSError, IndexError)
         try:
-            self.index = _index(path) if index is None else index
+            self.index = _index(path)
         except self._errors as error:
             raise DataError(
                 f"data={path}: not a readable video "
@@ -117,13 +92,12 @@ class Video:
 
     def _picture(self, number: int) -> np.ndarray:
         """A frame, uint8 `[h, w, 3]`."""
-        if number < self._next or self._key_before(number) > self._next:
-            self._jump(number)
+        key = self.index.keys[bisect.bisect_right(self.index.keys, number) - 1]
+        if number < self._next or key > self._next:
+            self._next, self._frames = key, _numbered(self._path, self.index, key)
         frame = self._decode(number)
-        channels = frame.format.components
-        self.bits = max(self.bits, *(channel.bits for channel in channels))
         if (
-            any(channel.is_alpha for channel in channels)
+            any(channel.is_alpha for channel in frame.format.components)
             and frame.to_ndarray(format="rgba")[..., 3].min() < 255
         ):
             raise DataError(
@@ -156,19 +130,11 @@ class Video:
             "before that frame"
         )
 
-    def _key_before(self, start: int) -> int:
-        keys = self.index.keys
-        return keys[bisect.bisect_right(keys, start) - 1]
-
-    def _jump(self, start: int) -> None:
-        """Move to the last key frame that is not after `start`."""
-        key = self._key_before(start)
-        self._next = key
-        self._frames = _numbered(self._path, self.index, key)
-
 
 def _index(path: pathlib.Path) -> Index:
     """Count the frames and find out whether their time stamps can be trusted."""
+    import av
+
     with _opened(path) as (container, stream):
         packets = [
             (packet.pts, packet.is_keyframe)
@@ -182,23 +148,15 @@ def _index(path: pathlib.Path) -> Index:
         return Index(count, [], [0])
     packets.sort()
     stamps = [pts for pts, _ in packets]
-    head = _decoded_stamps(path, _CHECKED)
+    head: list[int | None] = []
+    # A broken frame is reported when it is read; here it only ends the comparison.
+    with _opened(path) as (container, stream), contextlib.suppress(av.FFmpegError):
+        for frame in itertools.islice(container.decode(stream), _CHECKED):
+            head.append(frame.pts)
     if not head or head != stamps[: len(head)] or len(set(stamps)) < count:
         return Index(count, [], [0])
     keys = [number for number, (_, key) in enumerate(packets) if key]
     return Index(count, stamps, sorted({0, *keys}))
-
-
-def _decoded_stamps(path: pathlib.Path, count: int) -> list[int | None]:
-    """Presentation times of the first decoded frames, up to one that is broken."""
-    import av
-
-    stamps: list[int | None] = []
-    # A broken frame is reported when it is read; here it only ends the comparison.
-    with _opened(path) as (container, stream), contextlib.suppress(av.FFmpegError):
-        for frame in itertools.islice(container.decode(stream), count):
-            stamps.append(frame.pts)
-    return stamps
 
 
 def _numbered(path: pathlib.Path, index: Index, key: int) -> Iterator[tuple[int, Any]]:

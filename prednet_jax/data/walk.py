@@ -82,9 +82,6 @@ def open_walk(
     All scenes are one sequence (`boundaries` is `(0,)`), as in a recording of a head
     camera; the published training does not reset its state within one. The seed chooses
     photographs, paths and cuts.
-
-    Raises:
-        DataError: If scikit-image lacks a photograph.
     """
     size = height, width, channels
     frames = functools.partial(render, size, PHOTOGRAPHS, seed, varied=varied)
@@ -106,9 +103,6 @@ def open_walks(
     """Open the first `frames` frames of the walk of each seed, a sequence each.
 
     They show `photographs`, at least three of `PHOTOGRAPHS`, or variations of them.
-
-    Raises:
-        DataError: If scikit-image lacks a photograph.
     """
     size = height, width, channels
     walk = functools.partial(render, size, photographs, varied=varied)
@@ -155,13 +149,8 @@ def render(
 ) -> np.ndarray:
     """Frames `start` to `stop - 1` of a walk, uint8 `[stop - start, *size]`.
 
-    Args:
-        size: Height, width and channels of a frame.
-        photographs: Those that are shown, at least three.
-        seed: Seed of the walk.
-        start: Index of the first frame.
-        stop: Index after the last frame.
-        varied: Whether each scene shows a variation of its photograph.
+    `size` is (height, width, channels); at least three photographs are shown, or in
+    each scene a variation of one.
     """
     out = np.empty((stop - start, *size), np.uint8)
     index = start

@@ -76,14 +76,9 @@ def schedule(
         length: Number of frames of the source.
         boundaries: Index of the first frame of every sequence; starts with 0.
         window: Frames between updates, T in the formulas; at least 2.
-        updates: Number of updates; after the last sequence the first comes again.
+        updates: Number of updates.
         batch: Streams into which the source is split, B.
         fresh: Whether every window is a sequence of its own.
-
-    Raises:
-        DataError: If the window is shorter than 2, no sequence is as long as a window,
-            the source has too few frames for the streams, or the number of updates is
-            negative.
     """
     _check(window, updates)
     first_frames, lengths = _streams(length, boundaries, batch)
@@ -110,23 +105,11 @@ def single_schedule(
 def random_windows(
     source: FrameSource, window: int, updates: int, *, batch: int, seed: int
 ) -> Schedule:
-    """Windows drawn from all windows of all sequences, with replacement.
+    """Windows of T frames drawn from all of all sequences, with replacement.
 
-    Every window is a sequence of its own. Which windows an update gets depends on the
-    seed and the number of the update alone (and on the batch and the sequences).
-
-    Args:
-        source: The sequences.
-        window: Frames of a window, T; at least 2.
-        updates: Number of updates.
-        batch: Windows per update, B.
-        seed: Root seed of the run.
-
-    Returns:
-        The schedule; a longer one of the same seed begins with it.
-
-    Raises:
-        DataError: If a number is not usable, or no sequence is as long as a window.
+    Every window is a sequence of its own. Which ones an update gets depends on the seed
+    and the number of the update alone (and on the batch and the sequences), so that a
+    longer schedule begins with a shorter one.
     """
     _check(window, updates)
     whole("batch", batch, 1)
@@ -182,21 +165,13 @@ def _too_short(window: int, lengths: np.ndarray) -> DataError:
 def chunks(
     source: FrameSource, schedule: Schedule, windows_per_chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Read the windows in a background thread, in chunks.
-
-    Args:
-        source: The source that the schedule was made for.
-        schedule: The windows.
-        windows_per_chunk: K, the number of windows that go to the device together.
+    """Read the windows in a background thread, in chunks of K.
 
     Yields:
         `(frames, first)` with frames uint8 `[K, T + 1, B, H, W, C]` (`[K, 1, B, H, W,
         C]` of single pictures) and first bool `[K]`, which is True of single pictures.
-        The last chunk may be shorter.
-
-    Raises:
-        DataError: If K is not positive. An error in reading a chunk is raised in place
-            of that chunk.
+        The last chunk may be shorter. An error in reading a chunk is raised in its
+        place.
     """
     if windows_per_chunk < 1:
         raise DataError(f"windows_per_chunk={windows_per_chunk}: need at least 1")
@@ -204,12 +179,10 @@ def chunks(
 
 
 def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
-    """Yield the items of an iterator that a background thread advances.
+    """Yield the items of an iterator that a background thread advances, some ahead.
 
-    The thread starts when the first item is requested. It ends when the iterator ends,
-    when the iterator raises an exception (which is raised here after the items before
-    it), or when this generator is closed. It is joined in each case. Up to `ahead`
-    finished items wait.
+    The thread is joined when the iterator ends or raises (which is raised here after
+    the items before it), and when this generator is closed.
     """
     end: Any = object()
     pool = ThreadPoolExecutor(1, "prefetch")

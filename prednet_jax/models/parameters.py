@@ -14,7 +14,7 @@ A PyTorch port is drawn as the variant whose order it has, cell_l as top_down_l.
 
 import math
 from collections.abc import Callable
-from functools import partial, singledispatch
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import NamedTuple
@@ -36,12 +36,7 @@ DRAW_BLOCK = 2**16
 
 
 class Initializer(NamedTuple):
-    """How a parameter is drawn.
-
-    Attributes:
-        shape: of the array.
-        draw: from a key to the float32 array.
-    """
+    """How a parameter is drawn: its shape, and from a key the float32 array."""
 
     shape: tuple[int, ...]
     draw: Callable[[jax.Array], jax.Array]
@@ -78,10 +73,6 @@ def _normal(shape: tuple[int, ...], fan_in: int) -> Initializer:
     return _drawn(jax.random.normal, shape, 1 / math.sqrt(fan_in))
 
 
-def _uniform(shape: tuple[int, ...], limit: float) -> Initializer:
-    return _drawn(_signed_uniform, shape, limit)
-
-
 def _zeros(size: int) -> Initializer:
     return Initializer((size,), lambda key: _library(key).zeros((size,), np.float32))
 
@@ -98,30 +89,23 @@ def _stacked(parts: list[Initializer]) -> Initializer:
     return Initializer((*taps, sum(part.shape[2] for part in parts), width), init)
 
 
-@singledispatch
-def initializers(config: object) -> Table:
+def initializers(config: PredNetConfig | AutoencoderConfig) -> Table:
     """The initialiser of each parameter: `{group: {leaf: initialiser}}`.
 
     Raises:
         TypeError: config is neither a PredNetConfig nor an AutoencoderConfig.
     """
-    raise TypeError(
-        f"config of type {type(config).__name__}: expected PredNetConfig or "
-        "AutoencoderConfig"
-    )
-
-
-@initializers.register
-def _(config: AutoencoderConfig) -> Table:
-    widths = (config.pixels, *config.hidden, config.pixels)
-    return {
-        f"dense_{i}": {"kernel": _normal((n, m), n), "bias": _zeros(m)}
-        for i, (n, m) in enumerate(pairwise(widths))
-    }
-
-
-@initializers.register
-def _(config: PredNetConfig) -> Table:
+    if isinstance(config, AutoencoderConfig):
+        widths = (config.pixels, *config.hidden, config.pixels)
+        return {
+            f"dense_{i}": {"kernel": _normal((n, m), n), "bias": _zeros(m)}
+            for i, (n, m) in enumerate(pairwise(widths))
+        }
+    if not isinstance(config, PredNetConfig):
+        raise TypeError(
+            f"config of type {type(config).__name__}: expected PredNetConfig or "
+            "AutoencoderConfig"
+        )
     table: Table = {}
     for name, conv in convolutions(config).items():
         kind, layer = name.rsplit("_", 1)
@@ -139,7 +123,7 @@ def _(config: PredNetConfig) -> Table:
                 inputs += config.recurrent[above] if above < config.layers else 0
                 inputs += recurrent if config.ported else 0
             limit = math.sqrt(6 / (inputs * taps + fan_out))
-            kernel = _uniform((*shape, conv.out_channels), limit)
+            kernel = _drawn(_signed_uniform, (*shape, conv.out_channels), limit)
         elif kind == "gates":
             # Chainer convolves h and E separately.
             parts = (recurrent, 2 * config.channels[int(layer)])

@@ -31,12 +31,7 @@ LAYOUTS = ("TBHWC", "NTHWC")
 
 
 def algorithms(config: PredNetConfig, dtype: DTypeLike = jnp.float32) -> dict[str, str]:
-    """The algorithm of each convolution in this process, by the convolution's name.
-
-    Args:
-        config: the network; `convolution="auto"` is resolved for each shape.
-        dtype: dtype of the weights and frames.
-    """
+    """The algorithm of each convolution in this process, by the convolution's name."""
     return {
         name: convolution.resolve(shape, dtype)
         for name, shape in convolutions(config).items()

@@ -2,7 +2,7 @@
 
 The gates of a layer see the hidden state of the layer above, enlarged x2 by its nearest
 neighbours. Those convolutions are marked `upsampled`. Their input has half the size, so
-that an algorithm may fold the enlargement into the kernel (`convolution.folded`).
+that an algorithm may fold the enlargement into the kernel (`convolution.winograd`).
 """
 
 from dataclasses import dataclass

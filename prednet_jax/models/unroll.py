@@ -30,12 +30,7 @@ Kernels = dict[str, jax.Array]
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Reads:
-    """Which of the stacked maps each convolution reads.
-
-    Attributes:
-      table: one entry per call of `conv`: the names of the convolutions that it adds
-        up, and for each name the positions of its maps in the stack.
-    """
+    """Of each call of `conv` the names that it adds up, and their maps in the stack."""
 
     table: tuple[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]], ...]
 

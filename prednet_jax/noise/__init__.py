@@ -12,22 +12,18 @@ from prednet_jax.noise.coverage import Entry as Entry
 from prednet_jax.noise.coverage import Report as Report
 from prednet_jax.noise.coverage import coverage as coverage
 from prednet_jax.noise.errors import NoiseError as NoiseError
-from prednet_jax.noise.errors import UncoveredReductionError as UncoveredReductionError
 from prednet_jax.noise.errors import (
     UnsupportedPrimitiveError as UnsupportedPrimitiveError,
 )
 from prednet_jax.noise.gpu.audit import audit as audit
 from prednet_jax.noise.inject import inject as inject
 from prednet_jax.noise.localize import Culprit as Culprit
-from prednet_jax.noise.localize import Effect as Effect
 from prednet_jax.noise.localize import Findings as Findings
-from prednet_jax.noise.localize import effects as effects
 from prednet_jax.noise.localize import localize as localize
 from prednet_jax.noise.questions.decisions import Decision as Decision
 from prednet_jax.noise.questions.decisions import Decisions as Decisions
 from prednet_jax.noise.questions.decisions import decisions as decisions
 from prednet_jax.noise.questions.devices import devices as devices
-from prednet_jax.noise.questions.devices import devices_table as devices_table
 from prednet_jax.noise.questions.digits import digits as digits
 from prednet_jax.noise.questions.digits import digits_table as digits_table
 from prednet_jax.noise.questions.explain import explain as explain

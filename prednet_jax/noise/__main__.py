@@ -1,15 +1,8 @@
 """The questions about noise, asked from a shell about a function in a file.
 
     python -m prednet_jax.noise coverage model:loss --args=batch.npz
-    python -m prednet_jax.noise localize model:loss --args=batch.npz
-    python -m prednet_jax.noise decisions model:predict --args=batch.npz --json
     python -m prednet_jax.noise explain model:loss --args=x.npz --a=cpu.npz --b=gpu.npz
-    python -m prednet_jax.noise audit model:loss --args=batch.npz --gpu=h100
-    python -m prednet_jax.noise invariance model:predict --args=batch.npz --batch=1
-    python -m prednet_jax.noise record model:loss --args=x.npz --output=run.npz
-    python -m prednet_jax.noise first_difference model:loss --recording=run.npz
-    python -m prednet_jax.noise devices model:loss --args=x.npz --mesh=data=1,8
-    python -m prednet_jax.noise tolerances tests/
+    python -m prednet_jax.noise devices model:loss --args=x.npz --mesh=data=8
 
 MODULE is imported as `python -m` would, the current directory first. FILE.npz is what
 `numpy.savez` writes: its arrays arr_0, arr_1, ... are the positional arguments of the
@@ -32,6 +25,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -40,10 +34,10 @@ import numpy as np
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.gpu.audit import audit
-from prednet_jax.noise.localize import effects, localize
+from prednet_jax.noise.localize import localize
 from prednet_jax.noise.questions import recording, runs
 from prednet_jax.noise.questions.decisions import decisions
-from prednet_jax.noise.questions.devices import devices_table, from_text
+from prednet_jax.noise.questions.devices import devices, from_text
 from prednet_jax.noise.questions.digits import digits_table
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import first_difference
@@ -61,22 +55,18 @@ class Asked(NamedTuple):
     spec: NoiseSpec
     options: argparse.Namespace
 
-    def draws(self, default: int = 16) -> int:
-        """The number of noisy runs."""
-        if self.options.draws is None:
-            return default
-        integer("--draws", self.options.draws, 1)
-        return self.options.draws
+    @property
+    def fn(self) -> Callable:
+        """The function."""
+        return self.call.fn
 
-    def of(self, tool: Callable, *first: Any) -> Any:
-        """What a tool, which takes the arguments of the function, finds."""
-        return tool(*first, *self.call.args, **self.call.kwargs)
+    def of(self, search: Callable, *first: Any) -> Any:
+        """What a search, which takes the arguments of the function, finds."""
+        return search(*first, *self.call.args, **self.call.kwargs)
 
-    def drawn(self, tool: Callable) -> Any:
+    def drawn(self, search: Callable) -> Any:
         """Likewise of one that takes a PRNG key first."""
-        seed = self.options.seed
-        integer("--seed", seed, -(2**63), 2**63 - 1)
-        return self.of(tool, jax.random.key(seed))
+        return self.of(search, jax.random.key(self.options.seed))
 
 
 class Answer(NamedTuple):
@@ -89,44 +79,35 @@ class Answer(NamedTuple):
         return str(self.text)
 
 
+def _coverage(asked: Asked) -> Any:
+    return asked.of(coverage(asked.fn, asked.spec))
+
+
 def _localize(asked: Asked) -> Any:
-    fn, parts = asked.call.fn, asked.options.parts
-    if parts is None:
-        return asked.drawn(localize(fn, asked.spec, samples=asked.draws(8)))
-    measure = effects(fn, asked.spec, parts.split(","), samples=asked.draws(3))
-    found = asked.drawn(measure)
-    return Answer(found, {"parts": list(found)})
+    return asked.drawn(localize(asked.fn, asked.spec, samples=asked.options.draws))
+
+
+def _digits(asked: Asked) -> Any:
+    return asked.drawn(digits_table(asked.fn, asked.spec, draws=asked.options.draws))
 
 
 def _decisions(asked: Asked) -> Answer:
-    file, labels = asked.options.labels, None
-    if file is not None:
-        held, named = _read("labels", file)
-        several = [*held, *named.values()]
-        if len(several) != 1:
-            raise NoiseError(f"--labels={file}: {len(several)} arrays: expected one")
-        (labels,) = several
-    search = decisions(asked.call.fn, asked.spec, draws=asked.draws(), labels=labels)
-    report = asked.drawn(search)
-    data = {"decisions": list(report), "evaluation": report.evaluation}
-    return Answer(report, data)
+    report = asked.drawn(decisions(asked.fn, asked.spec, draws=asked.options.draws))
+    return Answer(report, {"decisions": list(report)})
 
 
 def _tolerance(asked: Asked) -> Answer:
-    failure, fn = asked.options.failure, asked.call.fn
-    found = asked.drawn(tolerance(fn, asked.spec, draws=asked.draws(), failure=failure))
+    options = {"draws": asked.options.draws, "failure": asked.options.failure}
+    found = asked.drawn(tolerance(asked.fn, asked.spec, **options))
     notes = runs.notes(asked.call.reaches(runs.reaching(asked.spec)))
     text = "\n".join([tolerance_table(found), *notes])
     return Answer(text, {"leaves": dict(runs.named_leaves(found)), "notes": notes})
 
 
 def _explain(asked: Asked) -> Any:
-    pair = {name: getattr(asked.options, name) for name in ("a", "b")}
-    if None in pair.values():
-        raise NoiseError("explain: expected two results, --a=FILE.npz --b=FILE.npz")
     shapes = asked.call.program().shapes.result()
-    results = (_result(name, file, shapes) for name, file in pair.items())
-    return asked.drawn(explain(asked.call.fn, *results, draws=asked.draws(8)))
+    pair = (_result(n, getattr(asked.options, n), shapes) for n in ("a", "b"))
+    return asked.drawn(explain(asked.fn, *pair, draws=asked.options.draws))
 
 
 def _invariance(asked: Asked) -> Any:
@@ -135,146 +116,119 @@ def _invariance(asked: Asked) -> Any:
         raise NoiseError(
             f"--batch={asked.options.batch}: expected positions, such as 0,2"
         )
-    options = {"draws": asked.draws(8), "seed": asked.options.seed}
-    return asked.of(invariance(asked.call.fn, batch=[*map(int, batch)], **options))
-
-
-def _tolerances(asked: Asked) -> Any:
-    return compare(asked.options.function)
+    options = {"draws": asked.options.draws, "seed": asked.options.seed}
+    return asked.of(invariance(asked.fn, batch=[*map(int, batch)], **options))
 
 
 def _devices(asked: Asked) -> Any:
-    fn, spec, draws = asked.call.fn, asked.spec, asked.draws(8)
+    """What the results over a mesh differ by from those on one device."""
     mesh, in_specs = from_text(asked.options.mesh, asked.options.specs)
-    table = devices_table(fn, mesh=mesh, in_specs=in_specs, spec=spec, draws=draws)
-    return asked.drawn(table)
-
-
-def _audit(asked: Asked) -> Any:
-    names = ("gpu", "devices", "deterministic")
-    options = {name: getattr(asked.options, name) for name in names}
-    return asked.of(audit(asked.call.fn, **options))
+    over, alone = (
+        devices(asked.fn, mesh=sizes, in_specs=in_specs, spec=asked.spec)
+        for sizes in (mesh, dict.fromkeys(mesh, 1))
+    )
+    key = jax.random.key(asked.options.seed)
+    pair = asked.of(over, key), asked.of(alone, key)
+    explained = explain(partial(alone, key), *pair, draws=asked.options.draws)
+    return asked.drawn(explained)
 
 
 def _record(asked: Asked) -> Answer:
-    path = asked.options.output
-    if path is None:
-        raise NoiseError("record: expected a file to write, --output=FILE.npz")
-    made = asked.of(recording.record(asked.call.fn))
+    path, made = asked.options.output, asked.of(recording.record(asked.fn))
     made.save(path)
     return Answer(f"{made}: {path}", {"recording": str(made), "output": path})
 
 
 def _first_difference(asked: Asked) -> Any:
-    path = asked.options.recording
-    if path is None:
-        raise NoiseError("first_difference: expected --recording=FILE.npz, of record")
-    fn, spec, draws = asked.call.fn, asked.spec, asked.draws(8)
-    search = first_difference(
-        fn, recording.load_recording(path), spec=spec, draws=draws
-    )
-    return asked.drawn(search)
+    known = recording.load_recording(asked.options.recording)
+    options = {"spec": asked.spec, "draws": asked.options.draws}
+    return asked.drawn(first_difference(asked.fn, known, **options))
 
 
-class Command(NamedTuple):
-    """A question: how it is asked, its noise if none is given, what it is about."""
-
-    ask: Callable[[Asked], Any]
-    noise: str
-    about: str
+def _audit(asked: Asked) -> Any:
+    options = {name: getattr(asked.options, name) for name in OF_AUDIT}
+    return asked.of(audit(asked.fn, **options))
 
 
-COMMANDS: Mapping[str, Command] = {
-    "coverage": Command(
-        lambda asked: asked.of(coverage(asked.call.fn, asked.spec)),
-        "reduction_order",
-        "which equations noise reaches, and which not",
-    ),
-    "localize": Command(
-        _localize, "reduction_order", "whose noise moves the result most"
-    ),
-    "digits": Command(
-        lambda asked: asked.drawn(
-            digits_table(asked.call.fn, asked.spec, draws=asked.draws())
-        ),
-        "reduction_order+stochastic_rounding",
-        "significant decimal digits of each result",
-    ),
-    "tolerance": Command(
-        _tolerance, "reduction_order", "the tolerance a test should have"
-    ),
-    "explain": Command(_explain, "none", "what makes two results differ"),
-    "decisions": Command(_decisions, "reduction_order", "which decisions noise flips"),
-    "record": Command(_record, "none", "write what every equation computes"),
-    "first_difference": Command(
-        _first_difference,
-        "reduction_order:granularity=element+ulp",
-        "where a run here first differs from a recorded one",
-    ),
-    "invariance": Command(
-        _invariance,
-        "none",
-        "whether a row's result depends on how the function is called",
-    ),
-    "tolerances": Command(
-        _tolerances,
-        "none",
-        "which tests have a looser or tighter tolerance than measured; takes a folder",
-    ),
-    "devices": Command(
-        _devices,
-        "reduction_order:profile=collectives,collectives=sequential",
-        "what it computes over meshes of devices that are not here",
-    ),
-    "audit": Command(_audit, "none", "what on a GPU will vary; needs no GPU"),
-}
-# Flags that are texts: the command that takes one (empty: several do), and what for.
-TEXTS = {
-    "args=FILE.npz": ("", "arguments; none if left out"),
-    "noise=SPEC": (
-        "",
-        "such as reduction_order:granularity=element or ulp; default: reduction_order, "
-        "for digits with stochastic_rounding, for first_difference of each element and "
-        "with ulp",
-    ),
-    "parts=NAME,...": ("localize", "effects of these scopes or paths, not a search"),
-    "labels=FILE.npz": (
-        "decisions",
-        "of an evaluation set, which the function answers",
-    ),
-    "a=FILE.npz": ("explain", "one result"),
-    "b=FILE.npz": ("explain", "the other"),
-    "output=FILE.npz": ("record", "what it writes"),
-    "recording=FILE.npz": ("first_difference", "what record wrote"),
-    "mesh=AXIS=SIZE,...[;...]": (
-        "devices",
-        "sizes of the axes, several to compare, as in data=1,8,64",
-    ),
-    "specs=AXIS,...[;...]": (
-        "devices",
+OF_AUDIT = ("gpu", "devices", "deterministic")
+# Name: default, which gives the type (...: the flag is required), and what it is for.
+FLAGS: Mapping[str, tuple[Any, str]] = {
+    "args": (None, "FILE.npz, the arguments; none if left out"),
+    "noise": (None, "such as ulp"),
+    "draws": (None, "noisy runs"),
+    "seed": (0, "of the PRNG"),
+    "failure": (1e-6, "probability to fail"),
+    "batch": ("0", "positions of the arguments with a batch axis 0, as in 0,2"),
+    "gpu": ("h100", "which, such as gtx1080"),
+    "devices": (1, "number of GPUs"),
+    "deterministic": (False, "under --xla_gpu_deterministic_ops=true"),
+    "a": (..., "FILE.npz, one result"),
+    "b": (..., "FILE.npz, the other"),
+    "output": (..., "FILE.npz that it writes"),
+    "recording": (..., "FILE.npz that record wrote"),
+    "mesh": (..., "sizes of the axes, as in data=64 or 'data=8;model=2'"),
+    "specs": (
+        None,
         "for each positional argument the mesh axes of its axes, - for none: -;data "
         "spreads the rows of the second",
     ),
 }
-# Flags with a default, which gives their type: the command, the default, what for.
-DEFAULTS = {
-    "seed": ("", 0, "of the PRNG"),
-    "failure": ("tolerance", 1e-6, "probability to fail"),
-    "batch": (
-        "invariance",
-        "0",
-        "positions of the arguments with a batch axis 0, I,...",
+
+
+class Command(NamedTuple):
+    """A question: how it is asked, what it is about, and its own flags.
+
+    `noise` is the noise if none is given, `draws` the number of noisy runs; without
+    them the command takes no such flag.
+    """
+
+    ask: Callable[[Asked], Any]
+    about: str
+    noise: str = ""
+    draws: int = 0
+    flags: Sequence[str] = ()
+
+
+_O, _BOTH = "reduction_order", "reduction_order+stochastic_rounding"
+_OF_DEVICES = "reduction_order:profile=collectives,collectives=sequential"
+_ELSEWHERE = "reduction_order:granularity=element+ulp"
+COMMANDS: Mapping[str, Command] = {
+    "coverage": Command(_coverage, "which equations noise reaches, and which not", _O),
+    "localize": Command(_localize, "whose noise moves the result most", _O, 8),
+    "digits": Command(_digits, "significant decimal digits of each result", _BOTH, 16),
+    "tolerance": Command(
+        _tolerance, "the tolerance a test should have", _O, 16, ("failure",)
     ),
-    "gpu": ("audit", "h100", "which GPU, such as gtx1080"),
-    "devices": ("audit", 1, "number of GPUs"),
-    "deterministic": ("audit", False, "under --xla_gpu_deterministic_ops=true"),
-}
-# Flags of several commands: the default, and the commands that take none.
-_DRAWLESS = ("audit", "coverage", "record", "tolerances")
-NOT_TAKEN = {
-    "args": (None, ("tolerances",)),
-    "draws": (None, _DRAWLESS),
-    "seed": (0, _DRAWLESS),
+    "explain": Command(
+        _explain, "what makes two results differ", draws=8, flags=("a", "b")
+    ),
+    "decisions": Command(_decisions, "which decisions noise flips", _O, 16),
+    "record": Command(_record, "write what every equation computes", flags=("output",)),
+    "first_difference": Command(
+        _first_difference,
+        "where a run here first differs from a recorded one",
+        _ELSEWHERE,
+        8,
+        ("recording",),
+    ),
+    "invariance": Command(
+        _invariance,
+        "whether a row's result depends on how the function is called",
+        draws=8,
+        flags=("batch",),
+    ),
+    "tolerances": Command(
+        lambda asked: compare(asked.options.function),
+        "which tests have a looser or tighter tolerance than measured; takes a folder",
+    ),
+    "devices": Command(
+        _devices,
+        "what changes over a mesh of devices that are not here",
+        _OF_DEVICES,
+        8,
+        ("mesh", "specs"),
+    ),
+    "audit": Command(_audit, "what on a GPU will vary; needs no GPU", flags=OF_AUDIT),
 }
 
 
@@ -285,55 +239,63 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    listed = "\n".join(f"  {name:16} {c.about}" for name, c in COMMANDS.items())
+def _parser() -> _Parser:
     parser = _Parser(
         prog="python -m prednet_jax.noise",
-        description=f"{__doc__}\ncommands:\n{listed}",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
-    parser.add_argument("function", metavar="MODULE:FUNCTION")
-    for text, (owner, about) in TEXTS.items():
-        name, _, shown = text.partition("=")
-        about = f"{owner}: {about}" if owner else about
-        parser.add_argument(f"--{name}", metavar=shown, help=about)
-    few = "explain, invariance, localize, devices and first_difference 8"
-    parser.add_argument("--draws", type=int, help=f"noisy runs; default 16; {few}")
-    for name, (owner, default, about) in DEFAULTS.items():
-        about = f"{owner}: {about}" if owner else about
-        if default is False:
-            parser.add_argument(f"--{name}", action="store_true", help=about)
-            continue
-        parser.add_argument(
-            f"--{name}",
-            type=type(default),
-            default=default,
-            help=f"{about}; default {default}",
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        one = commands.add_parser(name, help=command.about, allow_abbrev=False)
+        runs_nothing = name == "tolerances"
+        one.add_argument(
+            "function", metavar="FOLDER" if runs_nothing else "MODULE:FUNCTION"
         )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+        defaults: dict[str, Any] = {} if runs_nothing else {"args": None}
+        if command.noise:
+            defaults["noise"] = command.noise
+        if command.draws:
+            defaults |= {"draws": command.draws, "seed": 0}
+        for flag in (*defaults, *command.flags):
+            default, about = FLAGS[flag]
+            default = defaults.get(flag, default)
+            if default is False:
+                one.add_argument(f"--{flag}", action="store_true", help=about)
+                continue
+            one.add_argument(
+                f"--{flag}",
+                type=str if default in (None, ...) else type(default),
+                default=None if default is ... else default,
+                required=default is ...,
+                help=about if default in (None, ...) else f"{about}; default {default}",
+            )
+        one.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
-    options = _parser().parse_args(argv)
-    ask, default, _ = COMMANDS[options.command]
-    text = default if options.noise is None else options.noise
+    parser = _parser()
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        accepted = sorted(vars(options).keys() - {"command", "function"})
+        parser.error(f"{unknown[0]}: {options.command} takes --{', --'.join(accepted)}")
+    text = getattr(options, "noise", "none")
     try:
-        _check_flags(options)
+        if "draws" in options:
+            integer("--draws", options.draws, 1)
+            integer("--seed", options.seed, -(2**63), 2**63 - 1)
         spec = parse(text)
-        if default == "none" and text != default:
-            raise NoiseError(f"--noise={text}: expected no noise for {options.command}")
-        args, kwargs = _read("args", options.args) if options.args else ((), {})
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
             # `tolerances` is asked about a folder of tests, and runs no function.
-            call = runs.Call(_tolerances, args, kwargs)
+            call = runs.Call(compare, (), {})
             if options.command != "tolerances":
-                call = call._replace(fn=_function(options.function))
+                args, kwargs = _read("args", options.args) if options.args else ((), {})
+                call = runs.Call(_function(options.function), args, kwargs)
                 _check(call, options)
-            answer = ask(Asked(call, spec, options))
+            answer = COMMANDS[options.command].ask(Asked(call, spec, options))
     except NoiseError as error:
         one_line = " ".join(str(error).split())
         print(f"python -m prednet_jax.noise: {one_line}", file=sys.stderr)
@@ -347,26 +309,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print(answer)
     return 0
-
-
-def _check_flags(options: argparse.Namespace) -> None:
-    """Refuses flags that would do nothing."""
-    owners: dict[str, tuple[str, Any]] = {
-        name: (owner, default) for name, (owner, default, _) in DEFAULTS.items()
-    }
-    for text, (owner, _) in TEXTS.items():
-        owners[text.partition("=")[0]] = owner, None
-    for name, (owner, default) in owners.items():
-        if owner not in ("", options.command) and getattr(options, name) != default:
-            raise NoiseError(
-                f"--{name}: expected with {owner} only, not with {options.command}"
-            )
-    for name, (default, commands) in NOT_TAKEN.items():
-        given = getattr(options, name)
-        if options.command in commands and given != default:
-            raise NoiseError(
-                f"--{name}={given}: expected no --{name} with {options.command}"
-            )
 
 
 def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -462,9 +404,9 @@ def _function(name: str) -> Callable:
     except AttributeError as error:
         there = getattr(error.obj, "__dict__", {})
         public = [n for n, x in there.items() if callable(x) and n[0] != "_"]
+        found = ", ".join(public[:12]) or "its functions"
         raise NoiseError(
-            f"{name!r}: no {error.name!r} there: expected one of "
-            f"{', '.join(public[:12]) or 'its functions'}"
+            f"{name!r}: no {error.name!r} there: expected one of {found}"
         ) from None
     if not callable(value):
         raise NoiseError(f"{name!r} is {type(value).__name__}: expected a function")

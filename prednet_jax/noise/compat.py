@@ -110,16 +110,6 @@ def put_array(equation: Equation, ref: Any, value: Any, indices: Sequence[Any]) 
     primitives.swap_p.bind(ref, value, *indices, tree=equation.params["tree"])
 
 
-def readers(jaxpr: Any) -> dict[Any, list[Any]]:
-    """The equations that read each variable of a jaxpr; None stands for its results."""
-    found: dict[Any, list[Any]] = {}
-    for equation in (*jaxpr.eqns, None):
-        for atom in jaxpr.outvars if equation is None else equation.invars:
-            if not isinstance(atom, core.Literal):
-                found.setdefault(atom, []).append(equation)
-    return found
-
-
 def donated(jaxpr: Any) -> tuple[int, ...]:
     """Positions of the arguments that a program donates to a compiled call."""
     opened, _ = open_jaxpr(jaxpr)
@@ -260,19 +250,6 @@ def source(equation: Equation, jaxpr: Any) -> str:
         if traced.endswith(f" at {code.co_filename}:{code.co_firstlineno}"):
             break
     return ""
-
-
-def called_from(equation: Equation, jaxpr: Any, function: str) -> bool:
-    """Whether JAX's function of that name made an equation; arguments as `source`."""
-    traceback = equation.source_info.traceback
-    traced = getattr(jaxpr.debug_info, "func_src_info", "") or ""
-    for code in traceback.raw_frames()[0] if traceback else ():
-        name = code.co_filename
-        if code.co_name == function and not source_info_util.is_user_filename(name):
-            return True
-        if traced.endswith(f" at {name}:{code.co_firstlineno}"):
-            break
-    return False
 
 
 @functools.cache

@@ -7,16 +7,15 @@ Every decision of the plan that `inject` would run is listed, with the path by w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
-from prednet_jax.noise.errors import UncoveredReductionError
 from prednet_jax.noise.order.partials import Cut, NoOrder
-from prednet_jax.noise.order.permutations import narrow_type, widened
+from prednet_jax.noise.order.permutations import narrow_type
 from prednet_jax.noise.plan import Plan, Step, has_floats, plan, result_avals
 from prednet_jax.noise.rounding.elementwise import has_noise
 from prednet_jax.noise.rules import registry
@@ -34,8 +33,6 @@ class Entry(NamedTuple):
         has_order: False for a reduction of which every order gives the same bits.
         source: the user's line that made it, such as `model.py:12 in loss`.
         partials: into how many pieces the sum is cut; None: its order is not drawn.
-        hidden: whether the noise is smaller than the rounding of the result to a
-            narrower type, and seldom seen behind it.
     """
 
     primitive: str
@@ -44,7 +41,6 @@ class Entry(NamedTuple):
     has_order: bool = True
     source: str = ""
     partials: int | None = None
-    hidden: bool = False
 
 
 class Report(NamedTuple):
@@ -54,8 +50,7 @@ class Report(NamedTuple):
         perturbed: the equations on which noise acts, and which noise.
         untouched: those on which none does, and why: sums and other reductions, library
             routines, kernels, primitives that noise does not know, and, if the spec has
-            a noise on results, single operations. The additions of an
-            `associative_scan` count: together they are a sum.
+            a noise on results, single operations.
         single: the untouched single operations under a spec without noise on results:
             they have no order that could be drawn.
     """
@@ -63,11 +58,6 @@ class Report(NamedTuple):
     perturbed: tuple[Entry, ...]
     untouched: tuple[Entry, ...]
     single: tuple[Entry, ...] = ()
-
-    @property
-    def uncovered(self) -> tuple[Entry, ...]:
-        """The untouched reductions that do have more than one order."""
-        return tuple(entry for entry in self.untouched if entry.has_order)
 
     def __str__(self) -> str:
         lines = [f"perturbed: {len(self.perturbed)}"]
@@ -82,16 +72,12 @@ class Report(NamedTuple):
         return "\n".join(lines)
 
 
-def coverage(
-    fn: Callable, spec: NoiseSpec, *, strict: bool = False
-) -> Callable[..., Report]:
+def coverage(fn: Callable, spec: NoiseSpec) -> Callable[..., Report]:
     """Report on the equations of `fn` under `spec`.
 
     Args:
         fn: as for `inject`.
         spec: any noise spec.
-        strict: raise an UncoveredReductionError, on a call, that names the float
-            reductions which have an order and are left alone.
 
     Returns:
         A function of the arguments of `fn` (arrays or `jax.ShapeDtypeStruct`s; nothing
@@ -102,14 +88,7 @@ def coverage(
 
     def report(*args: Any, **kwargs: Any) -> Report:
         function, arrays = pure(fn, args, kwargs)
-        found = report_of(plan(jax.make_jaxpr(function)(*arrays), spec))
-        if strict and found.uncovered:
-            listed = "; ".join(f"{e.path} ({e.reason})" for e in found.uncovered)
-            raise UncoveredReductionError(
-                f"left alone by {spec!r}: {listed}; expected every float reduction to "
-                "be perturbed"
-            )
-        return found
+        return report_of(plan(jax.make_jaxpr(function)(*arrays), spec))
 
     return report
 
@@ -181,12 +160,11 @@ def report_of(made: Plan) -> Report:
     untouched: list[Entry] = []
     single: list[Entry] = []
     for program in made.programs():
-        readers = compat.readers(program.jaxpr)
         for step in program.steps:
             if step.bodies:
                 continue
             if step.action.any:
-                perturbed.append(_perturbed(step, readers))
+                perturbed.append(_perturbed(step))
             elif reason := _left_alone(step):
                 ordered = not isinstance(reason, NoOrder)
                 entry = Entry(step.name, step.path, str(reason), ordered, step.source)
@@ -202,10 +180,10 @@ def _line(entry: Entry) -> str:
     return f"  {entry.path}  {entry.reason}{where}"
 
 
-def _perturbed(step: Step, readers: Mapping[Any, list[Any]]) -> Entry:
+def _perturbed(step: Step) -> Entry:
     """What acts on a step."""
     action, found = step.action, []
-    pieces, hidden = None, False
+    pieces = None
     if action.operands is not None:
         found.append(f"operands in {action.operands.format}")
     if action.order is not None and action.cut is not None:
@@ -215,15 +193,8 @@ def _perturbed(step: Step, readers: Mapping[Any, list[Any]]) -> Entry:
             found.append(_fewer(order, action.cut))
         types = [atom.aval.dtype for atom in step.atoms]
         kept = narrow_type(order.accumulate, types)
-        narrow = None if kept is not None else _rounded_to(step, readers)
         if kept is not None:
             found.append(f"partial sums in {kept}")
-        if narrow is not None:
-            found.append(
-                "this noise is smaller than the rounding of the result to "
-                f"{narrow} and seldom seen behind it"
-            )
-            hidden = action.results is None and action.operands is None
     if action.replay is not None:
         found.append(action.replay.reason)
     if action.results is not None:
@@ -233,7 +204,7 @@ def _perturbed(step: Step, readers: Mapping[Any, list[Any]]) -> Entry:
         ):
             found.append("on the operands too")
     reason = "; ".join(found)
-    return Entry(step.name, step.path, reason, True, step.source, pieces, hidden)
+    return Entry(step.name, step.path, reason, True, step.source, pieces)
 
 
 def _fewer(order: ReductionOrder, cut: Cut) -> str:
@@ -247,21 +218,6 @@ def _fewer(order: ReductionOrder, cut: Cut) -> str:
     return f"{asked}: no axis of the sum is cut into as many"
 
 
-def _rounded_to(step: Step, readers: Mapping[Any, list[Any]]) -> Any:
-    """The type, narrower than that of the sum, to which a result is rounded."""
-    (result, *_) = step.equation.outvars
-    types = {result.aval.dtype}
-    if widened(result.aval.dtype) == result.aval.dtype:
-        types = {
-            e.params["new_dtype"]
-            if e is not None and e.primitive.name == "convert_element_type"
-            else None
-            for e in readers.get(result, ())
-        }
-    narrow = types.pop() if len(types) == 1 else None
-    return narrow if narrow is not None and widened(narrow) != narrow else None
-
-
 def _left_alone(step: Step) -> str:
     """Why the order of floating-point arithmetic is not drawn; empty if it has none."""
     rule = registry.find(step.name)
@@ -269,22 +225,10 @@ def _left_alone(step: Step) -> str:
         return ""
     if rule is None and step.name not in EXACT:
         return "a primitive that noise does not know (noise.register_rule)"
-    if step.name == "add":
-        # Odd and even elements are put together by adding zeros, which is exact.
-        scanned = not isinstance(step.action.reason, NoOrder) and (
-            step.made_by("associative_scan") and not step.made_by("_interleave")
-        )
-        return _SCANNED if scanned else ""
     if not isinstance(rule, registry.FirstOrder):
         return ""
     is_sum = rule.cut is not None or bool(rule.left_alone)
     return step.action.reason if is_sum else ""
-
-
-_SCANNED = (
-    "an addition of associative_scan, whose tree is written out in the program: no "
-    "order is drawn"
-)
 
 
 def _has_floats(step: Step) -> bool:

@@ -13,10 +13,6 @@ class NoiseError(ValueError):
     """A value, an argument or a function that noise cannot work with."""
 
 
-class UncoveredReductionError(NoiseError):
-    """Strict coverage found a float reduction that is left alone."""
-
-
 class UnsupportedPrimitiveError(NoiseError, NotImplementedError):
     """A higher-order primitive without a rule; see `noise.register_rule`."""
 

@@ -1,20 +1,14 @@
 """What keeps XLA from computing noise twice: one optional pass over a plan.
 
 XLA's CPU backend fuses the computation of a value into each of its consumers, and drops
-`optimization_barrier` before it does. A noisy result that two equations read would so
-be computed twice, its random bits included; along a chain of such results the program
-doubles at each link, in the time to compile it as well as in the time to run it.
+`optimization_barrier` before it does: a noisy result that two equations read would be
+computed twice, along a chain of such results 2^n times. `held` says which results of a
+plan to hold, `materialised` holds one. Without this file noise has the same
+distribution, at another cost and with other last bits.
 
-`held` says which results of a plan to hold: those of noisy equations with several
-readers, and those of cheap arithmetic that would be computed together with them.
-`materialised` holds one. Without this file noise has the same distribution, at another
-cost; the last bits may differ, since fusion also decides in which order XLA itself
-adds.
-
-Only loops and branches end a fusion: here a branch whose condition is always true. XLA
-does not know: it looks for constants before it drops `optimization_barrier`, not after.
-The condition depends on no argument. So the branch stays one under `vmap`, over keys as
-well, where a mapped condition would make it a selection.
+Only loops and branches end a fusion: here a branch whose condition is always true,
+which XLA does not know, since it looks for constants before it drops the barrier. The
+condition depends on no argument, so the branch stays one under `vmap`.
 """
 
 from __future__ import annotations

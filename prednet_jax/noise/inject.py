@@ -1,22 +1,16 @@
 """A function with numerical noise in its arithmetic.
 
 `inject(fn, spec)` traces `fn` to a jaxpr, plans what the noise does to each equation
-(`plan`) and evaluates the plan (`run`).
+(`plan`) and evaluates the plan (`run`). An equation's noise is a hash of the key, of
+the equation's path, such as `3:scan/0:dot_general`, and of the counters of the loops
+around it (`random_bits`): the same key gives the same bits, compiled or not, mapped or
+not, and each execution within one call has noise of its own.
 
-Randomness. An equation's noise is a hash of the key, of the equation's path, such as
-`3:scan/0:dot_general`, and of the counters of the loops around it (`words`). Hence the
-same key gives the same bits, compiled or not, mapped or not, and each execution of an
-equation within one call has noise of its own.
-
-Derivatives. `inject(grad(f), spec)` perturbs the forward and the backward pass: the
-experiment that a GPU makes. `grad(inject(f, spec))` is the plain derivative taken at
-the perturbed intermediate values: noise is a constant there, and the backward pass
-itself has none. Rules of custom_jvp and custom_vjp survive: inside, the function is
-perturbed; its rule is applied as written, at perturbed inputs.
-
-Recomputation. In `grad(inject(checkpoint(f)))` the recomputed values repeat the noise
-of the forward pass. In `inject(grad(checkpoint(f)))` recomputation is an execution of
-its own and draws afresh, as atomics do.
+Derivatives. `inject(grad(f), spec)` perturbs the forward and the backward pass, as a
+GPU does. `grad(inject(f, spec))` is the plain derivative at the perturbed intermediate
+values. Rules of custom_jvp and custom_vjp are applied as written. What checkpoint
+computes again repeats the noise in `grad(inject(checkpoint(f)))` and draws afresh in
+`inject(grad(checkpoint(f)))`.
 
 Devices. Inside shard_map, the words are folded with the index along the mesh axes over
 which an equation's operands vary, as far as JAX tracks them (`check_vma=True`); without
@@ -58,24 +52,23 @@ def inject(
         only: paths of the equations that are perturbed, as `coverage` lists them; None:
             all. An equation's noise does not depend on which others are perturbed.
         run_key: from which orders of `schedule="run"` are drawn; None: from the key of
-            each call. A training step that is given a key of its own for each update
-            passes the key of the run here, so that all its updates add in one order.
+            each call. A training passes the key of the run here, so that all its
+            updates add in one order.
 
     Returns:
         `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data; a
-        keyword `key` is one of `fn`'s own. The result has the structure, shapes and
-        types of `fn`'s; what is no array in it (a function, a text, a Python number)
-        comes back as it is. Flax NNX objects among the arguments are mutated as `fn`
-        mutates them. Outside of any transform `noisy` is compiled, so that it agrees
-        bitwise with `jax.jit(noisy)`; under `Identity()`, `fn` itself is called.
-        Arrays that `fn` hands on to a `jax.jit` with `donate_argnums` are donated.
+        keyword `key` is one of `fn`'s own. The result is as `fn`'s; what is no array in
+        it comes back as it is. Flax NNX objects among the arguments are mutated as `fn`
+        mutates them, and donated arrays are donated. Outside of any transform `noisy`
+        is compiled, so that it agrees bitwise with `jax.jit(noisy)`; under
+        `Identity()`, `fn` itself is called.
 
     Raises:
-        NoiseError: when `spec` is no noise spec or has a part that acts elsewhere, or
-            `only` is a single text. On a call, when an argument can neither be traced
-            nor hashed, when `fn` has no equation at a path of `only`, or holds no
-            primitive of a name in `spec` and JAX has none of it either; when `fn`
-            mutates an NNX object that it closes over, or changes what one consists of.
+        NoiseError: when `spec` is no noise spec or has a part that acts elsewhere. On a
+            call, when an argument can neither be traced nor hashed, when `fn` has no
+            equation at a path of `only`, or holds no primitive of a name in `spec` and
+            JAX has none of it either; when `fn` mutates an NNX object that it closes
+            over, or changes what one consists of.
         UnsupportedPrimitiveError: on a call, when `fn` holds a higher-order primitive
             without a rule.
     """
@@ -169,12 +162,7 @@ def evaluate(
     run_key: Array | None = None,
     hooks: Evaluation | None = None,
 ) -> Any:
-    """Plan a program and run it at `arrays`; other arguments as for `run`.
-
-    Raises:
-        NoiseError: the program has no equation of a path in `only`, or nobody has a
-            primitive of a name in the spec.
-    """
+    """Plan a program and run it at `arrays`; errors as for `inject`."""
     closed, shapes = program
     made = plan(closed, spec, only)
     chosen = [p.primitives or () for p in parts(spec) if isinstance(p, Elementwise)]

@@ -1,41 +1,28 @@
 """Which equations' noise moves the result: delta debugging over equation paths.
 
-A function has hundreds of equations; the noise of a few often makes most of the change.
-Call the effect of a set S of equations
+The effect of a set S of equations is
 
     effect(S) = sqrt(mean over keys of |f with noise in S alone - f|^2)
 
-and say that S explains the change if effect(S) >= share * effect(all). `localize` looks
-for a small set that does, by the algorithm ddmin of A. Zeller & R. Hildebrandt
-("Simplifying and isolating failure-inducing input", IEEE TSE 28, 2002): try halves; if
-neither half explains the change, try their complements; else cut finer. The set found
-is 1-minimal: without any one of its members it explains the change no longer. Then the
-search goes on without the members found, as verrou_dd's rddmin does (F. Févotte & B.
-Lathuilière, "Debugging and optimization of HPC programs with the Verrou tool",
-Correctness 2019).
+and S explains the change if effect(S) >= share * effect(all). `localize` finds small
+sets that do by ddmin (A. Zeller & R. Hildebrandt, "Simplifying and isolating
+failure-inducing input", IEEE TSE 28, 2002), one after another, without those found, as
+verrou_dd's rddmin does (F. Févotte & B. Lathuilière, Correctness 2019). Each is
+1-minimal: without any one member it explains the change no longer.
 
-An equation's noise depends on the key and its path, not on which others are perturbed,
-so that sets are compared under the same noise. The active equations are an array of
-booleans: one compilation serves the whole search, at the cost of computing each
-perturbed equation twice, with noise and without.
+An equation's noise depends on the key and its path, not on which others are perturbed.
+The active equations are an array of booleans: one compilation serves the whole search.
 
-The effects of independent noises add in squares where the function is near linear: a
-`share` near 1 asks for nearly everything; 1/2 asks for what makes a quarter of the
-variance. Where what is left has a larger effect than what was found, the search goes
-on. An effect is estimated from few keys, and chosen because it is large: so what was
-found and the rest are measured again with fresh keys, and `settled` says whether they
-still stand.
-
-`effects` measures parts that are given: a part is what shares a prefix of the paths
-("3:scan" is a loop and all that is inside), or a named scope, such as the name of a
-Flax layer, of which `jax.named_scope` makes one.
+Effects of independent noises add in squares where the function is near linear: a
+`share` of 1/2 asks for what makes a quarter of the variance. While what is left has a
+larger effect than what was found, the search goes on. Effects of few keys, chosen
+because they are large, are measured again with fresh keys (`settled`).
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -46,10 +33,9 @@ from jax import Array
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
-from prednet_jax.noise.hooks import Hooks
 from prednet_jax.noise.inject import evaluate, traced
-from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import runs
+from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.variability import l2_distance
 
@@ -195,7 +181,7 @@ def effect_of(
     def run(key: Array, active: Array, *arrays: Array) -> Any:
         switches = {path: active[i] for i, path in enumerate(paths)}
         program = traced(function, arrays)
-        return evaluate(spec, key, program, arrays, hooks=Hooks(switches))
+        return evaluate(spec, key, program, arrays, hooks=Evaluation(switches))
 
     nothing = np.zeros(len(paths), bool)
     clean = jax.device_get(run(jax.random.key(0), nothing, *arrays)).result()
@@ -229,91 +215,3 @@ def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> lis
         else:
             break
     return items
-
-
-class Effect(NamedTuple):
-    """What the noise of one part does.
-
-    Attributes:
-        part: as it was named.
-        equations: number of its equations on which noise acts.
-        effect: root mean square distance from the result without noise.
-    """
-
-    part: str
-    equations: int
-    effect: float
-
-
-class Effects(tuple[Effect, ...]):
-    """Of several parts, as they were named."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return "\n".join(
-            f"{one.effect:.3g}  {one.part or 'all'}  (equations: {one.equations})"
-            for one in self
-        )
-
-
-def effects(
-    fn: Callable,
-    spec: NoiseSpec,
-    parts: Sequence[str],
-    *,
-    samples: int = 3,
-) -> Callable[..., Effects]:
-    """The effect of the noise of each part alone.
-
-    Args:
-        fn: as for `inject`.
-        spec: the noise; its parts that act on a computation.
-        parts: prefixes of paths, such as `"3:scan"`, or named scopes, such as
-            `"Dense_0"` or `"Block_0/Dense_0"`; `""` is all.
-        samples: number of keys over which effects are averaged.
-
-    Returns:
-        `measure(key, *args, **kwargs)` that gives one effect per part, in their order.
-
-    Raises:
-        NoiseError: when `spec` acts on no computation; on a call, when noise acts on no
-            equation of a part.
-    """
-    integer("samples", samples, 1)
-    if isinstance(parts, str) or not all(isinstance(part, str) for part in parts):
-        raise NoiseError(f"parts={parts!r}: expected a sequence of texts")
-    acting = runs.acting(spec)
-
-    def measure(key: Array, /, *args: Any, **kwargs: Any) -> Effects:
-        call = runs.Call(fn, args, kwargs)
-        steps = [s for s in plan(call.program().jaxpr, acting).walk() if s.action.any]
-        members = {part: [_belongs(step, part) for step in steps] for part in parts}
-        for part, chosen in members.items():
-            if not any(chosen):
-                raise NoiseError(
-                    f"parts: noise acts on nothing in {part!r}: expected the beginning "
-                    "of a path that coverage lists, or a named scope"
-                )
-
-        keys = random_bits.split(key, samples)
-        paths = [step.path for step in steps]
-        effect = effect_of(call, acting, paths)
-        return Effects(
-            Effect(part, sum(c), effect(keys, [i for i, here in enumerate(c) if here]))
-            for part, c in members.items()
-        )
-
-    return measure
-
-
-def _belongs(step: Step, part: str) -> bool:
-    """Whether an equation belongs to a part, by its path or by a scope around it."""
-    if step.path.startswith(part):
-        rest = step.path[len(part) :]
-        # Not "1:dot" or "1" for what begins so by chance.
-        if not part or part.endswith("/") or not rest or rest[0] in "/[":
-            return True
-    # Derivatives are named after what they are of: "transpose(jvp(Dense_0))".
-    scopes = re.split(r"[/()]+", re.sub(r"\w+\(", "", step.scope))
-    return f"/{part}/" in f"/{'/'.join(filter(None, scopes))}/"

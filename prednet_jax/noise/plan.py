@@ -60,14 +60,9 @@ class Noise(NamedTuple):
 class Action(NamedTuple):
     """What acts on one equation.
 
-    Attributes:
-        order: the reduction order that acts, if any, and `cut` how it cuts the sum.
-        cut: see `order.partials`.
-        replay: how the sum is added in the order of a GPU.
-        operands: the format to which operands are rounded.
-        results: the noises on the result.
-        reason: why the order of a sum is left alone.
-        routine: whether it is a library's routine, or a kernel.
+    An order and how it cuts the sum, or its replay in the order of a GPU; the format to
+    which operands are rounded; noises on the result. `reason`: why the order of a sum
+    is left alone; `routine`: whether it is a library's routine, or a kernel.
     """
 
     order: ReductionOrder | None = None
@@ -138,25 +133,13 @@ class Step:
         named = any(isinstance(a, str) for a in axes_of(self.equation.params))
         return named or any(step.communicates for step in inside)
 
-    def made_by(self, function: str) -> bool:
-        """Whether JAX's function of that name made the equation, or one around it."""
-        jaxpr, around = self.within
-        if compat.called_from(self.equation, jaxpr, function):
-            return True
-        return around is not None and around.made_by(function)
-
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What noise does in one program.
+    """What noise does in one program, an open jaxpr with the values of its constants.
 
-    Attributes:
-        jaxpr: the open jaxpr.
-        consts: values of its constants.
-        path: prefix of the paths of its equations.
-        noise: what was asked for.
-        steps: its equations, in order.
-        draws: orders to draw for it and for the programs inlined in it.
+    `path` is the prefix of its equations' paths; `draws` are the orders to draw for it
+    and for the programs inlined in it.
     """
 
     jaxpr: Any
@@ -328,8 +311,7 @@ def _action(
 ) -> Action:
     """What acts on an equation, a higher-order one excepted.
 
-    `atoms` are what it reads: of a chain of `add_any`, all its terms. `gathers` are the
-    results of `all_gather` in this program, and their axes of devices.
+    `atoms` are what it reads, `gathers` the results of `all_gather` and their axes.
     """
     name, params = equation.primitive.name, equation.params
     rule = registry.find(name)

@@ -15,9 +15,7 @@ The state is two 32-bit words. Element `i` of the draw numbered `salt` is
 with `(s0, s1)` a hash of `salt` made while tracing. The multipliers and shifts are
 those of `lowbias32`, a 32-bit finaliser of small avalanche bias found by search
 (C. Wellons, "Prospecting for hash functions", 2018); two streams share a stretch only
-if both words agree. (The second word passes one multiplication only. It separates
-streams; it does not decorrelate states that differ in nothing else, which `words` and
-`fold` never make.)
+if both words agree.
 
 For fixed words the map from `i` is a bijection: within one draw no value repeats. A
 draw has at most 2^32 elements; numbers have 24 bits of resolution.
@@ -190,15 +188,18 @@ class Words(NamedTuple):
         call: uint32 [2], folded with the loop counters.
         run: uint32 [2], the same at each step of a loop.
         places: on a logical mesh, this device's index and the size of each axis.
+        steps: counters of the loops around, outermost first; None: nobody asks.
     """
 
     call: Array
     run: Array
     places: dict[str, tuple[Array, Array]] = {}  # noqa: RUF012 (never written to)
+    steps: tuple[Array, ...] | None = None
 
     def at_step(self, step: Array) -> Words:
         """The words of one step of a loop, which an integer numbers."""
-        return self._replace(call=fold(self.call, step))
+        steps = None if self.steps is None else (*self.steps, step)
+        return self._replace(call=fold(self.call, step), steps=steps)
 
     def of(self, schedule: str) -> Array:
         """Those that orders are drawn from; see `ReductionOrder.schedule`."""
@@ -233,4 +234,4 @@ def on_device(
             index = index * size + here
     else:
         index = lax.axis_index(tuple(sorted(axes)))
-    return Words(fold(words.call, index), fold(words.run, index), words.places)
+    return words._replace(call=fold(words.call, index), run=fold(words.run, index))

@@ -34,13 +34,39 @@ _NOTHING: Drawn = MappingProxyType({})
 
 
 class Evaluation:
-    """How equations are evaluated; a search overrides what it sees or changes."""
+    """How equations are evaluated; a search switches their noise, or looks at values.
+
+    `switches` are booleans by path, known at run time: where False, the noise of the
+    equation is computed and discarded. With `watches`, words carry loop counters.
+    """
+
+    watches = False
+
+    def __init__(self, switches: Mapping[str, Array] = MappingProxyType({})) -> None:
+        self.switches = switches
 
     def first_order(
         self, step: Step, words: Words, operands: list[Any], drawn: Drawn
     ) -> list[Any]:
         """The results of an equation without programs inside."""
-        return perturbed(step, words, operands, drawn.get(step.path))
+        orders, equation = drawn.get(step.path), step.equation
+        switch = self.switches.get(step.path)
+        if switch is None or not step.action.any:
+            return perturbed(step, words, operands, orders)
+        if step.name == "addupdate":
+            ref, _, *indices = operands
+            before = compat.array_in(equation, ref, indices)
+            compat.bind(equation, *operands)
+            clean = compat.array_in(equation, ref, indices)
+            compat.put_array(equation, ref, before, indices)
+            perturbed(step, words, operands, orders)
+            noisy = compat.array_in(equation, ref, indices)
+            chosen = jnp.where(switch, noisy, clean)
+            compat.put_array(equation, ref, chosen, indices)
+            return []
+        clean = plain(step, typed(step, operands))
+        noisy = perturbed(step, words, operands, orders)
+        return [jnp.where(switch, n, c) for n, c in zip(noisy, clean, strict=True)]
 
     def higher_order(
         self, step: Step, words: Words, operands: list[Any], drawn: Drawn
@@ -104,8 +130,11 @@ def run(
     Returns:
         The values of the jaxpr's results.
     """
+    evaluation = evaluation or Evaluation()
     words = first_words(key, run_key)
-    return _evaluate(plan, words, args, None, evaluation or Evaluation())
+    if evaluation.watches:
+        words = words._replace(steps=())
+    return _evaluate(plan, words, args, None, evaluation)
 
 
 def _evaluate(

@@ -60,17 +60,14 @@ class ReductionOrder(NoiseSpec):
     orders are equally likely.
 
     Attributes:
-        partials: pieces of each reduction at most, 3 to 64. Two are too few: addition
-            commutes. A short sum is cut into fewer (`shortest`), and `coverage` says
-            how many each became and why.
+        partials: pieces of each reduction at most, 3 to 64 (two commute).
         granularity: for whom an order is drawn. `"shared"`: one for all outputs of a
             reduction; two identical hidden units then stay identical. `"tile"`: one
             for each `tile` x `tile` block of outputs (rows: all leading dimensions;
             columns: the last). `"element"`: one for each output.
         tile: edge of a block of outputs, used by `"tile"` alone.
         schedule: `"call"` (atomics): fresh at each execution and at each step of a
-            scan or while loop. `"run"` (autotuning): a function of the key and the
-            equation alone, the same at each step of a loop.
+            loop. `"run"` (autotuning): a function of the key and the equation alone.
         profile: which primitives are perturbed; `order.profiles` has the sources.
             `"uniform_worst_case"`: every sum. `"xla_gpu"`: those on XLA's page on GPU
             determinism. `"chainer_cudnn"`: gradients of convolutions, scatter-add and
@@ -81,14 +78,13 @@ class ReductionOrder(NoiseSpec):
             `jax.checkpoint` computes again counts as a forward pass. `"collectives"`:
             sums over devices alone.
         shortest: a sum is cut into 3 pieces instead of `partials` where pieces would
-            have fewer terms than this; library kernels do the same, and short pieces
-            cost most of the time. (4 where no axis holds three.) Dots and convolutions
-            with at most 1024 outputs always have `partials` pieces.
-        accumulate: in which precision partial sums are kept and added. `"float32"`: in
-            float32 or wider, rounded once at the end, as matrix units do. `"operand"`:
-            in that of the operands (bfloat16 or float16), rounded after each piece and
-            each addition, as split-K kernels and all-reduces with such outputs do; for
-            wider operands the same as `"float32"`.
+            have fewer terms than this, as library kernels do (4 where no axis holds
+            three). Dots and convolutions with at most 1024 outputs always have
+            `partials` pieces.
+        accumulate: `"float32"`: partial sums are kept in float32 or wider and rounded
+            once, as in matrix units. `"operand"`: in the type of the operands (bfloat16
+            or float16), rounded after each piece and each addition, as in split-K
+            kernels and all-reduces with such outputs.
         collectives: in which order sums over devices (psum, pmean, psum_scatter, with
             groups, and the sum over an all_gather) are added, in the type that they
             travel in; `order.collectives` has the sources. `"ring"`, `"tree"`: as NCCL
@@ -146,15 +142,12 @@ class Elementwise(NoiseSpec):
     Attributes:
         primitives: names of the primitives that are perturbed; None: all of
             `rules.primitives.ROUNDING`.
-        deterministic: the noise is a pure function of the operation and the bits of
-            its operands, not of the key or the place in the program (as in Verrou's
-            deterministic modes): the same operands make the same error at each
-            execution, at each step of a loop and in each element. For dots,
-            convolutions and other sums the result stands for its operands.
+        deterministic: the noise is a function of the operation and the bits of its
+            operands, not of the key or the place in the program (as in Verrou's
+            deterministic modes). For sums the result stands for its operands.
         routines: whether the operands of a library's routines (linear algebra, FFT) and
-            of kernels are perturbed too, as the results are. A backward stable routine
-            errs as if its operands had been rounded; noise on its results alone does
-            not show that error.
+            of kernels are perturbed too: a backward stable routine errs as if its
+            operands had been rounded.
     """
 
     _: KW_ONLY
@@ -262,8 +255,7 @@ class ReducedPrecision(NoiseSpec):
 class Composition(NoiseSpec):
     """Several noises at once, applied in the order of `specs`.
 
-    At most one ReductionOrder or GpuOrder, ReducedPrecision and BitFlip each: a sum has
-    one order, an operand one format, and one bit is flipped.
+    A sum has one order, an operand one format, and one bit is flipped.
     """
 
     specs: tuple[NoiseSpec, ...]
@@ -309,13 +301,7 @@ def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
 
 
 def at(spec: NoiseSpec, site: str) -> NoiseSpec | None:
-    """The part of `spec` that acts at `site`, or None.
-
-    Args:
-        spec: any noise spec.
-        site: `"computation"` (use `inject`), `"gradient"` or `"weights"` (use
-            `perturb_tree`).
-    """
+    """The part of `spec` that acts at `site` (one of `SITES`), or None."""
     errors.choice("site", site, SITES)
     found = [part for part in parts(spec) if part.site == site]
     return compose(*found) if found else None

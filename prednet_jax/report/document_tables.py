@@ -7,7 +7,7 @@ import pandas as pd
 from prednet_jax.report import beside
 from prednet_jax.report.documents import Cell, markdown
 from prednet_jax.report.numbers import MISSING, text
-from prednet_jax.report.results import Record, contrasts, relative
+from prednet_jax.report.results import Record, contrasts
 from prednet_jax.report.tables import text_row
 
 #: What a noise may cost on any network: of the clean step's time, and of its time to
@@ -31,51 +31,6 @@ def comparison(verdict: Record) -> str:
     return markdown(pd.DataFrame(rows, columns=head))
 
 
-def again(verdict: Record, other: Record) -> str:
-    """The same comparison on another processor: losses of each arm, and findings."""
-    both = verdict, other
-    head = ["network", "arm", "largest difference of a loss"]
-    head += [one["design"]["device"]["processor"] for one in both]
-    rows = []
-    for model, arms in verdict["losses"].items():
-        found = [
-            {c["treatment"]: c["verdict"] for c in reversed(contrasts(one, model))}
-            for one in both
-        ]
-        for arm, seeds in arms.items():
-            differ = largest_difference(seeds, other["losses"][model][arm])
-            said = f"{100 * differ:.2g} %" if differ else "same bits"
-            rows.append((model, arm, said, *(of.get(arm, MISSING) for of in found)))
-        words = (f"**{one['verdict'][model]}**" for one in both)
-        rows.append((f"**{model}**", "**does noise help?**", "", *words))
-    return markdown(pd.DataFrame(rows, columns=head))
-
-
-def largest_difference(here: Record, there: Record) -> float:
-    """Largest relative difference between the losses of one arm, `{seed: [draw]}`."""
-    return max(
-        abs(other / loss - 1)
-        for seed, draws in here.items()
-        for loss, other in zip(draws, there[seed], strict=True)
-    )
-
-
-def processors(verdict: Record, other: Record) -> dict[str, str]:
-    """Numbers of the sentences beside `again`, by name."""
-    there = other["losses"]["prednet"]
-    largest = max(
-        largest_difference(seeds, there[arm])
-        for arm, seeds in verdict["losses"]["prednet"].items()
-    )
-    (null,) = (
-        one for one in contrasts(other, "prednet") if one["treatment"] == "threads_1"
-    )
-    return {
-        "processors.largest": f"{100 * largest:.1f} %",
-        "processors.null": f"{100 * (relative(null, 'mean_difference') or 0):+.2f} %",
-    }
-
-
 def backends(record: Record) -> str:
     """Speed of the network, from `experiments/benchmark.py --suite=backends`."""
     height, width, *channels = record["shape"]
@@ -90,20 +45,8 @@ def backends(record: Record) -> str:
     return _with_command("\n\n".join(lines), record)
 
 
-def learning_curves(rows: Sequence[Record]) -> str:
-    """Loss over that of copying, from the file of `experiments/learning_curve.py`."""
-    frame = pd.DataFrame(rows).astype(float)
-    frame["ratio"] = frame.loss / frame.copy_last_frame_loss
-    table = frame.pivot(index="update", columns="seed", values="ratio").map(
-        lambda ratio: "" if pd.isna(ratio) else f"{ratio:.2f}"
-    )
-    table.columns = [f"seed {seed:g}" for seed in table.columns]
-    table.insert(0, "updates", [f"{update:g}" for update in table.index])
-    return markdown(table, numbers=table.shape[1])
-
-
 def simulated_answers(records: Sequence[Record]) -> str:
-    """Rates of the answers in percent, from `statistics.simulated.simulate`.
+    """Rates of the answers in percent, from results/statistics.
 
     The kinds of scatter are averaged; the last column is the worst of them.
     """
@@ -256,22 +199,6 @@ def learned(networks: Mapping[str, Record]) -> str:
             )
         rows.append(row)
     return markdown(pd.DataFrame(rows))
-
-
-def gradient_noise(prednet: Record, autoencoder: Record) -> str:
-    """Spread and shift of the gradient under each noise, smallest to largest stage.
-
-    From `experiments/gradient_noise.py`, for both networks.
-    """
-    cells = [("noise", "`{noise}`")]
-    ranges = []
-    for network, record in (("PredNet", prednet), ("autoencoder", autoencoder)):
-        stages = pd.DataFrame(record["rows"]).groupby("noise", sort=False)
-        for heading, name in ((f"{network}, spread", "spread"), ("shift", "shift")):
-            low, high = f"{network} {name} min", f"{network} {name} max"
-            ranges.append(stages[name].agg(**{low: "min", high: "max"}))
-            cells.append((heading, f"{{{low}:.1e}} to {{{high}:.1e}}"))
-    return markdown(pd.concat(ranges, axis=1).reset_index(), cells)
 
 
 def foreign_cost(default: Record, tuned: Record) -> str:

@@ -3,13 +3,13 @@
 Each arm runs in a process of its own, since threads and XLA's flags are per process.
 The processes exchange data through the disk only. A comparison (`Design`) or a sweep
 (`sweeps.Sweep`) gives jobs; those whose runs are not in the store yet (`kept`) are
-executed on this machine (`execute`) or on many (`on_ray.execute`).
+executed on this machine (`execute`) or on many (`sweeps.execute`).
 """
 
 from prednet_jax.runs.arms import NAMES, Arm, Role, arm
 from prednet_jax.runs.arms import names as arm_names
 from prednet_jax.runs.design import Design, check
-from prednet_jax.runs.executor import Ended, ProcessError, Progress, clear, execute
+from prednet_jax.runs.executor import Ended, ProcessError, clear, execute, follow
 from prednet_jax.runs.jobs import Job, kept, said
 
 __all__ = [
@@ -19,13 +19,13 @@ __all__ = [
     "Ended",
     "Job",
     "ProcessError",
-    "Progress",
     "Role",
     "arm",
     "arm_names",
     "check",
     "clear",
     "execute",
+    "follow",
     "kept",
     "said",
 ]

@@ -15,13 +15,11 @@ from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.jobs import Job
 from prednet_jax.tasks import PredNetTask, Task
-from prednet_jax.training import loop, sizes
+from prednet_jax.training import loop
+from prednet_jax.training.recipe import check_memory
 
 # There is no verdict without the control and the treatment.
 ALWAYS = (arms.CONTROL, arms.TREATMENT)
-# For estimates of time, right within a factor of two or so: operations per second of
-# small networks, and seconds to start and compile, on two cores.
-_RATE, _START = 2.5e10, 6.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +39,6 @@ class Setup:
         updates: number of updates of networks that see windows.
         image_updates: number of updates of networks that see images.
         last: losses are means over this last fraction of the updates.
-
-    Raises:
-        UserError: a value is outside what is accepted.
     """
 
     root: Path
@@ -168,17 +163,6 @@ class Design(Setup):
         loss = "loss of the window's last frame" if task.windowed else "loss"
         return f"{loss}, mean over the last {self.metric_updates(task)} updates"
 
-    def seconds(self, jobs: list[Job]) -> float:
-        """Estimated seconds for the jobs, one after the other, on two cores."""
-        total = 0.0
-        for job in jobs:
-            steps = self.window if job.task.windowed else 1
-            frames = self.updates_of(job.task) * steps * len(job.seeds)
-            # 2 operations per multiplication, in 1 forward and 2 backward passes.
-            operations = 6.0 * job.task.multiplications * frames
-            total += _START + job.arm.cost * operations / _RATE
-        return total
-
 
 def own_arms(task: Task) -> tuple[str, ...]:
     """What a network is asked if nobody says: another fixed order, stale targets.
@@ -193,15 +177,7 @@ def own_arms(task: Task) -> tuple[str, ...]:
 
 
 def check(design: Design) -> None:
-    """Checks a design against this machine; its constructor has checked the values.
-
-    Nothing is written. An earlier comparison is removed only after this has passed.
-
-    Raises:
-        UserError: the root is no directory, an arm needs more processors than there
-            are, a size does not fit into memory, or the frames of a network cannot be
-            opened or do not fill one window.
-    """
+    """Refuses what cannot run on this machine, before an earlier comparison goes."""
     for arm in design.chosen:
         check_threads(arm.name, arm.threads)
     check_sources(design)
@@ -218,12 +194,9 @@ def check_threads(arm: str, threads: int | None) -> None:
 
 
 def check_sources(setup: Setup) -> None:
-    """Refuses a root that is not a directory, and frames that a network cannot use.
+    """Refuses a root that is no directory, and frames that a network cannot use.
 
     They are opened, and the schedule of updates is made, as in `train.py`.
-
-    Raises:
-        UserError: as `check`.
     """
     for folder in (setup.root, setup.root / "runs"):
         if folder.exists() and not folder.is_dir():
@@ -231,7 +204,7 @@ def check_sources(setup: Setup) -> None:
     for task in setup.tasks:
         height, width, channels = task.frame
         window, updates = setup.window, setup.updates_of(task)
-        sizes.check(task, updates=updates, window=window, dtype=np.float32)
+        check_memory(task, updates=updates, window=window, dtype=np.float32)
         try:
             source = data.open_source(
                 setup.data_of(task),

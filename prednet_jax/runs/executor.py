@@ -1,11 +1,10 @@
 """Runs jobs as processes on this machine, each with an environment of its own.
 
-`execute` here and `on_ray.execute` have the same interface: they take jobs and yield an
-`Ended` when a job ends, and None about once a second in between. Both start the same
-child processes (`started`). A child inherits nothing that could change its numbers: its
-job sets the environment variables that matter (`provenance.ENVIRONMENT`) and its
-processors. It runs under `leash.py`, so that it ends with its parent even if the parent
-is killed.
+`execute` here and `sweeps.execute` have the same interface: they take jobs and yield an
+`Ended` when a job ends. Both start the same child processes (`started`). A child
+inherits nothing that could change its numbers: its job sets the environment variables
+that matter (`provenance.ENVIRONMENT`) and its processors. It runs under `leash.py`, so
+that it ends with its parent even if the parent is killed.
 """
 
 import concurrent.futures
@@ -18,14 +17,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
 from tqdm import tqdm
 
-from prednet_jax import device, provenance
+from prednet_jax import provenance
 from prednet_jax.errors import UserError
 from prednet_jax.records import RecordError
 from prednet_jax.runs import store
@@ -33,9 +32,9 @@ from prednet_jax.runs.jobs import Job, any_diverged, kept, seal_ended, verified
 
 LOG = "log.txt"
 _LEASH = Path(__file__).with_name("leash.py")
-# Seconds between looks at a child, between two yields of None, and without a line after
-# which one says that runs go on.
-_LOOK, _BEAT, _PATIENCE = 0.1, 1.0, 30.0
+Running = Generator["Ended", None, None]
+# Seconds between looks at a child.
+_LOOK = 0.1
 
 
 class ProcessError(RuntimeError):
@@ -68,19 +67,12 @@ class Launch:
     threads: int | None = None
 
 
-def execute(
-    jobs: Iterable[Job], *, processes: int, retries: int = 0
-) -> Iterator[Ended | None]:
-    """Runs jobs, several at a time; their output goes to `log.txt` in their folders.
+def execute(jobs: Iterable[Job], *, processes: int) -> Running:
+    """Runs jobs, some `processes` at a time; `log.txt` in their folders is the output.
 
     Other load on the machine changes the seconds of a run but not its bits. Jobs on a
     GPU run after all others and one at a time, since each takes all of the GPU's
     memory. The children end when the iterator is closed or this process ends.
-
-    Args:
-        jobs: the processes to run.
-        processes: how many run at a time on the CPU.
-        retries: how often a process that a signal has killed is started again.
     """
     jobs = list(jobs)
     on_gpu = [job for job in jobs if job.arm.gpu]
@@ -89,22 +81,17 @@ def execute(
         stop = threading.Event()
         pool = concurrent.futures.ThreadPoolExecutor(at_a_time)
         try:
-            waiting = {pool.submit(_run, job, retries, stop) for job in some}
-            while waiting:
-                done, waiting = concurrent.futures.wait(
-                    waiting, _BEAT, concurrent.futures.FIRST_COMPLETED
-                )
-                yield from (future.result() for future in done)
-                yield None
+            futures = [pool.submit(_run, job, stop) for job in some]
+            for future in concurrent.futures.as_completed(futures):
+                yield future.result()
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
 
 
-def _run(job: Job, retries: int, stop: threading.Event) -> Ended:
+def _run(job: Job, stop: threading.Event) -> Ended:
     """Runs a job until its runs are on disk, or it fails."""
     missing: Job | None = job
-    tries = 0
     while missing is not None:
         make_room(missing)
         with started(launch(missing, missing.folder), job.folder / LOG) as child:
@@ -114,14 +101,28 @@ def _run(job: Job, retries: int, stop: threading.Event) -> Ended:
                     seal_ended(missing)
         if stop.is_set():
             return Ended(job, ProcessError("stopped"))
-        status = child.returncode
         part, missing = missing, _missing(missing)
-        tries += killed(status)
         # A run that diverged ends `train.py` with status 1 before the runs that follow.
-        diverged = status == 1 and any_diverged(part)
-        if not (tries <= retries if killed(status) else diverged):
+        if child.returncode != 1 or not any_diverged(part):
             break
-    return Ended(job, ending(job, status))
+    return Ended(job, ending(job, child.returncode))
+
+
+def follow(
+    running: Running, total: int, done: int, line: Callable[[Ended], str]
+) -> None:
+    """Waits for jobs, of `total` of which some are `done`; each end is a line."""
+    begin = time.monotonic()
+    bar = tqdm(
+        total=total, initial=done, unit="run", smoothing=0,
+        disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+    with bar, contextlib.closing(running):
+        for number, ended in enumerate(running, done + 1):
+            text = f"[{number}/{total}] {line(ended)}"
+            bar.update()
+            tqdm.write(f"{text} ({time.monotonic() - begin:.0f} s)")
+            sys.stdout.flush()
 
 
 def launch(job: Job, workdir: str | os.PathLike) -> Launch:
@@ -189,25 +190,21 @@ def clear(root: Path, jobs: Iterable[Job]) -> None:
 
 @contextlib.contextmanager
 def started(
-    launch: Launch, log: Path, *, temporary: str | os.PathLike | None = None
+    launch: Launch, log: Path, *, folder: Path | None = None
 ) -> Iterator[subprocess.Popen]:
     """A running child; it is killed when the block ends.
 
-    Its output is appended to `log`. `temporary` is its working directory, which the
-    child removes if this process is killed; None: that of this process, which stays.
+    Its output is appended to `log`; `folder` is its working directory.
     """
     words = launch.script, *launch.arguments
     with processors(launch.threads) as own, open(log, "ab") as output:
         child = subprocess.Popen(
-            [sys.executable, str(_LEASH), own, str(temporary or ""), *words],
+            [sys.executable, str(_LEASH), own, *words],
             env=environment(launch.environment),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            cwd=temporary,
-            # Ray kills the process group of a worker that is lost, and the child would
-            # have no time to clean up.
-            start_new_session=temporary is not None,
+            cwd=folder,
         )
         try:
             yield child
@@ -234,14 +231,11 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def processors(count: int | None) -> Iterator[str]:
-    """Processors for one child; if possible, no other child on this machine has them.
+    """Numbers of processors for one child, which no other child has if possible.
 
     `train.py --threads=1` takes the first processor that it may use, so without this
     all such children would share one. Each processor has a lock file, which is released
-    when its holder ends.
-
-    Yields:
-        Their numbers, separated by commas; empty (`count` None): the child may use all.
+    when its holder ends. Empty (`count` None): the child may use all.
     """
     if count is None or not hasattr(os, "sched_setaffinity"):
         yield ""
@@ -265,44 +259,3 @@ def killed(status: int) -> bool:
     """Whether a signal ended a child; `train.py` reports some as 128 + its number."""
     asked = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
     return status < 0 or status - 128 in asked
-
-
-def parallel_runs(threads: int | None) -> int:
-    """How many children with `threads` threads each fit on this machine; at least 1."""
-    return max(1, device.available_threads() // threads) if threads else 1
-
-
-class Progress:
-    """A line on stdout for each run that has ended, and a bar on a terminal."""
-
-    def __init__(self, total: int, done: int = 0, unit: str = "run"):
-        self._bar = tqdm(
-            total=total, initial=done, unit=unit, smoothing=0,
-            disable=not sys.stderr.isatty(),
-        )  # fmt: skip
-        self._total, self._done = total, done
-        self._begin = self._said = time.monotonic()
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
-
-    def ended(self, text: str) -> None:
-        """A run has ended; the text says how."""
-        self._done += 1
-        self._bar.update()
-        self._say(text)
-
-    def beat(self) -> None:
-        """No run has ended; to be called about once a second."""
-        self._bar.refresh()
-        if self._bar.disable and time.monotonic() - self._said >= _PATIENCE:
-            self._say("running")
-
-    def _say(self, text: str) -> None:
-        self._said = time.monotonic()
-        seconds = self._said - self._begin
-        tqdm.write(f"[{self._done}/{self._total}] {text} ({seconds:.0f} s)")
-        sys.stdout.flush()

@@ -28,7 +28,7 @@ from prednet_jax.runs.arms import Arm
 from prednet_jax.tasks import Task
 
 PACKAGE = Path(__file__).parents[1]
-EXAMPLES = "examples.npz"
+EXAMPLES = records.EXAMPLES
 #: The files whose SHA-256 a receipt holds, where they exist.
 FILES = (records.MANIFEST, records.METRICS, records.WEIGHTS, EXAMPLES)
 # Fields of the manifest of a run that has ended. One that diverged, whose last loss or
@@ -51,9 +51,6 @@ class Job:
         flags: flags of the script, with those of the arm; the last of two equal names
             counts.
         threads: number of processors that it may use; None: all.
-        hardware: the machine that it needs, such as `gpu:h200`; empty: any.
-        setting: flags that tell it apart from jobs of equal model, arm, seed, draw and
-            hardware.
     """
 
     task: Task
@@ -64,8 +61,6 @@ class Job:
     script: str
     flags: tuple[str, ...]
     threads: int | None = None
-    hardware: str = ""
-    setting: str = ""
 
     @property
     def model(self) -> str:
@@ -86,10 +81,8 @@ class Job:
 
     @property
     def title(self) -> str:
-        """Network, arm, draw, hardware and setting, for one line of text."""
-        draw = f"draw {self.draw}" if self.draw else ""
-        parts = (self.model, self.arm.name, draw, self.hardware, self.setting)
-        return " ".join(filter(None, parts))
+        """Network and arm, for one line of text."""
+        return f"{self.model} {self.arm.name}"
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -106,7 +99,7 @@ class Job:
     def device(self) -> str:
         """Kind of the device, with the number of threads for a CPU."""
         if self.arm.gpu:
-            return self.hardware or _gpu() or "gpu"
+            return device.gpu_found() or "gpu"
         return f"cpu, threads {self.threads or device.available_threads()}"
 
     def environment(self) -> dict[str, str]:
@@ -127,11 +120,7 @@ class Job:
 
 
 def facts(job: Job, seed: int) -> dict[str, Any]:
-    """What determines the numbers of one of a job's runs.
-
-    Raises:
-        UserError: the frames cannot be opened.
-    """
+    """What determines the numbers of one of a job's runs."""
     return {
         "flags": dict(sorted(job.chosen.items())),
         "files": _files(job),
@@ -144,37 +133,20 @@ def facts(job: Job, seed: int) -> dict[str, Any]:
 
 
 def _files(job: Job) -> dict[str, str]:
-    """What a run reads from paths: SHA-256 of the content, by flag."""
-    digests, chosen = {}, job.chosen
-    name = chosen.get("data", job.task.data)
-    if name not in data.NAMES:
-        height, width, channels = job.task.frame
-        digests["data"] = _frames(
-            name,
-            height=height,
-            width=width,
-            channels=channels,
-            crop=chosen.get("crop", "auto"),
-            allow_outside=chosen.get("allow_outside") == "true",
-        )
-    if "init_weights" in chosen:
-        digests["init_weights"] = _weights(chosen["init_weights"])
-    return digests
+    """SHA-256 of the content of the frames, where they are named by a path."""
+    name = job.chosen.get("data", job.task.data)
+    if name in data.NAMES:
+        return {}
+    height, width, channels = job.task.frame
+    outside = job.chosen.get("allow_outside") == "true"
+    return {"data": _frames(name, height, width, channels, outside)}
 
 
 @functools.cache
-def _frames(name: str, **options: Any) -> str:
-    return data.open_source(name, **options).fingerprint
-
-
-@functools.cache
-def _weights(path: str) -> str:
-    """SHA-256 of the final weights of a run; else of all bytes at the path."""
-    folder = Path(path)
-    if (folder / records.MANIFEST).is_file():
-        return str(records.read_json(folder / records.MANIFEST).get(END))
-    files = sorted(f for f in (folder, *folder.rglob("*")) if f.is_file())
-    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
+def _frames(name: str, height: int, width: int, channels: int, outside: bool) -> str:
+    return data.open_source(
+        name, height=height, width=width, channels=channels, allow_outside=outside
+    ).fingerprint
 
 
 @functools.cache
@@ -210,17 +182,8 @@ def _task_source(model: str) -> str:
     return "+" + hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
 
 
-@functools.cache
-def _gpu() -> str | None:
-    return device.gpu_found()
-
-
 def seal_ended(job: Job) -> None:
-    """Writes the receipts of runs that have ended; their process may still run.
-
-    Raises:
-        RecordError: the records of one are incomplete.
-    """
+    """Writes the receipts of runs that have ended; their process may still run."""
     for seed in job.seeds:
         folder = job.run_folder(seed)
         if not (folder / store.RECEIPT).exists() and _has_ended(folder):
@@ -239,9 +202,6 @@ def seal(job: Job, seed: int) -> None:
 
     It has a line per update and the weights that it ended with. A run that diverged
     ends with the first update that is not finite, or with the last.
-
-    Raises:
-        RecordError: a file is broken, or the run is shorter than it has to be.
     """
     folder = job.run_folder(seed)
     run = records.read_run(folder)
@@ -295,11 +255,7 @@ def said(reasons: Counter[str]) -> str | None:
 
 
 def verified(job: Job, seed: int) -> records.Run:
-    """Reads a run that is whole and belongs to the job.
-
-    Raises:
-        RecordError: it is not; the message names the file and what is wrong.
-    """
+    """Reads a run that is whole and belongs to the job."""
     folder = job.run_folder(seed)
     store.verify(folder, facts(job, seed), FILES)
     return records.read_run(folder)

@@ -1,12 +1,11 @@
 """Runs a script in a process that ends when its parent process ends.
 
-    python leash.py PROCESSORS TEMPORARY SCRIPT [ARGUMENTS...]
+    python leash.py PROCESSORS SCRIPT [ARGUMENTS...]
 
 PROCESSORS are the numbers of the processors that it may use, such as 0,3; empty: all.
-TEMPORARY is a folder that is removed if the parent ends first; empty: none. Standard
-input is a pipe whose other end only the parent holds, and to which nothing is ever
-written. The kernel closes it when the parent ends, also by SIGKILL, on Linux and macOS
-alike. A thread that waits for this then kills the process.
+Standard input is a pipe whose other end only the parent holds, and to which nothing is
+ever written. The kernel closes it when the parent ends, also by SIGKILL, on Linux and
+macOS alike. A thread that waits for this then kills the process.
 
 This file imports the standard library only, since it runs before everything else.
 """
@@ -17,30 +16,16 @@ import signal
 import sys
 import threading
 
-# Waits until this process is gone, which may be writing there.
-_REMOVE = """
-import os, shutil, sys, time
-while os.getppid() == int(sys.argv[1]):
-    time.sleep(0.01)
-shutil.rmtree(sys.argv[2], ignore_errors=True)
-"""
 
-
-def _end_with_the_parent(pipe: int, temporary: str) -> None:
+def _end_with_the_parent(pipe: int) -> None:
     while os.read(pipe, 1):
         pass
-    me = os.getpid()
-    try:
-        if temporary:
-            words = [sys.executable, "-I", "-S", "-c", _REMOVE, str(me), temporary]
-            os.posix_spawn(sys.executable, words, os.environ)
-    finally:
-        os.kill(me, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
     """Ties this process to its parent and becomes the script."""
-    processors, temporary, script, *arguments = sys.argv[1:]
+    processors, script, *arguments = sys.argv[1:]
     # This comes first, because threads that start later inherit the mask.
     if processors:
         os.sched_setaffinity(0, {int(number) for number in processors.split(",")})
@@ -48,9 +33,7 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    threading.Thread(
-        target=_end_with_the_parent, args=(pipe, temporary), daemon=True
-    ).start()
+    threading.Thread(target=_end_with_the_parent, args=(pipe,), daemon=True).start()
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     runpy.run_path(script, run_name="__main__")

@@ -95,12 +95,7 @@ def write_arrays(path: Path, facts: Mapping[str, Any], tree: dict[str, Any]) -> 
 
 
 def has_arrays(path: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether a file of arrays is stored.
-
-    Raises:
-        UserError: it is, with other facts.
-        FileError: the file cannot be read.
-    """
+    """Whether a file of arrays is stored."""
     if not path.exists():
         return False
     stored = files.read_npz(path, names={_MADE_BY})

@@ -1,41 +1,59 @@
-"""A sweep: networks x arms x hardware x settings x seeds, one process per run.
+"""A sweep: networks x arms x seeds, one process per run, through Ray.
 
 A run lies in `runs/MODEL/ARM/FINGERPRINT/seed_N`. Other flags, other source code or
 other versions give another fingerprint, so a finished run is never overwritten.
+
+Ray chooses the machine, of a cluster or this one, and tries again when a worker or a
+machine is lost. A Ray task computes nothing itself: it starts the same child as
+`executor.execute`, in a temporary folder of its machine, and sends the files of the
+finished run back. Only this process writes them, so no shared file system is needed and
+a lost try leaves nothing behind. Only `connect` imports Ray.
 """
 
+import dataclasses
 import io
 import json
+import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+import socket
+import tempfile
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from prednet_jax import data, records
+from prednet_jax import data, device, records, tasks
 from prednet_jax.errors import UserError, whole
-from prednet_jax.runs import arms, jobs, store
+from prednet_jax.runs import arms, executor, jobs, store
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.design import Setup
-from prednet_jax.runs.jobs import Job
+from prednet_jax.runs.executor import LOG, Ended, Launch, ProcessError, Running
+from prednet_jax.runs.jobs import PACKAGE, Job
 from prednet_jax.tasks import Task
 
 RESULT = "runs.parquet"
+#: The address of a Ray instance on this machine, started and ended with the sweep.
+LOCAL = "local"
 #: Measurements in a manifest that differ between equal runs; they get own columns.
 TIMINGS = ("wall_seconds", "processor_seconds_per_second", "measured_parallelism")
 ENDPOINTS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 _DIGESTS = ("initial_params_sha256", "data_order_sha256", "final_params_sha256")
-# Flags that the sweep sets itself; a setting may not have them.
-_OWN = (
-    "batch", "draw", "model", "noise", "overwrite", "replicas", "resume", "seed",
-    "seeds", "threads", "workdir",
-)  # fmt: skip
-# Flags of `train.py` that a setting may have and that name a path.
-_PATHS = ("data", "init_weights", "profile")
+# Defaults of Ray that are changed: no usage reports, no notices. By default workers,
+# and the processes that they start, have a low priority.
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",
+}
+# How often a run is tried again, seconds in which a cluster has to answer, and the
+# folder of a run in the temporary one.
+_RETRIES, _PATIENCE, _RUN = 3, 10.0, "run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,32 +63,19 @@ class Sweep(Setup):
     Attributes:
         arms: names of arms.
         seeds: root seeds.
-        draws: number of noise draws, for arms whose noise is random.
-        hardware: where runs take place: `cpu` or `gpu` for any machine, `gpu:NAME` or
-            `threads:N` for one that offers this resource. GPU arms run on GPUs only,
-            other arms on CPUs only.
-        settings: further flags of `train.py`; each setting is a text
-            `name=value name=value`.
-        threads: number of processors for a run on a CPU, unless its arm or `threads:N`
-            gives another; None: all.
-
-    Raises:
-        UserError: a value is outside what is accepted.
+        threads: number of processors for a run on a CPU, unless its arm gives another;
+            None: all.
     """
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
-    draws: int = 1
-    hardware: tuple[str, ...] = ("cpu", "gpu")
-    settings: tuple[str, ...] = ("",)
     threads: int | None = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("draws", self.draws, 1)
         if self.threads is not None:
             whole("threads", self.threads, 1)
-        for name in ("arms", "seeds", "hardware", "settings"):
+        for name in ("arms", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise UserError(
@@ -79,20 +84,7 @@ class Sweep(Setup):
                 )
         for seed in self.seeds:
             whole("seeds", seed, 0, 2**32 - 1)
-        for name in self.hardware:
-            if not re.fullmatch(r"cpu|gpu|gpu:\S+|threads:[1-9]\d*", name):
-                raise UserError(
-                    f"hardware={name!r}: expected cpu, gpu, gpu:NAME or threads:N"
-                )
-        for text in self.settings:
-            setting_flags(text)
-        for arm in self.chosen:
-            if not any(_meets(arm, name) for name in self.hardware):
-                kind = "gpu or gpu:NAME" if arm.gpu else "cpu"
-                raise UserError(
-                    f"hardware={','.join(self.hardware)}: none for arm {arm.name}; "
-                    f"expected {kind} too"
-                )
+        _ = self.chosen
 
     @cached_property
     def chosen(self) -> tuple[Arm, ...]:
@@ -102,49 +94,28 @@ class Sweep(Setup):
     def jobs(self) -> list[Job]:
         """Every run, seed by seed: an interrupted sweep then has complete seeds."""
         return [
-            self._job(task, arm, draw, seed, hardware, setting)
+            self._job(task, arm, seed)
             for task in self.tasks
             for seed in self.seeds
             for arm in self.chosen
-            for hardware in self.hardware
-            if _meets(arm, hardware)
-            for setting in self.settings
-            for draw in range(self.draws if arm.draws > 1 else 1)
         ]
 
-    def _job(
-        self, task: Task, arm: Arm, draw: int, seed: int, hardware: str, setting: str
-    ) -> Job:
-        kind, _, named = hardware.partition(":")
+    def _job(self, task: Task, arm: Arm, seed: int) -> Job:
         threads = None if arm.gpu else arm.threads or self.threads
-        if kind == "threads":
-            threads = int(named)
         confined = (f"--threads={threads}",) if threads else ()
         job = Job(
             task=task,
             arm=arm,
-            draw=draw,
+            draw=0,
             seeds=(seed,),
             folder=self.root,
             script=self.script,
-            flags=(
-                *self.flags(task, draw),
-                *confined,
-                *setting_flags(setting),
-                *arm.flags,
-            ),
+            flags=(*self.flags(task, 0), *confined, *arm.flags),
             threads=threads,
-            hardware=hardware if named else "",
-            setting=setting,
         )
         name = store.key(jobs.facts(job, seed))[:12]
-        return replace(job, folder=self.root / "runs" / task.name / arm.name / name)
-
-
-def _meets(arm: Arm, hardware: str) -> bool:
-    """Whether an arm runs there; one that sets its own threads runs on any machine."""
-    kind = hardware.partition(":")[0]
-    return (kind == "gpu") == arm.gpu and (kind != "threads" or arm.threads is None)
+        folder = self.root / "runs" / task.name / arm.name / name
+        return dataclasses.replace(job, folder=folder)
 
 
 def absolute(path: str) -> str:
@@ -154,22 +125,138 @@ def absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def setting_flags(text: str) -> tuple[str, ...]:
-    """The flags of `train.py` that a setting stands for.
+class KilledError(RuntimeError):
+    """A signal ended a child; Ray tries its task again."""
 
-    Raises a UserError if a word is not `name=value`, or the sweep sets it itself.
+
+def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
+    """Runs jobs; see `executor.execute` for what it yields.
+
+    Each asks for one CPU per thread, and for a GPU if its arm needs one.
+
+    Args:
+        planned: the processes to run.
+        address: `host:port` of a cluster, `auto` for the cluster that this machine
+            belongs to, or `LOCAL`.
     """
-    found: list[str] = []
-    for word in text.split():
-        match = re.fullmatch(r"([a-z]\w*)=\S+", word)
-        if match is None or match[1] in _OWN:
-            raise UserError(
-                f"setting={text!r}: {word}; expected name=value of train.py, none of "
-                f"{', '.join(_OWN)}"
-            )
-        name, _, value = word.partition("=")
-        found.append(f"--{name}={absolute(value) if name in _PATHS else value}")
-    return tuple(found)
+    planned = list(planned)
+    ray = connect(address)
+    try:
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        for job in planned:
+            wanted = {"CPU": job.threads or 1, "GPU": int(job.arm.gpu)}
+            if not any(
+                all(m.get(k, 0) >= n for k, n in wanted.items()) for m in machines
+            ):
+                raise UserError(
+                    f"{job.title}: no machine at address={address!r} has {wanted}"
+                )
+        again = {"max_retries": _RETRIES, "retry_exceptions": [KilledError]}
+        task = ray.remote(**again)(run_here)
+        waiting = {
+            task.options(
+                name=job.title, num_cpus=job.threads or 1, num_gpus=int(job.arm.gpu)
+            ).remote(launch(job), jobs.source(job.script)): job
+            for job in planned
+        }
+        while waiting:
+            (reference,), _ = ray.wait(list(waiting))
+            job = waiting.pop(reference)
+            try:
+                outcome = ray.get(reference)
+            except (ray.exceptions.RayError, KilledError) as error:
+                last = " ".join(str(error).strip().splitlines()[-1:])
+                lost = f"{job.title}: lost again and again ({last})"
+                yield Ended(job, ProcessError(lost))
+            else:
+                yield receive(job, outcome)
+    finally:
+        ray.shutdown()
+
+
+def connect(address: str) -> Any:
+    """Returns the module `ray`, connected to a cluster."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        options |= {"num_cpus": device.available_threads(), "include_dashboard": False}
+        options |= {"object_store_memory": 512 * 2**20}
+    try:
+        if match := re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address):
+            # Where nothing answers Ray would try for many minutes.
+            where = match[1], int(match[2])
+            socket.create_connection(where, _PATIENCE).close()
+        with warnings.catch_warnings():
+            # JAX warns of every fork; the processes that Ray forks become programs of
+            # its own at once.
+            warnings.filterwarnings("ignore", r"os\.fork\(\)", RuntimeWarning)
+            ray.init(address=address, **options)
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"address={address!r}: no Ray answers there ({first}); expected host:port "
+            "of a cluster, auto or local"
+        ) from None
+    return ray
+
+
+def launch(job: Job) -> Launch:
+    """What to start on a machine; the script is named relative to its checkout."""
+    here = executor.launch(job, _RUN)
+    environment = dict(here.environment)
+    if job.model not in tasks.NAMED:
+        # The child has another working directory; the task's module lies in ours.
+        environment["PYTHONPATH"] = os.getcwd()
+    script = Path(job.script).resolve().relative_to(PACKAGE.parent)
+    return dataclasses.replace(here, script=str(script), environment=environment)
+
+
+def run_here(start: Launch, expected: str) -> dict[str, Any]:
+    """The Ray task: runs a job in a child of this worker.
+
+    `start` is the result of `launch`, `expected` of `jobs.source` where the sweep was
+    started. If a signal ended the child, Ray tries again (`KilledError`).
+
+    Returns:
+        `status` of the child and `files`, `{path: content}` of its log and of its runs.
+        If nothing was run, only `refused`, the reason.
+    """
+    host = socket.gethostname()
+    script = str(PACKAGE.parent / start.script)
+    here = jobs.source(script)
+    if here != expected:
+        return {
+            "refused": f"{host}: source {here[:12]} in {PACKAGE.parent}; "
+            f"expected {expected[:12]}, the same commit on every machine"
+        }
+    # The device that Ray has reserved for this task.
+    reserved = {k: v for k, v in os.environ.items() if k == "CUDA_VISIBLE_DEVICES"}
+    environment = dict(start.environment) | reserved
+    mine = dataclasses.replace(start, script=script, environment=environment)
+    with tempfile.TemporaryDirectory(prefix="prednet_jax_run_") as folder:
+        root = Path(folder)
+        with executor.started(mine, root / LOG, folder=root) as child:
+            status = child.wait()
+        if executor.killed(status):
+            raise KilledError(f"status {status} on {host}")
+        files = (file for file in root.rglob("*") if file.is_file())
+        content = {str(f.relative_to(root)): f.read_bytes() for f in files}
+        return {"status": status, "files": content}
+
+
+def receive(job: Job, outcome: dict[str, Any]) -> Ended:
+    """Writes the files that `run_here` has sent."""
+    if "refused" in outcome:
+        return Ended(job, UserError(outcome["refused"]))
+    executor.make_room(job)
+    for name, content in outcome["files"].items():
+        path = job.folder / Path(name).relative_to(_RUN if name != LOG else "")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        records.write_bytes(path, content)
+    return Ended(job, executor.ending(job, outcome["status"]))
 
 
 def row(job: Job, last: float) -> dict[str, Any]:
@@ -196,10 +283,7 @@ def row(job: Job, last: float) -> dict[str, Any]:
     return {
         "model": job.model,
         "arm": job.arm.name,
-        "hardware": job.hardware,
-        "setting": job.setting,
         "seed": seed,
-        "draw": job.draw,
         "settings": json.dumps(job.chosen, sort_keys=True),
         "updates": job.updates,
         **ends,
@@ -211,35 +295,13 @@ def row(job: Job, last: float) -> dict[str, Any]:
     }
 
 
-def summary(every: Iterable[Job], rows: Mapping[Job, dict[str, Any]]) -> str:
-    """A table of the arms: how many runs are done, mean loss and mean seconds."""
-    lines: list[tuple[str, ...]] = [("network and arm", "done", "loss", "seconds")]
-    titles: dict[str, list[Job]] = {}
-    for job in every:
-        titles.setdefault(job.title, []).append(job)
-    for title, of_title in titles.items():
-        done = [rows[job] for job in of_title if job in rows]
-        means = []
-        for name in ("loss", "wall_seconds"):
-            values = [row[name] for row in done if row[name] is not None]
-            means.append(f"{np.mean(values):.4g}" if values else "-")
-        lines.append((title, f"{len(done)}/{len(of_title)}", *means))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-    return "\n".join(padded)
-
-
 def merge(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Writes the merged result as one Parquet file; a UserError without pyarrow."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(
-            f"{RESULT}: pyarrow is not installed; expected it (pip install '.[sweep]')"
-        ) from None
+    """Writes the merged result as one Parquet file."""
+    import pyarrow
+    from pyarrow import parquet
+
     text, number, whole_number = pyarrow.string(), pyarrow.float64(), pyarrow.int64()
-    kinds = dict.fromkeys(("seed", "draw", "updates", "diverged_at"), whole_number)
+    kinds = dict.fromkeys(("seed", "updates", "diverged_at"), whole_number)
     kinds |= dict.fromkeys((*ENDPOINTS, *TIMINGS), number)
     rows = list(rows)
     schema = pyarrow.schema([(name, kinds.get(name, text)) for name in rows[0]])

@@ -1,10 +1,9 @@
 """Functions whose saddles are known in closed form.
 
 Every function is written in coordinates in which its escape directions are coordinate
-axes or simple combinations of them. The octopus is a chain of saddles; matrix
-factorisation and identical units have the saddles of training: points at which one more
-rank, or the second of two equal units, is still to be learnt (Baldi & Hornik 1989,
-Neural Networks 2:53; Fukumizu & Amari 2000, Neural Networks 13:317).
+axes or simple combinations of them. The octopus is a chain of saddles; identical units
+have a saddle of training, at which the second of two equal units is still to be learnt
+(Fukumizu & Amari 2000, Neural Networks 13:317).
 """
 
 import dataclasses
@@ -70,18 +69,13 @@ class SaddleFunction:
 
     @property
     def curvature(self) -> float:
-        """Size of the lowest eigenvalue there; 0 if the saddle is not strict."""
-        return max(0.0, -float(self.points[0].eigenvalues[0]))
+        """Size of the lowest eigenvalue there, which is negative."""
+        return -float(self.points[0].eigenvalues[0])
 
     @property
     def dim(self) -> int:
         """Number of variables."""
         return self.saddle.size
-
-    @property
-    def strict(self) -> bool:
-        """Whether `saddle` has negative curvature."""
-        return self.curvature > 0
 
 
 def _stationary(point: Float64, value: float, *eigenvalues: Any) -> StationaryPoint:
@@ -135,11 +129,8 @@ def octopus(
       gamma: half the size of the negative curvature, > 0.
 
     Returns:
-      x [dim], float32 or float64 -> scalar of the same type. Gradients are finite
-      everywhere.
-
-    Raises:
-      UserError: an argument out of range; when called, x of another shape or type.
+      x [dim], float32 or float64 -> scalar of the same type, with finite gradients
+      everywhere; a UserError if x has another shape or type.
 
     References:
       Du, Jin, Lee, Jordan, Poczos & Singh 2017, "Gradient descent can take exponential
@@ -187,20 +178,13 @@ def octopus(
 
 
 def octopus_function(dim: int = 10) -> SaddleFunction:
-    """The octopus with its stationary points; runs start at its first saddle.
+    """The octopus of `dim` >= 2 variables; runs start at its first saddle.
 
     Saddle k has k coordinates at 4 tau and the others at 0, one eigenvalue -2 gamma
     and all others 2 L, and the value -k nu. For k = dim it is a minimum with all
     eigenvalues 2 L. The signs of the coordinates are free; `points` has those with
     plus signs.
-
-    Args:
-      dim: number of variables, >= 2.
-
-    Raises:
-      UserError: dim below 2.
     """
-    whole("dim", dim, 2)
     nu = _drop(_TAU, _SMOOTHNESS, _GAMMA)
     points = []
     for k in range(dim + 1):
@@ -226,11 +210,6 @@ def octopus_function(dim: int = 10) -> SaddleFunction:
     )
 
 
-def _beside(rng: np.random.Generator) -> Float64:
-    """A start on the stable axis of a function of two variables."""
-    return np.array([rng.uniform(0.5, 1.0), 0.0])
-
-
 def quadratic_quartic() -> SaddleFunction:
     """x^2/2 + y^4/4 - y^2/2: a strict saddle at 0 between minima at (0, +-1).
 
@@ -247,59 +226,7 @@ def quadratic_quartic() -> SaddleFunction:
         escape=_unit(2, 1),
         exit_value=-0.125,
         smoothness=2.0,
-        start=_beside,
-    )
-
-
-def monkey() -> SaddleFunction:
-    """x^3 - 3 x y^2: the monkey saddle, not strict (its Hessian at 0 is zero).
-
-    From x > 0 and a small y, gradient flow moves to 0 as x = x0/(1 + 3 x0 t) while y
-    grows as 1/x^2: the escape is algebraic, not exponential. The function is unbounded
-    below.
-    """
-    return SaddleFunction(
-        name="monkey",
-        fn=lambda x: x[0] ** 3 - 3 * x[0] * x[1] ** 2,
-        points=(_stationary(np.zeros(2), 0.0, [0, 0]),),
-        escape=_unit(2, 1),
-        exit_value=-0.5,
-        smoothness=6.0,
-        start=_beside,
-    )
-
-
-def symmetric_factorisation() -> SaddleFunction:
-    """|u u^T - diag(s)|^2 / 4 in u [3], s = (2, 1, 0.5).
-
-    At 0 the eigenvalues are -s_i. At +-sqrt(s_k) e_k they are 2 s_k, and s_k - s_i for
-    i != k: k = 1 is the minimum, every other k a strict saddle.
-    """
-    s = np.array([2.0, 1.0, 0.5])
-    n, rest = s.size, (np.sum(s**2) - s**2) / 4
-
-    def fn(u: jax.Array) -> jax.Array:
-        return jnp.sum((jnp.outer(u, u) - jnp.diag(jnp.asarray(s, u.dtype))) ** 2) / 4
-
-    def start(rng: np.random.Generator) -> Float64:
-        u = rng.uniform(-0.3, 0.3, n)
-        u[0], u[1] = 0.0, math.sqrt(s[1]) * rng.uniform(0.5, 1.0)
-        return u
-
-    points = [
-        _stationary(sign * root * axis, rest[k], 2 * s[k], s[k] - np.delete(s, k))
-        for k, (root, axis) in enumerate(zip(np.sqrt(s), np.eye(n), strict=True))
-        for sign in (1, -1)
-    ]
-    origin = _stationary(np.zeros(n), np.sum(s**2) / 4, -s)
-    return SaddleFunction(
-        name="symmetric_factorisation",
-        fn=fn,
-        points=(*points[2:], *points[:2], origin),
-        escape=_unit(n, 0),
-        exit_value=(rest[0] + rest[1]) / 2,
-        smoothness=2 * s[0],
-        start=start,
+        start=lambda rng: np.array([rng.uniform(0.5, 1.0), 0.0]),
     )
 
 
@@ -318,13 +245,8 @@ def identical_units(pairs: int = 1) -> SaddleFunction:
     Only noise that differs between units leaves this saddle. Units k and k + pairs lie
     `pairs` rows apart: with one order per tile of `pairs` rows their noise differs.
 
-    Args:
-      pairs: half the number of hidden units, >= 1.
-
-    Raises:
-      UserError: pairs below 1.
+    `pairs` is half the number of hidden units, >= 1.
     """
-    whole("pairs", pairs, 1)
     s = np.array([2.0, 1.0])
     n, units = s.size, 2 * pairs
     # X is fixed and dense: orthonormal rows.
@@ -366,3 +288,11 @@ def split_units(x: jax.Array, units: int) -> tuple[jax.Array, jax.Array]:
     """W and V, each [units, n], of the flat variables of `identical_units`."""
     both = x.reshape(2, units, -1)
     return both[0], both[1]
+
+
+#: Constructor of each test function with its usual parameters, by name.
+CATALOGUE: dict[str, Callable[[], SaddleFunction]] = {
+    "octopus": octopus_function,
+    "quadratic_quartic": quadratic_quartic,
+    "identical_units": identical_units,
+}

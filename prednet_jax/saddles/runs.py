@@ -1,6 +1,6 @@
 """Runs from a saddle: when do they leave it, and when have they passed all saddles?
 
-Gradient descent, heavy ball, Adam and perturbed gradient descent are one update:
+Gradient descent, heavy ball and Adam are one update:
 
     m <- beta m + kappa g          v <- b2 v + (1 - b2) g^2
     x <- x - eta m                                      (not adaptive)
@@ -9,11 +9,6 @@ Gradient descent, heavy ball, Adam and perturbed gradient descent are one update
 Gradient descent has beta = 0 and heavy ball beta > 0, both with kappa = 1. Adam has
 beta = b1 and kappa = 1 - b1. A rule is a tuple of numbers, not a function, so that one
 vmapped program runs all rules of a comparison.
-
-Perturbed gradient descent (Jin, Ge, Netrapalli, Kakade & Jordan 2017, arXiv 1703.00887,
-algorithm 2) adds a point drawn uniformly from the ball of radius r if |g| <= threshold
-and more than `wait` steps have passed since the last perturbation. The gradient step
-from the perturbed point follows in the next call.
 
 A function is run in two forms. "aligned": in its own coordinates y, in which the saddle
 and its escape directions are known. "rotated": in x = Q^T y with an orthogonal Q. It is
@@ -31,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from prednet_jax.errors import UserError, decay, one_of, positive, whole
+from prednet_jax.errors import UserError, one_of, whole
 from prednet_jax.saddles.functions import SaddleFunction
 
 #: A number, or an array of one number per rule.
@@ -48,9 +43,6 @@ class Rule(NamedTuple):
       second_moment: b2 of Adam.
       eps: Adam's epsilon.
       adaptive: 1 for Adam, else 0.
-      radius: radius of the perturbation; 0: none.
-      threshold: gradient norm at or below which the perturbation is applied.
-      wait: least number of steps between two perturbations.
     """
 
     learning_rate: Scalar
@@ -59,30 +51,23 @@ class Rule(NamedTuple):
     second_moment: Scalar = 0.0
     eps: Scalar = 1e-8
     adaptive: Scalar = 0.0
-    radius: Scalar = 0.0
-    threshold: Scalar = 0.0
-    wait: Scalar = 0.0
 
 
 class RuleState(NamedTuple):
-    """Means of the gradient and its square, steps taken and since a perturbation."""
+    """Means of the gradient and of its square, and the number of steps taken."""
 
     m: Float[Array, "dim"]
     v: Float[Array, "dim"]
     age: Int[Array, ""]
-    since: Float[Array, ""]
 
 
 def gradient_descent(learning_rate: float) -> Rule:
     """Plain steps, x <- x - eta g."""
-    positive("learning_rate", learning_rate)
     return Rule(learning_rate)
 
 
 def heavy_ball(learning_rate: float, momentum: float = 0.9) -> Rule:
     """Polyak's momentum; `momentum` in [0, 1)."""
-    positive("learning_rate", learning_rate)
-    decay("momentum", momentum)
     return Rule(learning_rate, momentum=momentum)
 
 
@@ -90,28 +75,12 @@ def adam(
     learning_rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> Rule:
     """Adam with bias correction; `b1` and `b2` in [0, 1)."""
-    positive("learning_rate", learning_rate)
-    positive("eps", eps)
-    decay("b1", b1)
-    decay("b2", b2)
     return Rule(learning_rate, b1, 1 - b1, b2, eps, adaptive=1.0)
 
 
-def perturbed_gradient_descent(
-    learning_rate: float, *, radius: float, threshold: float, wait: int
-) -> Rule:
-    """Jin et al. 2017; `radius`, `threshold` > 0, `wait` >= 0 steps."""
-    positive("learning_rate", learning_rate)
-    positive("radius", radius)
-    positive("threshold", threshold)
-    whole("wait", wait, 0)
-    return Rule(learning_rate, radius=radius, threshold=threshold, wait=float(wait))
-
-
-def initial(rule: Rule, x: Float[Array, "dim"]) -> RuleState:
-    """The state before the first step, which may already be perturbed."""
-    wait = jnp.asarray(rule.wait, x.dtype)
-    return RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0), wait + 1)
+def initial(x: Float[Array, "dim"]) -> RuleState:
+    """The state before the first step."""
+    return RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0))
 
 
 def update(
@@ -119,21 +88,8 @@ def update(
     x: Float[Array, "dim"],
     gradient: Float[Array, "dim"],
     state: RuleState,
-    key: Key[Array, ""] | None,
 ) -> tuple[Float[Array, "dim"], RuleState]:
-    """One step.
-
-    Args:
-      rule: the optimiser, with scalar leaves.
-      x: the variables.
-      gradient: the gradient at `x`.
-      state: the state before the step.
-      key: consumed by the perturbation; None if no rule perturbs, so that no point is
-        drawn.
-
-    Returns:
-      Variables and state after the step.
-    """
+    """One step of the optimiser, whose leaves are scalars: variables and state."""
     r = Rule(*(jnp.asarray(value, x.dtype) for value in rule))
     zero = jnp.minimum(state.age, 0)
     m = _rounded(r.momentum * state.m, zero) + _rounded(r.dampening * gradient, zero)
@@ -144,20 +100,7 @@ def update(
     m_hat = m / (1 - r.momentum**power)
     v_hat = v / (1 - r.second_moment**power)
     direction = jnp.where(r.adaptive > 0, m_hat / (jnp.sqrt(v_hat) + r.eps), m)
-    stepped = x - _rounded(r.learning_rate * direction, zero)
-    if key is None:
-        return stepped, RuleState(m, v, age, state.since + 1)
-
-    small = jnp.sum(gradient**2) <= r.threshold**2
-    perturb = (r.radius > 0) & small & (state.since > r.wait)
-    jolted = x + r.radius * _in_unit_ball(key, x)
-    state = RuleState(
-        jnp.where(perturb, state.m, m),
-        jnp.where(perturb, state.v, v),
-        jnp.where(perturb, state.age, age),
-        jnp.where(perturb, jnp.zeros_like(state.since), state.since + 1),
-    )
-    return jnp.where(perturb, jolted, stepped), state
+    return x - _rounded(r.learning_rate * direction, zero), RuleState(m, v, age)
 
 
 def _rounded(product: jax.Array, zero: jax.Array) -> jax.Array:
@@ -171,13 +114,6 @@ def _rounded(product: jax.Array, zero: jax.Array) -> jax.Array:
     bits = jnp.int32 if product.dtype == jnp.float32 else jnp.int64
     hidden = jax.lax.bitcast_convert_type(product, bits) ^ zero.astype(bits)
     return jax.lax.bitcast_convert_type(hidden, product.dtype)
-
-
-def _in_unit_ball(key: Key[Array, ""], x: Float[Array, "dim"]) -> Float[Array, "dim"]:
-    direction_key, length_key = jax.random.split(key)
-    direction = jax.random.normal(direction_key, x.shape, x.dtype)
-    length = jax.random.uniform(length_key, (), x.dtype) ** (1 / x.size)
-    return length * direction / jnp.sqrt(jnp.sum(direction**2))
 
 
 #: Maps the key of a step, x [dim] and a rotation [dim, dim] to a gradient [dim].
@@ -232,15 +168,13 @@ def escape_runs(
 ) -> Escape:
     """Runs all rules x forms x seeds in one vmapped, compiled program.
 
-    A seed fixes the start, the rotation and the noise key; they are the same for all
-    rules, noises and precisions.
-
     Args:
       gradient: the gradient of fn(Q x), with its noise; see `Gradient`.
       function: the function, in its aligned form.
       rules: the optimisers.
       forms: "aligned", "rotated", or both.
-      seeds: number of seeds, >= 1.
+      seeds: number of seeds, >= 1. A seed fixes the start, the rotation and the noise
+        key; they are the same for all rules, noises and precisions.
       first_seed: the first seed, >= 0.
       steps: steps of each run, > settle.
       dtype: "float32" or "float64"; the latter needs jax_enable_x64.
@@ -250,28 +184,18 @@ def escape_runs(
 
     Returns:
       Leaves [rules, forms, seeds, ...] as numpy arrays.
-
-    Raises:
-      UserError: an unknown form or dtype, float64 without x64, or a number out of
-        range.
     """
-    if not 1 <= settle < steps:
-        raise UserError(f"settle={settle}, steps={steps}: expected 1 <= settle < steps")
+    whole("steps", steps, settle + 1)
     for form in forms:
         one_of("forms", form, FORMS)
-    one_of("dtype", dtype, ("float32", "float64"))
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise UserError(f"dtype={dtype!r}: expected float32, or jax_enable_x64 set")
-    whole("seeds", seeds, 1)
-    whole("first_seed", first_seed, 0)
     chosen = range(first_seed, first_seed + seeds)
     starts, rotations = _settings(function, forms, chosen)
     stacked = Rule(*(jnp.asarray(values, dtype) for values in zip(*rules, strict=True)))
     # The key of a seed does not depend on how many seeds there are.
     keys = jax.random.split(jax.random.key(0), chosen.stop)[first_seed:]
-    # If no rule perturbs, no point of the ball has to be drawn at each step.
-    perturbed = any(float(rule.radius) > 0 for rule in rules)
-    one = functools.partial(_run, gradient, function, steps, settle, fresh, perturbed)
+    one = functools.partial(_run, gradient, function, steps, settle, fresh)
     over_seeds = jax.vmap(one, (None, 0, 0, 0))
     over_forms = jax.vmap(over_seeds, (None, 0, 0, None))
     over_rules = jax.vmap(over_forms, (0, None, None, None))
@@ -287,7 +211,6 @@ def _run(
     steps: int,
     settle: int,
     fresh: bool,
-    perturbed: bool,
     rule: Rule,
     x: Float[Array, "dim"],
     rotation: Float[Array, "dim dim"],
@@ -296,7 +219,7 @@ def _run(
     """One run of one rule from x, in the run's own coordinates."""
     saddle = jnp.asarray(function.saddle, x.dtype)
     directions = jnp.asarray(function.escape, x.dtype)
-    noise_root, jolt_root = jax.random.split(key)
+    noise_root = jax.random.split(key)[0]
 
     def observe(x):
         y = rotation @ x
@@ -306,10 +229,7 @@ def _run(
     def step(carry, t):
         x, state, record, last = carry
         noise_key = jax.random.fold_in(noise_root, t) if fresh else noise_root
-        ball_key = jax.random.fold_in(jolt_root, t) if perturbed else None
-        moved, new_state = update(
-            rule, x, gradient(noise_key, x, rotation), state, ball_key
-        )
+        moved, new_state = update(rule, x, gradient(noise_key, x, rotation), state)
         still = jnp.all(moved == x) & ~record.arrived
         # Nothing changes after the arrival, as some functions are unbounded below.
         x, state = jax.tree.map(
@@ -332,7 +252,7 @@ def _run(
 
     budget, no = jnp.int32(steps), jnp.array(False)
     record = Escape(budget, no, budget, no, jnp.zeros(2, x.dtype), x, no)
-    carry = (x, initial(rule, x), record, observe(x)[0])
+    carry = (x, initial(x), record, observe(x)[0])
     (_, _, record, _), _ = jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
     return record
 

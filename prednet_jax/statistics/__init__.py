@@ -18,15 +18,13 @@ from prednet_jax.statistics.claims import stale_claim as stale_claim
 from prednet_jax.statistics.claims import verdict as verdict
 from prednet_jax.statistics.contrasts import MARGIN_FRACTION as MARGIN_FRACTION
 from prednet_jax.statistics.contrasts import Arms as Arms
-from prednet_jax.statistics.contrasts import Losses as Losses
 from prednet_jax.statistics.contrasts import PairedResult as PairedResult
 from prednet_jax.statistics.contrasts import comparable as comparable
 from prednet_jax.statistics.contrasts import (
     contrasts_from_losses as contrasts_from_losses,
 )
-from prednet_jax.statistics.contrasts import holm as holm
 from prednet_jax.statistics.contrasts import holm_p_values as holm_p_values
-from prednet_jax.statistics.contrasts import margins_from_losses as margins_from_losses
+from prednet_jax.statistics.contrasts import margin_from_losses as margin_from_losses
 from prednet_jax.statistics.contrasts import match as match
 from prednet_jax.statistics.contrasts import paired as paired
 from prednet_jax.statistics.redraws import FIXED_ORDERS as FIXED_ORDERS

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax import errors
 from prednet_jax.statistics import redraws, scatter
 from prednet_jax.statistics.contrasts import MARGIN_FRACTION, Arms, finite
 from prednet_jax.statistics.redraws import Effect, Redraws
@@ -40,33 +39,19 @@ class Manipulation:
 def manipulation(
     bits_differ: Sequence[bool], distance_over_travelled: Sequence[float]
 ) -> Manipulation:
-    """The manipulation check, from one entry per seed.
-
-    Raises:
-        UserError: there is no seed, or a distance is negative or NaN.
-    """
-    ratios = np.asarray(distance_over_travelled, np.float64)
-    if not ratios.size or not (ratios >= 0).all():
-        raise errors.UserError(
-            f"distance_over_travelled={ratios.tolist()}: expected a number per seed, 0 "
-            "or more"
-        )
+    """The manipulation check, from one entry per seed; at least one seed."""
     return Manipulation(
         bits_differ=all(map(bool, bits_differ)),
-        distance_over_travelled=float(np.median(ratios)),
+        distance_over_travelled=float(np.median(distance_over_travelled)),
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answered:
-    """The answer about one noise of one model.
+    """The answer about one noise, of the arm `treatment`, of one model.
 
-    Attributes:
-        model: name of the model.
-        treatment: name of the arm with the noise.
-        control: name of the arm without, or `redraws.FIXED_ORDERS`.
-        effect: its effect.
-        check: the manipulation check; None: not measured.
+    `control` is the arm without it or `redraws.FIXED_ORDERS`; `check` None: whether the
+    noise acted was not measured.
     """
 
     model: str
@@ -179,10 +164,7 @@ def ask(
     control: str = redraws.FIXED_ORDERS,
     margin: float = MARGIN_FRACTION,
 ) -> Answered:
-    """The answer about a noise, of the arm `treatment`, by the losses of a model.
-
-    The manipulation check may be None: not measured.
-    """
+    """The answer about a noise by the losses of a model; see `Answered`."""
     found = redraws.effect(redraws.gather(arms, treatment, control), margin)
     return Answered(
         model=model, treatment=treatment, control=control, effect=found, check=check
@@ -304,11 +286,11 @@ def beside(runs: Redraws) -> dict[str, Any]:
     # digit.
     mixed = {
         name: round(value, 4) if isinstance(value, float) else value
-        for name, value in scatter.mixed_model(runs)._asdict().items()
+        for name, value in scatter.mixed_model(runs).items()
     }
     found = {
-        "seed_spread": scatter.seed_spread(runs)._asdict(),
-        "scatter_ratio": scatter.scatter_ratio(runs)._asdict(),
+        "seed_spread": scatter.seed_spread(runs),
+        "scatter_ratio": scatter.scatter_ratio(runs),
         "redraw_interval": scatter.redraw_interval(runs.together)._asdict(),
     }
     return {"permutation_p": scatter.permutation_p(runs), "mixed_model": mixed} | {

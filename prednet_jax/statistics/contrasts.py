@@ -5,10 +5,10 @@ contrast has the mean of the d_i, and from the exact sign-flip test (`sign_flip`
 interval, the p-value of no difference and the p-value of equivalence. The metric is a
 loss, so a negative difference is an improvement.
 
-`losses` of a verdict file is the JSON object `{model: {arm: {seed: [metric of each
-draw]}}}`, from which every contrast can be computed again. A contrast uses the seeds
-that both arms have. A seed whose loss is not finite (null in JSON) in one of the arms
-is left out of that contrast and counted.
+`losses` of a verdict file has for each model the JSON object `{arm: {seed: [metric of
+each draw]}}`, from which every contrast can be computed again. A contrast uses the
+seeds that both arms have. A seed whose loss is not finite (null in JSON) in one of the
+arms is left out of that contrast and counted.
 
 Two arms whose mean losses differ by less than the margin count as equal. It is a
 fraction of the control's loss that is fixed beforehand. It does not come from the size
@@ -33,7 +33,6 @@ from prednet_jax.statistics.sign_flip import Floats
 MARGIN_FRACTION = 0.02
 _CONFIDENCE, _ALPHA = 0.95, 0.05
 Arms = Mapping[str, Mapping[str, Sequence[float | None]]]
-Losses = Mapping[str, Arms]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,9 +121,8 @@ def paired(
 ) -> PairedResult:
     """Compares two arms seed by seed.
 
-    Any number of seeds is accepted. With fewer than six the 95 % interval is unbounded,
-    since no pattern of signs is rare enough; with fewer than five no equivalence can be
-    shown.
+    With fewer than six seeds the 95 % interval is unbounded, since no pattern of signs
+    is rare enough; with fewer than five no equivalence can be shown.
 
     Args:
         treatment: metric of the treatment, `[n]` or `[n, draws]`, one row per seed.
@@ -143,8 +141,6 @@ def paired(
             of range.
 
     Example:
-        Six seeds, all of which a treatment makes worse by more than the margin:
-
         >>> from prednet_jax import statistics
         >>> treated, control = [1.2, 1.3, 1.1, 1.2, 1.25, 1.15], [1.0] * 6
         >>> found = statistics.paired(treated, control, margin=0.05)
@@ -296,88 +292,64 @@ def seed_order(seed: str) -> tuple[bool, int, str]:
 
 
 def contrasts_from_losses(
-    losses: Losses,
+    arms: Arms,
     pairs: Sequence[tuple[str, str]],
-    margins: Mapping[str, float],
+    margin: float,
     *,
+    model: str,
     metric: str | None = None,
 ) -> list[PairedResult]:
-    """All contrasts of all models, corrected by Holm within each model.
+    """All contrasts of a model, corrected by Holm over all of them.
 
     Args:
-        losses: see the module's docstring.
-        pairs: (treatment, control); a model in which they are not `comparable` skips
-            the pair.
-        margins: the margin of each model, in units of the loss.
+        arms: `{arm: {seed: [metric of each draw]}}`.
+        pairs: (treatment, control); a pair that is not `comparable` is left out.
+        margin: the margin, in units of the loss.
+        model: name of the model, for the record.
         metric: name of the metric, for the record.
-
-    Returns:
-        Models in the order of `losses`, pairs in the order given.
-
-    Raises:
-        UserError: a model has no margin.
     """
-    found = []
-    for model, arms in losses.items():
-        errors.one_of("model", model, tuple(margins))
-        results = [
-            dataclasses.replace(
-                paired(*match(arms, *pair)[:2], margin=margins[model]),
-                model=model,
-                treatment=pair[0],
-                control=pair[1],
-                metric=metric,
-            )
-            for pair in pairs
-            if comparable(arms, *pair)
-        ]
-        found += holm(results, f"all {len(results)} contrasts of {model}")
-    return found
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Margin:
-    """A margin in units of the loss: a fraction of the mean over the control seeds."""
-
-    value: float
-    fraction: float
-    control_mean: float
-    n_control: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """A JSON object, with the `origin` in words."""
-        origin = (
-            f"{100 * self.fraction:g} % of the control's mean loss "
-            f"({self.control_mean:.4g}, {self.n_control} seeds)"
+    results = [
+        dataclasses.replace(
+            paired(*match(arms, *pair)[:2], margin=margin),
+            model=model,
+            treatment=pair[0],
+            control=pair[1],
+            metric=metric,
         )
-        return dataclasses.asdict(self) | {"origin": origin}
+        for pair in pairs
+        if comparable(arms, *pair)
+    ]
+    return holm(results, f"all {len(results)} contrasts of {model}")
 
 
-def margins_from_losses(
-    losses: Losses, control: str, fraction: float = MARGIN_FRACTION
-) -> dict[str, Margin]:
-    """The margin of each model: a fraction of the mean loss of its control.
+def margin_from_losses(
+    arms: Arms, control: str, fraction: float = MARGIN_FRACTION
+) -> dict[str, Any]:
+    """The margin of a model: a fraction of the mean loss of its control.
 
     Args:
-        losses: see the module's docstring.
+        arms: `{arm: {seed: [metric of each draw]}}`.
         control: name of the control arm.
         fraction: fraction of the control's mean loss, fixed beforehand, in (0, 1).
 
+    Returns:
+        A JSON object: `value`, in units of the loss, `fraction`, `control_mean` over
+        the `n_control` seeds, and its `origin` in words.
+
     Raises:
-        UserError: a model lacks the arm, no seed of it is finite, its mean loss is 0 or
+        UserError: there is no such arm, no seed of it is finite, its mean loss is 0 or
             less, or the fraction is out of range.
     """
     errors.open_unit("fraction", fraction)
-    found = {}
-    for model, arms in losses.items():
-        errors.one_of("control", control, tuple(arms))
-        kept = match(arms, control, control).control
-        mean = float(kept.mean())
-        errors.positive("mean loss of the control", mean)
-        found[model] = Margin(
-            value=fraction * mean,
-            fraction=fraction,
-            control_mean=mean,
-            n_control=kept.size,
-        )
-    return found
+    errors.one_of("control", control, tuple(arms))
+    kept = match(arms, control, control).control
+    mean = float(kept.mean())
+    errors.positive("mean loss of the control", mean)
+    return {
+        "value": fraction * mean,
+        "fraction": fraction,
+        "control_mean": mean,
+        "n_control": kept.size,
+        "origin": f"{100 * fraction:g} % of the control's mean loss ({mean:.4g}, "
+        f"{kept.size} seeds)",
+    }

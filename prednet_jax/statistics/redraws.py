@@ -216,19 +216,10 @@ def _known(low: float, high: float) -> tuple[float | None, float | None]:
 
 
 def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
-    """The effect of a treatment on the loss.
+    """The effect of a treatment on the loss, with intervals as `paired` has them.
 
-    Any number of seeds is accepted. With fewer than six the 95 % interval is unbounded,
-    since no pattern of signs is rare enough, and with fewer than five no equivalence
-    can be shown.
-
-    Args:
-        runs: the result of `gather`.
-        margin: largest relative change that counts as none, fixed before the results
-            exist, in (0, 1).
-
-    Raises:
-        UserError: the margin is out of range.
+    `margin`, in (0, 1), is the largest relative change that counts as none, fixed
+    before the results exist.
     """
     errors.open_unit("margin", margin)
     # The lower margin, 1 - 0.02, is a little further away on the scale of logarithms.

@@ -24,43 +24,6 @@ _RESAMPLES = 20_000
 _MOST_SUBSETS = 5000
 
 
-class Spread(NamedTuple):
-    """Standard deviation of the true effect over the seeds, with its 95 % upper bound.
-
-    Of the log loss, at least 0; NaN: a group has one run per seed, or there is one.
-    """
-
-    sd: float
-    upper: float
-
-
-class Ratio(NamedTuple):
-    """The scatter of the treatment's runs within a seed over that of the control's.
-
-    Ratio of the standard deviations with its 95 % interval, and the permutation p-value
-    of "the same". NaN: a group has one run per seed, or the control's runs are equal.
-    """
-
-    ratio: float
-    low: float
-    high: float
-    p_value: float
-
-
-class Mixed(NamedTuple):
-    """The effect by a mixed model with its normal 95 % interval, relative changes.
-
-    `sd` is the standard deviation of the effect over the seeds, of the log loss;
-    `converged`: the likelihood had a maximum inside the allowed region.
-    """
-
-    estimate: float
-    low: float
-    high: float
-    sd: float
-    converged: bool
-
-
 class Limit(NamedTuple):
     """How far two runs of one seed may differ; relative changes of the loss.
 
@@ -86,42 +49,44 @@ def permutation_p(runs: Redraws) -> float:
     return _share(np.abs(means), abs(_observed(runs)[0]))
 
 
-def seed_spread(runs: Redraws) -> Spread:
-    """Whether the effect differs from seed to seed, beyond what redraws explain."""
-    variances = _variances(runs)
-    if len(runs.seeds) < 2 or variances is None:
-        return Spread(math.nan, math.inf)
-    treatment, control = runs.logs
-    sizes = [np.asarray(list(map(len, g))) for g in (runs.treatment, runs.control)]
-    explained = variances[0] / sizes[0] + variances[1] / sizes[1]
-    sd, upper = spread(treatment - control, explained)
-    return Spread(float(sd), float(upper))
-
-
-def spread(d: Floats, explained: Floats) -> tuple[Floats, Floats]:
-    """Standard deviation of the true effect over the seeds, and its upper bound.
+def seed_spread(runs: Redraws) -> dict[str, float]:
+    """Whether the effect differs from seed to seed, beyond what redraws explain.
 
     Each seed contributes its squared deviation from the mean effect, less the variance
     that the scatter of its runs explains. Their mean is the variance of the effect. The
     bound is Student's for a mean; at 97.5 %, since the contributions are skewed: it
     holds in about 95 of 100 simulated studies (docs/study/rule.md).
 
-    Args:
-        d: `d_s` of the seeds, `[..., n]`, n >= 2.
-        explained: the variances that the scatter explains, `[..., n]`.
+    Returns:
+        `sd`, the standard deviation of the true effect over the seeds, of the log loss,
+        and `upper`, its 95 % upper bound. NaN and infinite: a group has one run per
+        seed, or there is one seed.
     """
-    n = d.shape[-1]
-    parts = (d - d.mean(axis=-1, keepdims=True)) ** 2 * n / (n - 1) - explained
-    reach = special.stdtrit(n - 1, 0.975) * parts.std(axis=-1, ddof=1) / math.sqrt(n)
-    mean = parts.mean(axis=-1)
-    return np.sqrt(np.maximum(0, mean)), np.sqrt(np.maximum(0, mean + reach))
+    variances, n = _variances(runs), len(runs.seeds)
+    if n < 2 or variances is None:
+        return {"sd": math.nan, "upper": math.inf}
+    treatment, control = runs.logs
+    sizes = [np.asarray(list(map(len, g))) for g in (runs.treatment, runs.control)]
+    explained = variances[0] / sizes[0] + variances[1] / sizes[1]
+    d = treatment - control
+    parts = (d - d.mean()) ** 2 * n / (n - 1) - explained
+    reach = special.stdtrit(n - 1, 0.975) * parts.std(ddof=1) / math.sqrt(n)
+    ends = parts.mean(), parts.mean() + reach
+    sd, upper = (math.sqrt(max(0.0, float(variance))) for variance in ends)
+    return {"sd": sd, "upper": upper}
 
 
-def scatter_ratio(runs: Redraws) -> Ratio:
-    """Whether a random order changes the scatter of the runs."""
+def scatter_ratio(runs: Redraws) -> dict[str, float]:
+    """Whether a random order changes the scatter of the runs within a seed.
+
+    Returns:
+        `ratio` of the standard deviations, treatment over control, with the 95 %
+        interval `low` to `high`, and `p_value` of "the same", by permutation. NaN: a
+        group has one run per seed, or the control's runs are equal.
+    """
     variances = _variances(runs)
     if variances is None or not variances[1].any():
-        return Ratio(math.nan, 0.0, math.inf, math.nan)
+        return {"ratio": math.nan, "low": 0.0, "high": math.inf, "p_value": math.nan}
     rng = np.random.default_rng(0)
     chosen = rng.integers(0, len(runs.seeds), (_RESAMPLES, len(runs.seeds)))
     means = [v[chosen].mean(axis=1) for v in variances]
@@ -132,15 +97,20 @@ def scatter_ratio(runs: Redraws) -> Ratio:
         _, first, second = _observed(runs)
         p = _share(statistic, abs(float(np.log(first / second))))
     ratio = math.sqrt(variances[0].mean() / variances[1].mean())
-    return Ratio(ratio, float(low), float(high), p)
+    return {"ratio": ratio, "low": float(low), "high": float(high), "p_value": p}
 
 
-def mixed_model(runs: Redraws) -> Mixed:
+def mixed_model(runs: Redraws) -> dict[str, float]:
     """The effect by a linear mixed model with a random slope of the treatment.
 
     log y = a + treatment (b + b_s) + a_s + e, with seeds as groups, by restricted
     maximum likelihood (`statsmodels.MixedLM`). It assumes normal scatter of one size
     for all seeds, which the sign-flip test does not.
+
+    Returns:
+        `estimate` with its normal 95 % interval `low` to `high`, relative changes;
+        `sd` of the effect over the seeds, of the log loss; `converged`: the likelihood
+        had a maximum inside the allowed region.
 
     Raises:
         UserError: a group has one run per seed, or nothing scatters.
@@ -171,9 +141,10 @@ def mixed_model(runs: Redraws) -> Mixed:
         model = MixedLM((logs - logs.mean()) / scale, design, seeds, exog_re=design)
         fitted = model.fit(reml=True, method=["powell"])
     mean, reach = float(fitted.fe_params[1]), 1.959964 * float(fitted.bse_fe[1])
-    low, mid, high = (math.expm1(scale * (mean + r)) for r in (-reach, 0, reach))
+    ends = {"estimate": mean, "low": mean - reach, "high": mean + reach}
     sd = scale * math.sqrt(max(0.0, float(np.asarray(fitted.cov_re)[1, 1])))
-    return Mixed(mid, low, high, sd, bool(fitted.converged))
+    found = {name: math.expm1(scale * value) for name, value in ends.items()}
+    return found | {"sd": sd, "converged": bool(fitted.converged)}
 
 
 def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limit:
@@ -190,8 +161,6 @@ def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limi
         confidence: share of the pairs that the limit holds for, in (0, 1).
 
     Example:
-        A hundred seeds of three runs that scatter by 1 %:
-
         >>> import numpy as np
         >>> from prednet_jax import statistics
         >>> losses = np.exp(np.random.default_rng(0).normal(0, 0.01, (100, 3)))
@@ -228,7 +197,6 @@ def predicted(
     seeds: int,
     treatment: int,
     control: int,
-    resamples: int = _RESAMPLES,
 ) -> tuple[float, float]:
     """Where the effect of a small repetition of a study should fall, 95 times in 100.
 
@@ -242,7 +210,6 @@ def predicted(
         seeds: number of new seeds.
         treatment: runs of the treatment per new seed.
         control: runs of the control per new seed.
-        resamples: number of simulated repetitions.
 
     Returns:
         Lower and upper end, relative changes of the loss.
@@ -251,7 +218,7 @@ def predicted(
     n = len(study.seeds)
     if n < 2:
         return -1.0, math.inf
-    chosen = rng.integers(0, n, (resamples, seeds))
+    chosen = rng.integers(0, n, (_RESAMPLES, seeds))
     repeated = np.empty(chosen.shape)
     for index in range(n):
         places = chosen == index
@@ -260,7 +227,7 @@ def predicted(
         repeated[places] -= _means(study.control[index], control, count, rng)
     first, second = study.logs
     d = first - second
-    again = d[rng.integers(0, n, (resamples, n))].mean(axis=1)
+    again = d[rng.integers(0, n, (_RESAMPLES, n))].mean(axis=1)
     effects = d.mean() + repeated.mean(axis=1) - again
     reach = special.stdtrit(n - 1, 0.975) * math.sqrt(n / (n - 1))
     tail = float(special.ndtr(-reach))

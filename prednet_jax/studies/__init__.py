@@ -2,9 +2,8 @@
 
 The long trainings (parts B to I of docs/study):
     parts -> seed_trainings (with dose, endpoints) -> seed_records, one JSON a seed
-    -> judgement (contrasts, the answer)
-    -> described_tables, study_tables, study_values, study_figures
-Part A: symmetric_start (weights) -> symmetric_runs, runs.csv -> symmetric_findings
+    -> judgement (contrasts, the answer) -> study_tables, study_figures
+Part A: symmetric_start (weights) -> symmetric (runs.csv, and what it shows)
 again              the study made again, and what `make compare` repeats of it
 saddle_escape      escape from functions with known saddles
 curvature_probe    curvature along a training

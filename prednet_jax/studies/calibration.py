@@ -9,17 +9,12 @@ The variation of a reduction is measured between
 
 and compared with what `ReductionOrder` emulates: the variation between its keys. Every
 output is compared with the first one, by the measures of `noise.variability`.
-
-On a CPU with a fixed number of threads XLA repeats bitwise, so all three variations
-have to be zero there.
 """
-
-from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,141 +22,105 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax import process
-from prednet_jax.errors import one_of
 from prednet_jax.noise import ReductionOrder, coverage, inject, variability
 
-SHAPES = ("tiny", "prednet")
+#: A function and its float32 operands. These are NumPy's, since making them must not
+#: start a backend, and they are the same in every process.
+Reduction = tuple[Callable[..., Array], tuple[np.ndarray, ...]]
+DISTANCES = ("call", "compilation", "process")
+PROFILES = ("uniform_worst_case", "xla_gpu", "chainer_cudnn")
 
 
-class Reduction(NamedTuple):
-    """One reduction to be repeated.
+def reductions(*, small: bool) -> dict[str, Reduction]:
+    """The reductions of a training step of PredNet, by primitive and use.
 
-    Attributes:
-        name: name of the primitive, with its use in a network if it has several.
-        function: the reduction, a function of the operands.
-        operands: float32 arrays, the same in every process. NumPy's, since making
-            them must not start a backend.
+    They are those of the ConvLSTM of layer 1 at 120 x 160 pixels and channels 3, 48,
+    96, 192 (60 x 80 pixels, 240 channels in, 192 out), and of the pooling and loss of
+    the layers around it; `small`: the same in seconds.
     """
-
-    name: str
-    function: Callable[..., Array]
-    operands: tuple[np.ndarray, ...]
-
-
-def reductions(shapes: str) -> tuple[Reduction, ...]:
-    """The reductions of a training step of PredNet.
-
-    `prednet`: the ConvLSTM of layer 1 at 120 x 160 pixels and channels 3, 48, 96, 192
-    (60 x 80 pixels, 240 channels in, 192 out), and the pooling and loss of the layers
-    around it. `tiny`: the same at a size for tests.
-    """
-    one_of("shapes", shapes, SHAPES)
-    small = shapes == "tiny"
     height, width, inputs, outputs = (12, 16, 24, 16) if small else (60, 80, 240, 192)
     rows, depth = height * width, 9 * inputs
-    image = _draw(0, 1, height, width, inputs)
-    kernel = _draw(1, 3, 3, inputs, outputs)
-    cotangent = _draw(2, 1, height, width, outputs)
-    pooled = _draw(3, 1, 2 * height, 2 * width, outputs)
-    matrix = _draw(4, rows, outputs)
+    shapes = (
+        (1, height, width, inputs),
+        (3, 3, inputs, outputs),
+        (1, height, width, outputs),
+        (1, 2 * height, 2 * width, outputs),
+        (rows, outputs),
+        (rows, depth),
+        (depth, outputs),
+        (1, height, width, outputs),
+    )
+    image, kernel, cotangent, pooled, matrix, first, second, gradient = (
+        np.random.default_rng(seed).standard_normal(shape, np.float32)
+        for seed, shape in enumerate(shapes)
+    )
     index = np.random.default_rng(9).integers(0, 64, rows, np.int32)
 
+    def convolve(x: Array, k: Array) -> Array:
+        names = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=names)
+
+    def windows(x: Array, initial: float, combine: Callable) -> Array:
+        """Reduces 3x3 windows that overlap; cuDNN does not repeat these bitwise."""
+        size, stride = (1, 3, 3, 1), (1, 2, 2, 1)
+        return lax.reduce_window(x, initial, combine, size, stride, "SAME")
+
     def input_gradient(y: Array, k: Array) -> Array:
-        return jax.linear_transpose(lambda x: _convolve(x, k), image)(y)[0]
+        return jax.linear_transpose(lambda x: convolve(x, k), image)(y)[0]
 
     def filter_gradient(y: Array, x: Array) -> Array:
-        return jax.linear_transpose(lambda k: _convolve(x, k), kernel)(y)[0]
+        return jax.linear_transpose(lambda k: convolve(x, k), kernel)(y)[0]
 
     def pool_gradient(y: Array, x: Array) -> Array:
-        return jax.vjp(lambda x: _windows(x, -jnp.inf, lax.max), x)[1](y)[0]
+        return jax.vjp(lambda x: windows(x, -jnp.inf, lax.max), x)[1](y)[0]
 
     def scatter(x: Array, index: Array) -> Array:
         return jnp.zeros((64, outputs), x.dtype).at[index].add(x)
 
-    factors = _draw(5, rows, depth), _draw(6, depth, outputs)
-    gradient = _draw(7, 1, height, width, outputs)
-    return (
-        Reduction("dot_general", jnp.matmul, factors),
-        Reduction("conv forward", _convolve, (image, kernel)),
-        Reduction("conv input gradient", input_gradient, (cotangent, kernel)),
-        Reduction("conv filter gradient", filter_gradient, (cotangent, image)),
-        Reduction("reduce_sum", lambda x: jnp.sum(x, axis=0), (matrix,)),
-        Reduction("reduce_sum to one", jnp.sum, (pooled,)),
-        Reduction("cumsum", lambda x: lax.cumsum(x, axis=0), (matrix,)),
-        Reduction("reduce_window_sum", lambda x: _windows(x, 0.0, lax.add), (pooled,)),
-        Reduction("scatter-add", scatter, (matrix, index)),
-        Reduction("select_and_scatter_add", pool_gradient, (gradient, pooled)),
-    )
-
-
-def _draw(seed: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
-
-
-def _convolve(x: Array, kernel: Array) -> Array:
-    return lax.conv_general_dilated(
-        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-
-
-def _windows(x: Array, initial: float, combine: Callable) -> Array:
-    """Reduces 3x3 windows that overlap; cuDNN does not repeat these bitwise."""
-    return lax.reduce_window(x, initial, combine, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-
-
-def variation(outputs: Sequence[Any]) -> dict[str, Any]:
-    """How much outputs differ from the first of them, at least two.
-
-    Returns:
-        `outputs`: number of outputs compared with the first; `v_c`: mean fraction of
-        elements that differ; `v_ermv`: mean relative difference; `ulps`: histogram of
-        all distances in ulps (`variability.ulp_histogram`).
-    """
-    first, *others = outputs
-    distances = [variability.ulp_distance(first, other) for other in others]
     return {
-        "outputs": len(others),
-        "v_c": float(np.mean([variability.v_c(first, x) for x in others])),
-        "v_ermv": float(np.mean([variability.v_ermv(first, x) for x in others])),
-        "ulps": variability.ulp_histogram(np.concatenate(distances)),
+        "dot_general": (jnp.matmul, (first, second)),
+        "conv forward": (convolve, (image, kernel)),
+        "conv input gradient": (input_gradient, (cotangent, kernel)),
+        "conv filter gradient": (filter_gradient, (cotangent, image)),
+        "reduce_sum": (lambda x: jnp.sum(x, axis=0), (matrix,)),
+        "reduce_sum to one": (jnp.sum, (pooled,)),
+        "cumsum": (lambda x: lax.cumsum(x, axis=0), (matrix,)),
+        "reduce_window_sum": (lambda x: windows(x, 0.0, lax.add), (pooled,)),
+        "scatter-add": (scatter, (matrix, index)),
+        "select_and_scatter_add": (pool_gradient, (gradient, pooled)),
     }
 
 
 def measure(
-    reduction: Reduction,
-    specs: Mapping[str, ReductionOrder],
-    others: Sequence[np.ndarray],
-    *,
-    repeats: int,
-    compilations: int,
+    reduction: Reduction, others: Sequence[np.ndarray], *, repeats: int
 ) -> dict[str, Any]:
     """The measured and the emulated variation of one reduction.
 
     Args:
-        reduction: the reduction.
-        specs: the emulated noise by profile.
+        reduction: one of `reductions`.
         others: its outputs in other processes.
-        repeats: calls of one program, and keys of the noise.
-        compilations: programs that are compiled.
+        repeats: calls of one program, and keys of the noise, at least 2.
 
     Returns:
         `variation` under `call`, `compilation` and `process` (None without others), and
         `emulated`: the same by profile, None where it does not perturb the reduction.
     """
-    calls = repeated_calls(reduction, repeats)
+    function, operands = reduction
+    calls = outputs(reduction, repeats)
     compiled = [calls[0]]
-    for _ in range(compilations):
+    for _ in range(2):
         jax.clear_caches()
-        compiled += repeated_calls(reduction, 1)
+        compiled += outputs(reduction, 1)
     keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), repeats)
-    emulated: dict[str, Any] = dict.fromkeys(specs)
-    for profile, spec in specs.items():
-        if perturbed_paths(reduction, spec):
-            noisy = inject(reduction.function, spec)
-            outputs = [np.asarray(noisy(key, *reduction.operands)) for key in keys]
-            emulated[profile] = variation(outputs)
+    emulated: dict[str, Any] = dict.fromkeys(PROFILES)
+    for profile in PROFILES:
+        spec = ReductionOrder(profile=profile)
+        if coverage(function, spec)(*operands).perturbed:
+            noisy = inject(function, spec)
+            emulated[profile] = variation(
+                [np.asarray(noisy(key, *operands)) for key in keys]
+            )
     return {
-        "primitive": reduction.name,
         "call": variation(calls),
         "compilation": variation(compiled),
         "process": variation([calls[0], *others]) if others else None,
@@ -169,47 +128,44 @@ def measure(
     }
 
 
-def repeated_calls(reduction: Reduction, repeats: int) -> list[np.ndarray]:
+def variation(found: Sequence[Any]) -> dict[str, Any]:
+    """How much outputs differ from the first of them, at least two.
+
+    Returns:
+        `outputs`: number of outputs compared with the first; `v_c`: mean fraction of
+        elements that differ; `v_ermv`: mean relative difference.
+    """
+    first, *others = found
+    return {
+        "outputs": len(others),
+        "v_c": float(np.mean([variability.v_c(first, x) for x in others])),
+        "v_ermv": float(np.mean([variability.v_ermv(first, x) for x in others])),
+    }
+
+
+def outputs(reduction: Reduction, repeats: int) -> list[np.ndarray]:
     """Outputs of one compiled program, called `repeats` times."""
-    compiled = jax.jit(reduction.function).lower(*reduction.operands).compile()
-    return [np.asarray(compiled(*reduction.operands)) for _ in range(repeats)]
+    function, operands = reduction
+    compiled = jax.jit(function).lower(*operands).compile()
+    return [np.asarray(compiled(*operands)) for _ in range(repeats)]
 
 
-def in_other_processes(
-    count: int, shapes: str, names: Sequence[str]
-) -> list[list[np.ndarray]]:
-    """The outputs of some reductions in `count` processes, one after another.
+def in_other_processes(count: int, small: bool) -> list[list[np.ndarray]]:
+    """The outputs of all reductions in `count` processes, one after another.
 
     Call it before this process starts its backend, which may use the whole device.
     """
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as pool:
-        return list(pool.map(_outputs, [shapes] * count, [names] * count))
+        return list(pool.map(_all_outputs, [small] * count))
 
 
-def _outputs(shapes: str, names: Sequence[str]) -> list[np.ndarray]:
+def _all_outputs(small: bool) -> list[np.ndarray]:
     process.prepare()
     jax.config.update("jax_enable_compilation_cache", False)
-    chosen = {reduction.name: reduction for reduction in reductions(shapes)}
-    return [repeated_calls(chosen[name], 1)[0] for name in names]
-
-
-def perturbed_paths(reduction: Reduction, spec: ReductionOrder) -> tuple[str, ...]:
-    """Paths of the equations of a reduction that a reduction order perturbs."""
-    report = coverage(reduction.function, spec)(*reduction.operands)
-    return tuple(entry.path for entry in report.perturbed)
+    return [outputs(reduction, 1)[0] for reduction in reductions(small=small).values()]
 
 
 def varies(row: Mapping[str, Any]) -> bool:
     """Whether a reduction varied between calls, compilations or processes."""
-    return any(row[k] and row[k]["v_c"] > 0 for k in ("call", "compilation", "process"))
-
-
-def disagreement(profile: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """In which reductions a profile and the device disagree, in words."""
-    noise = [r["primitive"] for r in rows if r["emulated"][profile] and not varies(r)]
-    device = [r["primitive"] for r in rows if varies(r) and not r["emulated"][profile]]
-    return (
-        f"{profile}: perturbed, but constant here: {', '.join(noise) or 'none'}; "
-        f"not perturbed, but varies here: {', '.join(device) or 'none'}"
-    )
+    return any(row[name] and row[name]["v_c"] > 0 for name in DISTANCES)

@@ -36,7 +36,7 @@ DESCRIBED = (
 STATUS = "after looking: part C"
 
 
-def losses(found: Records, endpoint: str) -> statistics.Losses:
+def losses(found: Records, endpoint: str) -> statistics.Arms:
     """An endpoint by arm, seed and draw; None: the run diverged.
 
     A run that ended without reaching one of `MOMENTS` counts as reaching it at the
@@ -53,7 +53,7 @@ def losses(found: Records, endpoint: str) -> statistics.Losses:
                 value = record["updates"] + 1
             of_arm = by_arm.setdefault(run["arm"], {})
             of_arm.setdefault(str(record["seed"]), []).append(value)
-    return {MODEL: by_arm}
+    return by_arm
 
 
 def _ended(run: Mapping[str, Any]) -> bool:
@@ -117,23 +117,17 @@ def contrasts(
     both arms, and every pair is if no run of the control has it.
     """
     measured = losses(found, endpoint)
-    ends = measured[MODEL][CONTROL].values()
-    if all(value is None for draws in ends for value in draws):
+    if all(value is None for draws in measured[CONTROL].values() for value in draws):
         return []
-    margin = statistics.margins_from_losses(measured, CONTROL)[MODEL].value
+    margin = statistics.margin_from_losses(measured, CONTROL)["value"]
     return statistics.contrasts_from_losses(
-        measured, pairs, {MODEL: margin}, metric=endpoint
+        measured, pairs, margin, model=MODEL, metric=endpoint
     )
-
-
-def all_contrasts(found: Records, endpoint: str) -> list[statistics.PairedResult]:
-    """The contrasts in `DESCRIBED`; Holm within each family."""
-    return [one for pairs in DESCRIBED for one in contrasts(found, endpoint, pairs)]
 
 
 def ask(found: Records, endpoint: str = PRIMARY) -> statistics.Answered:
     """The answer about random orders of sums, from all seeds of a part."""
-    measured = losses(found, endpoint)[MODEL]
+    measured = losses(found, endpoint)
     check = manipulation(found, RANDOM, *statistics.fixed_orders(measured))
     return statistics.ask(MODEL, measured, check, treatment=RANDOM)
 
@@ -141,7 +135,7 @@ def ask(found: Records, endpoint: str = PRIMARY) -> statistics.Answered:
 def judge(found: Records) -> dict[str, Any]:
     """The study's verdict.json, from all seeds of part C."""
     answered = ask(found)
-    measured = losses(found, PRIMARY)[MODEL]
+    measured = losses(found, PRIMARY)
     claims = (
         statistics.noise_claim(answered),
         statistics.stale_claim(MODEL, measured, STALE),
@@ -176,9 +170,13 @@ def _described(
         "manipulations": moved,
         "contrasts": [
             answered.contrast(f"log of {endpoint}"),
-            *(one.as_dict() for one in all_contrasts(found, endpoint)),
+            *(
+                one.as_dict()
+                for pairs in DESCRIBED  # Holm within each family.
+                for one in contrasts(found, endpoint, pairs)
+            ),
         ],
-        "losses": losses(found, endpoint),
+        "losses": {MODEL: losses(found, endpoint)},
         "design": {
             "seeds": [record["seed"] for record in found],
             "metric": {MODEL: endpoint},

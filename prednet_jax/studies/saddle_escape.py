@@ -5,33 +5,29 @@ case, one per seed, under one noise; its twin is the group of the same case with
 noise. All runs start where exact arithmetic would never leave the saddle.
 
 The data flow is: `measure` (one program per function, precision and noise) -> `compare`
-(medians and log-rank tests against the twin, Holm over all tests) -> the table and the
-findings.
+(medians and log-rank tests against the twin, Holm over all tests) -> the table.
 """
 
 import math
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 from prednet_jax import escape, noise, saddles, statistics
-from prednet_jax.errors import UserError
 from prednet_jax.report.documents import columns
+from prednet_jax.report.numbers import probability
 from prednet_jax.saddles import SaddleFunction
 
-OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam", "perturbed")
+OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam")
 QUIET = "none"
 #: The two events, leaving the first saddle and passing all, with the fields that say
 #: whether they happened.
 EVENTS = {"escape": "escaped", "arrival": "arrived"}
 #: Step at which the projection is read that predicts the escape time.
 SETTLE = 10
-_ALPHA = 0.05
 CASE = ("function", "optimizer", "form", "precision")
 
 Group = dict[str, Any]
@@ -40,17 +36,11 @@ Group = dict[str, Any]
 def optimizer(name: str, function: SaddleFunction, *, adam_rate: float) -> saddles.Rule:
     """One of `OPTIMIZERS`; the rate of all but Adam is 1 / (2 L), L the smoothness."""
     rate = 1 / (2 * function.smoothness)
-    if name == "gradient_descent":
-        return saddles.gradient_descent(rate)
-    if name == "heavy_ball":
-        return saddles.heavy_ball(rate)
-    if name == "adam":
-        return saddles.adam(adam_rate)
-    if name == "perturbed":
-        return saddles.perturbed_gradient_descent(
-            rate, radius=1e-3, threshold=1e-2, wait=50
-        )
-    raise UserError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
+    return {
+        "gradient_descent": saddles.gradient_descent(rate),
+        "heavy_ball": saddles.heavy_ball(rate),
+        "adam": saddles.adam(adam_rate),
+    }[name]
 
 
 def measure(
@@ -68,20 +58,9 @@ def measure(
 ) -> list[Group]:
     """Runs every optimiser, form and seed under one noise, as one compiled program.
 
-    Args:
-        function: the function, in its aligned form.
-        text: name of the noise; `QUIET`: no noise.
-        spec: the noise; it may not act on weights.
-        optimizers: some of `OPTIMIZERS`.
-        forms: "aligned", "rotated", or both.
-        seeds: number of runs per group; a seed fixes start, rotation and noise.
-        first_seed: the first seed.
-        steps: steps of each run, above `SETTLE`.
-        precision: "float32" or "float64".
-        adam_rate: learning rate of Adam, above 0.
-
-    Returns:
-        One group per optimiser and form, as JSON objects.
+    The noise `spec`, whose name is `text` (`QUIET`: none), may not act on weights.
+    `adam_rate` is Adam's learning rate; the other arguments are those of
+    `saddles.escape_runs`. Returns one group per optimiser and form, as JSON objects.
     """
     gradient = noisy_gradient(saddles.rotated_gradient(function), spec)
     rules = [optimizer(name, function, adam_rate=adam_rate) for name in optimizers]
@@ -114,8 +93,7 @@ def measure(
                 "still": runs.still[i, j].tolist(),
             }
             group["predicted_steps"] = [
-                _predict(function, group, rules[i], *pair)
-                for pair in runs.early[i, j].astype(float)
+                _predict(function, group, rules[i], pair) for pair in runs.early[i, j]
             ]
             groups.append(group)
     return groups
@@ -137,30 +115,21 @@ def noisy_gradient(gradient: Callable, spec: noise.NoiseSpec) -> Callable:
 
 
 def _predict(
-    function: SaddleFunction,
-    group: Group,
-    rule: saddles.Rule,
-    before: float,
-    now: float,
+    function: SaddleFunction, group: Group, rule: saddles.Rule, early: np.ndarray
 ) -> float | None:
-    """Escape time by theory; inf: never; None: the theory does not apply."""
-    if not function.strict or group["optimizer"] == "perturbed":
-        return None
-    quiet = group["noise"] == QUIET
+    """Escape time by theory; inf: never; None: there is none, as for Adam.
+
+    `early` are the projections after `SETTLE` - 1 and after `SETTLE` steps.
+    """
+    before, now = map(float, early)
     if group["form"] == "aligned":
         # The start is exact here, so a projection as small as the rounding error of its
         # own measurement counts as 0. Without noise it stays 0.
         eps = np.finfo(group["precision"]).eps
         if now <= 8 * eps * np.linalg.norm(function.saddle):
-            return math.inf if quiet else None
+            return math.inf if group["noise"] == QUIET else None
     if group["optimizer"] == "adam":
-        # The steps of a fresh Adam have size eta while the gradient keeps its sign.
-        # Noise that is larger than the gradient changes the sign.
-        if not quiet:
-            return None
-        return escape.fresh_adam_time(
-            function.radius, learning_rate=float(rule.learning_rate)
-        )
+        return None
     growth = escape.growth(
         function.curvature,
         learning_rate=float(rule.learning_rate),
@@ -231,94 +200,24 @@ def logrank_p(group: Group, twin: Group, event: str) -> float:
     return float(stats.logrank(_censored(group, event), _censored(twin, event)).pvalue)
 
 
-def _star(group: Any, event: str) -> str:
-    """Marks a group whose times differ from its twin's, after Holm's correction."""
-    p = group[f"{event}_p_holm"]
-    return "*" if p is not None and p < _ALPHA else ""
-
-
 def text_table(groups: list[Group]) -> str:
-    """One row per case: when the runs leave, and how many pass every saddle."""
-    noises = list(dict.fromkeys(g["noise"] for g in groups))
-    tests = sum(g[f"{event}_p"] is not None for g in groups for event in EVENTS)
-    legend = (
-        f"Medians of {len(groups[0]['escaped'])} runs, in steps. Left: the first "
-        f"saddle, in brackets what theory expects from the projection after {SETTLE} "
-        "steps. Passed: runs past every saddle. *: differs from the same runs without "
-        f"noise (log-rank, Holm over {tests} tests, .05)."
-    )
-    lines = textwrap.wrap(legend, 100)
-    lines += [f"  {i} = {name}" for i, name in enumerate(noises)]
-    rows = [
-        list(CASE)
-        + [f"{w} {i}" for w in ("left", "passed") for i in range(len(noises))]
-    ]
-    by_case: dict[tuple[str, ...], dict[str, Group]] = {}
-    for group in groups:
-        by_case.setdefault(_case(group), {})[group["noise"]] = group
-    for case, same in by_case.items():
-        left = [_left(same[name]) for name in noises]
-        passed = [
-            f"{sum(same[name]['arrived'])}{_star(same[name], 'arrival')}"
-            for name in noises
-        ]
-        rows.append([*case, *left, *passed])
-    return "\n".join([*lines, "", columns(rows)])
+    """One row per group, of `compare`: when runs leave, and how many pass all saddles.
 
-
-def _left(group: Group) -> str:
-    median, expected = group["escape_median"], group["predicted_median"]
-    cell = _steps(median)
-    if expected is not None and math.isfinite(min(expected, median)):
-        cell += f" ({_steps(expected)})"
-    return cell + _star(group, "escape")
-
-
-def _steps(value: float) -> str:
-    return "never" if math.isinf(value) else f"{value:.0f}"
-
-
-def findings(groups: list[Group]) -> list[str]:
-    """What the runs show, each a sentence; what was not run is left out.
-
-    Args:
-        groups: the result of `compare`.
+    Columns: median steps until the first saddle is left, and by theory from the
+    projection after `SETTLE` steps; runs past every saddle; and p against no noise
+    (log-rank, Holm over all tests).
     """
-    frame = pd.DataFrame(groups).assign(
-        left=lambda f: f.escaped.map(sum),
-        runs=lambda f: f.escaped.map(len),
-        differs=[bool(_star(group, "escape")) for group in groups],
-    )
-    quiet, noisy = frame[frame.noise == QUIET], frame[frame.noise != QUIET]
-    said = []
-    for form, what in (
-        ("aligned", "determinism at a saddle that rounding cannot reach"),
-        ("rotated", "rounding alone"),
-    ):
-        counts = quiet[quiet.form == form].groupby("precision", sort=False)
-        parts = [
-            f"{leave} of {runs} leave in {precision}"
-            for precision, leave, runs in counts[["left", "runs"]].sum().itertuples()
-        ]
-        if parts:
-            said.append(f"{form}, no noise ({what}): {', '.join(parts)}.")
-    for (name, form), cases in noisy.groupby(["noise", "form"], sort=False):
-        said.append(
-            f"{name}, {form}: {cases.left.sum()} of {cases.runs.sum()} runs leave; in "
-            f"{cases.differs.sum()} of {len(cases)} cases at other times than without "
-            "noise."
-        )
-    lists = ["predicted_steps", "escape_steps", "escaped"]
-    descent = frame[frame.optimizer.isin(["gradient_descent", "heavy_ball"])]
-    runs = descent.explode(lists, ignore_index=True).dropna(subset="predicted_steps")
-    expected = runs.predicted_steps.astype(float)
-    error = (runs.escape_steps.astype(float) - expected).abs()
-    error = error[runs.escaped.astype(bool) & np.isfinite(expected)]
-    if len(error):
-        near = error <= np.maximum(2.0, 0.05 * expected[error.index])
-        said.append(
-            f"theory, gradient descent and heavy ball: {len(error)} escapes, median "
-            f"error {error.median():.1f} steps; {near.mean():.0%} within 2 steps or "
-            "5 %."
-        )
-    return said
+    rows = [(*CASE, "noise", "left after", "theory", "p", "passed all", "p")]
+    for group in groups:
+        ps = (group[f"{event}_p_holm"] for event in EVENTS)
+        left, passed = ("-" if p is None else probability(p) for p in ps)
+        times = (_steps(group[f"{name}_median"]) for name in ("escape", "predicted"))
+        done = f"{sum(group['arrived'])} of {len(group['arrived'])}"
+        rows.append((*_case(group), group["noise"], *times, left, done, passed))
+    return columns(rows)
+
+
+def _steps(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "never" if math.isinf(value) else f"{value:.0f}"

@@ -15,8 +15,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,20 +103,6 @@ def check(name: str, about: Mapping[str, Any], path: Path) -> None:
             f"{name}: another {', '.join(differ)}; expected the same as in {path}, or "
             "another --workdir"
         )
-
-
-def without_gradient(paths: Iterable[Path]) -> Counter[str]:
-    """Number of runs of each arm whose gradient is exactly 0 in the last row.
-
-    Such a network is dead. Noise of the order of sums is 0 there too. Curves lie beside
-    the records of seeds whose `paths` are given.
-    """
-    dead: Counter[str] = Counter()
-    for path in paths:
-        rows = records.read_csv(path.with_suffix(".csv"))
-        last = {(row["arm"], row["draw"]): row["grad_norm"] for row in rows}
-        dead.update(arm for (arm, _), norm in last.items() if norm and not float(norm))
-    return dead
 
 
 def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -> None:

@@ -1,7 +1,4 @@
-"""Figures of docs/study, from records: one dot per seed.
-
-A part that is not complete has no figure.
-"""
+"""Figures of docs/study, from records: one dot per seed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,14 +9,7 @@ import numpy as np
 from prednet_jax.report import charts
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
 from prednet_jax.statistics import MARGIN_FRACTION, gather, match
-from prednet_jax.studies import (
-    described_tables,
-    judgement,
-    seed_records,
-    study_tables,
-    symmetric_findings,
-)
-from prednet_jax.studies.parts import PARTS
+from prednet_jax.studies import judgement, study_tables, symmetric
 
 GREY, BLUE = charts.MUTED, ROLES["treatment"]
 _ARMS = {
@@ -31,21 +21,23 @@ _ARMS = {
 }
 
 
-def figures(folder: Path, verdict: Mapping[str, Any]) -> dict[str, Dots]:
+def figures(
+    folder: Path, parts: Mapping[str, judgement.Records], verdict: Mapping[str, Any]
+) -> dict[str, Dots]:
     """All figures of docs/study, by the name of their file.
 
     Args:
         folder: the directory results/study.
+        parts: the result of `study_tables.load`.
         verdict: the study's verdict.json.
     """
     made = {"contrasts.svg": contrasts(verdict)}
-    rows = symmetric_findings.read(folder / study_tables.SADDLE / "runs.csv")
-    effects = symmetric_findings.effects(rows)
-    for program in ("symmetric", "ordinary"):
+    rows = symmetric.read(folder / "A" / "runs.csv")
+    effects = symmetric.effects(rows)
+    for program in symmetric.PROGRAMS:
         made[f"saddle_{program}.svg"] = saddle(effects, program, rows[0].updates)
     for name in study_tables.DESCRIBED:
-        found = seed_records.read(PARTS[name], folder / name)
-        made[f"part_{name}.svg"] = against_control(name, found)
+        made[f"part_{name}.svg"] = against_control(name, parts[name])
     return made
 
 
@@ -100,7 +92,7 @@ def against_control(name: str, found: judgement.Records) -> Dots:
             BLUE,
             [[100 * (ratio - 1) for ratio in one["ratios"]]],
         )
-        for one in described_tables.compared(found)
+        for one in study_tables.compared(found)
         if one["ratios"]
     ]
     return _differences(

@@ -1,140 +1,183 @@
-"""Tables of docs/study, from committed records; what they show of part C is judged.
+"""Tables of docs/study, and numbers in its sentences, from committed records.
 
-A part that is not complete has no result; its tables say how much is recorded. Part F
-has records of other scripts:
-
-results/study/F/plateau_<seed>.json       of probe_curvature.py, on the plateau
-results/study/F/probe_<seed>.json         of probe_curvature.py, after it
-results/study/F/divergence_<size>_<seed>.json   of divergence.py
-results/study/F/octopus.json              of saddle_escape.py
+What they show of part C is judged; the parts of `DESCRIBED` have no verdict.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from prednet_jax import records
-from prednet_jax.report.document_tables import proved
+from prednet_jax import records, statistics
 from prednet_jax.report.documents import markdown, spread
-from prednet_jax.report.numbers import change, probability, significant
-from prednet_jax.studies import (
-    described_tables,
-    judgement,
-    seed_records,
-    symmetric_findings,
+from prednet_jax.report.numbers import (
+    MISSING,
+    change,
+    interval,
+    probability,
+    significant,
 )
-from prednet_jax.studies.described_tables import CONTRAST, contrasts_frame
-from prednet_jax.studies.parts import PARTS, Part
+from prednet_jax.statistics.redraws import SEPARATED
+from prednet_jax.studies import judgement, seed_records, symmetric
+from prednet_jax.studies.judgement import (
+    CONTROL,
+    ENDPOINTS,
+    FIXED,
+    MODEL,
+    MOMENTS,
+    NULL,
+    PRIMARY,
+    RANDOM,
+    STALE,
+    Records,
+    contrasts,
+    losses,
+    manipulation,
+)
+from prednet_jax.studies.parts import PARTS
 
-SADDLE = "A"
-#: Parts without a verdict. (Part F has tables of its own.)
+#: Parts without a verdict.
 DESCRIBED = ("B", "C-digits", "C-noise", "D", "E")
-# Two programs x (three arms at six deltas, two more at delta 0) x five seeds.
-SADDLE_RUNS = 2 * (3 * 6 + 2) * 5
-SEEDS_PROBED, SEEDS_FOLLOWED = range(8550, 8553), range(8560, 8563)
-SIZES = ("16x12", "32x24", "64x48")
 Record = Mapping[str, Any]
 
 
-def judged(folder: Path) -> dict[str, dict[str, Any]]:
-    """Part C by endpoint: what verdict.json holds, and verdict_<endpoint>.json.
+def load(folder: Path) -> dict[str, Records]:
+    """The records of each part that is shown, from the directory results/study."""
+    names = ("C", *DESCRIBED)
+    return {name: seed_records.read(PARTS[name], folder / name) for name in names}
 
-    Args:
-        folder: the directory results/study.
-    """
-    found = seed_records.read(PARTS["C"], folder / "C")
-    others = (*judgement.ENDPOINTS[1:], *judgement.MOMENTS)
-    return {judgement.PRIMARY: judgement.judge(found)} | {
+
+def judged(found: Records) -> dict[str, dict[str, Any]]:
+    """Part C by endpoint: what verdict.json holds, and verdict_<endpoint>.json."""
+    others = (*ENDPOINTS[1:], *MOMENTS)
+    return {PRIMARY: judgement.judge(found)} | {
         endpoint: judgement.describe(found, endpoint) for endpoint in others
     }
 
 
-def blocks(folder: Path, endpoints: Mapping[str, Record]) -> dict[str, str]:
+def blocks(
+    folder: Path, parts: Mapping[str, Records], endpoints: Mapping[str, Record]
+) -> dict[str, str]:
     """All tables of docs/study, by the name in their mark `<!-- table: NAME -->`.
 
     Args:
         folder: the directory results/study.
+        parts: the result of `load`.
         endpoints: the result of `judged`.
     """
-    rows = symmetric_findings.read(folder / SADDLE / "runs.csv")
-    coarse = symmetric_findings.read(folder / f"{SADDLE}-blocks" / "runs.csv")
-    parts = {
-        name: seed_records.read(part, folder / name)
-        for name, part in PARTS.items()
-        if name in ("C", *DESCRIBED)
-    }
-    done = {name: (len(found), len(PARTS[name].seeds)) for name, found in parts.items()}
-    effects = symmetric_findings.effects(rows)
-    theory = records.read_json(folder / SADDLE / "theory.json")
-    primary, *others = endpoints
+    rows = symmetric.read(folder / "A" / "runs.csv")
+    coarse = symmetric.read(folder / "A-blocks" / "runs.csv")
     made = {
-        "study-progress": progress({SADDLE: (len(rows), SADDLE_RUNS)} | done),
-        "study-saddle": saddle(effects),
-        "study-saddle-checks": saddle_checks(symmetric_findings.checks(rows)),
-        "study-saddle-theory": saddle_theory(theory, effects),
-        "study-saddle-blocks": saddle(symmetric_findings.effects(coarse)),
-        "study-dose": described_tables.doses(parts["B"]),
-        "study-verdict": verdict(endpoints[primary]),
-        "study-contrasts": contrasts(endpoints[primary]),
+        "study-saddle": saddle(symmetric.effects(rows)),
+        "study-saddle-checks": saddle_checks(symmetric.checks(rows)),
+        "study-saddle-blocks": saddle(symmetric.effects(coarse)),
+        "study-verdict": verdict(endpoints[PRIMARY]),
+        "study-contrasts": markdown(_in_units(endpoints[PRIMARY]), CONTRAST | _TESTS),
         "study-endpoints": "\n\n".join(
             f"`{endpoint}`{_reached(endpoint, parts['C'])}\n\n"
             + markdown(_in_units(endpoints[endpoint]), CONTRAST)
-            for endpoint in others
+            for endpoint in [*endpoints][1:]
         ),
-        "study-separation": described_tables.separation(parts["C"]),
-        "study-F-curvature": curvature(stops(folder / "F")),
-        "study-F-divergence": divergence(
-            [
-                records.read_json(folder / "F" / f"divergence_{size}_{seed}.json")
-                | {"frame": size}
-                for size in SIZES
-                for seed in SEEDS_FOLLOWED
-            ]
-        ),
-        "study-F-octopus": octopus(
-            records.read_json(folder / "F" / "octopus.json")["groups"]
-        ),
+        "study-separation": separation(parts["C"]),
     }
     for name in DESCRIBED:
-        made |= described(PARTS[name], parts[name], folder / name)
+        dead = without_gradient(folder / name, parts[name])
+        made[f"study-{name}"] = against_control(parts[name], dead)
+        made[f"study-{name}-endpoints"] = other_endpoints(parts[name])
+        made[f"study-{name}-separation"] = separation(parts[name])
     return made
 
 
-def described(part: Part, found: Sequence[Record], folder: Path) -> dict[str, str]:
-    """The three tables of a part without a verdict."""
-    names = [f"study-{part.name}{end}" for end in ("", "-endpoints", "-separation")]
-    if len(found) < len(part.seeds):
-        said = f"Part {part.name}: {len(found)} of {len(part.seeds)} recorded."
-        return dict.fromkeys(names, f"{said} No result before the last.")
-    paths = seed_records.finished(part, folder).values()
-    made = (
-        described_tables.against_control(found, seed_records.without_gradient(paths)),
-        described_tables.other_endpoints(found),
-        described_tables.separation(found),
+def values(
+    parts: Mapping[str, Records], endpoints: Mapping[str, Record]
+) -> dict[str, str]:
+    """Numbers in sentences, by the name in their mark: the part, and what it is.
+
+    The arguments are those of `blocks`.
+    """
+    claim = endpoints[PRIMARY]["claims"][0]
+    ends = (100 * claim[name] for name in ("estimate", "low", "high"))
+    made = {"C.noise": "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*ends)}
+    for part, arm, name in (
+        ("B", "order_10000", "B.order_1e4"),
+        ("B", "order_1e+06", "B.order_1e6"),
+        ("C-digits", RANDOM, "C-digits.random"),
+        ("D", RANDOM, "D.random"),
+    ):
+        (one,) = contrasts(parts[part], PRIMARY, [(arm, CONTROL)])
+        made[name] = in_percent(one.as_dict())
+    runs = pd.json_normalize(
+        [{"seed": record["seed"]} | r for record in parts["C"] for r in record["runs"]]
     )
-    return dict(zip(names, made, strict=True))
+    alone = runs.pivot(index="seed", columns=["arm", "draw"], values=PRIMARY)
+    control, stale = alone[CONTROL, 0], alone[STALE, 0]
+    moves = 100 * alone[[RANDOM, FIXED, NULL]].sub(control, axis=0) / control.mean()
+    parity = runs[runs.arm == CONTROL].parity
+    return made | {
+        "C.stale": "{:.1f} to {:.1f} times".format(*(stale / control).agg([min, max])),
+        "C.furthest": f"{moves.abs().max().max():.0f} %",
+        "C.behind": f"{parity.isna().sum()} of the {len(parity)}",
+    }
 
 
-def _reached(endpoint: str, found: Sequence[Record]) -> str:
-    if endpoint not in judgement.MOMENTS:
+def difference(one: Record) -> str:
+    """The mean difference of a contrast; with its interval, if seeds give one."""
+    if pd.isna(one["mean_difference"]):
+        return MISSING
+    said = significant(one["mean_difference"], sign=True)
+    ends = interval(one["ci_low"], one["ci_high"])
+    return said if ends == MISSING else f"{said} {ends}"
+
+
+#: Columns that describe a contrast without a test, and those of its tests.
+CONTRAST = {
+    "contrast": "{treatment} - {control}",
+    "n": "{n}",
+    "mean, control": "{control_mean:sig4}",
+    "difference [95 %]": difference,
+    "of the control": "{percent:+.2f} %",
+    "largest": "{max_abs_difference:sig}",
+}
+_TESTS = {
+    "p (Holm)": "{p_holm:prob}",
+    "p (equivalence)": "{tost_p:prob}",
+    "finding": "{verdict}",
+}
+
+
+def _in_units(record: Record) -> pd.DataFrame:
+    """Contrasts of a verdict file but those of a logarithm, also in percent."""
+    raw = [one for one in record["contrasts"] if one.get("scale") != "log"]
+    frame = pd.DataFrame(raw)
+    return frame.assign(percent=100 * frame.mean_difference / frame.control_mean)
+
+
+def in_percent(one: Record) -> str:
+    """A contrast's difference and interval in percent of the control's mean."""
+    scale = 100 / one["control_mean"]
+    low, high = (
+        None if one[end] is None else scale * one[end] for end in ("ci_low", "ci_high")
+    )
+    return change(scale * one["mean_difference"], low, high)
+
+
+def _reached(endpoint: str, found: Records) -> str:
+    if endpoint not in MOMENTS:
         return ""
     runs = [run for record in found for run in record["runs"]]
-    ends = [run[endpoint] for run in runs if run["arm"] == judgement.CONTROL]
+    ends = [run[endpoint] for run in runs if run["arm"] == CONTROL]
     reached = len(ends) - ends.count(None)
-    return f", reached by {reached} of {len(ends)} runs of {judgement.CONTROL}"
+    return f", reached by {reached} of {len(ends)} runs of {CONTROL}"
 
 
 def verdict(record: Record) -> str:
-    """The answer, and what is reported beside it, in percent of the loss.
-
-    Args:
-        record: the study's verdict.json.
-    """
-    of = record["details"][judgement.MODEL]
+    """The answer of verdict.json, and what stands beside it, in percent of the loss."""
+    of = record["details"][MODEL]
     mixed, ratio, seeds = of["mixed_model"], of["scatter_ratio"], of["seed_spread"]
-    apart = record["manipulation"][judgement.MODEL]["distance_over_travelled"]
+    apart = record["manipulation"][MODEL]["distance_over_travelled"]
 
     def shown(of: Record, *names: str) -> str:
         mean, low, high = (100 * of[name] for name in names)
@@ -174,46 +217,8 @@ def verdict(record: Record) -> str:
     return f"**{of['answer']}** (`{of['verdict']}`; {of['status']})\n\n{table}"
 
 
-def _in_units(record: Record) -> pd.DataFrame:
-    """Contrasts of a verdict file but those of a logarithm."""
-    raw = [one for one in record["contrasts"] if one.get("scale") != "log"]
-    return contrasts_frame(raw)
-
-
-def contrasts(record: Record) -> str:
-    """Contrasts of verdict.json in units of the loss, without that of its logarithm."""
-    return markdown(
-        _in_units(record),
-        CONTRAST
-        | {
-            "p (Holm)": "{p_holm:prob}",
-            "p (equivalence)": "{tost_p:prob}",
-            "finding": "{verdict}",
-        },
-    )
-
-
-def progress(parts: Mapping[str, tuple[int, int]]) -> str:
-    """How many runs of part A, and how many seeds of the others, are recorded.
-
-    Args:
-        parts: (recorded, planned) by name of the part.
-    """
-
-    def state(row: Record) -> str:
-        if not row["done"]:
-            return "not begun"
-        return "complete" if row["done"] == row["planned"] else "begun"
-
-    frame = pd.DataFrame.from_dict(parts, orient="index", columns=["done", "planned"])
-    return markdown(
-        frame.rename_axis("part").reset_index(),
-        {"part": "{part}", "recorded": "{done} of {planned}", "state": state},
-    )
-
-
-def saddle(found: Sequence[Record]) -> str:
-    """Part A: every arm at every delta of both programs."""
+def saddle(found: list[dict[str, Any]]) -> str:
+    """Part A: every arm at every delta of both programs, of `symmetric.effects`."""
     return markdown(
         pd.DataFrame(found),
         {
@@ -229,7 +234,7 @@ def saddle(found: Sequence[Record]) -> str:
     )
 
 
-def saddle_checks(found: Mapping[str, symmetric_findings.Check]) -> str:
+def saddle_checks(found: Mapping[str, symmetric.Check]) -> str:
     """Part A: its checks."""
     rows = [
         (name, "passed" if check.passed else "**failed**", check.figure)
@@ -238,108 +243,110 @@ def saddle_checks(found: Mapping[str, symmetric_findings.Check]) -> str:
     return markdown(pd.DataFrame(rows, columns=["check", "outcome", "measured"]))
 
 
-def saddle_theory(record: Record, found: Sequence[Record]) -> str:
-    """Part A: the largest split at which noise matters, by theory and as measured."""
-    table = markdown(
-        pd.DataFrame(record["seeds"]),
-        {
-            "seed": "{seed}",
-            "growth per update, ln r": "{rate:.4f}",
-            "c_sigma": "{c_sigma:.1e}",
-            "noise matters below": "{useful:.1e}",
-            "asymmetry of random weights": "{initial:.2f}",
-            "orders of magnitude between": "{orders:.1f}",
-        },
-    )
-    largest = {
-        program: symmetric_findings.largest_delta(found, program)
-        for program in ("symmetric", "ordinary")
-    }
-    said = "; ".join(
-        f"{program} program: {'none' if delta is None else f'{delta:g}'}"
-        for program, delta in largest.items()
-    )
-    return f"{table}\n\nLargest delta at which tile order lowered the loss: {said}."
+def pairs(found: Records) -> list[tuple[str, str]]:
+    """Every arm of a part and its control; random and fixed order if both were run."""
+    controls = {run["arm"]: run["control"] for run in found[0]["runs"]}
+    made = [(arm, control) for arm, control in controls.items() if arm != control]
+    return made + [(RANDOM, FIXED)] * ({RANDOM, FIXED} <= controls.keys())
 
 
-def stops(folder: Path) -> pd.DataFrame:
-    """Every stop of every training at which curvature was measured.
+def compared(found: Records) -> list[dict[str, Any]]:
+    """The two arms of each of `pairs`, without correction for the number of arms.
 
-    Fields are those of `curvature_probe`, their names joined by dots; `seed`; and
-    `reach`, for how many lengths of Adam's last step the loss is quadratic.
+    Each has the fields of a contrast (missing if no seed ended in both); `ratios`, the
+    arm's loss over the control's in each seed that ended in both (a seed with a high
+    loss decides both means, but only one of these); `over`, the same of the means;
+    `distance`; `over_copy`, mean over the arm's runs; and `diverged`, their number.
     """
-    rows = [
-        {"seed": seed} | row
-        for seed in SEEDS_PROBED
-        for name in ("plateau", "probe")
-        for row in records.read_json(folder / f"{name}_{seed}.json")["rows"]
-    ]
-    return with_reach(pd.json_normalize(rows))
+    measured = losses(found, PRIMARY)
+    rows = []
+    for arm, control in pairs(found):
+        runs = [run for record in found for run in record["runs"] if run["arm"] == arm]
+        ended = [run["over_copy"] for run in runs if run["diverged_at"] is None]
+        moved = manipulation(found, arm, control)
+        row: dict[str, Any] = {
+            "treatment": arm,
+            "control": control,
+            "n": 0,
+            **dict.fromkeys(("mean_difference", "over", "p_value")),
+            "ratios": (),
+            "distance": moved and moved.distance_over_travelled,
+            "over_copy": float(np.mean(ended)) if ended else None,
+            "diverged": len(runs) - len(ended),
+        }
+        for result in contrasts(found, PRIMARY, [(arm, control)]):
+            row |= result.as_dict()
+            row["over"] = result.treatment_mean / result.control_mean
+            both = statistics.match(measured, arm, control)
+            row["ratios"] = tuple((both.treatment / both.control).tolist())
+        rows.append(row)
+    return rows
 
 
-def with_reach(found: pd.DataFrame) -> pd.DataFrame:
-    """Adds the column `reach`; it is missing where differences do not agree."""
-    difference = "preconditioned.finite_difference"
-    reach = found[f"{difference}.reach"] / found["escape.step_length"]
-    return found.assign(reach=reach.where(found[f"{difference}.verdict"] == "agrees"))
+def without_gradient(folder: Path, found: Records) -> Counter[str]:
+    """Number of runs of each arm whose gradient is exactly 0 in the last row.
+
+    Such a network is dead. Noise of the order of sums is 0 there too.
+    """
+    dead: Counter[str] = Counter()
+    for record in found:
+        rows = records.read_csv(folder / f"seed_{record['seed']}.csv")
+        last = {(row["arm"], row["draw"]): row["grad_norm"] for row in rows}
+        dead.update(arm for (arm, _), norm in last.items() if norm and not float(norm))
+    return dead
 
 
-def curvature(found: pd.DataFrame) -> str:
-    """Every stop of every training, from `stops`."""
+def against_control(found: Records, dead: Mapping[str, int]) -> str:
+    """Every arm of a part against its control; `dead` is of `without_gradient`."""
+
+    def middle(row: Record) -> str:
+        of = row["ratios"]
+        if not of:
+            return MISSING
+        return f"{np.median(of):.3f} ({min(of):.3f} to {max(of):.3f})"
+
+    def still(row: Record) -> str:
+        return f"{dead.get(row['treatment'], 0)}, {dead.get(row['control'], 0)}"
+
     cells = {
-        "seed": "{seed}",
-        "update": "{update}",
-        "loss": "{loss:.3g}",
-        "gradient norm": "{grad_norm:.2g}",
-        "lowest, highest of H": "{raw.lowest:.2g}, {raw.highest:.2g}",
-        "the same under Adam's scale": "{preconditioned.lowest:.2g}, "
-        "{preconditioned.highest:.2g}",
-        "negative curvature": proved,
-        "differences of the loss": "{preconditioned.finite_difference.verdict}",
-        "quadratic for so many last steps": "{reach:.1f}",
-        "growth per update": "{escape.growth_per_update:.2f}",
-        "cosine of the last step with it": "{escape.step_cosine:.3f}",
-        "updates that the noise saves": "{escape.updates_saved:.0e}",
+        "arm": "{treatment} - {control}",
+        "n": "{n}",
+        "diverged": "{diverged}",
+        "runs without gradient at the end: arm, control": still,
+        "loss over the control's": "{over:.3f}",
+        "median of the seeds (lowest to highest)": middle,
+        "difference [95 %]": difference,
+        "p, uncorrected": "{p_value:prob}",
+        "arm's loss over copying": "{over_copy:sig}",
+        "distance / travelled": "{distance:.2g}",
     }
-    return markdown(found, cells)
+    return markdown(pd.DataFrame(compared(found)), cells)
 
 
-def divergence(pairs: Sequence[Mapping[str, Any]]) -> str:
-    """Growth of the distance from the clean twin, over the seeds of each `frame`."""
-    frame = pd.json_normalize(pairs)
-    for name, update in (("early", 50), ("end", -1)):
-        frame[name] = frame.distance.str[update] / frame.travelled.str[update]
-    frame["change"] = [100 * (noisy / clean - 1) for clean, noisy in frame.mean_losses]
+def other_endpoints(found: Records) -> str:
+    """The endpoints that do not decide, in percent of the control's mean."""
+    table = pd.DataFrame(index=pd.Index(pairs(found)))
+    table["arm"] = [" - ".join(pair) for pair in table.index]
+    for name in (*ENDPOINTS[1:], *MOMENTS):
+        made = [one.as_dict() for one in contrasts(found, name, list(table.index))]
+        cells = {(one["treatment"], one["control"]): in_percent(one) for one in made}
+        table[name] = [cells.get(pair, MISSING) for pair in table.index]
+    return markdown(table)
 
-    return markdown(
-        frame.groupby("frame", sort=False)
-        .agg(lambda v: v.dropna().tolist())
-        .reset_index(),
-        {
-            "frame": "{frame}",
-            "growth rate per update": spread("exponent.rate", "{:.3f}"),
-            "distance / travelled at update 50": spread("early", "{:.1e}"),
-            "at update 250": spread("end", "{:.1e}"),
-            "loss of the last fifth, over clean": spread("change", "{:+.3f} %"),
-        },
+
+def separation(found: Records) -> str:
+    """How far each arm is from its control along the training; medians over seeds."""
+    frame = pd.DataFrame(
+        {"arm": run["arm"]} | run["distance_over_travelled"]
+        for record in found
+        for run in record["runs"]
+        if run["arm"] != run["control"]
     )
-
-
-def octopus(groups: Sequence[Mapping[str, Any]]) -> str:
-    """How many runs passed every saddle, without noise and under each.
-
-    A run stands still if its last step changed no bit.
-    """
-    frame = pd.DataFrame(groups)
-    events = frame[["escaped", "arrived", "still"]].map(sum)
-    return markdown(
-        frame.assign(runs=frame.arrived.map(len), **events),
-        {
-            "noise": "`{noise}`",
-            "runs": "{runs}",
-            "left the first saddle": "{escaped}",
-            "passed all": "{arrived}",
-            "stand still": "{still}",
-            "p (Holm)": "{arrival_p_holm:prob}",
-        },
-    )
+    updates = sorted(frame.columns.drop("arm"), key=int)
+    by_arm = frame.groupby("arm", sort=False)
+    table = by_arm[updates].median()
+    table["runs"] = by_arm.size()
+    table["apart"] = (frame[updates[-1]] >= SEPARATED).groupby(frame.arm).sum()
+    cells = {"arm": "{arm}"} | {update: f"{{{update}:sig2}}" for update in updates}
+    cells[f"runs at {SEPARATED:g} or more at the end"] = "{apart} of {runs}"
+    return markdown(table.reset_index(), cells)

@@ -40,21 +40,6 @@ BLOCKS = ("equal", "mirrored")
 Params = Mapping[str, Mapping[str, jax.Array]]
 
 
-def paired_widths(config: PredNetConfig) -> list[int]:
-    """The widths whose channels i and i + n/2 are twins.
-
-    Raises:
-        UserError: there is none.
-    """
-    widths = [n for n in (*config.channels[1:], *config.recurrent) if n % 2 == 0]
-    if not widths:
-        raise errors.UserError(
-            f"channels={config.channels}, r_channels={config.recurrent}: expected an "
-            "even width above the frame's channels"
-        )
-    return widths
-
-
 def exchange(params: Params, config: PredNetConfig) -> dict:
     """The weights with all twins exchanged; the network computes the same."""
 

@@ -1,8 +1,7 @@
 """Tasks: a network and how it is trained, as one object.
 
 Training, comparison and studies know a network through its `Task` only. A new network
-is one file with a subclass of `Task`. The subclass needs `init_params` and `outputs`;
-everything else has a default. The file may lie outside this package: `train.py --model`
+is one file with a subclass of `Task`, perhaps outside this package: `train.py --model`
 and `compare_backends.py --models` take an instance as `module:object`.
 """
 

@@ -37,8 +37,6 @@ class Task(abc.ABC):
         fresh_windows: whether each window is a sequence of its own, which starts from
             the zero state.
         warm_up: frames shown before the predictions that are kept as examples.
-        multiplications: multiplications in the forward pass of one frame, to estimate
-            times; 0: unknown.
         weights: count of numbers in the parameters, to estimate memory; 0: unknown.
     """
 
@@ -48,7 +46,6 @@ class Task(abc.ABC):
     windowed: bool = True
     fresh_windows: bool = False
     warm_up: int = 10
-    multiplications: int = 0
     weights: int = 0
 
     @abc.abstractmethod
@@ -69,8 +66,7 @@ class Task(abc.ABC):
             first: boolean scalar, whether the window starts a sequence.
 
         Returns:
-            Predictions `[T, B, H, W, C]` of frames[1:] (if not `windowed`: of frames),
-            and the new state.
+            Predictions `[T, B, H, W, C]` of frames[1:] (if not `windowed`: of frames).
         """
         raise NotImplementedError(
             f"{type(self).__name__}: outputs, or loss and predict"
@@ -90,8 +86,7 @@ class Task(abc.ABC):
     ) -> tuple[jax.Array, WindowResult]:
         """The number that an update minimises, here `objectives.squares` of `outputs`.
 
-        Arguments as in `outputs`, and how the network is trained; returns the number
-        and a `WindowResult`.
+        Arguments as in `outputs`, and how the network is trained.
         """
         carry = objectives.cut(carry, first)
         predictions, carry = self.outputs(params, carry, frames, first)
@@ -106,11 +101,7 @@ class Task(abc.ABC):
         )
 
     def check(self, method: Method) -> None:
-        """Refuses a method that this network cannot be trained with.
-
-        Raises:
-            UserError: an option applies to PredNet only.
-        """
+        """Refuses, with a UserError, a method that cannot train this network."""
         prednets = "objective", "layer_weights", "truncation_leak", "extrapolate_from"
         for name in prednets:
             if getattr(method, name):

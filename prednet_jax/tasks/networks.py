@@ -63,17 +63,16 @@ class PredNetTask(Configured):
         self.frame = config.height, config.width, config.channels[0]
         # `lotter` was published with sequences of one window each.
         self.fresh_windows = config.order == "lotter"
-        self.multiplications = self.weights = 0
+        self.weights = 0
         for name, conv in prednet.convolutions(config).items():
             kind, layer = name.rsplit("_", 1)
-            pixels = conv.height * conv.width
-            kernel = conv.filter_size**2 * conv.in_channels * conv.out_channels
-            self.multiplications += pixels * kernel
-            self.weights += kernel
+            self.weights += conv.filter_size**2 * conv.in_channels * conv.out_channels
             if kind not in ("top_down", "cell"):  # those have no bias
                 self.weights += conv.out_channels
             if kind == "gates" and config.peepholes:
-                self.weights += 3 * pixels * config.recurrent[int(layer)]
+                self.weights += (
+                    3 * conv.height * conv.width * config.recurrent[int(layer)]
+                )
 
     def initial_carry(self, batch, dtype):
         """The zero state."""
@@ -127,8 +126,8 @@ class AutoencoderTask(Configured):
         super().__init__(config)
         self.frame = config.height, config.width, config.channels
         widths = (config.pixels, *config.hidden, config.pixels)
-        self.multiplications = sum(math.prod(pair) for pair in pairwise(widths))
-        self.weights = self.multiplications + sum(widths[1:])
+        self.weights = sum(math.prod(pair) for pair in pairwise(widths))
+        self.weights += sum(widths[1:])
 
     def loss(self, params, carry, frames, first, method):
         """The squared errors of images `[T, B, H, W, C]`; T = 1 in the article.

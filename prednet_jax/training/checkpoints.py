@@ -43,9 +43,6 @@ def save(
 
     `prune` knows the best by `loss`, the mean since the checkpoint before, and removes
     one that is `passing` when the next one is there.
-
-    Raises:
-        OSError: the disk is full, or cannot be written.
     """
     # A flat dictionary, whose names orbax keeps.
     leaves = enumerate(map(np.asarray, jax.tree.leaves(state)))
@@ -93,15 +90,8 @@ def updates(directory: str | os.PathLike) -> list[int]:
 
 
 def restore(directory: str | os.PathLike, update: int, like: TrainState) -> TrainState:
-    """Reads a state back, of the structure, shapes and types of `like`.
-
-    Raises:
-        DamagedError: the files are not those that were saved.
-        RecordError: there is no such checkpoint, or it is of another network.
-    """
+    """Reads a state back, of the structure, shapes and types of `like`."""
     path, leaves = _read(directory, update)
-    if len(leaves) != len(jax.tree.leaves(like)):
-        raise _other_network(path, len(leaves), len(jax.tree.leaves(like)))
     return _shaped(path, leaves, like, types=True)
 
 
@@ -109,17 +99,22 @@ def restore_params(directory: str | os.PathLike, update: int, like: dict) -> dic
     """Reads the parameters of a state alone, with any optimiser; as `restore`."""
     path, leaves = _read(directory, update)
     # The parameters are the first field of a state.
-    count = len(jax.tree.leaves(like))
-    if len(leaves) < count:
-        raise _other_network(path, len(leaves), count)
-    return _shaped(path, leaves[:count], like, types=False)
+    return _shaped(path, leaves[: len(jax.tree.leaves(like))], like, types=False)
 
 
 def _shaped(path: Path, leaves: list, like: Any, *, types: bool) -> Any:
     """The leaves as a tree like another one, of the same shapes."""
-    for leaf, wanted in zip(leaves, jax.tree.leaves(like), strict=True):
-        if leaf.shape != wanted.shape or (types and leaf.dtype != wanted.dtype):
-            raise _other_network(path, leaf.shape, wanted.shape)
+
+    def described(leaves: list) -> list:
+        return [(leaf.shape, str(leaf.dtype) if types else "") for leaf in leaves]
+
+    found, wanted = described(leaves), described(jax.tree.leaves(like))
+    if found != wanted:
+        at = [pair for pair in zip(found, wanted, strict=False) if pair[0] != pair[1]]
+        one, other = at[0] if at else (len(found), len(wanted))
+        raise RecordError(
+            f"{path}: not a state of this network (an array is {one}, expected {other})"
+        )
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
@@ -141,23 +136,14 @@ def _read(directory: str | os.PathLike, update: int) -> tuple[Path, list]:
     return path, [np.asarray(tree[name]) for name in sorted(tree)]
 
 
-def _other_network(path: Path, actual: Any, expected: Any) -> RecordError:
-    return RecordError(
-        f"{path}: not a state of this network (an array is {actual}, expected "
-        f"{expected})"
-    )
-
-
 def newest(
     folders: dict[int, Path], like: dict[int, TrainState], at_most: int
 ) -> tuple[int, dict[int, TrainState]]:
     """The last update, `at_most` that, of which every run has a good checkpoint.
 
     Runs that go on together are numbered alike in `folders` and `like` (see `restore`).
-    A damaged checkpoint is named on stderr and left as it is.
-
-    Returns:
-        The update and its states; 0 and `like` itself where there is none.
+    A damaged checkpoint is named on stderr and left as it is. Returns the update and
+    its states; 0 and `like` itself where there is none.
     """
     saved = set.intersection(*(set(updates(f)) for f in folders.values()))
     for update in sorted((u for u in saved if u <= at_most), reverse=True):
@@ -197,14 +183,10 @@ def remove(path: Path) -> None:
     shutil.rmtree(aside)
 
 
-def clear(directory: str | os.PathLike) -> None:
-    """Removes the checkpoints of an earlier run in the same directory."""
-    shutil.rmtree(Path(directory) / FOLDER, ignore_errors=True)
-
-
-def sweep(directory: str | os.PathLike) -> None:
-    """Removes what an interruption left under other names. For who holds the run."""
-    for left in (Path(directory) / FOLDER).glob(".*.tmp*"):
+def sweep(directory: str | os.PathLike, *, every: bool = False) -> None:
+    """Removes what an interruption left under other names, or `every` checkpoint."""
+    folder = Path(directory) / FOLDER
+    for left in [folder] if every else folder.glob(".*.tmp*"):
         shutil.rmtree(left, ignore_errors=True)
 
 

@@ -1,8 +1,7 @@
 """What is kept of a run while it goes on: a line per update, checkpoints, the end.
 
-The guard looks at every update for numbers that a training does not survive. It
-computes nothing on the device while all is well: the loss and the norm of the gradient
-are on the host already.
+Every update is looked at for numbers that a training does not survive. Nothing is
+computed on the device for that: the loss and the norm of the gradient are on the host.
 """
 
 import dataclasses
@@ -11,109 +10,56 @@ import json
 import math
 import os
 import signal
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from prednet_jax import data, process, records
 from prednet_jax.errors import RunError
 from prednet_jax.messages import say
-from prednet_jax.training import checkpoints, folders, truncated
+from prednet_jax.training import checkpoints, truncated
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.loop import UpdateRecord
-from prednet_jax.training.observe import Progress, traced
-from prednet_jax.training.recipe import Recipe
+from prednet_jax.training.recipe import TRACE_AFTER, Recipe
 from prednet_jax.training.truncated import TrainState
 
+T = TypeVar("T")
 # What TensorBoard shows of each update.
 SCALARS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 # Between two checkpoints, where `checkpoint_every` is 0.
 _SECONDS = 300.0
-#: Updates in a row with a gradient of exactly zero, after which it is said.
-ZERO_UPDATES = 10
+# Updates in a trace; those whose mean loss is shown; seconds between two lines.
+_TRACED, _RECENT, _LINE = 3, 100, 15.0
 ADVICE = "try a lower --learning_rate, --clip_gradient=1 or --precision=float64"
 # Examples end here in an endless source: beyond what any run trains on, where the walk
 # of seed 0 shows colours and moves.
 _END = 10**8 + 400
 
 
-class Guard:
-    """Watches the updates of one run and keeps its `warnings` for the manifest.
+def check_finite(
+    name: object, record: UpdateRecord, state: Callable[[], TrainState] | None
+) -> None:
+    """Refuses an update whose loss or gradient is not finite, with a RunError.
 
-    A run of few updates is warned of sooner.
+    `state` gives the state after the last update, which no loss has seen; None: it is
+    not the last.
     """
-
-    def __init__(self, name: object, updates: int):
-        self.warnings: list[str] = []
-        self._name, self._zeros, self._still = name, 0, 0
-        self._limit = min(ZERO_UPDATES, max(2, updates // 2))
-
-    def see(self, record: UpdateRecord, state: Callable[[], TrainState]) -> None:
-        """Looks at an update; `state` is called only where something is wrong.
-
-        Raises a RunError if the loss or the gradient is not finite.
-        """
-        if not (math.isfinite(record.loss) and math.isfinite(record.grad_norm)):
-            first = first_not_finite(state())
-            tensor = "every tensor is finite, the norm overflowed"
-            if first is not None:
-                tensor = f"the first tensor that is not finite is {first}"
-            raise RunError(
-                f"{self._name}: update {record.update}: loss {record.loss}, norm of "
-                f"the gradient {record.grad_norm}; {tensor}; {ADVICE}"
-            )
-        if record.grad_norm != 0:
-            self._zeros = self._still = 0
-            return
-        self._zeros += 1
-        self._still += record.copy_last_frame_loss == 0
-        if self._zeros != self._limit:
-            return
-        reason, advice = "the network no longer learns", ADVICE
-        if 2 * self._still >= self._limit:
-            # A prediction is clipped at 0: that of black frames can be exact.
-            black = "black" if record.loss == 0 else "black, or a still picture"
-            reason = (
-                f"the frames of {self._still} of them do not change ({black}), and "
-                "teach nothing"
-            )
-            advice = "begin where the pictures move, or see what is cut (--crop)"
-        self.warnings.append(
-            f"the gradient was exactly zero in {self._limit} updates up to "
-            f"{record.update}: {reason}"
-        )
-        say(f"{self._name}: {self.warnings[-1]}; {advice}")
-
-    def end(self, state: TrainState) -> None:
-        """Looks at the state after the last update, which no loss has seen.
-
-        Raises a RunError if it is not finite.
-        """
-        first = first_not_finite(state)
-        if first is not None:
-            raise RunError(
-                f"{self._name}: after update {int(state.update)} {first} is not "
-                f"finite; {ADVICE}"
-            )
-
-
-def first_not_finite(state: TrainState) -> str | None:
-    """Name of the first tensor with NaN or infinity, or None.
-
-    In the order of the computation: the carried state shows the forward pass, the
-    optimiser's moments the gradient, and the parameters come last.
-    """
-    for field in ("carry", "optimizer_state", "params"):
-        leaves = jax.tree_util.tree_leaves_with_path(getattr(state, field))
-        for path, leaf in leaves:
-            if not np.isfinite(np.asarray(leaf)).all():
-                name = jax.tree_util.keystr(path, simple=True, separator="/")
-                return f"{field}/{name}"
-    return None
+    what = f"{name}: update {record.update}: "
+    if not (math.isfinite(record.loss) and math.isfinite(record.grad_norm)):
+        what += f"loss {record.loss}, norm of the gradient {record.grad_norm}; {ADVICE}"
+        raise RunError(what)
+    leaves = jax.tree_util.tree_leaves_with_path(state() if state else None)
+    for path, leaf in leaves:
+        if not np.isfinite(np.asarray(leaf)).all():
+            tensor = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise RunError(f"{what}{tensor} is not finite after it; {ADVICE}")
 
 
 class Keeper:
@@ -134,7 +80,6 @@ class Keeper:
         # A file of its own for each part of a run: TensorBoard joins them, and forgets
         # what an earlier part wrote of later updates.
         self._events = SummaryWriter(str(folder), purge_step=done + 1)
-        self._guard = Guard(folder, recipe.updates)
         self._losses: list[float] = []
         self._validated: dict[str, Any] | None = None
         if recipe.validation is not None:
@@ -149,9 +94,6 @@ class Keeper:
         """Writes an update; `state` gives the state after it.
 
         With `save` a checkpoint is saved. Older ones stay until `prune`.
-
-        Raises:
-            RunError: the loss, the gradient or the final state is not finite.
         """
         self._writer.write(**dataclasses.asdict(record))
         self._show(record.update, "", {name: getattr(record, name) for name in SCALARS})
@@ -159,11 +101,9 @@ class Keeper:
         last = record.update == self._recipe.updates
         every = self._recipe.validate_every
         try:
-            self._guard.see(record, state)
+            check_finite(self.folder, record, state if last else None)
             if self._recipe.validation and (last or record.update % every == 0):
                 self._validate(record.update, state().params)
-            if last:
-                self._guard.end(state())
             if save:
                 self._save(record.update, state())
         except RunError as error:
@@ -209,8 +149,8 @@ class Keeper:
     def prune(self) -> None:
         """Removes the checkpoints that the recipe does not keep.
 
-        Called when every run that goes on together with this one has saved the same
-        update, so that at any moment they have one in common.
+        Called when all that go on together have saved the update, so that at any moment
+        they have one in common.
         """
         kept = self._recipe.keep_checkpoints, self._recipe.keep_best
         checkpoints.prune(self.folder, self._saved, *kept)
@@ -231,8 +171,6 @@ class Keeper:
             self._write_examples(params, source)
         records.write_tree(self.folder / records.WEIGHTS, params)
         end: dict[str, Any] = {"final_params_sha256": records.fingerprint(params)}
-        if self._guard.warnings:
-            end["warnings"] = self._guard.warnings
         records.write_json(
             self.folder / records.MANIFEST, self._manifest | measured | end
         )
@@ -261,7 +199,7 @@ class Keeper:
         }
         if task.windowed:  # images shown one by one have none before them
             arrays["before"] = frames[-count - 1 : -1]
-        records.write_tree(self.folder / folders.EXAMPLES, arrays, compressed=True)
+        records.write_tree(self.folder / records.EXAMPLES, arrays, compressed=True)
 
 
 @functools.cache
@@ -334,6 +272,64 @@ def follow(
         for keeper in keepers.values():
             keeper.close()
     return held
+
+
+def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
+    """The same steps, with a trace of the third to the fifth; None: no trace."""
+    number = 0
+    for number, step in enumerate(steps, 1):
+        yield step
+        # What is asked for next is the step after this one.
+        if folder is not None and number == TRACE_AFTER:
+            jax.profiler.start_trace(folder, create_perfetto_trace=True)
+        if folder is not None and number == TRACE_AFTER + _TRACED:
+            jax.profiler.stop_trace()
+    if folder is not None and TRACE_AFTER <= number < TRACE_AFTER + _TRACED:
+        jax.profiler.stop_trace()
+
+
+class Progress:
+    """How far a training is, on stderr: a bar on a terminal, else a line now and then.
+
+    It shows the mean loss of the last updates, and what it is of that of copying the
+    last frame. `done` updates were made before.
+    """
+
+    def __init__(self, name: str, total: int, done: int = 0, *, shown: bool = True):
+        self._recent: deque[tuple[float, float | None]] = deque(maxlen=_RECENT)
+        self._lines = shown and not sys.stderr.isatty()
+        self._bar = tqdm(
+            desc=name, total=total, initial=done, unit="update", dynamic_ncols=True,
+            disable=self._lines or not shown,
+        )  # fmt: skip
+        self._text, self._total, self._done = name, total, done
+        # When the first update had ended, which compiles, and which it was.
+        self._began, self._said, self._since = 0.0, 0.0, -1
+
+    def update(self, *lines: UpdateRecord) -> None:
+        """One update further, with the record of each run."""
+        self._done += 1
+        self._recent += [(line.loss, line.copy_last_frame_loss) for line in lines]
+        losses, copied = zip(*self._recent, strict=True)
+        text = f"loss {sum(losses) / len(losses):.5f}"
+        if compared := sum(copy or 0 for copy in copied):
+            text += f" ({sum(losses) / compared:.2f} of copying)"
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update()
+        now = time.monotonic()
+        if self._since < 0:
+            self._since, self._began, self._said = self._done, now, now
+        elif self._lines and now - self._said >= _LINE:
+            self._said = now
+            rate = (self._done - self._since) / (now - self._began)
+            say(
+                f"{self._text}: update {self._done} of {self._total}, {rate:.3g} a "
+                f"second, {(self._total - self._done) / rate:.0f} s left, {text}"
+            )
+
+    def close(self) -> None:
+        """Leaves the bar as it is."""
+        self._bar.close()
 
 
 def reached(folder: Path, validated: Mapping[str, Any] | None = None) -> str:

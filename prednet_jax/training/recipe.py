@@ -1,32 +1,42 @@
 """What the runs of one call share, and what each of them is trained on.
 
 Everything that can be refused is refused here, before a file is written: values by
-`Recipe`, sizes by its checks, data by `prepare`.
+`Recipe`, sizes by its checks, data by `prepare`. What a training needs at least is
+counted from shapes; what passes may still run out of memory, which ends in one line too
+(`experiments/_cli.py`).
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import math
+import resource
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import optax
 
-from prednet_jax import data, keys, optimizers
+from prednet_jax import data, device, keys, optimizers
 from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError, one_of, positive, whole
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
-from prednet_jax.training import checkpoints, loop, sizes, truncated
-from prednet_jax.training.observe import TRACE_AFTER
+from prednet_jax.training import loop, truncated
 from prednet_jax.training.trainer import Trainer, Validation
 from prednet_jax.training.truncated import TrainState
 
 SAMPLINGS = ("stream", "windows")
 RATE_SCHEDULES = ("constant", "cosine")
+# Updates before a trace begins; they compile and warm up.
+TRACE_AFTER = 2
 #: Rate at the end of a cosine schedule, as a share of that at its start.
 RATE_FLOOR = 0.02
+# Bytes of an update in the plan of a run: where it starts, whether it opens a sequence,
+# and the arrays that this is computed from (`data.schedule`).
+_PLAN_BYTES = 40
+# Open files: of a run its metrics and its lock, and what Python, JAX and the data have.
+_RUN_FILES, _OTHER_FILES = 2, 200
 _FROM_ZERO = (
     "checkpoint_every",
     "keep_checkpoints",
@@ -81,9 +91,6 @@ class Recipe:
         progress: say on stderr how far the training is: a bar on a terminal, else a
             line every 15 seconds.
         flags: what the caller was asked for, for the manifest.
-
-    Raises:
-        UserError: a value is outside what is accepted.
     """
 
     task: Task
@@ -217,8 +224,9 @@ class Recipe:
         )
 
     def check_sizes(self, seeds: int, *, together: bool = False) -> None:
-        """Refuses what cannot fit into memory, by `sizes.check`."""
-        sizes.check(
+        """Refuses so many runs that cannot fit into memory, by `check_memory`."""
+        _allow_open_files(seeds)
+        check_memory(
             self.task,
             updates=self.updates,
             window=self.window,
@@ -227,18 +235,6 @@ class Recipe:
             seeds=seeds,
             together=together,
             examples=self.examples,
-        )
-
-    def check_disk(self, folders: Sequence[Path], state: TrainState) -> None:
-        """Refuses checkpoints that cannot fit on the disk, by `sizes.check_disk`."""
-        kept = self.keep_checkpoints and self.keep_checkpoints + self.keep_best
-        sizes.check_disk(
-            folders[0].absolute(),
-            state,
-            updates=self.updates,
-            every=self.checkpoint_every,
-            kept=kept,
-            saved=[len(checkpoints.updates(folder)) for folder in folders],
         )
 
     def initial_state(self, seed: int, weights: dict) -> TrainState:
@@ -264,11 +260,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(recipe: Recipe, seed: int) -> Prepared:
-    """Opens the data and draws the weights: everything that can be refused.
-
-    Raises:
-        UserError: a value is outside what is accepted.
-    """
+    """Opens the data and draws the weights: everything that can be refused."""
     keys.stream(seed, "init")
     _ = recipe.validation
     source = recipe.open_source(seed)
@@ -276,3 +268,65 @@ def prepare(recipe: Recipe, seed: int) -> Prepared:
     if weights is None:
         weights = loop.initial_params(recipe.task, seed)
     return Prepared(source, recipe.schedule(source, seed), weights)
+
+
+def check_memory(
+    task: Task,
+    *,
+    updates: int,
+    window: int,
+    dtype: Any,
+    batch: int = 1,
+    seeds: int = 1,
+    together: bool = False,
+    examples: int = 0,
+) -> None:
+    """Refuses, with a UserError, a training that cannot fit into this machine's memory.
+
+    Its `seeds` are `together` where they are replicas of one program, each of `batch`
+    streams; `examples` are frames predicted together after training.
+    """
+    size = np.dtype(dtype).itemsize
+    height, width, _ = task.frame
+    pixels = math.prod(task.frame)
+    carry = _bytes(jax.eval_shape(lambda: task.initial_carry(batch, dtype)))
+    steps = 1 + (window if task.windowed else 1)
+    frames = steps * batch * pixels * (1 + size)
+    weights = task.weights * size
+    # Weights, gradient and Adam's two moments; the state of each step of the window is
+    # kept for the backward pass. Examples: as bytes, as pixels, and predicted.
+    needs = {
+        f"updates={updates}: the plan of the updates": updates * seeds * _PLAN_BYTES,
+        f"height={height}, width={width}, window={window}, batch={batch}: one update "
+        f"of {task.name}": 4 * weights + steps * carry + frames,
+        f"examples={examples}: their prediction": examples * pixels * (1 + 2 * size),
+        f"replicas={seeds}: the sum of their weights and frames": together
+        * seeds
+        * (3 * weights + carry + frames),
+    }
+    memory = device.memory_bytes()
+    for what, needed in needs.items():
+        if memory is not None and needed > memory:
+            raise UserError(
+                f"{what} takes at least {needed / 1e9:,.1f} GB; expected sizes that "
+                f"fit into the {memory / 1e9:,.1f} GB of this machine"
+            )
+
+
+def _allow_open_files(seeds: int) -> None:
+    """Raises the soft limit of open files as far as the runs need it."""
+    needed = _RUN_FILES * seeds + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (soft, hard) and needed > hard:
+        raise UserError(
+            f"replicas={seeds}: need {needed} open files; expected at most {hard}, the "
+            "limit of the system"
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _bytes(tree: Any) -> int:
+    """Of all arrays of a tree of arrays or shapes."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)

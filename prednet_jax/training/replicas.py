@@ -76,11 +76,6 @@ class Layout:
         parts = (range(*place[axis].indices(shape[axis])) for place in places.values())  # type: ignore[index]
         return sorted(set().union(*parts))
 
-    @property
-    def local(self) -> list[int]:
-        """The replicas of which this process holds a part."""
-        return self.held(0)
-
     def written(self, replica: int) -> bool:
         """Whether this process writes the records of a replica: one process does."""
         rows = self.mesh.devices.shape[0]
@@ -177,14 +172,6 @@ def compile_update(
 ) -> Any:
     """One update of all replicas as one compiled program; its state is donated.
 
-    Args:
-        network: from `resolve_network`.
-        optimizer: an optax transformation.
-        method: objective, targets, leak.
-        noise: a noise spec, or None.
-        layout: where replicas and streams lie.
-        mode: `map` or `vmap`.
-
     Returns:
         `update(states, frames, first, key_data) -> (states, StepMetrics)`, every leaf
         with a leading axis N: frames `[N, T + 1, B, H, W, C]` uint8, first `[N]`,
@@ -228,21 +215,16 @@ def train(
 ) -> Iterator[tuple[TrainState, dict[int, UpdateRecord]]]:
     """Trains the replicas of this process to the end of their schedules.
 
-    Every process of the program calls it, each with its own replicas.
-
-    Args:
-        update: what `compile_update` returned.
-        layout: the same layout.
-        runs: by replica, those of `layout.local`; all at the same update.
-        method: by which they are trained, for the loss of copying.
+    Every process of the program calls it, each with its own replicas, those of
+    `layout.held(0)`, all at the same update.
 
     Yields:
         The states after each update (`replica_state` takes one out), valid until the
         next is asked for, and the records by replica. `seconds` is the wall time of
         the update of all of them together.
     """
-    done = _common_update(runs)
     members = list(runs.values())
+    done = int(members[0].state.update)
     states = layout.place_states([run.state for run in members])
     noise = (jax.random.key_data(keys.stream(run.seed, "noise")) for run in members)
     key_data = layout.place(list(noise), BY_REPLICA)
@@ -311,14 +293,3 @@ def _rows(array: jax.Array) -> dict[int, np.ndarray]:
         for i, row in enumerate(np.asarray(shard.data)):
             rows.setdefault(first + i, row)
     return rows
-
-
-def _common_update(runs: Mapping[int, Replica]) -> int:
-    done = {int(run.state.update) for run in runs.values()}
-    lengths = {len(run.schedule.start) for run in runs.values()}
-    if len(done) > 1 or len(lengths) > 1:
-        raise UserError(
-            f"replicas at updates {sorted(done)} of {sorted(lengths)}: expected one "
-            "place and one length for all"
-        )
-    return done.pop()

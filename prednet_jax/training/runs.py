@@ -1,26 +1,65 @@
 """Trainings as runs on disk (`train.py`): seed after seed, or all in one program.
 
 Everything that can be refused is refused before the first write: sizes from shapes, the
-directories, the data, and last the program itself, by tracing it.
+directories, the data, and last the program itself, by tracing it. A directory is looked
+at before it is touched: `begun` and `check_same` only read, and refuse; `_enter` is the
+first to write.
 """
 
 import dataclasses
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from prednet_jax import keys, locks, process, records
+from prednet_jax import data, device, keys, locks, process, provenance, records
+from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError
-from prednet_jax.training import checkpoints, folders, loop, replicas
-from prednet_jax.training.folders import Begun, Entry
+from prednet_jax.messages import say
+from prednet_jax.training import checkpoints, loop, replicas
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.keeping import Keeper, follow
 from prednet_jax.training.recipe import Prepared, Recipe, prepare
 from prednet_jax.training.replicas import Layout
+from prednet_jax.training.truncated import TrainState
+
+#: What makes a directory that of a run.
+PARTS = (
+    records.MANIFEST,
+    records.METRICS,
+    records.VALIDATION,
+    records.WEIGHTS,
+    records.EXAMPLES,
+    checkpoints.FOLDER,
+)
+#: Weights that a run started from, where they came from a file or another run.
+INITIAL = "initial_weights.npz"
+# Fields of a manifest: of the machine (where one differs, the last bits may), written
+# at the end of a run, and taken anew where a run goes on.
+_MACHINE = ("versions", "device", "environment", "convolutions")
+_ENDS = ("final_params_sha256", "failure")
+_CHANGING = ("updates", "flags", "data_order_sha256")
+
+
+class Begun(NamedTuple):
+    """What a directory holds of a run: its manifest (empty: none), updates, its end."""
+
+    manifest: Mapping[str, Any]
+    updates: int
+    finished: bool
+
+
+class Entry(NamedTuple):
+    """A run to be written: what its directory holds, its manifest and first state."""
+
+    folder: Path
+    begun: Begun
+    manifest: Mapping[str, Any]
+    state: TrainState
 
 
 def train(
@@ -42,11 +81,6 @@ def train(
         interruption: what notes signals; None: nothing does.
         mode: None: one after the other; `auto`, `map` or `vmap`: together, as replicas
             of one program on all devices.
-
-    Raises:
-        UserError: a value is outside what is accepted, or a directory holds a run that
-            cannot go on; nothing was written.
-        RunError: a training cannot go on.
     """
     interruption = interruption or Interruption()
     recipe.check_sizes(len(places), together=mode is not None)
@@ -62,8 +96,8 @@ def train(
 def _one_after_the_other(
     recipe: Recipe, places: Mapping[int, Path], interruption: Interruption
 ) -> None:
-    begun = _look(recipe, places)
-    places = {seed: path for seed, path in places.items() if not begun[seed].finished}
+    old = _look(recipe, places, places)
+    places = {seed: path for seed, path in places.items() if not old[seed].finished}
     found = {seed: prepare(recipe, seed) for seed in places}
     if not found:
         return
@@ -77,17 +111,16 @@ def _one_after_the_other(
         np.bool_(True),
         keys.stream(seed, "noise"),
     )
-    made = {seed: folders.manifest(recipe, seed, found[seed]) for seed in places}
+    made = {seed: _manifest(recipe, seed, found[seed]) for seed in places}
     for seed, path in places.items():
-        folders.check_same(recipe, path, begun[seed], made[seed], found[seed].source)
-    recipe.check_disk(list(places.values()), state)
+        _check_same(recipe, path, old[seed], made[seed], found[seed].source)
     _announce(one)
     with locks.hold(*places.values()):
-        _check_unchanged(recipe, places, begun)
+        _check_unchanged(recipe, places, old)
         for seed, path in places.items():
             entry = Entry(
                 path,
-                begun[seed],
+                old[seed],
                 made[seed],
                 recipe.initial_state(seed, found[seed].weights),
             )
@@ -119,15 +152,15 @@ def _together(
 ) -> None:
     layout = replicas.layout(len(places), recipe.batch)
     seeds, paths = list(places), dict(enumerate(places.values()))
-    written = {n: paths[n] for n in layout.local if layout.written(n)}
-    begun = _look(recipe, paths, written)
+    written = {n: paths[n] for n in layout.held(0) if layout.written(n)}
+    old = _look(recipe, paths, written)
     process.same(
-        "what was begun", [(old.updates, old.finished) for old in begun.values()]
+        "what was begun", [(run.updates, run.finished) for run in old.values()]
     )
-    if all(old.finished for old in begun.values()):
+    if all(run.finished for run in old.values()):
         return
-    _check_whole(paths, begun)
-    found = {n: prepare(recipe, seeds[n]) for n in layout.local}
+    _check_whole(paths, old)
+    found = {n: prepare(recipe, seeds[n]) for n in layout.held(0)}
     states = {n: recipe.initial_state(seeds[n], x.weights) for n, x in found.items()}
     recorded = {
         "replicas": layout.replicas,
@@ -137,18 +170,16 @@ def _together(
         "processes": jax.process_count(),
     }
     made = {
-        n: folders.manifest(recipe, seeds[n], x, layout=recorded)
-        for n, x in found.items()
+        n: _manifest(recipe, seeds[n], x, layout=recorded) for n, x in found.items()
     }
     update = replicas.compile_update(
         recipe.task, recipe.optimizer, recipe.method, recipe.noise, layout, mode
     )
-    some = layout.local[0]
+    some = layout.held(0)[0]
     _check_program(recipe, update, layout, found[some], states[some])
     for n, path in written.items():
-        folders.check_same(recipe, path, begun[n], made[n], found[n].source)
+        _check_same(recipe, path, old[n], made[n], found[n].source)
     if written:
-        recipe.check_disk(list(written.values()), states[some])
         _announce(found[some])
 
     def steps(states: dict) -> Iterator:
@@ -159,10 +190,10 @@ def _together(
         return replicas.train(update, layout, members, recipe.method)
 
     with locks.hold(*written.values()):
-        _check_unchanged(recipe, written, begun)
+        _check_unchanged(recipe, written, old)
         # Of runs that other processes hold only the shapes of the state matter.
         entries = {
-            n: Entry(path, begun[n], made.get(n, {}), states.get(n, states[some]))
+            n: Entry(path, old[n], made.get(n, {}), states.get(n, states[some]))
             for n, path in paths.items()
         }
         _write(
@@ -193,23 +224,14 @@ def _write(
 ) -> None:
     """Trains runs that go on together to their end, and writes their records.
 
-    Args:
-        recipe: of the runs.
-        entries: all of them, by any number.
-        found: of those that this process writes, what they are trained on.
-        steps: from the first states to the training.
-        interruption: what notes signals.
-        name: of the training, for its progress.
-        state_of: as in `follow`.
-        whole: as in `follow`.
-        closing: said at the end, with the seconds; empty: nothing.
+    `entries` are all of them by any number, `found` what those that this process writes
+    are trained on, `steps` makes the training from the first states; `state_of` and
+    `whole` as in `follow`. `closing` is said at the end, with the seconds.
     """
-    done, states, begin = folders.enter(
-        entries, overwrite=recipe.overwrite, written=found
-    )
+    done, states, begin = _enter(entries, overwrite=recipe.overwrite, written=found)
     for n in found:
         # A run goes on when the file of its weights has moved.
-        initial = entries[n].folder / folders.INITIAL
+        initial = entries[n].folder / INITIAL
         if recipe.weights is not None and not initial.exists():
             records.write_tree(initial, recipe.weights)
     keepers = {n: Keeper(recipe, entries[n].folder, begin[n], done) for n in found}
@@ -243,48 +265,40 @@ def _announce(found: Prepared) -> None:
 
 
 def _look(
-    recipe: Recipe,
-    places: Mapping[int, Path],
-    written: Mapping[int, Path] | None = None,
+    recipe: Recipe, places: Mapping[int, Path], written: Mapping[int, Path]
 ) -> dict[int, Begun]:
     """What was begun in the directories; of finished runs it is said.
 
-    Raises a UserError if another process works in one of `written` (None: all), or one
-    holds a run that cannot go on.
+    Raises a UserError if another process works in one of `written`, or one holds a run
+    that cannot go on.
     """
-    mine = places if written is None else written
-    for path in mine.values():
+    for path in written.values():
         locks.check(path)
-    begun = {n: _begun(recipe, path) for n, path in places.items()}
-    for n, path in mine.items():
-        if begun[n].finished:
+    found = {n: _begun(recipe, path) for n, path in places.items()}
+    for n, path in written.items():
+        if found[n].finished:
             print(f"{path}: finished, {recipe.updates} updates; nothing to do")
-    return begun
+    return found
 
 
 def _begun(recipe: Recipe, folder: Path) -> Begun:
-    return folders.begun(
-        folder,
-        updates=recipe.updates,
-        resume=recipe.resume,
-        overwrite=recipe.overwrite,
-    )
+    asked = {name: getattr(recipe, name) for name in ("updates", "resume", "overwrite")}
+    return begun(folder, **asked)
 
 
 def _check_unchanged(
-    recipe: Recipe, places: Mapping[int, Path], begun: Mapping[int, Begun]
+    recipe: Recipe, places: Mapping[int, Path], old: Mapping[int, Begun]
 ) -> None:
     """Looks again, when the directories are held."""
     for n, folder in places.items():
-        if _begun(recipe, folder) != begun[n]:
+        if _begun(recipe, folder) != old[n]:
             raise UserError(f"{folder}: another process has just written there")
 
 
-def _check_whole(paths: Mapping[int, Path], begun: Mapping[int, Begun]) -> None:
+def _check_whole(paths: Mapping[int, Path], old: Mapping[int, Begun]) -> None:
     """Refuses to go on where some runs have checkpoints and another was never begun."""
-    lost = [n for n, old in begun.items() if not old.manifest]
-    kept = [n for n, old in begun.items() if old.manifest]
-    kept = [n for n in kept if checkpoints.updates(paths[n])]
+    lost = [n for n, run in old.items() if not run.manifest]
+    kept = [n for n in set(old) - set(lost) if checkpoints.updates(paths[n])]
     if lost and kept:
         raise UserError(
             f"--resume: {paths[lost[0]]} is no run, and {paths[kept[0]]} is one; "
@@ -307,3 +321,174 @@ def _check_program(
         shaped((), np.bool_),
         shaped((2,), np.uint32),
     )
+
+
+def begun(folder: Path, *, updates: int, resume: bool, overwrite: bool) -> Begun:
+    """What was begun in a directory, if a run of so many updates may be written there.
+
+    Raises a UserError if there is a run that was not asked for, or cannot go on.
+    """
+    found = [name for name in PARTS if (folder / name).exists()]
+    if overwrite or not found:
+        return Begun({}, 0, False)
+    if records.MANIFEST not in found:
+        raise UserError(
+            f"{folder}: {found[0]} without {records.MANIFEST}; expected a whole run, "
+            "or none (--overwrite begins anew)"
+        )
+    manifest = records.read_json(folder / records.MANIFEST)
+    try:
+        old, finished = int(manifest["updates"]), "final_params_sha256" in manifest
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise UserError(
+            f"{folder / records.MANIFEST}: not that of a run (--overwrite begins anew)"
+        ) from None
+    if not resume:
+        kind = "a finished run" if finished else "a run that is not finished"
+        raise UserError(
+            f"{folder}: holds {kind}; expected --resume to go on, --overwrite to begin "
+            "anew, or another directory"
+        )
+    if updates < old:
+        raise UserError(
+            f"--resume: updates={updates}: expected at least the {old} of {folder}"
+        )
+    return Begun(manifest, old, finished and updates == old)
+
+
+def _manifest(
+    recipe: Recipe, seed: int, found: Prepared, **more: Any
+) -> dict[str, Any]:
+    """What a run's manifest says before it starts."""
+    spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
+    validation = recipe.validation
+    algorithms = recipe.task.algorithms(recipe.dtype)
+    return {
+        "git_commit": provenance.git_commit(Path(__file__).parent),
+        "versions": provenance.versions(),
+        "device": device.description(),
+        "measured_parallelism": device.measured_parallelism(),
+        "flags": dict(recipe.flags),
+        "network": recipe.task.network(),
+        "environment": provenance.environment(),
+        "prng": keys.IMPLEMENTATION,
+        **({"convolutions": algorithms} if algorithms else {}),
+        "model": recipe.task.name,
+        "seed": seed,
+        "data": found.source.name,
+        **({"sampling": recipe.sampling} if recipe.sampling != "stream" else {}),
+        **({"validation": validation.record} if validation else {}),
+        "updates": recipe.updates,
+        "noise": noise_lib.format(spec, defaults=True),
+        "noise_draw": recipe.draw,
+        "initial_params_sha256": records.fingerprint(found.weights),
+        "data_order_sha256": data.order_fingerprint(found.source, found.schedule),
+        **more,
+    }
+
+
+def _check_same(
+    recipe: Recipe,
+    folder: Path,
+    old: Begun,
+    new: Mapping[str, Any],
+    source: data.FrameSource,
+) -> None:
+    """Refuses to go on with a run that began otherwise, or whose length decides.
+
+    `new` is the manifest of the run that is asked for, `source` its frames. A UserError
+    says which fingerprint differs, or that a run of more updates would have had other
+    frames or rates from the start.
+    """
+    if not old.manifest:
+        return
+    first = recipe.schedule(source, new["seed"], old.updates)
+    wanted = {
+        "model": new["model"],
+        "network": json.loads(json.dumps(new["network"])),
+        "seed": new["seed"],
+        # Early manifests have no noise, and no draw.
+        "noise": new["noise"],
+        "noise_draw": new["noise_draw"],
+        "initial_params_sha256": new["initial_params_sha256"],
+        "data_order_sha256": data.order_fingerprint(source, first),
+    }
+    for field, value in wanted.items():
+        known = old.manifest.get(field, value if field.startswith("noise") else None)
+        if known != value:
+            raise UserError(
+                f"--resume: {field} {value}; expected the {known} of {folder}"
+            )
+    for field in _MACHINE:
+        now, before = json.loads(json.dumps(new.get(field))), old.manifest.get(field)
+        if before != now:
+            say(
+                f"{folder}: begun with {field} {before}, going on with {now}: the last "
+                "bits may differ"
+            )
+    longer = (
+        f"--resume: updates={recipe.updates}: expected the {old.updates} of {folder}"
+    )
+    whole = recipe.schedule(source, new["seed"])
+    if not np.array_equal(first.start, whole.start[: old.updates]):
+        raise UserError(f"{longer}; more updates see other frames from the start")
+    rates = [recipe.rate(total) for total in (old.updates, recipe.updates)]
+    steps = np.arange(old.updates)
+    before, after = (rate(steps) if callable(rate) else rate for rate in rates)
+    if old.updates != recipe.updates and not np.array_equal(before, after):
+        of = "rate_schedule" if recipe.learning_rate else recipe.task.name
+        raise UserError(
+            f"{longer}; the learning rate of {of} depends on the number of updates"
+        )
+
+
+def _enter(
+    runs: Mapping[int, Entry], *, overwrite: bool, written: Collection[int]
+) -> tuple[int, dict[int, TrainState], dict[int, dict[str, Any]]]:
+    """Begins runs or goes on with them, all at the same update.
+
+    The first function that writes; the directories are held (`locks.hold`). Every
+    process has all runs, by any number, and writes those of `written`. Returns the
+    update from which to go on, the states there, the manifests as written.
+    """
+    folders = {n: run.folder for n, run in runs.items()}
+    for n in written:
+        checkpoints.sweep(folders[n], every=overwrite)
+        if overwrite:
+            _clear(folders[n])
+        for left in folders[n].glob(".*.tmp"):  # of an interrupted write
+            left.unlink(missing_ok=True)
+    done, states = 0, {n: run.state for n, run in runs.items()}
+    if all(run.begun.manifest for run in runs.values()):
+        lines = min(records.count_metrics(folder) for folder in folders.values())
+        done, states = checkpoints.newest(folders, states, lines)
+    # From here on the directories change, which all processes have read by now.
+    process.same("the update to go on from", done)
+    manifests = {}
+    for n in written:
+        folder, old, new, _ = runs[n]
+        manifests[n] = dict(new)
+        if old.manifest:
+            print(f"{folder}: going on after update {done}")
+            manifests[n] = _continued(old.manifest, new, done)
+        records.write_json(folder / records.MANIFEST, manifests[n])
+    return done, states, manifests
+
+
+def _clear(folder: Path) -> None:
+    """Removes the files of a run from its directory, and nothing else."""
+    for name in (*PARTS, INITIAL, records.LOSS_PICTURE):
+        if name != checkpoints.FOLDER:
+            (folder / name).unlink(missing_ok=True)
+    for events in folder.glob("events.out.tfevents.*"):
+        events.unlink()
+
+
+def _continued(old: Mapping, new: Mapping, done: int) -> dict[str, Any]:
+    """The manifest of a run that goes on: as it was begun, and where it goes on."""
+    kept = {k: v for k, v in old.items() if k not in _ENDS}
+    here = {
+        k: new.get(k) for k in ("git_commit", *_MACHINE) if new.get(k) != old.get(k)
+    }
+    resumed = [*old.get("resumed", ()), {"after_update": done, **here}]
+    return kept | {k: new[k] for k in _CHANGING} | {"resumed": resumed}

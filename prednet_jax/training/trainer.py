@@ -1,15 +1,9 @@
 """Training for a loop of one's own: `init`, `step`, `evaluate`, each compiled once.
 
-    trainer = Trainer(config)
-    state = trainer.init(jax.random.key(0))
-    for frames, first in windows(video, 10):
-        state, metrics = trainer.step(state, frames, first)
-    print(trainer.evaluate(state.params, another_video, window=10).ratio)
-
 What an update changes is in `TrainState`: parameters, optimiser state, carried state,
 number of updates. The scripts train by the same class. Trainers of equal settings share
 their programs, and a program is made for each shape of a window, not for each length of
-a stream or number of updates.
+a stream or number of updates. docs/training.md has examples.
 """
 
 import functools
@@ -139,11 +133,9 @@ class Trainer:
         return _program(self.task, self.descent, self.method, self.noise, self.amplify)
 
     def init(self, start: Any, *, batch: int = 1) -> TrainState:
-        """The state before the first update.
+        """The state before the first update, of `batch` sequences trained together.
 
-        Args:
-            start: parameters (left as they are), or a PRNG key to draw them from.
-            batch: sequences trained together, B.
+        `start` is the parameters (left as they are), or a PRNG key to draw them from.
         """
         params = start if isinstance(start, dict) else self.task.init_params(start)
         return truncated.initial_train_state(
@@ -157,7 +149,7 @@ class Trainer:
         first: Any,
         key: jax.Array | None = None,
     ) -> tuple[TrainState, StepMetrics]:
-        """One update.
+        """One update; the state after it, and the losses of the window's frames.
 
         Args:
             state: the state before it. Not to be used again where there is a GPU,
@@ -168,12 +160,6 @@ class Trainer:
             first: whether it opens a sequence.
             key: noise key of the run, the same at each update; None: the `noise` stream
                 of seed 0.
-
-        Returns:
-            The state after it, and the losses of the window's frames.
-
-        Raises:
-            UserError: several frames for a network of single images.
         """
         if not self.task.windowed and np.shape(frames)[0] != 1:
             raise UserError(
@@ -191,11 +177,8 @@ class Trainer:
             params: the parameters.
             frames: `[T, H, W, C]`, T >= 2, as in `step`; `[T, B, H, W, C]` of several
                 streams, over which losses are averaged.
-            window: frames that the program sees at a time; the losses do not depend
-                on it.
-
-        Raises:
-            UserError: the frames are no stream, or the window is too short.
+            window: frames that the program sees at a time, >= 2; the losses do not
+                depend on it.
         """
         whole("window", window, 2)
         frames = _as_stream(frames)
@@ -225,10 +208,6 @@ class Validation:
 
     They are the first pieces of `evaluation.pieces`: 16, or as many as have 1,600
     frames. Losses are pooled over them before they are divided by those of copying.
-
-    Args:
-        trainer: of the network.
-        source: the held-out sequences.
     """
 
     def __init__(self, trainer: Trainer, source: FrameSource):
@@ -283,13 +262,14 @@ def _default_key() -> jax.Array:
 
 def _arrays(tree: Any) -> Any:
     """Python numbers as arrays: by themselves they would be another program."""
-
-    def array(leaf: Any) -> Any:
-        if not isinstance(leaf, (bool, int, float)):
-            return leaf
-        return np.asarray(leaf, jnp.result_type(type(leaf)))
-
-    return jax.tree.map(array, tree)
+    return jax.tree.map(
+        lambda leaf: (
+            np.asarray(leaf, jnp.result_type(type(leaf)))
+            if isinstance(leaf, (bool, int, float))
+            else leaf
+        ),
+        tree,
+    )
 
 
 def train_windows(

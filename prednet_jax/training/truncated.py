@@ -126,10 +126,8 @@ def make_step(
             here.
 
     Returns:
-        `step(state, frames, first, key) -> (state, metrics)` with frames
-        `[T + 1, B, H, W, C]` (`[T, B, H, W, C]` for the autoencoder), uint8 in
-        [0, 255] or floating point in [0, 1]; `first` a boolean scalar; `key` the
-        noise key of the run, folded here with the number of the update.
+        `step(state, frames, first, key) -> (state, metrics)`, arguments as in
+        `Trainer.step`; `key` is folded here with the number of the update.
     """
     loss = make_loss(network, method or Method())
 

@@ -52,8 +52,8 @@ __all__ = [
 ]
 
 _ACCEPTED = (
-    "a weight file of Chainer (npz), Keras (HDF5) or PyTorch (.pth), a safetensors "
-    "file, a directory of orbax, or of a run"
+    "a weight file of Chainer (npz), Keras (HDF5) or PyTorch (.pth of 1.6 or later), "
+    "a safetensors file, a directory of orbax, or of a run"
 )
 
 Writer = Callable[[str | os.PathLike, PredNetConfig, Mapping], None]
@@ -106,20 +106,13 @@ def load(
 
 
 def load_task(
-    path: str | os.PathLike,
-    *,
-    height: int | None = None,
-    width: int | None = None,
-    pixel_max: float | None = None,
-    variant: str | None = None,
+    path: str | os.PathLike, *, variant: str | None = None, **frame: Any
 ) -> tuple[Task, dict]:
     """As `load`, with the network as a task, which may be one of another module.
 
     Parameters of a run have the precision of its training.
     """
     path = Path(path)
-    frame: dict[str, Any] = {"height": height, "width": width}
-    frame["pixel_max"] = pixel_max
     if is_orbax(path):
         config, params = load_orbax(path)
     elif path.is_dir():

@@ -14,7 +14,7 @@ from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.models.parameters import parameter_shapes
 
-# The most pixels of a frame, as of a picture (`data.pictures`).
+# The most pixels of a frame, as of a picture (`data.images`).
 PIXELS = 2**26
 # Axes of an array by the last part of its name, in Chainer's, Keras's and PyTorch's.
 _AXES = {"W": 4, "kernel": 4, "weight": 4, "b": 1, "bias": 1}

@@ -13,13 +13,15 @@ The file says nothing of frame size but through the peepholes, which tie it.
 import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import jax
 import numpy as np
 
 from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
+from prednet_jax.models.parameters import parameter_shapes
 from prednet_jax.weights.arrays import (
     as_parameters,
     check_arrays,
@@ -29,7 +31,6 @@ from prednet_jax.weights.arrays import (
 
 # Our gate order i, f, o, g against Chainer's names; its candidate g is called c.
 GATES = ("i", "f", "o", "c")
-Arrays = dict[str, np.ndarray]
 _NAME = re.compile(r"(?P<name>Conv(A|P|LSTM)\d{1,3}/([xhc]_[ifoc]\d?/)?[Wb])$")
 
 
@@ -78,39 +79,25 @@ def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dic
         KeyError: an array is missing.
         UserError: an array has another shape than the network's.
     """
+    shapes = parameter_shapes(config)
 
-    def kernel(names: list[str]) -> np.ndarray:
-        """OIHW kernels of the four gates -> HWIO, gates side by side."""
-        return np.concatenate([arrays[f"{n}/W"] for n in names]).transpose(2, 3, 1, 0)
+    def each(make: Callable) -> dict[str, dict[str, np.ndarray]]:
+        return {g: {n: make(s) for n, s in of.items()} for g, of in shapes.items()}
 
-    params: dict = {}
-    for layer in range(config.layers):
-        cell = f"ConvLSTM{layer}"
-        of_h = kernel([f"{cell}/h_{g}" for g in GATES])
-        of_e = kernel([f"{cell}/x_{g}0" for g in GATES])
-        params[f"gates_{layer}"] = {
-            "kernel": np.concatenate([of_h, of_e], axis=2),
-            "bias": np.concatenate([arrays[f"{cell}/h_{g}/b"] for g in GATES]),
-            "peephole": np.stack(
-                [arrays[f"{cell}/c_{g}/W"][0].transpose(1, 2, 0) for g in GATES[:3]]
-            ),
-        }
-        params[f"prediction_{layer}"] = {
-            "kernel": kernel([f"ConvP{layer}"]),
-            "bias": arrays[f"ConvP{layer}/b"],
-        }
-        if layer + 1 < config.layers:
-            params[f"top_down_{layer}"] = {
-                "kernel": kernel([f"{cell}/x_{g}1" for g in GATES])
-            }
-            params[f"features_{layer}"] = {
-                "kernel": kernel([f"ConvA{layer + 1}"]),
-                "bias": arrays[f"ConvA{layer + 1}/b"],
-            }
+    # Before memory is taken, of arrays that have none.
+    empty = each(lambda shape: np.broadcast_to(np.float32(0), shape))
+    for name, view in _views(config, empty).items():
+        if arrays[name].shape != view.shape:
+            raise UserError(
+                f"{name} of shape {arrays[name].shape}: expected {view.shape}"
+            )
+    params = each(lambda shape: np.empty(shape, np.float32))
+    for name, view in _views(config, params).items():
+        view[...] = arrays[name]
     return as_parameters(config, params)
 
 
-def to_chainer(config: PredNetConfig, params: Mapping) -> Arrays:
+def to_chainer(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
     """Arrays under Chainer's names, with `predictor/`; the inverse of from_chainer.
 
     Raises:
@@ -118,31 +105,39 @@ def to_chainer(config: PredNetConfig, params: Mapping) -> Arrays:
     """
     if config.variant != "watanabe":
         raise UserError(f"variant={config.variant!r}: expected 'watanabe'")
-    out: Arrays = {}
-    for name, leaves in params.items():
-        kind, layer = name.rsplit("_", 1)
-        index = int(layer)
-        cell = f"predictor/ConvLSTM{layer}"
-        kernel = np.asarray(leaves["kernel"]).transpose(3, 2, 0, 1)
+    return {
+        f"predictor/{name}": np.ascontiguousarray(view)
+        for name, view in _views(config, jax.tree.map(np.asarray, dict(params))).items()
+    }
+
+
+def _views(
+    config: PredNetConfig, params: Mapping[str, Mapping[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """The parts of parameters by Chainer's names, in its layout; none is a copy."""
+    found: dict[str, np.ndarray] = {}
+    for group, leaves in params.items():
+        kind, number = group.rsplit("_", 1)
+        layer = int(number)
+        cell = f"ConvLSTM{layer}"
+        kernel = leaves["kernel"].transpose(3, 2, 0, 1)
         if kind == "gates":
-            width = config.recurrent[index]
-            bias = np.split(np.asarray(leaves["bias"]), 4)
-            for gate, part, b in zip(GATES, np.split(kernel, 4), bias, strict=True):
-                out[f"{cell}/h_{gate}/W"] = part[:, :width]
-                out[f"{cell}/h_{gate}/b"] = b
-                out[f"{cell}/x_{gate}0/W"] = part[:, width:]
-            for gate, peephole in zip(
-                GATES[:3], np.asarray(leaves["peephole"]), strict=True
+            width = config.recurrent[layer]
+            for i, (gate, part) in enumerate(
+                zip(GATES, np.split(kernel, 4), strict=True)
             ):
-                out[f"{cell}/c_{gate}/W"] = peephole.transpose(2, 0, 1)[None]
+                found[f"{cell}/h_{gate}/W"] = part[:, :width]
+                found[f"{cell}/x_{gate}0/W"] = part[:, width:]
+                found[f"{cell}/h_{gate}/b"] = np.split(leaves["bias"], 4)[i]
+            for gate, peephole in zip("ifo", leaves["peephole"], strict=True):
+                found[f"{cell}/c_{gate}/W"] = peephole.transpose(2, 0, 1)[None]
         elif kind == "top_down":
             for gate, part in zip(GATES, np.split(kernel, 4), strict=True):
-                out[f"{cell}/x_{gate}1/W"] = part
+                found[f"{cell}/x_{gate}1/W"] = part
         else:
-            link = f"ConvP{index}" if kind == "prediction" else f"ConvA{index + 1}"
-            out[f"predictor/{link}/W"] = kernel
-            out[f"predictor/{link}/b"] = np.asarray(leaves["bias"])
-    return {name: np.ascontiguousarray(value) for name, value in out.items()}
+            link = f"ConvP{layer}" if kind == "prediction" else f"ConvA{layer + 1}"
+            found[f"{link}/W"], found[f"{link}/b"] = kernel, leaves["bias"]
+    return found
 
 
 def save_chainer(

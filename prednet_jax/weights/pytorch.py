@@ -12,8 +12,8 @@ A file says neither which of the two it is of nor how large its frames are. In b
 E_l = [relu(Ahat - A), relu(A - Ahat)]; `watanabe_pytorch` has the halves the other way
 round here, as `watanabe`, and so have the kernels that read them.
 
-A .pth file is a pickle and, in the zip that PyTorch writes since 1.6, its arrays in
-files beside it. Unpickling can run any program. So the unpickler here knows nothing but
+A .pth file is a zip, as PyTorch writes it since 1.6, of a pickle and files of its
+arrays. Unpickling can run any program. So the unpickler here knows nothing but
 an ordered dictionary, the types of storages and the functions that make a tensor from
 one; a file that names anything else is refused, and so is every other way of making an
 object.
@@ -56,7 +56,6 @@ _GATES = (0, 1, 3, 2)
 _PICKLE_LIMIT = 16 * 2**20
 # Dictionaries within dictionaries: a checkpoint, its model, its state.
 _DEEPEST = 8
-_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _STORAGES = {
     "DoubleStorage": np.dtype("<f8"),
     "FloatStorage": np.dtype("<f4"),
@@ -82,7 +81,7 @@ def load_pytorch(
     """Reads a state dict of a PyTorch port.
 
     Args:
-        path: a .pth file, also one of before PyTorch 1.6, or a safetensors file.
+        path: a .pth file, of PyTorch 1.6 or later, or a safetensors file.
         variant: `watanabe_pytorch` (the authors' port) or `lotter_pytorch` (of coxlab's
             code); None: the former, which is said, since files do not say it.
         height: rows of the frames, any multiple of 2^(layers - 1); None: the default of
@@ -198,20 +197,17 @@ def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 
 def is_pth(path: str | os.PathLike) -> bool:
-    """Whether a file begins as `torch.save` of any version writes it.
+    """Whether a file is a zip as `torch.save` writes it.
 
     Raises:
         FileError: it cannot be opened.
     """
     with files.open_binary(path) as file:
-        if file.read(4) == b"PK\x03\x04":
-            try:
-                with zipfile.ZipFile(file) as archive:
-                    return _pickle_of(archive) is not None
-            except files.BROKEN:
-                return False
-        file.seek(0)
-        return file.read(32).startswith(pickle.dumps(_LEGACY_MAGIC, protocol=2))
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return _pickle_of(archive) is not None
+        except files.BROKEN:
+            return False
 
 
 def is_pytorch_safetensors(path: str | os.PathLike) -> bool:
@@ -232,11 +228,7 @@ def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
             texts, lists and dictionaries.
     """
     try:
-        content = files.read_bytes(path)
-        stream = io.BytesIO(content)
-        zipped = zipfile.is_zipfile(stream)
-        found = _read_zip(stream) if zipped else _read_legacy(content)
-        return _tensors(found)
+        return _tensors(_read_zip(io.BytesIO(files.read_bytes(path))))
     except files.FileError as error:
         raise UserError(f"{error}; expected {_EXPECTED}") from None
     except (*files.BROKEN, pickle.UnpicklingError, AttributeError) as error:
@@ -270,36 +262,6 @@ def _read_zip(stream: io.BytesIO) -> Any:
             return _numbers(archive.read(f"{root}data/{key}"), dtype, count)
 
         return _Unpickler(io.BytesIO(archive.read(name)), storage).load()
-
-
-def _read_legacy(content: bytes) -> Any:
-    """Before PyTorch 1.6: four pickles, a list of keys, then each storage's bytes."""
-    stream = io.BytesIO(content)
-    # Tensors are views of these, which are filled afterwards.
-    storages: dict[str, np.ndarray] = {}
-
-    def storage(dtype: np.dtype, key: str, count: int) -> np.ndarray:
-        if key not in storages:
-            taken = sum(array.nbytes for array in storages.values())
-            if taken + count * dtype.itemsize > len(content):
-                raise ValueError(f"a storage of {count} numbers, more than the file")
-            storages[key] = np.empty(count, dtype)
-        return storages[key]
-
-    def following() -> Any:
-        return _Unpickler(stream, storage).load()
-
-    magic, _protocol, about = following(), following(), following()
-    if magic != _LEGACY_MAGIC:
-        raise ValueError("not written by torch.save")
-    if not about.get("little_endian", True):
-        raise ValueError("written on a big-endian machine")
-    found = following()
-    for key in following():
-        array = storages[key]
-        stream.read(8)  # The count again.
-        array[:] = _numbers(stream.read(array.nbytes), array.dtype, len(array))
-    return found
 
 
 def _numbers(content: bytes, dtype: np.dtype, count: int) -> np.ndarray:

@@ -1,22 +1,14 @@
-"""Puts the folder of the detector on the path."""
-
-import sys
-from pathlib import Path
+"""Where Chainer is."""
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+from chainer_reproduction import environment
 
 
 @pytest.fixture
-def environment():
-    """`environment(name)`: the interpreter of .venv-NAME, or the test is skipped."""
-
-    def python(name):
-        found = ROOT / f".venv-{name}" / "bin" / "python"
-        if not found.is_file():
-            pytest.skip(f"no .venv-{name}: made by make chainer or make transplant")
-        return found
-
+def chainer():
+    """The interpreter of .venv-chainer, or the test is skipped."""
+    python = environment.FOLDER / "bin" / "python"
+    if not python.is_file():
+        pytest.skip("no .venv-chainer: made by make chainer")
     return python

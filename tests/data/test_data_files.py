@@ -79,22 +79,13 @@ def test_npz(tmp_path):
     assert open_source(str(path), **FULL).fingerprint != source.fingerprint
 
 
-def test_arrays_of_other_types_where_they_are_plain(tmp_path, capsys):
-    """Levels from 0 to 255 and fractions of white; .npy; one array of another name."""
+def test_an_npy_is_mapped_and_grey_frames_have_no_channel(tmp_path):
     frames = pictures(range(6))
-    levels = {"a.npz": frames.astype(float), "b.npz": frames.astype(np.int64)}
-    for name, array in levels.items():
-        np.savez(tmp_path / name, array)
     np.save(tmp_path / "c.npy", frames)
-    np.save(tmp_path / "d.npy", (frames / 255).astype(np.float32))
-    expected = open_source(str(tmp_path / "a.npz"), **FULL)
-    for name in ("a.npz", "b.npz", "c.npy", "d.npy"):
-        source = open_source(str(tmp_path / name), **FULL)
-        np.testing.assert_array_equal(source.read(1, 6), frames[1:])
-        assert source.fingerprint == expected.fingerprint
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "d.npy: float32 from 0" in said
-    assert "rounded to 255 levels" in said
+    np.savez(tmp_path / "a.npz", frames)
+    one, other = (open_source(str(tmp_path / n), **FULL) for n in ("a.npz", "c.npy"))
+    np.testing.assert_array_equal(other.read(1, 6), frames[1:])
+    assert one.fingerprint == other.fingerprint
     np.save(tmp_path / "grey.npy", frames[..., 0])
     grey = open_source(str(tmp_path / "grey.npy"), **FULL, channels=1)
     np.testing.assert_array_equal(grey.read(0, 6), frames[..., :1])
@@ -208,18 +199,14 @@ def test_resize_is_bilinear_between_pixel_centres(tmp_path, height, width):
     assert np.abs(source.read(0, 1)[0] - expected).max() <= 0.5 + 255 / 2**11
 
 
-def test_reading_out_of_range_is_refused(tmp_path):
-    source = open_source(str(write_images(tmp_path / "f", range(3))), **FULL)
-    with pytest.raises(DataError, match="frames 2:4"):
-        source.read(2, 4)
-
-
 def test_a_broken_picture_is_named_when_it_is_read(tmp_path):
     folder = write_images(tmp_path / "f", range(3))
     whole = (folder / "f_1.png").read_bytes()
     (folder / "f_1.png").write_bytes(whole[: len(whole) // 2])
     source = open_source(str(folder), **FULL)
     source.read(0, 1)
+    with pytest.raises(DataError, match="frames 2:4"):
+        source.read(2, 4)
     with pytest.raises(DataError, match=r"f_1\.png: not a readable image"):
         source.read(0, 3)
 
@@ -246,8 +233,6 @@ def bad_files(root):
     frames = pictures(range(4))
     np.savez(root / "key.npz", images=frames, others=frames)
     np.savez(root / "dtype.npz", frames=frames / 100)
-    np.savez(root / "nan.npz", frames=frames / np.nan)
-    np.savez(root / "negative.npz", frames=frames.astype(int) - 30)
     np.savez(root / "shape.npz", frames=frames.transpose(0, 3, 1, 2))
     np.savez(root / "bounds.npz", frames=frames, boundaries=np.array([0, 9]))
     np.savez(root / "floats.npz", frames=frames, boundaries=np.array([0.0]))
@@ -255,47 +240,42 @@ def bad_files(root):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("data", "options", "message"),
-    [
-        ("nowhere", {}, r"nowhere'.*no such.*walk, digits.*\.npz"),
-        ("", {}, "data=''|no such|unknown"),
-        ("file.xyz", {}, r"file\.xyz.*unknown kind.*accepted"),
-        ("empty", {}, r"empty: the folder holds no images.*\.png"),
-        ("deep", {}, "more than 8 bits"),
-        ("broken", {}, r"0\.png: not a readable image"),
-        ("empty.txt", {}, "the list is empty.*one path per line"),
-        ("binary.txt", {}, "not a text list"),
-        ("missing.txt", {}, r"line 2: no file 'images/f_7\.png'"),
-        ("mixed.txt", {}, r"both images and other files.*inner\.txt"),
-        ("deeper.txt", {}, r"names .*inner\.txt, which is no image"),
-        ("no.npz", {}, "not a readable .npz"),
-        ("object.npz", {}, "Object arrays cannot be loaded.*accepted"),
-        ("key.npz", {}, r"\['images', 'others'\].*'frames', uint8 \[T, H, W, C\]"),
-        ("dtype.npz", {}, "float64 from 0 to 2, not whole numbers"),
-        ("nan.npz", {}, r"float64 from nan to nan"),
-        ("negative.npz", {}, r"int64 from -30 to"),
-        ("shape.npz", {}, r"shape \[4, 3, 12, 16\].*\[T, H, W, C\]"),
-        ("bounds.npz", {}, "boundaries.*below its 4 frames"),
-        ("floats.npz", {}, "boundaries is float64"),
-        ("images", {"height": 14}, "16x12.*smaller than the crop.*resize"),
-        ("images", {"width": 8, "offset": (5, 0)}, "offset=.*-4 to 4 right"),
-        ("images", {"crop": "middle"}, "crop='middle'.*center, resize"),
-        ("images", {"crop": "resize", "offset": (1, 0)}, "offset=.*crop='center'"),
-        ("images", {"offset": (1,)}, "offset=.*two numbers"),
-        ("images", {"height": 0}, "height=0"),
-        ("images", {"channels": 4}, "channels=4.*3 .RGB. or 1"),
-        ("images", {"length": 3}, "length=3.*holds 2 frames"),
-        ("images", {"length": 0}, "length=0"),
-        ("images", {"seed": -1}, "seed=-1"),
-        ("walk", {"crop": "resize"}, "crop='resize'.*walk"),
-        ("walk", {"offset": (1, 1)}, "offset=.*walk"),
-    ],
+REFUSED = (
+    ("nowhere", {}, r"nowhere'.*no such.*walk, digits.*\.npz"),
+    ("", {}, "data=''|no such|unknown"),
+    ("file.xyz", {}, r"file\.xyz.*unknown kind.*accepted"),
+    ("empty", {}, r"empty: the folder holds no images.*\.png"),
+    ("deep", {}, "more than 8 bits"),
+    ("broken", {}, r"0\.png: not a readable image"),
+    ("empty.txt", {}, "the list is empty.*one path per line"),
+    ("binary.txt", {}, "not a text list"),
+    ("missing.txt", {}, r"line 2: no file 'images/f_7\.png'"),
+    ("mixed.txt", {}, r"both images and other files.*inner\.txt"),
+    ("deeper.txt", {}, r"names .*inner\.txt, which is no image"),
+    ("no.npz", {}, "not a readable .npz"),
+    ("object.npz", {}, "Object arrays cannot be loaded.*accepted"),
+    ("key.npz", {}, r"\['images', 'others'\].*'frames', uint8 \[T, H, W, C\]"),
+    ("dtype.npz", {}, r"float64 of shape .*uint8 \[T, H, W, C\].*255 \* x"),
+    ("shape.npz", {}, r"shape \[4, 3, 12, 16\].*\[T, H, W, C\]"),
+    ("bounds.npz", {}, "boundaries.*below its 4 frames"),
+    ("floats.npz", {}, "boundaries is float64"),
+    ("images", {"height": 14}, "16x12.*smaller than the crop.*resize"),
+    ("images", {"width": 8, "offset": (5, 0)}, "offset=.*-4 to 4 right"),
+    ("images", {"crop": "middle"}, "crop='middle'.*center, resize"),
+    ("images", {"crop": "resize", "offset": (1, 0)}, "offset=.*crop='center'"),
+    ("images", {"offset": (1,)}, "offset=.*two numbers"),
+    ("images", {"height": 0}, "height=0"),
+    ("images", {"channels": 4}, "channels=4.*3 .RGB. or 1"),
+    ("images", {"length": 3}, "length=3.*holds 2 frames"),
+    ("images", {"seed": -1}, "seed=-1"),
+    ("walk", {"crop": "resize"}, "crop='resize'.*walk"),
 )
-def test_what_is_refused_is_named_on_one_line(tmp_path, data, options, message):
+
+
+def test_what_is_refused_is_named_on_one_line(tmp_path):
     bad_files(tmp_path)
-    path = data if data in ("walk", "") else str(tmp_path / data)
-    with pytest.raises(DataError, match=message) as caught:
-        open_source(path, **{**FULL, **options})
-    assert "\n" not in str(caught.value)
-    assert isinstance(caught.value, ValueError)
+    for data, options, message in REFUSED:
+        path = data if data in ("walk", "") else str(tmp_path / data)
+        with pytest.raises(DataError, match=message) as caught:
+            open_source(path, **{**FULL, **options})
+        assert "\n" not in str(caught.value)

@@ -18,9 +18,7 @@ KINDS = {
     "h264.mp4": ("libx264", {"bf": "2", "g": "12"}),
     "mpeg4.avi": ("mpeg4", {"g": "12"}),
     "mjpeg.avi": ("mjpeg", {}),
-    "mpeg2.mpg": ("mpeg2video", {"bf": "2", "g": "12"}),
     "h264.ts": ("libx264", {"bf": "2", "g": "12"}),
-    "ffv1.mkv": ("ffv1", {}),
     "reordered.avi": ("libx264", {"bf": "2", "g": "12"}),
 }
 
@@ -71,7 +69,7 @@ def test_every_frame_in_order_and_in_any_order(videos, name):
         np.testing.assert_array_equal(source.read(start, stop), whole[start:stop])
 
 
-@pytest.mark.parametrize("name", ["h264.mp4", "mpeg4.avi", "mjpeg.avi", "ffv1.mkv"])
+@pytest.mark.parametrize("name", ["h264.mp4", "mpeg4.avi", "mjpeg.avi"])
 def test_good_time_stamps_are_trusted(videos, name):
     index = Video(videos[name], Fit(**SIZE)).index
     assert len(index.stamps) == COUNT
@@ -94,12 +92,7 @@ def test_length_crop_and_channels(videos):
     np.testing.assert_array_equal(source.read(3, 5), whole[3:5, 14:22, 19:31])
     grey = open_source(path, **SIZE, channels=1)
     assert grey.read(3, 5).shape == (2, HEIGHT, WIDTH, 1)
-    half = open_source(path, height=HEIGHT // 2, width=WIDTH // 2, crop="resize")
-    # Half the size is the mean of 2x2 pixels, rounded.
-    blocks = whole[3:5].reshape(2, HEIGHT // 2, 2, WIDTH // 2, 2, 3).mean((2, 4))
-    assert np.abs(half.read(3, 5) - blocks).max() <= 0.5
-    prints = {one.fingerprint for one in (source, grey, half)}
-    assert len(prints) == 3
+    assert grey.fingerprint != source.fingerprint
 
 
 def test_no_video_is_refused(tmp_path):
@@ -136,17 +129,6 @@ def test_frames_that_do_not_decode_are_named(videos):
     assert numbers(video.read(2, 4)) == [2, 3]
 
 
-def test_another_reader_disturbs_nobody(videos):
-    """Each seed has a decoder of its own; the file is hashed and indexed once."""
-    source = open_source(str(videos["h264.mp4"]), **SIZE)
-    other = source.reader()
-    whole = source.read(0, 20)
-    np.testing.assert_array_equal(other.read(3, 6), whole[3:6])
-    np.testing.assert_array_equal(source.read(20, 22), other.read(20, 22))
-    assert other.fingerprint == source.fingerprint
-    assert other.read is not source.read
-
-
 def test_damaged_frames_are_refused(videos, tmp_path):
     """The decoder patches them up and says so."""
     with av.open(str(videos["mpeg4.avi"])) as container:
@@ -179,20 +161,15 @@ def test_an_animated_gif_is_a_video(tmp_path):
         open_source(str(path), **SIZE)
 
 
-def test_bits_that_a_video_loses_are_said(tmp_path, capsys):
+def test_a_deep_video_is_read_with_8_bits(tmp_path):
     path = write_video(tmp_path / "deep.mkv", "ffv1", {}, pix_fmt="yuv420p10le")
     source = open_source(str(path), **SIZE)
     assert numbers(source.read(0, COUNT)) == list(range(COUNT))
-    assert (
-        capsys.readouterr().err == f"data={path}: 10 bits a channel are reduced to 8\n"
-    )
 
 
-@pytest.mark.parametrize(
-    "text", ["#EXTM3U\n#EXTINF:1,\n{}\n", "ffconcat version 1.0\nfile {}\n"]
-)
-def test_a_playlist_opens_no_other_file(videos, tmp_path, text):
+def test_a_playlist_opens_no_other_file(videos, tmp_path):
     path = tmp_path / "list.mp4"
-    path.write_text(text.format(videos["mpeg4.avi"]))
-    with pytest.raises(DataError, match="not a readable video"):
-        open_source(str(path), **SIZE)
+    for text in ("#EXTM3U\n#EXTINF:1,\n{}\n", "ffconcat version 1.0\nfile {}\n"):
+        path.write_text(text.format(videos["mpeg4.avi"]))
+        with pytest.raises(DataError, match="not a readable video"):
+            open_source(str(path), **SIZE)

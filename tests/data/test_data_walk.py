@@ -27,12 +27,11 @@ def test_random_access_equals_streaming(frames):
 
 def test_another_seed_is_another_walk_and_another_length_is_not(frames):
     source = open_source("walk", **SIZE, seed=1)
-    assert source.fingerprint != open_source("walk", **SIZE, seed=0).fingerprint
+    zero = open_source("walk", **SIZE, seed=0)
+    assert zero.fingerprint == open_source("walk", **SIZE, length=9).fingerprint
+    other = open_source("walk", height=48, width=60)
+    assert len({one.fingerprint for one in (source, zero, other)}) == 3
     assert not np.array_equal(source.read(0, 4), frames[:4])
-    one = open_source("walk", **SIZE, seed=7)
-    assert one.fingerprint == open_source("walk", **SIZE, seed=7, length=9).fingerprint
-    other = open_source("walk", height=48, width=60, seed=7)
-    assert one.fingerprint != other.fingerprint
 
 
 def test_golden_statistics(frames):
@@ -77,7 +76,7 @@ def test_every_photograph_once_a_lap_and_never_twice_running():
         assert all(a != b for a, b in zip(order[1:], order[:-1], strict=True))
 
 
-@pytest.mark.parametrize(("height", "width"), [(120, 160), (48, 64), (64, 16), (8, 80)])
+@pytest.mark.parametrize(("height", "width"), [(120, 160), (64, 16), (8, 80)])
 def test_the_turned_view_stays_inside_the_photograph(height, width):
     t = np.arange(400)
     for k in range(9):
@@ -134,15 +133,12 @@ def test_varied_scenes_are_of_other_pictures_and_the_same_each_time():
     np.testing.assert_allclose(grey[0, ..., 0].mean(), frames[0].mean(), atol=40)
 
 
-def test_variations_are_photographs_and_dead_leaves():
-    made = [scenery.variation("camera.png", 1, n).shape for n in range(8)]
-    assert set(made) == {(512, 512, 1), (384, 384, 1)}
-
-
 def test_dead_leaves_hide_one_another_and_differ():
-    pictures = [scenery.dead_leaves(scenery.generator(n)) for n in range(4)]
+    made = [scenery.variation("camera.png", 1, n).shape for n in range(4)]
+    assert set(made) == {(512, 512, 1), (384, 384, 1)}
+    pictures = [scenery.dead_leaves(scenery.generator(n)) for n in range(2)]
     assert {picture.shape for picture in pictures} == {(384, 384, 3)}
-    assert len({picture.tobytes() for picture in pictures}) == 4
+    assert len({picture.tobytes() for picture in pictures}) == 2
     for picture in pictures:
         # Neighbours are mostly of one leaf, and pixels far apart are not.
         x = picture.astype(float).mean(-1)

@@ -1,5 +1,6 @@
 """An interrupted comparison: its children end with it, and it can be continued."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -34,15 +35,12 @@ def started(folder):
 
 def runs_of(folder):
     """Processes whose command line names a directory."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (process / "cmdline").read_text()
-        except OSError:
-            continue
-        if f"--workdir={folder}/runs" in line:
-            found.append(int(process.name))
-    return found
+    with contextlib.suppress(OSError):
+        return [
+            path
+            for path in Path("/proc").glob("[0-9]*/cmdline")
+            if f"--workdir={folder}/runs" in path.read_text()
+        ]
 
 
 def ended(folder):

@@ -1,5 +1,6 @@
 """Inputs of train.py: weights and flags agree, messages have names, files open once."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from PIL import Image
 from runs_on_disk import TINY
 
 from prednet_jax import PredNetConfig, tasks
-from prednet_jax.data import pictures
+from prednet_jax.data import images
 
 SCRIPTS = Path(__file__).parents[2] / "experiments"
 WEIGHTS = Path(__file__).parents[1] / "golden" / "chainer_tiny" / "initial.model.npz"
@@ -23,31 +24,22 @@ WEIGHTS = Path(__file__).parents[1] / "golden" / "chainer_tiny" / "initial.model
     [
         (["--nonsense"], "nonsense"),
         (["extra"], "extra"),
-        (["--updates=abc"], "--updates=abc"),
         (
             ["--updates=2", "--profile=trace"],
             "updates=2: expected at least 3 with profile",
         ),
         (["--height=9"], "height=9: expected a multiple of 2"),
-        (["--channels=3,x"], "--channels=3,x: expected whole numbers"),
-        (["--data=/no/such/place"], "/no/such/place"),
-        (["--noise=quantum"], "quantum"),
-        (["--seed=-1"], "seed=-1"),
         (["--init_weights=/no/such/file"], "/no/such/file: no such file"),
         (["--replicas=2", "--seeds=0,1"], "--seeds: expected --replicas=N"),
         (["--replicas=3", "--devices=2"], "replicas=3 with batch=1 on 2 devices"),
-        (["--batch=0"], "--batch=0: expected a whole number, at least 1"),
         (["--coordinator=x:1"], "--coordinator=x:1: expected --replicas or --batch"),
         (
             ["--model=tests.experiments.tiny_task:TINY"],
             "--channels: expected none; tests.experiments.tiny_task:TINY has its own",
         ),
         (["--model=resnet"], "model='resnet': expected prednet, autoencoder or mod"),
-        (["--model=no.such:TASK"], "no module no.such"),
-        (["--model=json:dumps"], "expected prednet, autoencoder or module:object"),
         (["--mode=finetune_rollout"], "expected --init_weights"),
         (["--extrapolate_from=3"], "expected --mode=finetune_rollout"),
-        (["--mode=dream"], "train|finetune_rollout"),
         (["--sequences=3"], "--sequences=3: expected --sampling=windows"),
         (["--rate_floor=0.1"], "--rate_floor=0.1: expected --schedule=cosine"),
         (["--schedule=cosine"], "rate_schedule='cosine': expected learning_rate"),
@@ -69,13 +61,7 @@ def test_mistakes_end_in_one_line_and_status_two(refused, tmp_path, flags, messa
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [
-        *("channels=3,4,6,16", "r_channels=3,4,6,16", "r_filters=5", "height=48"),
-        *("variant=lotter", "model=autoencoder"),
-    ],
-)
+@pytest.mark.parametrize("flag", ["channels=3,4,6,16", "variant=lotter"])
 def test_flags_that_contradict_the_weights(refused, tmp_path, flag):
     words = (f"--workdir={tmp_path}/run", f"--init_weights={WEIGHTS}", f"--{flag}")
     done = refused(f"--{flag}: expected ", "train.py", *words)
@@ -103,9 +89,8 @@ def test_a_link_that_leads_nowhere_is_refused(refused, tmp_path):
     refused("link is no directory", "train.py", f"--workdir={tmp_path}/link/run")
 
 
-@pytest.mark.parametrize("wrapped", ["raise", "raise ImportError('numpy') from"])
-def test_an_interrupt_while_a_script_imports_is_one_line(wrapped):
-    code = f"import _cli; {wrapped} KeyboardInterrupt()"
+def test_an_interrupt_while_a_script_imports_is_one_line():
+    code = "import _cli; raise KeyboardInterrupt()"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPTS), *sys.path])},
@@ -124,6 +109,19 @@ def test_control_codes_of_a_name_do_not_reach_the_terminal(refused, tmp_path):
     assert "\x1b" not in done.stderr
 
 
+@pytest.mark.fault("the disk is full", "ENOSPC of a file that is written")
+def test_a_full_disk_is_one_line(monkeypatch):
+    """Status 1 and a line that names the file and says what to make fewer."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import _cli
+
+    full = OSError(errno.ENOSPC, "No space left on device", "runs/x")
+    monkeypatch.setattr(_cli, "FLAGS", ["keep_checkpoints"])
+    said, status = _cli._ending(full)
+    assert status == 1
+    assert said.startswith("the disk is full (runs/x): expected room, or fewer --keep_")
+
+
 def test_a_pipe_instead_of_a_manifest_is_refused(refused, tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
     (tmp_path / "weights.npz").write_bytes(b"")
@@ -140,9 +138,9 @@ def test_pictures_are_looked_at_once_for_all_seeds(tmp_path, monkeypatch):
         pixels = np.full((8, 8, 3), i, np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{i}.png")
     looked = []
-    original = pictures.read_header
+    original = images.read_header
     monkeypatch.setattr(
-        pictures, "read_header", lambda *a: (looked.append(a), original(*a))[1]
+        images, "read_header", lambda *a: (looked.append(a), original(*a))[1]
     )
     monkeypatch.syspath_prepend(str(SCRIPTS))
     import _flags

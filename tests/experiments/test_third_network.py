@@ -101,11 +101,9 @@ def test_predictions_are_of_the_frame_itself(monkeypatch):
     assert not np.array_equal(changed[3], predictions[3])
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("objective", "errors"), ("truncation_leak", True), ("layer_weights", (1.0,))],
-)
-def test_what_is_prednets_own_is_refused(monkeypatch, option, value):
+def test_what_is_prednets_own_is_refused(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))
-    with pytest.raises(ValueError, match=f"{option}=.* applies to prednet"):
-        tasks.load(NAME).check(Method(**{option: value}))
+    prednets = {"objective": "errors", "truncation_leak": True, "layer_weights": (1.0,)}
+    for option, value in prednets.items():
+        with pytest.raises(ValueError, match=f"{option}=.* applies to prednet"):
+            tasks.load(NAME).check(Method(**{option: value}))

@@ -5,23 +5,17 @@ The mark of a test says what happened and what was done, its docstring what must
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 from runs_on_disk import (
     TINY,
-    assert_equal_runs,
     assert_one_line,
     manifest,
     metrics,
     saved,
     snapshot,
 )
-
-from prednet_jax.training import checkpoints
-from prednet_jax.training.truncated import TrainState
 
 
 @pytest.mark.fault(
@@ -32,7 +26,6 @@ from prednet_jax.training.truncated import TrainState
     "flags",
     [
         ("--layer_weights=10.0", "--objective=errors"),
-        ("--updates=99999999999",),
         ("--replicas=100000",),
     ],
     ids=" ".join,
@@ -79,7 +72,7 @@ def test_a_run_is_replaced_only_when_asked_to(train, forked, tmp_path):
 
 @pytest.mark.fault("a loss that is not finite", "`--learning_rate=1e38`")
 def test_a_loss_that_is_no_number_ends_the_run(forked, tmp_path):
-    """Status 1 and one line: the update, the first such tensor, the checkpoint kept."""
+    """Status 1 and one line: the update, its loss, the checkpoint kept."""
     done = forked(
         "train.py",
         "--noprogress",
@@ -88,49 +81,23 @@ def test_a_loss_that_is_no_number_ends_the_run(forked, tmp_path):
         "--learning_rate=1e38",
         "--checkpoint_every=1",
     )
-    assert_one_line(done, 1, "the first tensor that is not finite is ")
+    assert_one_line(done, 1, "norm of the gradient")
     assert "try a lower --learning_rate, --clip_gradient=1" in done.stderr
     failed = manifest(tmp_path / "bad")
-    assert "is not finite" in failed["failure"]
+    assert "norm of the gradient" in failed["failure"]
     assert "final_params_sha256" not in failed
     last = saved(tmp_path / "bad")[-1]
     assert f"checkpoint {last} is kept" in done.stderr
 
 
 @pytest.mark.fault(
-    "a gradient of exactly zero", "`--learning_rate=1e6`, which saturates every unit"
-)
-def test_a_network_that_no_longer_learns_is_said(train, tmp_path):
-    """Said once on stderr and in the manifest."""
-    flags = (*TINY, "--learning_rate=1e6", "--updates=16")
-    done = train(*flags, f"--workdir={tmp_path}/r")
-    norms = [row["grad_norm"] for row in metrics(tmp_path / "r")]
-    assert norms[-1] == 0
-    assert done.stderr.count("the gradient was exactly zero") == 1
-    assert "exactly zero" in manifest(tmp_path / "r")["warnings"][0]
-
-
-@pytest.mark.fault(
-    "checkpoints fill the disk",
-    "`--checkpoint_every=1 --keep_checkpoints=2 --keep_best=1`",
-)
-def test_few_checkpoints_are_kept(train, tmp_path):
-    """Only the last two, the best one and the final state stay."""
-    keep = ("--checkpoint_every=1", "--keep_checkpoints=2", "--keep_best=1")
-    train(*TINY, f"--workdir={tmp_path}/r", *keep)
-    losses = [row["loss"] for row in metrics(tmp_path / "r")]
-    best = 1 + int(np.argmin(losses[:4]))
-    assert saved(tmp_path / "r") == [best, 5, 6]
-
-
-@pytest.mark.fault(
     "flags contradict `--init_weights`",
     "another width; a damaged file of weights",
 )
-def test_a_run_starts_from_another_runs_weights(train, forked, tmp_path):
+def test_a_run_starts_from_another_runs_weights(train, forked, whole, tmp_path):
     """Model, variant and sizes come from there; a flag that contradicts is refused."""
     first, second = tmp_path / "first", tmp_path / "second"
-    train(*TINY, "--variant=lotter", "--updates=3", f"--workdir={first}")
+    shutil.copytree(whole, first)
     start = f"--init_weights={first}"
     agreeing = ("--channels=3,4", "--window=4", "--updates=3")
     train(start, *agreeing, f"--workdir={second}")
@@ -140,13 +107,13 @@ def test_a_run_starts_from_another_runs_weights(train, forked, tmp_path):
     never = ("train.py", start, f"--workdir={tmp_path}/never")
     assert_one_line(forked(*never, "--width=16"), 2, "--width=16: expected 8, as in")
     # And such a run goes on without being told again, from its own copy.
-    whole = dict(manifest(second))
+    end = dict(manifest(second))
     shutil.rmtree(second / "checkpoints")
-    begun = {k: v for k, v in whole.items() if k != "final_params_sha256"}
+    begun = {k: v for k, v in end.items() if k != "final_params_sha256"}
     (second / "manifest.json").write_text(json.dumps(begun))
     first.rename(tmp_path / "moved")
     train(f"--workdir={second}", "--resume")
-    assert manifest(second)["final_params_sha256"] == whole["final_params_sha256"]
+    assert manifest(second)["final_params_sha256"] == end["final_params_sha256"]
     (tmp_path / "moved").rename(first)
     (first / "weights.npz").write_bytes(b"PK")
     assert_one_line(forked(*never), 2, "weights.npz")
@@ -170,9 +137,7 @@ TASK = Hungry()
     "memory is used up",
     "a MemoryError of Python, and an array of 256 TiB that XLA is asked for",
 )
-@pytest.mark.parametrize(
-    "statement", ["raise MemoryError", "return {'w': jnp.zeros(2**46)}"]
-)
+@pytest.mark.parametrize("statement", ["return {'w': jnp.zeros(2**46)}"])
 def test_out_of_memory_is_one_line(forked, tmp_path, statement):
     """Status 1, one line that says what to make smaller, no directory."""
     (tmp_path / "hungry.py").write_text(EXHAUSTED.replace("{statement}", statement))
@@ -181,48 +146,3 @@ def test_out_of_memory_is_one_line(forked, tmp_path, statement):
     done = forked("train.py", *words, folder=tmp_path)
     assert_one_line(done, 1, "out of memory")
     assert not (tmp_path / "r").exists()
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 200 kB, where the user may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no right to mount a small disk; test_checkpoints fakes one")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-@pytest.mark.fault("the disk is full", "a file system of 200 kB that fills in mid-run")
-def test_a_full_disk_is_one_line(train, forked, small_disk, tmp_path):
-    """One line and status 1; with room again the run goes on to the same bits."""
-    folder = small_disk / "r"
-    # What fills the disk is not the run's: its own need is refused beforehand.
-    flags = (*TINY, "--checkpoint_every=1", "--keep_checkpoints=2")
-    (small_disk / "other").write_bytes(bytes(90_000))
-    done = forked("train.py", "--noprogress", *flags, f"--workdir={folder}")
-    if done.returncode == 2:
-        assert_one_line(done, 2, "checkpoints need at least")
-    else:
-        assert_one_line(done, 1, "the disk is full")
-    (small_disk / "other").unlink()
-    room = tmp_path / "room"
-    if folder.exists():
-        shutil.copytree(folder, room)
-    train(*flags, f"--workdir={room}", "--resume")
-    train(*flags, f"--workdir={tmp_path}/whole")
-    assert_equal_runs(room, tmp_path / "whole")
-
-
-def test_a_checkpoint_that_has_no_room_says_nothing_itself(small_disk, capfd):
-    """The threads of orbax wrote two hundred lines before the one."""
-    params = {str(i): np.random.default_rng(i).random(20_000) for i in range(4)}
-    state = TrainState(params, (), None, np.int32(1))
-    with pytest.raises(OSError, match="No space left on device"):
-        checkpoints.save(small_disk, state)
-    assert capfd.readouterr().err == ""
-    assert list((small_disk / "checkpoints").iterdir()) == []

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from prednet_jax import data, records, weights
-from prednet_jax.data import pictures
+from prednet_jax.data import images
 from prednet_jax.errors import UserError
-from prednet_jax.training import folders
-from prednet_jax.weights import runs
+from prednet_jax.training.runs import begun
+from prednet_jax.weights.runs import load_run
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fuzzing import amount, edited, refused_on_one_line
@@ -123,8 +123,8 @@ FORMATS = [
 @pytest.mark.filterwarnings("ignore")
 def test_pictures(content):
     with refused_on_one_line():
-        pictures.read_header(content, "picture")
-        assert pictures.decode(content, "picture").dtype == np.uint8
+        images.read_header(content, "picture")
+        assert images.decode(content, "picture").dtype == np.uint8
 
 
 @amount(40)
@@ -206,9 +206,9 @@ def test_manifests_of_runs(made, manifest, resume):
     folder.mkdir(exist_ok=True)
     (folder / records.MANIFEST).write_text(json.dumps(manifest))
     with refused_on_one_line():
-        runs.load_run(folder)
+        load_run(folder)
     with refused_on_one_line():
-        folders.begun(folder, updates=3, resume=resume, overwrite=False)
+        begun(folder, updates=3, resume=resume, overwrite=False)
 
 
 NAMES = st.lists(

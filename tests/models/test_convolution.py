@@ -11,7 +11,6 @@ import pytest
 from prednet_jax import noise
 from prednet_jax.config import CONVOLUTIONS
 from prednet_jax.models import convolution
-from prednet_jax.models.convolution import table
 from prednet_jax.models.shapes import Convolution
 
 # Of the largest entry. Float32 has 1.2e-7; sums of some hundred terms reach 5e-7.
@@ -106,8 +105,7 @@ def test_output_and_gradients_at_an_odd_size(algorithm, upsampled):
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "wide4"])
-@pytest.mark.parametrize("width", [1, 2, 5, 6, 8])
-@pytest.mark.parametrize("size", [3, 7])
+@pytest.mark.parametrize(("width", "size"), [(1, 7), (2, 3), (5, 7), (6, 3), (8, 3)])
 def test_filter_gradients_at_the_end_of_a_row(algorithm, width, size):
     x, kernel, dz = draw(7, width=width, size=size)
     actual = convolution.filter_gradient(x, dz, size, find(x, kernel, algorithm))
@@ -116,10 +114,10 @@ def test_filter_gradients_at_the_end_of_a_row(algorithm, width, size):
 
 
 @pytest.mark.parametrize("algorithm", GENERAL)
-@pytest.mark.parametrize("size", [1, 5])
-def test_other_filter_sizes(algorithm, size):
-    case = draw(1, size=size, height=6)
-    assert_near(pull(algorithm, False)(*case), reference(*case, False), BOUND)
+def test_other_filter_sizes(algorithm):
+    for size in (1, 5) if algorithm == "direct" else (5,):
+        case = draw(1, size=size, height=6)
+        assert_near(pull(algorithm, False)(*case), reference(*case, False), BOUND)
 
 
 def test_float64():
@@ -130,11 +128,10 @@ def test_float64():
         assert_near(actual, reference(*case, False), 1e-14)
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "strip2"])
-def test_replicas_are_single_runs(algorithm):
+def test_replicas_are_single_runs():
     cases = [draw(seed) for seed in (3, 4)]
     stacked = [jnp.stack(parts) for parts in zip(*cases, strict=True)]
-    both = jax.jit(jax.vmap(pull(algorithm, False)))(*stacked)
+    both = jax.jit(jax.vmap(pull("strip2", False)))(*stacked)
     for i, case in enumerate(cases):
         assert_near([a[i] for a in both], reference(*case, False), BOUND)
 
@@ -194,7 +191,7 @@ def test_impossible_choices(algorithm, size, words):
         convolution.conv2d(x, kernel, algorithm)
 
 
-@pytest.mark.parametrize("algorithm", ["xla", "direct", "im2col", "strip2"])
+@pytest.mark.parametrize("algorithm", ["xla", "im2col", "strip2"])
 def test_chainer_profile_finds_both_gradients_and_not_the_output(algorithm):
     """Gradients vary in cuDNN, the forward convolution does not, however written."""
     x, kernel, dz = draw(8)
@@ -215,44 +212,30 @@ def test_chainer_profile_finds_both_gradients_and_not_the_output(algorithm):
 
 
 def shape(width, channels, filter_size, upsampled):
-    return Convolution(
-        height=width,
-        width=width,
-        in_channels=channels,
-        out_channels=channels,
-        filter_size=filter_size,
+    return shape_of(
+        np.empty((1, width // (1 + upsampled), width // (1 + upsampled), channels)),
+        (filter_size, filter_size, channels, channels),
         upsampled=upsampled,
     )
 
 
-SHAPES = [
-    shape(*settings)
-    for settings in itertools.product(
-        (2, 8, 32, 160), (1, 48, 192), (1, 3, 5), (False, True)
-    )
-]
-
-
 def test_auto_is_never_an_algorithm_that_cannot_do_the_shape():
     chosen = set()
-    for one in SHAPES:
-        name = table.fastest(one, "cpu")
+    for settings in itertools.product(
+        (2, 8, 32, 160), (1, 48, 192), (1, 3, 5), (False, True)
+    ):
+        one = shape(*settings)
+        name = convolution.fastest(one, "cpu")
         algorithm = convolution.ALGORITHMS[name]
         assert one.filter_size == 3 or not algorithm.only_3x3
         assert one.upsampled or not algorithm.enlarges
         chosen.add(name)
-        assert table.fastest(one, "gpu") == "xla"
+        assert convolution.fastest(one, "gpu") == "xla"
+        # XLA's own convolution is a plain loop there, and takes twice as long.
+        assert convolution.fastest(one, "cpu", jnp.float64) == "im2col"
+        assert convolution.fastest(one, "gpu", jnp.float64) == "xla"
     # Each threshold parts the shapes above.
     assert chosen == {"direct", "folded", "wide4", "strip2", "strip4"}
-
-
-def test_auto_is_a_matrix_product_in_double_precision_on_a_cpu():
-    """XLA's own convolution there is a plain loop, and takes twice as long."""
-    for one in SHAPES:
-        assert table.fastest(one, "cpu", jnp.float64) == "im2col"
-        assert table.fastest(one, "gpu", jnp.float64) == "xla"
-
-
-@pytest.mark.parametrize(("pixels", "name"), [(24, "strip2"), (25, "strip4")])
-def test_winograd_is_the_smaller_one_on_small_maps(pixels, name):
-    assert table.fastest(shape(pixels, 96, 3, False), "cpu") == name
+    # Winograd's is the smaller one on small maps.
+    assert convolution.fastest(shape(24, 96, 3, False), "cpu") == "strip2"
+    assert convolution.fastest(shape(25, 96, 3, False), "cpu") == "strip4"

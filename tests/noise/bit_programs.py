@@ -72,18 +72,6 @@ MLP = (
 )
 
 
-def autoencoder(params, x):
-    code = jax.nn.relu(conv(x, params["down"], 2))
-    back = jax.image.resize(code, (*x.shape[:3], code.shape[-1]), "nearest")
-    return jnp.mean((jax.nn.sigmoid(conv(back, params["up"])) - x) ** 2)
-
-
-AUTOENCODER = (
-    {"down": coarse(6, 3, 3, 3, 8), "up": coarse(7, 3, 3, 8, 3)},
-    coarse(8, 2, 8, 12, 3),
-)
-
-
 def attention(params, x):
     """One block: two heads, layer norm and a gated feed-forward layer."""
     t, d = x.shape
@@ -103,86 +91,6 @@ ATTENTION = (
     {n: coarse(i, 16, 16) for i, n in enumerate("qkvo", 10)}
     | {"up": coarse(14, 16, 32)},
     coarse(15, 9, 16),
-)
-
-
-def residual_cnn(params, x, labels):
-    x = conv(x, params["in"])
-    for name in ("a", "b"):
-        inner = jax.nn.relu((x - x.mean((0, 1, 2))) / (x.std((0, 1, 2)) + 1e-3))
-        x = x + conv(inner, params[name])
-    x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-    logits = x.mean((1, 2)) @ params["out"]
-    return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(len(labels)), labels])
-
-
-RESIDUAL = (
-    {
-        "in": coarse(20, 3, 3, 3, 8),
-        "a": coarse(21, 3, 3, 8, 8),
-        "b": coarse(22, 3, 3, 8, 8),
-        "out": coarse(23, 8, 4),
-    },
-    coarse(24, 3, 8, 8, 3),
-    np.array([0, 3, 1], np.int32),
-)
-
-
-def prednet(params, frames):
-    """A PredNet of two layers: errors up, a ConvLSTM down, MSE of the prediction."""
-
-    def lstm(name, x, state):
-        cell, hidden = state
-        gates = conv(jnp.concatenate([x, hidden], -1), params[name])
-        i, f, o, g = jnp.split(gates, 4, -1)
-        cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-        return cell, jax.nn.sigmoid(o) * jnp.tanh(cell)
-
-    def error(x, prediction):
-        return jnp.concatenate(
-            [jax.nn.relu(x - prediction), jax.nn.relu(prediction - x)], -1
-        )
-
-    def step(carry, frame):
-        low, high, e0, e1 = carry
-        high = lstm("r1", e1, high)
-        above = jnp.repeat(jnp.repeat(high[1], 2, 1), 2, 2)
-        low = lstm("r0", jnp.concatenate([e0, above], -1), low)
-        prediction = jnp.minimum(jax.nn.relu(conv(low[1], params["p0"])), 1.0)
-        e0 = error(frame, prediction)
-        pooled = conv(e0, params["a1"]).reshape(1, 4, 2, 6, 2, 4).max((2, 4))
-        e1 = error(pooled, jax.nn.relu(conv(high[1], params["p1"])))
-        return (low, high, e0, e1), jnp.mean((prediction - frame) ** 2)
-
-    def zeros(rows, columns, channels):
-        return jnp.zeros((1, rows, columns, channels))
-
-    carry = (
-        (zeros(8, 12, 3), zeros(8, 12, 3)),
-        (zeros(4, 6, 4), zeros(4, 6, 4)),
-        zeros(8, 12, 6),
-        zeros(4, 6, 8),
-    )
-    return lax.scan(jax.checkpoint(step), carry, frames)[1][1:].mean()
-
-
-def prednet_update(params, frames):
-    """One training step with Adam's first moments."""
-    loss, gradient = jax.value_and_grad(prednet)(params, frames)
-    return loss, jax.tree.map(
-        lambda p, g: p - 1e-3 * g / (jnp.sqrt(g * g) + 1e-8), params, gradient
-    )
-
-
-PREDNET = (
-    {
-        "r1": coarse(30, 3, 3, 12, 16) / 4,
-        "r0": coarse(31, 3, 3, 13, 12) / 4,
-        "p0": coarse(32, 3, 3, 3, 3),
-        "a1": coarse(33, 3, 3, 6, 4),
-        "p1": coarse(34, 3, 3, 4, 4),
-    },
-    np.abs(coarse(35, 4, 1, 8, 12, 3)) / 2,
 )
 
 
@@ -389,11 +297,7 @@ PROGRAMS: dict[str, Program] = {
         lambda p, x, y: jax.jvp(jax.grad(lambda p: mlp(p, x, y)), (p,), (p,))[1], MLP
     ),
     "mlp_gradient": Program(jax.value_and_grad(mlp), MLP),
-    "autoencoder_gradient": Program(jax.value_and_grad(autoencoder), AUTOENCODER),
     "attention_gradient": Program(jax.value_and_grad(attention), ATTENTION),
-    "residual_cnn_gradient": Program(jax.value_and_grad(residual_cnn), RESIDUAL),
-    "prednet": Program(prednet, PREDNET),
-    "prednet_update": Program(prednet_update, PREDNET),
     "psum": Program(
         over_devices(
             lambda x: lax.psum(x @ W, "d"),
@@ -424,9 +328,6 @@ PROGRAMS: dict[str, Program] = {
     "of_noisy_jit": Program(mlp, MLP, of_noisy(jax.jit)),
     "of_noisy_gradient": Program(
         mlp, MLP, of_noisy(partial(jax.value_and_grad, argnums=1))
-    ),
-    "of_noisy_scan_gradient": Program(
-        prednet, PREDNET, of_noisy(partial(jax.grad, argnums=1))
     ),
     "of_noisy_keys": Program(jax.grad(mlp), MLP, of_noisy(over_keys)),
     "of_noisy_twice": Program(

@@ -48,42 +48,6 @@ def test_a_noisy_result_is_held_where_it_has_several_readers(name):
     assert barriers(read_inside, KEYS[0], X) == 1
 
 
-# Arithmetic without noise of its own that XLA computes anew with the sum behind it.
-AFTER = {
-    "bias, then a maximum": lambda x: jnp.maximum(x + HALF, np.float32(0)),
-    "call, then a square": lambda x: scaled(x) ** 2,
-}
-
-
-@pytest.mark.parametrize("name", AFTER)
-def test_a_sum_in_random_order_is_held_behind_cheap_arithmetic(name):
-    after, spec = AFTER[name], noise.ReductionOrder()
-    once = noise.inject(lambda x: after(x @ W), spec)
-    assert barriers(once, KEYS[0], X) == 0
-    several = noise.inject(lambda x: twice(after(x @ W)), spec)
-    assert barriers(several, KEYS[0], X) == 1
-    # The exponential function is dear: XLA keeps its result.
-    dear = noise.inject(lambda x: twice(jnp.exp(after(x @ W))), spec)
-    assert barriers(dear, KEYS[0], X) == 0
-
-
-def test_a_sum_that_is_spread_out_is_held_before():
-    """Else each copy of an element is summed anew, as behind the pooling."""
-
-    def parts(x):
-        return jnp.split(x @ W, 2, axis=1)
-
-    def enlarged(x):
-        left, right = parts(x)
-        return jnp.broadcast_to((left + right)[:, None], (24, 2, 12))
-
-    spec = noise.ReductionOrder()
-    assert barriers(noise.inject(lambda x: sum(parts(x)), spec), KEYS[0], X) == 0
-    assert barriers(noise.inject(enlarged, spec), KEYS[0], X) == 1
-    # The halves of a split are different elements: none is read twice.
-    assert barriers(noise.inject(parts, spec), KEYS[0], X) == 0
-
-
 def network(x):
     """Values are read twice, and XLA's sums depend on what it fuses into them."""
 

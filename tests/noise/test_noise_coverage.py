@@ -44,7 +44,6 @@ def test_every_float_reduction_is_listed_with_its_path_and_reason():
     assert product.path.endswith(":reduce_prod")
     assert product.reason == "a reduction, but not a sum"
     assert product.has_order
-    assert report.uncovered == (product,)
     assert f"  {product.path}  {product.reason}" in str(report)
 
 
@@ -69,24 +68,19 @@ def test_paths_are_those_that_inject_takes():
         np.testing.assert_array_equal(only[place], whole[place])
 
 
-def test_strict_coverage_fails_for_what_has_an_order():
-    spec = noise.ReductionOrder()
-    with pytest.raises(noise.UncoveredReductionError, match=r"reduce_prod \(a reduct"):
-        noise.coverage(network, spec, strict=True)(X, W)
-
+def test_two_terms_have_no_order():
     def short(x):
         """Two terms: the order does not matter. Three: it does."""
         return jnp.sum(x[:2]), jnp.zeros(3).at[0].add(x[0])
 
     line = jax.ShapeDtypeStruct((40,), jnp.float32)
-    report = noise.coverage(short, spec, strict=True)(line)
+    report = noise.coverage(short, noise.ReductionOrder())(line)
     assert {e.primitive for e in report.untouched} == {"reduce_sum", "scatter-add"}
     assert not any(e.has_order for e in report.untouched)
     assert any("addition commutes" in e.reason for e in report.untouched)
-    with pytest.raises(
-        noise.UncoveredReductionError, match=r":reduce_sum \(not among what"
-    ):
-        noise.coverage(jnp.sum, noise.Identity(), strict=True)(line)
+    (entry,) = noise.coverage(jnp.sum, noise.Identity())(line).untouched
+    assert entry.has_order
+    assert entry.reason.startswith("not among what")
 
 
 def conv(x, k):
@@ -177,64 +171,15 @@ def test_a_sum_without_outputs_has_no_order():
 
     x = jnp.ones((12, 10))
     assert noise.inject(windows, noise.ReductionOrder())(KEY, x).shape == (0, 7)
-    (entry,) = noise.coverage(windows, noise.ReductionOrder(), strict=True)(x).untouched
+    (entry,) = noise.coverage(windows, noise.ReductionOrder())(x).untouched
     assert entry.reason == "an empty result"
 
 
-def test_the_additions_of_an_associative_scan_are_listed_as_left_alone():
-    def fn(x):
-        return lax.associative_scan(jnp.add, x) + 1.0
-
-    x = jax.ShapeDtypeStruct((8,), jnp.float32)
-    report = noise.coverage(fn, noise.ReductionOrder())(x)
-    assert report.perturbed == ()
-    assert {e.primitive for e in report.untouched} == {"add"}
-    assert all("associative_scan" in e.reason for e in report.untouched)
-    assert report.uncovered
-    assert all(e.source.endswith(" in fn") for e in report.untouched)
-    # Not the addition after it, and none that only puts elements together; noises on
-    # results act on all of them.
-    listed = [e.path for e in report.untouched]
-    adds = noise.coverage(fn, noise.UlpPerturbation())(x)
-    assert len(listed) == 5
-    assert set(listed) < {e.path for e in adds.perturbed}
-    assert adds.untouched == ()
-
-
-def test_a_function_given_to_an_associative_scan_counts_too():
-    def pair(a, b):
-        return a[0] * b[0], a[1] * b[0] + b[1]
-
-    def fn(x):
-        return jax.jit(lambda x: lax.associative_scan(jax.jit(pair), (x, x))[1])(x)
-
-    x = jax.ShapeDtypeStruct((8,), jnp.float32)
-    report = noise.coverage(fn, noise.ReductionOrder())(x)
-    assert report.untouched
-    assert all("associative_scan" in e.reason for e in report.untouched)
-
-
-def test_noise_that_is_lost_in_rounding_is_said_to_be():
+def test_the_precision_of_partial_sums_is_listed():
     half = jax.ShapeDtypeStruct((8, 600), jnp.bfloat16)
-    wide = jax.ShapeDtypeStruct((8, 600), jnp.float32)
-
-    def product(x):
-        return x @ x.T
-
-    def rounded(x):
-        return jnp.sum(x, axis=1).astype(jnp.bfloat16)
-
-    for fn, x in ((product, half), (rounded, wide)):
-        (entry,) = noise.coverage(fn, noise.ReductionOrder())(x).perturbed
-        assert entry.hidden
-        assert "smaller than the rounding of the result to bfloat16" in entry.reason
     in_halves = noise.ReductionOrder(accumulate="operand")
-    (entry,) = noise.coverage(product, in_halves)(half).perturbed
-    assert not entry.hidden
+    (entry,) = noise.coverage(lambda x: x @ x.T, in_halves)(half).perturbed
     assert "partial sums in bfloat16" in entry.reason
-    (entry,) = noise.coverage(product, noise.ReductionOrder())(wide).perturbed
-    assert not entry.hidden
-    assert "rounding" not in entry.reason
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from benchmarks import planted
-from prednet_jax import noise
 from prednet_jax.noise import inject
 from prednet_jax.noise.localize import localize, minimise
 from prednet_jax.noise.specs import Identity, ReductionOrder, UlpPerturbation
@@ -28,13 +27,6 @@ def test_ddmin_finds_the_set_that_was_hidden():
         if len(hidden) == 1:
             # Bisection: two tests at each of five levels at most.
             assert len(tested) <= 10
-
-
-def test_ddmin_is_one_minimal_where_several_sets_explain():
-    weight = np.arange(10)
-    found = minimise(range(10), lambda s: weight[list(s)].sum() >= 12)
-    assert weight[found].sum() >= 12
-    assert all(weight[found].sum() - weight[i] < 12 for i in found)
 
 
 def chain(x):
@@ -150,49 +142,7 @@ def test_a_noise_without_a_computation_is_refused(spec):
         localize(chain, spec)
 
 
-def layers(ws, x):
-    for i, w in enumerate(ws):
-        with jax.named_scope(f"layer_{i}"):
-            x = jnp.tanh(x @ w)
-    return jnp.sum(x)
-
-
-A, B, C = jax.random.split(jax.random.key(1), 3)
-WS = list(jax.random.normal(A, (3, 32, 32)) / 6)
-X = jax.random.normal(B, (8, 32))
-
-
-def test_effects_of_layers_and_paths():
-    spec = noise.ReductionOrder(partials=3)
-    gradient = jax.grad(layers)
-    parts = ["layer_0", "layer_2", ""]
-    by_layer = noise.effects(gradient, spec, parts)(KEY, WS, X)
-    assert [e.part for e in by_layer] == parts
-    assert all(e.effect > 0 for e in by_layer)
-    # Three products of a layer that has an input gradient; the first has none.
-    assert [e.equations for e in by_layer[:2]] == [2, 3]
-    listed = noise.coverage(gradient, spec)(WS, X).perturbed
-    assert by_layer[2].equations == len(listed)
-    # A path names one equation, and not those whose paths begin like it.
-    (one,) = noise.effects(gradient, spec, [listed[0].path])(KEY, WS, X)
-    assert one.equations == 1
-    only = noise.inject(gradient, spec, only=[listed[0].path])
-    clean = noise.inject(gradient, spec, only=[])(KEY, WS, X)
-    far = [
-        sum(
-            float(jnp.sum((a - b) ** 2))
-            for a, b in zip(only(k, WS, X), clean, strict=True)
-        )
-        for k in jax.random.split(KEY, 3)
-    ]
-    assert one.effect == pytest.approx(np.sqrt(np.mean(far)), rel=1e-3)
-
-
-def test_a_part_that_is_not_there_is_refused():
-    with pytest.raises(noise.NoiseError, match="acts on nothing in 'layer_9'"):
-        noise.effects(layers, noise.ReductionOrder(), ["layer_9"])(KEY, WS, X)
-    with pytest.raises(noise.NoiseError, match="expected a sequence of texts"):
-        noise.effects(layers, noise.ReductionOrder(), "layer_0")
+X = jax.random.normal(jax.random.key(1), (8, 32))
 
 
 def test_a_sum_into_a_mutable_array_is_switched_too():

@@ -84,15 +84,6 @@ def test_a_step_that_mutates_nnx_objects_trains(wrapped):
     assert max(moved) > 1e-3
 
 
-def test_an_nnx_step_may_itself_be_compiled_by_nnx():
-    noisy = noise.inject(step, ORDER)
-    outer = nnx.jit(lambda model, optimizer: noisy(KEY, model, optimizer, X, Y))
-    expected = after(lambda i, *args: noisy(KEY, *args), updates=1)
-    found = after(lambda i, model, optimizer, x, y: outer(model, optimizer), updates=1)
-    for a, b in zip(expected, found, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("wrapped", [step, nnx.jit(step)], ids=["plain", "nnx.jit"])
 def test_a_module_that_a_step_closes_over_cannot_be_trained(wrapped):
     model, optimizer = made()
@@ -172,14 +163,3 @@ def test_a_donated_argument_is_donated():
         noise.inject(donating, ORDER)(KEY, x, X),
         noise.inject(jax.jit(fn), ORDER)(KEY, X, X),
     )
-
-
-def test_what_is_donated_may_depend_on_the_shapes():
-    donating = jax.jit(lambda x: x * jnp.sum(x), donate_argnums=0)
-    noisy = noise.inject(lambda x: donating(x) if len(x) > 8 else x * 2.0, ORDER)
-    for size, expected in ((16, True), (4, False), (16, True)):
-        x = jnp.ones(size)
-        noisy(KEY, x)
-        assert x.is_deleted() == expected
-    x = np.ones(16)  # float64, which JAX reads as the same float32
-    noisy(KEY, x)

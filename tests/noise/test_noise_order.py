@@ -1,8 +1,7 @@
-"""The orders themselves: drawn, recovered by masking, distributed, fresh or fixed.
+"""The orders themselves: drawn, distributed, fresh or fixed.
 
-Masking by +-M tells which partials meet first (FPRev, ATC 2025); NumPy, adding in the
-drawn order, gives the same bits; over many keys the values have the support, the shares
-and the moments of orders that are equally likely.
+NumPy, adding in the drawn order, gives the same bits; over many keys the values have
+the support, the shares and the moments of orders that are equally likely.
 """
 
 import collections
@@ -84,47 +83,6 @@ def observed(request):
         # Traced here, while the spy is in place.
         run(KEYS[0], np.zeros((PARTIALS, 2, ROWS, COLUMNS), np.float32))
     return request.param, run
-
-
-def masked(i, j):
-    """+M in piece i, -M in piece j, 1 elsewhere: ones added between them are lost."""
-    terms = np.zeros((PARTIALS, 2, ROWS, COLUMNS), np.float32)
-    terms[:, 0] = 1
-    terms[i, 0], terms[j, 0] = 2.0**30, -(2.0**30)
-    return terms
-
-
-def survivors(order, i, j):
-    """What a chain that adds the pieces in this order makes of `masked(i, j)`."""
-    terms = masked(i, j)[:, 0, 0, 0]
-    return functools.reduce(lambda a, b: np.float32(a + b), terms[list(order)])
-
-
-def test_masking_recovers_the_order_that_was_drawn(observed):
-    _, run = observed
-    chains = list(itertools.permutations(range(PARTIALS)))
-    pairs = list(itertools.combinations(range(PARTIALS), 2))
-    expected = np.array([[survivors(c, *pair) for pair in pairs] for c in chains])
-    trees = set()
-    for key in KEYS[:8]:
-        probes = [run(key, masked(*pair)) for pair in pairs]
-        for name, (_, pieces) in SUMS.items():
-            found = np.stack([p[name][0].reshape(-1)[-OUTPUTS:] for p in probes], -1)
-            drawn = probes[0][name][1].reshape(-1, PARTIALS)[-OUTPUTS:]
-            for counts, order in zip(found, drawn, strict=True):
-                matching = {
-                    chain
-                    for chain, e in zip(chains, expected, strict=True)
-                    if (e == counts).all()
-                }
-                # The first two commute: two orders, one tree.
-                first, second, *rest = (pieces[i] for i in order)
-                assert matching == {(first, second, *rest), (second, first, *rest)}, (
-                    name
-                )
-                trees |= matching
-    # Three sums and eight keys at least: nearly all of the 24 orders, two at a time.
-    assert len(trees) > 12
 
 
 def test_numpy_adding_in_the_drawn_order_gives_the_same_bits(observed):
@@ -307,18 +265,3 @@ def test_every_order_is_as_likely(drawn):
     expected = DRAWS / count
     statistic = sum((k - expected) ** 2 / expected for k in seen.values())
     assert statistic < count - 1 + 5 * math.sqrt(2 * (count - 1))
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_sums_are_added_in_the_drawn_order(drawn, begun):
-    """Bit for bit; a sum that was begun before does not let the first two commute."""
-    n, words, orders = drawn
-    rng = np.random.default_rng(n)
-    terms = rng.standard_normal((n, DRAWS)).astype(np.float32)
-    initial = rng.standard_normal(DRAWS).astype(np.float32) if begun else None
-    actual = jax.jit(permutations.add_in_order)(words, tuple(terms), initial)
-    in_order = np.take_along_axis(terms, orders.T, axis=0)
-    expected = in_order[0] if initial is None else initial + in_order[0]
-    for term in in_order[1:]:
-        expected = expected + term
-    np.testing.assert_array_equal(actual, expected)

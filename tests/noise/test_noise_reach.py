@@ -132,20 +132,6 @@ def test_products_of_sparse_arrays_have_noise(form):
     np.testing.assert_allclose(gradient(vector), dense.sum(0), rtol=1e-4, atol=1e-5)
 
 
-def test_the_digits_of_a_sparse_product_are_those_of_its_sums():
-    """They were 7.2, whatever cancelled."""
-    rng = np.random.default_rng(0)
-    dense = rng.standard_normal((64, 900)).astype(np.float32)
-    vector = rng.standard_normal(900).astype(np.float32)
-    matrix = sparse.BCOO.fromdense(dense)
-    digits = noise.digits(lambda m, v: m @ v, noise.parse("reduction_order+ulp"))
-    exact = dense.astype(np.float64) @ vector
-    error = np.abs((matrix @ vector) - exact) / np.abs(exact)
-    right = -np.log10(error.max())
-    assert right < 5.5
-    assert digits(KEY, matrix, vector).min() == pytest.approx(right, abs=1)
-
-
 def accumulated(x):
     ref = jax.new_ref(jnp.zeros(4, x.dtype))
     jax.ref.addupdate(ref, slice(0, 2), x[:2] * x[2:4])
@@ -169,8 +155,9 @@ def test_sums_into_a_mutable_array_have_noise(spec):
 
 
 def test_the_order_of_sums_into_a_mutable_array_is_listed_as_left_alone():
-    with pytest.raises(noise.UncoveredReductionError, match="mutable array"):
-        noise.coverage(accumulated, ORDER, strict=True)(jnp.ones(4))
+    untouched = noise.coverage(accumulated, ORDER)(jnp.ones(4)).untouched
+    assert all("mutable array" in e.reason and e.has_order for e in untouched)
+    assert untouched
     perturbed = noise.coverage(accumulated, ULP)(jnp.ones(4)).perturbed
     assert [e.primitive for e in perturbed] == ["mul", "addupdate", "addupdate"]
 

@@ -180,25 +180,6 @@ def test_the_derivative_of_a_solver_is_taken_at_the_noisy_solution():
     assert np.abs(x - np.linalg.solve(MATRIX, RIGHT)).max() > 1e-4
 
 
-def test_solvers_map_and_know_what_they_tell_beside_the_solution():
-    def with_count(b):
-        return lax.custom_linear_solve(
-            lambda x: MATRIX @ x,
-            b,
-            solve=lambda _, b: (jnp.linalg.inv(MATRIX) @ b, jnp.int32(7)),
-            has_aux=True,
-            symmetric=True,
-        )
-
-    noisy = noise.inject(with_count, ULP)
-    (x, count), (dx, _) = jax.jvp(lambda b: noisy(KEYS[0], b), (RIGHT,), (RIGHT,))
-    assert count == 7
-    np.testing.assert_allclose(dx, x, 1e-4)
-    several = np.stack([RIGHT, 2 * RIGHT])
-    found = noise.inject(jax.vmap(lambda b: with_count(b)[0]), ULP)(KEYS[0], several)
-    np.testing.assert_allclose(found[1], 2 * found[0], 1e-4)
-
-
 def user_file(tmp_path, text):
     """Functions of a file of the user's."""
     path = tmp_path / "model.py"

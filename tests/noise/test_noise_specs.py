@@ -24,8 +24,6 @@ KEYS = jax.random.split(jax.random.key(3), 2)
         (lambda: noise.UlpPerturbation(primitives="add"), "primitives='add': expected"),
         (lambda: noise.UlpPerturbation(deterministic=1), "deterministic=1: .*True or"),
         (lambda: noise.Gaussian(0.0), "scale=0.0: expected a positive"),
-        (lambda: noise.BitFlip(leaf=""), "leaf='': expected None or part of a path"),
-        (lambda: noise.BitFlip(index=1), "index=1, leaf=None: expected a leaf"),
         (lambda: noise.Composition((noise.BitFlip(),)), "a tuple of two or more"),
         (
             lambda: noise.Composition((noise.Identity(), noise.BitFlip())),
@@ -86,9 +84,6 @@ common = {
     "primitives": st.none() | names.map(tuple),
     "deterministic": st.booleans(),
 }
-leaves = st.text(st.characters(categories=["Ll", "Nd"]), min_size=1).filter(
-    lambda text: text != "none"
-)
 simple = st.one_of(
     st.builds(
         noise.ReductionOrder,
@@ -99,11 +94,7 @@ simple = st.one_of(
         profile=st.sampled_from(specs.PROFILES),
         shortest=integers(1, 1 << 30),
     ),
-    st.builds(
-        noise.GpuOrder,
-        gpu=st.sampled_from(sorted(CARDS)),
-        products=st.sampled_from(specs.PRODUCTS),
-    ),
+    st.builds(noise.GpuOrder, gpu=st.sampled_from(sorted(CARDS))),
     st.builds(noise.StochasticRounding, integers(1, 52), **common),
     st.builds(
         noise.MonteCarlo, st.sampled_from(specs.MCA_MODES), integers(2, 53), **common
@@ -112,7 +103,7 @@ simple = st.one_of(
     st.builds(noise.Gaussian, positive, st.booleans(), **common),
     st.builds(noise.ReducedPrecision, st.sampled_from(specs.FORMATS)),
     st.builds(noise.GradientGaussian, positive),
-    st.builds(noise.BitFlip, integers(0, 63), leaves, st.none() | integers(0, 1 << 40)),
+    st.builds(noise.BitFlip, integers(0, 63)),
 )
 
 
@@ -167,16 +158,6 @@ def test_short_forms():
     assert both == noise.UlpPerturbation(
         primitives=("bessel_i0e",)
     ) + noise.ReducedPrecision("bf16")
-
-
-@pytest.mark.parametrize("leaf", ["a+b", "a,b", "None", " a"])
-def test_a_leaf_that_no_text_can_name_is_refused(leaf):
-    with pytest.raises(ValueError, match="cannot be written in a text"):
-        noise.format(noise.BitFlip(leaf=leaf))
-    with pytest.raises(ValueError, match="cannot be written in a text"):
-        noise.format(noise.UlpPerturbation(primitives=("add", leaf)))
-    other = noise.BitFlip(leaf="['gate=kernel']", index=3)
-    assert noise.parse(noise.format(other)) == other
 
 
 def test_sums_of_specs_are_flat_and_split_by_site():
@@ -290,15 +271,3 @@ def test_deterministic_noise_tells_operations_apart():
     for one, other in noise.inject(fn, spec)(KEYS[0], A.ravel(), np.float32(0), small):
         # Two of 2001 steps agree by chance for one in 2001 numbers.
         assert np.mean(one == other) < 0.05
-
-
-def test_a_second_deterministic_noise_is_not_the_first_again():
-    """Independent steps of +-1 cancel, add and stand in shares of 1, 2, 3, 2, 1."""
-    one = deterministic(noise.UlpPerturbation)
-    x = jnp.asarray(np.random.default_rng(2).random(30000) + 1, jnp.float32)
-    value = jax.jit(jnp.cos)(x)
-    found = noise.inject(jnp.cos, one + one)(KEYS[0], x)
-    moves = np.asarray(found).view(np.int32) - np.asarray(value).view(np.int32)
-    shares = [np.mean(moves == k) for k in (-2, -1, 0, 1, 2)]
-    # Five standard errors of a share of 1/3 over 30000 draws.
-    np.testing.assert_allclose(shares, np.array([1, 2, 3, 2, 1]) / 9, atol=0.014)

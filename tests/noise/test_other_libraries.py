@@ -6,13 +6,10 @@ result and stays close, and coverage lists what it acts on.
 
 import functools
 
-import blackjax
 import diffrax
 import equinox as eqx
-import haiku as hk
 import jax
 import jax.numpy as jnp
-import lineax
 import numpy as np
 import optax
 import pytest
@@ -78,16 +75,6 @@ def equinox_step():
     return step, (model, X, Y)
 
 
-def haiku_gradient():
-    def forward(x):
-        x = jax.nn.silu(hk.Linear(12)(x))
-        return hk.Linear(1)(hk.LayerNorm(-1, True, True)(x))
-
-    forward = hk.without_apply_rng(hk.transform(forward))
-    params = forward.init(KEY, X)
-    return jax.grad(lambda p, x: square(forward.apply(p, x))), (params, X)
-
-
 def diffrax_solution():
     def solve(w, start):
         term = diffrax.ODETerm(lambda t, y, w: jnp.tanh(w @ y))
@@ -96,29 +83,6 @@ def diffrax_solution():
         ).ys
 
     return solve, (jax.random.normal(KEY, (16, 16)) / 4, X[0])
-
-
-def lineax_solution():
-    def solve(a, b):
-        operator = lineax.MatrixLinearOperator(
-            a @ a.T + 4 * jnp.eye(8), lineax.positive_semidefinite_tag
-        )
-        solver = lineax.CG(rtol=1e-3, atol=1e-3)
-        return lineax.linear_solve(operator, b, solver, throw=False).value
-
-    return solve, (X, Y[:, 0])
-
-
-def blackjax_step():
-    def density(x):
-        return -0.5 * jnp.sum(jnp.square(X @ x)) - 0.5 * jnp.sum(jnp.square(x))
-
-    kernel = blackjax.hmc(density, 1e-2, jnp.ones(16), 3)
-
-    def step(position):
-        return kernel.step(KEY, kernel.init(position))[0].position
-
-    return step, (X[0],)
 
 
 def transformer_block():
@@ -139,10 +103,7 @@ def transformer_block():
     return jax.grad(lambda p, x: jnp.mean(block.apply(p, x) ** 2)), (params, X)
 
 
-PROGRAMS = [
-    linen_step, equinox_step, haiku_gradient, diffrax_solution, lineax_solution,
-    blackjax_step, transformer_block,
-]  # fmt: skip
+PROGRAMS = [linen_step, equinox_step, diffrax_solution, transformer_block]
 
 
 def numbers(tree):

@@ -15,13 +15,12 @@ FOLDER = ROOT / "docs" / "noise"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # What the example of a page prints, as a pattern.
 EXPECTED = {
-    "decisions": r"(?s)argmax (1\.0|0\.\d*[1-9]) decisions\.py:\d+ in predict"
-    r".*accuracy 0\.\d{4}, numerics move it by ±0\.",
+    "decisions": r"argmax (1\.0|0\.\d*[1-9]) decisions\.py:\d+ in predict",
     "gpu_order": r"(?s)\d\d% of the sums differ, by \d.*order of gtx1080's kernel",
-    "invariance": r"one row at a time +differ .* beyond .*invariance\.py:12 in __",
-    "devices": r"(?s)\n +512 .*(order|rounding)\n.*\n +64 .* beyond\n",
+    "invariance": r"one row at a time +differ .* beyond ",
+    "devices": r"'w2': '(order|rounding)'\}\)\n.* \{'w1': 'beyond', 'w2': 'beyond'",
     "first_difference": r"beyond noise: none(?s:.*)first: mul .*:9 in block",
-    "localize": r"(?s)localize\.py:9 in loss.*encoder  \(equations: 1\)",
+    "localize": r"localize\.py:9 in loss",
 }
 # Figures depend on XLA's version and flags; rows, columns and words do not.
 SHOWN = ("digits", "tolerance", "explain")

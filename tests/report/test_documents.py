@@ -74,34 +74,6 @@ def test_markdown():
     assert plain == "| a: b | c |\n| --- | --- |\n| 1 | - |"
 
 
-def test_a_comparison_on_another_processor():
-    def found(processor, losses, finding):
-        return {
-            "design": {"device": {"processor": processor}},
-            "verdict": {"net": "inconclusive"},
-            "contrasts": [{"model": "net", "treatment": "noisy", "verdict": finding}],
-            "losses": {
-                "net": {"float32": {"1": [2.0], "2": [4.0]}, "noisy": {"1": losses}}
-            },
-        }
-
-    one = found("one", [2.0, 4.0], "equivalent")
-    made = document_tables.again(one, found("two", [2.0, 4.1], "higher loss"))
-    assert made.splitlines()[0].endswith("largest difference of a loss | one | two |")
-    assert "| net | float32 | same bits | - | - |" in made
-    assert "| net | noisy | 2.5 % | equivalent | higher loss |" in made
-    assert made.splitlines()[-1].endswith("| **inconclusive** | **inconclusive** |")
-
-
-def test_the_range_of_gradient_noise_is_over_the_stages():
-    rows = [
-        {"noise": "ulp", "spread": 2e-8, "shift": 1e-7},
-        {"noise": "ulp", "spread": 1e-8, "shift": 3e-7},
-    ]
-    made = document_tables.gradient_noise({"rows": rows}, {"rows": rows})
-    assert "| `ulp` | 1.0e-08 to 2.0e-08 | 1.0e-07 to 3.0e-07 |" in made
-
-
 def test_costs_above_what_is_wanted_are_bold():
     rows = [
         {"network": "net", "noise": "ulp", "time_ratio": 1.504, "compile_ratio": 4.2}
@@ -123,17 +95,3 @@ def test_a_wrong_kernel_that_passes_is_shown():
     assert "with a dropped term | caught | passes |" in made
     assert "with another order | passes | passes |" in made
     assert "| 95% | 9 of 10 |" in made
-
-
-def test_a_learning_curve_is_the_loss_over_that_of_copying():
-    rows = [
-        {"seed": s, "update": u, "loss": loss, "copy_last_frame_loss": "0.002"}
-        for s, u, loss in (
-            ("1", "500", ".004"),
-            ("0", "500", ".003"),
-            ("0", "1000", ".001"),
-        )
-    ]
-    made = document_tables.learning_curves(rows).splitlines()
-    assert made[0] == "| updates | seed 0 | seed 1 |"
-    assert made[2:] == ["| 500 | 1.50 | 2.00 |", "| 1000 | 0.50 |  |"]

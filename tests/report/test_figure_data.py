@@ -10,7 +10,7 @@ import pytest
 from prednet_jax import report
 from prednet_jax.report import beside, comparison_figures
 from prednet_jax.report.curves import Curves
-from prednet_jax.studies import study_figures
+from prednet_jax.studies import study_figures, study_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "figure_data.json").read_text())
@@ -24,7 +24,7 @@ def rounded(values):
 
 def test_figures_of_the_study_show_the_recorded_numbers():
     verdict = json.loads((STUDY / "verdict.json").read_text())
-    drawn = study_figures.figures(STUDY, verdict)
+    drawn = study_figures.figures(STUDY, study_tables.load(STUDY), verdict)
     golden = GOLDEN["documents"]
     # Parts that came later have no golden, nor have the contrasts of a later rule.
     assert {f"docs/study/{name}" for name in drawn} >= golden.keys()

@@ -9,18 +9,21 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pytest
 from test_executor import job
 
-from prednet_jax import runs
-from prednet_jax.runs import on_ray
+from prednet_jax import errors, runs
+from prednet_jax.runs import sweeps
 
 root = Path(sys.argv[1])
 jobs = [
     dataclasses.replace(found, flags=(*found.flags, f"--waits_once={root}/first"))
     for found in (job(root / f"job_{i}", seeds=(i,), threads=1) for i in range(3))
 ]
-ended = list(filter(None, on_ray.execute(jobs)))
+ended = list(sweeps.execute(jobs))
 assert sorted(one.job.seeds for one in ended) == [(0,), (1,), (2,)], ended
 assert not any(one.error for one in ended), ended
 assert runs.kept(jobs) == ([], {"kept": 3})
+with pytest.raises(errors.UserError, match=r"no machine .* has {'CPU': 9999"):
+    list(sweeps.execute([job(root, threads=9999)]))
 print("every run once")

@@ -34,7 +34,6 @@ def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
     # Another draw: other keys in another folder, and nothing else.
     changed = {"--draw=1", f"--workdir={plan.runs()[2].folder}"}
     assert set(second) - set(first) == changed
-    assert plan.seconds(plan.runs()) > plan.seconds(plan.runs()[:1]) > 0
     monkeypatch.setattr(device, "gpu_found", lambda: "some GPU")
     assert design(tmp_path, arms=("gpu",)).skipped == ()
 
@@ -121,8 +120,6 @@ def test_lists_may_name_files_outside_where_that_is_allowed(tmp_path):
     ("flags", "named"),
     [
         (["--arms="], "--arms=: expected at least one of float32"),
-        (["--data=/no/such/place", "--dry_run"], "/no/such/place"),
-        (["--models=resnet"], "model='resnet'"),
         (["--updates=99999999999"], "updates=99999999999: the plan of the updates"),
     ],
 )
@@ -140,7 +137,7 @@ def test_a_failing_arm_is_named(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("import sys; print('broken on purpose'); sys.exit(3)")
     plan = runs.Design(root=tmp_path / "out", script=str(script), tasks=BOTH)
-    (ended,) = filter(None, runs.execute(plan.runs()[:1], processes=1))
+    (ended,) = runs.execute(plan.runs()[:1], processes=1)
     failed = r"float32 .* status 3 \(broken on purpose\)"
     with pytest.raises(runs.ProcessError, match=failed):
         raise ended.error

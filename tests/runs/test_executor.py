@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,30 +95,14 @@ def test_children_end_with_their_parent_however_it_ends(tmp_path):
 
 
 def test_closing_the_iterator_ends_the_children(tmp_path):
-    running = runs.execute([job(tmp_path, "for_ever")], processes=1)
-    assert next(running) is None
-    started = tmp_path / "process"
+    both = [job(tmp_path / "a", "for_ever"), job(tmp_path / "b")]
+    running = runs.execute(both, processes=2)
+    assert next(running).job is both[1]
+    started = tmp_path / "a" / "process"
     assert wait_until(lambda: started.exists() and started.read_text())
-    child = int(started.read_text())
     running.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)
-
-
-@pytest.mark.fault(
-    "a run of a comparison is killed", "SIGKILL in the second of two seeds"
-)
-def test_a_killed_job_is_tried_again_for_what_it_had_not_finished(tmp_path):
-    """Tried again for what it had not finished; what had ended is made once."""
-    lost = job(tmp_path, "dies_at_1")
-    (ended,) = filter(None, runs.execute([lost], processes=1, retries=2))
-    assert isinstance(ended.error, runs.ProcessError)
-    assert "status -9" in str(ended.error)
-    # Seed 0 had ended, and was made once.
-    started = (tmp_path / "started.txt").read_text().split()
-    assert started == ["0", "1", "1", "1"]
-    assert verified(lost, 0).manifest["seed"] == 0
-    assert kept([lost]) == ([lost.of(1)], {"kept": 1, "unfinished": 1})
+        os.kill(int(started.read_text()), 0)
 
 
 @pytest.mark.fault(
@@ -126,7 +111,7 @@ def test_a_killed_job_is_tried_again_for_what_it_had_not_finished(tmp_path):
 def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
     """It has ended, the other seeds go on; nothing else ends early."""
     diverging = job(tmp_path, "diverges_at_0")
-    (ended,) = filter(None, runs.execute([diverging], processes=1))
+    (ended,) = runs.execute([diverging], processes=1)
     assert ended == runs.Ended(diverging)
     assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
     assert runs.kept([diverging]) == ([], {"kept": 2})
@@ -142,22 +127,25 @@ def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
 
 
 @pytest.mark.fault(
-    "a comparison is interrupted", "after one of two runs; the same command again"
+    "a comparison is interrupted", "SIGKILL in the second of two; the same again"
 )
 def test_an_interrupted_comparison_goes_on(tmp_path):
-    """What had ended is kept, the rest is made."""
+    """What had ended is kept, the rest is made; the error names the signal."""
     both = job(tmp_path)
-    (ended,) = filter(None, runs.execute([both.of(0)], processes=1))
-    assert ended.error is None
+    lost = job(tmp_path, "dies_at_1")
+    (ended,) = runs.execute([lost], processes=1)
+    assert isinstance(ended.error, runs.ProcessError)
+    assert "status -9" in str(ended.error)
+    assert kept([lost]) == ([lost.of(1)], {"kept": 1, "unfinished": 1})
+    shutil.rmtree(tmp_path)
+    assert [ended.error for ended in runs.execute([both.of(0)], processes=1)] == [None]
     left, reasons = runs.kept([both])
     assert (left, runs.said(reasons)) == ([both.of(1)], "1 of 2 runs kept")
-    (ended,) = filter(None, runs.execute(left, processes=1))
-    assert ended.error is None
+    assert [ended.error for ended in runs.execute(left, processes=1)] == [None]
     assert runs.kept([both]) == ([], {"kept": 2})
     assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
 
 
-@pytest.mark.fault("a run ends too early with status 0", "3 updates of 5")
 def test_only_the_runs_of_an_earlier_comparison_are_removed(tmp_path):
     """Other trainings may lie beside them: of a sweep, or by hand."""
     earlier = ("prednet/float64/seed_0", "prednet/float64/draw_1/seed_0")
@@ -178,13 +166,14 @@ def test_only_the_runs_of_an_earlier_comparison_are_removed(tmp_path):
     }
 
 
+@pytest.mark.fault("a run ends too early with status 0", "3 updates of 5")
 def test_a_run_that_is_not_whole_is_no_success(tmp_path):
     """Not taken for a run."""
     short = job(tmp_path, seeds=(0,))
     script = tmp_path / "forgets.py"
     script.write_text(SCRIPT.read_text().replace('int(flags["updates"])', "3"))
     other = runs.Job(**vars(short) | {"script": str(script)})
-    (ended,) = filter(None, runs.execute([other], processes=1))
+    (ended,) = runs.execute([other], processes=1)
     assert isinstance(ended.error, records.RecordError)
     assert "3 updates; expected 5" in str(ended.error)
 
@@ -214,11 +203,7 @@ def test_two_children_do_not_share_a_processor(tmp_path):
         # More are asked for than are free: shared, and never waited for.
         with executor.processors(len(mine)) as every:
             assert set(map(int, every.split(","))) == mine
-    (ended,) = filter(
-        None, runs.execute([job(tmp_path, seeds=(0,), threads=1)], processes=1)
-    )
+    (ended,) = runs.execute([job(tmp_path, seeds=(0,), threads=1)], processes=1)
     assert ended.error is None
     manifest = records.read_json(tmp_path / "seed_0" / records.MANIFEST)
     assert len(manifest["processors"]) == 1
-    assert executor.parallel_runs(1) == len(mine)
-    assert executor.parallel_runs(None) == executor.parallel_runs(9999) == 1

@@ -1,17 +1,22 @@
-"""A sweep: its runs, their folders, and the merged result."""
+"""A sweep: its runs, what is sent through Ray and comes back, the merged result."""
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from test_executor import PREDNET, SCRIPT, alive, job, wait_until
 
-from prednet_jax import runs, tasks
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax import errors, runs, tasks
+from prednet_jax.config import AutoencoderConfig
 from prednet_jax.runs import sweeps
+from prednet_jax.runs.jobs import source, verified
 
-PREDNET = tasks.of(PredNetConfig(channels=(3, 4), height=16, width=16))
-SCRIPT = Path(__file__).with_name("fake_train.py")
+DRIVER = Path(__file__).with_name("on_ray_driver.py")
 
 
 def sweep(root, **changes):
@@ -26,7 +31,7 @@ def sweep(root, **changes):
 
 def run(jobs):
     left, _ = runs.kept(jobs)
-    ended = list(filter(None, runs.execute(left, processes=2)))
+    ended = list(runs.execute(left, processes=2))
     assert not any(one.error for one in ended), ended
     return len(ended)
 
@@ -38,43 +43,15 @@ def merged(path):
 
 def test_every_combination_is_one_run(tmp_path):
     both = (PREDNET, tasks.of(AutoencoderConfig()))
-    plan = sweep(
-        tmp_path,
-        tasks=both,
-        arms=("float32", "reduction_order", "threads_4", "gpu"),
-        draws=2,
-        hardware=("cpu", "threads:2", "gpu:h200"),
-        settings=("", "learning_rate=0.01 window=5"),
-    )
-    jobs = plan.jobs()
-    assert len({job.folder for job in jobs}) == len(jobs)
-    assert all(len(job.seeds) == 1 for job in jobs)
-    of_seed = [job for job in jobs if job.model == "prednet" and job.seeds == (1,)]
-    assert len(jobs) == 4 * len(of_seed)
-    found = {(j.arm.name, j.hardware, j.threads, j.draw, j.setting) for j in of_seed}
-    places = [("", 1), ("threads:2", 2)]
-    assert found == {
-        *(
-            (arm, *place, draw, setting)
-            for arm, draw in (
-                ("float32", 0),
-                ("reduction_order", 0),
-                ("reduction_order", 1),
-            )
-            for place in places
-            for setting in plan.settings
-        ),
-        # An arm with threads of its own has them on any machine.
-        *(("threads_4", "", 4, 0, setting) for setting in plan.settings),
-        *(
-            ("gpu", "gpu:h200", None, draw, setting)
-            for setting in plan.settings
-            for draw in (0, 1)
-        ),
+    named = ("float32", "threads_4", "gpu")
+    jobs = sweep(tmp_path, tasks=both, arms=named).jobs()
+    assert len({job.folder for job in jobs}) == len(jobs) == 2 * 2 * 3
+    assert {(j.arm.name, j.threads) for j in jobs} == {
+        ("float32", 1),
+        ("threads_4", 4),
+        ("gpu", None),
     }
-    changed = next(job for job in of_seed if job.setting)
-    assert changed.chosen["window"] == "5"
-    assert changed.chosen["threads"] == "1"
+    assert jobs[0].chosen["threads"] == "1"
 
 
 def test_paths_are_whole_and_names_win(tmp_path, monkeypatch):
@@ -85,13 +62,9 @@ def test_paths_are_whole_and_names_win(tmp_path, monkeypatch):
     for given, whole in {
         "walk": "walk",
         "./walk": f"{tmp_path}/walk",
-        "kitti:test": f"{tmp_path}/kitti:test",
         "~/film.mp4": "/home/me/film.mp4",
     }.items():
         assert sweeps.absolute(given) == whole
-    first, *_ = sweep(tmp_path, settings=("init_weights=runs/first window=5",)).jobs()
-    assert first.chosen["init_weights"] == f"{tmp_path}/runs/first"
-    assert first.chosen["window"] == "5"
 
 
 @pytest.mark.parametrize(
@@ -100,15 +73,7 @@ def test_paths_are_whole_and_names_win(tmp_path, monkeypatch):
         ({"arms": ("magic",)}, "arm='magic': expected one of"),
         ({"arms": ()}, "arms=: expected at least one"),
         ({"seeds": (1, 1)}, "seeds=1,1: expected at least one, each once"),
-        ({"draws": 0}, "draws=0"),
         ({"threads": 0}, "threads=0"),
-        ({"hardware": ("tpu",)}, "hardware='tpu': expected cpu, gpu, gpu:NAME"),
-        ({"hardware": ("threads:0",)}, "hardware='threads:0'"),
-        ({"hardware": ("gpu",)}, "hardware=gpu: none for arm float32; expected cpu"),
-        ({"arms": ("gpu",), "hardware": ("cpu",)}, "none for arm gpu; expected gpu"),
-        ({"settings": ("window",)}, "setting='window': window; expected name=value"),
-        ({"settings": ("seeds=1",)}, "setting='seeds=1': seeds=1; expected name=value"),
-        ({"settings": ("--window=1",)}, "expected name=value"),
         ({"window": 1}, "window=1"),
     ],
 )
@@ -117,50 +82,36 @@ def test_bad_sweeps_are_named(tmp_path, changes, message):
         sweep(tmp_path, **changes)
 
 
-def test_a_sweep_goes_on_and_grows_and_loses_nothing(tmp_path):
-    jobs = sweep(tmp_path, seeds=(0,)).jobs()
-    assert run(jobs[:1]) == 1
-    assert run(jobs) == 1
-    assert run(jobs) == 0
-    more = sweep(tmp_path).jobs()
-    assert run(more) == 2
-    # Other flags make other runs, beside those that are there.
-    longer = sweep(tmp_path, updates=6).jobs()
-    assert run(longer) == 4
-    assert runs.kept(more + longer) == ([], {"kept": 8})
-
-
-def test_the_merged_result_does_not_depend_on_the_order_of_events(tmp_path):
+def test_a_sweep_goes_on_and_its_result_does_not_depend_on_the_order(tmp_path):
     plans = [sweep(tmp_path / name) for name in ("a", "b")]
+    first, *rest = plans[0].jobs()
+    assert [run([first]), run([first, *rest]), run([first])] == [1, 3, 0]
+    assert run(plans[1].jobs()[::-1]) == 4
+    # Other flags make other runs, beside those that are there.
+    longer = sweep(tmp_path / "a", updates=6).jobs()
+    assert not {job.folder for job in longer} & {job.folder for job in rest}
     tables = []
-    for plan, backwards in zip(plans, (False, True), strict=True):
-        jobs = plan.jobs()
-        run(jobs[::-1] if backwards else jobs)
+    for plan in plans:
         path = plan.root / sweeps.RESULT
-        sweeps.merge(path, [sweeps.row(job, 0.2) for job in jobs])
+        sweeps.merge(path, [sweeps.row(job, 0.2) for job in plan.jobs()])
         tables.append(merged(path))
-    for rows in tables:
-        for found in rows:
-            for name in sweeps.TIMINGS:
-                found.pop(name)
+        for found in tables[-1]:
             manifest = json.loads(found["manifest"])
             assert not set(sweeps.TIMINGS) & set(manifest)
+            for name in sweeps.TIMINGS:
+                found.pop(name)
             # Without Ray it names the directory of the run; the last is the fake's own.
             manifest["flags"].pop("workdir")
             manifest.pop("processors")
             found["manifest"] = manifest
     assert tables[0] == tables[1]
-    first = tables[0][0]
-    assert (first["model"], first["arm"], first["seed"]) == ("prednet", "float32", 0)
-    assert (first["loss"], first["diverged_at"], first["draw"]) == (0.5, None, 0)
-    assert json.loads(first["settings"])["updates"] == "5"
+    row = tables[0][0]
+    assert (row["model"], row["arm"], row["seed"]) == ("prednet", "float32", 0)
+    assert (row["loss"], row["diverged_at"]) == (0.5, None)
+    assert json.loads(row["settings"])["updates"] == "5"
     assert len({found["fingerprint"] for found in tables[0]}) == 4
-    assert first["final_params_sha256"] == first_manifest(plans[0])
-
-
-def first_manifest(plan):
-    (folder,) = (plan.root / "runs" / "prednet" / "float32").glob("*/seed_0")
-    return json.loads((folder / "manifest.json").read_text())["final_params_sha256"]
+    told = verified(first, 0).manifest["final_params_sha256"]
+    assert row["final_params_sha256"] == told
 
 
 def test_a_run_that_diverged_has_a_row_and_no_endpoints(tmp_path):
@@ -168,27 +119,67 @@ def test_a_run_that_diverged_has_a_row_and_no_endpoints(tmp_path):
     lost = dataclasses.replace(job, flags=(*job.flags, "--noise=diverges_at_0"))
     assert run([lost]) == 1
     found = sweeps.row(lost, 0.2)
-    assert found["diverged_at"] == 3
     assert found["loss"] is found["final_params_sha256"] is None
     sweeps.merge(tmp_path / sweeps.RESULT, [found])
     assert merged(tmp_path / sweeps.RESULT)[0]["diverged_at"] == 3
 
 
-def test_the_summary_counts_runs_and_takes_means(tmp_path):
-    jobs = sweep(tmp_path).jobs()
-    row = {"loss": 0.25, "wall_seconds": 2.0}
-    diverged = {"loss": None, "wall_seconds": 4.0}
-    found = sweeps.summary(jobs, {jobs[0]: row, jobs[1]: row, jobs[3]: diverged})
-    heads = [line.split() for line in found.splitlines()]
-    assert heads[1] == ["prednet", "float32", "1/2", "0.25", "2"]
-    assert heads[2] == ["prednet", "reduction_order", "2/2", "0.25", "3"]
+def test_a_dead_address_is_said_at_once():
+    """Ray itself would say nothing for nine minutes."""
+    pytest.importorskip("ray")
+    begin = time.monotonic()
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1", "127.0.0.1:70000"):
+        with pytest.raises(errors.UserError, match="no Ray answers there") as caught:
+            sweeps.connect(address)
+        assert len(str(caught.value).splitlines()) == 1
+    assert time.monotonic() - begin < 30
 
 
-def test_progress_is_lines(capsys, monkeypatch):
-    monkeypatch.setattr("prednet_jax.runs.executor._PATIENCE", 0.0)
-    with runs.Progress(4, 1) as progress:
-        progress.ended("prednet float32 seed 1: failed")
-        progress.beat()
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("[2/4] prednet float32 seed 1: failed (")
-    assert second.startswith("[2/4] running (")
+@pytest.mark.fault("a machine has other source", "a job sent to it")
+def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypatch):
+    """A machine with other source refuses in one line and runs nothing."""
+    here = job(tmp_path / "here", seeds=(0,))
+    assert run([here]) == 1
+    there = dataclasses.replace(here, folder=tmp_path / "there")
+    sent = sweeps.launch(here)
+    refused = sweeps.receive(there, sweeps.run_here(sent, "other")).error
+    assert "expected other, the same commit on every machine" in str(refused)
+    assert not there.folder.exists()
+    # Ray has other ideas of the environment; they reach no child.
+    with monkeypatch.context() as worker:
+        worker.setenv("OMP_NUM_THREADS", "1")
+        found = sweeps.run_here(sent, source(there.script))
+    assert found["status"] == 0
+    assert sweeps.receive(there, found) == runs.Ended(there)
+    ours, theirs = (verified(one, 0) for one in (here, there))
+    assert ours.metrics["loss"].tolist() == theirs.metrics["loss"].tolist()
+    # Nothing in it tells where it was made.
+    assert theirs.manifest["flags"]["workdir"] == "run"
+
+
+@pytest.mark.fault("a Ray worker is killed", "SIGKILL while its run goes on")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_killed_worker_is_replaced_and_its_child_dies(tmp_path):
+    """Its child ends; every run is made once in the end; too many threads are named."""
+    pytest.importorskip("ray")
+    first = tmp_path / "first"
+    with subprocess.Popen(
+        [sys.executable, str(DRIVER), str(tmp_path)],
+        # Ray's own folder has sockets, whose paths have to be short.
+        env=os.environ | {"RAY_TMPDIR": "/tmp"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as driver:
+        assert wait_until(
+            lambda: (first.exists() and first.read_text()) or driver.poll() is not None,
+            120,
+        )
+        assert driver.poll() is None, driver.stdout.read()
+        child, worker = map(int, first.read_text().split())
+        assert alive(child)
+        os.kill(worker, 9)
+        assert wait_until(lambda: not alive(child))
+        output, _ = driver.communicate(timeout=240)
+    assert driver.returncode == 0, output
+    assert output.strip().endswith("every run once")

@@ -84,13 +84,6 @@ def test_interval_and_tests_agree():
     assert sign_flip.equivalence(d, -reach + 1e-6, reach - 1e-6) >= 0.05
 
 
-def test_interval_follows_shift_and_sign():
-    d = np.random.default_rng(4).normal(size=21)
-    low, high = sign_flip.interval(d, 0.95)
-    assert sign_flip.interval(d + 10, 0.95) == pytest.approx((low + 10, high + 10))
-    assert sign_flip.interval(-d, 0.95) == pytest.approx((-high, -low))
-
-
 def test_too_few_seeds_have_no_interval():
     assert sign_flip.interval(np.arange(5.0), 0.95) == (-math.inf, math.inf)
     assert np.isfinite(sign_flip.interval(np.arange(5.0), 0.9)).all()

@@ -1,4 +1,4 @@
-"""`saddle_escape` on constructed runs: tests, readings and findings."""
+"""`saddle_escape` on constructed runs: tests and table."""
 
 import math
 
@@ -57,20 +57,9 @@ def test_corrected_over_the_whole_table(study):
     assert study[0]["escape_p"] is None
 
 
-def test_findings_are_counts_of_the_runs(study):
-    text = "\n".join(escape.findings(study))
-    for part in (
-        "0 of 16 leave in float32",
-        "16 of 16 leave in float32, 16 of 16 leave in float64",
-        "aligned: 16 of 16 runs leave; in 1 of 1 cases at other times",
-        "rotated: 16 of 16 runs leave; in 0 of 1 cases at other times",
-        "heavy ball: 16 escapes, median error",
-    ):
-        assert part in text
-
-
-def test_table_marks_what_differs(study):
-    rows = escape.text_table(study[:4]).splitlines()
-    aligned = next(row for row in rows if " aligned " in row)
-    assert "never" in aligned
-    assert "*" in aligned
+def test_table_has_times_and_tests(study):
+    rows = [row.split() for row in escape.text_table(study[:4]).splitlines()[1:]]
+    quiet, noisy, *_ = [row[5:] for row in rows if "aligned" in row]
+    assert quiet == ["never", "never", "-", "0", "of", "16", "-"]
+    assert float(noisy[2]) < 0.001
+    assert noisy[3:6] == ["16", "of", "16"]

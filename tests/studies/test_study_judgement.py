@@ -5,9 +5,9 @@ import pytest
 
 from prednet_jax import errors, records
 from prednet_jax.studies import (
-    described_tables,
     judgement,
     seed_records,
+    study_figures,
     study_tables,
 )
 from prednet_jax.studies.parts import PARTS
@@ -125,7 +125,8 @@ def test_a_diverged_run_takes_its_seed_out():
 
 def test_a_moment_that_is_never_reached_counts_as_after_the_last_update():
     found = study()
-    rows = {row.treatment: row for row in judgement.all_contrasts(found, "parity")}
+    pairs = [("stale_targets", "float32")]
+    rows = {row.treatment: row for row in judgement.contrasts(found, "parity", pairs)}
     assert rows["stale_targets"].treatment_mean == 3001
     assert rows["stale_targets"].n == 10
 
@@ -143,38 +144,34 @@ def test_an_arm_that_diverges_in_every_seed_leaves_all_rows(arm, diverged, other
     found = study()
     for one in found:
         diverge(next(r for r in one["runs"] if r["arm"] == arm))
-    table = described_tables.against_control(found, {})
+    table = study_tables.against_control(found, {})
     (row,) = [line for line in table.splitlines() if "stale_targets" in line]
     start = f"| stale_targets - float32 | 0 | {diverged} | 0, 0 | - | - | - |"
     assert row.startswith(start)
     assert f"| reduction_order - reduction_order_run | {others} |" in table
 
 
-def test_three_seeds_have_a_range_and_no_interval():
+def test_three_seeds_have_a_range_and_no_interval_and_short_parts_no_parity():
     found = study(seeds=PART.seeds[:3])
     for one, factor in zip(found, (0.9, 1.3, 1.1), strict=True):
         runs = {run["arm"]: run for run in one["runs"]}
         base = runs["float32"]["last_frame_loss"]
         runs["stale_targets"]["last_frame_loss"] = factor * base
-    table = described_tables.against_control(found, {})
+    table = study_tables.against_control(found, {})
     (row,) = [line for line in table.splitlines() if "stale_targets" in line]
     cells = row.split(" | ")
     assert cells[5] == "1.100 (0.900 to 1.300)"
     assert "[" not in cells[6]
     assert float(cells[6]) > 0
-
-
-@pytest.mark.parametrize(("updates", "cell"), [(250, "-"), (251, "+100 %")])
-def test_a_part_as_short_as_the_mean_of_parity_has_no_parity(updates, cell):
-    found = study(seeds=PART.seeds[:3])
-    for one in found:
-        one["updates"] = updates
-        for run in one["runs"]:
-            reached = updates > 250 and run["arm"] == "float32"
-            run["parity"] = 126 if reached else None
-    lines = described_tables.other_endpoints(found).splitlines()
-    (row,) = [line for line in lines if line.startswith("| stale_targets -")]
-    assert row.strip("| ").split(" | ")[-1] == cell
+    for updates, last in ((250, "-"), (251, "+100 %")):
+        for one in found:
+            one["updates"] = updates
+            for run in one["runs"]:
+                reached = updates > 250 and run["arm"] == "float32"
+                run["parity"] = 126 if reached else None
+        lines = study_tables.other_endpoints(found).splitlines()
+        (row,) = [line for line in lines if line.startswith("| stale_targets -")]
+        assert row.strip("| ").split(" | ")[-1] == last
 
 
 def test_one_seed_that_decides_the_mean_does_not_decide_the_median():
@@ -183,7 +180,7 @@ def test_one_seed_that_decides_the_mean_does_not_decide_the_median():
         run["last_frame_loss"] *= 1000
         if run["arm"] == "reduction_order":
             run["last_frame_loss"] *= 3
-    table = described_tables.against_control(found, {"reduction_order": 2})
+    table = study_tables.against_control(found, {"reduction_order": 2})
     (row,) = [t for t in table.splitlines() if "| reduction_order - float32 |" in t]
     cells = row.split(" | ")
     assert cells[1:4] == ["10", "0", "2, 0"]
@@ -195,10 +192,11 @@ def test_runs_without_gradient_are_counted_by_arm(tmp_path):
     rows = ["arm,draw,update,grad_norm", "copy_last_frame,0,50,"]
     rows += [f"a,{draw},25,0\na,{draw},50,{end}" for draw, end in enumerate("010")]
     rows += ["b,0,25,0", "b,0,50,1e-9"]
-    paths = [tmp_path / f"seed_{seed}.json" for seed in (1, 2)]
-    for path in paths:
-        path.with_suffix(".csv").write_text("\n".join(rows) + "\n")
-    assert seed_records.without_gradient(paths) == {"a": 4}
+    found = [{"seed": seed} for seed in (1, 2)]
+    for one in found:
+        path = tmp_path / f"seed_{one['seed']}.csv"
+        path.write_text("\n".join(rows) + "\n")
+    assert study_tables.without_gradient(tmp_path, found) == {"a": 4}
 
 
 def test_the_other_endpoints_are_in_percent_of_the_control():
@@ -208,7 +206,7 @@ def test_the_other_endpoints_are_in_percent_of_the_control():
         run["over_copy"] = 3.0 if stale else 2.0
         run["held_out_loss"] = 1.0 if stale else 2.0
         run["parity"] = None if stale else 1000
-    lines = described_tables.other_endpoints(found).splitlines()
+    lines = study_tables.other_endpoints(found).splitlines()
     names = ["arm", "window_loss", "over_copy", "held_out_loss", "plateau_left"]
     assert lines[0] == f"| {' | '.join([*names, 'parity'])} |"
     (row,) = [line for line in lines if line.startswith("| stale_targets -")]
@@ -217,74 +215,10 @@ def test_the_other_endpoints_are_in_percent_of_the_control():
     assert cells[5] == "+200 % [+200, +200]"
 
 
-def test_a_control_that_diverged_in_every_seed_has_no_first_rung():
-    found = dose_study({"order": {1.0: 0.0, 1e8: 0.1}})
-    for one in found:
-        one["runs"][0]["control"] = one["runs"][0]["arm"] = "float32_momentum"
-        for run in one["runs"]:
-            run["control"] = "float32_momentum"
-        diverge(one["runs"][0])
-        other = {"arm": "float32", "control": "float32", "dose": None, "draw": 0}
-        one["runs"].append(other | {"diverged_at": None, "last_frame_loss": 1.0})
-    first = described_tables.first_rung(
-        found, "float32_momentum", "order", "last_frame_loss"
-    )
-    assert first == (None, 0)
-
-
-def dose_study(effects):
-    """Part B: the effect on the loss by kind and factor; None: every run diverged."""
-    rng = np.random.default_rng(0)
-    found = []
-    for seed in range(10):
-        base = 1.0 + seed / 100
-        run = {"control": "float32", "draw": 0, "diverged_at": None}
-        runs = [run | {"arm": "float32", "dose": None, "last_frame_loss": base}]
-        for kind, by_factor in effects.items():
-            for factor, effect in by_factor.items():
-                one = run | {"arm": f"{kind}_{factor:g}", "dose": [factor, kind]}
-                shift = 0.0 if effect in (None, "half") else effect
-                loss = base + shift + 1e-3 * rng.standard_normal()
-                runs.append(one | {"last_frame_loss": loss})
-                if effect is None or (effect == "half" and seed % 2):
-                    diverge(runs[-1])
-        found.append({"seed": seed, "updates": 500, "runs": runs})
-    return found
-
-
-@pytest.mark.parametrize(
-    ("effects", "factor", "direction"),
-    [
-        ({1.0: 0.0, 1e4: 0.0, 1e8: 0.0}, None, 0),
-        ({1.0: 0.0, 1e4: 0.1, 1e8: 0.2}, 1e4, 1),
-        ({1.0: -0.1, 1e4: 0.1, 1e8: 0.2}, 1e4, 1),
-        ({1.0: -0.1, 1e4: -0.1, 1e8: -0.2}, 1.0, -1),
-        ({1.0: 0.1, 1e4: 0.0, 1e8: None}, 1e8, 1),
-        ({1.0: 0.0, 1e4: 0.2, 1e8: "half"}, 1e4, 1),
-    ],
-)
-def test_the_first_rung_is_where_all_larger_ones_change_the_loss(
-    effects, factor, direction
-):
-    found = dose_study({"order": effects})
-    one = described_tables.first_rung(found, "float32", "order", "last_frame_loss")
-    assert one == (factor, direction)
-
-
-def test_kinds_are_compared_at_equal_factors():
-    effects = {1e4: 0.0, 1e8: 0.1}
-    found = dose_study({"order": {1e4: 0.0, 1e8: 0.5}, "isotropic": effects})
-    small, large = described_tables.against_isotropic(found, "float32")
-    assert (small.treatment, small.control) == ("order_10000", "isotropic_10000")
-    assert small.p_holm > 0.05
-    assert large.mean_difference == pytest.approx(0.4, abs=1e-2)
-    assert large.p_holm < 0.05
-
-
 def test_separation_has_a_median_for_each_update():
     found = study()
     found[0]["runs"][1]["distance_over_travelled"] = {"3000": 0.01, "20": 0.0}
-    lines = described_tables.separation(found).splitlines()
+    lines = study_tables.separation(found).splitlines()
     assert lines[0].startswith("| arm | 20 | 3000 | runs at 0.1 or more at the end |")
     (row,) = [line for line in lines if line.startswith("| reduction_order |")]
     assert row == "| reduction_order | 0 | 0.30 | 19 of 20 |"
@@ -303,3 +237,36 @@ def test_records_are_read_whole_or_not_at_all(tmp_path):
     records.write_json(path, cut | {"runs": cut["runs"][:-1]})
     with pytest.raises(errors.UserError, match="other runs"):
         seed_records.read(PART, tmp_path)
+
+
+def dots(figure):
+    """Number of dots inside the panels, and of those beyond an end."""
+    inside = beyond = 0
+    for row in figure.rows:
+        for panel, values in zip(figure.panels, row.values, strict=True):
+            shown = sum(panel.low <= value <= panel.high for value in values)
+            inside, beyond = inside + shown, beyond + len(values) - shown
+    return inside, beyond
+
+
+def test_a_dot_per_seed_of_every_contrast():
+    """Arms that are far outside what the others need are beyond the end."""
+    found = study(effects={"stale_targets": 3.0})
+    record = judgement.judge(found)
+    inside, beyond = dots(study_figures.contrasts(record))
+    assert inside + beyond == sum(one["n"] for one in record["contrasts"])
+    assert beyond == len(FEW)
+    inside, beyond = dots(study_figures.against_control("D", found))
+    assert inside + beyond == sum(row["n"] for row in study_tables.compared(found))
+    assert beyond == len(FEW)
+
+
+def test_part_a_shows_separation_and_loss_of_one_program():
+    about = {"arm": "tile", "delta": 0.0, "separated_at": (700, 3001)}
+    found = [
+        about | {"program": program, "over_control": (1, 0.3)}
+        for program in ("symmetric", "ordinary")
+    ]
+    figure = study_figures.saddle(found, "symmetric", 3000)
+    assert [row.label for row in figure.rows] == ["delta 0, tile"]
+    assert dots(figure) == (4, 0)

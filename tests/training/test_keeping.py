@@ -1,16 +1,21 @@
-"""What ends a run, and the warning about one that no longer learns."""
+"""What ends a run, what it says on the way, and sizes that are refused."""
 
 import dataclasses
+import io
+import re
+import sys
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from prednet_jax import PredNetConfig, optimizers, tasks
+from prednet_jax import PredNetConfig, optimizers, records, tasks
 from prednet_jax.errors import RunError, UserError
-from prednet_jax.training import keeping, sizes
+from prednet_jax.messages import say
+from prednet_jax.training import keeping
 from prednet_jax.training.loop import UpdateRecord
+from prednet_jax.training.recipe import check_memory
 from prednet_jax.training.truncated import TrainState
 
 FINE = UpdateRecord(1, 4, 0.5, 0.5, 0.5, 1.0, 0.1)
@@ -22,53 +27,18 @@ def state(**fields):
     return TrainState(**found | {"update": np.int32(1)} | fields)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"loss": float("nan")}, "update 1: loss nan, norm of the gradient 1.0"),
-        ({"grad_norm": float("inf")}, "every tensor is finite, the norm overflowed"),
-    ],
-)
-def test_a_loss_or_gradient_that_is_no_number_ends_the_run(fields, message):
-    """NaN and infinity, with the update."""
-    with pytest.raises(RunError, match=message):
-        keeping.Guard("run", 9).see(dataclasses.replace(FINE, **fields), state)
-
-
-def test_the_first_tensor_that_is_not_finite_is_named():
-    """Carried state, then moments, then weights."""
+def test_what_is_no_number_ends_the_run():
+    """The loss, the gradient, and a tensor after the last update, which is named."""
     bad = {"a": np.ones(2), "b": {"kernel": np.array([1, np.inf])}}
-    assert keeping.first_not_finite(state()) is None
-    assert keeping.first_not_finite(state(params=bad)) == "params/b/kernel"
-    both = state(params=bad, optimizer_state={"mu": bad})
-    assert keeping.first_not_finite(both) == "optimizer_state/mu/b/kernel"
-    with pytest.raises(RunError, match="after update 1 params/b/kernel is not finite"):
-        keeping.Guard("run", 9).end(state(params=bad))
-
-
-def test_a_gradient_of_exactly_zero_is_said_once(capsys):
-    """Ten updates in a row; nine are no reason."""
-    guard = keeping.Guard("run", 1000)
-    zero = dataclasses.replace(FINE, grad_norm=0.0)
-    for record in [zero] * 9 + [FINE] + [zero] * 30:
-        guard.see(record, state)
-    said = capsys.readouterr().err
-    assert said.count("exactly zero in 10 updates") == 1
-    assert len(guard.warnings) == 1
-
-
-def test_black_frames_are_named_as_the_reason(capsys):
-    """They do not change, and a prediction clipped at 0 meets them exactly."""
-    guard = keeping.Guard("run", 1000)
-    for _ in range(5):  # A still picture that teaches is no reason later.
-        guard.see(dataclasses.replace(FINE, copy_last_frame_loss=0.0), state)
-    black = dataclasses.replace(FINE, grad_norm=0.0, loss=0.0, copy_last_frame_loss=0.0)
-    for _ in range(10):
-        guard.see(black, state)
-    said = capsys.readouterr().err
-    assert "the frames of 10 of them do not change (black), and teach nothing" in said
-    assert "--crop" in said
-    assert "learning_rate" not in said
+    keeping.check_finite("run", FINE, state)
+    keeping.check_finite("run", FINE, None)
+    for fields, last, message in (
+        ({"loss": float("nan")}, None, "update 1: loss nan, norm of the gradient 1.0"),
+        ({"grad_norm": float("inf")}, state, "norm of the gradient inf; try a lower"),
+        ({}, lambda: state(params=bad), "params/b/kernel is not finite after it"),
+    ):
+        with pytest.raises(RunError, match=message):
+            keeping.check_finite("run", dataclasses.replace(FINE, **fields), last)
 
 
 def test_clipping_is_optax_own_before_the_optimiser():
@@ -111,18 +81,73 @@ def test_sizes_that_cannot_fit_are_refused_from_their_shapes(config, fields, mes
 
 def check(config, **fields):
     usual = {"updates": 250, "window": 20, "dtype": np.float32}
-    sizes.check(tasks.of(config), **usual | fields)
+    check_memory(tasks.of(config), **usual | fields)
 
 
-@pytest.mark.fault("checkpoints that cannot fit", "ten million of 4 MB")
-def test_checkpoints_that_cannot_fit_on_the_disk_are_refused(tmp_path):
-    """Refused beforehand; the last three of them fit."""
-    leaf = np.zeros(2**20, np.float32)
-    disk = {"updates": 10**7, "every": 1}
-    with pytest.raises(UserError, match="checkpoints need at least 41"):
-        sizes.check_disk(tmp_path, leaf, **disk | {"updates": 10**7}, kept=0)
-    sizes.check_disk(tmp_path / "new", leaf, **disk, kept=3)
-    # A run that goes on has room for those that it made.
-    sizes.check_disk(tmp_path, leaf, **disk, kept=0, saved=(10**7 + 1,))
-    # The article's size, ten replicas of it.
-    check(BIG, seeds=10, together=True)
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def record(update, loss=0.02, copied=0.01):
+    return UpdateRecord(update, 0, loss, loss, copied, 1.0, 0.0)
+
+
+@pytest.fixture
+def stderr(monkeypatch):
+    def use(stream):
+        monkeypatch.setattr(sys, "stderr", stream)
+        return stream
+
+    return use
+
+
+def test_a_pipe_gets_whole_lines_now_and_then(stderr, monkeypatch):
+    """One of a network of images has no ratio; nothing where nothing is wanted."""
+    pipe = stderr(io.StringIO())
+    seldom = keeping.Progress("prednet seed 1", 40)
+    monkeypatch.setattr(keeping, "_LINE", 0.0)
+    often = keeping.Progress("prednet seed 0", 40, 10)
+    images = keeping.Progress("autoencoder", 4)
+    quiet = keeping.Progress("prednet", 3, shown=False)
+    for update in (11, 12):  # The first compiles: nothing is said of its rate.
+        often.update(record(update))
+        images.update(record(update, copied=None))
+        quiet.update(record(update))
+    monkeypatch.undo()
+    seldom.update(record(1))
+    seldom.update(record(2))
+    line, other = pipe.getvalue().splitlines()
+    pattern = (
+        r"prednet seed 0: update 12 of 40, [\d.e+]+ a second, \d+ s left, "
+        r"loss 0.02000 \(2.00 of copying\)"
+    )
+    assert re.fullmatch(pattern, line)
+    assert other.endswith("loss 0.02000")
+
+
+def test_a_terminal_gets_a_bar_and_no_message_is_glued_to_it(stderr):
+    screen = stderr(Terminal())
+    bar = keeping.Progress("prednet", 3)
+    bar.update(record(1), record(1, copied=0.03))
+    say("careful")
+    before, after = screen.getvalue().split("careful\n")
+    # The bar's line is wiped before the message and drawn anew behind it.
+    assert re.search(r"\r *\r$", before)
+    assert "1/3" in after
+    assert "loss=" not in after
+    assert "loss 0.02000 (1.00 of copying)" in after
+    bar.close()
+
+
+def test_the_closing_line_is_of_all_updates_of_a_resumed_run(tmp_path):
+    """It was of those of the last process: here of the last two, or of none."""
+    losses = [9.0, *[3.0] * 7, 5.0, 1.0]
+    for updates, expected in ((10, ", loss 3.00 of copying the last frame's"), (1, "")):
+        writer = records.MetricsWriter(tmp_path)
+        for update, loss in enumerate(losses[:updates], 1):
+            copied = 1.0 if updates > 1 else None
+            writer.write(update=update, loss=loss, copy_last_frame_loss=copied)
+        writer.close()
+        records.write_json(tmp_path / records.MANIFEST, {})
+        assert keeping.reached(tmp_path) == expected

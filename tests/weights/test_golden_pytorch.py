@@ -1,4 +1,6 @@
-"""The PyTorch ports' own predictions (tools/record_pytorch_port.py), and hostile files.
+"""The PyTorch ports' own predictions, and hostile files.
+
+Recorded by tools/record_pytorch_port.py at commit 09c1a23.
 
 A port's network and ours add up a step's terms in another order, so the largest
 difference allowed is 1e-6 of the range of pixels.
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from prednet_jax import Trainer, predict, units, weights, windows
+from prednet_jax import Trainer, predict, weights, windows
 from prednet_jax.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pytorch_tiny"
@@ -28,7 +30,7 @@ def load(port, suffix=".pth", **options):
     return weights.load(path, variant=port, **(SIZE | options))
 
 
-@pytest.mark.parametrize("suffix", [".pth", ".legacy.pth", ".safetensors"])
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 @pytest.mark.parametrize("port", weights.PORTS)
 def test_predictions_are_the_ports(port, suffix):
     config, params = load(port, suffix)
@@ -43,15 +45,6 @@ def test_predictions_are_the_ports(port, suffix):
     assert 0.01 < (expected == 1).mean() < 0.5
 
 
-def test_a_port_read_as_the_other_one_predicts_something_else():
-    """Files of both have the same names, so `variant` has to be given."""
-    path = GOLDEN / "lotter_pytorch.pth"
-    config, params = weights.load(path, variant="watanabe_pytorch", **SIZE)
-    recorded = np.load(GOLDEN / "lotter_pytorch.npz")
-    found, _ = predict(params, config, recorded["frames"])
-    assert np.abs(found - recorded["predictions"] / 255).max() > 0.1
-
-
 def test_without_a_variant_it_is_the_authors_port_and_said(capsys):
     config, _ = weights.load(GOLDEN / "watanabe_pytorch.pth", **SIZE)
     assert config.variant == "watanabe_pytorch"
@@ -60,8 +53,8 @@ def test_without_a_variant_it_is_the_authors_port_and_said(capsys):
         weights.load(GOLDEN / "watanabe_pytorch.pth", variant="lotter")
 
 
-@pytest.mark.parametrize("port", weights.PORTS)
-def test_an_imported_port_is_a_network_like_any_other(port, tmp_path):
+def test_an_imported_port_is_a_network_like_any_other(tmp_path):
+    port = "watanabe_pytorch"
     config, params = load(port)
     path = tmp_path / "w.safetensors"
     weights.save_safetensors(path, config, params)
@@ -77,8 +70,6 @@ def test_an_imported_port_is_a_network_like_any_other(port, tmp_path):
     for frames, first in windows(video, 3):
         state, metrics = trainer.step(state, frames, first)
     assert np.isfinite(float(metrics.loss))
-    shape = units(params, config, video, ("E1",))["E1"].shape
-    assert shape == (7, 2, 4, 6, 8)
 
 
 def test_pixels_of_the_ports_training_are_scaled_to_one():
@@ -127,11 +118,6 @@ def test_no_program_in_a_pickle_is_run(tmp_path):
     path = with_pickle(tmp_path, lambda _: content)
     with pytest.raises(UserError, match=r"it names posix\.system, which is not run"):
         weights.load(path)
-    legacy = tmp_path / "legacy.pth"
-    head = (GOLDEN / "watanabe_pytorch.legacy.pth").read_bytes()[:15]
-    legacy.write_bytes(head + content)
-    with pytest.raises(UserError, match=r"it names posix\.system, which is not run"):
-        weights.load(legacy)
     assert not harm.exists()
     pickle.loads(content)
     assert harm.exists()  # The test can fail.
@@ -173,13 +159,12 @@ def test_a_tensor_that_reaches_beyond_its_storage_is_refused(tmp_path):
 
 
 def test_damaged_files_are_refused(tmp_path):
-    for name in ("watanabe_pytorch.pth", "watanabe_pytorch.legacy.pth"):
-        whole = (GOLDEN / name).read_bytes()
-        for cut in (20, 200, len(whole) // 2, len(whole) - 30):
-            path = tmp_path / "w.pth"
-            path.write_bytes(whole[:cut])
-            with pytest.raises(UserError, match=r"w\.pth: .*expected"):
-                weights.load(path)
+    whole = (GOLDEN / "watanabe_pytorch.pth").read_bytes()
+    for cut in (20, 200, len(whole) // 2, len(whole) - 30):
+        path = tmp_path / "w.pth"
+        path.write_bytes(whole[:cut])
+        with pytest.raises(UserError, match=r"w\.pth: .*expected"):
+            weights.load(path)
 
 
 def test_a_checkpoint_around_the_state_dict_is_read(tmp_path):

@@ -5,25 +5,18 @@ padding, and acts on maps `[B, H, W, C]`. An `upsampled` one acts on the
 nearest-neighbour x2 enlargement of its input. The algorithms agree up to rounding: each
 adds the same numbers in another fixed order, so each can be an arm of the comparison.
 
-    xla       XLA's own convolution and gradients; `auto` takes it on GPUs      [wide]
-    direct    XLA's convolution for outputs and input gradients; the filter
-              gradient computes two neighbouring outputs together               [wide]
-    im2col    one matrix product with neighbourhoods of k k C values            [wide]
-    shifted   k k matrix products with shifted maps                             [wide]
-    wide4     four neighbouring outputs together, as further channels           [wide]
-    strip2/4  Winograd F(2,3)/F(4,3) along the width, XLA's convolution along
-              the height; 3x3 only                                          [winograd]
-    folded    the enlargement folded into the kernel; 3x3 and `upsampled`
-              only, so it cannot be the algorithm of a whole network          [folded]
+    xla       XLA's own convolution and gradients; `auto` takes it on GPUs
+    direct    XLA's convolution for outputs and input gradients; the filter gradient
+              computes two neighbouring outputs together
+    im2col    one matrix product with neighbourhoods of k k C values
+    shifted   k k matrix products with shifted maps
+    wide4     four neighbouring outputs together, as further channels
+    strip2/4  Winograd F(2,3)/F(4,3) along the width, XLA's convolution along the height
+    folded    the enlargement folded into the kernel; `upsampled` only, so it cannot be
+              the algorithm of a whole network
 
-Each is one object with four functions (`algorithm.Algorithm`) in one table
-(`table.ALGORITHMS`). A new one is a new object, a line in that table and a line in
-`config.CONVOLUTIONS`. Three ways to use them:
-    conv2d(x, kernel)             differentiable in both arguments
-    prepare(...), apply_sum(...)  transform kernels once and use them for many maps, as
-                                  in a scan
-    filter_gradient(x, dz, ...)   the gradient of a kernel, one contraction over images
-                                  (time and batch) and space
+`wide` has the first five, `winograd` the others, for 3x3 kernels only. Each is an
+`Algorithm` in `ALGORITHMS`; `config.CONVOLUTIONS` has those of whole networks.
 
 The gradients use the algorithm's own functions; differentiating `forward` would give
 slow transposes of slices. Forward over reverse mode works (Hessian products), forward
@@ -31,38 +24,119 @@ mode alone does not.
 
 Each runs in a named scope that begins with `conv`. By that name the noise profile
 `chainer_cudnn` recognises a convolution that is written as matrix products.
+
+The thresholds of `fastest` were measured on two AVX-512 processors at 160x120 (channels
+3,48,96,192), 64x48 (3,12,24,48) and 32x24 (3,6,12), by `experiments/benchmark.py
+--suite=conv` of commit 09c1a23. docs/measurements.md has the figures.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from prednet_jax.models.convolution.algorithm import Algorithm, Transformed
-from prednet_jax.models.convolution.table import ALGORITHMS, find, resolve
+from prednet_jax.errors import UserError
+from prednet_jax.models.convolution import wide, winograd
+from prednet_jax.models.convolution.algorithm import Algorithm, Transformed, of_enlarged
 from prednet_jax.models.shapes import Convolution
-
-__all__ = [
-    "ALGORITHMS",
-    "Prepared",
-    "apply_sum",
-    "apply_tapped",
-    "conv2d",
-    "filter_gradient",
-    "find",
-    "prepare",
-    "resolve",
-    "side_by_side",
-]
 
 # Most pixels in one chunk of a filter gradient. With 6,200 or 4,000 the step was 2 to
 # 8 % slower and needed 3 MB less:
 #     python experiments/benchmark.py --suite=step
 CHUNK_PIXELS = 12_000
+
+
+# `wide4` is the fastest up to this number of input and output channels.
+NARROW_CHANNELS = 16
+# From this number of channels on (the smaller of input and output), Winograd's
+# algorithm saves more on products than its transforms of the maps cost.
+WINOGRAD_CHANNELS = 96
+# In maps of fewer pixels most of the time goes into reading the kernel, and F(4,3)
+# enlarges the kernel more than F(2,3) does.
+FEW_PIXELS = 600
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "xla": wide.XLA,
+    "direct": wide.DIRECT,
+    "im2col": wide.IM2COL,
+    "shifted": wide.SHIFTED,
+    "wide4": wide.WIDE4,
+    "strip2": winograd.STRIP2,
+    "strip4": winograd.STRIP4,
+    "folded": winograd.FOLDED,
+}
+
+
+def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32) -> str:
+    """The name of the algorithm that computes a convolution in this process.
+
+    Args:
+      shape: the convolution; if its `algorithm` is `auto`, `fastest` chooses.
+      dtype: dtype of the maps and the kernel.
+
+    Raises:
+      UserError: the algorithm is unknown, or does not fit the filter size or input.
+    """
+    name, size = shape.algorithm, shape.filter_size
+    if name == "auto":
+        return fastest(shape, jax.default_backend(), dtype)
+    if name not in ALGORITHMS:
+        raise UserError(
+            f"convolution={name!r}: expected auto or one of {', '.join(ALGORITHMS)}"
+        )
+    if ALGORITHMS[name].only_3x3 and size != 3:
+        others = (n for n, algorithm in ALGORITHMS.items() if not algorithm.only_3x3)
+        raise UserError(
+            f"convolution={name!r} with filter size {size}: expected filter size 3, or "
+            f"one of auto, {', '.join(others)}"
+        )
+    if ALGORITHMS[name].enlarges and not shape.upsampled:
+        raise UserError(
+            f"convolution={name!r}: expected another for an input that is not enlarged"
+        )
+    return name
+
+
+def fastest(shape: Convolution, backend: str, dtype: DTypeLike = jnp.float32) -> str:
+    """The algorithm measured to be the fastest for such shapes on a JAX backend."""
+    if backend != "cpu":
+        return "xla"
+    # For the CPU XLA has convolution kernels in single and half precision only. In
+    # double precision it runs plain loops, which take twice as long as `im2col`.
+    if dtype == jnp.float64:
+        return "im2col"
+    if shape.filter_size != 3:
+        return "direct"
+    if shape.upsampled:
+        return "folded"
+    channels = shape.in_channels, shape.out_channels
+    if max(channels) <= NARROW_CHANNELS:
+        return "wide4"
+    if min(channels) < WINOGRAD_CHANNELS:
+        return "direct"
+    return "strip2" if shape.height * shape.width < FEW_PIXELS else "strip4"
+
+
+def find(shape: Convolution, dtype: DTypeLike = jnp.float32) -> Algorithm:
+    """The algorithm that computes a convolution.
+
+    If the convolution is upsampled, the algorithm takes the input before enlargement.
+
+    Raises:
+      UserError: as `resolve`.
+    """
+    return _for_input(resolve(shape, dtype), shape.upsampled)
+
+
+@cache  # JAX finds a compiled program again by the identity of the object.
+def _for_input(name: str, upsampled: bool) -> Algorithm:
+    algorithm = ALGORITHMS[name]
+    return of_enlarged(algorithm) if upsampled > algorithm.enlarges else algorithm
 
 
 @partial(
@@ -96,7 +170,7 @@ def conv2d(
     Args:
       x: input `[B, H, W, Ci]`.
       kernel: `[k, k, Ci, Co]`, k odd.
-      algorithm: `auto` or a name of `table.ALGORITHMS`.
+      algorithm: `auto` or a name of `ALGORITHMS`.
       upsampled: whether x is enlarged x2 first.
 
     Returns:

@@ -44,8 +44,7 @@ class Launch(NamedTuple):
     """One thing that the GPU is told to do.
 
     Attributes:
-        kind: XLA's name, such as `kCustomKernel`, `kGemm`, `kConvolution`,
-            `kAllReduce`.
+        kind: XLA's name, such as `kCustomKernel`, `kGemm`, `kAllReduce`.
         instruction: name of the instruction of the program; "" if unknown.
         kernel: key of `Compiled.ptx`; "" if this is no kernel of XLA's own.
         grid: blocks along x, y, z; () if this is no kernel of XLA's own.
@@ -84,15 +83,10 @@ class Compiled(NamedTuple):
 
 
 def lower(fn: Callable, *args: Any, donate: Sequence[int] = ()) -> bytes:
-    """A program for CUDA, as StableHLO with source lines.
+    """A program for CUDA, as bytecode of StableHLO with source lines.
 
-    Args:
-        fn: of arrays to a pytree of arrays.
-        *args: arrays or `jax.ShapeDtypeStruct`s, whose shardings count.
-        donate: positions of arguments whose memory results may take.
-
-    Returns:
-        MLIR bytecode.
+    `args` are arrays or `jax.ShapeDtypeStruct`s; results may take the memory of those
+    at the positions `donate`.
     """
     program = jax.jit(fn, donate_argnums=tuple(donate)).trace(*args)
     lowered = program.lower(lowering_platforms=("cuda",))

@@ -58,12 +58,9 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled program.
+    """A compiled program: instructions by computation, of which the last is the start.
 
-    Attributes:
-        computations: instructions of each, in order, by the computation's name; the
-            last is where the program starts.
-        frames: for each stack frame the file, line, function and the frame around it.
+    `frames` has for each stack frame the file, line, function and the frame around it.
     """
 
     computations: Mapping[str, list[Instruction]]

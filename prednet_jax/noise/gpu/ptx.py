@@ -43,16 +43,10 @@ Combine = Callable[[str, Sequence[Array], Sequence[Array]], Array]
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel's text, parsed.
+    """A kernel's text, parsed: parameters of 64 bits, types of registers by prefix.
 
-    Attributes:
-        name: of the entry.
-        parameters: their names, in order; each holds 64 bits.
-        registers: type by prefix, such as "%rd": "b64".
-        shared: bytes of shared memory, and in `symbols` where each variable starts.
-        symbols: by name.
-        code: the instructions.
-        labels: by name, the position in `code` that a branch goes to.
+    `shared` is bytes of shared memory, `symbols` where each variable in it starts, and
+    `labels` the positions in `code` that branches go to.
     """
 
     name: str
@@ -206,14 +200,7 @@ _UNTAGGED: Array = np.zeros((), np.int32)
 
 
 class Launch(NamedTuple):
-    """How a kernel is started.
-
-    Attributes:
-        kernel: what.
-        grid: blocks in x, y, z.
-        block: threads of each in x, y, z.
-        arguments: positions of variables in `Memory`, one for each parameter.
-    """
+    """How a kernel is started: blocks and threads in x, y, z, variables of `Memory`."""
 
     kernel: Kernel
     grid: tuple[int, ...]
@@ -222,18 +209,11 @@ class Launch(NamedTuple):
 
 
 def run(launch: Launch, memory: Memory, combine: Combine | None = None) -> None:
-    """Run a kernel.
-
-    Args:
-        launch: the kernel and its threads.
-        memory: global memory, read and written.
-        combine: what becomes of tags; None: there are none.
+    """Run a kernel on global memory; `combine` None: there are no tags.
 
     Raises:
         PtxError: at what it does not know or must not happen.
     """
-    if len(launch.arguments) != len(launch.kernel.parameters):
-        raise PtxError(f"kernel={launch.kernel.name!r}: not as many arguments")
     blocks, threads = math.prod(launch.grid), math.prod(launch.block)
     chunk = max(1, _AT_ONCE // threads)
     with np.errstate(all="ignore"):
@@ -357,30 +337,12 @@ class _Threads:
         self.write(target, Register(result, tags), mask)
 
     def _copy(self, instruction: Instruction, mask: Array) -> None:
-        """mov, with halves of a register in braces, and cvta (one address space)."""
-        if not re.fullmatch(
-            r"mov\.([bus]\d+|f32|f64|pred)|cvta\.to\.global\.u64", instruction.opcode
-        ):
-            raise unknown(instruction)
+        """mov, and cvta (one address space)."""
         target, source = instruction.operands
+        if tuple in (type(target), type(source)):
+            raise unknown(instruction)
         kind = instruction.opcode.rpartition(".")[2]
-        if isinstance(target, tuple):
-            whole, width = self.read(source, kind), int(kind[1:]) // len(target)
-            for i, name in enumerate(target):
-                bits = whole.bits >> np.asarray(i * width, whole.bits.dtype)
-                part = Register(bits.astype(f"uint{width}"), whole.tags)
-                self.write(name, part, mask)
-            return
-        if not isinstance(source, tuple):
-            self.write(target, self.read(source, kind), mask)
-            return
-        width, value = int(kind[1:]) // len(source), np.zeros((), TYPES[kind])
-        for i, name in enumerate(source):
-            part = self.read(name, f"u{width}")
-            if part.tags.any():
-                raise PtxError(f"ptx={instruction.text!r}: packs numbers of a sum")
-            value = value | part.bits.astype(value.dtype) << value.dtype.type(i * width)
-        self.write(target, Register(value, _UNTAGGED), mask)
+        self.write(target, self.read(source, kind), mask)
 
     def _move(self, instruction: Instruction, mask: Array) -> None:
         """Loads and stores (ld, st), of one number or a vector."""
@@ -417,26 +379,16 @@ class _Threads:
             self.write(register, Register(bits, tags), mask)
 
     def _shuffle(self, instruction: Instruction, mask: Array) -> None:
-        """shfl.sync: a register of another lane of the warp."""
-        found = re.fullmatch(r"shfl\.sync\.(down|up|bfly|idx)\.b32", instruction.opcode)
+        """shfl.sync.down: a register of a later lane of the warp."""
         target, source, *rest = instruction.operands
-        if found is None or "|" in target or not all(isinstance(x, int) for x in rest):
-            raise unknown(instruction)
-        distance, clamp, members = rest
-        if members % (1 << 32) != (1 << 32) - 1 or clamp not in (0, 31):
+        if instruction.opcode != "shfl.sync.down.b32" or rest[1:] != [31, -1]:
             raise unknown(instruction)
         warp = self.block * -(-self.per_block // 32) + self.thread // 32
         acting = np.bincount(warp, mask)
         if np.any((acting > 0) & (acting < 32)):
             raise PtxError(f"ptx={instruction.text!r}: lanes of a warp are missing")
         lane = self.thread % 32
-        there = {
-            "down": lane + distance,
-            "up": lane - distance,
-            "bfly": lane ^ distance,
-            "idx": np.full_like(lane, distance),
-        }[found[1]]
-        there = np.where((there >= 0) & (there < 32), there, lane)
+        there = np.where(lane + rest[0] < 32, lane + rest[0], lane)
         # Lanes that do not act are in warps that do not.
         origin = np.where(mask, np.arange(mask.size) - lane + there, 0)
         value = self.read(source, "u32")

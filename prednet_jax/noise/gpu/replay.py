@@ -31,14 +31,7 @@ from prednet_jax.noise.gpu.ptx import Array, PtxError
 
 
 class Program(NamedTuple):
-    """Launches over numbered variables: a compiled program, to be run here.
-
-    Attributes:
-        launches: in order.
-        sizes: bytes of each variable.
-        parameters: variable of each parameter.
-        result: variable of the result.
-    """
+    """Launches over numbered variables, whose bytes are `sizes`: a compiled program."""
 
     launches: tuple[ptx.Launch, ...]
     sizes: tuple[int, ...]
@@ -117,11 +110,9 @@ MINUS_ZERO, ZERO = -1, -2
 
 
 class Schedule(NamedTuple):
-    """How terms are added.
+    """How terms are added: int32 [steps, chains] each, the last with one chain.
 
-    Attributes:
-        rounds: int32 [steps, chains] each: columns of the round before, MINUS_ZERO or
-            ZERO. The last has one chain.
+    They are columns of the round before, MINUS_ZERO or ZERO.
     """
 
     rounds: tuple[Array, ...]

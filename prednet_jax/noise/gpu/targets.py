@@ -30,17 +30,7 @@ ARCHITECTURES = {
 
 
 class Card(NamedTuple):
-    """A GPU.
-
-    Attributes:
-        title: its name on the market.
-        capability: compute capability; (6, 1) is sm_61.
-        multiprocessors: their number.
-        memory: bytes.
-        bandwidth: of that memory, bytes per second.
-        l2: bytes of the second cache.
-        clock: boost clock in GHz.
-    """
+    """A GPU: sizes in bytes, bandwidth of the memory in bytes per second, GHz."""
 
     title: str
     capability: tuple[int, int]

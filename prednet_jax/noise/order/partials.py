@@ -3,17 +3,11 @@
 Every function `cut_...` of `products` and `sums` cuts one primitive: from the shapes
 and the equation's parameters it gives a `Cut`, or the reason (a string) why this
 reduction has no order to draw. The partial sums are again sums of XLA's own, of
-consecutive terms:
-
-- a dot becomes one batched dot, with the piece of the contraction as leading axis;
-- a convolution becomes one convolution for each piece of the kernel, cut along its
-  input features or its window, or, where it is small, one with all pieces as further
-  outputs. Forward, input-gradient and filter-gradient convolutions differ in their
-  dimension numbers alone, and so does what is cut;
-- sums, windows and cumulative sums are cut along their longest axis;
-- a scatter-add is cut along the updates; max-pooling's backward pass into classes of
-  windows that do not overlap, so that each class is one atomic addition to a cell;
-- sums over devices and chains of `add_any` have their terms as pieces.
+consecutive terms: of a dot one batched dot, of a convolution one for each piece of the
+kernel (or all as further outputs), of sums, windows and cumulative sums pieces of their
+longest axis, of a scatter-add pieces of the updates, of max-pooling's backward pass
+classes of windows that do not overlap. Sums over devices and chains of `add_any` have
+their terms as pieces.
 
 Under NaN or infinite operands the result is not finite, but may be NaN for infinity.
 """

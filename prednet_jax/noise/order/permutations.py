@@ -4,21 +4,17 @@ A reduction of h terms is cut into n partial sums p_0 ... p_{n-1}, and the resul
 
     ((p_pi(0) + p_pi(1)) + p_pi(2)) + ... + p_pi(n-1)
 
-with pi uniform over the n! permutations: the sum that n blocks of threads leave behind
-when they add to memory in the order in which they finish. As addition commutes, n!/2
-different trees remain, equally likely, and n = 2 has no noise. The tree's height is
-h/n + n - 1 at most, below h, so that the usual bound |computed - exact| <= gamma_h
-sum |x_i| holds (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq.
-4.4).
+with pi uniform over the n! permutations, as blocks of threads add in the order in which
+they finish. As addition commutes, n!/2 trees remain, equally likely. Their height is
+below h, so that |computed - exact| <= gamma_h sum |x_i| (Higham, Accuracy and Stability
+of Numerical Algorithms, 2nd ed., eq. 4.4).
 
-To permute by gathering along the stacked partial sums is slow. Three partial sums, the
-most frequent case, are selected by the number of their permutation, which is uniform to
-6 2^-32. For more, every output (or tile of outputs) sorts n random 32-bit keys with
-Batcher's merge-exchange network (Knuth, The Art of Computer Programming 3, 5.2.2,
-algorithm M; 19 exchanges for n = 8). The outcomes of its comparisons, one bit each, are
-packed into words; the same exchanges applied to the partial sums are masked swaps,
-which XLA fuses with the additions into one pass. Two of the keys are equal with
-probability below n^2 2^-33, the only bias.
+Three partial sums are selected by the number of their permutation, uniform to 6 2^-32.
+For more, every output (or tile) sorts n random 32-bit keys with Batcher's
+merge-exchange network (Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M);
+the outcomes of its comparisons, packed into words, are masked swaps of the partial
+sums, which XLA fuses with the additions. Two keys are equal with probability below
+n^2 2^-33, the only bias.
 """
 
 from __future__ import annotations
@@ -69,12 +65,6 @@ def draw_orders(
     words: Array, shape: Sequence[int], n: int, salt: Sequence[int]
 ) -> tuple[Array, ...]:
     """Draw a uniform permutation of n partial sums for each element of `shape`.
-
-    Args:
-        words: uint32 [2], state of the generator.
-        shape: one permutation for each element.
-        n: number of partial sums.
-        salt: distinguishes the draws of one state.
 
     Returns:
         uint32 arrays of `shape`, for `permute`: of three partial sums the number of the
@@ -175,13 +165,8 @@ def randomly_ordered_sum(
 ) -> Array:
     """Partial sums added in an order drawn for each output, tile, or all outputs.
 
-    Args:
-        orders: from `draw_orders`, over the `tile_grid` of the outputs.
-        partial_sums: n arrays of one shape and type.
-        tile: edge of a tile.
-        initial: where the sum starts, if anywhere.
-        kept: a narrower type, to whose precision every partial sum and every addition
-            is rounded; None: not rounded.
+    `orders` are of `draw_orders`, over the `tile_grid` of the outputs; every partial
+    sum and addition is rounded to the type `kept`, unless it is None.
     """
     shape = partial_sums[0].shape
     spread_out = tuple(spread(word, shape, tile) for word in orders)

@@ -19,19 +19,13 @@ The clean run and the noisy one are the same compiled program with noise off and
 Each execution of an equation is compared with the same execution (the same step of
 every loop around it, the same device) of the clean run; executions that only one of the
 two has are the decision of the loop or branch around them.
-
-Examples, along axis 0, have exact intervals of 95 % (C. J. Clopper & E. S. Pearson,
-Biometrika 26, 1934). The accuracy of an evaluation set moves by the furthest of the
-draws: another run is as far with probability 1 / (draws + 1) at most, whatever their
-distribution.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -41,26 +35,14 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.coverage import report_of
-from prednet_jax.noise.errors import NoiseError, integer
-from prednet_jax.noise.hooks import Hooks
+from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.random_bits import Words, on_device
+from prednet_jax.noise.questions.watch import Watched
+from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.run import Drawn
 from prednet_jax.noise.specs import NoiseSpec
-
-
-class Flip(NamedTuple):
-    """An example that some draw decides otherwise than the clean run does.
-
-    `flipped` is the fraction of such draws, `low` to `high` the 95 % interval of its
-    probability.
-    """
-
-    example: int
-    flipped: float
-    low: float
-    high: float
 
 
 class Decision(NamedTuple):
@@ -71,7 +53,6 @@ class Decision(NamedTuple):
             than in the clean run, 0 to 1.
         elements: number of elements that the clean run decides, over all executions.
         share: fraction of them decided otherwise, mean over draws.
-        examples: those along axis 0 that any draw flipped, the most often first.
     """
 
     path: str
@@ -80,74 +61,26 @@ class Decision(NamedTuple):
     flipped: float
     elements: int
     share: float
-    examples: tuple[Flip, ...] = ()
-
-
-class Evaluation(NamedTuple):
-    """The accuracy of a function's answers, and what noise makes of it.
-
-    Attributes:
-        accuracy: of the clean run, 0 to 1.
-        moved: the furthest that any draw is from it.
-        probability: that another run is at most so far.
-        total: number of examples.
-        examples: those whose answer any draw flipped, the most often first.
-        draws: number of noisy runs.
-    """
-
-    accuracy: float
-    moved: float
-    probability: float
-    total: int
-    examples: tuple[Flip, ...]
-    draws: int
-
-    def __str__(self) -> str:
-        unseen = _interval(0, self.draws)[1]
-        return (
-            f"accuracy {self.accuracy:.4f}, numerics move it by ±{self.moved:.2g} (the "
-            f"furthest of {self.draws} runs; another is within with probability "
-            f"{self.probability:.2f}); answers that flip: {len(self.examples)} of "
-            f"{self.total}{_listed(self.examples)}; of any other example the "
-            f"probability is below {unseen:.2g}"
-        )
-
-
-def _listed(examples: Sequence[Flip]) -> str:
-    """The first examples in words."""
-    if not examples:
-        return ""
-    named = [
-        f"{e.example}: {e.flipped:.0%} ({e.low:.0%}-{e.high:.0%})" for e in examples
-    ]
-    return f" [{', '.join(named[:3])}{', ...' if named[3:] else ''}]"
 
 
 class Decisions(tuple[Decision, ...]):
-    """All decisions of a function: the most often flipped first, then as they come.
+    """All decisions of a function: the most often flipped first, then as they come."""
 
-    `evaluation` is that of the function's answers, where labels were given.
-    """
-
-    evaluation: Evaluation | None = None
+    __slots__ = ()
 
     def __str__(self) -> str:
         flipped = sum(decision.flipped > 0 for decision in self)
         lines = [f"decisions: {len(self)}, flipped: {flipped}"]
         lines += [
             f"  {d.flipped:.0%} of draws, {d.share:.2g} of {d.elements} elements  "
-            f"{d.path}"
-            + (f"  [{d.source}]" if d.source else "")
-            + (f"  examples{_listed(d.examples)}" if d.examples else "")
+            f"{d.path}" + (f"  [{d.source}]" if d.source else "")
             for d in self
         ]
-        if self.evaluation is not None:
-            lines.append(str(self.evaluation))
         return "\n".join(lines)
 
 
 def decisions(
-    fn: Callable, spec: NoiseSpec, *, draws: int = 16, labels: Any = None
+    fn: Callable, spec: NoiseSpec, *, draws: int = 16
 ) -> Callable[..., Decisions]:
     """How often noise flips each decision of a function.
 
@@ -155,158 +88,72 @@ def decisions(
         fn: as for `inject`.
         spec: the noise; its parts that act on a computation.
         draws: number of noisy runs, each beside a clean one.
-        labels: integers or booleans [N], of an evaluation set: the result of `fn` is
-            its answers [N], or scores [N, C], whose argmax is. The report's
-            `.evaluation` is then what noise makes of the accuracy.
 
     Returns:
         `search(key, *args, **kwargs)` that gives the decisions, a sequence.
 
     Raises:
         NoiseError: when an option is outside what is accepted; on a call, as for
-            `inject`, and when the result is no answer to the labels, or holds a NaN.
+            `inject`.
     """
     integer("draws", draws, 1)
     acting = runs.acting(spec)
-    wanted = None if labels is None else _labels(labels)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Decisions:
         pure, arrays = runs.Call(fn, args, kwargs).pure()
-        seen: dict[_Place, np.ndarray] = {}
-        steps: dict[str, Step] = {}
-
-        def observe(
-            step: Step, words: Words, operands: Sequence[Any], results: Sequence[Any]
-        ) -> None:
-            for i, values in enumerate(_decided(step, operands, results)):
-                steps[step.path] = step
-                _send(seen, step.path, i, on_device(words, operands).call, values)
+        watched = _Deciding()
 
         @jax.jit
         def run(key: Array, noise: Array, *arrays: Array) -> Any:
             program = traced(pure, arrays)
             perturbed = report_of(plan(program.jaxpr, acting)).perturbed
-            hooks = Hooks({entry.path: noise for entry in perturbed}, observe)
-            return evaluate(acting, key, program, arrays, hooks=hooks)
+            watched.switches = {entry.path: noise for entry in perturbed}
+            return evaluate(acting, key, program, arrays, hooks=watched)
 
-        def watched(key: Array, noise: bool) -> tuple[dict, np.ndarray]:
-            seen.clear()
-            outcome = jax.block_until_ready(run(key, noise, *arrays))
-            jax.effects_barrier()
-            return dict(seen), _answers(outcome.result(), wanted)
-
-        counts: dict[str, _Count] = defaultdict(_Count)
-        answers: Counter[int] = Counter()
-        right = []
+        # By path: elements of the clean run, those compared, those that differ, draws.
+        counts: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(4, int))
         for one in random_bits.split(key, draws):
-            (clean, expected), (noisy, answer) = watched(one, False), watched(one, True)
-            _compare(counts, clean, noisy)
-            if wanted is not None:
-                answers.update(np.flatnonzero(answer != expected).tolist())
-                right.append([float(np.mean(x == wanted)) for x in (expected, answer)])
-        found = [counts[s.path].decision(s, draws) for s in steps.values()]
-        found = [decision for decision in found if decision.elements]
-        report = Decisions(sorted(found, key=lambda d: -d.flipped))
-        if wanted is not None:
-            report.evaluation = Evaluation(
-                right[0][0],
-                max(abs(noisy_rate - clean_rate) for clean_rate, noisy_rate in right),
-                draws / (draws + 1),
-                len(wanted),
-                _flips(answers, draws),
-                draws,
+            clean, noisy = (
+                watched.seen(partial(run, one, on, *arrays)) for on in (False, True)
             )
-        return report
+            flipped: dict[str, bool] = defaultdict(bool)
+            for place, expected in clean.items():
+                found = noisy.get(place, expected)
+                same = (found == expected) | ((found != found) & (expected != expected))
+                compared, differing = same.size * (place in noisy), np.sum(~same)
+                counts[place[0][0]] += [expected.size, compared, differing, 0]
+                flipped[place[0][0]] |= bool(differing)
+            for path, differs in flipped.items():
+                counts[path][3] += differs
+        report = []
+        for path, step in watched.labels.items():
+            elements, compared, differing, flips = counts[path].tolist()
+            about = path, step.name, step.source, flips / draws, elements // draws
+            report += [Decision(*about, differing / max(1, compared))] * (elements > 0)
+        return Decisions(sorted(report, key=lambda d: -d.flipped))
 
     return search
 
 
-def _labels(labels: Any) -> np.ndarray:
-    """The labels of an evaluation set, refusing what is none."""
-    found = np.asarray(labels)
-    if found.dtype.kind not in "biu" or found.ndim != 1 or not found.size:
-        raise NoiseError(
-            f"labels of type {found.dtype} and shape {found.shape}: expected integers "
-            "or booleans [N]"
-        )
-    return found
+class _Deciding(Watched):
+    """An evaluation whose decisions are seen."""
 
+    def first_order(
+        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
+    ) -> list[Any]:
+        """As `Evaluation`; the decisions are seen."""
+        results = super().first_order(step, words, operands, drawn)
+        for i, x in enumerate(_decided(step, operands, results)):
+            self._note(step, words, i, x)
+        return results
 
-def _answers(result: Any, labels: np.ndarray | None) -> np.ndarray:
-    """What a result answers to each label; nothing without labels."""
-    if labels is None:
-        return np.zeros(0)
-    leaves = [x for x in jax.tree.leaves(result) if hasattr(x, "dtype")]
-    found = np.asarray(leaves[0]) if len(leaves) == 1 else np.zeros(())
-    scores = jnp.issubdtype(found.dtype, jnp.floating)
-    if found.ndim == 1 + scores and found.shape[:1] == labels.shape:
-        if not scores:
-            return found
-        broken = np.flatnonzero(np.isnan(found).any(1))
-        if broken.size:
-            raise NoiseError(
-                f"the scores of example {broken[0]} hold NaN: expected numbers"
-            )
-        return np.argmax(found, 1)
-    shapes = [f"{x.dtype}{list(x.shape)}" for x in leaves]
-    count = list(labels.shape)
-    raise NoiseError(
-        f"the result is {', '.join(shapes) or 'no array'}, with labels {count}: "
-        f"expected one array, answers {count} or scores [{count[0]}, classes]"
-    )
+    def decided(self, step: Step, words: Words, number: Any) -> None:
+        """The number of steps of a loop, or of a branch."""
+        self._note(step, words, 0, number)
 
-
-def _interval(count: int, total: int) -> tuple[float, float]:
-    """Clopper and Pearson's interval of 95 % of a binomial probability."""
-
-    def at_least(p: float, least: int) -> float:
-        """P(X >= least), which grows with p."""
-        terms = range(least, total + 1)
-        return sum(math.comb(total, i) * p**i * (1 - p) ** (total - i) for i in terms)
-
-    low = runs.crossing(lambda p: at_least(p, count), 0.025, 1) if count else 0.0
-    if count == total:
-        return low, 1.0
-    return low, runs.crossing(lambda p: at_least(p, count + 1), 0.975, 1)
-
-
-def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
-    """The examples that flipped so often, the most often first."""
-    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Flip(i, n / draws, *_interval(n, draws)) for i, n in order)
-
-
-# Path, number of the result, elements per example (0 of a scalar), number of the part,
-# and the generator's words there, which tell executions apart.
-_Place = tuple[Any, ...]
-
-# A callback is given copies of its operands. On a machine with one processor a large
-# copy waits for the thread that the callback runs in; up to 100 KiB it is made at once.
-_PART = 8192
-
-
-def _send(
-    seen: dict[_Place, np.ndarray], path: str, i: int, words: Array, values: Array
-) -> None:
-    """Put an array into `seen` when it is computed, in parts of at most `_PART`."""
-    size = values.size
-    width = math.prod(values.shape[1:]) if values.ndim else 0
-
-    def note(words: Any, row: Any, part: Any) -> None:
-        place = (path, i, width, int(row), *np.asarray(words).tolist())
-        seen[place] = np.asarray(part)[: size - int(row) * _PART]
-
-    def send(row_and_part: Any) -> Array:
-        jax.debug.callback(note, words, *row_and_part)
-        return row_and_part[0]
-
-    flat = jnp.ravel(values)
-    if size <= _PART:
-        send((jnp.int32(0), flat))
-        return
-    rows = -(-size // _PART)
-    parts = jnp.pad(flat, (0, rows * _PART - size)).reshape(rows, _PART)
-    lax.map(send, (lax.iota(jnp.int32, rows), parts))
+    def _note(self, step: Step, words: Words, i: int, value: Any) -> None:
+        self.labels[step.path] = step
+        self.send((step.path, i), jnp.asarray(value), self.place(words))
 
 
 # Results that are discrete although they are floats.
@@ -317,15 +164,12 @@ def _decided(
     step: Step, operands: Sequence[Any], results: Sequence[Any]
 ) -> Sequence[Any]:
     """What an equation decides, as discrete arrays."""
-    name = step.name
-    if name in ("while", "cond"):
-        return results
     floats = [jnp.issubdtype(jnp.result_type(x), jnp.inexact) for x in operands]
-    if not any(floats) or name == "bitcast_convert_type":
+    if not any(floats) or step.name == "bitcast_convert_type":
         return []
-    if name in _STEPS:
+    if step.name in _STEPS:
         return results
-    if name == "sort":
+    if step.name == "sort":
         return [_permutation(step.equation.params, operands, floats)]
     return [
         x for x in results if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool
@@ -341,51 +185,3 @@ def _permutation(
         keys = len(operands)
     place = lax.broadcasted_iota(jnp.int32, operands[0].shape, axis)
     return lax.sort((*operands, place), axis, True, keys)[-1]
-
-
-@dataclass
-class _Count:
-    """Differences between noisy and clean runs of one equation, over all draws."""
-
-    elements: int = 0
-    compared: int = 0
-    differing: int = 0
-    draws: int = 0
-    examples: Counter[int] = field(default_factory=Counter)
-
-    def decision(self, step: Step, draws: int) -> Decision:
-        """The entry of the report."""
-        return Decision(
-            step.path,
-            step.name,
-            step.source,
-            self.draws / draws,
-            self.elements // draws,
-            self.differing / max(1, self.compared),
-            _flips(self.examples, draws),
-        )
-
-
-def _compare(
-    counts: Mapping[str, _Count],
-    clean: dict[_Place, np.ndarray],
-    noisy: dict[_Place, np.ndarray],
-) -> None:
-    """Add the decisions of one draw that a noisy run makes otherwise."""
-    flipped: dict[str, set[int]] = {}
-    for place, expected in clean.items():
-        path, _, width, row, *_ = place
-        counts[path].elements += expected.size
-        if place not in noisy:
-            continue
-        found = noisy[place]
-        same = (found == expected) | ((found != found) & (expected != expected))
-        other = np.flatnonzero(~same)
-        counts[path].compared += expected.size
-        counts[path].differing += other.size
-        if other.size:
-            examples = (other + row * _PART) // width if width else other[:0]
-            flipped.setdefault(path, set()).update(examples.tolist())
-    for path, examples in flipped.items():
-        counts[path].draws += 1
-        counts[path].examples.update(examples)

@@ -14,22 +14,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax import Array
-from jax import numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import Traced, evaluate
-from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.explain import RUNGS, ExplainedLeaf, ladder, place
 from prednet_jax.noise.rules import logical
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
 
@@ -70,7 +66,12 @@ def devices(
             a body without `out_specs` differs from device to device, or nothing is
             spread.
     """
-    sizes = _sizes(mesh)
+    if not isinstance(mesh, Mapping) or not mesh:
+        raise NoiseError(
+            f"mesh={mesh!r}: expected sizes of axes by name, as {{'data': 64}}; of a "
+            "jax.sharding.Mesh its .shape"
+        )
+    sizes = dict(mesh)
     for axis, size in sizes.items():
         integer(f"mesh[{axis!r}]", size, 1)
     spec = _with_order(spec)
@@ -97,16 +98,6 @@ def devices(
         return outcome.result(objects)
 
     return run
-
-
-def _sizes(mesh: Any) -> dict[str, Any]:
-    """The sizes of axes by name, refusing what holds none."""
-    if not isinstance(mesh, Mapping) or not mesh:
-        raise NoiseError(
-            f"mesh={mesh!r}: expected sizes of axes by name, as {{'data': 64}}; of a "
-            "jax.sharding.Mesh its .shape"
-        )
-    return dict(mesh)
 
 
 def _with_order(spec: NoiseSpec) -> NoiseSpec:
@@ -143,6 +134,9 @@ def _placed(
             f"({str(error).splitlines()[0]})"
         ) from None
     found = []
+    # JAX knows which arrays can be spread so.
+    kinds = (AxisType.Explicit,) * len(sizes)
+    devices = AbstractMesh(tuple(sizes.values()), tuple(sizes), kinds)
     spread = jax.tree.leaves(specs, is_leaf=_is_spec)
     for (path, x), spec in zip(named, spread, strict=True):
         spec = PartitionSpec() if spec is None else spec
@@ -151,31 +145,17 @@ def _placed(
                 f"in_specs holds {spec!r}: expected PartitionSpecs, or None"
             )
         if hasattr(x, "shape"):
-            _divides("args" + jax.tree_util.keystr(path), np.shape(x), spec, sizes)
+            try:
+                sharding = NamedSharding(devices, spec)
+                sharding.check_compatible_aval(np.shape(x))
+                sharding.shard_shape(np.shape(x))
+            except ValueError as error:
+                raise NoiseError(
+                    f"args{jax.tree_util.keystr(path)} of shape {np.shape(x)} over "
+                    f"mesh={dict(sizes)} as {spec}: {str(error).splitlines()[0]}"
+                ) from None
             found.append(spec)
     return tuple(found)
-
-
-def _divides(
-    where: str, shape: Sequence[int], spec: PartitionSpec, sizes: Mapping[str, int]
-) -> None:
-    """Refuses an array that cannot be spread so."""
-    if len(spec) > len(shape):
-        raise NoiseError(
-            f"{where} has {len(shape)} axes: expected {len(spec)} or more for {spec}"
-        )
-    for d, names in enumerate(logical.axis_names(spec, len(shape))):
-        for name in names:
-            if name not in sizes:
-                raise NoiseError(
-                    f"{spec} for {where}: no axis {name!r} in mesh={dict(sizes)}"
-                )
-        count = math.prod(sizes[name] for name in names)
-        if shape[d] % count:
-            raise NoiseError(
-                f"{where} of shape {tuple(shape)} does not divide over the mesh: "
-                f"expected axis {d} to be a multiple of {count} ({', '.join(names)})"
-            )
 
 
 def _traced(
@@ -256,154 +236,19 @@ def _body(
     return jax.shard_map(fn, in_specs=in_specs, out_specs=out)
 
 
-class DevicesRow(NamedTuple):
-    """A program over one mesh, beside the first mesh of the table.
-
-    Attributes:
-        mesh: sizes of its axes.
-        devices: how many there are.
-        loss: the first result that is one number; None: there is none.
-        norm: of all other results together, such as a gradient.
-        distance: to the results over the first mesh, L2, relative to those.
-        decisions: elements of integer and boolean results, and argmaxima along the last
-            axis of the others, that differ from those over the first mesh.
-        rung: the cause that explains the differences of all results; see `explain`.
-    """
-
-    mesh: dict[str, int]
-    devices: int
-    loss: float | None
-    norm: float
-    distance: float
-    decisions: int
-    rung: str
-
-
-class DevicesTable(NamedTuple):
-    """What `devices_table` found; `rows`: one for each mesh."""
-
-    rows: tuple[DevicesRow, ...]
-
-    def __str__(self) -> str:
-        head = ("devices", "loss", "norm", "distance", "decisions", "rung")
-        rows = [
-            (
-                str(row.devices),
-                "-" if row.loss is None else f"{row.loss:.9g}",
-                f"{row.norm:.9g}",
-                f"{row.distance:.2g}",
-                str(row.decisions),
-                row.rung,
-            )
-            for row in self.rows
-        ]
-        return "\n".join(runs.table(head, rows, ">>>>><"))
-
-
-def devices_table(
-    fn: Callable,
-    *,
-    mesh: Mapping[str, int | Sequence[int]],
-    in_specs: Any = None,
-    out_specs: Any = None,
-    spec: NoiseSpec = SUMS_BY_RANK,
-    draws: int = 8,
-) -> Callable[..., DevicesTable]:
-    """The results of a program over meshes of several sizes, side by side.
-
-    `mesh` has by name the size of an axis, or several to compare, the first of which is
-    the reference, as `{"data": (1, 8, 64, 512)}`; `draws` are runs of each noise of the
-    ladder of `explain`, 2 or more. All else, and errors, as for `devices`.
-
-    Returns:
-        `measure(key, *args, **kwargs)`, which gives a `DevicesTable`.
-    """
-    integer("draws", draws, 2)
-    several = {
-        k: tuple(v) if isinstance(v, Sequence) else (v,)
-        for k, v in _sizes(mesh).items()
-    }
-    count = max(map(len, several.values()))
-    if any(len(v) not in (1, count) for v in several.values()):
-        raise NoiseError(f"mesh={mesh}: expected one size, or {count}, for each axis")
-    meshes = [
-        {axis: v[i % len(v)] for axis, v in several.items()} for i in range(count)
-    ]
-
-    def measure(key: Array, /, *args: Any, **kwargs: Any) -> DevicesTable:
-        def over(mesh: Mapping[str, int]) -> runs.Call:
-            run = devices(
-                fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, spec=spec
-            )
-            return runs.Call(functools.partial(run, key), args, kwargs)
-
-        results = [jax.device_get(over(m).result()) for m in meshes]
-        rungs = ladder(over(dict.fromkeys(several, 1)), key, draws=draws)
-        rows = [
-            _row(m, result, results[0], place(rungs, result, results[0]).leaves)
-            for m, result in zip(meshes, results, strict=True)
-        ]
-        return DevicesTable(tuple(rows))
-
-    return measure
-
-
-def _row(
-    mesh: dict[str, int], result: Any, first: Any, placed: Sequence[ExplainedLeaf]
-) -> DevicesRow:
-    loss, others, moved, decided = None, [], [], 0
-    for leaf, x, y in zip(
-        runs.leaves(result), runs.values(result), runs.values(first), strict=True
-    ):
-        moved.append(runs.difference(x, y))
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            decided += int(np.count_nonzero(x != y))
-        elif loss is None and not x.ndim:
-            loss = float(x.real)
-        else:
-            others.append(x)
-            if x.ndim > 1 and x.size:
-                decided += int(np.count_nonzero(x.argmax(-1) != y.argmax(-1)))
-    return DevicesRow(
-        mesh,
-        math.prod(mesh.values()),
-        loss,
-        _norm(others),
-        _norm(moved) / (_norm(runs.values(first)) or 1.0),
-        decided,
-        max(map(_lowest, placed), key=RUNGS.index, default=RUNGS[0]),
-    )
-
-
-def _lowest(leaf: ExplainedLeaf) -> str:
-    """The first cause that makes such a difference; order and rounding overlap."""
-    return min((leaf.rung, *leaf.plausible), key=RUNGS.index)
-
-
-def _norm(arrays: Sequence[np.ndarray]) -> float:
-    """The Euclidean norm of arrays together."""
-    return math.sqrt(sum(float(np.sum(np.abs(x) ** 2)) for x in arrays))
-
-
-def from_text(mesh: str | None, specs: str | None) -> tuple[dict[str, Any], Any]:
+def from_text(mesh: str, specs: str | None) -> tuple[dict[str, int], Any]:
     """A mesh and `in_specs` as the command line has them.
 
-    `mesh` are sizes by axis, as `data=1,8,64;model=2`; `specs` for each argument the
-    mesh axes of its axes, as `-;data,-;data+model`, or None.
+    `mesh` are sizes by axis, as `data=8;model=2`; `specs` for each argument the mesh
+    axes of its axes, as `-;data,-;data+model`, or None.
     """
-    try:
-        axes = [part.split("=") for part in (mesh or "").split(";")]
-        found = {
-            axis.strip(): tuple(map(int, sizes.split(","))) for axis, sizes in axes
-        }
-        if len(found) < len(axes):
-            raise ValueError("an axis has sizes twice")
-    except ValueError:
-        given = "devices" if mesh is None else f"--mesh={mesh}"
+    axes = [part.partition("=") for part in mesh.split(";")]
+    found = {axis.strip(): int(n) for axis, _, n in axes if n.strip().isdecimal()}
+    if len(found) < len(axes):
         raise NoiseError(
-            f"{given}: expected sizes of axes, each once, as --mesh=data=1,8,64 or "
+            f"--mesh={mesh}: expected sizes of axes, each once, as --mesh=data=8 or "
             "--mesh='data=8;model=2'"
-        ) from None
+        )
     if specs is None:
         return found, None
 

@@ -7,8 +7,8 @@ Loops, branches and calls are rebuilt by their rules (`rules.control_flow`).
 
 What depends on the bits of a narrower type (`bitcast_convert_type`, random numbers) and
 kernels that are compiled elsewhere are computed in their own type; a cast to a narrower
-type is left out. Both are listed (`Exact.notes`). A chaotic function loses the 16
-digits of float64 as well: runs under stochastic rounding show it (`Exact.errors`).
+type is left out. A chaotic function loses the 16 digits of float64 as well: runs under
+stochastic rounding show it (`Exact.errors`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,10 @@ from prednet_jax.noise.specs import ReductionOrder, StochasticRounding, compose
 
 
 class Exact(NamedTuple):
-    """A result in float64.
-
-    `errors` are, for each leaf, the RMS of what rounding in float64 makes of it;
-    `notes` say what is not as exact.
-    """
+    """A result in float64; `errors`: for each leaf, the RMS of its own rounding."""
 
     values: Result
     errors: list[float]
-    notes: tuple[str, ...]
 
 
 # Runs that show the error of float64, and their noise.
@@ -54,11 +49,9 @@ def exact(call: Call, key: Array) -> Exact:
     pure, arrays = call.pure()
     program = traced(pure, arrays)
     structure = jax.tree.structure(program.shapes)
-    seen = _Seen([], [])
 
     def wide(*arrays: Array) -> list[Any]:
-        del seen.casts[:], seen.narrow[:]
-        return evaluate(program.jaxpr, arrays, first_words(key, None), seen)
+        return evaluate(program.jaxpr, arrays, first_words(key, None))
 
     def values(fn: Callable, *given: Any) -> Result:
         leaves = jax.device_get(fn(*given))
@@ -73,26 +66,7 @@ def exact(call: Call, key: Array) -> Exact:
         runs.rms(np.array([runs.rms(runs.difference(x, right)) for x in of_leaf]))
         for right, *of_leaf in zip(truth, *drawn, strict=True)
     ]
-    return Exact(truth, errors, seen.notes())
-
-
-class _Seen(NamedTuple):
-    """Lines of a program that float64 changes, and those that it cannot."""
-
-    casts: list[str]
-    narrow: list[str]
-
-    def notes(self) -> tuple[str, ...]:
-        """In words."""
-        names = (
-            "casts that float64 leaves out",
-            "computed in its own type, not in float64",
-        )
-        return tuple(
-            f"{what}: {', '.join(dict.fromkeys(found))}"
-            for what, found in zip(names, self, strict=True)
-            if found
-        )
+    return Exact(truth, errors)
 
 
 class _Higher(NamedTuple):
@@ -100,7 +74,6 @@ class _Higher(NamedTuple):
 
     equation: compat.Equation
     bodies: Any
-    seen: _Seen
 
     @property
     def params(self) -> dict[str, Any]:
@@ -111,13 +84,13 @@ class _Higher(NamedTuple):
         raise NotImplementedError
 
     def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
-        return evaluate(self.bodies[label], operands, words, self.seen)
+        return evaluate(self.bodies[label], operands, words)
 
     def decided(self, words: Words, number: Any) -> None:
         pass
 
 
-def evaluate(jaxpr: Any, args: Sequence[Any], words: Words, seen: _Seen) -> list[Any]:
+def evaluate(jaxpr: Any, args: Sequence[Any], words: Words) -> list[Any]:
     """Evaluate a jaxpr at wide arguments; inside of `jax.enable_x64(True)`."""
     opened, consts = compat.open_jaxpr(jaxpr)
     values = dict(zip(opened.constvars, map(widened, consts), strict=True))
@@ -134,10 +107,10 @@ def evaluate(jaxpr: Any, args: Sequence[Any], words: Words, seen: _Seen) -> list
         rule = registry.find(equation.primitive.name)
         with compat.context(equation):
             if isinstance(rule, HigherOrder):
-                higher = _Higher(equation, rule.programs(equation), seen)
+                higher = _Higher(equation, rule.programs(equation))
                 results = rule.run(higher, words, operands)
             else:
-                results = _first_order(opened, equation, operands, words, seen)
+                results = _first_order(equation, operands, words)
         values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in opened.outvars]
 
@@ -149,35 +122,22 @@ _FOREIGN = KERNELS | {"pure_callback", "io_callback", "ffi_call"}
 
 
 def _first_order(
-    jaxpr: Any, equation: compat.Equation, operands: list, words: Words, seen: _Seen
+    equation: compat.Equation, operands: list, words: Words
 ) -> Sequence[Any]:
     """The results of an equation without programs inside."""
     name = equation.primitive.name
-    line = compat.source(equation, jaxpr) or name
     if name in _BITS or name in _FOREIGN:
-        if name in _FOREIGN:
-            seen.narrow.append(line)
         own = [
             x.astype(atom.aval.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else x
             for x, atom in zip(operands, equation.invars, strict=True)
         ]
         return [widened(x) for x in compat.bind(equation, *own)]
     if name == "reduce_precision":
-        seen.casts.append(line)
         return operands
-    if name == "convert_element_type" and _narrows(equation):
-        seen.casts.append(line)
-    params = {n: _wide_param(p, words, seen) for n, p in equation.params.items()}
+    params = {n: _wide_param(p, words) for n, p in equation.params.items()}
     if "precision" in params:
         params["precision"] = None
     return compat.bind(equation.replace(params=params), *operands)
-
-
-def _narrows(equation: compat.Equation) -> bool:
-    """Whether a conversion takes bits from floating-point numbers."""
-    old, new = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
-    floats = all(jnp.issubdtype(d, jnp.inexact) for d in (old, new))
-    return floats and jnp.finfo(new).nmant < jnp.finfo(old).nmant
 
 
 def _wide_type(dtype: Any) -> Any:
@@ -186,7 +146,7 @@ def _wide_type(dtype: Any) -> Any:
     return np.dtype(np.float64) if jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
-def _wide_param(value: Any, words: Words, seen: _Seen) -> Any:
+def _wide_param(value: Any, words: Words) -> Any:
     """A parameter: types, and the programs of a reduction by a function."""
     if isinstance(value, np.dtype):
         return _wide_type(value)
@@ -197,7 +157,7 @@ def _wide_param(value: Any, words: Words, seen: _Seen) -> Any:
         jax.ShapeDtypeStruct(v.aval.shape, _wide_type(v.aval.dtype))
         for v in opened.invars
     ]
-    made = jax.make_jaxpr(lambda *xs: evaluate(value, xs, words, seen))(*shapes)
+    made = jax.make_jaxpr(lambda *xs: evaluate(value, xs, words))(*shapes)
     return made if hasattr(value, "consts") else made.jaxpr
 
 

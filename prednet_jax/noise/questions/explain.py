@@ -61,8 +61,7 @@ class ExplainedLeaf(NamedTuple):
 
     Attributes:
         rung: one of `RUNGS`.
-        difference: RMS of a - b over the leaf; None if an element is finite in one of
-            the two alone.
+        difference: RMS of a - b; None if an element is finite in one of them alone.
         relative: the same in units of the RMS of b; 0 where b is all zeros.
         ratios: the difference in units of the typical one of each rung (RMS); None for
             a rung that does not move this leaf.
@@ -94,7 +93,7 @@ class Explanation(NamedTuple):
             `closer`, `error_a` and `error_b`, as in `ExplainedLeaf`.
         leaves: the same with numbers, one entry per leaf.
         draws: number of runs of each random noise.
-        notes: what no noise reached, library routines, and what float64 leaves out.
+        notes: what no noise reached, and library routines.
     """
 
     rung: Any
@@ -188,7 +187,7 @@ def place(
             one = _judged(one, leaf, (x, y), truth.values[i], truth.errors[i])
         found.append(one)
     structure = jax.tree.structure(rungs.tree)
-    notes = (*rungs.notes, *(truth.notes if truth else ()), *[note] * bool(note))
+    notes = (*rungs.notes, *[note] * bool(note))
     rung, *columns = (
         jax.tree.unflatten(structure, [getattr(one, name) for one in found])
         for name in ("rung", "closer", "error_a", "error_b")

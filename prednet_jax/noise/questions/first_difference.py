@@ -35,7 +35,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise import random_bits, taps
+from prednet_jax.noise import random_bits
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
@@ -228,7 +228,7 @@ def _bound(value: Recorded, drawn: list[np.ndarray]) -> tuple[np.ndarray, np.nda
     """The difference that noise does not exceed, and what it makes: [executions]."""
     if not drawn:
         # A value that noise never made (a part of a longer sum) is not judged.
-        return np.full(len(value.ran), math.inf), np.zeros(len(value.ran))
+        return np.full(len(value.steps), math.inf), np.zeros(len(value.steps))
     levels = np.maximum(drawn, _floor(value))
     quartile = np.quantile(levels, 0.75, axis=0, method="lower")
     bound = np.maximum(MARGIN * quartile, TWICE * levels.max(0))
@@ -252,14 +252,18 @@ def _found(
     note: str,
 ) -> _Found:
     """The first of the executions that are `over`."""
-    order = taps.steps(value.place, value.shape_of_loops)
-    when = min(np.flatnonzero(over), key=lambda r: tuple(order[r]))
-    step = tuple(order[when][np.asarray(value.place) < 0].tolist())
+    number = pair[1]
+    orders = [
+        (*itertools.chain.from_iterable(zip(value.starts, step, strict=True)), number)
+        for step in value.steps.tolist()
+    ]
+    when = min(np.flatnonzero(over), key=orders.__getitem__)
+    step = tuple(value.steps[when].tolist())
     if far.max() == math.inf:
         note = "finite in one of the two alone"
     numbers = float(far[when]), float(expected[when])
     entry = Difference(value.path, value.primitive, value.source, *numbers, step, note)
-    return _Found(tuple(order[when].tolist()), entry, pair)
+    return _Found(orders[when], entry, pair)
 
 
 def _is_given(value: Recorded) -> bool:
@@ -272,8 +276,10 @@ def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
     Two arrays over the executions of `b`: the distance, 0 where `a` has none, and which
     of them were compared.
     """
-    shape = tuple(map(min, a.shape_of_loops, b.shape_of_loops))
-    rows, mine = (_rows(one, shape) for one in (b, a))
+    known = {tuple(step): i for i, step in enumerate(a.steps.tolist())}
+    found = [known.get(tuple(step), -1) for step in b.steps.tolist()]
+    rows = np.flatnonzero(np.array(found, int) >= 0)
+    mine = np.array(found, int)[rows]
     x, y = b.values[rows], a.values[mine]
     with np.errstate(all="ignore"):
         if _discrete(b):
@@ -285,17 +291,10 @@ def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
             scale = np.maximum(b.norms[rows], a.norms[mine])
             far = np.sqrt(np.sum(np.square(x - y), 1)) / np.where(scale > 0, scale, 1)
     far = np.where(a.unbounded[mine] == b.unbounded[rows], far, math.inf)
-    both = a.ran[mine] & b.ran[rows]
-    far = np.where(both & (a.hashes[mine] != b.hashes[rows]), far, 0.0)
-    distance, compared = np.zeros(len(b.ran)), np.zeros(len(b.ran), bool)
-    distance[rows], compared[rows] = far, both
+    distance, compared = np.zeros(len(b.steps)), np.zeros(len(b.steps), bool)
+    distance[rows] = np.where(a.hashes[mine] != b.hashes[rows], far, 0.0)
+    compared[rows] = True
     return distance, compared
-
-
-def _rows(value: Recorded, shape: tuple[int, ...]) -> np.ndarray:
-    """Positions of the executions within `shape` among all that were kept."""
-    every = np.arange(len(value.ran)).reshape(value.shape_of_loops)
-    return every[tuple(map(slice, shape))].ravel()
 
 
 def _discrete(value: Recorded) -> bool:
@@ -305,7 +304,7 @@ def _discrete(value: Recorded) -> bool:
 def _floor(value: Recorded) -> np.ndarray:
     """The least difference that counts, for each execution."""
     if _discrete(value):
-        return np.full(len(value.ran), FLIPS / MARGIN if value.size > 1 else 0.0)
+        return np.full(len(value.steps), FLIPS / MARGIN if value.size > 1 else 0.0)
     epsilon = float(jax.numpy.finfo(value.dtype).eps)
     norm = np.where(value.norms > 0, value.norms, 1)
     return epsilon * value.largest / norm

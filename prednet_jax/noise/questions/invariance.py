@@ -4,12 +4,6 @@ A function that treats each row of a batch by itself gives a row the same value 
 in another batch, padded, under `vmap`, in a loop, compiled or not: in exact arithmetic.
 `invariance` makes the calls and compares them with the compiled call of the whole
 batch: bits, size and rung of the difference, rows in which a decision changes.
-
-The line. Both programs are made to return what every equation computes (a loop or a
-branch counts as one). The first in program order that differs is `source`. Returning
-everything hinders fusion: where the difference is gone then, no line is named. A batch
-folded into another axis is followed if it is the slower of the two; otherwise the
-equation is passed over.
 """
 
 from __future__ import annotations
@@ -19,21 +13,18 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import Outcome, split, taken_apart
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import Traced, traced
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.explain import RUNGS, ladder, place
-from prednet_jax.noise.rules import registry
-from prednet_jax.noise.rules.registry import HigherOrder
 
 
 class Variant(NamedTuple):
@@ -47,7 +38,6 @@ class Variant(NamedTuple):
         rung: of the difference on the ladder of `explain`; of several leaves the last.
         flipped_rows: rows in which an argmax over the last axis of a floating-point
             leaf changes, or any element of an integer or boolean leaf.
-        source: the user's line that makes the first difference; "" if none does alone.
     """
 
     name: str
@@ -55,7 +45,6 @@ class Variant(NamedTuple):
     difference: float | None
     rung: str
     flipped_rows: tuple[int, ...]
-    source: str
 
 
 class Invariance(NamedTuple):
@@ -65,7 +54,7 @@ class Invariance(NamedTuple):
     rows: int
 
     def __str__(self) -> str:
-        head = ("", "bits", "relative", "rung", "flipped", "first line")
+        head = ("", "bits", "relative", "rung", "flipped")
         rows = [
             (
                 v.name,
@@ -73,12 +62,11 @@ class Invariance(NamedTuple):
                 "-" if v.difference is None else f"{v.difference:.2g}",
                 v.rung,
                 f"{len(v.flipped_rows)}",
-                v.source,
             )
             for v in self.variants
         ]
         last = f"compared with one compiled call of all {self.rows} rows"
-        return "\n".join([*runs.table(head, rows, "<<><><"), last])
+        return "\n".join([*runs.table(head, rows, "<<><>"), last])
 
 
 def invariance(
@@ -115,16 +103,16 @@ def invariance(
         given = _given(call, batch)
         shapes = given.program(given.rows).shapes
         _check_rows(given, shapes)
-        axes: list[int | None] = [0] * len(shapes.arrays)
-        expected = _called(None, given, given.result, axes)
+        compiled = jax.jit(given.result)
+        expected = list(map(np.asarray, compiled(*given.arrays)))
         tree = _result(shapes, expected)
         _refuse_nan(tree)
         found, rungs = [], None
-        for name, way in _ways(given).items():
-            values = _called(way, given, given.result, axes)
+        for name, called in _ways(given, compiled).items():
+            values = list(map(np.asarray, called()))
             pairs = list(zip(values, expected, strict=True))
             if all(x.tobytes() == y.tobytes() for x, y in pairs):
-                found.append(Variant(name, True, 0.0, "identical", (), ""))
+                found.append(Variant(name, True, 0.0, "identical", ()))
                 continue
             if rungs is None:
                 rungs = ladder(call, jax.random.key(seed), draws=draws)
@@ -134,8 +122,7 @@ def invariance(
             rung = max((one.rung for one in leaves), key=RUNGS.index)
             flipped = np.any([_flipped(x, y) for x, y in pairs], axis=0)
             rows = tuple(np.flatnonzero(flipped).tolist())
-            line = _first_line(given, way)
-            found.append(Variant(name, False, difference, rung, rows, line))
+            found.append(Variant(name, False, difference, rung, rows))
         return Invariance(tuple(found), given.rows)
 
     return measure
@@ -262,55 +249,35 @@ def _flipped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (x != y).reshape(len(x), -1).any(1)
 
 
-class _Way(NamedTuple):
-    """A way to call a function `f` of the given arrays, which gives a list of arrays.
+def _ways(given: _Given, compiled: Callable) -> dict[str, Callable[[], Any]]:
+    """The variants by name, each of which gives the arrays of all rows."""
+    rows, batches, f = given.rows, given.batches(), given.result
 
-    Attributes:
-        call: `call(f)` gives what `f` computes; if called more than once, all of it for
-            each array, one after another.
-        join: `join(x, axis)` brings the rows to where one call of all has them.
-        several: whether `f` was called more than once.
-    """
-
-    call: Callable[[Callable], Any]
-    join: Callable[[Any, int], np.ndarray] = lambda x, axis: x
-    several: bool = False
-
-
-def _ways(given: _Given) -> dict[str, _Way]:
-    """The variants by name."""
-    rows, batches = given.rows, given.batches()
-
-    def constants(f: Callable) -> Any:
-        return jax.jit(lambda: f(*given.arrays))()
-
-    def others_constant(f: Callable) -> Any:
-        return jax.jit(lambda *batches: f(*given.filled(batches)))(*batches)
-
-    def in_chunks(f: Callable, size: int) -> Any:
-        compiled = jax.jit(f)
+    def in_chunks(size: int) -> Any:
         starts = range(0, rows, size)
         chunks = [given.mapped(operator.itemgetter(slice(i, i + size))) for i in starts]
-        return zip(*[jax.device_get(compiled(*chunk)) for chunk in chunks], strict=True)
+        results = [jax.device_get(compiled(*chunk)) for chunk in chunks]
+        return map(np.concatenate, zip(*results, strict=True))
 
-    def by_row(f: Callable, mapped: Callable) -> Any:
+    def by_row(mapped: Callable) -> Any:
         def of_row(row: list[Any]) -> Any:
             return f(*given.filled([x[None] for x in row]))
 
-        return jax.jit(lambda batches: mapped(of_row, batches))(batches)
+        return [x[:, 0] for x in jax.jit(lambda b: mapped(of_row, b))(batches)]
 
     # The function may donate what it is given.
-    ways = {
-        "not compiled": _Way(lambda f: f(*map(jnp.copy, given.arrays))),
-        "all arguments as constants": _Way(constants),
+    ways: dict[str, Callable[[], Any]] = {
+        "not compiled": lambda: f(*map(jnp.copy, given.arrays)),
+        "all arguments as constants": jax.jit(lambda: f(*given.arrays)),
     }
     if not all(given.is_batch):
-        ways["others as constants"] = _Way(others_constant)
+        ways["others as constants"] = functools.partial(
+            jax.jit(lambda *batches: f(*given.filled(batches))), *batches
+        )
     for size in dict.fromkeys((1, 2, rows // 2)):
         if size < rows:
             name = f"{size} rows at a time" if size > 1 else "one row at a time"
-            chunks = functools.partial(in_chunks, size=size)
-            ways[name] = _Way(chunks, np.concatenate, True)
+            ways[name] = functools.partial(in_chunks, size)
     size = 1 << rows.bit_length()
     # Not `jnp.pad`, which takes no PRNG keys.
     padded = given.mapped(
@@ -318,133 +285,8 @@ def _ways(given: _Given) -> dict[str, _Way]:
     )
     backwards = given.mapped(lambda x: x[::-1])
     return ways | {
-        f"padded to {size} rows": _Way(
-            lambda f: jax.jit(f)(*padded), lambda x, axis: np.take(x, range(rows), axis)
-        ),
-        "rows in reverse": _Way(lambda f: jax.jit(f)(*backwards), np.flip),
-        "vmap over rows": _Way(
-            lambda f: by_row(f, lambda g, xs: jax.vmap(g)(xs)), np.concatenate, True
-        ),
-        "loop over rows": _Way(lambda f: by_row(f, jax.lax.map), np.concatenate, True),
+        f"padded to {size} rows": lambda: [x[:rows] for x in compiled(*padded)],
+        "rows in reverse": lambda: [x[::-1] for x in compiled(*backwards)],
+        "vmap over rows": lambda: by_row(lambda g, xs: jax.vmap(g)(xs)),
+        "loop over rows": lambda: by_row(jax.lax.map),
     }
-
-
-def _called(
-    way: _Way | None, given: _Given, f: Callable, axes: Sequence[int | None]
-) -> list[np.ndarray]:
-    """What `f` computes of each row when it is called that way; None: of all at once.
-
-    `axes` says along which axis of each array the rows are; None: of no row.
-    """
-    if way is None:
-        return list(map(np.asarray, jax.jit(f)(*given.arrays)))
-    join = way.join
-    return [
-        np.asarray(x[0] if way.several else x) if axis is None else join(x, axis)
-        for x, axis in zip(jax.device_get(list(way.call(f))), axes, strict=True)
-    ]
-
-
-class _Line(NamedTuple):
-    """An equation of the flattened program, and one array that it computes."""
-
-    path: str
-    source: str
-    value: Any
-
-
-def _first_line(given: _Given, way: _Way) -> str:
-    """The line of the first equation that a way changes; "" if none can be named."""
-
-    def lines(rows: int) -> list[_Line]:
-        program = given.program(rows)
-        found: list[_Line] = []
-        jax.eval_shape(
-            lambda *arrays: found.extend(_lines(program.jaxpr, arrays)),
-            *program.jaxpr.in_avals,
-        )
-        return found
-
-    here, other = lines(given.rows), lines(given.rows + 1)
-    if [line.path for line in here] != [line.path for line in other]:
-        return ""
-    # Positions of lines that can be followed, the axis of their rows, and how many
-    # elements of it belong to one row.
-    followed: list[tuple[int, int | None, int]] = []
-    for i, (x, y) in enumerate(zip(here, other, strict=True)):
-        sizes = zip(x.value.shape, y.value.shape, strict=True)
-        moved = [(a, m, n - m) for a, (m, n) in enumerate(sizes) if m != n]
-        axis, size, fold = moved[0] if moved else (None, 0, 0)
-        if len(moved) < 2 and size == fold * given.rows:
-            followed.append((i, axis, fold))
-
-    def watched(*arrays: Any) -> list[Any]:
-        program = traced(given.outcome, arrays)
-        found = list(_lines(program.jaxpr, arrays))
-        if [line.path for line in found] != [line.path for line in here]:
-            raise _Otherwise
-        return [
-            found[i].value if axis is None else _unfolded(found[i].value, axis, fold)
-            for i, axis, fold in followed
-        ]
-
-    axes = [axis for _, axis, _ in followed]
-    try:
-        values = _called(way, given, watched, axes)
-    except _Otherwise:
-        return ""
-    expected = _called(None, given, watched, axes)
-    for (i, _, fold), value, wanted in zip(followed, values, expected, strict=True):
-        differs = value.tobytes() != wanted.tobytes()
-        if differs and not (fold > 1 and _rearranged(value, wanted)):
-            return here[i].source
-    return ""
-
-
-def _unfolded(x: Any, axis: int, fold: int) -> Any:
-    """From `[..., rows * fold, ...]`, at an axis, to `[..., rows, fold, ...]`."""
-    before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    return x.reshape(*before, size // fold, fold, *after)
-
-
-def _rearranged(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether two arrays hold nearly the same numbers, in other places."""
-    x, y = runs.values([x, y])
-    near = functools.partial(np.allclose, rtol=0.01, atol=0.01 * runs.rms(y))
-    return not near(x, y) and near(np.sort(x, None), np.sort(y, None))
-
-
-class _Otherwise(Exception):  # noqa: N818
-    """A program of other equations for another number of rows."""
-
-
-def _lines(
-    jaxpr: Any, args: Sequence[Any], path: str = "", around: str = ""
-) -> Generator[_Line, None, list[Any]]:
-    """What each equation of a jaxpr computes, if it is an array of numbers.
-
-    Calls are entered, loops and branches are not. Returns the results of the jaxpr.
-    """
-    opened, consts = compat.open_jaxpr(jaxpr)
-    values = dict(zip(opened.constvars, consts, strict=True))
-    values.update(zip(opened.invars, args, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if compat.is_literal(atom) else values[atom]
-
-    for i, equation in enumerate(opened.eqns):
-        here = f"{path}{i}:{equation.primitive.name}"
-        source = compat.source(equation, opened) or around
-        operands = [read(atom) for atom in equation.invars]
-        rule = registry.find(equation.primitive.name)
-        with compat.context(equation):
-            if isinstance(rule, HigherOrder) and rule.joins:
-                (body,) = rule.programs(equation).values()
-                results = yield from _lines(body, operands, f"{here}/", source)
-            else:
-                results = compat.bind(equation, *operands)
-                for x in results:
-                    if isinstance(getattr(x, "dtype", None), np.dtype):
-                        yield _Line(here, source, x)
-        values.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in opened.outvars]

@@ -223,11 +223,9 @@ def compare(path: str) -> Comparison:
         except (SyntaxError, ValueError) as error:
             raise NoiseError(f"{file}: {error}: expected a Python file") from None
         kept = read(file_beside(file))
-        numbers = _constants(module.body, {})
         for name, test in _tests(module):
             of_test = [es for key, es in kept.items() if key.partition("[")[0] == name]
-            here = _constants(test.body, numbers)
-            written += _written(file, name, test, _leaves(of_test), here)
+            written += _written(file, name, test, _leaves(of_test))
     return Comparison(tuple(written))
 
 
@@ -241,30 +239,12 @@ def _tests(module: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
                 yield prefix + one.name, one
 
 
-def _constants(
-    body: Sequence[ast.stmt], known: Mapping[str, float]
-) -> dict[str, float]:
-    """Numbers that have a name."""
-    found = dict(known)
-    for node in body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            number = _number(node.value, found)
-            if number is not None:
-                found[node.targets[0].id] = number
-    return found
-
-
-def _number(node: ast.expr | None, known: Mapping[str, float]) -> float | None:
-    """The value of an expression that is a number or the name of one."""
-    if isinstance(node, ast.Name):
-        return known.get(node.id)
+def _number(node: ast.expr) -> float | None:
+    """The value of an expression that is a number."""
     try:
-        value = ast.literal_eval(node) if node is not None else None
-    except ValueError:
+        return float(ast.literal_eval(node))
+    except (ValueError, TypeError):
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value)
 
 
 def _written(
@@ -272,7 +252,6 @@ def _written(
     name: str,
     test: ast.FunctionDef,
     leaves: Sequence[Mapping[str, Any]],
-    numbers: Mapping[str, float],
 ) -> Iterator[Written]:
     """The tolerances by hand of one test."""
     calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
@@ -287,7 +266,7 @@ def _written(
         if first is not None:
             given |= dict(zip((relative, absolute), node.args[first:], strict=False))
         rtol, atol = (
-            _number(given[n], numbers) if n in given else default
+            _number(given[n]) if n in given else default
             for n, default in zip((relative, absolute), defaults, strict=True)
         )
         # Of pytest, an absolute tolerance alone replaces the relative one.

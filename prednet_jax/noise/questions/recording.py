@@ -1,18 +1,17 @@
 """A recording: what every equation of a program computed, in little space.
 
-The program is traced and evaluated as it stands, and each value becomes a few numbers
-on the device (`taps.reap` brings them out):
+The program is traced and evaluated as it stands, and each value becomes a few numbers:
 
     up to `WHOLE` elements  the values themselves
     larger                  64 sums of the elements with random signs (a count sketch),
-                            64 elements at fixed places, the largest magnitude, a hash
+                            the largest magnitude, a hash
 
 The sketch s(x) is linear and E |s(x)|^2 = |x|^2 (M. Charikar, K. Chen & M.
 Farach-Colton, "Finding frequent items in data streams", ICALP 2002): the distance of
 two values that were never on one machine is |s(x) - s(y)|, to within 9 % (standard
 deviation), and no single element can hide from it.
 
-The recorded program, whose every value is a result, is fused otherwise by XLA than the
+The recorded program, whose every value is shown, is fused otherwise by XLA than the
 plain one: right to rounding.
 """
 
@@ -34,15 +33,17 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import random_bits, taps
+from prednet_jax.noise import random_bits
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.hooks import Hooks
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.runs import Call
+from prednet_jax.noise.questions.watch import Watched
+from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.run import Drawn
 from prednet_jax.noise.specs import Identity, NoiseSpec
 
-VERSION = 1
+VERSION = 2
 WHOLE = 1024
 COLUMNS = 64
 # Of a value in a loop, the first executions are kept.
@@ -51,12 +52,11 @@ EXECUTIONS = 256
 LEAVES = 1 << 20
 # Masks of -1e30 would drown all else: such numbers count as infinite.
 HUGE = 1e18
-NO_NOISE = Identity()
 
 
-@dataclass(frozen=True)
-class Value:
-    """A value of a program: of an equation, an argument, a constant or a result.
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A value of a program, in each of n executions.
 
     Attributes:
         path: as `coverage` lists it; of an argument or a result its name.
@@ -65,7 +65,13 @@ class Value:
         shape: of the value; of complex numbers their parts are a last axis.
         dtype: its type.
         within: loops and branches around, such as `scan/cond[0]`; no calls.
-        operands: which of the recorded values it was computed from, where known.
+        operands: numbers of the recorded values it was computed from, where known.
+        starts: for each loop around, the number of the first value inside.
+        steps: int [n, loops], the steps of the loops around.
+        hashes: uint64 [n], of the bits.
+        norms: [n], Euclidean; `largest`: [n], the largest magnitude.
+        unbounded: [n], number of elements that are NaN, infinite or above `HUGE`.
+        values: [n, m], the elements themselves or the sketch, those being 0.
     """
 
     path: str
@@ -75,33 +81,13 @@ class Value:
     dtype: str
     within: str
     operands: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Recorded(Value):
-    """What was computed of a value, in each of n executions.
-
-    Attributes:
-        place: as `taps.Tapped.place`.
-        shape_of_loops: executions, along each loop around.
-        ran: bool [n], of the executions which took place: others are in a branch that
-            was not taken, or after the end of a loop.
-        hashes: uint64 [n], of the bits.
-        norms: [n], Euclidean; `largest`: [n], the largest magnitude.
-        unbounded: [n], number of elements that are NaN, infinite or above `HUGE`.
-        values: [n, m], the elements themselves or the sketch, those being 0.
-        sample: [n, k], elements at fixed places; none of a value that is whole.
-    """
-
-    place: tuple[int, ...]
-    shape_of_loops: tuple[int, ...]
-    ran: np.ndarray
+    starts: tuple[int, ...]
+    steps: np.ndarray
     hashes: np.ndarray
     norms: np.ndarray
     largest: np.ndarray
     unbounded: np.ndarray
     values: np.ndarray
-    sample: np.ndarray
 
     @property
     def size(self) -> int:
@@ -109,7 +95,7 @@ class Recorded(Value):
         return math.prod(self.shape)
 
 
-_ARRAYS = ("ran", "hashes", "norms", "largest", "unbounded", "values", "sample")
+_ARRAYS = ("steps", "hashes", "norms", "largest", "unbounded", "values")
 _FACTS = [f.name for f in dataclasses.fields(Recorded) if f.name not in _ARRAYS]
 
 
@@ -140,7 +126,10 @@ class Recording:
             "version": VERSION,
             "function": self.function,
             "machine": self.machine,
-            "equations": [{n: getattr(e, n) for n in _FACTS} for e in self.equations],
+            "equations": [
+                {name: getattr(e, name) for name in _FACTS} | {"count": len(e.steps)}
+                for e in self.equations
+            ],
         }
         arrays: dict[str, Any] = {
             name: np.concatenate([np.ravel(getattr(e, name)) for e in self.equations])
@@ -161,7 +150,7 @@ class Recording:
                 os.remove(beside)
 
     def __str__(self) -> str:
-        count = sum(int(one.ran.sum()) for one in self.equations)
+        count = sum(len(one.steps) for one in self.equations)
         return (
             f"{self.function} on {self.machine}: {len(self.equations)} values, "
             f"computed {count} times"
@@ -180,21 +169,24 @@ def load_recording(path: Any) -> Recording:
             about = json.loads(str(held["about"]))
             arrays = {name: held[name] for name in _ARRAYS}
         if about["version"] != VERSION:
-            raise NoiseError(
-                f"{path}: a recording of version {about['version']}: expected {VERSION}"
-            )
-        return Recording(
-            about["function"], about["machine"], tuple(_cut(about["equations"], arrays))
-        )
-    except NoiseError:
-        raise
+            raise ValueError(f"it is of version {about['version']}, not {VERSION}")
+        equations = tuple(_cut(about["equations"], arrays))
+        return Recording(about["function"], about["machine"], equations)
     except Exception as error:
         # NumPy, zipfile, zlib and JSON each have their own.
-        why = getattr(error, "strerror", None) or "it is none, or damaged"
+        why = getattr(error, "strerror", None) or (
+            str(error) if str(error).startswith("it") else "it is none, or damaged"
+        )
         raise NoiseError(
             f"{path}: expected a recording, as noise.record(fn)(*args).save(path) "
             f"writes it ({why})"
         ) from None
+
+
+def _width(shape: Sequence[int]) -> int:
+    """How many numbers are kept of a value."""
+    size = math.prod(shape)
+    return size if size <= WHOLE else COLUMNS
 
 
 def _cut(facts: Sequence[dict], arrays: dict[str, np.ndarray]) -> Iterator[Recorded]:
@@ -204,9 +196,8 @@ def _cut(facts: Sequence[dict], arrays: dict[str, np.ndarray]) -> Iterator[Recor
         own: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in fact.items()
         }
-        n, size = math.prod(own["shape_of_loops"]), math.prod(own["shape"])
-        kept, shown = (size, 0) if size <= WHOLE else (COLUMNS, COLUMNS)
-        widths = {"values": kept, "sample": shown}
+        n = own.pop("count")
+        widths = {"steps": len(own["starts"]), "values": _width(own["shape"])}
         for name in _ARRAYS:
             stop = start[name] + n * widths.get(name, 1)
             part = arrays[name][start[name] : stop]
@@ -246,100 +237,105 @@ def record(fn: Callable) -> Callable[..., Recording]:
     return run
 
 
-class Watch:
-    """A function at its arguments, compiled so that all its values come out.
+class Watch(Watched):
+    """A function at its arguments, compiled so that all its values are seen.
 
-    Attributes:
-        name: of the function.
+    `name` is the function's; `labels` has the facts of each value by path.
     """
 
     def __init__(
-        self, fn: Callable, args: Any, kwargs: Any, spec: NoiseSpec = NO_NOISE
+        self, fn: Callable, args: Any, kwargs: Any, spec: NoiseSpec | None = None
     ) -> None:
-        """Trace and plan; `spec` is the noise of each run."""
+        """Trace and plan; `spec` is the noise of each run, if any."""
+        super().__init__(EXECUTIONS)
         self.name = getattr(fn, "__name__", type(fn).__name__)
         args, kwargs = Call(fn, args, kwargs).arguments()
         pure, self._arrays = Call(fn, args, kwargs).pure()
-        self._facts: list[Value] = []
+        # Objects are kept, so that no other gets the same id.
         self._numbers: dict[int, tuple[Any, int]] = {}
-        self._places: list[tuple[int, tuple[int, ...]]] = []
-        program = traced(pure, self._arrays)
-        names = _names("argument", (args, kwargs), len(self._arrays))
-        outcome = program.shapes.result()
-        results = _names("result", outcome, len(program.jaxpr.jaxpr.outvars))
 
-        def observed(key: Array, *arrays: Array) -> Any:
+        @jax.jit
+        def watched(key: Array, *arrays: Array) -> None:
+            self._numbers.clear()
+            program = traced(pure, arrays)
+            names = _names("argument", (args, kwargs), len(arrays))
             for name, x in zip(names, arrays, strict=True):
-                self._tap(name, "argument", x)
+                self._note(name, "argument", x)
             for i, x in enumerate(filter(_is_array, program.jaxpr.consts)):
-                self._tap(f"constant {i}", "constant", jnp.asarray(x))
-            hooks = Hooks(observe=self._observe, finished=self._finished)
-            out = evaluate(spec, key, program, arrays, hooks=hooks)
-            for name, x in zip(results, jax.tree.leaves(out), strict=True):
-                self._tap(name, "result", x, operands=(x,))
-            return out
+                self._note(f"constant {i}", "constant", jnp.asarray(x))
+            found = evaluate(spec or Identity(), key, program, arrays, hooks=self)
+            out = jax.tree.leaves(found)
+            names = _names("result", program.shapes.result(), len(out))
+            for name, x in zip(names, out, strict=True):
+                self._note(name, "result", x, operands=(x,))
 
-        # Of a key of any kind its words, which are raw key data.
-        words = jnp.zeros((2,), jnp.uint32)
-        self._jaxpr = jax.make_jaxpr(observed)(words, *self._arrays)
-        self._numbers.clear()
-        self._compiled = jax.jit(self._reaped)
+        self._compiled = watched
 
-    def _observe(
-        self, step: Step, words: Any, operands: Sequence[Any], results: Sequence[Any]
-    ) -> None:
+    def first_order(
+        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
+    ) -> list[Any]:
+        """As `Evaluation`; the results are seen."""
+        results = super().first_order(step, words, operands, drawn)
         for i, x in enumerate(results):
             path = step.path if len(results) == 1 else f"{step.path}[{i}]"
-            self._tap(path, step.name, x, step, operands)
+            self._note(path, step.name, x, step, words, operands)
+        return results
 
-    def _finished(self, step: Step, results: Sequence[Any]) -> None:
-        """What a loop leaves behind, since its late steps are not kept."""
+    def higher_order(
+        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
+    ) -> list[Any]:
+        """As `Watched`; what a loop leaves behind is seen, as late steps are not."""
+        results = super().higher_order(step, words, operands, drawn)
         if step.name in ("scan", "while"):
             for i, x in enumerate(results):
-                self._tap(f"{step.path}[{i}]", step.name, x, step)
+                self._note(f"{step.path}[{i}]", step.name, x, step, words)
+        return results
 
-    def _tap(
+    def _note(
         self,
         path: str,
         primitive: str,
-        x: Any,
+        value: Any,
         step: Step | None = None,
+        words: Words | None = None,
         operands: Sequence[Any] = (),
     ) -> None:
-        """Mark a value, if it is an array of numbers."""
-        if not _is_array(x):
+        """Send a value, if it is an array of numbers."""
+        if not _is_array(value):
             return
+        place, x = self.place(words), _numbers(value)
         from_ = [self._numbers[id(o)][1] for o in operands if id(o) in self._numbers]
-        number = len(self._facts)
-        if primitive != "result":
-            # Objects are kept, so that no other gets the same id.
-            self._numbers[id(x)] = x, number
-        x = _numbers(x)
-        source, within = (step.source, _within(step.path)) if step else ("", "")
-        self._facts.append(
-            Value(path, primitive, source, x.shape, str(x.dtype), within, (*from_,))
-        )
-        taps.tap(number, x)
-
-    def _reaped(self, *args: Any) -> list[Any]:
-        _, found = taps.reap(self._jaxpr, args, taps.Room(_shrunk, EXECUTIONS))
         # A predicate is traced twice in a while loop.
-        once = {self._facts[t.label].path: t for t in reversed(found)}
-        chosen = sorted(once.values(), key=lambda t: t.label)
-        self._places = [(t.label, t.place) for t in chosen]
-        return [(t.ran, t.values) for t in chosen]
+        fact = self.labels.setdefault(path, {"number": len(self.labels)})
+        if "path" not in fact:
+            fact |= {
+                "path": path,
+                "primitive": primitive,
+                "source": step.source if step else "",
+                "shape": x.shape,
+                "dtype": str(x.dtype),
+                "within": _within(step.path) if step else "",
+                "operands": tuple(from_),
+                "starts": tuple(place.starts),
+            }
+        if primitive != "result":
+            self._numbers[id(value)] = value, fact["number"]
+        small = x.size * place.most * x.dtype.itemsize <= LEAVES
+        for i, part in enumerate([x] if x.size <= WHOLE or small else digest(x)):
+            self.send((path, i), part, place)
 
     def run(self, key: Array, arrays: Sequence[Any] = ()) -> tuple[Recorded, ...]:
         """All values of one run; at `arrays`, or those that were traced."""
-        values = self._compiled(random_bits.words(key), *(arrays or self._arrays))
-        position = {label: i for i, (label, _) in enumerate(self._places)}
-        found = []
-        for (label, place), (ran, arrays) in zip(self._places, values, strict=True):
-            fact = self._facts[label]
-            operands = tuple(position[o] for o in fact.operands if o in position)
-            fact = dataclasses.replace(fact, operands=operands)
-            found.append(_decoded(fact, place, np.asarray(ran), arrays))
-        return tuple(found)
+        words = random_bits.words(key)
+        seen = self.seen(lambda: self._compiled(words, *(arrays or self._arrays)))
+        found: dict[str, dict[int, dict[tuple, np.ndarray]]] = {}
+        for (label, *step), part in seen.items():
+            path, i = label
+            found.setdefault(path, {}).setdefault(i, {})[tuple(step)] = part
+        return tuple(
+            _recorded(fact, found.get(path, {0: {}}))
+            for path, fact in self.labels.items()
+        )
 
 
 def _names(kind: str, tree: Any, count: int) -> list[str]:
@@ -382,12 +378,6 @@ def _numbers(x: Any) -> Array:
     return x
 
 
-def _wide(dtype: Any) -> Any:
-    """The type in which numbers are summed: float32, or wider if they are."""
-    wide = np.dtype(dtype).itemsize > 4 and np.dtype(dtype).kind in "fiu"
-    return jnp.dtype("float64" if wide else "float32")
-
-
 def _as_words(x: Array) -> Array:
     """Bits as uint32 [n], in two words where a number has 64; narrow types widened."""
     flat = jnp.ravel(x)
@@ -397,22 +387,16 @@ def _as_words(x: Array) -> Array:
     return jnp.ravel(lax.bitcast_convert_type(flat, jnp.uint32))
 
 
-def _shrunk(x: Array, made: int) -> list[Array]:
-    """A value as it leaves the program: small ones whole, they compile far faster."""
-    if x.size <= WHOLE or x.size * made * x.dtype.itemsize <= LEAVES:
-        return [x]
-    return digest(x)
-
-
 # Traced once for each shape and type.
 @jax.jit
 def digest(x: Array) -> list[Array]:
     """A large value of real numbers in few.
 
     For each of `COLUMNS` columns of the flat array: a hash, the signed sum, the sum of
-    squares, the largest magnitude, the number of unbounded elements; and the sample.
+    squares, the largest magnitude, the number of unbounded elements.
     """
-    wide, rows = _wide(x.dtype), -(-x.size // COLUMNS)
+    kind, rows = np.dtype(x.dtype), -(-x.size // COLUMNS)
+    wide = np.dtype(f"float{64 if kind.itemsize > 4 and kind.kind in 'fiu' else 32}")
 
     def table(flat: Array) -> Array:
         return jnp.pad(flat, (0, rows * COLUMNS - x.size)).reshape(rows, COLUMNS)
@@ -428,7 +412,7 @@ def digest(x: Array) -> list[Array]:
     bounded = jnp.abs(numbers) < HUGE
     tame = jnp.where(bounded, numbers, 0)
     signed = jnp.where(number >> np.uint32(31) == 0, tame, -tame)
-    columns = lax.reduce(
+    return lax.reduce(
         [hashed, signed, tame * tame, jnp.abs(tame), (~bounded).astype(jnp.int32)],
         [np.uint32(0), *[np.zeros((), wide)] * 3, np.int32(0)],
         lambda a, b: [
@@ -438,42 +422,35 @@ def digest(x: Array) -> list[Array]:
         ],
         (0,),
     )
-    # Every k-th element, k and the last axis coprime, so that columns differ.
-    step = x.size // COLUMNS
-    while math.gcd(step, x.shape[-1]) > 1:
-        step -= 1
-    sample = jnp.ravel(x)[: step * (COLUMNS - 1) + 1 : step]
-    return [*columns, lax.convert_element_type(sample, wide)]
 
 
 _digests = jax.jit(jax.vmap(digest))
 
 
-def _decoded(
-    fact: Value, place: tuple[int, ...], ran: np.ndarray, arrays: Sequence[Array]
-) -> Recorded:
-    """A value of what left the program."""
-    if len(arrays) == 1 and math.prod(fact.shape) > WHOLE:
-        arrays = _digests(arrays[0].reshape(ran.size, *fact.shape))
-    hashed, *tables = (np.asarray(a).reshape(ran.size, -1) for a in arrays)
-    if tables:
-        values, squares, tops, counts, sample = (t.astype(float) for t in tables)
-    else:
-        numbers = hashed.astype(np.float64)
+def _recorded(fact: dict[str, Any], parts: dict[int, dict[tuple, Any]]) -> Recorded:
+    """A value of what was seen of it: its parts by number and step."""
+    steps, shape, loops = sorted(parts[0]), fact["shape"], len(fact["starts"])
+    n = len(steps)
+    # In a branch that was not taken, none.
+    arrays = [np.stack([parts[i][s] for s in steps]) for i in sorted(parts) if steps]
+    columns: Any = [np.zeros((0, _width(shape)))] * 5
+    if steps and math.prod(shape) > WHOLE:
+        whole = len(arrays) == 1
+        columns = _digests(arrays[0].reshape(n, *shape)) if whole else arrays
+    elif steps:
+        numbers = arrays[0].astype(np.float64)
         bounded = np.abs(numbers) < HUGE
         values = np.where(bounded, numbers, 0)
-        squares, tops = np.square(values), np.abs(values)
-        counts, sample = np.asarray(~bounded, float), numbers[:, :0]
+        columns = [*arrays, values, np.square(values), np.abs(values), ~bounded]
+    hashed, *tables = map(np.asarray, columns)
+    values, squares, tops, counts = (table.astype(float) for table in tables)
     hashes = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in hashed]
     return Recorded(
-        **vars(fact),
-        place=place,
-        shape_of_loops=ran.shape,
-        ran=np.ravel(ran),
+        **{name: fact[name] for name in _FACTS},
+        steps=np.array(steps, int).reshape(n, loops),
         hashes=np.array([int.from_bytes(h, "little") for h in hashes], np.uint64),
         norms=np.sqrt(np.sum(squares, 1)),
         largest=np.max(tops, 1, initial=0),
         unbounded=np.sum(counts, 1).astype(np.int64),
         values=values,
-        sample=sample,
     )

@@ -1,25 +1,16 @@
 """Loops, branches and calls, rebuilt around the evaluation of their bodies.
 
-One function for each higher-order primitive; `HIGHER_ORDER` names them. The public
-functions of JAX rebuild the loop, so that whatever derivative or batching rule they
-have holds for the result.
+One function for each higher-order primitive, named in `HIGHER_ORDER`; JAX's public
+functions rebuild it, so that their derivative and batching rules hold. Products and
+sums of sparse arrays are replaced by the programs with which JAX computes them on a
+CPU.
 
-Products and sums of sparse arrays (BCOO, BCSR, COO, CSR) are evaluated on a CPU by
-functions written in JAX: gathers, products, scatter-adds. Such a program is traced and
-stands in the primitive's place, so that noise acts on it as on any other. (On a GPU
-some of them call cuSPARSE instead, which adds in its own order.)
+`lax.custom_linear_solve`, behind `jnp.linalg.solve`, `cg` and `gmres`:
 
-`lax.custom_linear_solve`, behind `jnp.linalg.solve`, `cg` and `gmres`, has four
-programs: `matvec`, x -> A x; `vecmat`, x -> A' x; `solve`, b -> x; and
-`transpose_solve`. Only `solve` runs when a system is solved. So:
-
-    inject(f)        perturbs `solve`: in an iterative solver each step, the products
-                     with A among them; in `jnp.linalg.solve` the triangular solves.
-    inject(grad(f))  holds two systems, the second with `transpose_solve` in the place
-                     of `solve`, and the products with A and its derivative as ordinary
-                     equations: all are perturbed.
+    inject(f)        perturbs its program `solve`, of an iterative solver each step
+    inject(grad(f))  holds two systems, the second with `transpose_solve`
     grad(inject(f))  is the plain implicit derivative at the perturbed solution x:
-                     dx = A^-1 (db - dA x), the second system solved without noise.
+                     dx = A^-1 (db - dA x), the second system solved without noise
 """
 
 from __future__ import annotations
@@ -41,7 +32,9 @@ from jax.sharding import PartitionSpec, Sharding
 from prednet_jax.noise import compat
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules import logical
-from prednet_jax.noise.rules.registry import Call, HigherOrder
+from prednet_jax.noise.rules.registry import HigherOrder
+
+Call = Any  # `run.Call`, or what stands for it
 
 
 def _inline(call: Call, words: Words, operands: list) -> list:

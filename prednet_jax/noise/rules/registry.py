@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from jax.extend import core
 
@@ -24,28 +24,6 @@ from prednet_jax.noise.order.partials import Cut
 from prednet_jax.noise.random_bits import Words
 
 Params = Mapping[str, Any]
-
-
-class Call(Protocol):
-    """An equation of a higher-order primitive while it is evaluated."""
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """The equation's parameters."""
-
-    def bind(self, *operands: Any) -> list[Any]:
-        """Evaluate the equation as it stands, without noise."""
-
-    def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
-        """Evaluate one of the equation's bodies under noise.
-
-        Its noise is drawn from `words`: `words.at_step(i)` in a loop, or each step
-        would repeat the noise of the first. Operands include the body's constants;
-        `label` is as `HigherOrder.bodies` names them.
-        """
-
-    def decided(self, words: Words, number: Any) -> None:
-        """Tell a search what the equation itself decided: a number of steps, say."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +46,7 @@ class FirstOrder:
 
 
 def labelled(params: Params) -> dict[str, Any]:
-    """The bodies of an equation: every jaxpr among its parameters, by label.
-
-    One has the label "", several the names of their parameters in brackets, those in a
-    tuple their numbers.
-    """
+    """The jaxprs of an equation by label: parameter or number in brackets; "" alone."""
     found = {}
     for name, value in params.items():
         if compat.is_jaxpr(value):
@@ -88,9 +62,12 @@ class HigherOrder:
 
     Attributes:
         run: `run(call, words, operands)` gives the list of results: the primitive
-            rebuilt with JAX's public functions around `call.body`. Whatever derivative
-            and batching rules those functions have hold for the result. A function
-            that JAX traces on its own must take `words` (a pytree) as an argument.
+            rebuilt with JAX's public functions around `call.body(words, operands,
+            label)`, which evaluates a body under noise; in a loop with
+            `words.at_step(i)`, or each step would repeat the noise of the first.
+            `call.params` are the equation's parameters, `call.bind(*operands)`
+            evaluates it without noise. A function that JAX traces on its own must take
+            `words` (a pytree) as an argument.
         bodies: from the parameters, the programs that `run` evaluates, by label. A
             label is a part of the paths of their equations.
         inlined: whether the only body runs exactly once, in the place of the equation
@@ -102,7 +79,7 @@ class HigherOrder:
             `bodies` finds them.
     """
 
-    run: Callable[[Call, Words, list[Any]], Sequence[Any]]
+    run: Callable[[Any, Words, list[Any]], Sequence[Any]]
     bodies: Callable[[Params], Mapping[str, Any]] = labelled
     inlined: bool = False
     joins: bool = False
@@ -171,11 +148,6 @@ def register_rule(primitive: core.Primitive, rule: Rule) -> None:
         >>> noisy = noise.inject(fn, noise.UlpPerturbation())
         >>> noisy(jax.random.key(0), jnp.ones(4)).shape
         (4,)
-
-        A first-order primitive that rounds, but is no sum:
-
-        >>> twice_p = core.Primitive("twice")
-        >>> noise.register_rule(twice_p, noise.FirstOrder(rounds=True))
     """
     for name, value, kind, accepted in (
         ("primitive", primitive, core.Primitive, "a jax.extend.core.Primitive"),

@@ -102,12 +102,6 @@ def test_random_orders_are_orders_and_differ_from_key_to_key():
     assert sums <= possible
 
 
-@pytest.mark.parametrize("kind", ORDERS)
-def test_sums_of_integers_are_exact_in_every_order(kind):
-    x = np.round(4 * terms(16, 9, 3))
-    np.testing.assert_array_equal(total(kind, x), x.sum(0))
-
-
 # A network that is not PredNet.
 PARAMS = {
     "w": terms(12, 24) / 4,
@@ -186,50 +180,16 @@ def test_a_mesh_of_two_axes_and_what_devices_say_to_each_other():
     np.testing.assert_array_equal(index, range(4))
 
 
-def test_a_collective_in_a_loop_and_a_mesh_larger_than_the_drawn_sums():
-    def body(x):
-        def one(carry, _):
-            return carry + lax.psum(jnp.sum(x * carry), "data") / 640, None
-
-        return lax.scan(one, jnp.float32(1), None, length=3)[0]
-
-    run = noise.devices(
-        body, mesh={"data": 128}, in_specs=P("data"), spec=order("random")
-    )
-    x = terms(256, 2)
-    carry = 1.0
-    for _ in range(3):
-        carry += np.sum(x * carry) / 640
-    np.testing.assert_allclose(run(KEY, x), carry, 1e-5)
-
-
-def test_table():
-    measure = noise.devices_table(step, mesh={"data": (1, 8)}, in_specs=SPECS, draws=2)
-    table = measure(KEY, PARAMS, X)
-    assert [row.devices for row in table.rows] == [1, 8]
-    assert table.rows[0].rung == "identical"
-    assert all(row.distance < 1e-6 for row in table.rows)
-    assert all(row.rung in ("identical", "order", "rounding") for row in table.rows)
-    assert len(str(table).splitlines()) == 3
-
-    def summed(params, x):
-        value, gradient = step(params, x)
-        return lax.pmean(value, "data"), gradient
-
-    wrong = noise.devices_table(summed, mesh={"data": (1, 8)}, in_specs=SPECS, draws=3)(
-        KEY, PARAMS, X
-    )
-    assert wrong.rows[1].rung == "beyond"
-    assert wrong.rows[1].loss == pytest.approx(wrong.rows[0].loss, rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mesh": {"data": 7}}, r"args\[1\] of shape \(64, 12\).*multiple of 7 \(data"),
+        ({"mesh": {"data": 7}}, r"args\[1\] of shape \(64, 12\).* 7 times"),
         ({"mesh": {"data": 0}}, r"mesh\['data'\]=0.*at least 1"),
         ({"mesh": jax.sharding.AbstractMesh((8,), ("data",))}, r"Mesh its \.shape"),
-        ({"mesh": {"data": 8}, "in_specs": (P(), P("model"))}, "no axis 'model'"),
+        (
+            {"mesh": {"data": 8}, "in_specs": (P(), P("model"))},
+            "model of P.* not found in",
+        ),
         ({"mesh": {"data": 8}, "in_specs": None}, "nothing is spread over mesh"),
     ],
 )
@@ -257,18 +217,6 @@ def test_errors_of_bodies():
             ),
             mesh={"data": 8},
         )(KEY, X)
-
-
-def test_groups_of_what_is_no_sum_of_floats_are_refused():
-    def counted(x):
-        groups = [[0, 1], [2, 3]]
-        return lax.psum((x > 0).sum(0), "data", axis_index_groups=groups)
-
-    counted = jax.shard_map(
-        counted, in_specs=P("data"), out_specs=P("data"), check_vma=False
-    )
-    with pytest.raises(noise.NoiseError, match="axis_index_groups of a collective"):
-        noise.devices(counted, mesh={"data": 4})(KEY, X)
 
 
 def test_a_mutable_module_trains_as_without_devices():

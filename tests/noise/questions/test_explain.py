@@ -99,8 +99,6 @@ def test_every_kind_of_program_has_a_float64():
     assert np.any(truth.values[0] != np.asarray(value))
     assert 0 < truth.errors[0] < 1e-12
     np.testing.assert_array_equal(truth.values[1], order)
-    (note,) = truth.notes
-    assert note.startswith("computed in its own type, not in float64: test_explain.py:")
 
 
 def test_the_nearer_of_two_is_named_and_by_how_much():
@@ -143,7 +141,6 @@ def test_where_float64_is_no_better_it_says_so():
     a, b = casts(y), casts(y) * np.float32(1 + 1e-6)
     report = noise.explain(casts, a, b, draws=2)(KEY, y)
     assert report.closer == "neither"
-    assert "casts that float64 leaves out: test_explain.py:" in str(report)
     # A function that is in float64 already has no better.
     with jax.enable_x64(True):
         z = jnp.asarray(np.random.default_rng(0).standard_normal(3000))
@@ -164,14 +161,6 @@ def test_one_leaf_gives_a_string_and_equal_results_are_identical():
     assert report.rung == "beyond"
     assert report.leaves[0].reason == "finite in one of the two alone"
     json.dumps(plain_data(report), allow_nan=False)
-
-
-def test_one_wrong_element_of_many_is_beyond():
-    """Its RMS over the leaf is small; its size is not."""
-    fn, args = noise_programs.norm()
-    plain = jax.jit(fn)(*args)
-    wrong = plain.at[3, 5].add(np.float32(1e-4))
-    assert noise.explain(fn, wrong, plain, draws=3)(KEY, *args).rung == "beyond"
 
 
 @pytest.mark.parametrize(

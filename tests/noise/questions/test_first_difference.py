@@ -11,8 +11,7 @@ import pytest
 from jax import lax
 
 from prednet_jax import noise
-from prednet_jax.noise import taps
-from prednet_jax.noise.questions.first_difference import _best
+from prednet_jax.noise.questions import recording as recording_module
 from prednet_jax.noise.questions.recording import COLUMNS, WHOLE, digest
 
 KEY = jax.random.key(0)
@@ -136,11 +135,6 @@ def test_a_late_step_of_a_long_loop_is_blamed_on_the_loop(kind):
     assert report[0].source == f"test_first_difference.py:{line('# long')} in loop"
 
 
-def _seen(label, x):
-    taps.tap(label, x)
-    return x
-
-
 def test_a_transpose_missing_in_a_loop_that_feeds_back():
     def loop(x, w, right):
         def step(h, row):
@@ -157,41 +151,39 @@ def test_a_transpose_missing_in_a_loop_that_feeds_back():
     assert report[0].step == (0,)
 
 
-def test_taps_give_every_execution():
+def test_every_execution_is_seen_up_to_a_limit(monkeypatch):
     def fn(x):
         def step(c, i):
-            taps.tap("c", c)
-            n = lax.while_loop(lambda n: n < i, lambda n: _seen("n", n) + 1, 0)
-            return lax.cond(i > 1, lambda c: _seen("big", c) * 2, lambda c: c, c), n
+            c = c + 0.0
+            n = lax.while_loop(lambda n: n < i, lambda n: n + 1, 0)
+            return lax.cond(i > 1, lambda c: c * 2, lambda c: c, c), n
 
         return lax.scan(step, x, jnp.arange(4), reverse=True)
 
-    jaxpr = jax.make_jaxpr(fn)(1.0)
     for limit in (256, 3):
-        out, found = taps.reap(jaxpr, [1.0], taps.Room(limit=limit))
-        assert out[0] == 4.0
-        seen = {t.label: (t.ran, t.values[0]) for t in found}
+        monkeypatch.setattr(recording_module, "EXECUTIONS", limit)
+        seen = {e.path: e for e in noise.record(fn)(1.0 * jnp.ones(())).equations}
+        of = {path.split(":", 2)[-1]: e for path, e in seen.items()}
         kept = min(4, limit)
-        np.testing.assert_array_equal(seen["c"][1], [1.0, 2.0, 4.0, 4.0][:kept])
-        np.testing.assert_array_equal(seen["big"][0], [True, True, False, False][:kept])
-        ran, n = seen["n"]
-        assert n.shape[:1] == (kept,)
-        assert n.size <= limit
-        counts = np.minimum([3, 2, 1, 0][:kept], n.shape[1])
-        np.testing.assert_array_equal(ran.sum(1), counts)
-        np.testing.assert_array_equal(n[0][ran[0]], np.arange(counts[0]))
+        values = of["add"].values[:, 0]
+        np.testing.assert_array_equal(values, [1.0, 2.0, 4.0, 4.0][:kept])
+        (branch,) = (e for path, e in seen.items() if path.endswith("[1]/0:mul"))
+        assert branch.steps.tolist() == [[0], [1]]
+        (body,) = (e for path, e in seen.items() if path.endswith("while[body]/0:add"))
+        counts = [s for s in body.steps.tolist() if s[0] == 0]
+        assert len(counts) == (3 if limit == 256 else 1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool"])
 def test_a_digest_knows_the_bits_and_the_size_of_a_difference(dtype):
     rng = np.random.default_rng(0)
     x = jnp.asarray(3 * rng.standard_normal((WHOLE // 16, 33))).astype(dtype)
-    hashed, signed, squares, tops, unbounded, sample = map(np.asarray, digest(x))
+    hashed, signed, squares, tops, unbounded = map(np.asarray, digest(x))
     wide = np.asarray(x.astype("float32"), np.float64)
     np.testing.assert_allclose(squares.sum(), np.sum(wide**2), rtol=1e-5)
     assert tops.max() == np.abs(wide).max()
     assert not unbounded.any()
-    assert len(sample) == COLUMNS
+    assert len(signed) == COLUMNS
     other = x.at[7, 5].set(jnp.logical_not(x[7, 5]).astype(dtype))
     assert (np.asarray(digest(other)[0]) != hashed).sum() == 1
     if dtype == "float32":
@@ -256,22 +248,3 @@ def test_nan_on_one_side_alone_is_infinitely_far(recording):
     both = X.at[0, 0].set(jnp.nan)
     known = noise.record(layer)(both, W)
     assert compare(layer, known, both, W) == ()
-
-
-def test_alignment_is_the_best_one():
-    """Against all ways, by brute force."""
-
-    def brute(scores):
-        if not scores or not scores[0]:
-            return 0
-        rest = [row[1:] for row in scores]
-        pair = scores[0][0] + brute(rest[1:]) if scores[0][0] else 0
-        return max(pair, brute(scores[1:]), brute(rest))
-
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        scores = rng.choice([0, 0, 1, 3], (4, 5)).tolist()
-        pairs = _best(scores)
-        assert sum(scores[i][j] for i, j in pairs) == brute(scores)
-        assert pairs == sorted(pairs)
-        assert len({i for i, _ in pairs}) == len({j for _, j in pairs}) == len(pairs)

@@ -14,7 +14,7 @@ from prednet_jax.noise.__main__ import plain_data
 
 KEY = jax.random.key(0)
 ORDER = noise.ReductionOrder()
-QUICK = ("similarity", "density", "segments")
+QUICK = ("density", "segments")
 
 
 def check_rates(name, text, seeds):
@@ -28,14 +28,7 @@ def check_rates(name, text, seeds):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_failure_rates_on_held_out_programs(name):
-    check_rates(name, "reduction_order", seeds=(0, 1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("text", accuracy.NOISES[1:])
-@pytest.mark.parametrize("name", noise_programs.HELD_OUT)
-def test_failure_rates_of_more_noises(name, text):
-    check_rates(name, text, seeds=range(4))
+    check_rates(name, "reduction_order", seeds=(0,))
 
 
 def test_wrong_kernels_are_caught_and_another_order_is_not():

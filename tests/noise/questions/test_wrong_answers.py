@@ -177,12 +177,11 @@ def nnx_step(model, x):
 
 
 TOOLS = {
-    "explain": lambda fn, loss: noise.explain(fn, loss, loss),
-    "tolerance": lambda fn, loss: noise.tolerance(fn, ORDER),
+    "explain": lambda fn, loss: noise.explain(fn, loss, loss, draws=2),
+    "tolerance": lambda fn, loss: noise.tolerance(fn, ORDER, draws=2),
     "decisions": lambda fn, loss: noise.decisions(fn, ORDER, draws=2),
     "localize": lambda fn, loss: noise.localize(fn, ORDER, samples=2),
-    "effects": lambda fn, loss: noise.effects(fn, ORDER, [""]),
-    "digits": lambda fn, loss: noise.digits(fn, ORDER),
+    "digits": lambda fn, loss: noise.digits(fn, ORDER, draws=2),
     "coverage": lambda fn, loss: lambda key, *args: noise.coverage(fn, ORDER)(*args),
     "first_difference": lambda fn, loss: (
         lambda key, *args: noise.first_difference(fn, noise.record(fn)(*args), draws=2)(

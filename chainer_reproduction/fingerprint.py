@@ -1,0 +1,115 @@
+"""Was a saved PredNet trained on true or on stale targets?
+
+Stale targets are later frames of the window, so a network trained on them predicts
+something between the next frame and later ones. A model is shown a walk, and its
+predictions of frame t are compared with frame t and with frame t + 4 (`slope`). It is
+judged by models whose targets are known, results/chainer/fingerprint.csv. A network
+that has hardly learned predicts blur, which is equally far from every frame, so only
+models that were trained about as well as those can be judged.
+"""
+
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from prednet_jax import PredNetConfig, predict, weights
+from prednet_jax.data import open_source
+
+# Window and rate of the models from which the limit is taken: those of the published
+# script.
+REFERENCE = ("20", "0.001")
+# Seeds of the walks, on which no model was trained.
+WALKS = range(200_000, 200_004)
+# Frames of a walk that are shown, and how many at its start are not counted.
+_LENGTH, _SKIP = 400, 20
+
+
+def errors_by_model(table: pd.DataFrame) -> pd.DataFrame:
+    """MSE of each model `(seed, targets, window, rate)`, a column per horizon."""
+    index = ["seed", "targets", "window", "rate"]
+    return table.pivot(index=index, columns="horizon", values="mse").astype(float)
+
+
+def slope(errors: pd.DataFrame) -> pd.Series:
+    """The fingerprint: log(MSE against frame t + 4 / MSE against frame t).
+
+    Of predictions of frame t; it is small for one that is pulled towards later frames.
+    """
+    return np.log(errors["5"] / errors["1"])
+
+
+def threshold(slopes: pd.Series, leave_out: str | None = None) -> float:
+    """The limit: half way between the mean slopes of true and stale references.
+
+    `leave_out` is a seed whose models are not used.
+    """
+    known = slopes.xs(REFERENCE, level=("window", "rate"))
+    if leave_out is not None:
+        known = known.drop(leave_out, level="seed")
+    return float(known.groupby("targets").mean().mean())
+
+
+def called_stale(slopes: pd.Series) -> pd.Series:
+    """Whether each model is called stale, by the limit from the other seeds."""
+    return slopes < [threshold(slopes, leave_out=seed) for seed, *_ in slopes.index]
+
+
+def proportion(calls: pd.Series) -> tuple[float, float]:
+    """Clopper-Pearson interval, 95 %, of the proportion of true values."""
+    test = stats.binomtest(int(calls.sum()), len(calls))
+    limits = test.proportion_ci(0.95, method="exact")
+    return float(limits.low), float(limits.high)
+
+
+def verdict(errors: dict[str, float], known: pd.DataFrame) -> dict[str, object]:
+    """The fingerprint of a model with these MSE by horizon.
+
+    A model is called stale if its slope is below the limit of the references `known`.
+    The rate of false alarms, with its 95 % interval, is that of the references with
+    true targets, each judged by the limit from the other seeds.
+    """
+    slopes = slope(known)
+    limit, own = threshold(slopes), float(slope(pd.DataFrame([errors])).iloc[0])
+    published = known.xs(REFERENCE, level=("window", "rate"))
+    alarms = called_stale(slopes).xs(
+        ("true", *REFERENCE), level=("targets", "window", "rate")
+    )
+    return {
+        "looks_like": "stale" if own < limit else "true",
+        "slope": round(own, 4),
+        "limit": round(limit, 4),
+        "mse": round(errors["1"], 5),
+        "largest_reference_mse": round(float(published["1"].max()), 5),
+        "false_alarms": f"{alarms.sum()} of {len(alarms)}",
+        "false_alarm_rate": [round(end, 3) for end in proportion(alarms)],
+    }
+
+
+def errors_of(model: Path) -> dict[str, float]:
+    """MSE of a Chainer model's predictions of frame t over the walks, by horizon.
+
+    "1" is against frame t, one ahead of the last frame seen; "5" against frame t + 4.
+    """
+    config, params = weights.load_chainer(model)
+    means = np.mean([_errors(params, config, seed) for seed in WALKS], axis=0)
+    return dict(zip(("1", "5"), means.tolist(), strict=True))
+
+
+def _errors(params: dict, config: PredNetConfig, seed: int) -> list[float]:
+    source = open_source("walk", height=config.height, width=config.width, seed=seed)
+    frames = source.read(0, _LENGTH).astype(np.float32) / 255
+    made = np.asarray(_predicted(params, config, frames[:, None]))[:, 0]
+    stop = _LENGTH - 4
+    return [
+        float(np.square(made[_SKIP:stop] - frames[_SKIP + k : stop + k]).mean())
+        for k in (0, 4)
+    ]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _predicted(params: dict, config: PredNetConfig, frames: jax.Array) -> jax.Array:
+    return predict(params, config, frames)[0]

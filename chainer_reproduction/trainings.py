@@ -1,0 +1,214 @@
+"""The trainings in Chainer: which there are, how they are run, and what was predicted.
+
+The explanation under test: since some release Chainer's loss reads its inputs again in
+the backward pass, and the published script overwrites the target before that. So an
+intervention changes the weights only if it protects the target or makes overwriting it
+harmless, and all such interventions lead to the same bits.
+
+The record of a training is `FOLDER/NAME.json`. One that has a record is not repeated,
+so that an interrupted study continues where it was.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from chainer_reproduction import environment
+from prednet_jax.data import open_source
+from prednet_jax.errors import UserError
+
+Row = dict[str, Any]
+
+
+class Arm(NamedTuple):
+    """A change of the published loop: flags of in_chainer/run.py, and their meaning."""
+
+    flags: tuple[str, ...]
+    meaning: str
+
+
+PUBLISHED, COPIED = "published", "target copied"
+_COPY = "--target=copied"
+ARMS = {
+    PUBLISHED: Arm((), "one buffer for the input, one for the target"),
+    "input copied": Arm(("--input=copied",), "a new array for every input"),
+    "remade": Arm(
+        ("--remake",),
+        "new arrays for parameters and state after every update, as a transfer makes",
+    ),
+    COPIED: Arm((_COPY,), "a new array for every target, as a transfer to a GPU makes"),
+    "both copied": Arm(("--input=copied", _COPY), "new arrays for input and target"),
+    "difference kept": Arm(
+        ("--loss=difference_kept",),
+        "the loss keeps x0 - x1, as Chainer did before 3.0.0rc1",
+    ),
+    "remade, target copied": Arm(
+        ("--remake", _COPY), "both together: all that a GPU run copies"
+    ),
+    "static": Arm(("--static",), "published, every frame the same"),
+    "static, target copied": Arm(("--static", _COPY), "the same, target copied"),
+    "window 1": Arm(("--window=1",), "published, an update after every frame"),
+    "window 1, target copied": Arm(("--window=1", _COPY), "the same, target copied"),
+}
+# (one arm, another, whether their final weights are predicted to be equal).
+PREDICTIONS = (
+    ("input copied", PUBLISHED, True),
+    ("remade", PUBLISHED, True),
+    (COPIED, PUBLISHED, False),
+    ("both copied", COPIED, True),
+    ("difference kept", COPIED, True),
+    ("remade, target copied", COPIED, True),
+    ("static", "static, target copied", True),
+    ("window 1", "window 1, target copied", True),
+)
+
+
+class Size(NamedTuple):
+    """Network and window of a training."""
+
+    channels: tuple[int, ...]
+    height: int
+    width: int
+    window: int
+
+
+QUICK = Size((3, 6, 12), 24, 32, 10)
+FULL = Size((3, 12, 24, 48), 48, 64, 20)
+
+
+class Training(NamedTuple):
+    """One training.
+
+    Attributes:
+        name: name of its record.
+        arm: what is changed, one of `ARMS`.
+        size: network and window.
+        frames: number of frames that are predicted; one frame more is read.
+        seed: seed of the initial weights.
+        flags: further flags of in_chainer/run.py.
+        data: npz file of frames; None: the embedded walk.
+    """
+
+    name: str
+    arm: str
+    size: Size
+    frames: int
+    seed: int = 0
+    flags: tuple[str, ...] = ()
+    data: Path | None = None
+
+
+def _plan(
+    name: str, size: Size, frames: int, seeds: int, arms: Iterable[str] = ARMS
+) -> list[Training]:
+    return [
+        Training(
+            f"{name}-{seed}-{arm.replace(', ', '-').replace(' ', '_')}",
+            *(arm, size, frames, seed, ARMS[arm].flags),
+        )
+        for seed in range(seeds)
+        for arm in arms
+    ]
+
+
+def quick() -> list[Training]:
+    """Every arm, one seed at 24x32, 200 frames."""
+    return _plan("quick", QUICK, 200, 1)
+
+
+def full() -> list[Training]:
+    """Every arm, five seeds at 64x48, 200 frames."""
+    return _plan("full", FULL, 200, 5)
+
+
+def long() -> list[Training]:
+    """Published and copied, five seeds at 64x48, 1000 frames."""
+    return _plan("long", FULL, 1000, 5, (PUBLISHED, COPIED))
+
+
+def frames_file(folder: Path, size: Size, length: int) -> Path:
+    """An npz file of the walk's first frames, which another Python can read."""
+    path = folder / f"walk_{size.width}x{size.height}_{length}.npz"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        source = open_source("walk", height=size.height, width=size.width)
+        temporary = path.with_suffix(".tmp.npz")
+        np.savez(temporary, frames=source.read(0, length))
+        temporary.replace(path)
+    return path
+
+
+def run_all(
+    plan: Iterable[Training], folder: Path, frames: Path, jobs: int = 1
+) -> list[Row]:
+    """Makes the trainings that have no record; the rows of all in their order.
+
+    Args:
+        plan: the trainings.
+        folder: folder of the records.
+        frames: folder of the frames.
+        jobs: number of trainings at a time.
+    """
+    python, plan = environment.ensure(), list(plan)
+    folder.mkdir(parents=True, exist_ok=True)
+    data = [t.data or frames_file(frames, t.size, t.frames + 1) for t in plan]
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(run, plan, data, repeat(python), repeat(folder)))
+
+
+def run(training: Training, data: Path, python: Path, folder: Path) -> Row:
+    """Makes a training unless the folder has its record; its row."""
+    path = folder / f"{training.name}.json"
+    if not path.is_file():
+        environment.run(
+            *(python, environment.HERE / "in_chainer" / "run.py"),
+            *(f"--frames={data}", f"--output={path}", f"--seed={training.seed}"),
+            f"--length={training.frames + 1}",
+            f"--channels={','.join(map(str, training.size.channels))}",
+            *(f"--window={training.size.window}", *training.flags),
+        )
+    try:
+        row = row_of(training, json.loads(path.read_text()))
+    except (ValueError, KeyError) as error:
+        raise UserError(
+            f"{path}: no record ({error!r}); remove it and repeat"
+        ) from None
+    print(f"{training.name}: {row['final_sha256'][:12]}", flush=True)
+    return row
+
+
+def row_of(training: Training, record: Row) -> Row:
+    """What is known of a training: its record, and what the tables have beside it."""
+    losses, window = record["losses"], record["window"]
+    count = len(losses)
+    return record | {
+        "arm": training.arm,
+        "threads": 1,
+        "frames": count,
+        "updates": count if window == 1 else (count + 1) // window,
+        # The last quarter of the frames.
+        "mean_loss": f"{np.mean(losses[-(count // 4) :]):.9g}",
+    }
+
+
+def ends(rows: Iterable[Mapping[str, Any]], by: str, arm: str = "arm") -> dict:
+    """SHA-256 of the final weights, by one column and then by arm."""
+    finals: dict[Any, dict[str, str]] = {}
+    for row in rows:
+        finals.setdefault(row[by], {})[row[arm]] = row["final_sha256"]
+    return finals
+
+
+def check(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]]:
+    """Each of `PREDICTIONS` for each seed, and whether it came true."""
+    words = {True: "the same weights as", False: "other weights than"}
+    return [
+        (f"seed {seed}: {arm}: {words[same]} {other}", (end[arm] == end[other]) == same)
+        for seed, end in sorted(ends(rows, "seed").items())
+        for arm, other, same in PREDICTIONS
+    ]

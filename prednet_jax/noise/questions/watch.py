@@ -1,0 +1,144 @@
+"""Values from inside a program, shown to the host while it runs.
+
+A `Watched` evaluation sends what its subclass picks of each equation, by
+`jax.debug.callback`; counters of the loops around, and the device in a shard_map, tell
+executions apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+
+from prednet_jax.noise import compat
+from prednet_jax.noise.plan import Step
+from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.run import Drawn, Evaluation
+
+# A callback is given copies of its operands. On a machine with one processor a large
+# copy waits for the thread that the callback runs in; up to 100 KiB it is made at once.
+_PART = 8192
+
+
+class Around(NamedTuple):
+    """An equation around: how many counters and labels there were before it."""
+
+    step: Step
+    counters: int
+    labels: int
+
+
+class Place(NamedTuple):
+    """Where a value is computed.
+
+    Attributes:
+        steps: counters of loops and numbers of devices, outermost first.
+        starts: for each the number of labels before the loop.
+        most: how many executions are kept at most.
+        kept: booleans of the program, which all hold if this one is.
+    """
+
+    steps: list[Array]
+    starts: list[int]
+    most: int
+    kept: list[Array]
+
+
+# Label and index of an execution, and the elements of its value.
+Seen = dict[tuple[Any, ...], np.ndarray]
+
+
+class Watched(Evaluation):
+    """An evaluation whose values are sent to the host.
+
+    `limit` is how many executions of a value are sent, the first of each loop; `labels`
+    are for the subclass to fill, in the order of the program.
+    """
+
+    watches = True
+
+    def __init__(self, limit: int = sys.maxsize) -> None:
+        super().__init__()
+        self.limit = limit
+        self.labels: dict[str, Any] = {}
+        self._around: list[Around] = []
+        self._parts: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
+
+    def higher_order(
+        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
+    ) -> list[Any]:
+        """As `Evaluation`; notes what stands around."""
+        around = Around(step, len(words.steps or ()), len(self.labels))
+        self._around.append(around)
+        try:
+            return super().higher_order(step, words, operands, drawn)
+        finally:
+            self._around.pop()
+
+    def place(self, words: Words | None = None) -> Place:
+        """Where the program is; without words, outside of all loops."""
+        place = Place([], [], 1, [])
+        steps = (words.steps if words else None) or ()
+        after = [*(around.counters for around in self._around[1:]), len(steps)]
+        for (step, before, labels), stop in zip(self._around, after, strict=False):
+            params = step.equation.params
+            if step.name == "shard_map":
+                axes = tuple(compat.manual_axis_sizes(params))
+                place.steps.append(lax.axis_index(axes))
+                place.starts.append(labels)
+            for counter in steps[before:stop]:
+                length = params.get("length", sys.maxsize)
+                if params.get("reverse"):
+                    counter = np.uint32(length - 1) - counter
+                rows = max(1, self.limit // place.most)
+                if rows < length:
+                    place.kept.append(counter < np.uint32(rows))
+                place = place._replace(most=place.most * min(rows, length))
+                place.steps.append(counter)
+                place.starts.append(labels)
+        return place
+
+    def send(self, label: Hashable, value: Array, place: Place) -> None:
+        """Show an array to the host, in parts of at most `_PART` elements."""
+        size = value.size
+
+        def note(part: Any, row: Any, *index: Any) -> None:
+            row, key = int(row), (label, *map(int, index))
+            part = np.array(part)[: size - row * _PART]
+            self._parts.setdefault(key, {})[row] = part
+
+        def emit(row_and_part: Any) -> Array:
+            row, part = row_and_part
+            jax.debug.callback(note, part, row, *place.steps)
+            return row
+
+        def whole() -> None:
+            flat = jnp.ravel(value)
+            if size <= _PART:
+                emit((jnp.int32(0), flat))
+                return
+            rows = -(-size // _PART)
+            parts = jnp.pad(flat, (0, rows * _PART - size)).reshape(rows, _PART)
+            lax.map(emit, (lax.iota(jnp.int32, rows), parts))
+
+        if place.kept:
+            lax.cond(functools.reduce(jnp.logical_and, place.kept), whole, lambda: None)
+        else:
+            whole()
+
+    def seen(self, run: Callable[[], Any]) -> Seen:
+        """What is sent during a run."""
+        self._parts.clear()
+        jax.block_until_ready(run())
+        jax.effects_barrier()
+        return {
+            key: np.concatenate([parts[row] for row in sorted(parts)])
+            for key, parts in self._parts.items()
+        }

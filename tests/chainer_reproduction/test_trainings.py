@@ -1,0 +1,218 @@
+"""Plans, predictions, records and the command line; no Chainer is needed."""
+
+import json
+import math
+import sys
+import xml.etree.ElementTree as ET
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+from chainer_reproduction import __main__ as command
+from chainer_reproduction import environment, fingerprint, tables, trainings
+from prednet_jax import PredNetConfig, init_params, records, weights
+from prednet_jax.errors import UserError
+from prednet_jax.report import charts
+
+ROOT = environment.ROOT
+
+
+def test_the_records_are_those_of_the_plans_and_as_predicted():
+    for name, plan in (
+        ("interventions_full", trainings.full()),
+        ("long", trainings.long()),
+    ):
+        rows = records.read_csv(tables.RESULTS / f"{name}.csv")
+        recorded = [(row["arm"], row["seed"], row["frames"]) for row in rows]
+        assert recorded == [(t.arm, str(t.seed), str(t.frames)) for t in plan]
+        assert list(rows[0]) == list(command.COLUMNS)
+        assert len({t.name for t in plan}) == len(plan)
+    checked = trainings.check(
+        records.read_csv(tables.RESULTS / "interventions_full.csv")
+    )
+    assert len(checked) == 5 * len(trainings.PREDICTIONS)
+    assert all(held for _, held in checked), checked
+
+
+def failed(finals):
+    rows = [{"seed": 0, "arm": a, "final_sha256": f} for a, f in finals.items()]
+    return [text for text, held in trainings.check(rows) if not held]
+
+
+def test_the_interventions_hold_under_the_explanation_alone():
+    explained = {
+        **dict.fromkeys(("published", "input copied", "remade"), "A"),
+        **dict.fromkeys(("target copied", "both copied"), "B"),
+        **dict.fromkeys(("difference kept", "remade, target copied"), "B"),
+        **dict.fromkeys(("static", "static, target copied"), "C"),
+        **dict.fromkeys(("window 1", "window 1, target copied"), "D"),
+    }
+    assert set(explained) == set(trainings.ARMS)
+    assert failed(explained) == []
+    for arm in trainings.ARMS:
+        # Other weights that differ again still differ: only that one may pass.
+        assert failed(explained | {arm: "E"}) or arm == "published", arm
+    expected = ["seed 0: target copied: other weights than published"]
+    assert failed(dict.fromkeys(trainings.ARMS, "A")) == expected
+
+
+@pytest.mark.parametrize(
+    ("frames", "window", "updates"), [(201, 10, 20), (41, 5, 8), (7, 1, 6), (9, 10, 0)]
+)
+def test_updates_of_a_stream(frames, window, updates):
+    """As the published loop counts: after frame i where (i + 1) % window == 0."""
+    by_hand = sum((i + 1) % window == 0 for i in range(1, frames))
+    row = trainings.row_of(
+        trainings.Training("x", "x", trainings.QUICK, frames - 1),
+        {"losses": [float(i) for i in range(1, frames)], "window": window},
+    )
+    assert row["updates"] == by_hand == updates
+    assert row["frames"] == frames - 1
+    if frames == 9:  # The last quarter of 1 .. 8.
+        assert row["mean_loss"] == "7.5"
+
+
+def test_a_kept_record_is_used_and_a_broken_one_is_named(tmp_path):
+    training = trainings.Training("x", "published", trainings.QUICK, 4)
+    (tmp_path / "x.json").write_text('{"losses": [1.0')
+    with pytest.raises(UserError, match=r"x\.json: no record .*; remove it"):
+        trainings.run(training, tmp_path, tmp_path / "no_python", tmp_path)
+    kept = {"losses": [1.0] * 4, "window": 2, "final_sha256": "ab"}
+    records.write_json(tmp_path / "x.json", kept)
+    assert (
+        trainings.run(training, tmp_path, tmp_path / "none", tmp_path)["updates"] == 2
+    )
+
+
+@pytest.mark.parametrize("explained", [True, False])
+def test_interventions_end_with_the_verdict(tmp_path, monkeypatch, capsys, explained):
+    """The whole command, a function that trains nothing in the place of Chainer."""
+
+    def train(_python, _script, *words):
+        flags = dict(word.lstrip("-").partition("=")[::2] for word in words)
+        copied = flags.get("target") == "copied" or "loss" in flags
+        with np.load(flags["frames"]) as file:
+            shape = file["frames"][: int(flags["length"])].shape
+        record = dict.fromkeys(command.COLUMNS, "-")
+        record |= {"losses": [0.25] * (shape[0] - 1), "window": int(flags["window"])}
+        record |= {"seed": int(flags["seed"]), "height": shape[1], "width": shape[2]}
+        if "weights" in flags:
+            mode = "copied" if copied else "aliased"
+            final = np.load(command.GOLDEN / f"final.{mode}.model.npz")
+            np.savez(flags["weights"], **final)
+            trace = np.load(command.GOLDEN / f"trace.{mode}.npz")
+            record["losses"] = trace["frame_loss"].tolist()
+        alike = flags["window"] == "1" or "static" in flags or not explained
+        final = (copied and not alike, flags["window"], "static" in flags)
+        record["final_sha256"] = str(final)
+        records.write_json(flags["output"], record)
+
+    monkeypatch.setattr(environment, "run", train)
+    monkeypatch.setattr(environment, "ensure", lambda: None)
+    status = command.main(["interventions", f"--workdir={tmp_path}"])
+    said = capsys.readouterr().out
+    assert status == (not explained)
+    assert said.count("came true") == len(trainings.PREDICTIONS) - (not explained)
+    assert ("copied: other weights than published: FAILED" in said) != explained
+    assert said.count("86 of 86 weight arrays and 40 of 40 losses equal bit for") == 2
+    rows = records.read_csv(tmp_path / "interventions_quick.csv")
+    assert [row["arm"] for row in rows] == list(trainings.ARMS)
+    assert rows[0]["mean_loss"] == "0.25"
+
+
+def test_the_figure_counts_seeds_on_both_sides():
+    rows = [
+        {"arm": arm, "seed": seed, "final_sha256": f"{arm} {seed}"}
+        for arm in trainings.ARMS
+        for seed in "01"
+    ]
+    rows[2]["final_sha256"] = "target copied 0"  # Input copied.
+    drawn = ET.fromstring(tables.figure(rows, []))
+    blue, red = charts.ROLES["treatment"], charts.ROLES["stale"]
+    colours = [c.get("fill") for c in drawn.iter() if c.get("fill") in (blue, red)]
+    assert colours.count(blue) == 1
+    assert colours.count(red) == 2 * len(tables.WORDS) - 1
+
+
+def test_this_python_is_found_and_a_missing_one_is_named(monkeypatch, tmp_path):
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert here in environment.find_python((here,)).name
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"no Python 2\.9 or 2\.8"):
+        environment.find_python(("2.9", "2.8"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["interventions", "--jobs=0"], "--jobs: '0': expected a whole number, at"),
+        (["interventions", "--ful"], "unrecognized arguments: --ful"),
+        (["intervention"], "invalid choice: 'intervention'"),
+        (["fingerprint", "none.npz"], "none.npz"),
+    ],
+)
+def test_a_mistake_is_named_in_one_line(arguments, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = command.main(arguments)
+    except SystemExit as end:
+        status = end.code
+    captured = capsys.readouterr()
+    assert status == 2
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def references():
+    """A slope for each model; one with another window is no reference."""
+    return [
+        {
+            **{"seed": seed, "targets": targets, "window": window, "rate": "0.001"},
+            **{"horizon": str(k), "mse": str(math.exp(slope) if k == 5 else 1.0)},
+        }
+        for seed, true, stale in (("1", 1.0, 0.0), ("2", 1.1, 0.1), ("3", 0.2, -0.1))
+        for targets, window, slope in (
+            ("true", "20", true),
+            ("stale", "20", stale),
+            ("true", "1", -9.0),
+        )
+        for k in (1, 5)
+    ]
+
+
+def test_false_alarms_are_counted_by_the_limit_of_the_other_seeds():
+    known = fingerprint.errors_by_model(pd.DataFrame(references()))
+    calls = fingerprint.called_stale(fingerprint.slope(known))
+    # Seed 3's true model (0.2) lies below the others' limit (0.55); seed 1's above
+    # (0.65 + 0) / 2, seed 2's above (0.6 - 0.05) / 2.
+    alarms = calls.xs(("true", "20"), level=("targets", "window"))
+    assert alarms.tolist() == [False, False, True]
+    alike = fingerprint.verdict({"5": math.exp(-0.2), "1": 1.0}, known)
+    assert (alike["looks_like"], alike["false_alarms"]) == ("stale", "1 of 3")
+    assert fingerprint.verdict({"5": math.e, "1": 1.0}, known)["looks_like"] == "true"
+
+
+def test_the_fingerprint_of_a_model_that_predicts_four_frames_late(
+    tmp_path, monkeypatch, capsys
+):
+    """Its predictions of frame t are those that are right for frame t + 4."""
+
+    def ahead(params, config, frames):
+        return np.concatenate([frames[4:], frames[:4]])
+
+    monkeypatch.setattr(fingerprint, "_predicted", ahead)
+    monkeypatch.setattr(fingerprint, "_LENGTH", 40)
+    path, config = (
+        tmp_path / "x.model",
+        PredNetConfig(channels=(3, 6), height=24, width=32),
+    )
+    weights.save_chainer(path, config, init_params(config, jax.random.key(0)))
+    errors = fingerprint.errors_of(path)
+    assert errors["5"] == 0
+    assert errors["1"] > 1e-4
+    monkeypatch.setattr(fingerprint, "errors_of", lambda _: {"1": 0.5, "5": 0.5})
+    assert command.main(["fingerprint", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out)["slope"] == 0
