@@ -310,10 +310,10 @@ _PARTS = (
         ),
     ),
     Part(
-        name="H-constant-pilot",
+        name="H-steady-pilot",
         network=SHALLOW,
         updates=4000,
-        random_windows=RandomWindows(batch=4, rate_floor=1.0),
+        random_windows=RandomWindows(batch=4, rate_floor=0.9),
         seeds=range(8698, 8700),
         treatments=(
             *_PILOT,
