@@ -43,7 +43,7 @@ def defined():
     # What `_flags.define_fields` makes flags of.
     records = (Recipe, Setup, Method, PredNetConfig, AutoencoderConfig)
     found = {field.name for record in records for field in dataclasses.fields(record)}
-    found |= {text.partition("=")[0] for text in command.TEXTS} | set(command.DEFAULTS)
+    found |= set(command.FLAGS)
     for folder in ("experiments", "prednet_jax"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text()

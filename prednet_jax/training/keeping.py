@@ -125,11 +125,14 @@ class Keeper:
         self.folder = folder
         self._recipe, self._manifest, self._saved = recipe, manifest, done
         self._writer = records.MetricsWriter(folder, keep=done)
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
 
         # A file of its own for each part of a run: TensorBoard joins them, and forgets
-        # what an earlier part wrote of later updates.
-        self._events = SummaryWriter(str(folder), purge_step=done + 1)
+        # what an earlier part wrote of later updates. (The `flush` of tensorboardX'
+        # SummaryWriter does not wait for its thread, which loses events.)
+        self._events = EventsWriter(str(folder / "events"))
+        self._event(done + 1, session_log=SessionLog(status=SessionLog.START))
         self._guard = Guard(folder, recipe.updates)
         self._losses: list[float] = []
         self._validated: dict[str, Any] | None = None
@@ -179,11 +182,18 @@ class Keeper:
             os.fsync(file.fileno())
         self._show(update, "validation/", self._validated)
 
+    def _event(self, update: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._events.write_event(Event(wall_time=time.time(), step=update, **content))
+
     def _show(self, update: int, prefix: str, values: Mapping[str, Any]) -> None:
         """Adds an update's scalars for TensorBoard; what is not finite is left out."""
+        from tensorboardX.summary import scalar
+
         for name, value in values.items():
             if name != "update" and value is not None and math.isfinite(value):
-                self._events.add_scalar(prefix + name, value, update)
+                self._event(update, summary=scalar(prefix + name, value))
 
     def _save(self, update: int, state: TrainState) -> None:
         # A checkpoint promises the lines of its updates, and their events.
