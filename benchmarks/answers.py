@@ -1,8 +1,8 @@
-"""How often `noise.explain` is right about which of two results is the nearer.
+"""How often two answers of `noise` are right: the nearer of two, and accuracies.
 
     python -m benchmarks.answers
 
-prints it. The programs here were written after the constants of the
+prints one line for each. The programs here were written after the constants of the
 tools stood, and no tool was run on them before.
 """
 
@@ -19,6 +19,8 @@ from prednet_jax import noise
 from prednet_jax.noise.questions.exact import exact
 from prednet_jax.noise.questions.explain import NEARER, ladder, place
 from prednet_jax.noise.questions.runs import Call
+
+ORDER = noise.ReductionOrder(granularity="element")
 
 
 def rotary(x, w):
@@ -130,6 +132,35 @@ def nearer(
     return total, wrong
 
 
+def accuracies(draws: int = 16, fresh: int = 400) -> tuple[float, float]:
+    """How often a fresh run's accuracy is within what `decisions` says; and wanted.
+
+    Answers are the larger of two sums of a result that differ by no more than their
+    noise; four evaluations per program with keys of their own.
+    """
+    within = []
+    for fn, w in PROGRAMS.values():
+
+        def answers(x, w, fn=fn):
+            y = fn(x, w)
+            tie = y.sum(1) - y[:, ::-1].sum(1)
+            return (tie > 0).astype(jnp.int32)
+
+        x = normal(903, 64, 64)
+        labels = np.ones(64, int)
+        noisy = noise.inject(answers, ORDER)
+        keys = jax.random.split(jax.random.key(8), fresh)
+        found = np.stack([np.asarray(noisy(key, x, w)) for key in keys])
+        for seed in range(4):
+            search = noise.decisions(answers, ORDER, draws=draws, labels=labels)
+            evaluation = search(jax.random.key(seed), x, w).evaluation
+            assert evaluation is not None
+            far = np.abs(np.mean(found == 1, 1) - evaluation.accuracy)
+            within.append(np.mean(far <= evaluation.moved + 1e-9))
+    return float(np.mean(within)), draws / (draws + 1)
+
+
 if __name__ == "__main__":
     jax.config.update("jax_platforms", "cpu")
+    print("accuracy within, and wanted", *accuracies(), flush=True)
     print("nearer", *nearer(), flush=True)

@@ -5,10 +5,14 @@
 an MLP (512 wide, batch 256).
 """
 
+import json
 import os
 import resource
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,7 +24,7 @@ from flax import linen as nn
 from prednet_jax import device, keys, process, tasks
 from prednet_jax import noise as noise_lib
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import one_of
+from prednet_jax.errors import UserError, one_of
 from prednet_jax.models import prednet
 from prednet_jax.training import loop, truncated
 
@@ -44,8 +48,17 @@ def step(
     repeats: int,
     noise: str,
     precision: str,
+    torch_python: str | None,
 ) -> dict[str, Any]:
-    """Median seconds of one training window, after two others; frames on the device."""
+    """Median seconds of one training window, after two others; frames on the device.
+
+    With `torch_python` that of `torch_prednet` too, measured before and after in a
+    process of its own on the same processors, and `throughput_ratio`, ours over the
+    median of the two.
+    """
+    peers = (
+        [_peer(torch_python, config, window, batch, repeats)] if torch_python else []
+    )
     dtype = process.set_precision(precision)
     spec = noise_lib.parse(noise)
     optimizer = tasks.of(config).optimizer(100)
@@ -69,6 +82,11 @@ def step(
         (state, _), (wall, _) = timed(lambda state=state: compiled(state, frames))
         times.append(wall)
     seconds = float(np.median(times[2:]))
+    beside: dict[str, Any] = {}
+    if torch_python:
+        peers.append(_peer(torch_python, config, window, batch, repeats))
+        theirs = float(np.median([peer["seconds_per_window"] for peer in peers]))
+        beside = {"throughput_ratio": theirs / seconds, "torch": peers}
     return {
         "suite": "step",
         "seconds_per_window": seconds,
@@ -83,7 +101,22 @@ def step(
         "noise": noise,
         "convolutions": prednet.algorithms(config, dtype),
         "device": device.description(),
+        **beside,
     }
+
+
+def _peer(python: str, config: PredNetConfig, *sizes: int) -> dict[str, Any]:
+    """What `torch_prednet` prints."""
+    if shutil.which(python) is None:
+        raise UserError(f"--torch_python={python}: expected a Python with PyTorch")
+    script = Path(__file__).with_name("torch_prednet.py")
+    numbers = (config.height, config.width, *sizes, *config.channels)
+    done = subprocess.run(
+        [python, str(script), *map(str, numbers)], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise UserError(f"--torch_python={python}: {done.stderr.strip()[-300:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def foreign(networks: Sequence[str], noise: str, repeats: int) -> dict[str, Any]:

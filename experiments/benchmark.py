@@ -33,6 +33,11 @@ flags.DEFINE_integer("batch", 1, "Number of sequences trained together.")
 flags.DEFINE_integer("repeats", 5, "Timed windows, after two warm-up windows.")
 flags.DEFINE_string("noise", "none", "Noise spec of the suites `step` and `foreign`.")
 flags.DEFINE_integer("threads", 0, "Number of processors to use, enforced; 0: all.")
+flags.DEFINE_string(
+    "torch_python",
+    None,
+    "A Python with PyTorch, whose step `step` measures beside ours.",
+)
 flags.DEFINE_list(
     "networks", ["transformer", "cnn", "mlp"], "Networks of the suite `foreign`."
 )

@@ -118,7 +118,12 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
     """What the audit of a case says, as the record has it."""
     function, arguments = built(case)
     start = time.perf_counter()
-    ask = noise.audit(function, gpu=case["gpu"], deterministic=case["deterministic"])
+    ask = noise.audit(
+        function,
+        gpu=case["gpu"],
+        deterministic=case["deterministic"],
+        advise=False,
+    )
     report = ask(*arguments)
     calls = Counter(
         e.detail.partition(": ")[0] for e in report.entries if e.kind == "library"

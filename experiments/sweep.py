@@ -1,4 +1,4 @@
-r"""Trains networks x arms x seeds, on this machine or on many.
+r"""Trains networks x arms x seeds x settings, on this machine or on many.
 
     python experiments/sweep.py --workdir=runs/sweep
     python experiments/sweep.py --models=prednet --arms=float32,reduction_order \
@@ -12,6 +12,7 @@ docs/sweeps.md shows how one study runs on several machines.
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -31,6 +32,12 @@ flags.DEFINE_list(
     "arms", ["float32", "reduction_order"], f"Arms, of {', '.join(runs.NAMES)}."
 )
 flags.DEFINE_list("seeds", ["0", "1"], "Root seeds of weights, data and noise.")
+flags.DEFINE_multi_string(
+    "setting",
+    [""],
+    "More flags of train.py, as 'learning_rate=0.01 window=5'. Given several times, "
+    "every run is made with each.",
+)
 flags.DEFINE_integer("threads", 1, "Processors of a run on a CPU, enforced.")
 flags.DEFINE_string(
     "address",
@@ -44,6 +51,7 @@ def main(argv: list[str]) -> None:
     """Checks, runs what is missing, merges."""
     del argv
     sweep = make_sweep()
+    check_settings()
     design.check_sources(sweep)
     locks.check(sweep.root)
     jobs = sweep.jobs()
@@ -102,10 +110,30 @@ def make_sweep() -> sweeps.Sweep:
         script=str(TRAIN),
         arms=runs.arm_names(FLAGS.arms),
         seeds=_flags.integers("seeds"),
+        settings=tuple(FLAGS.setting),
         # Where a system cannot confine a process, a run has all processors.
         threads=FLAGS.threads if hasattr(os, "sched_setaffinity") else None,
         **_flags.setup(),
     )
+
+
+def check_settings() -> None:
+    """Refuses flags that train.py does not know, or that are given too."""
+    # Every flag stands in these files as a word in quotes.
+    files = (TRAIN, *TRAIN.parent.glob("_*.py"))
+    known = {n for file in files for n in re.findall(r'"(\w+)"', file.read_text())}
+    for text in FLAGS.setting:
+        for word in sweeps.setting_flags(text):
+            name = word.removeprefix("--").partition("=")[0]
+            if name not in known:
+                raise UserError(
+                    f"setting={text!r}: {name}: expected a flag that train.py --help "
+                    "lists"
+                )
+            if name in FLAGS and FLAGS[name].present:
+                raise UserError(
+                    f"setting={text!r}: --{name} is given too; expected one of the two"
+                )
 
 
 if __name__ == "__main__":

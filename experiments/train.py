@@ -96,7 +96,7 @@ flags.DEFINE_string(
     "coordinator",
     "auto",
     "host:port of process 0, where several processes train together (--replicas, "
-    "--batch). auto: as SLURM or Open MPI say; none: this one alone.",
+    "--batch). auto: as SLURM, Open MPI or Kubernetes say; none: this one alone.",
 )
 flags.DEFINE_integer(
     "processes", 1, "Processes that --coordinator=host:port joins; mpirun and srun say."
@@ -240,8 +240,11 @@ def _train_replicas(interruption: Interruption) -> None:
             "without --batch, not both"
         )
     count, folder = max(1, FLAGS.replicas), Path(FLAGS.workdir)
-    processes, available = _join(), device.available_threads()
-    most = replicas.most_devices(count, FLAGS.batch, available, processes)
+    processes = _join()
+    most = 1  # Of a CPU, where a launcher does not say how many processes there are.
+    if processes:
+        available = device.available_threads()
+        most = replicas.most_devices(count, FLAGS.batch, available, processes)
     process.split_cpu(FLAGS.devices or most)
     # As --seeds names them; a batch alone is one run.
     folders = {
@@ -251,13 +254,13 @@ def _train_replicas(interruption: Interruption) -> None:
     runs.train(_recipe(), folders, interruption, mode=FLAGS.replica_mode)
 
 
-def _join() -> int:
-    """Joins the processes that train together; how many they are."""
+def _join() -> int | None:
+    """Joins the processes that train together; how many they are, or None: unknown."""
     found = process.launched()
     if FLAGS.coordinator not in ("auto", "none"):
         count, number = FLAGS.processes, FLAGS.process
         if found:
-            count = count if FLAGS["processes"].present else found.total
+            count = count if FLAGS["processes"].present else found.total or 1
             number = number if FLAGS["process"].present else found.number
         process.join_processes(FLAGS.coordinator, count, number)
         return count

@@ -13,6 +13,7 @@ noted beside it; docs/measurements.md, section Speed, has the commands.
 
 import ctypes
 import functools
+import importlib.util
 import os
 import re
 import sys
@@ -83,28 +84,30 @@ def split_cpu(count: int) -> None:
 
 
 # What says, in a process that a launcher started, how many there are and which this
-# one is: srun of SLURM, mpirun of Open MPI. The first name is that by which
-# `jax.distributed` knows the launcher.
+# one is: srun of SLURM, mpirun of Open MPI, an Indexed Job of Kubernetes (not how
+# many). The first name is that by which `jax.distributed` knows the launcher.
 _LAUNCHERS = (
     ("slurm", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"),
     ("ompi", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("k8s", "KUBERNETES_SERVICE_HOST", None, "JOB_COMPLETION_INDEX"),
 )
 
 
 class Launched(NamedTuple):
-    """What a launcher says: its name, how many processes, the number of this one."""
+    """What a launcher says: its name, how many processes (None: unknown), this one."""
 
     launcher: str
-    total: int
+    total: int | None
     number: int
 
 
 def launched() -> Launched | None:
-    """What SLURM or Open MPI say of this process; None: it is alone."""
+    """What SLURM, Open MPI or Kubernetes say of this process; None: it is alone."""
     for name, mark, count, number in _LAUNCHERS:
         if mark in os.environ and number in os.environ:
-            here = Launched(name, int(os.environ[count]), int(os.environ[number]))
-            return None if here.total == 1 else here
+            total = int(os.environ[count]) if count else None
+            here = Launched(name, total, int(os.environ[number]))
+            return None if total == 1 else here
     return None
 
 
@@ -113,6 +116,11 @@ def join_launched(found: Launched) -> None:
 
     Call it before any array is made. Waits until all have joined.
     """
+    if found.launcher == "k8s" and importlib.util.find_spec("kubernetes") is None:
+        raise UserError(
+            "a Job of Kubernetes: expected pip install 'jax[k8s]', or --coordinator="
+            "host:port and --processes; --coordinator=none trains in this pod alone"
+        )
     if found.launcher == "ompi" and "OMPI_MCA_orte_hnp_uri" not in os.environ:
         raise UserError(
             "Open MPI 5 does not say where process 0 is: expected --coordinator="

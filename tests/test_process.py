@@ -97,6 +97,7 @@ def test_threads_are_limited():
 
 SLURM = {"SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NTASKS": "8", "SLURM_PROCID": "3"}
 OMPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"}
+K8S = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
 
 
 @pytest.mark.parametrize(
@@ -104,14 +105,16 @@ OMPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"}
     [
         (SLURM, ("slurm", 8, 3)),
         (OMPI, ("ompi", 4, 2)),
-        # Alone, and in the shell of an allocation.
+        (K8S, ("k8s", None, 1)),
+        # Alone, in the shell of an allocation, in a pod that is no Job's.
         (SLURM | {"SLURM_NTASKS": "1"}, None),
         ({"SLURM_NTASKS": "8"}, None),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
         ({}, None),
     ],
 )
 def test_what_a_launcher_says_of_a_process(monkeypatch, variables, expected):
-    for name in (*SLURM, *OMPI):
+    for name in (*SLURM, *OMPI, *K8S):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -135,3 +138,6 @@ def test_a_launcher_is_known_to_jax_by_its_name(monkeypatch):
     monkeypatch.setattr(jax.distributed, "initialize", fail)
     with pytest.raises(ValueError, match="processes of ompi: not joined"):
         process.join_launched(process.Launched("ompi", 4, 2))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"jax\[k8s\]"):
+        process.join_launched(process.Launched("k8s", None, 1))

@@ -205,8 +205,9 @@ def mnist() -> Stills:
     except (*files.BROKEN, AttributeError, AssertionError, NotImplementedError) as e:
         raise DataError(
             f"data=mnist: not prepared for random access in {folder} (TFDS_DATA_DIR "
-            "names another folder); `tfds build mnist --file_format=array_record` does "
-            f"it, which needs TensorFlow; data=digits needs nothing [{files.reason(e)}]"
+            "names another folder); bring its four files and run python "
+            "experiments/prepare_data.py --dataset=mnist --source=FOLDER; data=digits "
+            f"needs none [{files.reason(e)}]"
         ) from e
     return Stills(
         "mnist",

@@ -7,7 +7,8 @@ published frame maker (generate_image.py, eijwat/prednet_in_chainer_py3) drops t
 frame and the last tenth of a video; here nothing is dropped.
 
 Frames have 8 bits a channel and no transparency. FFmpeg reduces deeper videos (10-bit
-HDR of phones) to 8 bits; a frame with a transparent pixel is refused.
+HDR of phones) to 8 bits, which is said once; a frame with a transparent pixel is
+refused.
 """
 
 import bisect
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prednet_jax import files
+from prednet_jax import files, messages
 from prednet_jax.data.frames import Fit
 from prednet_jax.data.images import check_size
 from prednet_jax.data.source import DataError, FrameSource, limited_length
@@ -66,6 +67,8 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> Frame
     video = Video(path, fit)
     total = limited_length(name, video.index.length, length)
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
+    if video.bits > 8:
+        messages.say(f"data={name}: {video.bits} bits a channel are reduced to 8")
     return video.fit.source(name, total, (0,), video.read, reader="video", file=digest)
 
 
@@ -75,7 +78,7 @@ class Video:
     def __init__(self, path: pathlib.Path, fit: Fit):
         import av
 
-        self._path = path
+        self._path, self.bits = path, 0
         self._errors: Any = (av.FFmpegError, OSError, IndexError)
         try:
             self.index = _index(path)
@@ -96,8 +99,10 @@ class Video:
         if number < self._next or key > self._next:
             self._next, self._frames = key, _numbered(self._path, self.index, key)
         frame = self._decode(number)
+        channels = frame.format.components
+        self.bits = max(self.bits, *(channel.bits for channel in channels))
         if (
-            any(channel.is_alpha for channel in frame.format.components)
+            any(channel.is_alpha for channel in channels)
             and frame.to_ndarray(format="rgba")[..., 3].min() < 255
         ):
             raise DataError(

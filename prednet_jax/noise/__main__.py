@@ -84,7 +84,9 @@ def _coverage(asked: Asked) -> Any:
 
 
 def _localize(asked: Asked) -> Any:
-    return asked.drawn(localize(asked.fn, asked.spec, samples=asked.options.draws))
+    parts = asked.options.parts
+    options = {"parts": parts and parts.split(","), "samples": asked.options.draws}
+    return asked.drawn(localize(asked.fn, asked.spec, **options))
 
 
 def _digits(asked: Asked) -> Any:
@@ -92,8 +94,16 @@ def _digits(asked: Asked) -> Any:
 
 
 def _decisions(asked: Asked) -> Answer:
-    report = asked.drawn(decisions(asked.fn, asked.spec, draws=asked.options.draws))
-    return Answer(report, {"decisions": list(report)})
+    file, labels = asked.options.labels, None
+    if file is not None:
+        held, named = _read("labels", file)
+        several = [*held, *named.values()]
+        if len(several) != 1:
+            raise NoiseError(f"--labels={file}: {len(several)} arrays: expected one")
+        (labels,) = several
+    options = {"draws": asked.options.draws, "labels": labels}
+    report = asked.drawn(decisions(asked.fn, asked.spec, **options))
+    return Answer(report, {"decisions": list(report), "evaluation": report.evaluation})
 
 
 def _tolerance(asked: Asked) -> Answer:
@@ -157,6 +167,8 @@ FLAGS: Mapping[str, tuple[Any, str]] = {
     "noise": (None, "such as ulp"),
     "draws": (None, "noisy runs"),
     "seed": (0, "of the PRNG"),
+    "parts": (None, "effects of these scopes or paths, as in encoder,3:scan"),
+    "labels": (None, "FILE.npz, of an evaluation set, which the function answers"),
     "failure": (1e-6, "probability to fail"),
     "batch": ("0", "positions of the arguments with a batch axis 0, as in 0,2"),
     "gpu": ("h100", "which, such as gtx1080"),
@@ -194,7 +206,9 @@ _OF_DEVICES = "reduction_order:profile=collectives,collectives=sequential"
 _ELSEWHERE = "reduction_order:granularity=element+ulp"
 COMMANDS: Mapping[str, Command] = {
     "coverage": Command(_coverage, "which equations noise reaches, and which not", _O),
-    "localize": Command(_localize, "whose noise moves the result most", _O, 8),
+    "localize": Command(
+        _localize, "whose noise moves the result most", _O, 8, ("parts",)
+    ),
     "digits": Command(_digits, "significant decimal digits of each result", _BOTH, 16),
     "tolerance": Command(
         _tolerance, "the tolerance a test should have", _O, 16, ("failure",)
@@ -202,7 +216,9 @@ COMMANDS: Mapping[str, Command] = {
     "explain": Command(
         _explain, "what makes two results differ", draws=8, flags=("a", "b")
     ),
-    "decisions": Command(_decisions, "which decisions noise flips", _O, 16),
+    "decisions": Command(
+        _decisions, "which decisions noise flips", _O, 16, ("labels",)
+    ),
     "record": Command(_record, "write what every equation computes", flags=("output",)),
     "first_difference": Command(
         _first_difference,

@@ -17,12 +17,17 @@ Effects of independent noises add in squares where the function is near linear: 
 `share` of 1/2 asks for what makes a quarter of the variance. While what is left has a
 larger effect than what was found, the search goes on. Effects of few keys, chosen
 because they are large, are measured again with fresh keys (`settled`).
+
+Or the effects of given `parts` are measured: a part is what shares the beginning of the
+paths ("3:scan" is a loop and all that is inside), or a named scope, such as the name of
+a Flax layer.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +39,7 @@ from prednet_jax.noise import random_bits
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import evaluate, traced
+from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import NoiseSpec
@@ -41,12 +47,12 @@ from prednet_jax.noise.variability import l2_distance
 
 
 class Culprit(NamedTuple):
-    """One equation of a set that explains the change.
+    """One equation of a set that explains the change, or a given part.
 
     Attributes:
-        path: as `coverage` lists it and `inject(only=...)` takes it.
-        primitive: its name.
-        effect: of this equation alone.
+        path: as `coverage` lists it and `inject(only=...)` takes it; or the part.
+        primitive: its name; "" of a part.
+        effect: of this equation, or part, alone.
         source: the user's line that made it, such as `model.py:12 in loss`.
     """
 
@@ -61,7 +67,8 @@ class Findings(NamedTuple):
 
     Attributes:
         sets: disjoint minimal sets that explain the change, in the order of discovery;
-            within each, the largest effect first. Empty if noise changes nothing.
+            within each, the largest effect first. Empty if noise changes nothing. Or
+            one set, the given parts.
         effect: of all equations together.
         rest: effect of all equations that are in none of the sets.
         equations: number of equations on which noise acts.
@@ -103,6 +110,7 @@ def localize(
     *,
     share: float = 0.5,
     samples: int = 8,
+    parts: Sequence[str] | None = None,
 ) -> Callable[..., Findings]:
     """Find the equations whose noise moves the result of `fn` most.
 
@@ -111,24 +119,29 @@ def localize(
         spec: the noise; its parts that act on a computation.
         share: how much of the effect of all equations a set must have, in (0, 1].
         samples: number of keys over which effects are averaged.
+        parts: what to measure instead of a search: beginnings of paths, such as
+            `"3:scan"`, or named scopes, such as `"Dense_0"` or `"Block_0/Dense_0"`.
 
     Returns:
         `search(key, *args, **kwargs)` that gives the report; `key` is a typed PRNG key.
 
     Raises:
         NoiseError: when an option is outside what is accepted, or `spec` acts on no
-            computation; on a call, as for `inject`.
+            computation; on a call, as for `inject`, or noise acts on nothing in a part.
     """
+    if isinstance(parts, str):
+        raise NoiseError(f"parts={parts!r}: expected a sequence of texts")
     if not 0 < share <= 1:
         raise NoiseError(f"share={share!r}: expected a number in (0, 1]")
     integer("samples", samples, 1)
     acting = runs.acting(spec)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:
+        call = runs.Call(fn, args, kwargs)
         entries = coverage(fn, acting)(*args, **kwargs).perturbed
         *_, other = keys = random_bits.split(key, samples + 1)
         paths = [entry.path for entry in entries]
-        measure = effect_of(runs.Call(fn, args, kwargs), acting, paths)
+        measure = effect_of(call, acting, paths)
         effect = functools.cache(functools.partial(measure, keys[:-1]))
         again = functools.partial(measure, random_bits.split(other, samples))
 
@@ -137,6 +150,13 @@ def localize(
 
         left = list(range(len(entries)))
         total = effect(frozenset(left))
+        if parts is not None:
+            members = _members(parts, call, acting, paths)
+            given = [Culprit(p, "", effect(here)) for p, here in members.items()]
+            rest = effect(frozenset(left).difference(*members.values()))
+            count = 1 + samples * effect.cache_info().misses
+            of_parts = tuple(sorted(given, key=lambda c: -c.effect))
+            return Findings((of_parts,), total, rest, len(entries), count)
         found: list[list[int]] = []
 
         def listed() -> frozenset[int]:
@@ -215,3 +235,31 @@ def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> lis
         else:
             break
     return items
+
+
+def _members(
+    parts: Sequence[str], call: runs.Call, spec: NoiseSpec, paths: Sequence[str]
+) -> dict[str, frozenset[int]]:
+    """For each part the positions in `paths` of its equations."""
+    steps = plan(call.program().jaxpr, spec).walk()
+    scopes = {step.path: step.scope for step in steps}
+    found = {}
+    for part in parts:
+        here = [_belongs(path, scopes[path], part) for path in paths]
+        if not any(here):
+            raise NoiseError(
+                f"parts: noise acts on nothing in {part!r}: expected the beginning of "
+                "a path that coverage lists, or a named scope"
+            )
+        found[part] = frozenset(np.flatnonzero(here).tolist())
+    return found
+
+
+def _belongs(path: str, scope: str, part: str) -> bool:
+    """Whether an equation belongs to a part, by its path or by a scope around it."""
+    # Not "1:dot" or "1" for what begins so by chance.
+    if path.startswith(part) and path[len(part) :][:1] in ("", "/", "["):
+        return True
+    # Derivatives are named after what they are of: "transpose(jvp(Dense_0))".
+    scopes = re.split(r"[/()]+", re.sub(r"\w+\(", "", scope))
+    return f"/{part}/" in f"/{'/'.join(filter(None, scopes))}/"

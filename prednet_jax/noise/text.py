@@ -64,6 +64,9 @@ def format(spec: NoiseSpec, *, defaults: bool = False) -> str:
     """The text of a spec: the inverse of `parse`.
 
     `defaults` writes options that have their default value too, as records want it.
+
+    Raises:
+        ValueError: for a name, of a leaf or a primitive, that no text can hold.
     """
     return "+".join(_text(part, defaults) for part in specs.parts(spec)) or "none"
 
@@ -164,5 +167,17 @@ def _text(spec: NoiseSpec, defaults: bool) -> str:
 
 def _value_text(value: Any) -> str:
     if isinstance(value, tuple):
-        return "|".join(value)
+        return "|".join(_writable(item, "+,|") for item in value)
+    if isinstance(value, str):
+        return _writable(value, "+,")
     return str(value).lower() if isinstance(value, bool | None) else str(value)
+
+
+def _writable(name: str, separators: str) -> str:
+    """A name, if it is read back as itself."""
+    if set(name) & set(separators) or name != name.strip() or name.lower() == "none":
+        raise NoiseError(
+            f"{name!r} cannot be written in a text: expected none of {separators}, no "
+            "spaces around it, and not 'none'"
+        )
+    return name

@@ -47,17 +47,29 @@ class GradientGaussian(NoiseSpec):
 
 @dataclass(frozen=True)
 class BitFlip(NoiseSpec):
-    """Flip one bit of one initial weight, drawn (Summers & Dinneen, ICML 2021).
+    """Flip one bit of one initial weight (Summers & Dinneen, ICML 2021).
 
-    `bit`: which, 0 (the lowest of the mantissa) to 63.
+    Attributes:
+        bit: which bit, 0 (the lowest of the mantissa) to 63.
+        leaf: a part of the weight's path as `jax.tree_util.keystr` writes it, matching
+            exactly one leaf; None: drawn, each weight equally likely.
+        index: flat index of the weight in that leaf; None: drawn.
     """
 
     site: ClassVar[Site] = "weights"
     alone: ClassVar[bool] = True
     bit: int = 0
+    leaf: str | None = None
+    index: int | None = None
 
     def __post_init__(self) -> None:
         errors.integer("bit", self.bit, 0, 63)
+        if self.leaf is not None and (not isinstance(self.leaf, str) or not self.leaf):
+            raise NoiseError(f"leaf={self.leaf!r}: expected None or part of a path")
+        if self.index is not None:
+            errors.integer("index", self.index, 0, (1 << 63) - 1)
+            if self.leaf is None:
+                raise NoiseError(f"index={self.index}, leaf=None: expected a leaf too")
 
 
 def perturb_tree(spec: NoiseSpec, key: Array, tree: Tree) -> Tree:
@@ -70,8 +82,8 @@ def perturb_tree(spec: NoiseSpec, key: Array, tree: Tree) -> Tree:
         tree: pytree of arrays. Leaves of other than floating-point types stay.
 
     Raises:
-        NoiseError: when a BitFlip names a bit that is not there, or the tree has no
-            floating-point element.
+        NoiseError: when a BitFlip names a leaf, an index or a bit that is not there, or
+            the tree has no floating-point element.
     """
     state = random_bits.words(key)
     for position, part in enumerate(parts(spec)):
@@ -136,7 +148,7 @@ def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
     A zero is drawn only if there is nothing else: flipped in its lowest bits it becomes
     a denormal number, which processors flush back to zero.
     """
-    floats = _floats(tree)
+    floats = _select(spec, tree)
     scores = {}
     for i, x in floats.items():
         fmt = format_of(x.dtype)
@@ -155,7 +167,30 @@ def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
     new = {}
     for order, (i, x) in enumerate(floats.items()):
         uint = format_of(x.dtype).unsigned.type
-        here = (jnp.arange(x.size) == jnp.argmax(scores[i])) & (chosen == order)
+        index = jnp.argmax(scores[i]) if spec.index is None else spec.index
+        here = (jnp.arange(x.size) == index) & (chosen == order)
         mask = jnp.where(here, uint(1 << spec.bit), uint(0)).reshape(x.shape)
         new[i] = from_bits(to_bits(x) ^ mask, x.dtype)
     return _replace(tree, new)
+
+
+def _select(spec: BitFlip, tree: object) -> dict[int, Array]:
+    """The leaves among which BitFlip draws."""
+    floats = _floats(tree)
+    if spec.leaf is None:
+        return floats
+    paths = [
+        jax.tree_util.keystr(path)
+        for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]
+    ]
+    found = [i for i in floats if spec.leaf in paths[i]]
+    if len(found) != 1:
+        names = ", ".join(paths[i] for i in floats)
+        raise NoiseError(
+            f"leaf={spec.leaf!r} matches {len(found)} leaves: expected a part of the "
+            f"path of exactly one of {names}"
+        )
+    leaf = floats[found[0]]
+    if spec.index is not None and spec.index >= leaf.size:
+        raise NoiseError(f"index={spec.index!r}: expected 0 to {leaf.size - 1}")
+    return {found[0]: leaf}

@@ -51,6 +51,7 @@ class Job:
         flags: flags of the script, with those of the arm; the last of two equal names
             counts.
         threads: number of processors that it may use; None: all.
+        setting: flags that tell it apart from jobs of equal model, arm and seed.
     """
 
     task: Task
@@ -61,6 +62,7 @@ class Job:
     script: str
     flags: tuple[str, ...]
     threads: int | None = None
+    setting: str = ""
 
     @property
     def model(self) -> str:
@@ -81,8 +83,8 @@ class Job:
 
     @property
     def title(self) -> str:
-        """Network and arm, for one line of text."""
-        return f"{self.model} {self.arm.name}"
+        """Network, arm and setting, for one line of text."""
+        return f"{self.model} {self.arm.name} {self.setting}".rstrip()
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -133,20 +135,37 @@ def facts(job: Job, seed: int) -> dict[str, Any]:
 
 
 def _files(job: Job) -> dict[str, str]:
-    """SHA-256 of the content of the frames, where they are named by a path."""
-    name = job.chosen.get("data", job.task.data)
-    if name in data.NAMES:
-        return {}
-    height, width, channels = job.task.frame
-    outside = job.chosen.get("allow_outside") == "true"
-    return {"data": _frames(name, height, width, channels, outside)}
+    """What a run reads from paths: SHA-256 of the content, by flag."""
+    digests, chosen = {}, job.chosen
+    name = chosen.get("data", job.task.data)
+    if name not in data.NAMES:
+        height, width, channels = job.task.frame
+        digests["data"] = _frames(
+            name,
+            height=height,
+            width=width,
+            channels=channels,
+            crop=chosen.get("crop", "auto"),
+            allow_outside=chosen.get("allow_outside") == "true",
+        )
+    if "init_weights" in chosen:
+        digests["init_weights"] = _weights(chosen["init_weights"])
+    return digests
 
 
 @functools.cache
-def _frames(name: str, height: int, width: int, channels: int, outside: bool) -> str:
-    return data.open_source(
-        name, height=height, width=width, channels=channels, allow_outside=outside
-    ).fingerprint
+def _frames(name: str, **options: Any) -> str:
+    return data.open_source(name, **options).fingerprint
+
+
+@functools.cache
+def _weights(path: str) -> str:
+    """SHA-256 of the final weights of a run; else of all bytes at the path."""
+    folder = Path(path)
+    if (folder / records.MANIFEST).is_file():
+        return str(records.read_json(folder / records.MANIFEST).get(END))
+    files = sorted(f for f in (folder, *folder.rglob("*")) if f.is_file())
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
 
 @functools.cache

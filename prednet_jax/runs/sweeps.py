@@ -1,4 +1,4 @@
-"""A sweep: networks x arms x seeds, one process per run, through Ray.
+"""A sweep: networks x arms x settings x seeds, one process per run, through Ray.
 
 A run lies in `runs/MODEL/ARM/FINGERPRINT/seed_N`. Other flags, other source code or
 other versions give another fingerprint, so a finished run is never overwritten.
@@ -17,6 +17,8 @@ import logging
 import os
 import re
 import socket
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterable
@@ -43,6 +45,13 @@ LOCAL = "local"
 TIMINGS = ("wall_seconds", "processor_seconds_per_second", "measured_parallelism")
 ENDPOINTS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 _DIGESTS = ("initial_params_sha256", "data_order_sha256", "final_params_sha256")
+# Flags that the sweep sets itself, which no setting may have, and those that name a
+# path.
+_OWN = (
+    *("batch", "draw", "model", "noise", "overwrite", "replicas", "resume", "seed"),
+    *("seeds", "threads", "workdir"),
+)
+_PATHS = ("data", "init_weights", "profile")
 # Defaults of Ray that are changed: no usage reports, no notices. By default workers,
 # and the processes that they start, have a low priority.
 _QUIET = {
@@ -54,6 +63,16 @@ _QUIET = {
 # How often a run is tried again, seconds in which a cluster has to answer, and the
 # folder of a run in the temporary one.
 _RETRIES, _PATIENCE, _RUN = 3, 10.0, "run"
+# Ends the given processes when the parent has ended, which holds its standard input.
+_GUARD = """
+import os, signal, sys
+sys.stdin.read()
+for pid in map(int, sys.argv[1:]):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +82,22 @@ class Sweep(Setup):
     Attributes:
         arms: names of arms.
         seeds: root seeds.
+        settings: further flags of `train.py`; each setting is a text
+            `name=value name=value`.
         threads: number of processors for a run on a CPU, unless its arm gives another;
             None: all.
     """
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
+    settings: tuple[str, ...] = ("",)
     threads: int | None = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.threads is not None:
             whole("threads", self.threads, 1)
-        for name in ("arms", "seeds"):
+        for name in ("arms", "seeds", "settings"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise UserError(
@@ -84,6 +106,8 @@ class Sweep(Setup):
                 )
         for seed in self.seeds:
             whole("seeds", seed, 0, 2**32 - 1)
+        for text in self.settings:
+            setting_flags(text)
         _ = self.chosen
 
     @cached_property
@@ -94,13 +118,14 @@ class Sweep(Setup):
     def jobs(self) -> list[Job]:
         """Every run, seed by seed: an interrupted sweep then has complete seeds."""
         return [
-            self._job(task, arm, seed)
+            self._job(task, arm, seed, setting)
             for task in self.tasks
             for seed in self.seeds
             for arm in self.chosen
+            for setting in self.settings
         ]
 
-    def _job(self, task: Task, arm: Arm, seed: int) -> Job:
+    def _job(self, task: Task, arm: Arm, seed: int, setting: str) -> Job:
         threads = None if arm.gpu else arm.threads or self.threads
         confined = (f"--threads={threads}",) if threads else ()
         job = Job(
@@ -110,8 +135,14 @@ class Sweep(Setup):
             seeds=(seed,),
             folder=self.root,
             script=self.script,
-            flags=(*self.flags(task, 0), *confined, *arm.flags),
+            flags=(
+                *self.flags(task, 0),
+                *confined,
+                *setting_flags(setting),
+                *arm.flags,
+            ),
             threads=threads,
+            setting=setting,
         )
         name = store.key(jobs.facts(job, seed))[:12]
         folder = self.root / "runs" / task.name / arm.name / name
@@ -123,6 +154,24 @@ def absolute(path: str) -> str:
     if path in data.NAMES:
         return path
     return os.path.abspath(os.path.expanduser(path))
+
+
+def setting_flags(text: str) -> tuple[str, ...]:
+    """The flags of `train.py` that a setting stands for, each named once.
+
+    Raises a UserError if a word is not `name=value`, or the sweep sets it itself.
+    """
+    found: dict[str, str] = {}
+    for word in text.split():
+        name, _, value = word.partition("=")
+        known = name in _OWN or name in found
+        if known or not re.fullmatch(r"[a-z]\w*=\S+", word):
+            raise UserError(
+                f"setting={text!r}: {word}; expected name=value of train.py, each "
+                f"once, none of {', '.join(_OWN)}"
+            )
+        found[name] = absolute(value) if name in _PATHS else value
+    return tuple(f"--{name}={value}" for name, value in found.items())
 
 
 class KilledError(RuntimeError):
@@ -141,6 +190,7 @@ def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
     """
     planned = list(planned)
     ray = connect(address)
+    guard = end_with_this() if address == LOCAL else None
     try:
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         for job in planned:
@@ -172,6 +222,30 @@ def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
                 yield receive(job, outcome)
     finally:
         ray.shutdown()
+        if guard is not None:
+            guard.kill()
+            guard.communicate()
+
+
+def end_with_this() -> subprocess.Popen | None:
+    """Ends what Ray has started here if this process is killed.
+
+    Ray's agents would stay for a minute, while they try to report it. None: the
+    processes cannot be listed.
+    """
+    listing = ["ps", "-A", "-o", "ppid=,pid=,comm="]
+    try:
+        listed = subprocess.run(listing, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    pairs = [(int(row[0]), int(row[1])) for row in rows if row[2:] != ["ps"]]
+    below = {os.getpid()}
+    while more := {pid for parent, pid in pairs if parent in below} - below:
+        below |= more
+    words = [sys.executable, "-I", "-S", "-c", _GUARD]
+    words += map(str, below - {os.getpid()})
+    return subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def connect(address: str) -> Any:
@@ -283,6 +357,7 @@ def row(job: Job, last: float) -> dict[str, Any]:
     return {
         "model": job.model,
         "arm": job.arm.name,
+        "setting": job.setting,
         "seed": seed,
         "settings": json.dumps(job.chosen, sort_keys=True),
         "updates": job.updates,

@@ -310,6 +310,18 @@ _PARTS = (
         ),
     ),
     Part(
+        name="H-steady-pilot",
+        network=SHALLOW,
+        updates=4000,
+        random_windows=RandomWindows(batch=4, rate_floor=0.9),
+        seeds=range(8698, 8700),
+        treatments=(
+            *_PILOT,
+            *_draws(RANDOM, _ELEMENT, range(2)),
+            *(Treatment(arm=f"float32_rate_{r:g}", rate=r) for r in (0.9, 0.8)),
+        ),
+    ),
+    Part(
         name="H-pilot-late",
         seeds=range(8692, 8694),
         treatments=(

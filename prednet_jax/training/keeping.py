@@ -37,29 +37,79 @@ SCALARS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 _SECONDS = 300.0
 # Updates in a trace; those whose mean loss is shown; seconds between two lines.
 _TRACED, _RECENT, _LINE = 3, 100, 15.0
+# Updates in a row with a gradient of exactly zero, after which it is said.
+_ZEROS = 10
 ADVICE = "try a lower --learning_rate, --clip_gradient=1 or --precision=float64"
 # Examples end here in an endless source: beyond what any run trains on, where the walk
 # of seed 0 shows colours and moves.
 _END = 10**8 + 400
 
 
-def check_finite(
-    name: object, record: UpdateRecord, state: Callable[[], TrainState] | None
-) -> None:
-    """Refuses an update whose loss or gradient is not finite, with a RunError.
+class Guard:
+    """Watches the updates of one run and keeps its `warnings` for the manifest.
 
-    `state` gives the state after the last update, which no loss has seen; None: it is
-    not the last.
+    A run of few updates is warned of sooner.
     """
-    what = f"{name}: update {record.update}: "
-    if not (math.isfinite(record.loss) and math.isfinite(record.grad_norm)):
-        what += f"loss {record.loss}, norm of the gradient {record.grad_norm}; {ADVICE}"
-        raise RunError(what)
-    leaves = jax.tree_util.tree_leaves_with_path(state() if state else None)
-    for path, leaf in leaves:
-        if not np.isfinite(np.asarray(leaf)).all():
-            tensor = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise RunError(f"{what}{tensor} is not finite after it; {ADVICE}")
+
+    def __init__(self, name: object, updates: int):
+        self.warnings: list[str] = []
+        self._name, self._zeros, self._still = name, 0, 0
+        self._limit = min(_ZEROS, max(2, updates // 2))
+
+    def see(
+        self, record: UpdateRecord, state: Callable[[], TrainState], last: bool
+    ) -> None:
+        """Looks at an update; `state` is called where something is wrong, and at last.
+
+        Raises a RunError if the loss or the gradient is not finite, or if the state
+        after the last update is not, which no loss has seen.
+        """
+        finite = math.isfinite(record.loss) and math.isfinite(record.grad_norm)
+        lost = None if finite and not last else first_not_finite(state())
+        if not finite or lost:
+            tensor = "every tensor is finite, the norm overflowed"
+            if lost:
+                tensor = f"the first tensor that is not finite is {lost}"
+            raise RunError(
+                f"{self._name}: update {record.update}: loss {record.loss}, norm of "
+                f"the gradient {record.grad_norm}; {tensor}; {ADVICE}"
+            )
+        if record.grad_norm != 0:
+            self._zeros = self._still = 0
+            return
+        self._zeros += 1
+        self._still += record.copy_last_frame_loss == 0
+        if self._zeros != self._limit:
+            return
+        reason, advice = "the network no longer learns", ADVICE
+        if 2 * self._still >= self._limit:
+            # A prediction is clipped at 0: that of black frames can be exact.
+            black = "black" if record.loss == 0 else "black, or a still picture"
+            reason = (
+                f"the frames of {self._still} of them do not change ({black}), and "
+                "teach nothing"
+            )
+            advice = "begin where the pictures move, or see what is cut (--crop)"
+        self.warnings.append(
+            f"the gradient was exactly zero in {self._limit} updates up to "
+            f"{record.update}: {reason}"
+        )
+        say(f"{self._name}: {self.warnings[-1]}; {advice}")
+
+
+def first_not_finite(state: TrainState) -> str | None:
+    """Name of the first tensor with NaN or infinity, or None.
+
+    In the order of the computation: the carried state shows the forward pass, the
+    optimiser's moments the gradient, and the parameters come last.
+    """
+    for field in ("carry", "optimizer_state", "params"):
+        leaves = jax.tree_util.tree_leaves_with_path(getattr(state, field))
+        for path, leaf in leaves:
+            if not np.isfinite(np.asarray(leaf)).all():
+                name = jax.tree_util.keystr(path, simple=True, separator="/")
+                return f"{field}/{name}"
+    return None
 
 
 class Keeper:
@@ -80,6 +130,7 @@ class Keeper:
         # A file of its own for each part of a run: TensorBoard joins them, and forgets
         # what an earlier part wrote of later updates.
         self._events = SummaryWriter(str(folder), purge_step=done + 1)
+        self._guard = Guard(folder, recipe.updates)
         self._losses: list[float] = []
         self._validated: dict[str, Any] | None = None
         if recipe.validation is not None:
@@ -101,7 +152,7 @@ class Keeper:
         last = record.update == self._recipe.updates
         every = self._recipe.validate_every
         try:
-            check_finite(self.folder, record, state if last else None)
+            self._guard.see(record, state, last)
             if self._recipe.validation and (last or record.update % every == 0):
                 self._validate(record.update, state().params)
             if save:
@@ -171,6 +222,8 @@ class Keeper:
             self._write_examples(params, source)
         records.write_tree(self.folder / records.WEIGHTS, params)
         end: dict[str, Any] = {"final_params_sha256": records.fingerprint(params)}
+        if self._guard.warnings:
+            end["warnings"] = self._guard.warnings
         records.write_json(
             self.folder / records.MANIFEST, self._manifest | measured | end
         )

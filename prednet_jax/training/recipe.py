@@ -9,8 +9,10 @@ counted from shapes; what passes may still run out of memory, which ends in one 
 import dataclasses
 import math
 import resource
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +24,7 @@ from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError, one_of, positive, whole
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
-from prednet_jax.training import loop, truncated
+from prednet_jax.training import checkpoints, loop, truncated
 from prednet_jax.training.trainer import Trainer, Validation
 from prednet_jax.training.truncated import TrainState
 
@@ -33,8 +35,8 @@ TRACE_AFTER = 2
 #: Rate at the end of a cosine schedule, as a share of that at its start.
 RATE_FLOOR = 0.02
 # Bytes of an update in the plan of a run: where it starts, whether it opens a sequence,
-# and the arrays that this is computed from (`data.schedule`).
-_PLAN_BYTES = 40
+# and the arrays that this is computed from (`data.schedule`); of a line of metrics.
+_PLAN_BYTES, _LINE_BYTES = 40, 150
 # Open files: of a run its metrics and its lock, and what Python, JAX and the data have.
 _RUN_FILES, _OTHER_FILES = 2, 200
 _FROM_ZERO = (
@@ -237,6 +239,17 @@ class Recipe:
             examples=self.examples,
         )
 
+    def check_disk(self, folders: Sequence[Path], state: TrainState) -> None:
+        """Refuses checkpoints that cannot fit on the disk, by `check_disk`."""
+        check_disk(
+            folders[0].absolute(),
+            state,
+            updates=self.updates,
+            every=self.checkpoint_every,
+            kept=self.keep_checkpoints and self.keep_checkpoints + self.keep_best,
+            saved=[len(checkpoints.updates(folder)) for folder in folders],
+        )
+
     def initial_state(self, seed: int, weights: dict) -> TrainState:
         """The state before the first update."""
         params = loop.prepare_params(weights, self.dtype, self.noise, seed)
@@ -311,6 +324,34 @@ def check_memory(
                 f"{what} takes at least {needed / 1e9:,.1f} GB; expected sizes that "
                 f"fit into the {memory / 1e9:,.1f} GB of this machine"
             )
+
+
+def check_disk(
+    folder: Path,
+    state: Any,
+    *,
+    updates: int,
+    every: int,
+    kept: int,
+    saved: Sequence[int] = (0,),
+) -> None:
+    """Refuses, with a UserError, checkpoints and metrics that the disk has no room for.
+
+    They are of each update that `every` divides, and of which `kept` stay (0: all);
+    each of the runs has `saved` so many already.
+    """
+    made = updates // every + 1 if every else 2
+    # A new one is whole before an old one goes.
+    count = min(made, kept + 1) if kept else made
+    new = sum(max(0, count - there) for there in saved)
+    needed = new * _bytes(state) + len(saved) * updates * _LINE_BYTES
+    free = shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists()))
+    if needed > free.free:
+        raise UserError(
+            f"checkpoint_every={every}, updates={updates}: {new} more checkpoints need "
+            f"at least {needed / 1e6:,.1f} MB, {folder} has {free.free / 1e6:,.1f} MB "
+            "free; expected fewer (--keep_checkpoints=3 keeps the last three)"
+        )
 
 
 def _allow_open_files(seeds: int) -> None:

@@ -41,7 +41,7 @@ INITIAL = "initial_weights.npz"
 # Fields of a manifest: of the machine (where one differs, the last bits may), written
 # at the end of a run, and taken anew where a run goes on.
 _MACHINE = ("versions", "device", "environment", "convolutions")
-_ENDS = ("final_params_sha256", "failure")
+_ENDS = ("final_params_sha256", "failure", "warnings")
 _CHANGING = ("updates", "flags", "data_order_sha256")
 
 
@@ -114,6 +114,7 @@ def _one_after_the_other(
     made = {seed: _manifest(recipe, seed, found[seed]) for seed in places}
     for seed, path in places.items():
         _check_same(recipe, path, old[seed], made[seed], found[seed].source)
+    recipe.check_disk(list(places.values()), state)
     _announce(one)
     with locks.hold(*places.values()):
         _check_unchanged(recipe, places, old)
@@ -180,6 +181,7 @@ def _together(
     for n, path in written.items():
         _check_same(recipe, path, old[n], made[n], found[n].source)
     if written:
+        recipe.check_disk(list(written.values()), states[some])
         _announce(found[some])
 
     def steps(states: dict) -> Iterator:

@@ -3,7 +3,7 @@
 In prednet_jax/pretrained/, NAME.npz has the arrays as a run's weights.npz has them, and
 NAME.json says what they are: the network, the command, commit and data of the training,
 the SHA-256 of the file, scores of the frozen weights, the licence
-(`experiments/ship_weights.py` of commit 09c1a23 wrote both).
+(`experiments/ship_weights.py` writes both).
 """
 
 import hashlib

@@ -118,6 +118,6 @@ def test_mnist_that_is_not_prepared(monkeypatch, tmp_path):
         open_source("moving_mnist")
     message = str(caught.value)
     assert "\n" not in message
-    for part in (str(tmp_path), "TFDS_DATA_DIR", "tfds build", "digits"):
+    for part in (str(tmp_path), "TFDS_DATA_DIR", "prepare_data.py", "digits"):
         assert part in message
     assert not list(tmp_path.iterdir())

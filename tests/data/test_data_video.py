@@ -161,10 +161,12 @@ def test_an_animated_gif_is_a_video(tmp_path):
         open_source(str(path), **SIZE)
 
 
-def test_a_deep_video_is_read_with_8_bits(tmp_path):
+def test_bits_that_a_video_loses_are_said(tmp_path, capsys):
     path = write_video(tmp_path / "deep.mkv", "ffv1", {}, pix_fmt="yuv420p10le")
     source = open_source(str(path), **SIZE)
     assert numbers(source.read(0, COUNT)) == list(range(COUNT))
+    said = capsys.readouterr().err
+    assert said == f"data={path}: 10 bits a channel are reduced to 8\n"
 
 
 def test_a_playlist_opens_no_other_file(videos, tmp_path):

@@ -12,8 +12,10 @@ from prednet_jax.models.parameters import parameter_shapes
 
 def test_bad_flags_are_named(refused):
     refused("--repeats=0: expected", "benchmark.py", "--repeats=0")
-    refused("networks='rnn': expected", "benchmark.py", "--suite=foreign",
-            "--networks=rnn")  # fmt: skip
+    rnn = ("--suite=foreign", "--networks=rnn")
+    refused("networks='rnn': expected", "benchmark.py", *rnn)
+    absent = "--torch_python=/nowhere/python"
+    refused(f"{absent}: expected a Python", "benchmark.py", absent)
 
 
 def test_the_last_line_is_an_object(forked):

@@ -22,6 +22,8 @@ TINY = ("--channels=3,4", "--height=16", "--width=16", "--window=3", "--updates=
         (["--arms=gpu"], "arm='gpu': no GPU found"),
         (["--arms=threads_9999"], "arm='threads_9999': threads=9999"),
         (["--data=/no/such/place"], "/no/such/place"),
+        (["--setting=nonsense=1"], "nonsense: expected a flag that train.py --help"),
+        (["--setting=updates=7", "--updates=20"], "--updates is given too"),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_written(

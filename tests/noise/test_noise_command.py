@@ -138,6 +138,8 @@ def test_text_and_json(folder, capsys, command, expected):
         ("coverage {}:named --args=texts.npz", "expected numbers"),
         ("coverage {}:model --args=folders.npz", "inside of another array"),
         ("coverage {}:named --args=one.npz --noise=zap", "unknown kind 'zap'"),
+        ("decisions {}:named --args=one.npz --labels=one.npz", "of type float32"),
+        ("localize {}:named --args=one.npz --parts=inner", "nothing in 'inner'"),
         ("invariance {}:named --args=one.npz --batch=x", "--batch=x: expected pos"),
         ("explain {}:named --args=one.npz", "arguments are required: --a, --b"),
         ("explain {}:named --args=one.npz --a=a.npz --b=a.npz", "the 1 leaves"),

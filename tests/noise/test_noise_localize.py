@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import planted
+from prednet_jax import noise
 from prednet_jax.noise import inject
 from prednet_jax.noise.localize import localize, minimise
 from prednet_jax.noise.specs import Identity, ReductionOrder, UlpPerturbation
@@ -142,7 +143,47 @@ def test_a_noise_without_a_computation_is_refused(spec):
         localize(chain, spec)
 
 
-X = jax.random.normal(jax.random.key(1), (8, 32))
+def layers(ws, x):
+    for i, w in enumerate(ws):
+        with jax.named_scope(f"layer_{i}"):
+            x = jnp.tanh(x @ w)
+    return jnp.sum(x)
+
+
+A, B, C = jax.random.split(jax.random.key(1), 3)
+WS = list(jax.random.normal(A, (3, 32, 32)) / 6)
+X = jax.random.normal(B, (8, 32))
+
+
+def test_effects_of_layers_and_paths():
+    spec = noise.ReductionOrder(partials=3)
+    gradient = jax.grad(layers)
+    listed = noise.coverage(gradient, spec)(WS, X).perturbed
+    parts = ["layer_0", "layer_2", listed[0].path]
+    found = localize(gradient, spec, samples=3, parts=parts)(KEY, WS, X)
+    effects = {c.path: c.effect for c in found.culprits}
+    assert set(effects) == set(parts)
+    assert found.equations == len(listed)
+    # The layer between is in no part.
+    assert 0 < min(*effects.values(), found.rest) < found.effect
+    only = noise.inject(gradient, spec, only=[listed[0].path])
+    clean = noise.inject(gradient, spec, only=[])(KEY, WS, X)
+    far = [
+        sum(
+            float(jnp.sum((a - b) ** 2))
+            for a, b in zip(only(k, WS, X), clean, strict=True)
+        )
+        for k in jax.random.split(KEY, 4)[:3]
+    ]
+    expected = pytest.approx(np.sqrt(np.mean(far)), rel=1e-3)
+    assert effects[listed[0].path] == expected
+
+
+def test_a_part_that_is_not_there_is_refused():
+    with pytest.raises(noise.NoiseError, match="acts on nothing in 'layer_9'"):
+        localize(layers, noise.ReductionOrder(), parts=["layer_9"])(KEY, WS, X)
+    with pytest.raises(noise.NoiseError, match="expected a sequence of texts"):
+        localize(layers, noise.ReductionOrder(), parts="layer_0")
 
 
 def test_a_sum_into_a_mutable_array_is_switched_too():

@@ -24,6 +24,8 @@ KEYS = jax.random.split(jax.random.key(3), 2)
         (lambda: noise.UlpPerturbation(primitives="add"), "primitives='add': expected"),
         (lambda: noise.UlpPerturbation(deterministic=1), "deterministic=1: .*True or"),
         (lambda: noise.Gaussian(0.0), "scale=0.0: expected a positive"),
+        (lambda: noise.BitFlip(leaf=""), "leaf='': expected None or part of a path"),
+        (lambda: noise.BitFlip(index=1), "index=1, leaf=None: expected a leaf"),
         (lambda: noise.Composition((noise.BitFlip(),)), "a tuple of two or more"),
         (
             lambda: noise.Composition((noise.Identity(), noise.BitFlip())),
@@ -84,6 +86,9 @@ common = {
     "primitives": st.none() | names.map(tuple),
     "deterministic": st.booleans(),
 }
+leaves = st.text(st.characters(categories=["Ll", "Nd"]), min_size=1).filter(
+    lambda text: text != "none"
+)
 simple = st.one_of(
     st.builds(
         noise.ReductionOrder,
@@ -103,7 +108,7 @@ simple = st.one_of(
     st.builds(noise.Gaussian, positive, st.booleans(), **common),
     st.builds(noise.ReducedPrecision, st.sampled_from(specs.FORMATS)),
     st.builds(noise.GradientGaussian, positive),
-    st.builds(noise.BitFlip, integers(0, 63)),
+    st.builds(noise.BitFlip, integers(0, 63), leaves, st.none() | integers(0, 1 << 40)),
 )
 
 
@@ -158,6 +163,16 @@ def test_short_forms():
     assert both == noise.UlpPerturbation(
         primitives=("bessel_i0e",)
     ) + noise.ReducedPrecision("bf16")
+
+
+@pytest.mark.parametrize("leaf", ["a+b", "a,b", "None", " a"])
+def test_a_leaf_that_no_text_can_name_is_refused(leaf):
+    with pytest.raises(ValueError, match="cannot be written in a text"):
+        noise.format(noise.BitFlip(leaf=leaf))
+    with pytest.raises(ValueError, match="cannot be written in a text"):
+        noise.format(noise.UlpPerturbation(primitives=("add", leaf)))
+    other = noise.BitFlip(leaf="['gate=kernel']", index=3)
+    assert noise.parse(noise.format(other)) == other
 
 
 def test_sums_of_specs_are_flat_and_split_by_site():

@@ -79,11 +79,27 @@ def test_one_bit_of_one_weight_is_flipped():
     assert len({(name, i) for name, i, _ in changed}) > 15
 
 
-def test_the_bit_can_be_chosen():
-    tree = {"z": jnp.zeros(5)}
-    assert flipped(tree, BitFlip(bit=30), KEY)[2] == 1 << 30
-    with pytest.raises(ValueError, match="bit=32: expected 0 to 31"):
-        trees.perturb_tree(BitFlip(bit=32), KEY, tree)
+def test_bit_leaf_and_index_can_be_chosen():
+    tree = {"a": jnp.ones((3, 4)), "b": 2 * jnp.ones(20), "n": jnp.arange(4)}
+    chosen = flipped(tree, BitFlip(bit=31, leaf="'a'", index=5), KEY)
+    assert chosen == ("a", 5, 1 << 31)
+    assert flipped(tree, BitFlip(bit=3, leaf="b"), KEY)[::2] == ("b", 8)
+    assert flipped({"z": jnp.zeros(5)}, BitFlip(bit=30), KEY)[2] == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (BitFlip(leaf="c"), r"leaf='c' matches 0 leaves: .*\['a'\], \['b'\]"),
+        (BitFlip(leaf="["), "matches 2 leaves"),
+        (BitFlip(leaf="a", index=12), "index=12: expected 0 to 11"),
+        (BitFlip(bit=32), "bit=32: expected 0 to 31"),
+    ],
+)
+def test_what_is_not_there_is_named(spec, message):
+    tree = {"a": jnp.ones((3, 4)), "b": 2 * jnp.ones(20), "n": jnp.arange(4)}
+    with pytest.raises(ValueError, match=message):
+        trees.perturb_tree(spec, KEY, tree)
 
 
 def test_trees_without_floats_and_other_specs():

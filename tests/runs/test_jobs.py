@@ -153,14 +153,29 @@ def test_runs_are_kept_while_nothing_that_decides_their_numbers_changes(
 
 
 def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatch):
+    """Frames, weights of a file, weights of a run."""
     monkeypatch.chdir(tmp_path)
-    other = dataclasses.replace(job, flags=(*job.flags, "--data=frames.npz"))
-    found = []
-    for level in (1, 2, 1):
-        np.savez("frames.npz", frames=np.full((9, 16, 16, 3), level, np.uint8))
-        jobs._frames.cache_clear()  # Of one process the content is read once.
-        found.append(jobs.facts(other, 0)["files"])
-    assert found[0] == found[2] != found[1]
+    run = tmp_path / "first"
+    run.mkdir()
+    seen = {
+        "data=frames.npz": lambda n: np.savez(
+            "frames.npz", frames=np.full((9, 16, 16, 3), n, np.uint8)
+        ),
+        "init_weights=w.model": lambda n: Path("w.model").write_bytes(bytes([n])),
+        "init_weights=first": lambda n: records.write_json(
+            run / records.MANIFEST, {"final_params_sha256": str(n)}
+        ),
+    }
+    for flag, write in seen.items():
+        other = dataclasses.replace(job, flags=(*job.flags, f"--{flag}"))
+        found = []
+        for content in (1, 2, 1):
+            write(content)
+            # Of one process the content is read once.
+            jobs._frames.cache_clear()
+            jobs._weights.cache_clear()
+            found.append(jobs.facts(other, 0)["files"])
+        assert found[0] == found[2] != found[1], flag
 
 
 def test_every_source_file_counts(tmp_path, monkeypatch):

@@ -44,8 +44,12 @@ def merged(path):
 def test_every_combination_is_one_run(tmp_path):
     both = (PREDNET, tasks.of(AutoencoderConfig()))
     named = ("float32", "threads_4", "gpu")
-    jobs = sweep(tmp_path, tasks=both, arms=named).jobs()
-    assert len({job.folder for job in jobs}) == len(jobs) == 2 * 2 * 3
+    texts = ("", "learning_rate=0.01 window=5 init_weights=runs/first")
+    jobs = sweep(tmp_path, tasks=both, arms=named, settings=texts).jobs()
+    assert len({job.folder for job in jobs}) == len(jobs) == 2 * 2 * 3 * 2
+    changed = jobs[1].chosen
+    assert (jobs[1].setting, changed["window"]) == (texts[1], "5")
+    assert changed["init_weights"] == os.path.abspath("runs/first")
     assert {(j.arm.name, j.threads) for j in jobs} == {
         ("float32", 1),
         ("threads_4", 4),
@@ -74,6 +78,10 @@ def test_paths_are_whole_and_names_win(tmp_path, monkeypatch):
         ({"arms": ()}, "arms=: expected at least one"),
         ({"seeds": (1, 1)}, "seeds=1,1: expected at least one, each once"),
         ({"threads": 0}, "threads=0"),
+        ({"settings": ("window",)}, "setting='window': window; expected name=value"),
+        ({"settings": ("seeds=1",)}, "setting='seeds=1': seeds=1; expected name=value"),
+        ({"settings": ("--window=1",)}, "expected name=value"),
+        ({"settings": ("lr=1 lr=2",)}, "lr=2; expected name=value of train.py, each"),
         ({"window": 1}, "window=1"),
     ],
 )
@@ -112,6 +120,7 @@ def test_a_sweep_goes_on_and_its_result_does_not_depend_on_the_order(tmp_path):
     assert len({found["fingerprint"] for found in tables[0]}) == 4
     told = verified(first, 0).manifest["final_params_sha256"]
     assert row["final_params_sha256"] == told
+    assert row["setting"] == ""
 
 
 def test_a_run_that_diverged_has_a_row_and_no_endpoints(tmp_path):
@@ -183,3 +192,27 @@ def test_a_killed_worker_is_replaced_and_its_child_dies(tmp_path):
         output, _ = driver.communicate(timeout=240)
     assert driver.returncode == 0, output
     assert output.strip().endswith("every run once")
+
+
+AGENTS = """
+import time
+from prednet_jax.runs import sweeps
+
+ray = sweeps.connect(sweeps.LOCAL)
+guard = sweeps.end_with_this()
+print(*guard.args[5:], flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_local_sweep_leaves_no_processes():
+    """Two of Ray's agents stayed for a minute."""
+    pytest.importorskip("ray")
+    with subprocess.Popen(
+        [sys.executable, "-c", AGENTS], stdout=subprocess.PIPE, text=True
+    ) as killed:
+        pids = list(map(int, killed.stdout.readline().split()))
+        assert len(pids) > 3
+        killed.kill()
+        assert wait_until(lambda: not any(map(alive, pids)), 20)

@@ -15,7 +15,7 @@ from prednet_jax.errors import RunError, UserError
 from prednet_jax.messages import say
 from prednet_jax.training import keeping
 from prednet_jax.training.loop import UpdateRecord
-from prednet_jax.training.recipe import check_memory
+from prednet_jax.training.recipe import check_disk, check_memory
 from prednet_jax.training.truncated import TrainState
 
 FINE = UpdateRecord(1, 4, 0.5, 0.5, 0.5, 1.0, 0.1)
@@ -30,15 +30,45 @@ def state(**fields):
 def test_what_is_no_number_ends_the_run():
     """The loss, the gradient, and a tensor after the last update, which is named."""
     bad = {"a": np.ones(2), "b": {"kernel": np.array([1, np.inf])}}
-    keeping.check_finite("run", FINE, state)
-    keeping.check_finite("run", FINE, None)
-    for fields, last, message in (
-        ({"loss": float("nan")}, None, "update 1: loss nan, norm of the gradient 1.0"),
-        ({"grad_norm": float("inf")}, state, "norm of the gradient inf; try a lower"),
-        ({}, lambda: state(params=bad), "params/b/kernel is not finite after it"),
+    guard = keeping.Guard("run", 9)
+    guard.see(FINE, lambda: state(params=bad), False)
+    guard.see(FINE, state, True)
+    for fields, after, message in (
+        ({"loss": np.nan}, {}, "update 1: loss nan, .*; every tensor is finite, the"),
+        ({"grad_norm": np.inf}, {"carry": bad}, "inf; .* is carry/b/kernel; try a"),
+        ({}, {"params": bad}, "tensor that is not finite is params/b/kernel"),
+        # Carried state, then moments, then weights.
+        ({}, {"params": bad, "optimizer_state": {"mu": bad}}, "optimizer_state/mu/b/k"),
     ):
+        record = dataclasses.replace(FINE, **fields)
         with pytest.raises(RunError, match=message):
-            keeping.check_finite("run", dataclasses.replace(FINE, **fields), last)
+            guard.see(record, lambda after=after: state(**after), True)
+
+
+def test_gradients_of_exactly_zero_are_said_once(capsys):
+    """Ten in a row; nine are no reason. Black frames are named as the reason.
+
+    They do not change, and a prediction clipped at 0 meets them exactly.
+    """
+    zero = dataclasses.replace(FINE, grad_norm=0.0)
+    still = dataclasses.replace(FINE, copy_last_frame_loss=0.0)
+    black = dataclasses.replace(still, grad_norm=0.0, loss=0.0)
+    for records_, reason in (
+        (
+            [zero] * 9 + [FINE] + [zero] * 30,
+            "the network no longer learns; try a lower",
+        ),
+        # A still picture that teaches is no reason later.
+        ([still] * 5 + [black] * 10, "frames of 10 of them do not change (black), and"),
+    ):
+        guard = keeping.Guard("run", 1000)
+        for one in records_:
+            guard.see(one, state, False)
+        (said,) = capsys.readouterr().err.splitlines()
+        assert "exactly zero in 10 updates" in said
+        assert reason in said
+        assert ("--crop" in said) != ("learning_rate" in said)
+        assert len(guard.warnings) == 1
 
 
 def test_clipping_is_optax_own_before_the_optimiser():
@@ -82,6 +112,17 @@ def test_sizes_that_cannot_fit_are_refused_from_their_shapes(config, fields, mes
 def check(config, **fields):
     usual = {"updates": 250, "window": 20, "dtype": np.float32}
     check_memory(tasks.of(config), **usual | fields)
+
+
+@pytest.mark.fault("checkpoints that cannot fit", "ten million of 4 MB")
+def test_checkpoints_that_cannot_fit_on_the_disk_are_refused(tmp_path):
+    """Refused beforehand; the last three of them fit."""
+    leaf, disk = np.zeros(2**20, np.float32), {"updates": 10**7, "every": 1}
+    with pytest.raises(UserError, match="checkpoints need at least 41"):
+        check_disk(tmp_path, leaf, **disk, kept=0)
+    check_disk(tmp_path / "new", leaf, **disk, kept=3)
+    # A run that goes on has room for those that it made.
+    check_disk(tmp_path, leaf, **disk, kept=0, saved=(10**7 + 1,))
 
 
 class Terminal(io.StringIO):

@@ -1,5 +1,6 @@
 """Networks that come with the package, and scores of many sequences."""
 
+import json
 import shutil
 
 import jax
@@ -7,12 +8,14 @@ import numpy as np
 import pytest
 
 import prednet_jax
-from prednet_jax import data, evaluation, weights
+from prednet_jax import data, evaluation, records, weights
 from prednet_jax.errors import UserError
 from prednet_jax.models import sequences
 from prednet_jax.weights import shipped
 
 SMALL = prednet_jax.PredNetConfig(channels=(1, 2), height=8, width=8)
+
+CONFIG = prednet_jax.PredNetConfig(channels=(1, 2), height=32, width=32)
 
 
 @pytest.mark.parametrize("name", weights.pretrained_names())
@@ -82,3 +85,61 @@ def test_many_sequences_are_scored_as_one_by_one():
         evaluation.evaluate(params, SMALL, source, frames=20)
     with pytest.raises(UserError, match="extrapolate_from=5: expected a whole number"):
         evaluation.evaluate(params, SMALL, source, frames=5, extrapolate_from=5)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A finished run that nobody trained, and an empty place for networks."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    params = prednet_jax.init_params(CONFIG, jax.random.key(0))
+    records.write_tree(folder / records.WEIGHTS, params)
+    flags = {"data": "moving_digits", "seed": 0, "channels": ["1", "2"]}
+    flags |= {"workdir": "elsewhere", "resume": False, "init_weights": None}
+    records.write_json(
+        folder / records.MANIFEST,
+        {"model": "prednet", "network": prednet_jax.tasks.of(CONFIG).network()}
+        | {"flags": flags, "git_commit": "0" * 40, "data": "moving_digits"}
+        | {"final_params_sha256": records.fingerprint(params)},
+    )
+    row = {"update": 3, "loss": 0.5, "copy_last_frame_loss": 1.0, "ratio": 0.5}
+    (folder / records.VALIDATION).write_text(json.dumps(row) + "\n")
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "new" / "shipped")
+    return folder
+
+
+def test_a_run_becomes_a_network_of_the_package(run, tmp_path, forked):
+    place = tmp_path / "new" / "shipped"
+    words = (f"--run={run}", "--name=tiny", f"--folder={place}", "--sequences=2")
+    with pytest.raises(UserError, match=r"name='tiny': no such .*known are: none"):
+        prednet_jax.pretrained("tiny")
+    done = forked("ship_weights.py", *words)
+    assert done.returncode == 0, done.stderr
+    config, params = prednet_jax.pretrained("tiny")
+    assert config == CONFIG
+    whole = prednet_jax.init_params(CONFIG, jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, params, whole)
+    about = json.loads((place / "tiny.json").read_text())
+    assert about["command"] == (
+        "python experiments/train.py --data=moving_digits --seed=0 --channels=1,2"
+    )
+    assert about["scores"]["validation"]["ratio"] == 0.5
+    size = {"height": 32, "width": 32, "channels": 1}
+    for split in ("test", "unseen"):
+        source = data.open_split("moving_digits", split, **size)
+        expected = evaluation.evaluate(params, config, source, count=2)
+        assert about["scores"][split]["observed"] == pytest.approx(
+            expected["observed"], rel=1e-4
+        )
+
+
+def test_a_network_is_not_replaced_in_silence(run, tmp_path, refused):
+    place = tmp_path / "shipped"
+    place.mkdir()
+    (place / "tiny.npz").write_bytes(b"mine")
+    words = ("ship_weights.py", f"--run={run}", f"--folder={place}")
+    refused("tiny.npz exists; expected --overwrite", *words, "--name=tiny")
+    refused("--name='a/b': expected a name such as walk", *words, "--name=a/b")
+    below = f"--folder={place / 'tiny.npz'}"
+    refused("tiny.npz is no directory that", *words, "--name=tiny", below)
+    assert (place / "tiny.npz").read_bytes() == b"mine"

@@ -19,7 +19,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
-from prednet_jax.noise.errors import NoiseError, choice, flag, integer
+from prednet_jax.noise.errors import NoiseError, flag, integer
 from prednet_jax.noise.gpu.compilation import (
     Compiled,
     compiled_for,
@@ -27,7 +27,7 @@ from prednet_jax.noise.gpu.compilation import (
     lower,
 )
 from prednet_jax.noise.gpu.entries import VARIES, Entry, entries_of, is_call
-from prednet_jax.noise.gpu.targets import CARDS
+from prednet_jax.noise.gpu.targets import CARDS, described
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.runs import table
 from prednet_jax.noise.specs import Identity
@@ -47,6 +47,19 @@ class Memory(NamedTuple):
     temporaries: int
 
 
+class Advice(NamedTuple):
+    """What to do against entries of a report.
+
+    Attributes:
+        change: what to write.
+        left: entries of that kind in the program compiled again with the change; None
+            where only the user can make it.
+    """
+
+    change: str
+    left: tuple[Entry, ...] | None
+
+
 class Report(NamedTuple):
     """What on a GPU will vary.
 
@@ -55,9 +68,10 @@ class Report(NamedTuple):
         kernels: number of kernels and library calls that one run launches, the body of
             a loop counted once.
         memory: on one device.
-        gpu: name of the GPU.
+        gpu: name of the GPU, or "described".
         devices: their number.
         deterministic: whether compiled under `--xla_gpu_deterministic_ops=true`.
+        advice: what would help.
         compiled: the compiled program.
     """
 
@@ -67,6 +81,7 @@ class Report(NamedTuple):
     gpu: str
     devices: int
     deterministic: bool
+    advice: tuple[Advice, ...]
     compiled: Compiled
 
     @property
@@ -81,8 +96,8 @@ class Report(NamedTuple):
         return {"varies": self.varies, **fields}
 
     def __str__(self) -> str:
-        card = CARDS[self.gpu]
-        title = f"{card.title} ({card.sm})"
+        card = CARDS.get(self.gpu)
+        title = f"{card.title} ({card.sm})" if card else "the GPU described"
         if self.devices > 1:
             title = f"{self.devices} x {title}"
         if self.deterministic:
@@ -108,9 +123,23 @@ class Report(NamedTuple):
             lines += ["", *table(_HEAD, cells, "<<<<<<"), ""]
             lines += [f"{name}: {_MEANING[name]}" for name in present]
             lines += promises
+        unknown = {e.varies: _UNKNOWN.get(e.varies, "") for e in self.entries}
+        if any(unknown.values()) and not self.deterministic:
+            lines += ["", "Not known without the device:"]
+            lines += [f"  {each}" for each in unknown.values() if each]
+        if self.advice:
+            lines += ["", "What to do:"]
+            for change, left in self.advice:
+                where = ", ".join(sorted({e.source or e.kernel for e in left or ()}))
+                outcome = f"; compiled again: {where or 'none'} left"
+                lines.append(f"  {change}{outcome if left is not None else ''}")
         return "\n".join(lines)
 
 
+_UNKNOWN = {
+    "call": "which algorithm a library takes, and in which order it adds",
+    "compilation": "which blocks and algorithms autotuning chooses: it measures there",
+}
 _MEANING = {
     "call": "two runs of one compiled program may differ",
     "compilation": "fixed once compiled; compiling again may choose another order",
@@ -129,17 +158,24 @@ def _bytes(count: float) -> str:
 
 
 def audit(
-    fn: Callable, *, gpu: str = "h100", devices: int = 1, deterministic: bool = False
+    fn: Callable,
+    *,
+    gpu: str = "h100",
+    devices: int = 1,
+    deterministic: bool = False,
+    advise: bool = True,
 ) -> Callable[..., Report]:
     """What on a GPU will vary in a function, read from the program compiled for it.
 
     Args:
         fn: of arrays and anything else to a result; never run.
-        gpu: a name of `targets.CARDS`.
+        gpu: a name of `targets.CARDS`, or XLA's own description of another GPU (the
+            text of a GpuTargetConfigProto).
         devices: number of GPUs. Shardings are PartitionSpecs over an
             `AbstractMesh((devices,), ("x",))` or one of another shape, on the
             arguments or inside of the function.
         deterministic: compile under `--xla_gpu_deterministic_ops=true`.
+        advise: whether to compile again with what would help.
 
     Returns:
         `report(*args, **kwargs)` that gives a `Report`; arguments are arrays or
@@ -149,29 +185,41 @@ def audit(
         NoiseError: bad options; on a call, when XLA's CUDA compiler is not installed,
             or the function cannot be compiled for CUDA.
     """
-    choice("gpu", gpu, list(CARDS))
+    _, capability = described(gpu)
     integer("devices", devices, 1)
     flag("deterministic", deterministic)
+    flag("advise", advise)
 
     def report(*args: Any, **kwargs: Any) -> Report:
         program, arrays = pure(fn, args, kwargs)
         mesh = _mesh(arrays, devices)
         shapes = [_shape(x, mesh) for x in arrays]
-        # Here a PartitionSpec inside of a function is one of the mesh.
-        spread: contextlib.AbstractContextManager = contextlib.nullcontext()
-        if devices > 1:
-            spread = jax.sharding.use_abstract_mesh(mesh)
-        with spread:
+        with _spread(mesh):
             closed = jax.make_jaxpr(program)(*shapes)
             steps = _steps(closed)
-            with _refusing(steps):
-                module = lower(program, *shapes, donate=compat.donated(closed))
         found_wheels()
-        with _refusing(steps):
-            (made,) = compiled_for(
-                [module], gpu, devices=devices, deterministic=deterministic
-            )
-        entries = entries_of(made, steps, CARDS[gpu].capability, deterministic)
+
+        def compiled(deterministic: bool) -> tuple[Compiled, tuple[Entry, ...]]:
+            with _refusing(steps):
+                with _spread(mesh):
+                    module = lower(program, *shapes, donate=compat.donated(closed))
+                (made,) = compiled_for(
+                    [module], gpu, devices=devices, deterministic=deterministic
+                )
+            return made, entries_of(made, steps, capability, deterministic)
+
+        made, entries = compiled(deterministic)
+        advice = []
+        if advise and not deterministic and any(e.varies == "call" for e in entries):
+            left = [e for e in compiled(True)[1] if e.varies == "call"]
+            advice.append(Advice(_FLAG, tuple(left)))
+            names = dict.fromkeys(e.primitive for e in entries if e.kind == "atomic")
+            advice += [Advice(_OTHERS[x], None) for x in names if x in _OTHERS]
+        if advise and any(e.kind == "reduced_precision" for e in entries):
+            with jax.default_matmul_precision("highest"):
+                again = compiled(deterministic)[1]
+            left = [e for e in again if e.kind == "reduced_precision"]
+            advice.append(Advice(_HIGHEST, tuple(left)))
         memory = made.memory
         return Report(
             entries,
@@ -179,13 +227,26 @@ def audit(
             Memory(
                 memory["argument"], memory["output"] - memory["alias"], memory["temp"]
             ),
-            gpu,
+            gpu if gpu in CARDS else "described",
             devices,
             deterministic,
+            tuple(advice),
             made,
         )
 
     return report
+
+
+_FLAG = "XLA_FLAGS=--xla_gpu_deterministic_ops=true, which may be slower"
+_HIGHEST = 'jax.default_matmul_precision("highest"): slower, no operand is rounded'
+# Other ways to write what becomes atomics.
+_OTHERS = {
+    "scatter-add": "scatter-add: unique_indices=True where no index occurs twice; or a "
+    "product, jax.nn.one_hot(ids, n).T @ x, where segments are few",
+    "scatter-mul": "scatter-mul: unique_indices=True where no index occurs twice",
+    "select_and_scatter_add": "max-pooling of windows that do not overlap: a reshape "
+    "and a maximum, whose gradient has no atomics",
+}
 
 
 @contextlib.contextmanager
@@ -221,6 +282,13 @@ def _mesh(arrays: Sequence[Any], devices: int) -> AbstractMesh:
     if mesh.size != devices:
         raise NoiseError(f"devices={devices}: expected {mesh.size}, as the mesh has")
     return mesh
+
+
+def _spread(mesh: AbstractMesh) -> contextlib.AbstractContextManager:
+    """Where a PartitionSpec inside of a function is one of the mesh."""
+    if mesh.size == 1:
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(mesh)
 
 
 def _shape(x: Any, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import jax
 
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.gpu.targets import CARDS
+from prednet_jax.noise.gpu.targets import described
 
 # The plugin and XLA itself, of JAX's version, and NVIDIA's assembler. CUDA 12 is the
 # last that compiles for Maxwell, Pascal and Volta.
@@ -108,7 +108,7 @@ def compiled_for(
 
     Args:
         modules: of `lower`, at least one.
-        gpu: a name of `targets.CARDS`.
+        gpu: as `targets.described` takes it.
         devices: number of GPUs that each program is spread over.
         deterministic: under `--xla_gpu_deterministic_ops=true`.
 
@@ -128,7 +128,7 @@ def compiled_for(
     }
     with tempfile.TemporaryDirectory(prefix="gpu-audit-") as name:
         root = Path(name)
-        request = {"target": CARDS[gpu].config(), "devices": devices}
+        request = {"target": described(gpu)[0], "devices": devices}
         (root / "request.json").write_text(json.dumps(request))
         folders = [root / str(i) for i in range(len(modules))]
         for folder, module in zip(folders, modules, strict=True):

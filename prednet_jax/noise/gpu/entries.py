@@ -264,35 +264,45 @@ class Library(NamedTuple):
 
 
 _CUBLAS = Library(
-    "cuBLAS", "compilation", "device",
+    "cuBLAS",
+    "compilation",
+    "device",
     "the same bits at every run on one stream, for one version, architecture and "
     "number of multiprocessors",
     " [docs.nvidia.com/cuda/cublas, Results Reproducibility]",
-)  # fmt: skip
+)
 _CUDNN = Library(
-    "cuDNN", "call", "device",
+    "cuDNN",
+    "call",
+    "device",
     "some backward algorithms use atomics and do not repeat their bits",
     " [docs.nvidia.com/deeplearning/cudnn, Reproducibility (Determinism)]",
-)  # fmt: skip
+)
 _CUDNN_FORWARD = _CUDNN._replace(
     varies="compilation",
     promise="forward algorithms repeat their bits on one architecture",
 )
 _CUSOLVER = Library(
-    "cuSOLVER", "device", "device",
+    "cuSOLVER",
+    "device",
+    "device",
     "deterministic results are its default (cusolverDnSetDeterministicMode)",
     " [docs.nvidia.com/cuda/cusolver, cusolverDnSetDeterministicMode]",
-)  # fmt: skip
+)
 _CUFFT = Library(
-    "cuFFT", "device", "device",
+    "cuFFT",
+    "device",
+    "device",
     "the same bits for the same plan, version and GPU model",
     " [docs.nvidia.com/cuda/cufft, Accuracy and Performance]",
-)  # fmt: skip
+)
 _CUSPARSE = Library(
-    "cuSPARSE", "call", "call",
+    "cuSPARSE",
+    "call",
+    "call",
     "each routine has a promise of its own; some use atomics",
     " [docs.nvidia.com/cuda/cusparse]",
-)  # fmt: skip
+)
 _UNKNOWN = Library("", "call", "call", "not known to audit: nothing is promised", "")
 # By the beginning of an opcode, or of the target of a custom call; the first that fits.
 # None: calls that move data, sort or work on integers.

@@ -9,7 +9,10 @@ xla/backends/gpu/target_config/specs).
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+from prednet_jax.noise.errors import NoiseError, choice
 
 # By compute capability: float32 units, threads and bytes of shared memory of a
 # multiprocessor, and the bytes of it that one block can ask for.
@@ -112,3 +115,22 @@ CARDS = {
     "b200": Card("B200", (10, 0), 148, 191514411008, 7672.32e9, 132644864, 1.965),
     "rtx4090": Card("GeForce RTX 4090", (8, 9), 128, 24 * _GB, 1008e9, 72 * _MB, 2.52),
 }
+
+
+def described(gpu: str) -> tuple[str, tuple[int, int]]:
+    """XLA's description of a GPU, and its compute capability.
+
+    Args:
+        gpu: a name of `CARDS`, or the description itself.
+
+    Raises:
+        NoiseError: when it is neither.
+    """
+    if "gpu_device_info" not in str(gpu):
+        choice("gpu", gpu, list(CARDS))
+        return CARDS[gpu].config(), CARDS[gpu].capability
+    found = re.search(r"cuda_compute_capability\s*{\s*major:\s*(\d+)", gpu)
+    if found is None:
+        raise NoiseError("gpu: expected a description with cuda_compute_capability")
+    minor = re.search(r"cuda_compute_capability[^}]*minor:\s*(\d+)", gpu)
+    return gpu, (int(found[1]), int(minor[1]) if minor else 0)

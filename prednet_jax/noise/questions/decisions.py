@@ -19,13 +19,18 @@ The clean run and the noisy one are the same compiled program with noise off and
 Each execution of an equation is compared with the same execution (the same step of
 every loop around it, the same device) of the clean run; executions that only one of the
 two has are the decision of the loop or branch around them.
+
+Examples, along axis 0, have exact intervals of 95 % (C. J. Clopper & E. S. Pearson,
+Biometrika 26, 1934). The accuracy of an evaluation set moves by the furthest of the
+draws: another run is as far with probability 1 / (draws + 1) at most, whatever their
+distribution.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -35,14 +40,27 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.coverage import report_of
-from prednet_jax.noise.errors import integer
+from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.watch import Watched
+from prednet_jax.noise.questions.watch import Seen, Watched
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Drawn
 from prednet_jax.noise.specs import NoiseSpec
+
+
+class Flip(NamedTuple):
+    """An example that some draw decides otherwise than the clean run does.
+
+    `flipped` is the fraction of such draws, `low` to `high` the 95 % interval of its
+    probability.
+    """
+
+    example: int
+    flipped: float
+    low: float
+    high: float
 
 
 class Decision(NamedTuple):
@@ -53,6 +71,7 @@ class Decision(NamedTuple):
             than in the clean run, 0 to 1.
         elements: number of elements that the clean run decides, over all executions.
         share: fraction of them decided otherwise, mean over draws.
+        examples: those along axis 0 that any draw flipped, the most often first.
     """
 
     path: str
@@ -61,26 +80,74 @@ class Decision(NamedTuple):
     flipped: float
     elements: int
     share: float
+    examples: tuple[Flip, ...] = ()
+
+
+class Evaluation(NamedTuple):
+    """The accuracy of a function's answers, and what noise makes of it.
+
+    Attributes:
+        accuracy: of the clean run, 0 to 1.
+        moved: the furthest that any draw is from it.
+        probability: that another run is at most so far.
+        total: number of examples.
+        examples: those whose answer any draw flipped, the most often first.
+        draws: number of noisy runs.
+    """
+
+    accuracy: float
+    moved: float
+    probability: float
+    total: int
+    examples: tuple[Flip, ...]
+    draws: int
+
+    def __str__(self) -> str:
+        unseen = _interval(0, self.draws)[1]
+        return (
+            f"accuracy {self.accuracy:.4f}, numerics move it by ±{self.moved:.2g} (the "
+            f"furthest of {self.draws} runs; another is within with probability "
+            f"{self.probability:.2f}); answers that flip: {len(self.examples)} of "
+            f"{self.total}{_listed(self.examples)}; of any other example the "
+            f"probability is below {unseen:.2g}"
+        )
+
+
+def _listed(examples: Sequence[Flip]) -> str:
+    """The first examples in words."""
+    if not examples:
+        return ""
+    named = [
+        f"{e.example}: {e.flipped:.0%} ({e.low:.0%}-{e.high:.0%})" for e in examples
+    ]
+    return f" [{', '.join(named[:3])}{', ...' if named[3:] else ''}]"
 
 
 class Decisions(tuple[Decision, ...]):
-    """All decisions of a function: the most often flipped first, then as they come."""
+    """All decisions of a function: the most often flipped first, then as they come.
 
-    __slots__ = ()
+    `evaluation` is that of the function's answers, where labels were given.
+    """
+
+    evaluation: Evaluation | None = None
 
     def __str__(self) -> str:
         flipped = sum(decision.flipped > 0 for decision in self)
         lines = [f"decisions: {len(self)}, flipped: {flipped}"]
         lines += [
             f"  {d.flipped:.0%} of draws, {d.share:.2g} of {d.elements} elements  "
-            f"{d.path}" + (f"  [{d.source}]" if d.source else "")
+            f"{d.path}"
+            + (f"  [{d.source}]" if d.source else "")
+            + (f"  examples{_listed(d.examples)}" if d.examples else "")
             for d in self
         ]
+        if self.evaluation is not None:
+            lines.append(str(self.evaluation))
         return "\n".join(lines)
 
 
 def decisions(
-    fn: Callable, spec: NoiseSpec, *, draws: int = 16
+    fn: Callable, spec: NoiseSpec, *, draws: int = 16, labels: Any = None
 ) -> Callable[..., Decisions]:
     """How often noise flips each decision of a function.
 
@@ -88,16 +155,20 @@ def decisions(
         fn: as for `inject`.
         spec: the noise; its parts that act on a computation.
         draws: number of noisy runs, each beside a clean one.
+        labels: integers or booleans [N], of an evaluation set: the result of `fn` is
+            its answers [N], or scores [N, C], whose argmax is. The report's
+            `.evaluation` is then what noise makes of the accuracy.
 
     Returns:
         `search(key, *args, **kwargs)` that gives the decisions, a sequence.
 
     Raises:
         NoiseError: when an option is outside what is accepted; on a call, as for
-            `inject`.
+            `inject`, and when the result is no answer to the labels, or holds a NaN.
     """
     integer("draws", draws, 1)
     acting = runs.acting(spec)
+    wanted = None if labels is None else _labels(labels)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Decisions:
         pure, arrays = runs.Call(fn, args, kwargs).pure()
@@ -110,29 +181,106 @@ def decisions(
             watched.switches = {entry.path: noise for entry in perturbed}
             return evaluate(acting, key, program, arrays, hooks=watched)
 
+        def once(key: Array, noise: bool) -> tuple[Seen, np.ndarray]:
+            outcomes: list[Any] = []
+            seen = watched.seen(lambda: outcomes.append(run(key, noise, *arrays)))
+            return seen, _answers(outcomes[0].result(), wanted)
+
         # By path: elements of the clean run, those compared, those that differ, draws.
         counts: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(4, int))
+        examples: dict[str, Counter[int]] = defaultdict(Counter)
+        answers: Counter[int] = Counter()
+        right = []
         for one in random_bits.split(key, draws):
-            clean, noisy = (
-                watched.seen(partial(run, one, on, *arrays)) for on in (False, True)
-            )
-            flipped: dict[str, bool] = defaultdict(bool)
-            for place, expected in clean.items():
-                found = noisy.get(place, expected)
-                same = (found == expected) | ((found != found) & (expected != expected))
-                compared, differing = same.size * (place in noisy), np.sum(~same)
-                counts[place[0][0]] += [expected.size, compared, differing, 0]
-                flipped[place[0][0]] |= bool(differing)
-            for path, differs in flipped.items():
-                counts[path][3] += differs
-        report = []
+            (clean, expected), (noisy, answer) = once(one, False), once(one, True)
+            flipped: dict[str, set[int]] = defaultdict(set)
+            for place, x in clean.items():
+                path, _, width = place[0]
+                found = noisy.get(place, x)
+                other = np.flatnonzero((found != x) & ((found == found) | (x == x)))
+                counts[path] += [x.size, x.size * (place in noisy), other.size, 0]
+                if other.size:
+                    flipped[path].update((other // width).tolist() if width else ())
+            for path, rows in flipped.items():
+                counts[path][3] += 1
+                examples[path].update(rows)
+            if wanted is not None:
+                answers.update(np.flatnonzero(answer != expected).tolist())
+                right.append([float(np.mean(x == wanted)) for x in (expected, answer)])
+        entries = []
         for path, step in watched.labels.items():
             elements, compared, differing, flips = counts[path].tolist()
             about = path, step.name, step.source, flips / draws, elements // draws
-            report += [Decision(*about, differing / max(1, compared))] * (elements > 0)
-        return Decisions(sorted(report, key=lambda d: -d.flipped))
+            share, rows_of = differing / max(1, compared), _flips(examples[path], draws)
+            entries += [Decision(*about, share, rows_of)] * (elements > 0)
+        report = Decisions(sorted(entries, key=lambda d: -d.flipped))
+        if wanted is not None:
+            report.evaluation = Evaluation(
+                right[0][0],
+                max(abs(noisy_rate - clean_rate) for clean_rate, noisy_rate in right),
+                draws / (draws + 1),
+                len(wanted),
+                _flips(answers, draws),
+                draws,
+            )
+        return report
 
     return search
+
+
+def _labels(labels: Any) -> np.ndarray:
+    """The labels of an evaluation set, refusing what is none."""
+    found = np.asarray(labels)
+    if found.dtype.kind not in "biu" or found.ndim != 1 or not found.size:
+        raise NoiseError(
+            f"labels of type {found.dtype} and shape {found.shape}: expected integers "
+            "or booleans [N]"
+        )
+    return found
+
+
+def _answers(result: Any, labels: np.ndarray | None) -> np.ndarray:
+    """What a result answers to each label; nothing without labels."""
+    if labels is None:
+        return np.zeros(0)
+    leaves = [x for x in jax.tree.leaves(result) if hasattr(x, "dtype")]
+    found = np.asarray(leaves[0]) if len(leaves) == 1 else np.zeros(())
+    scores = jnp.issubdtype(found.dtype, jnp.floating)
+    if found.ndim == 1 + scores and found.shape[:1] == labels.shape:
+        if not scores:
+            return found
+        broken = np.flatnonzero(np.isnan(found).any(1))
+        if broken.size:
+            raise NoiseError(
+                f"the scores of example {broken[0]} hold NaN: expected numbers"
+            )
+        return np.argmax(found, 1)
+    shapes = [f"{x.dtype}{list(x.shape)}" for x in leaves]
+    count = list(labels.shape)
+    raise NoiseError(
+        f"the result is {', '.join(shapes) or 'no array'}, with labels {count}: "
+        f"expected one array, answers {count} or scores [{count[0]}, classes]"
+    )
+
+
+def _interval(count: int, total: int) -> tuple[float, float]:
+    """Clopper and Pearson's interval of 95 % of a binomial probability."""
+
+    def at_least(p: float, least: int) -> float:
+        """P(X >= least), which grows with p."""
+        terms = range(least, total + 1)
+        return sum(math.comb(total, i) * p**i * (1 - p) ** (total - i) for i in terms)
+
+    low = runs.crossing(lambda p: at_least(p, count), 0.025, 1) if count else 0.0
+    if count == total:
+        return low, 1.0
+    return low, runs.crossing(lambda p: at_least(p, count + 1), 0.975, 1)
+
+
+def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
+    """The examples that flipped so often, the most often first."""
+    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Flip(i, n / draws, *_interval(n, draws)) for i, n in order)
 
 
 class _Deciding(Watched):
@@ -153,7 +301,10 @@ class _Deciding(Watched):
 
     def _note(self, step: Step, words: Words, i: int, value: Any) -> None:
         self.labels[step.path] = step
-        self.send((step.path, i), jnp.asarray(value), self.place(words))
+        x = jnp.asarray(value)
+        # Elements per example; 0 of a scalar, which is of none.
+        width = math.prod(x.shape[1:]) if x.ndim else 0
+        self.send((step.path, i, width), x, self.place(words))
 
 
 # Results that are discrete although they are floats.

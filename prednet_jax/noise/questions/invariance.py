@@ -4,6 +4,12 @@ A function that treats each row of a batch by itself gives a row the same value 
 in another batch, padded, under `vmap`, in a loop, compiled or not: in exact arithmetic.
 `invariance` makes the calls and compares them with the compiled call of the whole
 batch: bits, size and rung of the difference, rows in which a decision changes.
+
+The line. Both programs are made to return what every equation computes (a loop or a
+branch counts as one); of what belongs to no row a hash. The first in program order that
+differs is `source`. Returning everything hinders fusion: where the difference is gone
+then, no line is named. A batch folded into another axis is followed if it is the slower
+of the two; otherwise the equation is passed over.
 """
 
 from __future__ import annotations
@@ -22,9 +28,15 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.arguments import Outcome, split, taken_apart
 from prednet_jax.noise.errors import NoiseError, integer
-from prednet_jax.noise.inject import Traced, traced
+from prednet_jax.noise.inject import Traced, evaluate, traced
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.explain import RUNGS, ladder, place
+from prednet_jax.noise.questions.recording import digest, numbers
+from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.rules import registry
+from prednet_jax.noise.run import Call, Drawn, Evaluation
+from prednet_jax.noise.specs import Identity
 
 
 class Variant(NamedTuple):
@@ -38,6 +50,7 @@ class Variant(NamedTuple):
         rung: of the difference on the ladder of `explain`; of several leaves the last.
         flipped_rows: rows in which an argmax over the last axis of a floating-point
             leaf changes, or any element of an integer or boolean leaf.
+        source: the user's line that makes the first difference; "" if none does alone.
     """
 
     name: str
@@ -45,6 +58,7 @@ class Variant(NamedTuple):
     difference: float | None
     rung: str
     flipped_rows: tuple[int, ...]
+    source: str
 
 
 class Invariance(NamedTuple):
@@ -54,7 +68,7 @@ class Invariance(NamedTuple):
     rows: int
 
     def __str__(self) -> str:
-        head = ("", "bits", "relative", "rung", "flipped")
+        head = ("", "bits", "relative", "rung", "flipped", "first line")
         rows = [
             (
                 v.name,
@@ -62,11 +76,12 @@ class Invariance(NamedTuple):
                 "-" if v.difference is None else f"{v.difference:.2g}",
                 v.rung,
                 f"{len(v.flipped_rows)}",
+                v.source,
             )
             for v in self.variants
         ]
         last = f"compared with one compiled call of all {self.rows} rows"
-        return "\n".join([*runs.table(head, rows, "<<><>"), last])
+        return "\n".join([*runs.table(head, rows, "<<><><"), last])
 
 
 def invariance(
@@ -103,16 +118,15 @@ def invariance(
         given = _given(call, batch)
         shapes = given.program(given.rows).shapes
         _check_rows(given, shapes)
-        compiled = jax.jit(given.result)
-        expected = list(map(np.asarray, compiled(*given.arrays)))
+        expected = _all_at_once(given, given.result)
         tree = _result(shapes, expected)
         _refuse_nan(tree)
-        found, rungs = [], None
-        for name, called in _ways(given, compiled).items():
+        found, rungs, lines = [], None, None
+        for name, called in _ways(given, given.result).items():
             values = list(map(np.asarray, called()))
             pairs = list(zip(values, expected, strict=True))
             if all(x.tobytes() == y.tobytes() for x, y in pairs):
-                found.append(Variant(name, True, 0.0, "identical", ()))
+                found.append(Variant(name, True, 0.0, "identical", (), ""))
                 continue
             if rungs is None:
                 rungs = ladder(call, jax.random.key(seed), draws=draws)
@@ -122,7 +136,9 @@ def invariance(
             rung = max((one.rung for one in leaves), key=RUNGS.index)
             flipped = np.any([_flipped(x, y) for x, y in pairs], axis=0)
             rows = tuple(np.flatnonzero(flipped).tolist())
-            found.append(Variant(name, False, difference, rung, rows))
+            lines = lines or _followed(given)
+            line = _first_line(given, name, lines)
+            found.append(Variant(name, False, difference, rung, rows, line))
         return Invariance(tuple(found), given.rows)
 
     return measure
@@ -249,9 +265,14 @@ def _flipped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (x != y).reshape(len(x), -1).any(1)
 
 
-def _ways(given: _Given, compiled: Callable) -> dict[str, Callable[[], Any]]:
-    """The variants by name, each of which gives the arrays of all rows."""
-    rows, batches, f = given.rows, given.batches(), given.result
+def _all_at_once(given: _Given, f: Callable) -> list[np.ndarray]:
+    """The arrays of one compiled call."""
+    return list(map(np.asarray, jax.jit(f)(*given.arrays)))
+
+
+def _ways(given: _Given, f: Callable) -> dict[str, Callable[[], Any]]:
+    """The ways to call `f` by name, each of which gives the arrays of all rows."""
+    rows, batches, compiled = given.rows, given.batches(), jax.jit(f)
 
     def in_chunks(size: int) -> Any:
         starts = range(0, rows, size)
@@ -290,3 +311,117 @@ def _ways(given: _Given, compiled: Callable) -> dict[str, Callable[[], Any]]:
         "vmap over rows": lambda: by_row(lambda g, xs: jax.vmap(g)(xs)),
         "loop over rows": lambda: by_row(jax.lax.map),
     }
+
+
+class _Lines(Evaluation):
+    """An evaluation that keeps what each line computes; a loop or a branch is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Step, Any]] = []
+
+    def first_order(
+        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
+    ) -> list[Any]:
+        """As `Evaluation`; the arrays of numbers are kept."""
+        results = super().first_order(step, words, operands, drawn)
+        for x in results:
+            if isinstance(getattr(x, "dtype", None), np.dtype):
+                self.found.append((step, x))
+        return results
+
+    def higher_order(
+        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
+    ) -> list[Any]:
+        """Calls are entered."""
+        rule = registry.find(step.name)
+        if isinstance(rule, registry.HigherOrder) and rule.joins:
+            return Call(step, drawn, self).body(words, operands)
+        return self.first_order(step, words, operands, drawn)
+
+
+class _Followed(NamedTuple):
+    """What lines compute of each row.
+
+    Attributes:
+        sources: the lines, one for each array.
+        folds: how many elements of an axis belong to one row.
+        values: from the arrays of the call to these arrays.
+        expected: what `values` gives of the whole batch.
+    """
+
+    sources: list[str]
+    folds: list[int]
+    values: Callable[..., list[Any]]
+    expected: list[np.ndarray]
+
+
+class _Otherwise(Exception):  # noqa: N818
+    """A program of other equations for another number of rows."""
+
+
+def _followed(given: _Given) -> _Followed:
+    """The lines that can be followed."""
+
+    def lines(*arrays: Any) -> list[tuple[Step, Any]]:
+        found, program = _Lines(), traced(given.outcome, arrays)
+        evaluate(Identity(), jax.random.key(0), program, arrays, hooks=found)
+        return found.found
+
+    def of(rows: int) -> list[tuple[Step, Any]]:
+        found: list[tuple[Step, Any]] = []
+        shapes = given.program(rows).jaxpr.in_avals
+        jax.eval_shape(lambda *arrays: found.extend(lines(*arrays)), *shapes)
+        return found
+
+    here, other = of(given.rows), of(given.rows + 1)
+    paths = [step.path for step, _ in here]
+    # Which arrays, the axis of their rows, and how many elements of it belong to one.
+    followed: list[tuple[int, int | None, int]] = []
+    for i, ((step, x), (same, y)) in enumerate(zip(here, other, strict=False)):
+        sizes = enumerate(zip(x.shape, y.shape, strict=True))
+        moved = [(axis, m, n - m) for axis, (m, n) in sizes if m != n]
+        axis, size, fold = moved[0] if moved else (None, 0, 0)
+        if step.path == same.path and len(moved) < 2 and size == fold * given.rows:
+            followed.append((i, axis, fold))
+
+    def values(*arrays: Any) -> list[Any]:
+        found = lines(*arrays)
+        if [step.path for step, _ in found] != paths:
+            raise _Otherwise
+        rows = len(next(itertools.compress(arrays, given.is_batch)))
+        return [_by_row(found[i][1], rows, axis) for i, axis, _ in followed]
+
+    expected = _all_at_once(given, values)
+    sources = [here[i][0].source for i, *_ in followed]
+    return _Followed(sources, [fold for *_, fold in followed], values, expected)
+
+
+def _by_row(x: Any, rows: int, axis: int | None) -> Any:
+    """An array with its rows, folded into an axis, as axis 0; of none a hash."""
+    if axis is None:
+        hashed, *_ = digest(numbers(x))
+        return jnp.broadcast_to(hashed, (rows, *hashed.shape))
+    shape = *x.shape[:axis], rows, x.shape[axis] // rows, *x.shape[axis + 1 :]
+    return jnp.moveaxis(jnp.reshape(x, shape), axis, 0)
+
+
+def _first_line(given: _Given, name: str, lines: _Followed) -> str:
+    """The line of the first equation that a way changes; "" if none can be named."""
+    try:
+        values = list(map(np.asarray, _ways(given, lines.values)[name]()))
+    except _Otherwise:
+        return ""
+    for source, fold, x, y in zip(
+        lines.sources, lines.folds, values, lines.expected, strict=True
+    ):
+        if x.tobytes() != y.tobytes() and not (fold > 1 and _rearranged(x, y)):
+            return source
+    return ""
+
+
+def _rearranged(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether two arrays hold nearly the same numbers, in other places."""
+    x, y = runs.values([x, y])
+    near = functools.partial(np.allclose, rtol=0.01, atol=0.01 * runs.rms(y))
+    return not near(x, y) and near(np.sort(x, None), np.sort(y, None))

@@ -303,7 +303,7 @@ class Watch(Watched):
         """Send a value, if it is an array of numbers."""
         if not _is_array(value):
             return
-        place, x = self.place(words), _numbers(value)
+        place, x = self.place(words), numbers(value)
         from_ = [self._numbers[id(o)][1] for o in operands if id(o) in self._numbers]
         # A predicate is traced twice in a while loop.
         fact = self.labels.setdefault(path, {"number": len(self.labels)})
@@ -368,7 +368,7 @@ def _within(path: str) -> str:
     return "/".join(name for name in names if not _CALLS.match(name))
 
 
-def _numbers(x: Any) -> Array:
+def numbers(x: Any) -> Array:
     """A value as an array of real numbers of a type that NumPy has too."""
     x = jnp.asarray(x)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from prednet_jax import noise
 from prednet_jax.noise.__main__ import main
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.gpu.targets import CARDS
 
 FILE = os.path.basename(__file__)
 
@@ -129,12 +130,32 @@ def test_an_atomic_and_its_line(report):
 
 def test_atomics_that_give_the_same_bits_or_are_none(report):
     """One-hot and reshape are what the page recommends in place of atomics."""
-    for fn, varies in {
-        counted: ["no"], largest: ["no"], once: [], one_hot: [], pooled: []
-    }.items():  # fmt: skip
+    exact = {counted: ["no"], largest: ["no"], once: [], one_hot: [], pooled: []}
+    for fn, varies in exact.items():
         found = entries(report, fn)
         assert [e.varies for e in found if e.kind == "atomic"] == varies
         assert "call" not in {e.varies for e in found}
+
+
+def test_each_advice_was_tried(report):
+    flag, *others, precision = report.advice
+    assert flag.left == precision.left == ()
+    assert "deterministic_ops" in flag.change
+    assert "highest" in precision.change
+    assert any("unique_indices" in each.change for each in others)
+    assert {each.left for each in others} == {None}
+    assert "which may be slower; compiled again: none left" in str(report)
+    assert "Not known without the device" in str(report)
+
+
+def test_a_gpu_described_is_compiled_for(report, compiler):
+    """XLA's own text of a card gives the program that its name gives."""
+    text = CARDS["a100"].config()
+    found = noise.audit(product, gpu=text, advise=False)(S(64, 64), S(64, 64))
+    assert found.gpu == "described"
+    assert str(found).startswith("the GPU described: ")
+    (rounded,) = [e for e in found.entries if e.kind == "reduced_precision"]
+    assert rounded.source == line(product, 1)
 
 
 def test_tf32_since_ampere(report, compiler):
@@ -162,7 +183,7 @@ def test_a_librarys_inside_names_the_line_that_calls_it(report):
 def test_a_network_of_flax(compiler):
     shapes = S(4, dtype=jnp.int32), S(4, 8, 8, 3)
     params = jax.eval_shape(Model().init, jax.random.key(0), *shapes)
-    report = noise.audit(gradient, gpu="h100")(params, *shapes)
+    report = noise.audit(gradient, gpu="h100", advise=False)(params, *shapes)
     by_call = {(e.kind, e.primitive, e.source) for e in report.entries[:3]}
     call = Model.__call__
     assert by_call == {
@@ -184,7 +205,7 @@ def test_sum_over_devices_that_nobody_wrote(compiler):
         return jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w)
 
     whole = NamedSharding(mesh, PartitionSpec())
-    audit = noise.audit(gradient, devices=8)
+    audit = noise.audit(gradient, devices=8, advise=False)
     (summed,) = [
         e
         for e in audit(S(64, 32, sharding=whole), S(16, 64)).entries
@@ -210,7 +231,7 @@ def test_collectives_that_were_written(compiler):
         return jax.shard_map(exchanged, mesh=mesh, in_specs=rows, out_specs=rows)(x)
 
     with jax.sharding.use_abstract_mesh(mesh):  # no argument names it
-        report = noise.audit(spread, devices=8)(S(16, 64))
+        report = noise.audit(spread, devices=8, advise=False)(S(16, 64))
     found = [e for e in report.entries if e.kind == "collective"]
     assert {e[1:4] for e in found} == {
         ("reduce_scatter", line(exchanged, 1), "device"),
@@ -240,7 +261,7 @@ def test_collectives_that_xla_joins(compiler):
         )
         return spread(x), jax.grad(loss, (0, 1))(v, w)
 
-    report = noise.audit(gradients, devices=8)(
+    report = noise.audit(gradients, devices=8, advise=False)(
         S(64, 64, sharding=whole), S(64, 32, sharding=whole), S(16, 64, sharding=rows)
     )
     found = {e[1:3] for e in report.entries if e.kind == "collective"}
@@ -268,9 +289,8 @@ def test_what_xla_does_not_compile_is_named(compiler):
         y = jnp.sin(x)
         return jax.ffi.ffi_call("of_nobody", S(4))(y)
 
-    for fn, name, number in (
-        (asks, "pure_callback", 2), (says, "debug_print", 1), (foreign, "ffi_call", 2)
-    ):  # fmt: skip
+    equations = {asks: ("pure_callback", 2), says: ("debug_print", 1)}
+    for fn, (name, number) in {**equations, foreign: ("ffi_call", 2)}.items():
         with pytest.raises(NoiseError, match=name) as caught:
             noise.audit(fn)(S(4))
         assert line(fn, number) in str(caught.value)

@@ -2,7 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 from jax import lax
+from scipy import stats
 
 from prednet_jax import noise
 
@@ -96,3 +99,57 @@ def test_the_number_of_steps_of_a_loop_is_a_decision():
     assert report["while"].elements == 1
     # An integer loop counter decides nothing by itself.
     assert {d for d in report if d != "while"} == {"gt"}
+
+
+def test_examples_that_flip_are_those_of_inject_with_exact_intervals():
+    """Rows 2 and 4 tie; the others are clear."""
+    x = X.at[jnp.array([0, 1, 3, 5]), 0].add(1e3)
+    clear = TIED.at[0, 0].set(1.0).at[0, 1].set(-1.0)
+    fn = lambda x, w: jnp.argmax((x @ w)[:, :2], axis=1)  # noqa: E731
+    x = x.at[jnp.array([2, 4]), 0].set(0.0)
+    (entry,) = noise.decisions(fn, ORDER, draws=9)(KEY, x, clear)
+    noisy, clean = noise.inject(fn, ORDER), jax.jit(fn)(x, clear)
+    keys = jax.random.split(KEY, 9)
+    counts = np.sum([np.asarray(noisy(k, x, clear) != clean) for k in keys], axis=0)
+    assert {e.example for e in entry.examples} == {2, 4}
+    for e in entry.examples:
+        # Another compilation may decide a tie otherwise, for all draws.
+        assert round(9 * e.flipped) in (counts[e.example], 9 - counts[e.example])
+        exact = stats.binomtest(round(9 * e.flipped), 9).proportion_ci(0.95)
+        assert (e.low, e.high) == pytest.approx(tuple(exact), abs=1e-9)
+    assert "examples [" in str(noise.decisions(fn, ORDER, draws=9)(KEY, x, clear))
+
+
+@pytest.mark.parametrize("scores", [True, False])
+def test_the_accuracy_of_an_evaluation_set(scores):
+    def fn(x, w):
+        h = x @ w
+        return h if scores else jnp.argmax(h, axis=1)
+
+    x = jax.random.normal(jax.random.key(5), (50, 300))
+    w = TIED.at[:, 2:].set(0.0)
+    labels = jnp.zeros(50, jnp.int32)
+    found = noise.decisions(fn, ORDER, draws=6, labels=labels)(KEY, x, w).evaluation
+    clean = np.asarray(noise.inject(fn, ORDER, only=[])(KEY, x, w))
+    clean = np.argmax(clean, 1) if scores else clean
+    assert found.accuracy == pytest.approx(np.mean(clean == 0), abs=0.2)
+    assert 0 < found.moved < 1
+    assert found.probability == 6 / 7
+    assert found.total == 50
+    assert all(0 < e.low < e.flipped <= e.high <= 1 for e in found.examples)
+    text = str(found)
+    assert text.startswith(f"accuracy {found.accuracy:.4f}, numerics move it by ±")
+    assert f"answers that flip: {len(found.examples)} of 50" in text
+
+
+@pytest.mark.parametrize(
+    ("fn", "labels", "message"),
+    [
+        (lambda x: x[:, 0], np.zeros(6, int), r"is float32\[6\], with labels \[6\]"),
+        (lambda x: x, np.zeros((6, 4)), r"labels of type float64 and shape \(6, 4\)"),
+        (lambda x: jnp.log(x.at[2].set(-1.0)), np.zeros(6, int), "of example 2 hold"),
+    ],
+)
+def test_what_answers_no_labels_is_refused(fn, labels, message):
+    with pytest.raises(noise.NoiseError, match=message):
+        noise.decisions(fn, ORDER, draws=1, labels=labels)(KEY, jnp.abs(X))

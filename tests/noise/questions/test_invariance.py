@@ -1,6 +1,7 @@
 """Whether a result depends on how its function is called."""
 
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,7 @@ def test_a_function_without_rounding_has_the_same_bits_in_every_variant():
         "loop over rows",
     }
     for v in found.values():
-        assert v[1:] == (True, 0.0, "identical", ())
+        assert v[1:] == (True, 0.0, "identical", (), "")
 
 
 def test_another_order_of_sums_is_no_bug_and_mixed_rows_are():
@@ -64,11 +65,52 @@ def test_another_order_of_sums_is_no_bug_and_mixed_rows_are():
             assert v.rung in ("order", "rounding")
             assert 0 < v.difference < 1e-6
             assert v.flipped_rows == ()
+            assert v.source.startswith("test_invariance.py:")
 
     mixed = variants(lambda x: x - jnp.mean(x, 0), X)
     assert mixed["one row at a time"].rung == "beyond"
     assert mixed["padded to 8 rows"].rung == "beyond"
     assert mixed["one row at a time"].difference == pytest.approx(1, abs=0.2)
+
+
+def planted(x, w):
+    """Exact but for one line, which depends on the number of rows."""
+    h = jnp.maximum(x, 0.0) * 2.0
+    h = jax.nn.relu(h) - 4.0
+    h = h * np.float32(1.0 if len(x) > 1 else 1 + 2.0**-23)  # here
+    h = jnp.where(h > w[0, 0], h, -h)
+    return h * 0.5
+
+
+def test_the_line_that_makes_the_first_difference_is_named():
+    found = variants(planted, X, W)
+    assert all(v.same_bits for v in variants(exact, X[:, :0], batch=0).values())
+    (line,) = [
+        i
+        for i, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if text.endswith("# " + "here")
+    ]
+    for name in ("one row at a time", "vmap over rows", "loop over rows"):
+        assert found[name].source == f"test_invariance.py:{line} in planted", name
+    assert found["2 rows at a time"].same_bits
+    assert found["others as constants"].same_bits
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_line_whose_batch_is_folded_is_named_where_rows_are_slower(axis):
+    def folded(x):  # [B, T, D]
+        h = jnp.moveaxis(x, 0, axis)
+        h = h.reshape(-1, 10)
+        h = h * np.float32(1.0 if len(x) > 1 else 1 + 2.0**-23)  # folded
+        h = h.reshape(-1, 4, 10) if axis == 0 else h.reshape(4, -1, 10)
+        return jnp.moveaxis(h, axis, 0) * 0.5  # unfolded
+
+    found = variants(folded, X.reshape(6, 4, 10))["one row at a time"]
+    text = Path(__file__).read_text().splitlines()
+    # Of other folds the next line that can be compared.
+    mark = "# " + "folded" if axis == 0 else "h.reshape(4, -1, 10)"
+    (line,) = [i for i, one in enumerate(text, 1) if mark in one and "mark" not in one]
+    assert found.source == f"test_invariance.py:{line} in folded"
 
 
 def test_prng_keys_are_rows_too():

@@ -1,0 +1,144 @@
+"""Times one training window of a `watanabe` PredNet in PyTorch, written to be fast.
+
+    python benchmarks/torch_prednet.py HEIGHT WIDTH WINDOW BATCH REPEATS CHANNELS...
+
+The peer of the suite `step` of benchmark.py (--torch_python); needs a Python with
+PyTorch and nothing of this package. The model is the published one, optimised as a
+PyTorch user would do it: one convolution per layer computes all four gates of
+[E, up(h_above), h], peepholes are elementwise, and Adam is the fused one. It runs
+eagerly, with channels first and with channels last, of which the faster counts. The
+last line is one JSON object.
+"""
+
+import itertools
+import json
+import resource
+import statistics
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Level(nn.Module):
+    """One level: fused gates, peepholes, and the convolutions A and P."""
+
+    def __init__(self, channels, above, below, height, width):
+        """Draws the weights, N(0, 1/fan_in); no level above or below has width 0."""
+        super().__init__()
+        self.gates = nn.Conv2d(3 * channels + above, 4 * channels, 3, padding=1)
+        self.predict = nn.Conv2d(channels, channels, 3, padding=1)
+        self.up = nn.Conv2d(2 * below, channels, 3, padding=1) if below else None
+        self.peephole = nn.Parameter(
+            torch.randn(1, 3 * channels, height, width)
+            / (channels * height * width) ** 0.5
+        )
+        for conv in (self.gates, self.predict, self.up):
+            if conv is not None:
+                fan_in = conv.weight[0].numel()
+                nn.init.normal_(conv.weight, std=fan_in**-0.5)
+                nn.init.zeros_(conv.bias)
+
+
+class PredNet(nn.Module):
+    """The `watanabe` form: bottom-up errors, then ConvLSTMs from the top down."""
+
+    def __init__(self, channels, height, width):
+        """Builds one `Level` for each entry of `channels`."""
+        super().__init__()
+        padded = [0, *channels, 0]
+        self.levels = nn.ModuleList(
+            Level(c, padded[i + 2], padded[i], height >> i, width >> i)
+            for i, c in enumerate(channels)
+        )
+
+    def forward(self, x, state):
+        """Takes one frame [1, 3, H, W]; returns the new state."""
+        errors = []
+        a = x
+        for level, (p, _, _) in zip(self.levels, state, strict=True):
+            if level.up is not None:
+                a = functional.max_pool2d(functional.relu(level.up(errors[-1])), 2)
+            errors.append(functional.relu(torch.cat([a - p, p - a], 1)))
+        new = [None] * len(state)
+        h_above = None
+        for i in reversed(range(len(state))):
+            level, (_, h, c) = self.levels[i], state[i]
+            inputs = [errors[i], h]
+            if h_above is not None:
+                inputs.insert(1, functional.interpolate(h_above, scale_factor=2))
+            pre = level.gates(torch.cat(inputs, 1))
+            n = c.shape[1]
+            ifo = torch.sigmoid(pre[:, : 3 * n] + level.peephole * c.repeat(1, 3, 1, 1))
+            gate_i, gate_f, gate_o = ifo.chunk(3, 1)
+            c = gate_f * c + gate_i * torch.tanh(pre[:, 3 * n :])
+            h = gate_o * torch.tanh(c)
+            p = functional.relu(level.predict(h))
+            if i == 0:
+                p = p.clamp(max=1.0)
+            new[i] = (p, h, c)
+            h_above = h
+        return new
+
+
+def train_window(model, optimizer, frames, state):
+    """Trains on one window of T + 1 frames [B, 3, H, W]; returns the carried state."""
+    loss = 0.0
+    for x, target in itertools.pairwise(frames):
+        state = model(x, state)
+        loss = loss + functional.mse_loss(state[0][0], target)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    return [tuple(s.detach() for s in level) for level in state], loss
+
+
+def measure(layout, height, width, window, batch, repeats, channels):
+    """Seconds of each window after the first, and the number of parameters."""
+    torch.manual_seed(0)
+    model = PredNet(channels, height, width).to(memory_format=layout)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    frames = [
+        torch.rand(batch, channels[0], height, width).to(memory_format=layout)
+        for _ in range(window + 1)
+    ]
+    # P, h and c of each level.
+    state = [
+        tuple(
+            torch.zeros(batch, c, height >> i, width >> i).to(memory_format=layout)
+            for _ in range(3)
+        )
+        for i, c in enumerate(channels)
+    ]
+    seconds = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        state, loss = train_window(model, optimizer, frames, state)
+        loss.item()
+        seconds.append(time.perf_counter() - start)
+    return seconds[1:], sum(p.numel() for p in model.parameters())
+
+
+def main(*sizes_and_channels):
+    """Times the windows, prints the JSON line."""
+    *sizes, repeats = sizes_and_channels[:5]
+    channels = sizes_and_channels[5:]
+    layouts = {"first": torch.contiguous_format, "last": torch.channels_last}
+    medians = {}
+    for name, layout in layouts.items():
+        seconds, parameters = measure(layout, *sizes, repeats, channels)
+        medians[name] = statistics.median(seconds)
+    report = {
+        "seconds_per_window": min(medians.values()),
+        "channels": medians,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "parameters": parameters,
+        "torch": torch.__version__,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

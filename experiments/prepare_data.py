@@ -1,0 +1,47 @@
+"""Prepares a data set that others publish results on, without TensorFlow.
+
+    python experiments/prepare_data.py --dataset=mnist --source=DOWNLOADED
+    python experiments/prepare_data.py --dataset=moving_mnist_test --source=DOWNLOADED
+    python experiments/prepare_data.py --dataset=kitti_raw --source=DOWNLOADED
+
+Nothing is downloaded: --source is the folder of the files that you brought. What is
+missing is named, with where to get it. The last line says what to read it with.
+"""
+
+import os
+import pathlib
+
+import _cli
+from absl import flags, logging
+
+from prednet_jax.errors import UserError
+
+FLAGS = flags.FLAGS
+# What --data takes afterwards, where it is not the path of what was made.
+DATASETS = {"mnist": "mnist or moving_mnist", "moving_mnist_test": "", "kitti_raw": ""}
+flags.DEFINE_enum("dataset", None, list(DATASETS), "Which one.", required=True)
+flags.DEFINE_string("source", None, "Folder of the originals.", required=True)
+flags.DEFINE_string(
+    "data_dir",
+    None,
+    "Where to keep it; default: TFDS_DATA_DIR, else ~/tensorflow_datasets.",
+)
+
+
+def main(argv: list[str]) -> None:
+    """Checks, prepares, says what to do next."""
+    del argv
+    logging.set_verbosity(logging.ERROR)  # What TFDS warns of is no mistake here.
+    source = pathlib.Path(os.path.expanduser(FLAGS.source))
+    if not source.is_dir():
+        raise UserError(f"--source={FLAGS.source}: expected a folder")
+    folder = FLAGS.data_dir or os.environ.get("TFDS_DATA_DIR")
+    folder = pathlib.Path(os.path.expanduser(folder or "~/tensorflow_datasets"))
+    from prednet_jax.data import builders
+
+    made = builders.prepare(FLAGS.dataset, source, folder)
+    print(f"{made}: prepared; read with --data={DATASETS[FLAGS.dataset] or made}")
+
+
+if __name__ == "__main__":
+    _cli.run(main)

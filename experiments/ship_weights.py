@@ -1,0 +1,106 @@
+"""Puts the weights of a run into the package, for prednet_jax.pretrained.
+
+    python experiments/ship_weights.py --run=runs/walk --name=walk
+
+Writes NAME.npz, the arrays in float32, and NAME.json: the network, the run's command,
+commit and data, the file's SHA-256, the licence, and scores of the frozen weights: the
+run's own on the split validation, if it was validated, and those on the splits test and
+unseen, which choose nothing (docs/training.md has the splits, evaluate.py the
+protocol).
+"""
+
+import hashlib
+import shlex
+from pathlib import Path
+from typing import Any
+
+import _cli
+import jax
+import numpy as np
+from absl import flags
+
+from prednet_jax import data, evaluation, process, records, weights
+from prednet_jax.errors import UserError, whole
+from prednet_jax.weights import shipped
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("run", None, "Directory of a run of train.py.", required=True)
+flags.DEFINE_string("name", None, "What the network is called.", required=True)
+flags.DEFINE_integer("sequences", 64, "Sequences of each split that are scored.")
+flags.DEFINE_integer("skip", 0, "Sequences of each split left out before these.")
+flags.DEFINE_string("licence", "MIT", "Of the weights.")
+flags.DEFINE_string("folder", str(shipped.FOLDER), "Where to write.")
+flags.DEFINE_bool("overwrite", False, "Replace a network of that name.")
+# The most bytes that the package carries for one network.
+_MOST = 3_000_000
+# Flags of a run that say where and how often, not what was trained.
+_OF_THE_MACHINE = ("workdir", "resume", "overwrite", "progress", "profile")
+
+
+def main(argv: list[str]) -> None:
+    """Checks, scores, writes, prints."""
+    del argv
+    process.prepare(cache=True)
+    whole("--sequences", FLAGS.sequences, 1)
+    whole("--skip", FLAGS.skip, 0)
+    folder, run = Path(FLAGS.folder), Path(FLAGS.run)
+    if not FLAGS.name.isidentifier():
+        raise UserError(f"--name={FLAGS.name!r}: expected a name such as walk")
+    path = folder / f"{FLAGS.name}.npz"
+    if path.exists() and not FLAGS.overwrite:
+        raise UserError(f"--name={FLAGS.name}: {path} exists; expected --overwrite")
+    task, params = weights.load_task(run)
+    if task.name != "prednet":
+        raise UserError(f"--run={run}: of {task.name}; expected prednet")
+    manifest = records.read_json(run / records.MANIFEST)
+    params = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    if size > _MOST:
+        raise UserError(f"--run={run}: {size} bytes; expected at most {_MOST}")
+    found = scores(run, manifest, task, params)
+    folder.mkdir(parents=True, exist_ok=True)
+    records.write_tree(path, params)
+    about = {
+        "name": FLAGS.name,
+        "model": task.name,
+        "network": task.network(),
+        "parameters": size // 4,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "command": command(manifest),
+        **{name: manifest.get(name) for name in ("git_commit", "versions", "data")},
+        "licence": FLAGS.licence,
+        "scores": found,
+    }
+    records.write_json(path.with_suffix(".json"), about)
+    for split, of in found.items():
+        ratio = of["ratio"] if "ratio" in of else of["observed"]["ratio"]
+        print(f"{split}: {ratio:.3f} of copying")
+    print(f"{path}: {path.stat().st_size} bytes")
+
+
+def scores(run: Path, manifest: dict, task: Any, params: dict) -> dict[str, Any]:
+    """The last row of validation.jsonl, and `evaluation.evaluate` on unused splits."""
+    rows = records.read_validation(run)
+    found: dict[str, Any] = {"validation": rows[-1]} if rows else {}
+    sizes = dict(zip(("height", "width", "channels"), task.frame, strict=True))
+    name = manifest["flags"].get("data") or task.data
+    for split in ("test", "unseen") if name in data.NAMES else ("test",):
+        source = data.open_split(name, split, **sizes)
+        found[split] = {"data": source.name, "skip": FLAGS.skip} | evaluation.evaluate(
+            params, task.config, source, count=FLAGS.sequences, skip=FLAGS.skip
+        )
+    return found
+
+
+def command(manifest: dict[str, Any]) -> str:
+    """A command that makes such a run: every flag that its manifest records."""
+    words = ["python", "experiments/train.py"]
+    for name, value in manifest["flags"].items():
+        if value is not None and name not in _OF_THE_MACHINE:
+            text = ",".join(map(str, value)) if isinstance(value, list) else value
+            words.append(f"--{name}={text}")
+    return shlex.join(words)
+
+
+if __name__ == "__main__":
+    _cli.run(main)

@@ -1,0 +1,181 @@
+"""Data sets that others publish results on, from their files, without TensorFlow.
+
+MNIST is prepared by TFDS's own builder. Moving MNIST's test set becomes an .npz with
+its sequences, KITTI folders of pictures: one a split, in each one a recording.
+"""
+
+import contextlib
+import gzip
+import io
+import pathlib
+import shutil
+import zlib
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from PIL import Image
+from tensorflow_datasets.image_classification.mnist import MNIST
+
+from prednet_jax import files
+from prednet_jax.data import images
+from prednet_jax.data.source import DataError
+
+BRING = {
+    "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-"
+    "idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz from "
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    "moving_mnist_test": "mnist_test_seq.npy from http://www.cs.toronto.edu/~nitish/"
+    "unsupervised_video/mnist_test_seq.npy",
+    "kitti_raw": "<date>_drive_<number>_sync/image_03/data/*.png, the synced+rectified "
+    "data of city, residential and road, from "
+    "https://www.cvlibs.net/datasets/kitti/raw_data.php, unpacked",
+}
+# Lotter et al. 2017: one recording for validation, three for the test.
+KITTI_HELD_OUT = {
+    "2011_09_26_drive_0005_sync": "validation",
+    "2011_09_26_drive_0104_sync": "test",
+    "2011_09_26_drive_0079_sync": "test",
+    "2011_09_26_drive_0070_sync": "test",
+}
+_HEIGHT, _WIDTH = 128, 160
+
+
+def prepare(name: str, source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Prepares a data set of `BRING` from the files in `source`.
+
+    Returns what was made below `folder`. A DataError says that a file is missing or not
+    what it should be, or that the data set is there already.
+    """
+    try:
+        if name == "mnist":
+            return _mnist(source, folder)
+        made = folder / (f"{name}.npz" if name == "moving_mnist_test" else name)
+        if made.exists():
+            raise DataError(f"{made}: is there already; expected another data_dir")
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = made.with_name(f".{made.name}.tmp")
+        try:
+            (moving_mnist if made.suffix else kitti)(source, temporary)
+            temporary.rename(made)
+        finally:  # Nothing half-made is left.
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.unlink(missing_ok=True)
+        return made
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{source}: no {error}. Bring {BRING[name]}. Nothing is downloaded here."
+        ) from None
+    except (AssertionError, OSError, EOFError, ValueError, zlib.error) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{source}: {files.reason(error)}") from error
+
+
+def moving_mnist(source: pathlib.Path, made: pathlib.Path) -> None:
+    """The published file is uint8 `[time, sequence, height, width]`."""
+    path = source / "mnist_test_seq.npy"
+    if not path.is_file():
+        raise FileNotFoundError(path.name)
+    try:
+        frames = np.load(path, mmap_mode="r", allow_pickle=False)
+    except files.BROKEN as error:
+        raise DataError(
+            f"{path}: not a whole .npy ({files.reason(error)}); expected a whole file"
+        ) from None
+    if frames.ndim != 4 or frames.dtype != np.uint8:
+        raise DataError(
+            f"{path}: {frames.dtype} of shape {list(frames.shape)}; expected uint8 "
+            "[time, sequence, height, width]"
+        )
+    steps, count, *size = frames.shape
+    ordered = frames.swapaxes(0, 1).reshape(-1, *size, 1)
+    with open(made, "wb") as file:
+        np.savez(file, frames=ordered, boundaries=np.arange(0, steps * count, steps))
+
+
+def kitti(source: pathlib.Path, made: pathlib.Path) -> None:
+    """Camera image_03 of each recording, as process_im of process_kitti.py has it.
+
+    Scaled to the height with Pillow's bilinear filter, and the middle columns.
+    """
+    found = {
+        pathlib.Path(path).parts[-3]: names
+        for path, names in images.sequences_below(source, (".png",)).items()
+        if pathlib.Path(path).parts[-2:] == ("image_03", "data")
+    }
+    if not found:
+        raise FileNotFoundError("image_03/data/*.png")
+    for drive, names in found.items():
+        target = made / KITTI_HELD_OUT.get(drive, "train") / drive
+        target.mkdir(parents=True)
+        for name in names:
+            with Image.open(name) as image:
+                across = round(_HEIGHT / image.height * image.width)
+                if across < _WIDTH:
+                    raise DataError(f"{name}: {image.width}x{image.height}: too narrow")
+                scaled = image.resize((across, _HEIGHT), Image.Resampling.BILINEAR)
+            left = (across - _WIDTH) // 2
+            cut = scaled.crop((left, 0, left + _WIDTH, _HEIGHT))
+            cut.save(target / pathlib.Path(name).name)
+
+
+class Mnist(MNIST, skip_registration=True):  # type: ignore[call-arg]
+    """TFDS's own builder, from files that were brought and read without TensorFlow."""
+
+    name = "mnist"
+
+    def __init__(self, folder: pathlib.Path, **options: Any):
+        self._arrays = {
+            split: (
+                idx(folder, f"{stem}-images-idx3-ubyte", 3),
+                idx(folder, f"{stem}-labels-idx1-ubyte", 1),
+            )
+            for split, stem in {"train": "train", "test": "t10k"}.items()
+        }
+        super().__init__(**options)
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+        del dl_manager
+        return {s: self._generate_examples(*a) for s, a in self._arrays.items()}
+
+    def _generate_examples(self, images: np.ndarray, labels: np.ndarray) -> Any:
+        # Pillow's pictures are encoded without TensorFlow.
+        for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+            yield number, {"image": Image.fromarray(image), "label": int(label)}
+
+
+def _mnist(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    builder = Mnist(source, data_dir=str(folder), file_format="array_record")
+    tfds.disable_progress_bar()
+    # TFDS prints lines of its own.
+    with contextlib.redirect_stdout(io.StringIO()):
+        builder.download_and_prepare(download_dir=str(folder / "downloads"))
+    return pathlib.Path(builder.data_dir)
+
+
+def idx(folder: pathlib.Path, name: str, axes: int) -> np.ndarray:
+    """An IDX file of unsigned bytes, compressed by gzip or not.
+
+    The format: two zero bytes, the type (8: unsigned byte), the number of axes, the
+    length of each as a big-endian 32-bit number, the values.
+    """
+    paths = [p for p in (folder / f"{name}.gz", folder / name) if p.is_file()]
+    if not paths:
+        raise FileNotFoundError(f"{name}.gz")
+    content = files.read_bytes(paths[0])
+    try:
+        if paths[0].suffix == ".gz":
+            content = gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{paths[0]}: {files.reason(error)}; expected a whole file"
+        ) from None
+    head = 4 + 4 * axes
+    shape = np.frombuffer(content[4:head].ljust(head - 4, b"\0"), ">u4").astype(int)
+    if content[:4] != bytes([0, 0, 8, axes]) or len(content) != head + shape.prod():
+        raise DataError(
+            f"{paths[0]}: no IDX file of {axes} axes of unsigned bytes, or not a whole "
+            "one"
+        )
+    return np.frombuffer(content[head:], np.uint8).reshape(shape)

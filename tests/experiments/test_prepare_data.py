@@ -1,0 +1,117 @@
+"""prepare_data.py on small files in the real layout, and what reads what it made."""
+
+import gzip
+
+import numpy as np
+import pytest
+from PIL import Image
+from runs_on_disk import assert_one_line
+
+from prednet_jax import data
+from prednet_jax.data import DataError
+
+SCRIPT = "prepare_data.py"
+RANDOM = np.random.default_rng(0)
+
+
+def pixels(*shape):
+    return RANDOM.integers(0, 256, shape, np.uint8)
+
+
+@pytest.fixture
+def prepared(forked, tmp_path):
+    """Runs the script on the folder `in`; its --data, as its last line says."""
+
+    def run(name):
+        words = (f"--source={tmp_path / 'in'}", f"--data_dir={tmp_path / 'out'}")
+        done = forked(SCRIPT, f"--dataset={name}", *words)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        (line,) = done.stdout.splitlines()
+        return line.rpartition("--data=")[2]
+
+    return run
+
+
+def test_kitti_is_cut_and_divided_as_published(prepared, tmp_path):
+    frames = {}
+    for drive, count in {"0001": 2, "0002": 3, "0005": 1, "0079": 2}.items():
+        name = f"2011_09_26_drive_{drive}_sync"
+        folder = tmp_path / "in" / "2011_09_26" / name / "image_03" / "data"
+        folder.mkdir(parents=True)
+        for number in range(count):
+            frames[drive, number] = pixels(375, 1242, 3)
+            picture = Image.fromarray(frames[drive, number])
+            picture.save(folder / f"{number:010d}.png", compress_level=0)
+    made, size = prepared("kitti_raw"), {"height": 128, "width": 160}
+    train, test = (data.open_source(f"{made}/{s}", **size) for s in ("train", "test"))
+    assert (train.length, train.boundaries) == (5, (0, 2))
+    assert data.open_source(f"{made}/validation", **size).length == 1
+    assert test.length == 2
+    # 375 rows to 128 are 424 columns; the middle 160 begin at 132.
+    original = Image.fromarray(frames["0079", 1])
+    scaled = np.asarray(original.resize((424, 128), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(test.read(1, 2)[0], scaled[:, 132:292])
+
+
+def test_moving_mnist_has_the_time_first(prepared, forked, tmp_path):
+    path = tmp_path / "in" / "mnist_test_seq.npy"
+    path.parent.mkdir()
+    frames = pixels(20, 3, 64, 64)
+    np.save(path, frames)
+    made = prepared("moving_mnist_test")
+    found = data.open_source(made, height=64, width=64, channels=1)
+    assert found.boundaries == (0, 20, 40)
+    np.testing.assert_array_equal(found.read(20, 40)[..., 0], frames[:, 1])
+    words = ("--dataset=moving_mnist_test", f"--source={path.parent}")
+    done = forked(SCRIPT, *words, f"--data_dir={tmp_path / 'out'}")
+    assert_one_line(done, 2, "is there already")
+    path.write_bytes(path.read_bytes()[:-40])
+    done = forked(SCRIPT, *words, f"--data_dir={tmp_path / 'other'}")
+    assert_one_line(done, 2, "mnist_test_seq.npy: not a whole .npy")
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_mnist_is_what_the_sources_read(prepared, tmp_path, monkeypatch):
+    from prednet_jax.data import builders
+
+    originals, arrays = tmp_path / "in", {}
+    originals.mkdir()
+    for stem, count in (("train", 6), ("t10k", 4)):
+        arrays[stem] = pixels(count, 28, 28)
+        for kind, array in (
+            ("images-idx3", arrays[stem]),
+            ("labels-idx1", (np.arange(count) % 10).astype(np.uint8)),
+        ):
+            head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+            content = gzip.compress(head + array.tobytes())
+            (originals / f"{stem}-{kind}-ubyte.gz").write_bytes(content)
+    assert prepared("mnist") == "mnist or moving_mnist"
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "out"))
+    shown = {frame.tobytes() for frame in data.open_source("mnist").read(0, 6)}
+    assert shown == {image.tobytes() for image in arrays["train"]}
+    assert data.open_source("moving_mnist").read(0, 2).any()
+    path = originals / "t10k-images-idx3-ubyte.gz"
+    whole = path.read_bytes()
+    for broken in (whole[:-40], gzip.compress(gzip.decompress(whole)[:-1]), b""):
+        path.write_bytes(broken)
+        with pytest.raises(DataError, match="t10k-images-idx3-ubyte"):
+            builders.prepare("mnist", originals, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("mnist", "train-images-idx3-ubyte.gz"),
+        ("moving_mnist_test", "mnist_test_seq.npy"),
+        ("kitti_raw", "image_03/data"),
+    ],
+)
+def test_what_was_not_brought_is_named_with_where_it_is(tmp_path, name, wanted):
+    from prednet_jax.data import builders
+
+    (tmp_path / "in").mkdir()
+    with pytest.raises(DataError) as caught:
+        builders.prepare(name, tmp_path / "in", tmp_path / "out")
+    for part in (str(tmp_path / "in"), wanted, "http", "Nothing is downloaded"):
+        assert part in str(caught.value)
+    assert not list((tmp_path / "out").glob("*"))
