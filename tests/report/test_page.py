@@ -11,7 +11,6 @@ import shutil
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
-import numpy as np
 import pytest
 
 from prednet_jax import report
@@ -151,11 +150,6 @@ def test_a_figure_can_be_made_again_from_its_file(page, comparison):
         assert int(rows[-1][0]) == len(arm) == 60
         # Nine digits are written.
         assert float(rows[-1][column]) == pytest.approx(arm[-6:].mean(), rel=1e-8)
-        rows = csv_of(page, f"frames_{model}")
-        examples = found.examples[model]["float32"]
-        error = np.mean((examples.predictions[0] - examples.frames[0]) ** 2)
-        assert rows[0][1] == "float32"
-        assert float(rows[1][1]) == pytest.approx(error, rel=1e-8)
 
 
 def test_claims_are_shown_as_the_verdict_has_them(verdict, tmp_path):
