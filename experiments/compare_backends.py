@@ -225,7 +225,7 @@ def publish(root: Path, verdict: dict) -> None:
     """Writes the verdict and the report, prints the table."""
     records.write_json(root / report.VERDICT, verdict)
     (root / SEEDS).unlink(missing_ok=True)
-    page = report.build(root, RESULTS / "published")
+    page = report.build(root)
     print(f"\n{report.text_table(verdict)}\n")
     print(f"{verdict['seconds'] / 60:.1f} minutes; report: {page}\n")
     print(report.claim_lines(verdict))

@@ -4,9 +4,7 @@
   .venv/bin/python experiments/report.py --directory=results/published
 
 Reads verdict.json and the runs beside it; trains nothing. Without --directory it takes
-results/compare, or results/published where nothing was compared yet. Speed, saddles and
-curvature are shown from backends.json, saddle_escape.json and probe_curvature.json, in
-the directory itself or else in results/published.
+results/compare, or results/published where nothing was compared yet.
 """
 
 from pathlib import Path
@@ -39,7 +37,7 @@ def main(argv: list[str]) -> None:
             f"--directory={chosen or 'results/compare'}: no verdict.json there; "
             "expected what `make compare` writes (experiments/compare_backends.py)"
         )
-    path = report.build(directory, PLACES[1])
+    path = report.build(directory)
     print(report.text_table(records.read_json(directory / report.VERDICT)))
     print(f"\n{path}")
 

@@ -14,8 +14,9 @@ from typing import Any
 import _cli
 
 from prednet_jax import errors, records
-from prednet_jax.report import comparison_figures, documents, gpu_lines
 from prednet_jax.report import document_tables as make
+from prednet_jax.report import documents, gpu_lines
+from prednet_jax.report.figures import seeds
 from prednet_jax.studies import study_figures, study_tables
 from prednet_jax.studies.judgement import PRIMARY
 
@@ -28,26 +29,13 @@ STUDY = RESULTS / "study"
 #: How a table is made from records, by the name that documents mark it with. Those of
 #: the study and of Chainer are made beside the code that recorded them.
 TABLES = {
-    "simulated-answers": (make.simulated_answers, "statistics/simulated_studies.csv"),
-    "simulated-intervals": (
-        make.simulated_intervals,
-        "statistics/simulated_studies.csv",
-    ),
     "comparison": (make.comparison, "published/verdict.json"),
-    "backends": (make.backends, "published/backends.json"),
     "saddles": (make.saddles, "published/saddle_escape.json"),
     "curvature": (make.curvature, "published/probe_curvature.json"),
-    "noise-cost": (make.noise_cost, "published/noise_cost.json"),
-    "noise-cost-160x120": (make.noise_cost, "published/noise_cost_160x120.json"),
     "noise-foreign": (
         make.foreign_cost,
         "published/noise_foreign.json",
         "published/noise_foreign_tuned.json",
-    ),
-    "noise-tools": (
-        make.tools_cost,
-        "published/noise_tools.json",
-        "published/noise_searches.json",
     ),
     "noise-accuracy": (make.accuracy, "published/noise_accuracy.json"),
     "gpu-programs": (make.gpu_programs, "gpu/audit.json"),
@@ -92,7 +80,7 @@ def passages(readme: str) -> dict[str, str]:
 def figures(parts: dict[str, Any], endpoints: dict[str, dict]) -> dict[Path, bytes]:
     """Each figure and each derived record, by its file."""
     made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
-    compared = comparison_figures.seeds(read("published/verdict.json"))
+    compared = seeds(read("published/verdict.json"))
     made[ROOT / "docs" / "comparison.svg"] = compared.svg()
     made[ROOT / "docs" / "gpu_lines.svg"] = gpu_lines.svg(read("gpu/audit.json"))
     drawn = study_figures.figures(STUDY, parts, endpoints[PRIMARY])

@@ -74,9 +74,10 @@ def broken(path, here, stem):
     return found
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_law(path):
-    assert broken(path, room(path), path.stem) == []
+def test_law():
+    found = {str(path): broken(path, room(path), path.stem) for path in files()}
+    assert {path: wrong for path, wrong in found.items() if wrong} == {}
+    assert {room(path) for path in files()} == set(LAYER)
 
 
 def test_noise_stands_alone():
@@ -141,7 +142,7 @@ def loaded_after(statement):
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    return {name.split(".")[0] for name in done.stdout.split()}
+    return set(done.stdout.split())
 
 
 def test_noise_loads_jax_and_numpy_alone():
@@ -153,13 +154,6 @@ def test_noise_loads_jax_and_numpy_alone():
     }  # fmt: skip
     here = loaded_after("import prednet_jax.noise")
     assert not (here - bare) & heavy
-    # The test can fail: the package as a whole does load them.
-    assert "optax" in loaded_after("from prednet_jax import train_windows")
-
-
-def test_every_room_has_a_layer():
-    rooms = {room(path) for path in files()}
-    assert rooms == set(LAYER)
 
 
 def test_the_law_can_fail(tmp_path):
@@ -177,17 +171,12 @@ def test_the_law_can_fail(tmp_path):
 
 def test_import_loads_no_data_library():
     """The data loaders' libraries are heavy and optional at import time."""
-    code = (
-        "import sys, prednet_jax;"
-        "bad = {'tensorflow_datasets', 'av', 'skimage', 'sklearn', 'PIL',"
-        " 'vl_convert', 'jinja2', 'tensorflow', 'absl.flags', 'scipy.stats', 'pandas',"
-        " 'statsmodels'} & set(sys.modules);"
-        "print(sorted(bad)); sys.exit(bool(bad - {'absl.flags'}))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    loaded = loaded_after("import prednet_jax")
+    heavy = {
+        "tensorflow_datasets", "av", "skimage", "sklearn", "PIL", "vl_convert",
+        "jinja2", "tensorflow", "scipy.stats", "pandas", "statsmodels",
+    }  # fmt: skip
+    assert not loaded & heavy
 
 
 def test_experiments_holds_scripts_only():

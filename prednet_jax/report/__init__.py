@@ -11,24 +11,22 @@ PAGE = "report.html"
 __all__ = ["PAGE", "VERDICT", "build", "claim_lines", "load", "text_table"]
 
 
-def build(directory: str | Path, *others: Path) -> Path:
+def build(directory: str | Path) -> Path:
     """Writes the page of a comparison into its directory; returns its path.
 
     The page appears whole. The same records give the same bytes.
 
     Args:
         directory: what `compare_backends` wrote: verdict.json and runs/.
-        others: where records of speed, saddles and curvature are looked for that do not
-            lie in `directory`.
 
     Raises:
         RecordError: no verdict, or a broken file, which the message names.
     """
     # Drawing loads vl-convert, which reading a verdict does not need.
-    from prednet_jax.report import beside, page
+    from prednet_jax.report import page
 
     results = load(directory)
-    text = page.page(results, beside.load(results.directory, *others))
+    text = page.page(results)
     path = results.directory / PAGE
     records.write_bytes(path, text.encode())
     return path

@@ -54,7 +54,6 @@ _CONFIG: Spec = {
         "labelLimit": 0,
         "columns": 2,
     },
-    "header": {"labelColor": INK, "title": None, "labelFontSize": 12},
     "title": {"color": INK, "anchor": "start", "fontSize": 13},
     "range": {"category": CYCLE},
     "aria": False,
@@ -162,8 +161,6 @@ class Row(NamedTuple):
 _WIDTH, _ROW, _DOT, _STEP, _GAP = 300, 26, 7, 4.5, 6
 #: Labels of an axis as plain decimal numbers with a true minus sign.
 PLAIN = "replace('' + datum.value, '-', '−')"
-#: The same with powers of ten where they are shorter.
-SHORT = "replace(format(datum.value, '~g'), '-', '−')"
 
 
 class Dots(NamedTuple):

@@ -1,12 +1,11 @@
 """What the documents' tables show, each a function of records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pandas as pd
 
-from prednet_jax.report import beside
 from prednet_jax.report.documents import Cell, markdown
-from prednet_jax.report.numbers import MISSING, text
+from prednet_jax.report.numbers import MISSING
 from prednet_jax.report.results import Record, contrasts
 from prednet_jax.report.tables import text_row
 
@@ -29,64 +28,6 @@ def comparison(verdict: Record) -> str:
         asked = f"**{model}**", "**does noise help?**"
         rows.append((*asked, *[""] * 5, f"**{word}**", ""))
     return markdown(pd.DataFrame(rows, columns=head))
-
-
-def backends(record: Record) -> str:
-    """Speed of the network, from `experiments/benchmark.py --suite=backends`."""
-    height, width, *channels = record["shape"]
-    lines = [
-        f"PredNet at {width}x{height}, channels {','.join(map(str, channels))}, "
-        f"training windows of {record['window']} frames, {record['precision']}, "
-        f"{record['device']['processor']}.",
-        markdown(pd.DataFrame(beside.speed_cells(record), columns=[*beside.HEADS])),
-        "\n".join(f"- {line}" for line in beside.replica_lines(record)),
-        *beside.speed_notes(record),
-    ]
-    return _with_command("\n\n".join(lines), record)
-
-
-def simulated_answers(records: Sequence[Record]) -> str:
-    """Rates of the answers in percent, from results/statistics.
-
-    The kinds of scatter are averaged; the last column is the worst of them.
-    """
-    names = list(records[0])
-    answers = names[names.index("right") + 1 : names.index("coverage")]
-    frame = pd.DataFrame(records)
-    numbers = ["effect", "spread", *answers]
-    frame[numbers] = 100 * frame[numbers].astype(float)
-    # The last answer is that nothing can be told, which is never wrong.
-    frame["wrong"] = [
-        max(row[a] for a in answers[:-1] if a != row["right"])
-        for row in frame.to_dict("records")
-    ]
-    groups = frame.groupby(["effect", "spread", "seeds"], sort=False)
-    means = groups[answers].mean().join(groups["wrong"].max()).reset_index()
-    cells: dict[str, str | Cell] = {
-        "true effect": lambda row: f"{row['effect']:+g} %" if row["effect"] else "none",
-        "differs between seeds by": "{spread:g} %",
-        "seeds": "{seeds}",
-    }
-    cells |= {answer: f"{{{answer}:.1f}}" for answer in answers}
-    return markdown(means, cells | {"most often wrong": "{wrong:.1f}"}, numbers=7)
-
-
-def simulated_intervals(records: Sequence[Record]) -> str:
-    """How often intervals hold the truth, in percent: mean (least) over the truths."""
-    names = {
-        "coverage": "the effect: 95 % interval",
-        "spread_coverage": "its spread over the seeds: upper bound",
-        "redraw_coverage": "a pair of runs of a new seed: `redraw_interval`",
-        "predicted_coverage": "a repetition with 3 seeds x (2 + 2): `predicted`",
-    }
-    frame = pd.DataFrame(records).replace("", None)
-    by_size = {size: rows[[*names]] for size, rows in frame.groupby("seeds")}
-    rows = []
-    for name, words in names.items():
-        rates = [100 * of[name].dropna().astype(float) for of in by_size.values()]
-        rows.append((words, *(f"{r.mean():.1f} ({r.min():.1f})" for r in rates)))
-    head = ["what is held", *(f"{size} seeds" for size in by_size)]
-    return markdown(pd.DataFrame(rows, columns=head), numbers=len(by_size))
 
 
 def saddles(record: Record) -> str:
@@ -127,19 +68,6 @@ def proved(row: Record) -> str:
 
 def _with_command(table: str, record: Record) -> str:
     return f"{table}\n\n```\n{record['command']}\n```"
-
-
-def noise_cost(record: Record) -> str:
-    """Cost of noisy steps, from `experiments/benchmark.py --suite=noise`."""
-    frame = pd.DataFrame(record["rows"])
-    return markdown(
-        frame[frame.noise != "none"],
-        {
-            "noise": "`{noise}`",
-            "time, of the clean step": "{time_ratio:.2f}",
-            "time to compile, of the clean step's": "{compile_ratio:.2f}",
-        },
-    )
 
 
 def gpu_programs(record: Record) -> str:
@@ -235,30 +163,6 @@ def foreign_cost(default: Record, tuned: Record) -> str:
         ]
         cells.append(("wanted", f"{{most {name}:g}}"))
     return markdown(frame, cells)
-
-
-def tools_cost(*records: Record) -> str:
-    """Cost of the tools as multiples of the plain step, processor time in brackets.
-
-    Args:
-        *records: what `experiments/benchmark.py --suite=tools` prints, with and without
-            `--searches`.
-    """
-
-    def second(row: Record) -> str:
-        said = text("{again:.1f} ({again_processor:.1f})", row)
-        return "compiles again" if said == MISSING else said
-
-    return markdown(
-        pd.DataFrame([row for record in records for row in record["rows"]]),
-        {
-            "network": "{network}",
-            "tool": "`{tool}`",
-            "first call, of compiling and one run": "{first:.1f} "
-            "({first_processor:.1f})",
-            "second call, of one run": second,
-        },
-    )
 
 
 def accuracy(record: Record) -> str:

@@ -9,7 +9,6 @@ import base64
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 from urllib.parse import quote
@@ -18,11 +17,9 @@ import jinja2
 import vl_convert
 from markupsafe import Markup
 
-from prednet_jax.report import beside, charts, comparison_figures, numbers, tables
-from prednet_jax.report.curves import Curves, chart, csv_text
+from prednet_jax.report import charts, figures, numbers, tables
 from prednet_jax.report.results import (
     CONTROL,
-    Record,
     Results,
     identical,
     label,
@@ -55,13 +52,8 @@ def policy() -> str:
     )
 
 
-def page(results: Results, others: Mapping[str, Record]) -> str:
-    """The whole page as HTML; a section whose records are missing is left out.
-
-    Args:
-        results: what the comparison left.
-        others: the result of `beside.load`.
-    """
+def page(results: Results) -> str:
+    """The whole page as HTML; a section whose records are missing is left out."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("prednet_jax.report", "template"),
         autoescape=True,
@@ -76,7 +68,6 @@ def page(results: Results, others: Mapping[str, Record]) -> str:
         "percent": numbers.percent,
         "interval": numbers.interval,
     }
-    landscape = (beside.SADDLES, beside.CURVATURE)
     command = results.section("design").get("command")
     return environment.get_template("report.html").render(
         results=results,
@@ -85,13 +76,6 @@ def page(results: Results, others: Mapping[str, Record]) -> str:
         dots=_dots(results, command),
         models=[_model(results, model, command) for model in results.models],
         command=command,
-        saddles=[
-            _of_curves(*one) for x in landscape for one in beside.charts(others, x)
-        ],
-        records=[others[name] for name in landscape if name in others],
-        measured=others.get(beside.SPEED),
-        speeds=[_of_curves(*one) for one in beside.charts(others, beside.SPEED)],
-        beside=beside,
         label=label,
         identical=identical,
         relative=relative,
@@ -106,8 +90,8 @@ def _dots(results: Results, command: Any) -> dict[str, Any] | None:
     """A dot per seed and arm, for the opening of the page."""
     if not results.verdict.get("losses"):
         return None
-    drawn = comparison_figures.seeds(results.verdict)
-    rows: list[list[float | str | None]] = [
+    drawn = figures.seeds(results.verdict)
+    rows: list[list[float | str]] = [
         [row.label, panel.title, value]
         for row in drawn.rows
         for panel, values in zip(drawn.panels, row.values, strict=True)
@@ -117,7 +101,7 @@ def _dots(results: Results, command: Any) -> dict[str, Any] | None:
         "name": "seeds",
         "spec": _in_page(drawn.chart, drawn.alt_text),
         "caption": drawn.alt_text,
-        "csv": csv_text(["arm", "what", "change"], rows),
+        "csv": figures.csv_text(["arm", "what", "change"], rows),
         "command": command,
     }
 
@@ -125,14 +109,33 @@ def _dots(results: Results, command: Any) -> dict[str, Any] | None:
 def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
     """What the template shows of a model."""
     name, chosen = tables.display_name(model), results.contrasts(model)
-    gaps = [
-        f"{label(one)} {tables.gap(one)}" for one in chosen if one["control"] == CONTROL
-    ]
-    said = "; ".join(gaps)
+    against = [one for one in chosen if one["control"] == CONTROL]
+    said = "; ".join(f"{label(one)} {tables.effect(one)}" for one in against)
     caption = f"{name}. At the end, against {CONTROL}: {said or 'not recorded'}."
-    finding = comparison_figures.relative_losses(results, model)
-    loss = comparison_figures.losses(results, model)
-    found: dict[str, Any] = {
+    loss = figures.losses(results, model)
+    finding = figures.relative_losses(results, model)
+    drawn = {}
+    for place, curves in (("losses", loss), ("finding", finding)):
+        if curves is not None and loss is not None:
+            drawn[place] = {
+                "name": curves.name,
+                "title": curves.y_name,
+                "spec": _in_page(curves.chart(), f"{curves.y_name}. {caption}"),
+                "caption": caption,
+                "csv": curves.csv() if curves is loss else None,
+                "source": loss.name,
+                "columns": json.dumps(curves.columns()),
+                "command": command,
+            }
+    if slides := figures.slides(results, model):
+        drawn["frames"] = {
+            "name": f"frames_{model}",
+            "slides": slides,
+            "caption": f"{name}. Mean squared error of each frame, pixels from 0 to 1.",
+            "csv": figures.frames_csv(slides),
+            "command": command,
+        }
+    return drawn | {
         "id": model,
         "name": name,
         "word": str(results.verdict["verdict"][model]),
@@ -141,40 +144,6 @@ def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
         "margin": results.section("margins").get(model) or {},
         "contrasts": chosen,
         "arms": results.arms(model),
-        "finding": finding and _of_curves(finding, caption, command),
-        "losses": loss and _of_curves(loss, caption, command),
-    }
-    if drawn := comparison_figures.differences(results, model):
-        found["differences"] = {
-            "name": f"differences_{model}",
-            "spec": _in_page(drawn[0], f"{name}: differences in margins. {said}."),
-            "caption": f"{name}. Dot: mean difference; bar: interval; diamond: the "
-            "weights are the same bits; shaded: counts as none.",
-            "csv": drawn[1],
-            "command": command,
-        }
-    if slides := comparison_figures.slides(results, model):
-        found["frames"] = {
-            "name": f"frames_{model}",
-            "slides": slides,
-            "caption": f"{name}. Mean squared error of each frame, pixels from 0 to 1.",
-            "csv": comparison_figures.frames_csv(slides),
-            "command": command,
-        }
-    return found
-
-
-def _of_curves(drawn: Curves, words: str, command: Any) -> dict[str, Any]:
-    """A figure with lines, as the template takes it."""
-    return {
-        "name": drawn.name,
-        "title": drawn.y_name,
-        "spec": _in_page(chart(drawn), f"{drawn.y_name}. {words}"),
-        "caption": words,
-        "csv": None if drawn.source else drawn.csv(),
-        "source": drawn.source or drawn.name,
-        "columns": json.dumps(drawn.columns()),
-        "command": command,
     }
 
 

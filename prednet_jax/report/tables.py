@@ -198,15 +198,3 @@ def effect(contrast: Record) -> str:
         for name in ("mean_difference", "ci_low", "ci_high")
     )
     return "not recorded" if mean is None else change(mean, low, high)
-
-
-def gap(contrast: Record) -> str:
-    """The difference from the control in a few words; the verdict where not known."""
-    if identical(contrast):
-        return "same bits"
-    mean = relative(contrast, "mean_difference")
-    if mean is None:
-        return contrast["verdict"]
-    if 0 < abs(mean) < 1e-5:
-        return "under 0.001 %"
-    return percent(mean).replace("-", "−")

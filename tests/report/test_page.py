@@ -11,13 +11,11 @@ import shutil
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
-import numpy as np
 import pytest
 
 from prednet_jax import report
-from prednet_jax.records import RecordError
-from prednet_jax.report import comparison_figures, tables
 from prednet_jax.report import page as pages
+from prednet_jax.report import tables
 
 VOID = {"meta", "img", "input", "br", "link"}
 MODELS = ("prednet", "autoencoder")
@@ -119,15 +117,15 @@ def test_the_page_needs_nothing_beside_itself(page, built):
 
 def test_every_figure_has_its_words_its_data_and_its_command(page, verdict):
     figures = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
-    assert len(figures) == 8
+    assert len(figures) == 6
     for one in figures:
         assert "data:text/csv" in one or 'href="#loss_' in one
         assert verdict["design"]["command"] in one
         assert "<figcaption>" in one
     said = [spec["description"] for spec in specs(page)]
-    assert len(said) == 6
+    assert len(said) == 4
     assert all("stale_targets +32 %" in alt for alt in said if "PredNet" in alt)
-    assert all("stale_targets same bits" in alt for alt in said if "Auto" in alt)
+    assert all("stale_targets 0, bit for bit" in alt for alt in said if "Auto" in alt)
     assert all(re.findall(r'<img alt="([^"]+)"', page))
 
 
@@ -152,17 +150,6 @@ def test_a_figure_can_be_made_again_from_its_file(page, comparison):
         assert int(rows[-1][0]) == len(arm) == 60
         # Nine digits are written.
         assert float(rows[-1][column]) == pytest.approx(arm[-6:].mean(), rel=1e-8)
-        rows = csv_of(page, f"differences_{model}")
-        one = next(c for c in found.contrasts(model) if c["role"] == "treatment")
-        row = next(row for row in rows if row[0] == one["treatment"])
-        assert float(row[rows[0].index("mean_difference")]) == pytest.approx(
-            one["mean_difference"], rel=1e-8
-        )
-        rows = csv_of(page, f"frames_{model}")
-        examples = found.examples[model]["float32"]
-        error = np.mean((examples.predictions[0] - examples.frames[0]) ** 2)
-        assert rows[0][1] == "float32"
-        assert float(rows[1][1]) == pytest.approx(error, rel=1e-8)
 
 
 def test_claims_are_shown_as_the_verdict_has_them(verdict, tmp_path):
@@ -233,23 +220,6 @@ def test_a_missing_control_or_arm_is_left_out(broken):
     assert 'id="loss_autoencoder"' not in page
     assert 'id="frames_autoencoder"' in page
     assert "float64 0" not in csv_of(page, "loss_prednet")[0]
-
-
-def test_nothing_is_written_when_a_record_is_broken(broken):
-    (broken / "runs" / "prednet" / "ulp" / "seed_4" / "metrics.jsonl").write_text("{")
-    with pytest.raises(RecordError, match="ulp"):
-        report.build(broken)
-    assert not (broken / report.PAGE).exists()
-
-
-def test_frames_of_two_arms_must_be_the_same(broken):
-    path = broken / "runs" / "prednet" / "stale_targets" / "seed_0" / "examples.npz"
-    with np.load(path) as file:
-        arrays = dict(file)
-    arrays["frames"] = arrays["frames"][::-1]
-    np.savez(path, **arrays)
-    with pytest.raises(RecordError, match="different frames"):
-        comparison_figures.slides(report.load(broken), "prednet")
 
 
 def test_facts_name_the_control_where_it_is_not_the_usual_one(verdict, tmp_path):

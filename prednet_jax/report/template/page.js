@@ -1,14 +1,14 @@
 // The page's own script: draws each figure from the table that a reader downloads, and
 // moves through predicted frames.
 
-/** The rows of a CSV file in a link, one per number, as `Curves.rows` has them. */
+/** The rows of a CSV file in a link, one per number, as `Curves.chart` takes them. */
 function rows(link, columns) {
   const address = link.getAttribute("href");
   const text = decodeURIComponent(address.slice(address.indexOf(",") + 1));
   const lines = text.trimEnd().split("\n").slice(1).map((line) => line.split(","));
-  return columns.flatMap(([k, seed], column) => lines.flatMap((cells, i) => {
+  return columns.flatMap(([k, seed], column) => lines.flatMap((cells) => {
     const value = cells[column + 1];
-    return value === "" ? [] : [{ i, x: Number(cells[0]), k, seed, value: Number(value) }];
+    return value === "" ? [] : [{ x: Number(cells[0]), k, seed, value: Number(value) }];
   }));
 }
 
@@ -21,18 +21,7 @@ async function draw(plot) {
   }
   // `ast` interprets expressions, which the page's policy forbids to compile.
   const options = { renderer: "svg", ast: true, actions: false, defaultStyle: false };
-  const { view } = await vegaEmbed(plot, spec, options);
-  // Whoever does not see the cursor's values hears them.
-  const cursor = plot.querySelector("input[type=range]");
-  const say = async () => {
-    await view.runAsync();
-    const said = [...plot.querySelectorAll("svg .mark-text text")].map((t) => t.textContent);
-    cursor.setAttribute("aria-valuetext", said.reverse().join("; "));
-  };
-  if (cursor) {
-    plot.addEventListener("input", say);
-    await say();
-  }
+  await vegaEmbed(plot, spec, options);
 }
 
 /** Predicted frames, one at a time. */

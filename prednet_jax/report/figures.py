@@ -1,9 +1,16 @@
-"""The figures of a comparison: losses, differences of the arms, predicted frames."""
+"""The figures of a comparison: losses by arm and seed, and predicted frames.
+
+The numbers of a figure with lines are one CSV table. The page holds it as the file that
+a reader downloads, and its script hands the same table to Vega; so what is seen is what
+is downloaded. Medians, quartiles and relative values are computed by the figure itself.
+"""
 
 import base64
+import csv
 import dataclasses
 import io
-import math
+import json
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,15 +19,12 @@ from PIL import Image
 
 from prednet_jax.records import RecordError
 from prednet_jax.report import charts
-from prednet_jax.report.charts import INK, MUTED, ROLES, Dots, Row, Spec
-from prednet_jax.report.curves import Curves, Series, csv_text
-from prednet_jax.report.numbers import interval, significant
+from prednet_jax.report.charts import FAINT, INK, MUTED, ROLES, Dots, Row, Spec
 from prednet_jax.report.results import (
     CONTROL,
     Record,
     Results,
     contrasts,
-    identical,
     label,
     relative,
 )
@@ -30,7 +34,167 @@ COPY = "copy of the last frame"
 _MOST_POINTS = 120
 # The roles whose arms carry the finding, in the order of drawing.
 _CARRY = ("control", "stale", "treatment", "gpu", "gpu_deterministic")
-_CONTRAST = ("n", "mean_difference", "ci_low", "ci_high", "margin", "p_holm", "tost_p")
+
+
+class Series(NamedTuple):
+    """A line of a figure, which the reader switches on and off by its name.
+
+    `curves` holds its values by seed, [points] each. `shown`: whether it is on at
+    first.
+    """
+
+    name: str
+    colour: str
+    curves: dict[str, NDArray[np.float64]]
+    shown: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Lines over updates.
+
+    Attributes:
+        name: of the figure.
+        y_name: what the lines are.
+        x: updates, [points], rising.
+        series: the lines, in the order of drawing.
+        relative: whether all are shown relative to the first, in percent, seed by seed;
+            else as they are, on a logarithmic axis.
+        zone: half the width of a zone around zero that counts as none, or None.
+    """
+
+    name: str
+    y_name: str
+    x: NDArray
+    series: tuple[Series, ...]
+    relative: bool = False
+    zone: float | None = None
+
+    def columns(self) -> list[tuple[int, str]]:
+        """Number of the line, and seed, of each column after the axis."""
+        return [(k, s) for k, one in enumerate(self.series) for s in one.curves]
+
+    def csv(self) -> str:
+        """The table: the axis, then a column per line and seed."""
+        curves = [self.series[k].curves[seed] for k, seed in self.columns()]
+        names = [f"{self.series[k].name} {seed}".strip() for k, seed in self.columns()]
+        return csv_text(["update", *names], zip(self.x, *curves, strict=True))
+
+    def chart(self) -> Spec:
+        """Medians of the seeds with the middle half around them.
+
+        Lines and seed are parameters of the figure with HTML inputs. Whoever embeds the
+        figure gives it the table "curves" with rows of `x`, `k` (number of the line),
+        `seed` and `value`, as the page's script makes them of `csv`.
+        """
+        names = json.dumps([one.name for one in self.series])
+        colours: Spec = {"domain": list(range(len(self.series)))}
+        colours["range"] = [one.colour for one in self.series]
+        legend = {"labelExpr": f"{names}[datum.value]", "symbolOpacity": 1}
+        colour = {"field": "k", "type": "ordinal", "scale": colours, "legend": legend}
+        x = charts.channel("x", "update", nice=False)
+        x["axis"] = {"grid": False, "labelFlush": True, "labelOverlap": True}
+        scale = {"nice": False} if self.relative else {"type": "log", "nice": False}
+        y = charts.channel("middle", **scale)
+        unit = " + ' %'" if self.relative else ""
+        y["axis"] = {"labelExpr": charts.PLAIN + unit, "tickCount": 5}
+        band = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
+        # The control is a broad pale line below the others.
+        style = {
+            "strokeWidth": _where("datum.k == 0", 5, 2),
+            "strokeOpacity": _where("datum.k == 0", 0.3, 1),
+            "strokeDash": _where("datum.k < 2", [1, 0], [7, 4]),
+        }
+        told = [{"field": name} for name in ("line", "x", "middle", "low", "high")]
+        both = {"x": x, "y": y, "color": colour}
+        layers = [
+            charts.layer("area", {"x": x, **band, "color": colour}, opacity=0.13),
+            charts.layer("line", {**both, **style}),
+            # Invisible; the pointer finds them.
+            charts.layer("point", {**both, "tooltip": told}, opacity=0, size=90),
+        ]
+        if self.zone:
+            ends = [{"low": -self.zone, "high": self.zone}]
+            layers.insert(
+                0, charts.layer("rect", band, data=ends, color=FAINT, opacity=0.55)
+            )
+        said = {"calculate": f"{names}[datum.k]", "as": "line"}
+        return {
+            "data": {"name": "curves"},
+            "width": "container",
+            "height": 250,
+            "autosize": "fit-x",
+            "params": self._inputs(),
+            "transform": [*self._summary(), said],
+            "layer": layers,
+        }
+
+    def _inputs(self) -> list[Spec]:
+        """The choice of a seed where there are several, and a switch per line."""
+        seeds = list(dict.fromkeys(seed for _, seed in self.columns()))
+        seed: Spec = {"name": "seed", "value": ""}
+        if len(seeds) > 1:
+            labels = [f"all {len(seeds)}: median and middle half", *seeds]
+            options = {"input": "select", "options": ["", *seeds], "labels": labels}
+            seed["bind"] = {**options, "name": "Seed"}
+        return [seed] + [
+            {"name": f"line_{k}", "value": one.shown}
+            | {"bind": {"input": "checkbox", "name": one.name}}
+            for k, one in enumerate(self.series)
+        ]
+
+    def _summary(self) -> list[Spec]:
+        """From the table's values to quartiles over the chosen seeds."""
+
+        def joined(op: str, name: str, groups: Sequence[str], **field: str) -> Spec:
+            aggregate = {"op": op, "as": name, **field}
+            return {"joinaggregate": [aggregate], "groupby": list(groups)}
+
+        # A seed that diverged has fewer finite values than the others and is left out.
+        steps = [
+            joined("count", "points", ("k", "seed")),
+            joined("max", "most", ("k",), field="points"),
+            {"filter": "datum.points == datum.most"},
+        ]
+        if self.relative:
+            steps += [
+                {"calculate": "datum.k == 0 ? datum.value : null", "as": "own"},
+                joined("max", "base", ("x", "seed"), field="own"),
+                {"filter": "isValid(datum.base)"},
+                {"calculate": "100 * (datum.value / datum.base - 1)", "as": "value"},
+            ]
+        shown = ", ".join(f"line_{k}" for k in range(len(self.series)))
+        quartiles = {"low": "q1", "middle": "median", "high": "q3"}
+        return [
+            *steps,
+            {"filter": f"[{shown}][datum.k] && (seed == '' || datum.seed == seed)"},
+            {
+                "aggregate": [
+                    {"op": op, "field": "value", "as": name}
+                    for name, op in quartiles.items()
+                ],
+                "groupby": ["x", "k"],
+            },
+        ]
+
+
+def _where(test: str, value: object, other: object) -> Spec:
+    return {"condition": {"test": test, "value": value}, "value": other}
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Iterable[float | str]]) -> str:
+    """A CSV file; numbers that are not finite are empty cells."""
+
+    def cell(value: float | str) -> str:
+        if isinstance(value, str):
+            return value
+        return f"{value:.9g}" if np.isfinite(value) else ""
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(map(cell, row) for row in rows)
+    return text.getvalue()
 
 
 def smooth(loss: NDArray[np.float64], width: int) -> NDArray[np.float64]:
@@ -76,11 +240,9 @@ def losses(results: Results, model: str) -> Curves | None:
         series.append(Series(COPY, MUTED, copied))
     return Curves(
         name=f"loss_{model}",
-        x=np.arange(width, length + 1)[points],
-        x_name="update",
         y_name=f"loss of {display_name(model)}, running mean over {width} updates",
+        x=np.arange(width, length + 1)[points],
         series=tuple(series),
-        y_log=True,
     )
 
 
@@ -102,78 +264,9 @@ def relative_losses(results: Results, model: str) -> Curves | None:
         ),
         name=f"finding_{model}",
         y_name=f"loss of {display_name(model)} relative to {CONTROL}, same seeds",
-        y_log=False,
-        base=CONTROL,
+        relative=True,
         zone=100 * (margin or 0) or None,
-        source=loss.name,
     )
-
-
-def differences(results: Results, model: str) -> tuple[Spec, str] | None:
-    """A row per contrast, in units of the margin, and the numbers as a CSV file.
-
-    None: no contrast has a margin and a difference. The axis is linear near zero and
-    logarithmic beyond, so that rounding and a bug fit in one figure.
-    """
-    chosen = [
-        one
-        for one in results.contrasts(model)
-        if one.get("margin") and one.get("mean_difference") is not None
-    ]
-    if not chosen:
-        return None
-    rows = [_difference(one) for one in chosen]
-    extents = [max(abs(row[k]) for k in ("low", "mean", "high")) for row in rows]
-    smallest = min((extent for extent in extents if extent > 0), default=0.1)
-    linear = 10.0 ** min(-1, max(-14, math.floor(math.log10(smallest))))
-    reach = 2.5 * max(1.5, *extents)
-    tick = 10.0 ** round(math.log10(linear) / 2)
-    ticks = [-1, 0, 1] if tick > 0.2 else [-1, -tick, 0, tick, 1]
-    scale = {"type": "symlog", "constant": linear, "domain": [-reach, reach]}
-    x = charts.channel("mean", "difference / margin", **scale)
-    x["axis"] = {"values": ticks, "labelExpr": charts.SHORT}
-    two_lines = {"labelExpr": "split(datum.label, '|')", "labelColor": INK}
-    y = charts.names("row", axis=two_lines)
-    ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}}
-    bar = {**ends, "y": y, "color": charts.literal("colour")}
-    dot = {"x": x, "y": y, "color": bar["color"], "shape": charts.literal("shape")}
-    dot["tooltip"] = {"field": "told"}
-    none = [{"low": -1, "high": 1}]
-    chart = {
-        "data": {"values": rows},
-        "width": "container",
-        "height": 38 * len(rows),
-        "autosize": "fit-x",
-        "layer": [
-            charts.layer("rect", ends, data=none, color=charts.FAINT, opacity=0.55),
-            charts.layer("rule", bar, size=4, opacity=0.5),
-            charts.layer("point", dot, filled=True, size=70, opacity=1),
-        ],
-    }
-    table = [
-        [label(one), one["verdict"], *(one.get(name) for name in _CONTRAST)]
-        for one in chosen
-    ]
-    return chart, csv_text(["contrast", "verdict", *_CONTRAST], table)
-
-
-def _difference(one: Record) -> Spec:
-    """A contrast in margins; an end that is not known or infinite is at the mean."""
-    same, mean, margin = identical(one), one["mean_difference"], one["margin"]
-    low, high = (
-        mean if end is None or not math.isfinite(end) else end
-        for end in (one["ci_low"], one["ci_high"])
-    )
-    ends = interval(one["ci_low"], one["ci_high"])
-    return {
-        "row": f"{label(one)}|{'identical bits' if same else one['verdict']}",
-        "colour": ROLES.get(str(one.get("role")), MUTED),
-        "shape": "diamond" if same else "circle",
-        "told": f"{significant(mean, sign=True)} {ends}",
-        "low": low / margin,
-        "mean": mean / margin,
-        "high": high / margin,
-    }
 
 
 def seeds(verdict: Record) -> Dots:
@@ -277,8 +370,6 @@ def slides(results: Results, model: str) -> list[Slide]:
 
 def frames_csv(shown: list[Slide]) -> str:
     """The error of every frame."""
-    compared = [one for one in shown if one.errors is not None]
+    errors = {one.name: one.errors for one in shown if one.errors is not None}
     numbers = range(1, len(shown[0].images) + 1)
-    errors = [one.errors for one in compared if one.errors is not None]
-    head = ["frame", *(one.name for one in compared)]
-    return csv_text(head, zip(numbers, *errors, strict=True))
+    return csv_text(["frame", *errors], zip(numbers, *errors.values(), strict=True))
