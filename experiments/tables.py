@@ -57,7 +57,10 @@ def tables(parts: dict[str, Any], endpoints: dict[str, dict]) -> dict[str, str]:
     """
     networks = sorted((ROOT / "prednet_jax" / "pretrained").glob("*.json"))
     task = (ROOT / "tests" / "experiments" / "tiny_task.py").read_text()
+    # Of experiments that have ended, whose scripts commit 09c1a23 has.
+    ended = {p.stem: p.read_text() for p in (RESULTS / "tables").glob("*.md")}
     return {
+        **ended,
         **chainer_tables.blocks(),
         **study_tables.blocks(STUDY, parts, endpoints),
         **{name: made(*map(read, of)) for name, (made, *of) in TABLES.items()},
