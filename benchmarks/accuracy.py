@@ -32,13 +32,7 @@ FLOAT32 = 24 * math.log10(2)
 
 
 def accuracy() -> dict[str, Any]:
-    """Tries every tool on every program; a quarter of an hour.
-
-    Returns:
-        `digits` (per program, the mean absolute error of each leaf's digits),
-        `tolerance` (per program and noise, the largest fraction of fresh runs outside),
-        `kernels`, `explain` and `localize` (how many cases, and which were wrong).
-    """
+    """Tries every tool on every program; a quarter of an hour."""
     digits = {name: digits_errors(name) for name in HELD_OUT}
     print("digits", digits, flush=True)
     rates = []
@@ -88,9 +82,8 @@ def failure_rates(
     """How often fresh runs of a held-out program are outside its tolerance.
 
     The tolerance of each of `seeds` is tried on the same `FRESH` runs, against the
-    function compiled and not. One row per probability asked for: the largest and the
-    mean rate over seeds, leaves, compiled and not, and by how many times the smallest
-    tolerance exceeds the furthest of the runs (0 where no run differs).
+    function compiled and not. One row per probability asked for, with `excess`: by how
+    many times the smallest tolerance exceeds the furthest run (0: no run differs).
     """
     fn, args = HELD_OUT[name]()
     spec = noise.parse(text)

@@ -3,11 +3,10 @@
     python experiments/train.py --model=benchmarks.conv_lstm:WALK --workdir=RUN ...
     python -m benchmarks.conv_lstm RUN --split=unseen --sequences=128 --skip=128
 
-The network of Shi et al. 2015 (arXiv 1506.04214): frames cut into patches, of 4x4
+The network of Shi et al. 2015 (arXiv 1506.04214): frames cut into patches of 4x4
 pixels; three layers of ConvLSTM, eq. 3 without the peepholes, as OpenSTL has it; the
 next frame's patches from a convolution of the last layer. docs/learned.md says how it
-is trained: on PredNet's windows, with PredNet's optimiser. The second command scores
-its frozen weights as `experiments/evaluate.py` scores PredNet's.
+is trained. The second command scores it as `experiments/evaluate.py` scores PredNet.
 """
 
 import argparse

@@ -120,12 +120,9 @@ def _peer(python: str, config: PredNetConfig, *sizes: int) -> dict[str, Any]:
 
 
 def foreign(networks: Sequence[str], noise: str, repeats: int) -> dict[str, Any]:
-    """Noisy steps of other networks against the clean ones; `compare` says how.
+    """Noisy steps of some of `NETWORKS` against the clean ones; `compare` says how.
 
-    Args:
-        networks: some of `NETWORKS`.
-        noise: a noise spec as text; "none": each of `SPECS`.
-        repeats: number of rounds.
+    `noise` is a noise spec as text; "none": each of `SPECS`.
     """
     for name in networks:
         one_of("networks", name, NETWORKS)
@@ -151,16 +148,9 @@ def compare(
 
     All programs run in one process and take turns, so that other load on the machine
     slows all of them alike. The time ratio of a noise is the median, over `repeats`
-    rounds, of the noisy seconds over the clean seconds of the same round; the ratio of
-    processor times is defined likewise. The compile ratio compares the processor time
-    to trace and compile the two programs, one directly after the other, and the smaller
-    of two times of each is taken.
-
-    Args:
-        network: its name.
-        step: a new step under a noise, given as text; "none": the clean step.
-        specs: the noises.
-        repeats: number of rounds.
+    rounds, of the noisy seconds over the clean seconds of the same round. The compile
+    ratio is of the processor time to trace and compile the two, one directly after the
+    other, the smaller of two times each. `step` gives a new step under a noise.
     """
     _compiled(*step("none"))  # The first compilation has extra costs.
     programs: dict[str, Callable] = {}
@@ -210,12 +200,9 @@ def _compiled(step: Callable, arguments: tuple) -> tuple[Callable, float]:
 
 
 def training_step(name: str) -> tuple[Callable, tuple]:
-    """A training step of one of `NETWORKS`, and its arguments.
+    """`step(params, moments, inputs, targets)` of one of `NETWORKS`, and its arguments.
 
-    Returns:
-        `step(params, moments, inputs, targets)`, which returns new parameters, new
-        moments and the loss; and the tuple (noise key, params, moments, inputs,
-        targets).
+    They begin with a noise key; the step returns parameters, moments and the loss.
     """
     random = np.random.default_rng(0)
     inputs: np.ndarray

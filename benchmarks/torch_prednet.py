@@ -4,10 +4,9 @@
 
 The peer of the suite `step` of benchmark.py (--torch_python); needs a Python with
 PyTorch and nothing of this package. The model is the published one, optimised as a
-PyTorch user would do it: one convolution per layer computes all four gates of
-[E, up(h_above), h], peepholes are elementwise, and Adam is the fused one. It runs
-eagerly, with channels first and with channels last, of which the faster counts. The
-last line is one JSON object.
+PyTorch user would do it: one convolution per layer computes all four gates, and Adam is
+the fused one. It runs eagerly, with channels first and last, of which the faster
+counts. The last line is one JSON object.
 """
 
 import itertools

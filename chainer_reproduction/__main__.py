@@ -15,7 +15,7 @@ import pandas as pd
 
 from chainer_reproduction import environment, trainings
 from chainer_reproduction import fingerprint as judge
-from prednet_jax import errors, records
+from prednet_jax import records
 from prednet_jax.errors import RunError, UserError
 
 GOLDEN = environment.ROOT / "tests" / "golden" / "chainer_tiny"
@@ -62,10 +62,9 @@ def interventions(args: argparse.Namespace) -> bool:
 def compare_with_recording(folder: Path, frames: Path) -> list[trainings.Row]:
     """Compares our training in Chainer with the recorded one of the published code.
 
-    Returns:
-        For each kind of target, how many weight arrays and losses are bitwise equal
-        (all of them, with the same BLAS and processor), and the largest distance of an
-        array over the size of its update.
+    For each kind of target: how many weight arrays and losses are bitwise equal (all,
+    with the same BLAS and processor), and the largest distance of an array over the
+    size of its update.
     """
     rows: list[trainings.Row] = []
     initial, data = GOLDEN / "initial.model.npz", GOLDEN / "frames.npz"
@@ -126,11 +125,9 @@ def fingerprint(args: argparse.Namespace) -> bool:
 
 def whole(text: str) -> int:
     """A whole number from 1 on."""
-    try:
-        return errors.whole("number", int(text), 1)
-    except ValueError:  # A UserError is one.
-        message = f"{text!r}: expected a whole number, at least 1"
-        raise argparse.ArgumentTypeError(message) from None
+    if text.isdecimal() and int(text):
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, at least 1")
 
 
 class Parser(argparse.ArgumentParser):

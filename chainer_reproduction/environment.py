@@ -26,11 +26,7 @@ PACKAGE = "chainer==7.8.1"
 
 
 def ensure() -> Path:
-    """Builds the environment unless it is there; returns its interpreter.
-
-    Raises:
-        UserError: no interpreter of `PYTHONS`, or an installation failed.
-    """
+    """Builds the environment unless it is there; returns its interpreter."""
     requirements = HERE / "in_chainer" / "requirements.txt"
     wanted = hashlib.sha256((requirements.read_text() + PACKAGE).encode()).hexdigest()
     stamp, python = FOLDER / ".installed", FOLDER / "bin" / "python"
@@ -53,11 +49,7 @@ def ensure() -> Path:
 
 
 def find_python(versions: Sequence[str]) -> Path:
-    """The first interpreter of one of these versions that can make environments.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The first interpreter of one of these versions that can make environments."""
     # A shim of pyenv may be on PATH for a version that is not there.
     check = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
@@ -81,8 +73,7 @@ def find_python(versions: Sequence[str]) -> Path:
 def run(python: Path, script: Path, *flags: str) -> None:
     """Runs a script with another interpreter, its BLAS on one thread.
 
-    Raises:
-        RunError: the script failed; its output is printed.
+    A RunError: the script failed; its output is printed.
     """
     # PYTHONPATH of this process is not for another interpreter.
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}

@@ -2,10 +2,8 @@
 
 Stale targets are later frames of the window, so a network trained on them predicts
 something between the next frame and later ones. A model is shown a walk, and its
-predictions of frame t are compared with frame t and with frame t + 4 (`slope`). It is
-judged by models whose targets are known, results/chainer/fingerprint.csv. A network
-that has hardly learned predicts blur, which is equally far from every frame, so only
-models that were trained about as well as those can be judged.
+predictions of frame t are compared with frame t and with frame t + 4 (`slope`), beside
+those of models whose targets are known (results/chainer/fingerprint.csv).
 """
 
 import functools
@@ -42,20 +40,19 @@ def slope(errors: pd.DataFrame) -> pd.Series:
     return np.log(errors["5"] / errors["1"])
 
 
-def threshold(slopes: pd.Series, leave_out: str | None = None) -> float:
+def threshold(slopes: pd.Series, *without: str) -> float:
     """The limit: half way between the mean slopes of true and stale references.
 
-    `leave_out` is a seed whose models are not used.
+    Those of all seeds but the given ones.
     """
     known = slopes.xs(REFERENCE, level=("window", "rate"))
-    if leave_out is not None:
-        known = known.drop(leave_out, level="seed")
+    known = known.drop(list(without), level="seed")
     return float(known.groupby("targets").mean().mean())
 
 
 def called_stale(slopes: pd.Series) -> pd.Series:
     """Whether each model is called stale, by the limit from the other seeds."""
-    return slopes < [threshold(slopes, leave_out=seed) for seed, *_ in slopes.index]
+    return slopes < [threshold(slopes, seed) for seed, *_ in slopes.index]
 
 
 def proportion(calls: pd.Series) -> tuple[float, float]:

@@ -1,8 +1,4 @@
-"""Tables and the figure of docs/chainer*.md from results/chainer/.
-
-`blocks()` returns Markdown by the name in the documents' marks (`<!-- table: NAME -->`
-.. `<!-- end -->`), `figures()` the files by path.
-"""
+"""Tables and the figure of docs/chainer*.md from results/chainer/."""
 
 import pandas as pd
 
@@ -33,7 +29,7 @@ def read(name: str) -> pd.DataFrame:
 
 
 def blocks() -> dict[str, str]:
-    """Every block of the documents, by name."""
+    """Every table of the documents, by the name in its mark."""
     return {
         "chainer-recording": recording(read("recording")),
         "chainer-interventions": interventions(read("interventions_full")),

@@ -5,8 +5,7 @@ the backward pass, and the published script overwrites the target before that. S
 intervention changes the weights only if it protects the target or makes overwriting it
 harmless, and all such interventions lead to the same bits.
 
-The record of a training is `FOLDER/NAME.json`. One that has a record is not repeated,
-so that an interrupted study continues where it was.
+The record of a training is `FOLDER/NAME.json`. One that has a record is not repeated.
 """
 
 import json
@@ -82,16 +81,10 @@ FULL = Size((3, 12, 24, 48), 48, 64, 20)
 
 
 class Training(NamedTuple):
-    """One training.
+    """One training, of one of `ARMS`; its name is that of its record.
 
-    Attributes:
-        name: name of its record.
-        arm: what is changed, one of `ARMS`.
-        size: network and window.
-        frames: number of frames that are predicted; one frame more is read.
-        seed: seed of the initial weights.
-        flags: further flags of in_chainer/run.py.
-        data: npz file of frames; None: the embedded walk.
+    Of the frames `frames` are predicted, and one more is read: from the npz file
+    `data`, None: of the embedded walk. `flags` are further ones of in_chainer/run.py.
     """
 
     name: str
@@ -146,13 +139,9 @@ def frames_file(folder: Path, size: Size, length: int) -> Path:
 def run_all(
     plan: Iterable[Training], folder: Path, frames: Path, jobs: int = 1
 ) -> list[Row]:
-    """Makes the trainings that have no record; the rows of all in their order.
+    """Makes the trainings that have no record in a folder; the rows of all in order.
 
-    Args:
-        plan: the trainings.
-        folder: folder of the records.
-        frames: folder of the frames.
-        jobs: number of trainings at a time.
+    `frames` is the folder of the frames, `jobs` the number of trainings at a time.
     """
     python, plan = environment.ensure(), list(plan)
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,12 +24,7 @@ EXCLUSION_RULE = (
 
 @dataclasses.dataclass(frozen=True)
 class ArmRuns:
-    """The runs of one job.
-
-    Attributes:
-        job: the job.
-        runs: one per seed, in the order of `job.seeds`.
-    """
+    """The runs of one job, one per seed, in the order of `job.seeds`."""
 
     job: Job
     runs: tuple[records.Run, ...]
@@ -39,11 +35,15 @@ class ArmRuns:
         return self.job.arm
 
     def metric(self, last: int) -> np.ndarray:
-        """Mean of each run's `last` last losses, `[seeds]`; NaN: diverged.
-
-        The loss of an update is that of the window's last frame.
-        """
-        return np.asarray([_mean(run, last) for run in self.runs])
+        """Mean of each run's `last` last losses, of last frames, `[seeds]`."""
+        return np.asarray(
+            [
+                math.nan
+                if FAILURE in run.manifest
+                else run.metrics["last_frame_loss"][-last:].mean()
+                for run in self.runs
+            ]
+        )
 
     def weights(self, place: int) -> np.ndarray:
         """Final weights of run number `place`, float64 `[n]`."""
@@ -89,13 +89,7 @@ class ArmRuns:
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """One network of a comparison.
-
-    Attributes:
-        design: the comparison.
-        task: the network.
-        runs: its runs, the control first; draws of an arm in order.
-    """
+    """One network of a comparison; its runs, the control first, draws in order."""
 
     design: Design
     task: Task
@@ -249,12 +243,11 @@ def judge(
     study: Mapping[str, statistics.Arms] | None = None,
     others: Sequence[statistics.Claim] = (),
 ) -> dict[str, Any]:
-    """All contrasts and verdicts, as in verdict.json.
+    """All contrasts and verdicts, as in verdict.json, of runs on disk.
 
     Args:
-        design: the comparison; its runs are on disk.
-        controls: outcomes of the positive controls: `theory_matched`,
-            `units_separated`, and `noise_can_help` if that was run.
+        design: the comparison.
+        controls: outcomes of the positive controls.
         study: losses of the published study, by networks for which the comparison
             repeats it.
         others: claims that do not come from its runs.
@@ -290,7 +283,7 @@ def judge(
         "together": [one for one in together if one is not None],
         "losses": {name: one.losses for name, one in judged.items()},
         "manipulation": {
-            name: dataclasses.asdict(of[0].check)
+            name: of[0].check._asdict()
             for name, of in answers.items()
             if of[0].check is not None
         },
@@ -330,12 +323,7 @@ def _design(design: Design, first: ArmRuns) -> dict[str, Any]:
 
 
 def read(jobs: list[Job]) -> list[ArmRuns]:
-    """Reads the runs of jobs of one network.
-
-    Raises:
-        RecordError: a run is incomplete or belongs to another job, or the arms did not
-            start alike.
-    """
+    """The runs of jobs of one network; a RecordError: the arms did not start alike."""
     found = [
         ArmRuns(job, tuple(verified(job, seed) for seed in job.seeds)) for job in jobs
     ]
@@ -346,10 +334,9 @@ def read(jobs: list[Job]) -> list[ArmRuns]:
 def distance_over_travelled(
     treatment: ArmRuns, control: ArmRuns, places: list[int]
 ) -> list[float]:
-    """Distance between the final weights of paired runs, relative to the control's way.
+    """Distance of final weights, over the way of the control's from its initial ones.
 
-    The way is the distance of the control's final weights from its initial ones. One
-    number per place, the numbers of the runs that count in the order of `job.seeds`.
+    One number per place: the numbers of the runs that count, of `job.seeds`.
     """
     found = []
     for place in places:
@@ -359,9 +346,3 @@ def distance_over_travelled(
         apart = np.linalg.norm(treatment.weights(place) - end)
         found.append(float(apart / np.linalg.norm(end - start)))
     return found
-
-
-def _mean(run: records.Run, last: int) -> float:
-    if FAILURE in run.manifest:
-        return float("nan")
-    return float(run.metrics["last_frame_loss"][-last:].mean())

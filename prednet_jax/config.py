@@ -7,19 +7,13 @@ leido/pytorch-prednet (`lotter_pytorch`).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from prednet_jax.errors import UserError, one_of, positive, whole
 
 VARIANTS = ("lotter", "watanabe", "lotter_pytorch", "watanabe_pytorch")
-CONVOLUTIONS = (
-    "auto",
-    "xla",
-    "direct",
-    "im2col",
-    "shifted",
-    "wide4",
-    "strip2",
-    "strip4",
+CONVOLUTIONS = tuple(
+    ["auto", "xla", "direct", "im2col", "shifted", "wide4", "strip2", "strip4"]
 )
 
 
@@ -51,19 +45,14 @@ class PredNetConfig:
         variant: `lotter` (Keras original), `watanabe` (Chainer form), or one of the
             PyTorch ports, `lotter_pytorch` and `watanabe_pytorch`, which have the order
             of the other two and a cell of their own (`models.step`).
-        height: rows of a frame; divisible by 2^(layers - 1).
-        width: columns of a frame; divisible by 2^(layers - 1).
+        height, width: of a frame; divisible by 2^(layers - 1).
         r_channels: channels of the recurrent state per layer; None: as `channels`.
         pixel_max: upper bound of the bottom prediction, in pixel units (> 0).
-        a_filters: odd filter size of the convolutions E -> A: one number for all, or
-            a list of layers - 1 numbers.
-        ahat_filters: odd filter size of the predictions: one number, or one per layer.
-        r_filters: odd filter size of the ConvLSTM gates: one number, or one per layer.
+        a_filters, ahat_filters, r_filters: odd filter size of the convolutions E -> A,
+            of the predictions and of the ConvLSTM gates: one number for all, or one per
+            layer (layers - 1 of E -> A).
         convolution: algorithm of the convolutions; `auto` chooses the fastest for each
             shape (`models.convolution.fastest`).
-
-    Raises:
-        UserError: a value is outside what is accepted.
     """
 
     channels: tuple[int, ...] = (3, 48, 96, 192)
@@ -130,6 +119,15 @@ class PredNetConfig:
         """Widths of the recurrent state, bottom first."""
         return self.r_channels if self.r_channels is not None else self.channels
 
+    @property
+    def frame_size(self) -> dict[str, Any]:
+        """Height, width and channels of a frame, as sources of frames take them."""
+        return {
+            "height": self.height,
+            "width": self.width,
+            "channels": self.channels[0],
+        }
+
     def size(self, layer: int) -> tuple[int, int]:
         """Height and width of the maps of a layer (halved at each layer)."""
         return self.height >> layer, self.width >> layer
@@ -139,14 +137,7 @@ class PredNetConfig:
 class AutoencoderConfig:
     """A plain dense encoder-decoder, the control experiment of arXiv 2109.01451.
 
-    Attributes:
-        height: rows of an image.
-        width: columns of an image.
-        channels: channels of an image.
-        hidden: widths of the hidden layers, input side first.
-
-    Raises:
-        UserError: a value is outside what is accepted.
+    `hidden` are the widths of the hidden layers, input side first.
     """
 
     height: int = 28

@@ -39,11 +39,7 @@ def memory_bytes() -> int | None:
 
 @functools.cache
 def gpu_found() -> str | None:
-    """Name of the first NVIDIA GPU, or None.
-
-    The driver is asked, not JAX: JAX would start a backend, and once a backend has
-    started no other can be chosen.
-    """
+    """The first NVIDIA GPU, by its driver, or None; JAX would start a backend."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
@@ -63,11 +59,7 @@ def gpu_found() -> str | None:
 
 @functools.cache
 def measured_parallelism() -> float:
-    """Processor seconds per second of wall time, measured on 0.3 s of matrix products.
-
-    About the number of threads that work at once: 1, or slightly more, where the
-    process is confined to one processor.
-    """
+    """Processor seconds per second of wall time, of 0.3 s of matrix products."""
     size = 512
     a = jnp.ones((size, size), jnp.float32)
     multiply = jax.jit(lambda x: x @ x / size)
@@ -79,10 +71,7 @@ def measured_parallelism() -> float:
 
 
 def description() -> dict[str, object]:
-    """Platform, kind and number of the devices, processor model, and usable threads.
-
-    Starts the backend.
-    """
+    """Devices, processor model, and usable threads; starts the backend."""
     devices = jax.devices()
     return {
         "platform": devices[0].platform,

@@ -1,13 +1,7 @@
 """Errors that a user can correct, and the checks that raise them.
 
-A script prints a `UserError` as one line and ends with status 2. It prints a `RunError`
-as one line too and ends with status 1: the command was right but the run failed. Every
-other exception is a fault of the program; it keeps its traceback and ends with status
-1. Modules raise subclasses (`DataError`, `RecordError`) where a caller may want to tell
-them apart.
-
-Every check raises a `UserError` that names the value that it received and says what
-would be accepted.
+A script prints a `UserError` as one line and ends with status 2, a `RunError` with
+status 1; every other exception is a fault of the program and keeps its traceback.
 """
 
 import math
@@ -25,13 +19,7 @@ class RunError(RuntimeError):
 
 
 def whole(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
-    """A whole number from `minimum` to `maximum`; None: no upper bound.
-
-    Python's and NumPy's integers are accepted, booleans and floats are not.
-
-    Raises:
-        UserError: the value is not a whole number, or it is out of range.
-    """
+    """A whole number of Python or NumPy in a range; booleans and floats are refused."""
     integral = isinstance(value, Integral) and not isinstance(value, bool)
     number = int(value) if integral else minimum - 1
     if number < minimum or (maximum is not None and number > maximum):

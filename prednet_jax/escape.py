@@ -1,8 +1,7 @@
 r"""Escape times from a strict saddle, in the linear regime.
 
-Take a unit direction of curvature -gamma. Let z be the projection on it of the weights'
-distance from the saddle (the stationary point of the local quadratic). Then all the
-optimisers here follow
+Along a unit direction of curvature -gamma, the projection z of the weights' distance
+from the saddle follows, under all the optimisers here,
 
     z' = z + kappa gamma z + beta (z - z_before) - kappa xi
 
@@ -11,17 +10,16 @@ optimisers here follow
     Adam, P frozen     beta = b1,  kappa = (1 - b1) eta, in y = P^{1/2} w with
                        P = diag(sqrt(v) + eps), gamma = -lambda_min(P^-1/2 H P^-1/2)
 
-with eta the learning rate and xi the noise of the gradient along the direction, of
-standard deviation sigma per update. The recursion has two modes, which are multiplied
-by r > 1 and s = beta / r per update. With x = kappa gamma and
+with eta the learning rate and xi the gradient's noise along the direction, of standard
+deviation sigma per update. The recursion has two modes, which are multiplied by r > 1
+and s = beta / r per update. With x = kappa gamma and
 D = sqrt((1 - beta)^2 + 2 (1 + beta) x + x^2)
 
     r - 1 = (x + x (2 (1 + beta) + x) / (D + 1 - beta)) / 2,      r - s = D,
 
-which loses no digits to cancellation, however slow the escape. A run at z whose last
-step was d = z - z_before grows like a run that starts at rest from c. The noise of all
-updates acts like a further start; the median of its size over runs is c_sigma, and the
-two add in squares:
+which loses no digits to cancellation. A run at z whose last step was d = z - z_before
+grows like one that starts at rest from c. The noise of all updates acts like a further
+start, in the median of size c_sigma, and the two add in squares:
 
     c       = |z + d beta / (r - beta)|
     c_sigma = 0.674 kappa sigma r / ((r - beta) sqrt(r^2 - 1))
@@ -30,14 +28,13 @@ two add in squares:
 So noise saves ln(sqrt(c^2 + c_sigma^2) / c) / ln r updates in the median: at least one
 where c <= c_sigma / sqrt(r^2 - 1).
 
-All functions take and return plain floats; math.inf means "never".
+All functions take and return plain floats; math.inf means "never", and an argument out
+of range is a UserError.
 
 References:
-    O'Neill & Wright 2019, Math. Program. 176:403 (heavy ball); Polyak 1964, USSR
-    Comput. Math. 4:1; Du et al. 2017, arXiv 1705.10412; Jin et al. 2017, arXiv
+    O'Neill & Wright 2019, Math. Program. 176:403 (heavy ball); Jin et al. 2017, arXiv
     1703.00887 (noise in gradient descent); Cohen et al. 2022, arXiv 2207.14484 (Adam as
-    preconditioned averaged heavy ball). c_sigma is the impulse response of the
-    recursion, derived here.
+    preconditioned averaged heavy ball). c_sigma is derived here.
 """
 
 import math
@@ -89,8 +86,7 @@ def growth(
 
     `gamma` > 0 is minus the curvature along the direction, `learning_rate` > 0 eta,
     `momentum` in [0, 1) beta of heavy ball or b1 of Adam. `averaged`: the momentum is a
-    running mean, as Adam's, so that kappa is (1 - beta) eta. An argument out of range
-    is a UserError, here and below.
+    running mean, as Adam's, so that kappa is (1 - beta) eta.
     """
     positive("gamma", gamma)
     positive("learning_rate", learning_rate)
@@ -109,10 +105,7 @@ def growing_projection(projection: float, step: float, growth: Growth) -> float:
 
 
 def noise_projection(sigma: float, growth: Growth) -> float:
-    """c_sigma: the start at rest that matches the noise of all updates, in the median.
-
-    `sigma` >= 0 is the standard deviation of the gradient's noise along the direction.
-    """
+    """c_sigma: the start at rest that is as the noise of all updates, in the median."""
     not_negative("sigma", sigma)
     gain = growth.fast / (growth.ahead * math.sqrt(growth.excess_of_square))
     return MEDIAN_NORMAL * growth.kick * sigma * gain
@@ -128,9 +121,8 @@ def escape_time(
 ) -> float:
     """Updates until the projection z reaches `radius`, in the median over the noise.
 
-    They are not rounded: the run is first outside after the next whole number of
-    updates. 0 where it starts outside; inf where projection and noise are both 0.
-    `step` is as in `growing_projection`, and `noise` is c_sigma.
+    They are not rounded; 0 where it starts outside; inf where projection and noise are
+    both 0. `step` is as in `growing_projection`, and `noise` is c_sigma.
     """
     positive("radius", radius)
     not_negative("noise", noise)
@@ -144,10 +136,9 @@ def escape_time(
 
 
 def updates_saved(projection: float, noise: float, growth: Growth) -> float:
-    """By how many updates noise makes the escape earlier, in the median.
+    """By how many updates noise of c_sigma makes the escape earlier, in the median.
 
-    `projection` is c without noise and `noise` c_sigma, both >= 0. Where c is 0 the
-    result is inf, since there is no escape without noise then.
+    `projection` is c without noise; where it is 0 there is no escape then.
     """
     not_negative("projection", projection)
     not_negative("noise", noise)

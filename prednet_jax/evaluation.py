@@ -1,17 +1,11 @@
 """How good predicted frames are: MSE, MAE, PSNR and SSIM of each frame, and of many.
 
-One protocol. A sequence starts from the zero state. Frame 0, which nothing could
-predict, is scored nowhere. Up to frame k the network sees the true frames (observed
-steps: next-frame prediction); from frame k on it sees its own predictions (extrapolated
-steps). Copying the last frame that was seen is scored beside it.
-
-PSNR is 10 log10(1 / MSE) in decibels. SSIM is Wang et al. 2004 (IEEE Trans. Image
-Process. 13:600) with scikit-image's uniform window of 7x7, or the largest odd one that
-fits, averaged over pixels and colours.
-
-`evaluate` scores frozen weights on many sequences. Losses are pooled over all of them
-before they are divided by those of copying: where a scene hardly moves, its own ratio
-says little.
+A sequence starts from the zero state. Frame 0, which nothing could predict, is scored
+nowhere. Up to frame k the network sees the true frames (observed steps); from frame k
+on it sees its own predictions (extrapolated steps). Copying the last frame that was
+seen is scored beside it. PSNR is 10 log10(1 / MSE) in decibels; SSIM is Wang et al.
+2004 (IEEE Trans. Image Process. 13:600) with scikit-image's uniform window of 7x7, or
+the largest odd one that fits, averaged over pixels and colours.
 """
 
 import math
@@ -34,13 +28,9 @@ Frames = NDArray[np.floating[Any]]
 
 
 class Scores(NamedTuple):
-    """One number per frame, `[T]` each; frame 0 is there and means nothing.
+    """One number per frame, `[T]` each, of pixels in [0, 1]; frame 0 means nothing.
 
-    Attributes:
-        mse: mean squared error over pixels in [0, 1].
-        mae: mean absolute error.
-        psnr: in decibels; infinite where the frame is exact.
-        ssim: in [-1, 1].
+    PSNR is infinite where the frame is exact.
     """
 
     mse: NDArray[np.float64]
@@ -113,19 +103,12 @@ def table(
 
 
 def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Means over the observed and over the extrapolated frames, where there are any.
-
-    A mean of PSNR with an exact frame among them is infinite.
-    """
-    groups = {
-        "observed": [row for row in rows if row["observed"]],
-        "extrapolated": [row for row in rows if not row["observed"]],
-    }
+    """Means over the observed and over the extrapolated frames, where there are any."""
     names = [*METRICS, *(f"copy_{name}" for name in METRICS)]
     return {
         group: {name: float(np.mean([row[name] for row in of])) for name in names}
-        for group, of in groups.items()
-        if of
+        for group, seen in (("observed", True), ("extrapolated", False))
+        if (of := [row for row in rows if row["observed"] == seen])
     }
 
 
@@ -144,7 +127,8 @@ def evaluate(
 
     The sequences of the source are cut into pieces of equal length, which do not
     overlap; a shorter rest is dropped. The first pieces of all sequences come first,
-    then the second ones.
+    then the second ones. Losses are pooled over all before they are divided by those of
+    copying: where a scene hardly moves, its own ratio says little.
 
     Args:
         params: the network's parameters.
@@ -180,12 +164,11 @@ def evaluate(
         for i in range(len(chosen)):
             truth = shown[:, i].astype(np.float32) / np.float32(255)
             copied = last_seen(truth, extrapolate_from)
-            rows = table(
-                score(truth, predictions[:, i], data_range=data_range),
-                score(truth, copied, data_range=data_range),
-                extrapolate_from,
+            mine, theirs = (
+                score(truth, shown_, data_range=data_range)
+                for shown_ in (predictions[:, i], copied)
             )
-            for group, of in means(rows).items():
+            for group, of in means(table(mine, theirs, extrapolate_from)).items():
                 found.setdefault(group, []).append(of)
     pixels = config.height * config.width * config.channels[0]
     return {"sequences": len(begins), "frames": steps} | {
@@ -199,10 +182,7 @@ def pieces(
     count: int | None = None,
     skip: int = 0,
 ) -> tuple[list[int], int]:
-    """First frames of the pieces of a source's sequences, and their length.
-
-    Arguments and errors are those of `evaluate`.
-    """
+    """First frames of the pieces that `evaluate` scores, and their length."""
     begins = np.asarray(source.boundaries)
     lengths = np.diff(begins, append=source.length)
     if frames is None:

@@ -1,8 +1,7 @@
 """Opens files that somebody else may have made.
 
 What is no regular file (a pipe, a device, a socket), and what would fill the memory, is
-refused before it is read. The rest is the job of the libraries that
-read the formats: `numpy.load` without pickles, h5py, Pillow, FFmpeg.
+refused before it is read; the rest is the job of the libraries that read the formats.
 """
 
 import contextlib

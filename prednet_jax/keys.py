@@ -1,12 +1,8 @@
 """One root seed, and one PRNG key per purpose.
 
-The key of a purpose is the root key folded with a hash of the purpose's name. So a new
-purpose never changes the key of another. Neither the backend nor the arm nor the
-process matters: every arm of an experiment draws the same initial weights and the same
-data order from the same seed.
-
-A stream here is a stream of random numbers. Streams of frames, of which a batch
-consists, are in `data.windows`.
+The key of a purpose is the root key folded with a hash of the purpose's name, so a new
+purpose never changes the key of another, and every arm of an experiment draws the same
+initial weights and data order from the same seed.
 """
 
 import zlib

@@ -11,19 +11,15 @@
 `mse`, of either variant: the mean over t in place of the sum.
 
 Extrapolation (kitti_extrap_finetune.py of coxlab/prednet): from frame k of a sequence
-on, the network sees its own predictions, and the gradient goes through them. The losses
-are those of its predictions. For `errors`::
-
-    loss = sum_t w_t mean |prediction of frame t - frame t| / 2
-
-With no frame extrapolated this is the loss of E_0 above.
+on, the network sees its own predictions, and the gradient goes through them. For
+`errors` the loss is then sum_t w_t mean |prediction of frame t - frame t| / 2, which
+without an extrapolated frame is that of E_0 above.
 
 A window `[T + 1, B, H, W, C]` holds T transitions from a frame to the next. Frame 0 is
-the last frame of the window before. The first window of a sequence has none before it:
-its frame 0 is a stand-in, so that every window runs the same compiled program. The
-state is zeroed after the stand-in and the transition from it has weight 0. That window
-has T - 1 losses, as in the published script. A window of one transition (T = 1) has no
-stand-in: there the published script updates after the first frame too.
+the last frame of the window before. In the first window of a sequence it is a stand-in,
+so that every window runs the same program: the state is zeroed after it and the
+transition from it has weight 0, as in the published script, which has T - 1 losses
+there. With T = 1 it updates after the first frame too: there is no stand-in.
 """
 
 from collections.abc import Sequence
@@ -82,12 +78,9 @@ class Method:
 
 
 class WindowResult(NamedTuple):
-    """Results of one window, beside the number to minimise.
+    """The state after a window, and of each transition two numbers, `[T]`.
 
-    Attributes:
-        state: the state after the window, carried to the next one.
-        frame_losses: `[T]`, MSE of each prediction against its *true* target.
-        scored: `[T]`, the weight of each transition: 1, or 0 from a stand-in.
+    They are the MSE against the *true* target, and the weight: 1, or 0 from a stand-in.
     """
 
     state: Any
@@ -152,13 +145,9 @@ def window_loss(
         params: the network's parameters.
         config: the network.
         state: the state carried from the window before; ignored if `first`.
-        frames: `[T + 1, B, H, W, C]`; frame 0 is the last one of the window before,
-            or a stand-in if `first`.
+        frames: the window, `[T + 1, B, H, W, C]`.
         first: whether the window starts a sequence.
         method: what is minimised; None: the defaults, with objective `squares`.
-
-    Returns:
-        The number to minimise, and a `WindowResult`.
 
     Raises:
         UserError: stale targets with objective `errors`, which has no target buffer;
@@ -183,16 +172,9 @@ def window_loss(
     if unseen is not None:
         # Step 0 of `watanabe` sees the stand-in, that of `lotter` frame 0.
         unseen += config.order == "watanabe"
-    state, kept = prednet.scan_frames(
-        params,
-        config,
-        state,
-        seen,
-        pick,
-        reset=reset,
-        extrapolate_from=unseen,
+    state, (predictions, errors) = prednet.scan_frames(
+        *(params, config, state, seen, pick), reset=reset, extrapolate_from=unseen
     )
-    predictions, errors = kept
     if method.extrapolate_from is not None:
         apart = jnp.abs(predictions - frames[1:]).mean(axis=(1, 2, 3, 4))
         errors = weights[0] * apart / 2
@@ -228,14 +210,10 @@ def _check_errors(
 def _transitions(
     config: PredNetConfig, frames: Float[Array, "T1 B H W C"], first: Bool[Array, ""]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """How the network runs through a window.
+    """Frames that are shown, weights of transitions, whether the state is zeroed `[T]`.
 
     At each step `watanabe` is shown a frame and predicts the next one; `lotter`
     predicts the frame that it is about to be shown.
-
-    Returns:
-        The frames that are shown `[T, B, H, W, C]`; the weight of each transition
-        `[T]`; and whether the state is zeroed after each frame `[T]`.
     """
     watanabe = config.order == "watanabe"
     steps = frames.shape[0] - 1

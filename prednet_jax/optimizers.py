@@ -5,8 +5,7 @@ Chainer's and Keras 2's Adam add epsilon to sqrt(v) *before* the bias correction
     step = alpha sqrt(1 - b2^t)/(1 - b1^t) m / (sqrt(v) + eps)
 
 optax.adam (Kingma & Ba, arXiv 1412.6980, algorithm 1) divides by
-sqrt(v/(1 - b2^t)) + eps instead. The form above is the variant in the last paragraph of
-section 2 of the same paper.
+sqrt(v/(1 - b2^t)) + eps instead; the form above ends section 2 of the same paper.
 Sources: chainer/optimizers/adam.py (7.8.1), keras/optimizers.py (2.2.4).
 """
 
@@ -37,18 +36,9 @@ def chainer_adam(
 ) -> optax.GradientTransformation:
     """Adam with epsilon added to the uncorrected sqrt(v).
 
-    Args:
-        learning_rate: alpha > 0, or a schedule: a function of the number of the update
-            (from 0).
-        b1: decay of the first moment, in [0, 1).
-        b2: decay of the second moment, in [0, 1).
-        eps: added to sqrt(v), >= 0; Chainer has 1e-8, Keras 1e-7.
-
-    Returns:
-        The same object for the same values: what was compiled with it is found again.
-
-    Raises:
-        UserError: a value is outside what is accepted.
+    The rate is a number above 0 or a schedule: a function of the number of the update,
+    from 0. `eps` >= 0 is 1e-8 in Chainer, 1e-7 in Keras. The same values give the same
+    object, so that what was compiled with it is found again.
     """
     if not callable(learning_rate):
         positive("learning_rate", learning_rate)

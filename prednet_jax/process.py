@@ -1,14 +1,9 @@
 """What must be set before a backend starts: threads, XLA's flags, memory, devices.
 
 XLA reads its flags and sizes its thread pool once, when the first array is made. So
-`prepare` has to be called before that; nothing happens at import. Every script calls it
-in the first line of its main, and users of the library may do the same:
-
-    from prednet_jax import process
-    process.prepare()
-
-An environment variable that is already set stays as it is. The gain of each setting is
-noted beside it; docs/measurements.md, section Speed, has the commands.
+`prepare` has to be called before that, as every script does first; nothing happens at
+import. An environment variable that is already set stays as it is. The gain of each
+setting is noted beside it; docs/measurements.md, section Speed, has the commands.
 """
 
 import ctypes
@@ -223,9 +218,8 @@ def set_xla_flags() -> None:
 def share_heap() -> None:
     """Limits glibc to one heap per two processors; its default is eight per processor.
 
-    Every thread that compiles takes a heap, and other threads cannot use the memory
-    that it frees. The limit saves 15 of 400 MB at 64x48 on two processors and 180 of
-    1270 MB at 160x120. Does nothing where the C library is not glibc.
+    Memory that one heap frees no other can use. Saves 15 of 400 MB at 64x48 on two
+    processors, 180 of 1270 MB at 160x120.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     mallopt = getattr(library, "mallopt", None)
@@ -237,8 +231,7 @@ def share_heap() -> None:
 def release_memory_of_compiling() -> None:
     """Returns freed memory to the system after each compilation of more than a second.
 
-    LLVM frees tens of megabytes in small pieces, which the C library keeps. Does
-    nothing where that has no `malloc_trim`.
+    LLVM frees tens of megabytes in small pieces, which the C library keeps.
     """
     library = ctypes.CDLL(None) if os.name == "posix" else None
     trim = getattr(library, "malloc_trim", None)

@@ -1,7 +1,4 @@
-"""What determines a run's numbers beside its flags: commit, versions, environment.
-
-Needs no JAX.
-"""
+"""What determines a run's numbers beside its flags: commit, versions, environment."""
 
 import importlib.metadata
 import os
@@ -12,16 +9,9 @@ from collections.abc import Mapping
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "chex", "prednet-jax")
 # Variables that change what XLA or the process computes.
 ENVIRONMENT = (
-    "XLA_FLAGS",
-    "GLIBC_TUNABLES",
-    "JAX_PLATFORMS",
-    "JAX_ENABLE_X64",
-    "JAX_DEFAULT_MATMUL_PRECISION",
-    "JAX_COMPILATION_CACHE_DIR",
-    "NPROC",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "TF_CUDNN_DETERMINISTIC",
+    *("XLA_FLAGS", "GLIBC_TUNABLES", "JAX_PLATFORMS", "JAX_ENABLE_X64"),
+    *("JAX_DEFAULT_MATMUL_PRECISION", "JAX_COMPILATION_CACHE_DIR", "NPROC"),
+    *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TF_CUDNN_DETERMINISTIC"),
     "NVIDIA_TF32_OVERRIDE",
 )
 # Those that say where things are, not what is computed.

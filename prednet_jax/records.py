@@ -1,14 +1,11 @@
 """The records of a run on disk: manifest, metrics, fingerprints. Needs no JAX.
 
 A run directory holds
-    manifest.json   what was run: git commit, versions, device, flags, fingerprints
-    metrics.jsonl   one JSON object per update
+    manifest.json     what was run: git commit, versions, device, flags, fingerprints
+    metrics.jsonl     one JSON object per update, written line by line
     validation.jsonl  one JSON object per score of the frozen weights, if asked for
-    loss.png        the losses, drawn at the end, with the extra `report`
-    examples.npz    predicted frames, if asked for
-    weights.npz     the final weights
-    checkpoints/    optional
-A file is either complete or not there; metrics.jsonl grows line by line.
+    loss.png          the losses, drawn at the end, with the extra `report`
+    examples.npz, weights.npz, checkpoints/
 """
 
 import csv
@@ -64,8 +61,7 @@ def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file at once: readers see either the old file or all of the new one.
 
-    This holds through a power failure too, because the content reaches the disk before
-    the name does. A killed process leaves a file `.NAME.*.tmp` behind.
+    So after a power failure: the content reaches the disk before the name does.
     """
     path = Path(path)
     token = f"{os.getpid()}.{os.urandom(4).hex()}"
@@ -163,10 +159,7 @@ def write_csv(
     rows: Sequence[Mapping[str, object]],
     columns: Iterable[str] | None = None,
 ) -> None:
-    """Writes a table by `write_bytes`, with its folder; columns None: the first row's.
-
-    Entries of a row that are in no column are left out.
-    """
+    """Writes a table, with its folder; columns None: the first row's."""
     names = list(rows[0] if columns is None else columns)
     text = io.StringIO()
     writer = csv.DictWriter(
@@ -296,11 +289,7 @@ def _is_metric(value: Any) -> bool:
 
 
 def check_comparable(runs: list[Run]) -> None:
-    """Refuses, with a RecordError, runs of one seed that did not start alike.
-
-    Two runs of one model and seed differ in initial weights or data order, or do not
-    record them.
-    """
+    """Refuses, with a RecordError, runs of one seed that did not start alike."""
     seen: dict[tuple, Run] = {}
     for run in runs:
         manifest = run.manifest

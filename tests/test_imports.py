@@ -28,7 +28,7 @@ LAYERS = [
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 # What report may see: it reads records and never runs a model.
-REPORT_SEES = {"report", "records", "errors"}
+REPORT_SEES = {"report", "records", "errors", "files"}
 # The modules of noise/ that may touch what is internal to JAX.
 INTERNAL = {"compat", "control_flow", "logical", "registry", "taps", "worker"}
 

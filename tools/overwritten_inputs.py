@@ -1,10 +1,9 @@
 """Finds arrays that a graph keeps for its backward pass and someone overwrites before.
 
 Chainer and PyTorch keep inputs of operations and read them again in the backward pass.
-An array that shares its memory with a NumPy buffer can be overwritten in between:
-nothing notices, every loss is right, and every gradient is wrong. (PyTorch's version
-counters see writes through PyTorch, not through NumPy.) Here what is kept is hashed in
-the forward pass and again in the backward pass.
+An array that shares its memory with a NumPy buffer can be overwritten in between, which
+PyTorch's version counters do not see: every loss is right, and every gradient wrong.
+Here what is kept is hashed in the forward pass and again in the backward pass.
 
     from overwritten_inputs import report, watch_chainer      # or watch_torch
 

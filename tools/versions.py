@@ -2,10 +2,9 @@
 
     make test-versions ARGS=--pythons=3.13      (3.11, 3.12 and 3.13 unless given)
 
-For each Python that is found an environment of its own, .venv-3.11 and so on: the wheel
-without extras, a training and a prediction; then with all extras, what they are for;
-then the source distribution. On the newest also the numerical tests, with the pinned
-versions, in .venv-3.13-tests. Ends with status 1 where something fails.
+For each Python that is found an environment of its own: the wheel without extras, then
+with each, then the source distribution; on the newest also the numerical tests, with
+the pinned versions. Ends with status 1 where something fails.
 """
 
 import argparse

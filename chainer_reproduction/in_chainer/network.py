@@ -19,11 +19,6 @@ import numpy as np
 from chainer import functions, links
 
 
-def sizes(height, width, layers):
-    """Height and width of each layer, `[(H, W), ...]`, halved from one to the next."""
-    return [(height // 2**layer, width // 2**layer) for layer in range(layers)]
-
-
 class Peephole(chainer.Link):
     """Elementwise weights `W` of shape `[1, C, H, W]` on the cell state."""
 
@@ -77,7 +72,7 @@ class PredNet(chainer.Chain):
     def __init__(self, channels, height, width):
         super().__init__()
         self.channels = tuple(channels)
-        self.sizes = sizes(height, width, len(channels))
+        self.sizes = [(height >> i, width >> i) for i in range(len(channels))]
         top = len(channels) - 1
         with self.init_scope():
             for layer, count in enumerate(channels):

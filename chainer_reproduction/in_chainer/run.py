@@ -4,8 +4,7 @@ The loop keeps one NumPy buffer for the input and one for the target, fills them
 by frame, adds the losses of a window up and calls backward at its end. Flags change one
 thing in it.
 
-Called by chainer_reproduction/runs.py with the Python of a Chainer environment, one
-process per run.
+Called by chainer_reproduction/trainings.py with the Python of a Chainer environment.
 """
 
 import argparse
@@ -116,12 +115,7 @@ def train(network, frames, options):
     1. An input or target that is `copied` is a new array for each frame, as a transfer
     to a GPU makes; `shared`: the one buffer, as published. `remake`: after each update
     every parameter and every carried state gets a new array of the same value, as
-    moving the model to the CPU and back does.
-
-    Args:
-        network: a `network.PredNet`.
-        frames: uint8 `[T, H, W, C]`.
-        options: the command line.
+    moving the model to the CPU and back does. `frames` are uint8 `[T, H, W, C]`.
     """
     pictures = frames.transpose(0, 3, 1, 2).astype(np.float32)
     pictures /= 255

@@ -4,15 +4,11 @@ The Lanczos iteration of `hessian` is repeated from several starts, and its numb
 steps is doubled until the values stop moving. The result is compared with finite
 differences of the loss along the vector, which detect a wrong derivative rule.
 
-The proof is one-sided. A Rayleigh quotient is never below lambda_min, so
-
-    lambda_min <= theta_low + rounding.
-
-A negative right-hand side proves negative curvature, whether Lanczos has converged or
-not. If no negative value is found, nothing is proved. `rounding` allows for the error
-of the Hessian product. It is sqrt(n) eps |H|, the size of the rounding error of an
-inner product of n numbers (Higham and Mary, SIAM J. Sci. Comput. 2019). Without it a
-positive semi-definite Hessian could pass for a saddle in float32.
+The proof is one-sided. A Rayleigh quotient is never below lambda_min, so a negative
+theta_low + rounding proves negative curvature, whether Lanczos has converged or not; if
+none is found, nothing is proved. `rounding` allows for the error of the Hessian
+product: sqrt(n) eps |H|, as of an inner product of n numbers (Higham and Mary, SIAM J.
+Sci. Comput. 2019).
 """
 
 import dataclasses
@@ -24,15 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from prednet_jax.curvature.hessian import (
-    Eigenpairs,
-    Loss,
-    PyTree,
-    capped_steps,
-    hessian_operator,
-    rayleigh,
-    ritz_pairs,
-)
+from prednet_jax.curvature import hessian
+from prednet_jax.curvature.hessian import Eigenpairs, Loss, PyTree
 from prednet_jax.errors import UserError
 
 # Accepted difference as a fraction of the expected value, added to the estimated error.
@@ -124,7 +113,7 @@ def _losses_along(
     loss: Loss, params: PyTree, scale: PyTree | None, vector: PyTree
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Steps [k], losses [3, k] at w + h d, w and w - h d, and |d|."""
-    _, inverse_root, unravel = hessian_operator(loss, params, scale)
+    _, inverse_root, unravel = hessian.hessian_operator(loss, params, scale)
     centre, direction = ravel_pytree(params)[0], ravel_pytree(vector)[0] * inverse_root
     # The steps are relative to |w|; for w = 0 they are of order one.
     norm = jnp.linalg.norm(centre)
@@ -188,27 +177,18 @@ def certify(
 ) -> Certificate:
     """Searches for the extreme curvatures and says what is proved.
 
-    Args:
-        loss: maps a pytree of weights to a scalar, deterministically.
-        params: the weights, a pytree of n real numbers of one dtype.
-        key: consumed for the start vectors.
-        scale: None, or P for the preconditioned Hessian P^{-1/2} H P^{-1/2}.
-        steps: Lanczos steps, at least 1; twice as many where a value has not settled,
-            and at most n.
-        starts: number of random start vectors, at least 1.
-
-    Returns:
-        The certificate. The function runs on the host and cannot be jitted.
-
-    Raises:
-        UserError: an argument is outside its range, or the loss has no finite curvature
-            at these weights.
+    Arguments and errors are those of `extreme_eigenpairs`; `steps` are doubled where a
+    value has not settled, and `starts` random vectors are tried. The function runs on
+    the host and cannot be jitted. A UserError also: the loss has no finite curvature.
     """
     dimension = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
     eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(params))).eps)
-    for made in (capped_steps(params, steps), capped_steps(params, 2 * steps)):
+    for count in (steps, 2 * steps):
+        made = hessian.capped_steps(params, count)
         key, *start_keys = jax.random.split(key, starts + 1)
-        runs = [ritz_pairs(loss, params, scale, k, steps=made) for k in start_keys]
+        runs = [
+            hessian.ritz_pairs(loss, params, scale, k, steps=made) for k in start_keys
+        ]
         values = np.array([run.values for run in runs], float)
         if not np.isfinite(values).all():
             raise UserError(
@@ -227,7 +207,7 @@ def certify(
             break
     lowest, highest = int(values[:, 0].argmin()), int(values[:, 1].argmax())
     vectors = jnp.stack([runs[lowest].vectors[0], runs[highest].vectors[1]])
-    pairs = rayleigh(loss, params, scale, vectors)
+    pairs = hessian.rayleigh(loss, params, scale, vectors)
     return Certificate(
         pairs=pairs,
         dimension=dimension,

@@ -6,27 +6,24 @@ With L the loss, w the weights and P a positive diagonal (the `scale`):
     preconditioned:  P^{-1/2} H P^{-1/2} v
 
 The second is the Hessian in the coordinates y = P^{1/2} w, in which a step of Adam with
-frozen second moments is a step of heavy ball. The two matrices are congruent, so by
-Sylvester's law of inertia they have the same number of negative eigenvalues.
+frozen second moments is a step of heavy ball. The two have the same number of negative
+eigenvalues (Sylvester).
 
 From a random start, k products build an orthonormal Q and a tridiagonal T = Q H Q'
-(Lanczos). The extreme eigenvalues of T (Ritz values) approach those of H from inside:
+(Lanczos), whose extreme eigenvalues (Ritz values) approach those of H from inside:
 
     lambda_min <= theta_low,    theta_high <= lambda_max.
 
-So a negative Ritz value proves negative curvature; the absence of one proves nothing.
-For a unit vector v, H has an eigenvalue within the residual |H v - theta v| of theta.
-The Rayleigh quotient theta = v'Hv makes that residual smallest.
+For a unit vector v, H has an eigenvalue within the residual |H v - theta v| of theta,
+which the Rayleigh quotient theta = v'Hv makes smallest.
 
-The factorisation is matfree's, with full re-orthogonalisation. Its `hessenberg` is used
-rather than its `tridiag_sym`, because it also returns the lengths that show when the
-Krylov space is exhausted. That happens even at the simplest saddles, with only two
-distinct eigenvalues; `eig.eigh_partial` returns NaN there.
+The factorisation is matfree's `hessenberg` with full re-orthogonalisation, which shows
+when the Krylov space is exhausted: at simple saddles with two distinct eigenvalues
+`eig.eigh_partial` returns NaN.
 
 References:
     Pearlmutter, "Fast exact multiplication by the Hessian", Neural Computation 1994.
-    Cohen et al., "Adaptive gradient methods at the edge of stability",
-    arXiv 2207.14484, section 2 (the preconditioner with its bias corrections).
+    Cohen et al. 2022, arXiv 2207.14484, section 2 (the preconditioner).
     Parlett, "The symmetric eigenvalue problem", 1998, chapters 4 (residual bound) and
     13. Kraemer et al. 2024, arXiv 2405.17277 (matfree).
 """
@@ -90,23 +87,9 @@ def adam_scale(
 
         P = (1 - b1^t) (sqrt(v) + eps) / sqrt(1 - b2^t).
 
-    Here eps is added before the bias correction, as in Chainer, Keras and
-    `chainer_adam`. Both factors tend to 1, so late in training P is the
-    diag(sqrt(v) + eps) of `prednet_jax.escape`.
-
-    Args:
-        second_moment: v, a pytree of non-negative arrays.
-        count: t, the number of updates that made v, at least 1.
-        b1: decay of the first moment, in [0, 1).
-        b2: decay of the second moment, in [0, 1).
-        eps: the epsilon of the optimiser, positive.
-
-    Returns:
-        P, a pytree like `second_moment`.
-
-    References:
-        Kingma and Ba 2015, algorithm 1; chainer/optimizers/adam.py (7.8.1);
-        Cohen et al. 2022, equation 3.
+    Here eps is added before the bias correction, as in `chainer_adam`. P is a pytree
+    like `second_moment`, which is v, after `count` = t >= 1 updates (Cohen et al. 2022,
+    equation 3).
     """
 
     def leaf(v: jax.Array) -> jax.Array:
@@ -148,10 +131,7 @@ class Eigenpairs(NamedTuple):
 
 
 class Ritz(NamedTuple):
-    """Unit Ritz vectors [2, n], values [2], and the values [2] after half the steps.
-
-    Krylov spaces are nested, so that the values after half the steps cost nothing.
-    """
+    """Unit Ritz vectors [2, n], values [2], and the values [2] after half the steps."""
 
     vectors: jax.Array
     values: jax.Array

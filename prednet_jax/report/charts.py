@@ -2,8 +2,7 @@
 
 Every figure is a Vega-Lite specification (https://vega.github.io/vega-lite/docs/): the
 page embeds it, documents get its SVG, and scripts its PNG. The colours are those of
-Okabe & Ito (2008, "Color universal design"), which people with any of the common colour
-deficiencies can tell apart, and a violet.
+Okabe & Ito (2008, "Color universal design"), and a violet.
 """
 
 from collections import Counter
@@ -81,14 +80,9 @@ def png(chart: Spec) -> bytes:
 def layer(
     mark: str, encoding: Spec, *transform: Spec, data: Any = None, **properties: Any
 ) -> Spec:
-    """A mark of a chart.
+    """A mark of a chart, with its properties, after the transforms.
 
-    Args:
-        mark: its type.
-        encoding: which channel shows which field.
-        transform: what happens to the data first.
-        data: rows of its own; None: those of the chart.
-        properties: of the mark.
+    `data` are rows of its own; None: those of the chart.
     """
     drawn: Spec = {"mark": {"type": mark, **properties}, "encoding": encoding}
     if data is not None:
@@ -114,10 +108,7 @@ def literal(field: str, kind: str = "nominal") -> Spec:
 
 
 class Panel(NamedTuple):
-    """One axis of a figure with dots: its title with the unit, its two ends, and ticks.
-
-    Values in `zone` count as none.
-    """
+    """One axis of a figure with dots; values in `zone` count as none."""
 
     title: str
     low: float
@@ -129,10 +120,9 @@ class Panel(NamedTuple):
 def around_zero(title: str, values: Sequence[Sequence[float]], margin: float) -> Panel:
     """A panel wide enough for the rows but those that are far away.
 
-    There is room for half of the rows and a quarter more. Stale targets are far away;
-    with them in the panel the other arms would look like lines.
-
-    Up to the margin a difference counts as none. `values` are of the seeds, by row.
+    There is room for half of the rows and a quarter more: with stale targets in the
+    panel the other arms would look like lines. `values` are of the seeds, by row; up to
+    the margin a difference counts as none.
     """
     largest = sorted(max(map(abs, row)) for row in values if len(row))
     middle = largest[(len(largest) - 1) // 2] if largest else 0.0
@@ -166,7 +156,6 @@ PLAIN = "replace('' + datum.value, '-', '−')"
 class Dots(NamedTuple):
     """A figure with one row per arm, from the top, and one dot per seed.
 
-    A mean hides whether all seeds moved a little or one of them a lot; dots show it.
     The panels stand side by side.
     """
 
@@ -184,10 +173,8 @@ class Dots(NamedTuple):
         # Triangles lie on one another at the edge of the row and need no room.
         steps = [abs(dot["step"]) for dots in stacks for dot in dots if dot["inside"]]
         height = max(_ROW, round(2 * max(steps, default=0) * _STEP) + _DOT + _GAP)
-        drawn = [
-            _panel(panel, i, self.rows, stacks[i], height)
-            for i, panel in enumerate(self.panels)
-        ]
+        both = enumerate(zip(self.panels, stacks, strict=True))
+        drawn = [_panel(panel, i, self.rows, dots, height) for i, (panel, dots) in both]
         return {"hconcat": drawn, "spacing": 40}
 
     def svg(self) -> bytes:
@@ -196,10 +183,7 @@ class Dots(NamedTuple):
 
 
 def _stacked(panel: Panel, row: Row, values: Sequence[float]) -> Iterator[Spec]:
-    """Each finite value, and how many steps above the middle of its row it stands.
-
-    Dots that would cover each other stand above one another.
-    """
+    """Each finite value; dots that would cover each other stand above one another."""
     taken = Counter[int]()
     for value in sorted(filter(np.isfinite, values)):
         shown = min(max(value, panel.low), panel.high)

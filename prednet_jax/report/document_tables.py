@@ -34,15 +34,10 @@ def saddles(record: Record) -> str:
     """Runs that have not passed every saddle, from `experiments/saddle_escape.py`."""
     frame = pd.DataFrame(record["groups"])
     names = ["function", "optimizer", "precision", "form"]
-    frame[names] = frame[names].replace("_", " ", regex=True)
-    cells: dict[str, str | Cell] = {name: f"{{{name}}}" for name in names}
-    cells["noise"] = lambda row: (
-        "none" if row["noise"] == "none" else f"`{row['noise']}`"
-    )
-    cells["not past all"] = lambda row: (
-        f"{row['arrived'].count(False)} of {len(row['arrived'])}"
-    )
-    return _with_command(markdown(frame, cells), record)
+    shown = frame[names].replace("_", " ", regex=True)
+    shown["noise"] = [n if n == "none" else f"`{n}`" for n in frame.noise]
+    shown["not past all"] = [f"{a.count(False)} of {len(a)}" for a in frame.arrived]
+    return _with_command(markdown(shown), record)
 
 
 def curvature(record: Record) -> str:
@@ -55,15 +50,12 @@ def curvature(record: Record) -> str:
         "highest, raw": "{raw.highest:sig}",
         "lowest, Adam": "{preconditioned.lowest:sig}",
         "highest, Adam": "{preconditioned.highest:sig}",
-        "negative": proved,
+        "negative": lambda row: (
+            "proved" if row["preconditioned.negative_curvature_proved"] else "not found"
+        ),
         "noise for one update": "{escape.noise_for_one_update:sig2}",
     }
     return _with_command(markdown(pd.json_normalize(record["rows"]), cells), record)
-
-
-def proved(row: Record) -> str:
-    """Whether negative curvature was proved at a stop of `probe_curvature.py`."""
-    return "proved" if row["preconditioned.negative_curvature_proved"] else "not found"
 
 
 def _with_command(table: str, record: Record) -> str:
@@ -73,9 +65,8 @@ def _with_command(table: str, record: Record) -> str:
 def gpu_programs(record: Record) -> str:
     """What each program of `experiments/gpu.py` is on each GPU.
 
-    The time is by the card's figures: bytes that XLA's own kernels move over its
-    bandwidth or operations over its peak, whichever is longer, with the body of a loop
-    counted once.
+    The time is by the card's figures: the longer of bytes that XLA's own kernels move
+    over its bandwidth and operations over its peak; the body of a loop counts once.
     """
 
     def count(entries: Record, part: str) -> int:
@@ -132,8 +123,7 @@ def learned(networks: Mapping[str, Record]) -> str:
 def foreign_cost(default: Record, tuned: Record) -> str:
     """Cost of noise on other networks beside what is wanted; bold where it is more.
 
-    From `experiments/benchmark.py --suite=foreign` with the default and with tuned XLA
-    flags.
+    From `benchmark.py --suite=foreign` with the default and with tuned XLA flags.
     """
 
     def ratio(name: str, wanted: str) -> Cell:
@@ -166,9 +156,9 @@ def foreign_cost(default: Record, tuned: Record) -> str:
 
 
 def accuracy(record: Record) -> str:
-    """How often the tools are right, from `experiments/benchmark.py --suite=accuracy`.
+    """How often the tools are right, beside what is wanted.
 
-    Each beside what is wanted.
+    From `experiments/benchmark.py --suite=accuracy`.
     """
     errors = [error for leaves in record["digits"].values() for error in leaves]
     programs = len(record["digits"])
@@ -176,15 +166,11 @@ def accuracy(record: Record) -> str:
     rows = [(what, "0.5 digits", f"{min(errors):.2f} to {max(errors):.2f} digits")]
     for failure, runs in pd.DataFrame(record["tolerance"]).groupby("failure"):
         excess = runs.excess[runs.excess > 0]
-        rows.append(
-            (
-                f"`tolerance(failure={failure:g})`: fraction of 10,000 fresh runs "
-                f"outside, worst of {len(runs)} programs and noises",
-                f"{failure:g}",
-                f"{runs.worst.max():g}; the tolerance is {excess.min():.1f} to "
-                f"{excess.max():.1f} times the furthest run",
-            )
-        )
+        what = f"`tolerance(failure={failure:g})`: fraction of 10,000 fresh runs "
+        what += f"outside, worst of {len(runs)} programs and noises"
+        found = f"{runs.worst.max():g}; the tolerance is {excess.min():.1f} to "
+        found += f"{excess.max():.1f} times the furthest run"
+        rows.append((what, f"{failure:g}", found))
     # Of the kernels, one is no mistake.
     words = {True: "caught", False: "passes"}
     rows += [

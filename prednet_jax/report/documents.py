@@ -72,11 +72,7 @@ def names(document: str) -> set[str]:
 
 
 def fill(document: str, made: Mapping[str, str]) -> str:
-    """A document with its tables and numbers made anew.
-
-    Args:
-        document: its text.
-        made: the text of each table and of each number, by name.
+    """A document with its tables and numbers made anew, from their texts by name.
 
     Raises:
         UserError: a name is marked that nothing makes, or as `names`.
@@ -140,14 +136,9 @@ def spread(name: str, template: str = "{:.4g}") -> Cell:
 def columns(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
     """A table in plain text, its columns as wide as they need.
 
-    Args:
-        rows: cells, the names of the columns first.
-        right: numbers of the columns that are aligned right.
+    The names of the columns are the first row; `right` are the numbers of the columns
+    that are aligned right.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = ["><"[i not in right] for i in range(len(widths))]
-    lines = []
-    for row in rows:
-        cells = zip(row, sides, widths, strict=True)
-        lines.append("  ".join(f"{c:{side}{w}}" for c, side, w in cells).rstrip())
-    return "\n".join(lines)
+    layout = [f"{'><'[i not in right]}{width}" for i, width in enumerate(widths)]
+    return "\n".join("  ".join(map(format, row, layout)).rstrip() for row in rows)

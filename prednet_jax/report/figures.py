@@ -1,8 +1,8 @@
 """The figures of a comparison: losses by arm and seed, and predicted frames.
 
-The numbers of a figure with lines are one CSV table. The page holds it as the file that
-a reader downloads, and its script hands the same table to Vega; so what is seen is what
-is downloaded. Medians, quartiles and relative values are computed by the figure itself.
+The numbers of a figure with lines are one CSV table, which the page holds as the file
+that a reader downloads and hands to Vega; the figure itself computes medians, quartiles
+and relative values.
 """
 
 import base64
@@ -19,15 +19,9 @@ from PIL import Image
 
 from prednet_jax.records import RecordError
 from prednet_jax.report import charts
+from prednet_jax.report import results as comparisons
 from prednet_jax.report.charts import FAINT, INK, MUTED, ROLES, Dots, Row, Spec
-from prednet_jax.report.results import (
-    CONTROL,
-    Record,
-    Results,
-    contrasts,
-    label,
-    relative,
-)
+from prednet_jax.report.results import CONTROL, Record, Results, label, relative
 from prednet_jax.report.tables import display_name
 
 COPY = "copy of the last frame"
@@ -37,10 +31,9 @@ _CARRY = ("control", "stale", "treatment", "gpu", "gpu_deterministic")
 
 
 class Series(NamedTuple):
-    """A line of a figure, which the reader switches on and off by its name.
+    """A line of a figure, which the reader switches on (`shown`: at first) and off.
 
-    `curves` holds its values by seed, [points] each. `shown`: whether it is on at
-    first.
+    `curves` holds its values by seed, [points] each.
     """
 
     name: str
@@ -51,13 +44,10 @@ class Series(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Lines over updates.
+    """Lines over updates `x`, [points], in the order of drawing.
 
     Attributes:
-        name: of the figure.
         y_name: what the lines are.
-        x: updates, [points], rising.
-        series: the lines, in the order of drawing.
         relative: whether all are shown relative to the first, in percent, seed by seed;
             else as they are, on a logarithmic axis.
         zone: half the width of a zone around zero that counts as none, or None.
@@ -273,7 +263,7 @@ def seeds(verdict: Record) -> Dots:
     """A dot per seed of every contrast whose two arms were run, a panel per model."""
     panels, of_models = [], []
     for model, arms in verdict["losses"].items():
-        chosen = contrasts(verdict, model)
+        chosen = comparisons.contrasts(verdict, model)
         rows = {
             label(one): (str(one.get("role")), _ratios(arms, one))
             for one in chosen
@@ -312,12 +302,9 @@ def _ratios(arms: Record, contrast: Record) -> list[float]:
 
 
 class Slide(NamedTuple):
-    """Frames of one kind, for the page's slider.
+    """Frames [N, H, W, C] in [0, 1] of an arm or another kind, for the page's slider.
 
-    Attributes:
-        name: the arm that predicted them, or what else they are.
-        images: [N, H, W, C] in [0, 1].
-        errors: mean squared error of each, [N]; None: these are the true frames.
+    `errors` are the mean squared error of each, [N]; None: these are the true frames.
     """
 
     name: str

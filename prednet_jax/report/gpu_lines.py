@@ -16,10 +16,7 @@ VARIES = {
 
 
 def svg(record: Mapping[str, Any]) -> bytes:
-    """The lines of the base program of both networks, a column for each of `GPUS`.
-
-    Of what `experiments/gpu.py` wrote.
-    """
+    """The lines of the base program of both networks, a column for each of `GPUS`."""
     colours, words = zip(*VARIES.values(), strict=True)
     encoding = {
         "x": charts.names("gpu", axis={"orient": "top", "labelAngle": 0}),

@@ -22,10 +22,7 @@ _NUMBER = re.compile(
 def significant(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
     """A number with so many significant digits, such as "0.0306" or "-1.21e-05".
 
-    Args:
-      value: the number; None and nan are not known.
-      digits: at least 1.
-      sign: write "+" before a positive number.
+    `sign` writes "+" before a positive number; None and nan are not known.
     """
     if value is None or math.isnan(value):
         return MISSING

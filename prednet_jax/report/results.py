@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prednet_jax import records
+from prednet_jax import files, records
 from prednet_jax.records import RecordError
 
 VERDICT = "verdict.json"
@@ -45,7 +45,7 @@ class Results:
       directory: where it lies.
       verdict: the content of verdict.json.
       losses: loss of each update by model, arm and seed, [updates].
-      copied: loss of copying the last frame, by model and seed, [updates].
+      copied: the same of copying the last frame, by model and seed.
       examples: predicted frames by model and arm.
     """
 
@@ -164,19 +164,14 @@ def _checks(verdict: Any) -> Iterator[tuple[str, Any, Any, str]]:
 
 def _read_examples(path: Path) -> Examples:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {
-                name: file[name] / 255.0
-                if file[name].dtype == np.uint8
-                else np.asarray(file[name], np.float64)
-                for name in file.files
-            }
+        arrays = {
+            name: array / 255.0 if array.dtype == np.uint8 else array.astype(float)
+            for name, array in files.read_npz(path).items()
+        }
         found = Examples(arrays["frames"], arrays["predictions"], arrays.get("before"))
-    except Exception as error:
-        # A damaged archive ends in zipfile's, zlib's or NumPy's own error types.
+    except (KeyError, ValueError) as error:
         raise RecordError(
-            f"{path}: {type(error).__name__} {error}; expected an npz file with "
-            "frames and predictions"
+            f"{path}: {error}; expected an npz file with frames and predictions"
         ) from None
     shape, other = found.frames.shape, found.predictions.shape
     if len(shape) != 4 or shape != other or not shape[0]:

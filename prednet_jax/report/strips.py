@@ -26,18 +26,16 @@ def strip(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
     first = length if extrapolate_from is None else extrapolate_from
     shown = np.linspace(0, length - 1, min(_MOST, length)).round().astype(int)
     factor = max(1, round(_STRIP_WIDTH / width))
-    pictures = {
-        name: [_picture(images[t], factor) for t in shown]
-        for name, images in rows.items()
-    }
-    size = next(iter(pictures.values()))[0]
-    across, down = size.width + _GAP, size.height + _LINE
+    pictures = [
+        [_picture(images[t], factor) for t in shown] for images in rows.values()
+    ]
+    across, down = pictures[0][0].width + _GAP, pictures[0][0].height + _LINE
     canvas = Image.new("RGB", (across * len(shown), _LINE + down * len(rows)), "white")
     draw = ImageDraw.Draw(canvas)
     for column, t in enumerate(shown):
         colour = _MARK if t >= first else "black"
         draw.text((column * across + 2, 2), f"frame {t}", fill=colour)
-    for row, (name, images) in enumerate(pictures.items()):
+    for row, (name, images) in enumerate(zip(rows, pictures, strict=True)):
         top = _LINE + row * down
         draw.text((2, top + 2), name, fill="black")
         for column, picture in enumerate(images):
@@ -65,10 +63,8 @@ def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
         ImageDraw.Draw(canvas).text((2, 2), text, fill=colour)
         pictures.append(canvas)
     buffer = io.BytesIO()
-    times = {"duration": _MILLISECONDS, "loop": 0}
-    pictures[0].save(
-        buffer, format="GIF", save_all=True, append_images=pictures[1:], **times
-    )
+    times = {"duration": _MILLISECONDS, "loop": 0, "append_images": pictures[1:]}
+    pictures[0].save(buffer, format="GIF", save_all=True, **times)
     return buffer.getvalue()
 
 

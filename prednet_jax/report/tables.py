@@ -5,23 +5,10 @@ All functions take the content of verdict.json, or an entry of it.
 
 import textwrap
 
+from prednet_jax.report import numbers
 from prednet_jax.report.documents import columns
-from prednet_jax.report.numbers import (
-    MISSING,
-    change,
-    interval,
-    percent,
-    probability,
-    significant,
-)
-from prednet_jax.report.results import (
-    Record,
-    Results,
-    contrasts,
-    identical,
-    label,
-    relative,
-)
+from prednet_jax.report.numbers import MISSING, significant
+from prednet_jax.report.results import Record, Results, identical, label, relative
 
 WIDTH = 100
 _MODELS = {"prednet": "PredNet", "autoencoder": "Autoencoder"}
@@ -46,12 +33,10 @@ def display_name(model: str) -> str:
 
 
 def text_table(verdict: Record) -> str:
-    """The verdict as plain text.
+    """The verdict as plain text: per model a line, a row per contrast and a sentence.
 
-    Returns:
-      For each model a line with the verdict, one row per contrast and the rule's own
-      sentence. `n` counts the pairs of seeds, `same` those whose final weights equal
-      the control's byte for byte.
+    `n` counts the pairs of seeds, `same` those whose final weights equal the control's
+    byte for byte.
     """
     return "\n\n".join(
         _text_of_model(verdict, model, str(word))
@@ -60,7 +45,7 @@ def text_table(verdict: Record) -> str:
 
 
 def _text_of_model(verdict: Record, model: str, word: str) -> str:
-    chosen = contrasts(verdict, model)
+    chosen = comparisons.contrasts(verdict, model)
     lines = [f"{model}: {word.upper()}"]
     if chosen:
         first = chosen[0]
@@ -69,7 +54,7 @@ def _text_of_model(verdict: Record, model: str, word: str) -> str:
             f"{significant(first.get('margin'))}; control {first['control']}: mean "
             f"loss {significant(first.get('control_mean'), 4)}"
         )
-        level = percent(first.get("confidence") or 0.95, sign=False)
+        level = numbers.percent(first.get("confidence") or 0.95, sign=False)
         head = ["treatment", "n", "mean loss", f"difference [{level} interval]"]
         rows = [[*head, "p Holm", "TOST p", "verdict", "same"]]
         for one in chosen:
@@ -97,15 +82,15 @@ def _text_of_model(verdict: Record, model: str, word: str) -> str:
 def text_row(one: Record) -> list[str]:
     """A contrast as cells of plain text, in the order of the terminal's table."""
     difference = significant(one.get("mean_difference"), sign=True)
-    ends = interval(one.get("ci_low"), one.get("ci_high"))
+    ends = numbers.interval(one.get("ci_low"), one.get("ci_high"))
     n, same = one.get("n", MISSING), one.get("bitwise_equal")
     return [
         label(one),
         str(n),
         significant(one.get("treatment_mean"), 4),
         f"{difference} {ends}",
-        probability(one.get("p_holm")),
-        probability(one.get("tost_p")),
+        numbers.probability(one.get("p_holm")),
+        numbers.probability(one.get("tost_p")),
         one["verdict"],
         MISSING if same is None else f"{same}/{n}",
     ]
@@ -182,7 +167,7 @@ def facts(results: Results, model: str) -> list[tuple[str, str]]:
                 against = "" if one["control"] == "float32" else f", {one['control']}"
                 found.append((name + against, effect(one)))
     if chosen:
-        margin = percent(relative(chosen[0], "margin"), sign=False)
+        margin = numbers.percent(relative(chosen[0], "margin"), sign=False)
         if margin != MISSING:
             found.append(("Counts as none", f"within ±{margin}"))
         found.append(("Sample", f"{chosen[0].get('n', MISSING)} seeds"))
@@ -197,4 +182,4 @@ def effect(contrast: Record) -> str:
         None if (value := relative(contrast, name)) is None else 100 * value
         for name in ("mean_difference", "ci_low", "ci_high")
     )
-    return "not recorded" if mean is None else change(mean, low, high)
+    return "not recorded" if mean is None else numbers.change(mean, low, high)

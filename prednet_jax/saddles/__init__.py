@@ -8,7 +8,6 @@ from prednet_jax.saddles.functions import identical_units as identical_units
 from prednet_jax.saddles.functions import octopus as octopus
 from prednet_jax.saddles.functions import octopus_function as octopus_function
 from prednet_jax.saddles.functions import quadratic_quartic as quadratic_quartic
-from prednet_jax.saddles.functions import split_units as split_units
 from prednet_jax.saddles.runs import Escape as Escape
 from prednet_jax.saddles.runs import Rule as Rule
 from prednet_jax.saddles.runs import adam as adam

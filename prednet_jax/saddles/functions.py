@@ -22,13 +22,7 @@ Float64 = NDArray[np.float64]
 
 
 class StationaryPoint(NamedTuple):
-    """A point of zero gradient and the spectrum of its Hessian.
-
-    Attributes:
-      point: [dim].
-      value: value of the function there.
-      eigenvalues: [dim] eigenvalues of the Hessian, ascending.
-    """
+    """A point [dim] of zero gradient, and eigenvalues [dim] of its Hessian, rising."""
 
     point: Float64
     value: float
@@ -89,13 +83,9 @@ def _unit(dim: int, *indices: int) -> Float64:
     return np.eye(dim)[list(indices)]
 
 
-# The usual parameters of the octopus.
+# The usual parameters of the octopus, and the drop nu from a saddle to the next.
 _TAU, _SMOOTHNESS, _GAMMA = math.e, 3.0, 1.0
-
-
-def _drop(tau: float, smoothness: float, gamma: float) -> float:
-    """The difference nu of the values at two successive saddles of the octopus."""
-    return (37 * smoothness + 13 * gamma) * tau**2 / 6
+_NU = (37 * _SMOOTHNESS + 13 * _GAMMA) * _TAU**2 / 6
 
 
 def octopus(
@@ -140,7 +130,7 @@ def octopus(
     for name, value in (("tau", tau), ("smoothness", smoothness), ("gamma", gamma)):
         positive(name, value)
     L = smoothness
-    nu = _drop(tau, L, gamma)
+    nu = (37 * L + 13 * gamma) * tau**2 / 6
 
     def g1(a: jax.Array) -> jax.Array:
         b = a - tau
@@ -185,13 +175,12 @@ def octopus_function(dim: int = 10) -> SaddleFunction:
     eigenvalues 2 L. The signs of the coordinates are free; `points` has those with
     plus signs.
     """
-    nu = _drop(_TAU, _SMOOTHNESS, _GAMMA)
     points = []
     for k in range(dim + 1):
         spectrum = np.full(dim, 2 * _SMOOTHNESS)
         spectrum[k : k + 1] = -2 * _GAMMA
         grown = np.where(np.arange(dim) < k, 4 * _TAU, 0.0)
-        points.append(_stationary(grown, -k * nu, spectrum))
+        points.append(_stationary(grown, -k * _NU, spectrum))
 
     def start(rng: np.random.Generator) -> Float64:
         x = rng.uniform(-_TAU, _TAU, dim)
@@ -204,7 +193,7 @@ def octopus_function(dim: int = 10) -> SaddleFunction:
         points=tuple(points),
         escape=_unit(dim, 0),
         radius=_TAU,
-        exit_value=-(dim - 0.5) * nu,
+        exit_value=-(dim - 0.5) * _NU,
         smoothness=2 * _SMOOTHNESS,
         start=start,
     )
@@ -213,10 +202,8 @@ def octopus_function(dim: int = 10) -> SaddleFunction:
 def quadratic_quartic() -> SaddleFunction:
     """x^2/2 + y^4/4 - y^2/2: a strict saddle at 0 between minima at (0, +-1).
 
-    The eigenvalues are (1, -1) at the saddle and (1, 2) at the minima, where the value
-    is -1/4. It is the simplest function on which a zero component stays zero for ever.
-    Up to the radius the quartic term changes the escape time by less than 1 % of a
-    step.
+    It is the simplest function on which a zero component stays zero for ever. Up to the
+    radius the quartic term changes the escape time by less than 1 % of a step.
     """
     minima = [_stationary(np.array([0.0, y]), -0.25, [1, 2]) for y in (1, -1)]
     return SaddleFunction(
@@ -243,9 +230,7 @@ def identical_units(pairs: int = 1) -> SaddleFunction:
     Along directions that keep the units identical they are 2 s_1, 0 and s_1 +- s_i.
 
     Only noise that differs between units leaves this saddle. Units k and k + pairs lie
-    `pairs` rows apart: with one order per tile of `pairs` rows their noise differs.
-
-    `pairs` is half the number of hidden units, >= 1.
+    `pairs` >= 1 rows apart: with an order per tile of so many rows their noise differs.
     """
     s = np.array([2.0, 1.0])
     n, units = s.size, 2 * pairs
@@ -253,7 +238,7 @@ def identical_units(pairs: int = 1) -> SaddleFunction:
     inputs = np.linalg.qr(np.random.default_rng(0).normal(size=(96, n)))[0].T
 
     def fn(x: jax.Array) -> jax.Array:
-        w, v = split_units(x, units)
+        w, v = x.reshape(2, units, n)
         data = jnp.asarray(inputs, x.dtype)
         wanted = jnp.asarray(s[:, None] * inputs, x.dtype)
         return jnp.sum((v.T @ (w @ data) - wanted) ** 2) / 2
@@ -282,12 +267,6 @@ def identical_units(pairs: int = 1) -> SaddleFunction:
         smoothness=2 * float(s[0]),
         start=start,
     )
-
-
-def split_units(x: jax.Array, units: int) -> tuple[jax.Array, jax.Array]:
-    """W and V, each [units, n], of the flat variables of `identical_units`."""
-    both = x.reshape(2, units, -1)
-    return both[0], both[1]
 
 
 #: Constructor of each test function with its usual parameters, by name.

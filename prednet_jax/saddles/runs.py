@@ -7,14 +7,13 @@ Gradient descent, heavy ball and Adam are one update:
     x <- x - eta m_hat/(sqrt(v_hat) + eps)              (Adam, Kingma & Ba 2015, alg. 1)
 
 Gradient descent has beta = 0 and heavy ball beta > 0, both with kappa = 1. Adam has
-beta = b1 and kappa = 1 - b1. A rule is a tuple of numbers, not a function, so that one
-vmapped program runs all rules of a comparison.
+beta = b1 and kappa = 1 - b1. A rule is a tuple of numbers, so that one vmapped program
+runs all rules of a comparison.
 
-A function is run in two forms. "aligned": in its own coordinates y, in which the saddle
-and its escape directions are known. "rotated": in x = Q^T y with an orthogonal Q. It is
-the same landscape, but rounding errors reach every direction, and the matrix product
-has sums that noise can reorder. Both forms compute that product; with Q = 1 it is exact
-in every order of sums, so zeros stay zeros.
+A function is run in two forms: "aligned", in its own coordinates y, and "rotated", in
+x = Q^T y with an orthogonal Q, where rounding errors reach every direction and the
+product has sums that noise can reorder. Both forms compute that product; with Q = 1 it
+is exact in every order of sums, so zeros stay zeros.
 """
 
 import functools
@@ -78,11 +77,6 @@ def adam(
     return Rule(learning_rate, b1, 1 - b1, b2, eps, adaptive=1.0)
 
 
-def initial(x: Float[Array, "dim"]) -> RuleState:
-    """The state before the first step."""
-    return RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0))
-
-
 def update(
     rule: Rule,
     x: Float[Array, "dim"],
@@ -107,9 +101,8 @@ def _rounded(product: jax.Array, zero: jax.Array) -> jax.Array:
     """Makes XLA round a product before it is added.
 
     XLA may compute a b + c with one rounding (FMA) for some elements of an array and
-    two for others. Two identical units then separate in the optimiser's own step; heavy
-    ball under a shared order did so within 50 steps. The exclusive or with `zero`
-    prevents it, since the compiler cannot know that this is zero.
+    two for others, which separates identical units in the optimiser's own step. The
+    compiler cannot know that `zero` is zero.
     """
     bits = jnp.int32 if product.dtype == jnp.float32 else jnp.int64
     hidden = jax.lax.bitcast_convert_type(product, bits) ^ zero.astype(bits)
@@ -252,7 +245,8 @@ def _run(
 
     budget, no = jnp.int32(steps), jnp.array(False)
     record = Escape(budget, no, budget, no, jnp.zeros(2, x.dtype), x, no)
-    carry = (x, initial(x), record, observe(x)[0])
+    rest = RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0))
+    carry = (x, rest, record, observe(x)[0])
     (_, _, record, _), _ = jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
     return record
 

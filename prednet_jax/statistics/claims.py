@@ -1,18 +1,15 @@
 """What a comparison found, as verdict.json says it: contrasts, answers and claims.
 
 The answer about a model is that of its random orders against its fixed ones
-(`redraws`). Where a GPU was used, its default algorithms against deterministic ones are
-asked about too. The verdict is `supported` if one answer is, and `refuted` if all are.
-
-Claims take losses as `{arm: {seed: [loss of each draw]}}`, of the runs at hand and of a
-published study that they repeat (None: of none). `margin` is the largest relative
-change that counts as none.
+(`redraws`), and where a GPU was used also of its default algorithms against
+deterministic ones. Claims take losses as `{arm: {seed: [loss of each draw]}}`, of the
+runs at hand and of a published study that they repeat (None: of none).
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +18,7 @@ from prednet_jax.statistics.contrasts import MARGIN_FRACTION, Arms, finite
 from prednet_jax.statistics.redraws import Effect, Redraws
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Manipulation:
+class Manipulation(NamedTuple):
     """Whether the noise changed the trajectories.
 
     Attributes:
@@ -41,8 +37,7 @@ def manipulation(
 ) -> Manipulation:
     """The manipulation check, from one entry per seed; at least one seed."""
     return Manipulation(
-        bits_differ=all(map(bool, bits_differ)),
-        distance_over_travelled=float(np.median(distance_over_travelled)),
+        all(map(bool, bits_differ)), float(np.median(distance_over_travelled))
     )
 
 
@@ -118,13 +113,10 @@ class Claim:
     """One line of `claims` in verdict.json; numbers are relative changes of the loss.
 
     Attributes:
-        claim: what is claimed.
-        model: name of the model.
         answer: an answer of `redraws`, or a short word such as `yes`. Where a study is
             repeated, it rests on the seeds of both.
         estimate: the effect in the runs at hand.
-        low: lower end of the 95 % interval; None: too few seeds.
-        high: upper end.
+        low, high: ends of the 95 % interval; None: too few seeds.
         published: the same three of the published study; None: there is none.
         predicted: where a repetition of this size should fall; None: unknown.
         holds: whether `estimate` lies there.
@@ -144,8 +136,7 @@ class Claim:
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON object for `claims`."""
-        names = [field.name for field in dataclasses.fields(self)]
-        return {name: getattr(self, name) for name in names if name != "both"}
+        return {name: value for name, value in vars(self).items() if name != "both"}
 
     def together(self) -> dict[str, Any] | None:
         """A JSON object for `together`; None: nothing was repeated."""
@@ -172,7 +163,7 @@ def ask(
 
 
 def verdict(answers: Sequence[Answered]) -> str:
-    """The verdict of a model: `supported`, `refuted` or `inconclusive`."""
+    """The verdict of a model: `supported` if one answer is, `refuted` if all are."""
     words = {redraws.word(one.answer) for one in answers}
     if "supported" in words:
         return "supported"
@@ -228,7 +219,7 @@ def saddle_claim(
     """The claim about an exact saddle, which float32 alone cannot leave.
 
     Args:
-        model: its name.
+        model: the network.
         effect: of orders that differ between twins, against float32.
         left: whether all runs with such an order left the saddle and float32 did not.
         study: the same runs of the published study; None: they have another length.
@@ -273,11 +264,8 @@ def _claim(
 
 def _gathered(study: Arms | None, treatment: str, control: str) -> Redraws | None:
     """The runs of a study, if it has both groups."""
-    if study is None or treatment not in study:
-        return None
-    if control not in (*study, redraws.FIXED_ORDERS):
-        return None
-    return redraws.gather(study, treatment, control)
+    known = study and treatment in study and control in (*study, redraws.FIXED_ORDERS)
+    return redraws.gather(study, treatment, control) if study and known else None
 
 
 def beside(runs: Redraws) -> dict[str, Any]:

@@ -1,19 +1,11 @@
 """Paired contrasts, treatment minus control, with the seed as the unit.
 
-The difference d_i of seed i is taken after averaging over the draws of the noise. A
-contrast has the mean of the d_i, and from the exact sign-flip test (`sign_flip`) an
-interval, the p-value of no difference and the p-value of equivalence. The metric is a
-loss, so a negative difference is an improvement.
-
-`losses` of a verdict file has for each model the JSON object `{arm: {seed: [metric of
-each draw]}}`, from which every contrast can be computed again. A contrast uses the
-seeds that both arms have. A seed whose loss is not finite (null in JSON) in one of the
-arms is left out of that contrast and counted.
-
-Two arms whose mean losses differ by less than the margin count as equal. It is a
-fraction of the control's loss that is fixed beforehand. It does not come from the size
-of another explanation, which would be circular, nor from the standard deviation of the
-differences: then equivalence would depend on the sample size only.
+The difference of a seed is taken after averaging over the draws of the noise. A
+contrast has their mean, and from the exact sign-flip test (`sign_flip`) an interval and
+the p-values of no difference and of equivalence. The metric is a loss: a negative
+difference is an improvement. Arms are `{arm: {seed: [metric of each draw]}}`, as in
+`losses` of a verdict file, from which every contrast can be computed again; a seed
+whose loss is not finite (null in JSON) in one of the arms is left out and counted.
 """
 
 import dataclasses
@@ -29,7 +21,8 @@ from prednet_jax.statistics import sign_flip
 from prednet_jax.statistics.sign_flip import Floats
 
 #: A difference below this fraction of the control's loss counts as none; a study may
-#: choose less.
+#: choose less. It is fixed beforehand: from the size of another explanation it would be
+#: circular, from the differences' spread a matter of the sample size.
 MARGIN_FRACTION = 0.02
 _CONFIDENCE, _ALPHA = 0.95, 0.05
 Arms = Mapping[str, Mapping[str, Sequence[float | None]]]
@@ -54,8 +47,6 @@ class PairedResult:
         seeds_lower, seeds_higher: numbers of seeds on which the treatment has the lower
             or the higher loss; `seeds_gaining`, `seeds_losing`: by more than `margin`.
         confidence, alpha: levels of the interval, and of the tests behind `verdict`.
-        p_method, ci_method, tost_method: how each was computed.
-        model, treatment, control, metric: names.
         p_holm_family: the contrasts that `p_holm` is corrected over, in words.
     """
 
@@ -237,10 +228,9 @@ def holm_p_values(p_values: Sequence[float]) -> list[float]:
 
 
 class Matched(NamedTuple):
-    """Two arms on their common seeds.
+    """Means of two arms over the draws of each common seed, `[n]`, seeds ascending.
 
-    The mean of each arm over the draws of every kept seed `[n]`, those seeds ascending,
-    and the common seeds that were left out because a loss is not finite.
+    `excluded` are common seeds that were left out because a loss is not finite.
     """
 
     treatment: Floats
@@ -250,11 +240,7 @@ class Matched(NamedTuple):
 
 
 def match(arms: Arms, treatment: str, control: str) -> Matched:
-    """Two arms on their common seeds, draws averaged within each seed.
-
-    Raises:
-        UserError: no common seed is finite in both arms.
-    """
+    """Two arms on their common seeds; a UserError if none is finite in both."""
     means = _means(arms, treatment, control)
     kept = {seed: both for seed, both in means.items() if math.isfinite(sum(both))}
     if not kept:
@@ -301,12 +287,8 @@ def contrasts_from_losses(
 ) -> list[PairedResult]:
     """All contrasts of a model, corrected by Holm over all of them.
 
-    Args:
-        arms: `{arm: {seed: [metric of each draw]}}`.
-        pairs: (treatment, control); a pair that is not `comparable` is left out.
-        margin: the margin, in units of the loss.
-        model: name of the model, for the record.
-        metric: name of the metric, for the record.
+    `pairs` are (treatment, control), of which those that are not `comparable` are left
+    out; `margin` is in units of the loss.
     """
     results = [
         dataclasses.replace(
@@ -325,12 +307,7 @@ def contrasts_from_losses(
 def margin_from_losses(
     arms: Arms, control: str, fraction: float = MARGIN_FRACTION
 ) -> dict[str, Any]:
-    """The margin of a model: a fraction of the mean loss of its control.
-
-    Args:
-        arms: `{arm: {seed: [metric of each draw]}}`.
-        control: name of the control arm.
-        fraction: fraction of the control's mean loss, fixed beforehand, in (0, 1).
+    """The margin of a model: a fraction, in (0, 1), of the mean loss of its control.
 
     Returns:
         A JSON object: `value`, in units of the loss, `fraction`, `control_mean` over

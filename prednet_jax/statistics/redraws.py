@@ -53,13 +53,9 @@ _WORDS = {LOWERS: "supported", RAISES: "refuted", NO_EFFECT: "refuted"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Redraws:
-    """The losses of two groups of runs, seed by seed.
+    """The losses of two groups of runs, one array `[runs]` per seed, seeds ascending.
 
-    Attributes:
-        seeds: names of the seeds, ascending.
-        treatment: losses of the treatment's runs, one array `[runs]` per seed.
-        control: losses of the control's runs; their number may differ.
-        excluded: seeds that were left out because a run of theirs diverged.
+    `excluded` are seeds that were left out because a run of theirs diverged.
     """
 
     seeds: tuple[str, ...]
@@ -155,10 +151,8 @@ def gather(
 class Effect:
     """The effect of a treatment; all changes of the loss are relative (0.02 is 2 %).
 
-    Attributes:
-        runs: the runs behind it.
-        contrast: the paired contrast of the mean log losses, in units of the log loss.
-        margin: largest change that counts as none.
+    `contrast` is that of the mean log losses, in units of the log loss, and `margin`
+    the largest change that counts as none.
     """
 
     runs: Redraws
@@ -230,17 +224,12 @@ def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
 def answer(found: Effect, separation: float | None) -> str:
     """The answer about a noise, as the module's docstring defines it.
 
-    Args:
-        found: the effect of the noise.
-        separation: distance between runs of the two groups over the distance travelled,
-            median over the seeds; None: not measured.
+    `separation` is the distance between runs of the two groups over the distance
+    travelled, median over the seeds; None: not measured.
     """
     lost, kept = len(found.runs.excluded), len(found.runs.seeds)
-    if (
-        not (separation or 0) >= SEPARATED
-        or found.runs.scatter == 0
-        or lost > (kept + lost) / 20
-    ):
+    separated = (separation or 0) >= SEPARATED
+    if not separated or found.runs.scatter == 0 or lost > (kept + lost) / 20:
         return CANNOT_TELL
     if found.high < -found.margin:
         return LOWERS

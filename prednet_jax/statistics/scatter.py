@@ -1,9 +1,8 @@
 """How much redraws scatter, what follows for single runs, and checks of the effect.
 
-All functions work on log losses and show relative changes of the loss. Seeds are the
-unit: intervals resample whole seeds, with a random generator of a fixed seed, so the
-same losses give the same numbers. `redraws` defines the effect itself; functions that
-take `Redraws` take the result of `redraws.gather`.
+All functions work on log losses and show relative changes of the loss. Intervals
+resample whole seeds, with a random generator of a fixed seed. `redraws` defines the
+effect itself; functions that take `Redraws` take the result of `redraws.gather`.
 """
 
 import itertools
@@ -192,27 +191,16 @@ def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limi
 
 
 def predicted(
-    study: Redraws,
-    *,
-    seeds: int,
-    treatment: int,
-    control: int,
+    study: Redraws, *, seeds: int, treatment: int, control: int
 ) -> tuple[float, float]:
     """Where the effect of a small repetition of a study should fall, 95 times in 100.
 
     The repetition draws whole seeds of the study with replacement, and runs of each
     without (with, if it wants more than there are). The error of the study itself is
     added in the same way, and the percentiles are those that few seeds need (Hesterberg
-    2015, Am. Stat. 69:371, "expanded").
-
-    Args:
-        study: the study; with one seed nothing is predicted.
-        seeds: number of new seeds.
-        treatment: runs of the treatment per new seed.
-        control: runs of the control per new seed.
-
-    Returns:
-        Lower and upper end, relative changes of the loss.
+    2015, Am. Stat. 69:371, "expanded"). `seeds` is the number of new seeds, `treatment`
+    and `control` the runs of each group per new seed. A study of one seed predicts
+    nothing: -1 to infinity.
     """
     rng = np.random.default_rng(0)
     n = len(study.seeds)
@@ -247,7 +235,7 @@ def _means(runs: Floats, size: int, count: int, rng: np.random.Generator) -> Flo
 def _variances(runs: Redraws) -> list[Floats] | None:
     """Variance of the log loss of each seed and group; None: a group has one run."""
     groups = runs.treatment, runs.control
-    if any(len(losses) < 2 for group in groups for losses in group):
+    if min(len(losses) for group in groups for losses in group) < 2:
         return None
     return [np.asarray([np.log(x).var(ddof=1) for x in group]) for group in groups]
 

@@ -8,47 +8,37 @@ import numpy as np
 
 from prednet_jax import records, runs, statistics
 from prednet_jax.studies import judgement, seed_records, symmetric
-from prednet_jax.studies.judgement import PRIMARY
 from prednet_jax.studies.parts import CONTROL, PARTS
 from prednet_jax.studies.symmetric import Row
-from prednet_jax.tasks import Task
 
 #: The part that `make compare` repeats.
 PART = PARTS["C"]
-#: The part with an exact saddle, and its runs that are repeated: float32, a fresh order
-#: at every call, and one order for the whole run. Twins have different orders.
-SADDLE = "A"
+#: The runs of part A that are repeated: float32, a fresh order at every call, and one
+#: order for the whole run. Twins have different orders.
 SADDLE_ARMS = (CONTROL, "tile", "run")
 _TWINS = "order_between_twins"
 
 
 def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
-    """The losses of the study, by networks for which a comparison repeats it.
+    """The losses of the study, by networks that a comparison trains as the study does.
 
-    Args:
-        design: the comparison.
-        folder: records of the study, a folder per part.
-
-    Returns:
-        `{network: {arm: {seed: [loss of each draw]}}}`; empty: another setting, or a
-        part that is not complete.
+    `folder` has the study's records. Nothing: another setting, or a part that is not
+    complete.
     """
-    same = [task.name for task in design.tasks if _repeats(design, task)]
+    setting = (PART.network, PART.data, PART.window, PART.updates, PART.updates // 5)
+    same = [
+        task.name
+        for task in design.tasks
+        if setting
+        == (
+            *(getattr(task, "config", None), design.data_of(task), design.window),
+            *(design.updates, design.metric_updates(task)),
+        )
+    ]
     found = seed_records.read(PART, folder / PART.name) if same else []
-    if not same or len(found) < len(PART.seeds):
+    if len(found) < len(PART.seeds):
         return {}
-    losses = judgement.losses(found, PRIMARY)
-    return dict.fromkeys(same, losses)
-
-
-def _repeats(design: runs.Design, task: Task) -> bool:
-    """Whether a network is trained and measured as in the study."""
-    return (
-        getattr(task, "config", None) == PART.network
-        and design.data_of(task) == PART.data
-        and (design.window, design.updates) == (PART.window, PART.updates)
-        and design.metric_updates(task) == PART.updates // 5
-    )
+    return dict.fromkeys(same, judgement.losses(found, judgement.PRIMARY))
 
 
 def saddle_control(rows: Sequence[Row]) -> dict[str, Any]:
@@ -59,9 +49,7 @@ def saddle_control(rows: Sequence[Row]) -> dict[str, Any]:
 def saddle_claim(rows: Sequence[Row], folder: Path) -> statistics.Claim:
     """The claim about an exact saddle, against float32, which stays on it.
 
-    Args:
-        rows: runs of `SADDLE_ARMS` from a symmetric start.
-        folder: records of the study, a folder per part.
+    `rows` are runs of `SADDLE_ARMS` from a symmetric start; `folder` has the study.
     """
     left = all(
         row.equal if row.arm == CONTROL else row.separated_at <= row.updates
@@ -69,10 +57,10 @@ def saddle_claim(rows: Sequence[Row], folder: Path) -> statistics.Claim:
     )
     study = [
         row
-        for row in symmetric.read(folder / SADDLE / "runs.csv")
+        for row in symmetric.read(folder / "A" / "runs.csv")
         if (row.program, row.delta) == ("symmetric", 0) and row.arm in SADDLE_ARMS
     ]
-    theory = records.read_json(folder / SADDLE / "theory.json")
+    theory = records.read_json(folder / "A" / "theory.json")
     return statistics.saddle_claim(
         judgement.MODEL,
         statistics.effect(_losses(rows)),

@@ -1,14 +1,8 @@
 """How much the result of each reduction varies from run to run on this device.
 
-The variation of a reduction is measured between
-
-    call          repeated calls of one compiled program (atomics, scheduling)
-    compilation   repeated compilations in one process
-    process       compilations in several processes (autotuning may choose another
-                  kernel)
-
-and compared with what `ReductionOrder` emulates: the variation between its keys. Every
-output is compared with the first one, by the measures of `noise.variability`.
+The variation of a reduction is measured between calls of one compiled program (atomics,
+scheduling), compilations in one process, and processes (autotuning may choose another
+kernel), and compared with what `ReductionOrder` emulates: that between its keys.
 """
 
 import multiprocessing
@@ -96,14 +90,10 @@ def measure(
 ) -> dict[str, Any]:
     """The measured and the emulated variation of one reduction.
 
-    Args:
-        reduction: one of `reductions`.
-        others: its outputs in other processes.
-        repeats: calls of one program, and keys of the noise, at least 2.
-
-    Returns:
-        `variation` under `call`, `compilation` and `process` (None without others), and
-        `emulated`: the same by profile, None where it does not perturb the reduction.
+    `others` are its outputs in other processes; `repeats`, at least 2, the calls of one
+    program and keys of the noise. Returns `variation` under `call`, `compilation` and
+    `process` (None without others), and `emulated`: the same by profile, None where it
+    does not perturb the reduction.
     """
     function, operands = reduction
     calls = outputs(reduction, repeats)
@@ -129,11 +119,10 @@ def measure(
 
 
 def variation(found: Sequence[Any]) -> dict[str, Any]:
-    """How much outputs differ from the first of them, at least two.
+    """How much outputs differ from the first of them, by `noise.variability`.
 
-    Returns:
-        `outputs`: number of outputs compared with the first; `v_c`: mean fraction of
-        elements that differ; `v_ermv`: mean relative difference.
+    `outputs`: how many others there are; `v_c`: mean fraction of elements that differ;
+    `v_ermv`: mean relative difference.
     """
     first, *others = found
     return {

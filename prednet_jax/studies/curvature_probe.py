@@ -1,9 +1,7 @@
 """Curvature along a training that is made while it is measured.
 
-The network is trained with Adam. Its curvature is that of the training loss without
-noise on a probe set: windows that are distributed evenly over the frames of the run,
-each from the zero state. The state that training carries differs between stops, but all
-stops have to be measured on the same loss.
+It is that of the training loss without noise on a probe set, the same at all stops:
+windows distributed evenly over the frames of the run, each from the zero state.
 """
 
 import dataclasses
@@ -47,17 +45,10 @@ def fresh(
 ) -> Iterator[Row]:
     """Trains a network on embedded data and measures it at some updates.
 
-    Args:
-        task: the network.
-        updates: the stops as numbers of updates, ascending, from 1.
-        window: transitions per update, for a network that sees windows.
-        samples: number of windows or images in the probe set.
-        seed: root seed of weights, data and start vectors.
-        precision: `float32` or `float64`.
-        options: `noise`, and options of `curvature.certify`.
-
-    Yields:
-        The result of `probe` at each stop, with the `model` in front.
+    `updates` are the stops, ascending, from 1; `window` transitions an update has;
+    `samples` windows or images are in the probe set; `options` are `noise`, and options
+    of `curvature.certify`. Yields the result of `probe` at each stop, with the `model`
+    in front.
     """
     dtype = process.set_precision(precision)
     task = task.with_convolution(_CONVOLUTION)
@@ -91,10 +82,9 @@ def probe(
 ) -> Row:
     """Measures the curvature at one stop and what it means for the optimiser.
 
-    All stops with the same `loss` share the compiled programs.
-
     Args:
-        loss: the loss without noise on a fixed probe set; the same object at each stop.
+        loss: the loss without noise on the probe set; stops with the same object share
+            the compiled programs.
         state: the state of the training, after one update or more.
         moments: mean over the samples of the gradient of the same loss at the same
             weights, and of its square; like the weights.
@@ -145,13 +135,10 @@ def probe(
 class Projections(NamedTuple):
     """Projections on one escape direction u, in the coordinates of P.
 
-    In a quadratic model with curvature -gamma along u, the gradient g gives the
-    projection z of the weights, measured from the stationary point of the model:
-    u'g = -gamma z.
-
-    `step` is the projection of the last change of the weights, `step_cosine` the same
-    over the length of that change, and `noise_gain` the standard deviation along u of
-    gradient noise that has unit standard deviation in each weight.
+    `displacement` is that of the weights from the stationary point of a quadratic model
+    with curvature -gamma: u'g = -gamma z. `step` is that of the last change of the
+    weights, `step_cosine` the same over the length of that change, and `noise_gain` the
+    standard deviation along u of gradient noise of unit standard deviation per weight.
     """
 
     gamma: float
@@ -202,15 +189,12 @@ def _escape(
 ) -> dict[str, float]:
     """What Adam does along the direction of lowest preconditioned curvature.
 
-    Projections in the coordinates of P, the updates that gradient noise of `sigma`
-    along the direction (`noise` relative to the gradient) would save, and the relative
-    noise that would save one update.
+    `sigma` is the gradient's noise along it, `noise` the same relative to the gradient.
     """
     growth = escape.growth(at.gamma, learning_rate=rate, momentum=B1, averaged=True)
     c_sigma = escape.noise_projection(sigma, growth)
     c = escape.growing_projection(at.displacement, at.step, growth)
-    # c_sigma is proportional to the noise; `noise_for_one_update` follows from this.
-    useful = escape.useful_projection(c_sigma, growth)
+    useful = escape.useful_projection(c_sigma, growth)  # Proportional to the noise.
     return {
         "step_length": _norm(last_step),
         "growth_per_update": growth.fast,

@@ -1,19 +1,14 @@
 r"""More of the same noise: gradients whose own rounding noise is amplified.
 
-Let g be the gradient without noise, and a and b two gradients under a noise spec with
-independent keys. Then xi = (a - b) / sqrt(2) has mean zero and the covariance of the
-noise. a - g would not do: a program with noise and one without round differently, so
-that a - g has a fixed part, larger than the random part. Amplified, it would be a
-drift.
+With g the gradient without noise, and a and b two under a noise spec with independent
+keys, xi = (a - b) / sqrt(2) has mean zero and the covariance of the noise. (a - g would
+not do: programs with and without noise round differently, which amplified is a drift.)
 
     order         g + k xi                           the noise itself, k times
     coordinates   g + k xi * n                       n ~ N(0, 1) in each coordinate
     isotropic     g + k |xi| n / |n|                 its norm, in a random direction
 
-The norm is k |xi| for the first and the last; for the second, that is the root mean
-square. An effect that all three have is due to the norm of the noise, one that the
-first two have to the coordinates in which it lies, and one that only the first has to
-its structure.
+The norm is k |xi|; for the second, that is the root mean square.
 """
 
 from collections.abc import Callable
@@ -50,11 +45,10 @@ def amplified(spec: noise.NoiseSpec, factor: float, kind: str) -> Callable:
             )
             if kind != "order":
                 normal = _normal_like(direction, xi)
-                if kind == "coordinates":
-                    xi = jax.tree.map(jnp.multiply, xi, normal)
-                else:
-                    scale = _norm(xi) / _norm(normal)
-                    xi = jax.tree.map(lambda n: scale * n, normal)
+                scale = _norm(xi) / _norm(normal) if kind == "isotropic" else None
+                xi = jax.tree.map(
+                    lambda x, n: x * n if scale is None else scale * n, xi, normal
+                )
             k = jnp.asarray(factor, jax.tree.leaves(grads)[0].dtype)
             return jax.tree.map(lambda g, x: g + k * x, grads, xi), result
 

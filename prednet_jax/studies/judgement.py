@@ -1,11 +1,8 @@
 """Judges the long trainings: contrasts of every part, and the answer of part C.
 
-The data flow is: seed_<n>.json -> losses by arm, seed and draw -> contrasts, and the
-answer by the rule (`statistics.redraws`) -> verdict.json. There is no answer before the
-last seed is recorded.
+There is no answer (`statistics.redraws`) before the last seed is recorded.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,15 +46,12 @@ def losses(found: Records, endpoint: str) -> statistics.Arms:
         )
         for run in record["runs"]:
             value = run.get(endpoint)
-            if value is None and late and _ended(run):
+            diverged = run["diverged_at"] is not None or run.get("control_diverged")
+            if value is None and late and not diverged:
                 value = record["updates"] + 1
             of_arm = by_arm.setdefault(run["arm"], {})
             of_arm.setdefault(str(record["seed"]), []).append(value)
     return by_arm
-
-
-def _ended(run: Mapping[str, Any]) -> bool:
-    return run["diverged_at"] is None and not run.get("control_diverged")
 
 
 def manipulation(
@@ -91,10 +85,7 @@ def manipulation(
 
 
 def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
-    """Final distance of two runs over the control's distance from its start.
-
-    None: it is not recorded.
-    """
+    """Final distance of two runs over the control's way; None: it is not recorded."""
     if b["arm"] == b["control"]:
         found = a["distance_over_travelled"]
         return found[max(found, key=int)]
@@ -107,9 +98,7 @@ def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
 
 
 def contrasts(
-    found: Records,
-    endpoint: str,
-    pairs: Sequence[tuple[str, str]],
+    found: Records, endpoint: str, pairs: Sequence[tuple[str, str]]
 ) -> list[statistics.PairedResult]:
     """Contrasts of one endpoint, corrected by Holm over all of them.
 
@@ -141,9 +130,7 @@ def judge(found: Records) -> dict[str, Any]:
         statistics.stale_claim(MODEL, measured, STALE),
         statistics.float32_claim(MODEL, measured),
     )
-    details = answered.as_dict() | statistics.beside(
-        statistics.gather(measured, *QUESTION)
-    )
+    details = answered.as_dict() | statistics.beside(answered.effect.runs)
     details["sentence"] += " This is about emulated noise only: no GPU was used."
     return _described(found, PRIMARY, answered) | {
         "verdict": {MODEL: details["verdict"]},
@@ -162,9 +149,7 @@ def _described(
 ) -> dict[str, Any]:
     checks = {" - ".join(QUESTION): answered.check}
     checks |= {" - ".join(pair): manipulation(found, *pair) for pair in DESCRIBED[0]}
-    moved = {
-        name: check and dataclasses.asdict(check) for name, check in checks.items()
-    }
+    moved = {name: check and check._asdict() for name, check in checks.items()}
     return {
         "manipulation": {MODEL: moved[" - ".join(QUESTION)]},
         "manipulations": moved,

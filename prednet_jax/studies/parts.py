@@ -14,7 +14,6 @@ from prednet_jax.config import PredNetConfig
 CONTROL = "float32"
 #: Processors of a training; the bits depend on it.
 THREADS = 1
-OPTIMIZERS = ("adam", "momentum")
 SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
 LEARNED = PredNetConfig(channels=(3, 12, 24), height=24, width=32)
 SHALLOW = PredNetConfig(channels=(3, 16), height=16, width=16)
@@ -25,23 +24,17 @@ ARTICLE = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Treatment:
-    """One way to train the network of a part.
+    """One way to train the network of a part; flags of `train.py` have the same names.
 
     Attributes:
-        arm: name of the arm.
-        draw: number of the noise draw; the draws of an arm differ in their keys only.
-        noise: noise spec as text.
+        draw: the draws of an arm differ in the keys of their noise only.
         dose: (factor, kind) of `studies.dose.amplified`; None: not amplified.
-        targets: `true` or `stale`.
-        precision: `float32` or `float64`.
-        optimizer: one of `OPTIMIZERS`.
-        convolution: algorithm of the convolutions, one of `config.CONVOLUTIONS`.
+        optimizer: `adam` or `momentum`.
         rate: factor of the learning rate; other than 1 it plants a known effect.
         rate_from: number of updates before the factor applies.
         other_weights: 0: the seed's own initial weights; n: those of the n-th other
             seed, beyond the seeds of the study.
-        seeds: number of seeds, the first of the part, that get this treatment; None:
-            all.
+        seeds: how many of the part's first seeds get this treatment; None: all.
     """
 
     arm: str
@@ -73,16 +66,10 @@ class Treatment:
 class RandomWindows:
     """Training on random windows of many sequences, each from the zero state.
 
-    The objective is `mse`; Adam's rate falls along a cosine. What the seed decides are
-    the initial weights and which windows an update gets; the sequences are those of
-    the split `train`, and the held-out loss is that of 16 sequences of `test`.
-
-    Attributes:
-        batch: windows per update.
-        sequences: number of training sequences.
-        learning_rate: of the first update.
-        rate_floor: rate at the end, as a share of the first.
-        clip_gradient: largest L2 norm of the gradient.
+    The objective is `mse`; Adam's rate falls along a cosine from `learning_rate` to
+    `rate_floor` times it. The seed decides the initial weights and which windows an
+    update gets; the sequences are those of the split `train`, and the held-out loss is
+    that of 16 sequences of `test`.
     """
 
     batch: int = 8
@@ -96,16 +83,8 @@ class RandomWindows:
 class Part:
     """A part of the study; the defaults are those of part C.
 
-    Attributes:
-        name: name of the part, a letter and in some cases a suffix.
-        network: the network.
-        data: frames, as `train.py --data` takes them.
-        window: transitions per update.
-        updates: number of updates of each training.
-        truncation_leak: whether Chainer's leak is reproduced.
-        random_windows: how random windows are trained on; None: one stream in order.
-        seeds: root seeds, in the order in which they are run.
-        treatments: the treatments; the control of each optimiser precedes its others.
+    Its seeds are run in their order. The control of each optimiser precedes its other
+    treatments. Without `random_windows` it is trained on one stream in order.
     """
 
     name: str
@@ -121,10 +100,9 @@ class Part:
     @property
     def snapshots(self) -> tuple[int, ...]:
         """Updates after which weights are compared with the control's."""
-        grid = [1, 2, 5]
-        marks = {m * 10**e for e in range(6) for m in grid}
-        marks = {m for m in marks if m < self.updates}
-        return tuple(sorted(marks | {self.updates // 2, self.updates}))
+        marks = {m * 10**e for e in range(6) for m in (1, 2, 5)}
+        marks |= {self.updates // 2, self.updates}
+        return tuple(sorted(m for m in marks if m <= self.updates))
 
     def of_seed(self, seed: int) -> tuple[Treatment, ...]:
         """The treatments that a seed of the part gets."""
@@ -206,7 +184,17 @@ def _doses(optimizer: str, factors: Sequence[float]) -> list[Treatment]:
     ]
 
 
-_PILOT = (_PLAIN, _NULL, *_draws(FIXED, _FIXED_ELEMENT, [0]))
+def _rates(arm: str, factors: Sequence[float], **more: Any) -> list[Treatment]:
+    """Other learning rates, of which pilots choose one whose effect is known."""
+    return [Treatment(arm=f"{arm}_{r:g}", rate=r, **more) for r in factors]
+
+
+_PILOT = (
+    _PLAIN,
+    _NULL,
+    *_draws(FIXED, _FIXED_ELEMENT, [0]),
+    *_draws(RANDOM, _ELEMENT, range(2)),
+)
 _PARTS = (
     Part(
         name="B",
@@ -284,11 +272,7 @@ _PARTS = (
     Part(
         name="H-pilot",
         seeds=range(8690, 8692),
-        treatments=(
-            *_PILOT,
-            *_draws(RANDOM, _ELEMENT, range(2)),
-            *(Treatment(arm=f"float32_rate_{r:g}", rate=r) for r in (0.9, 0.8, 0.7)),
-        ),
+        treatments=(*_PILOT, *_rates("float32_rate", (0.9, 0.8, 0.7))),
     ),
     Part(
         name="H-learned-pilot",
@@ -296,18 +280,14 @@ _PARTS = (
         updates=2000,
         random_windows=RandomWindows(),
         seeds=range(8694, 8696),
-        treatments=(*_PILOT, *_draws(RANDOM, _ELEMENT, range(2))),
+        treatments=_PILOT,
     ),
     Part(
         name="H-shallow-pilot",
         network=SHALLOW,
         random_windows=RandomWindows(batch=4),
         seeds=range(8696, 8698),
-        treatments=(
-            *_PILOT,
-            *_draws(RANDOM, _ELEMENT, range(2)),
-            *(Treatment(arm=f"float32_rate_{r:g}", rate=r) for r in (0.9, 0.8, 0.5)),
-        ),
+        treatments=(*_PILOT, *_rates("float32_rate", (0.9, 0.8, 0.5))),
     ),
     Part(
         name="H-steady-pilot",
@@ -315,11 +295,7 @@ _PARTS = (
         updates=4000,
         random_windows=RandomWindows(batch=4, rate_floor=0.9),
         seeds=range(8698, 8700),
-        treatments=(
-            *_PILOT,
-            *_draws(RANDOM, _ELEMENT, range(2)),
-            *(Treatment(arm=f"float32_rate_{r:g}", rate=r) for r in (0.9, 0.8)),
-        ),
+        treatments=(*_PILOT, *_rates("float32_rate", (0.9, 0.8))),
     ),
     Part(
         name="H-pilot-late",
@@ -327,10 +303,7 @@ _PARTS = (
         treatments=(
             _PLAIN,
             *_draws(RANDOM, _ELEMENT, [0]),
-            *(
-                Treatment(arm=f"float32_late_rate_{r:g}", rate=r, rate_from=2400)
-                for r in (0.8, 0.6, 0.4)
-            ),
+            *_rates("float32_late_rate", (0.8, 0.6, 0.4), rate_from=2400),
         ),
     ),
 )

@@ -4,8 +4,8 @@ A case is a function, an optimiser, a form and a precision. A group is all runs 
 case, one per seed, under one noise; its twin is the group of the same case without
 noise. All runs start where exact arithmetic would never leave the saddle.
 
-The data flow is: `measure` (one program per function, precision and noise) -> `compare`
-(medians and log-rank tests against the twin, Holm over all tests) -> the table.
+`measure` makes the groups (one program per function, precision and noise), `compare`
+adds medians and log-rank tests against the twin.
 """
 
 import math
@@ -33,16 +33,6 @@ CASE = ("function", "optimizer", "form", "precision")
 Group = dict[str, Any]
 
 
-def optimizer(name: str, function: SaddleFunction, *, adam_rate: float) -> saddles.Rule:
-    """One of `OPTIMIZERS`; the rate of all but Adam is 1 / (2 L), L the smoothness."""
-    rate = 1 / (2 * function.smoothness)
-    return {
-        "gradient_descent": saddles.gradient_descent(rate),
-        "heavy_ball": saddles.heavy_ball(rate),
-        "adam": saddles.adam(adam_rate),
-    }[name]
-
-
 def measure(
     function: SaddleFunction,
     text: str,
@@ -59,11 +49,18 @@ def measure(
     """Runs every optimiser, form and seed under one noise, as one compiled program.
 
     The noise `spec`, whose name is `text` (`QUIET`: none), may not act on weights.
-    `adam_rate` is Adam's learning rate; the other arguments are those of
-    `saddles.escape_runs`. Returns one group per optimiser and form, as JSON objects.
+    `adam_rate` is Adam's learning rate, that of the others 1 / (2 L), L the smoothness;
+    the other arguments are those of `saddles.escape_runs`. Returns one group per
+    optimiser and form, as JSON objects.
     """
     gradient = noisy_gradient(saddles.rotated_gradient(function), spec)
-    rules = [optimizer(name, function, adam_rate=adam_rate) for name in optimizers]
+    rate = 1 / (2 * function.smoothness)
+    known = {
+        "gradient_descent": saddles.gradient_descent(rate),
+        "heavy_ball": saddles.heavy_ball(rate),
+        "adam": saddles.adam(adam_rate),
+    }
+    rules = [known[name] for name in optimizers]
     with jax.enable_x64(precision == "float64"):
         runs = saddles.escape_runs(
             gradient,
@@ -143,13 +140,9 @@ def _predict(
 def compare(groups: list[Group]) -> list[Group]:
     """Adds to each group its medians and the log-rank tests against its twin.
 
-    Args:
-        groups: the results of `measure`, including those without noise.
-
-    Returns:
-        New groups with `predicted_median`; and for each event with `<event>_median`
-        (infinite for a run in which it did not happen), `<event>_p` and
-        `<event>_p_holm` (corrected over all tests of this call).
+    New groups with `predicted_median`; and for each event with `<event>_median`
+    (infinite for a run in which it did not happen), `<event>_p` and `<event>_p_holm`
+    (corrected over all tests of this call). `groups` has those without noise too.
     """
     twins = {_case(group): group for group in groups if group["noise"] == QUIET}
     compared, tested = [], []
@@ -177,27 +170,22 @@ def _case(group: Group) -> tuple[str, ...]:
     return tuple(group[name] for name in CASE)
 
 
-def _censored(group: Group, event: str) -> stats.CensoredData:
-    """Times of an event; a run in which it did not happen counts as lasting longer.
-
-    To leave such a run out, or to count its length as its time, would bias every mean.
-    """
-    times = np.asarray(group[f"{event}_steps"], np.float64)
-    known = np.asarray(group[EVENTS[event]], bool)
-    return stats.CensoredData(uncensored=times[known], right=times[~known])
-
-
 def logrank_p(group: Group, twin: Group, event: str) -> float:
     """P-value of the log-rank test (Mantel 1966, Cancer Chemother. Rep. 50:163).
 
-    It is 1 if the groups cannot differ: if the event happened in no run, or in all runs
-    at the same step.
+    A run in which the event did not happen counts as lasting longer. It is 1 if the
+    groups cannot differ: if the event happened in no run, or in all at the same step.
     """
-    happened = group[EVENTS[event]] + twin[EVENTS[event]]
-    steps = group[f"{event}_steps"] + twin[f"{event}_steps"]
-    if not any(happened) or (all(happened) and np.ptp(steps) == 0):
+    happened, steps = EVENTS[event], f"{event}_steps"
+    both = group[happened] + twin[happened]
+    if not any(both) or (all(both) and np.ptp(group[steps] + twin[steps]) == 0):
         return 1.0
-    return float(stats.logrank(_censored(group, event), _censored(twin, event)).pvalue)
+
+    def sample(of: Group) -> stats.CensoredData:
+        times, known = np.asarray(of[steps], float), np.asarray(of[happened], bool)
+        return stats.CensoredData(uncensored=times[known], right=times[~known])
+
+    return float(stats.logrank(sample(group), sample(twin)).pvalue)
 
 
 def text_table(groups: list[Group]) -> str:

@@ -5,10 +5,9 @@
     <folder>/unfinished/seed_<n>/<arm>.<draw>.npz
                              a finished training of a seed that has no record yet
 
-The record is written when the last arm of the seed has ended. Until then finished
-trainings are kept, since at the article's size a seed takes hours. All seeds of a part
-need the same arithmetic: each record holds what determines the bits of its trainings,
-with hashes of the programs, and a seed that differs in one of these is refused.
+The record is written when the last arm of the seed has ended. All seeds of a part need
+the same arithmetic: a record holds what determines the bits of its trainings, with
+hashes of the programs, and a seed that differs in one of these is refused.
 """
 
 import contextlib
@@ -17,20 +16,15 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from prednet_jax import data, errors, records
 from prednet_jax.runs import store
-from prednet_jax.studies.endpoints import (
-    CURVES,
-    Trajectory,
-    apart,
-    distances,
-    endpoints,
-)
+from prednet_jax.studies import endpoints
+from prednet_jax.studies.endpoints import CURVES, Trajectory
 from prednet_jax.studies.parts import THREADS, Part, Treatment
 from prednet_jax.studies.seed_trainings import frames, programs, train
 from prednet_jax.training import loop
@@ -39,16 +33,8 @@ from prednet_jax.training import loop
 BIN = 25
 #: Fields of a record that determine the bits of its trainings, beside the programs.
 DECIDES = (
-    "part",
-    "network",
-    "data",
-    "window",
-    "updates",
-    "truncation_leak",
-    "random_windows",
-    "threads",
-    "versions",
-    "xla_flags",
+    *("part", "network", "data", "window", "updates", "truncation_leak"),
+    *("random_windows", "threads", "versions", "xla_flags"),
 )
 
 
@@ -82,14 +68,9 @@ def read(part: Part, folder: Path) -> list[dict[str, Any]]:
 def check(name: str, about: Mapping[str, Any], path: Path) -> None:
     """Refuses a seed whose arithmetic differs from that of another seed's record.
 
-    Args:
-        name: what to call the seed in the error.
-        about: fields of its record: `DECIDES` and `programs`.
-        path: record of another seed of the part.
-
-    Raises:
-        UserError: the two differ in a field of `DECIDES`, or in the program of an arm
-            that both have.
+    `name` is what the error calls it, `about` has the fields of its record; `path` is
+    the other one's record. They may differ neither in a field of `DECIDES` nor in the
+    program of an arm that both have.
     """
     theirs = records.read_json(path)
     differ = store.differing({name: about.get(name) for name in DECIDES}, theirs)
@@ -108,42 +89,36 @@ def check(name: str, about: Mapping[str, Any], path: Path) -> None:
 def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -> None:
     """Trains the arms of a seed that are left, and writes its record.
 
-    Args:
-        part: the part of the study.
-        seed: one of its seeds.
-        folder: directory of the part's records.
-        manifest: facts about the process: versions, commit, device, flags.
-
-    Raises:
-        UserError: a record or a kept training in the folder was made with another
-            arithmetic.
+    `folder` has the part's records; `manifest` are facts about the process: versions,
+    commit, device, flags. A UserError: a record or a kept training in the folder was
+    made with another arithmetic.
     """
     about = manifest | _design(part, seed)
     for path in finished(part, folder).values():
         check(f"seed {seed}", about, path)
     kept = KeptRuns(folder / "unfinished" / f"seed_{seed}", about)
-    treatments = part.of_seed(seed)
-    for treatment in treatments:
+    for treatment in part.of_seed(seed):
         if not kept.has(treatment):
             kept.write(treatment, train(part, treatment, seed))
-    done = [(treatment, kept.read(treatment)) for treatment in treatments]
+    done = [(treatment, kept.read(treatment)) for treatment in part.of_seed(seed)]
     copied = {"loss": done[0][1].curves["copy_last_frame_loss"]}
     rows = _curve_rows("copy_last_frame", 0, copied)
     for treatment, run in done:
         rows += _curve_rows(treatment.arm, treatment.draw, run.curves)
-    source, schedule = frames(part, seed)
     initial = jax.device_get(loop.initial_params(part.network, seed))
     record = {
         **about,
         "seed": seed,
         "initial_params_sha256": records.fingerprint(initial),
-        "data_order_sha256": data.order_fingerprint(source, schedule),
+        "data_order_sha256": data.order_fingerprint(*frames(part, seed)),
         "runs": _runs(part, done),
     }
     columns = ["arm", "draw", "update", *CURVES]
     records.write_csv(folder / f"seed_{seed}.csv", rows, columns)
     records.write_json(folder / f"seed_{seed}.json", record)
-    kept.remove()
+    shutil.rmtree(kept.folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # Other seeds have theirs there.
+        kept.folder.parent.rmdir()
 
 
 def _design(part: Part, seed: int) -> dict[str, Any]:
@@ -166,36 +141,30 @@ def _design(part: Part, seed: int) -> dict[str, Any]:
 def _runs(part: Part, done: list[tuple[Treatment, Trajectory]]) -> list[dict[str, Any]]:
     """What the record says of each training."""
     by_arm = {treatment.arm: run for treatment, run in reversed(done)}
+    # Noisy runs have their final distances from each other.
+    noisy = {t: run for t, run in done if t.noise != "none" and t.dose is None}
     rows = []
     for treatment, run in done:
         control = by_arm[treatment.control]
-        # Final distances from every noisy run of the seed.
-        others = [
-            (f"{other.arm}.{other.draw}", their_run)
-            for other, their_run in done
-            if _noisy(treatment)
-            and _noisy(other)
-            and all(part.updates in r.weights for r in (run, their_run, control))
-        ]
         rows.append(
             dataclasses.asdict(treatment)
             | {"control": treatment.control}
-            | endpoints(run, control, part.updates)
+            | endpoints.endpoints(run, control, part.updates)
             | {
                 "final_params_sha256": run.sha256,
-                "distance_over_travelled": distances(run, control),
+                "distance_over_travelled": endpoints.distances(run, control),
                 "final_distance_from": {
-                    name: apart(run, their_run, control, part.updates)
-                    for name, their_run in others
+                    f"{other.arm}.{other.draw}": endpoints.apart(
+                        run, theirs, control, part.updates
+                    )
+                    for other, theirs in noisy.items()
+                    if treatment in noisy
+                    and all(part.updates in r.weights for r in (run, theirs, control))
                 },
                 "seconds": run.seconds,
             }
         )
     return rows
-
-
-def _noisy(treatment: Treatment) -> bool:
-    return treatment.noise != "none" and treatment.dose is None
 
 
 def _curve_rows(arm: str, draw: int, curves: dict[str, np.ndarray]) -> list[dict]:
@@ -209,14 +178,8 @@ def _curve_rows(arm: str, draw: int, curves: dict[str, np.ndarray]) -> list[dict
     return rows
 
 
-@dataclasses.dataclass(frozen=True)
-class KeptRuns:
-    """The kept trainings of one seed.
-
-    Attributes:
-        folder: where they lie.
-        about: fields of the seed's record: its arithmetic, commit and processor.
-    """
+class KeptRuns(NamedTuple):
+    """The kept trainings of one seed: their folder, and fields of the seed's record."""
 
     folder: Path
     about: Mapping[str, Any]
@@ -246,12 +209,6 @@ class KeptRuns:
         """Keeps a finished training."""
         tree = vars(run) | {"weights": {str(u): w for u, w in run.weights.items()}}
         store.write_arrays(self._path(treatment), self._facts(treatment), tree)
-
-    def remove(self) -> None:
-        """Removes all of them."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # Other seeds have theirs there.
-            self.folder.parent.rmdir()
 
     def _path(self, treatment: Treatment) -> Path:
         return self.folder / f"{treatment.arm}.{treatment.draw}.npz"

@@ -30,24 +30,20 @@ ADAM_RATE, MOMENTUM = 1e-3, (0.1, 0.9)
 @functools.lru_cache(maxsize=64)
 def optimizer(part: Part, treatment: Treatment) -> optax.GradientTransformation:
     """Chainer's Adam, or gradient descent with momentum."""
-    rate, drawn = _rate(part, treatment), part.random_windows
-    if treatment.optimizer != "adam":
-        return optax.sgd(rate, momentum=MOMENTUM[1])
-    adam = optimizers.chainer_adam(rate)
-    return optimizers.clipped(adam, drawn.clip_gradient) if drawn else adam
-
-
-def _rate(part: Part, treatment: Treatment) -> Any:
-    """The learning rate, or a schedule of it."""
-    start, factor = treatment.rate_from, treatment.rate
+    drawn, start, factor = part.random_windows, treatment.rate_from, treatment.rate
+    if drawn is not None:
+        cosine = optimizers.cosine(drawn.learning_rate, part.updates, drawn.rate_floor)
+        adam = optimizers.chainer_adam(
+            lambda step: cosine(step) * jnp.where(step < start, 1.0, factor)
+        )
+        return optimizers.clipped(adam, drawn.clip_gradient)
     base = ADAM_RATE if treatment.optimizer == "adam" else MOMENTUM[0]
-    if part.random_windows is None:
-        if start:
-            return optax.piecewise_constant_schedule(base, {start: factor})
-        return base * factor
-    drawn = part.random_windows
-    cosine = optimizers.cosine(drawn.learning_rate, part.updates, drawn.rate_floor)
-    return lambda step: cosine(step) * jnp.where(step < start, 1.0, factor)
+    rate: Any = base * factor
+    if start:
+        rate = optax.piecewise_constant_schedule(base, {start: factor})
+    if treatment.optimizer == "adam":
+        return optimizers.chainer_adam(rate)
+    return optax.sgd(rate, momentum=MOMENTUM[1])
 
 
 @functools.lru_cache(maxsize=64)
@@ -77,10 +73,7 @@ def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
         curves: dict[str, list[float]] = {name: [] for name in CURVES}
         weights = {0: records.vector(state.params)}
         steps = loop.train(
-            _trainer(part, _kind(treatment)),
-            state,
-            source,
-            schedule,
+            *(_trainer(part, _kind(treatment)), state, source, schedule),
             seed=seed,
             draw=treatment.draw,
         )
@@ -147,36 +140,29 @@ def _initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.Tra
 
 def frames(part: Part, seed: int) -> tuple[data.FrameSource, data.Schedule]:
     """The frames `[N, H, W, C]` of a seed, and the windows in which they are seen."""
-    drawn = part.random_windows
+    drawn, size = part.random_windows, part.network.frame_size
     if drawn is None:
-        source = data.open_source(part.data, seed=seed, **_size(part))
+        source = data.open_source(part.data, seed=seed, **size)
         return source, loop.frame_schedule(
             part.network, source, window=part.window, updates=part.updates
         )
-    source = data.open_split(
-        part.data, "train", sequences=drawn.sequences, **_size(part)
-    )
+    source = data.open_split(part.data, "train", sequences=drawn.sequences, **size)
     return source, data.random_windows(
         source, part.window, part.updates, batch=drawn.batch, seed=seed
     )
 
 
-def _size(part: Part) -> dict[str, Any]:
-    network = part.network
-    height, width = network.height, network.width
-    return {"height": height, "width": width, "channels": network.channels[0]}
-
-
 def held_out(part: Part, params: Any) -> Evaluation:
     """Frozen weights of a part of random windows on sequences of the split `test`."""
-    source = data.open_split(part.data, "test", **_size(part))
+    source = data.open_split(part.data, "test", **part.network.frame_size)
     return Validation(Trainer(part.network), source).score(params)
 
 
 def _held_out(part: Part, params: Any) -> float:
     if part.random_windows is not None:
         return held_out(part, params).loss
-    source = data.open_source(part.data, seed=HELD_OUT_SEED, **_size(part))
+    size = part.network.frame_size
+    source = data.open_source(part.data, seed=HELD_OUT_SEED, **size)
     frames = source.read(HELD_OUT_START - WARM_UP, HELD_OUT_START + HELD_OUT_FRAMES)
     dtype = jax.tree.leaves(params)[0].dtype
     x = truncated.to_pixels(jnp.asarray(frames), dtype)

@@ -11,9 +11,9 @@ from prednet_jax.report.charts import ROLES, Dots, Panel, Row
 from prednet_jax.statistics import MARGIN_FRACTION, gather, match
 from prednet_jax.studies import judgement, study_tables, symmetric
 
-GREY, BLUE = charts.MUTED, ROLES["treatment"]
+BLUE = ROLES["treatment"]
 _ARMS = {
-    "float32": GREY,
+    "float32": charts.MUTED,
     "float64": ROLES["gpu"],
     "shared": ROLES["descriptive"],
     "tile": BLUE,
@@ -26,10 +26,8 @@ def figures(
 ) -> dict[str, Dots]:
     """All figures of docs/study, by the name of their file.
 
-    Args:
-        folder: the directory results/study.
-        parts: the result of `study_tables.load`.
-        verdict: the study's verdict.json.
+    `folder` is results/study, `parts` the result of `study_tables.load`, and `verdict`
+    the study's verdict.json.
     """
     made = {"contrasts.svg": contrasts(verdict)}
     rows = symmetric.read(folder / "A" / "runs.csv")
@@ -72,9 +70,17 @@ def contrasts(record: Mapping[str, Any]) -> Dots:
     """Part C: the difference of every seed in per cent, with the mean's interval."""
     arms = record["losses"][judgement.MODEL]
     question, *others = record["contrasts"]
+    treatment, control = gather(arms, question["treatment"], question["control"]).logs
+    low, high = (100 * float(np.expm1(question[end])) for end in ("ci_low", "ci_high"))
+    effect = Row(
+        f"{question['treatment']} - {question['control'].replace('_', ' ')}",
+        BLUE,
+        [(100 * np.expm1(treatment - control)).tolist()],
+        [(low, high)],
+    )
     return _differences(
         "Part C: difference of every seed between two arms",
-        [_effect(arms, question), *(_difference(arms, one) for one in others)],
+        [effect, *(_difference(arms, one) for one in others)],
         "difference, % of the control's mean loss",
         "counts as none",
     )
@@ -103,18 +109,6 @@ def against_control(name: str, found: judgement.Records) -> Dots:
     )
 
 
-def _effect(arms: Mapping[str, Any], one: Mapping[str, Any]) -> Row:
-    """A row with the effect in every seed, and its interval, in per cent."""
-    treatment, control = gather(arms, one["treatment"], one["control"]).logs
-    low, high = (100 * float(np.expm1(one[name])) for name in ("ci_low", "ci_high"))
-    return Row(
-        f"{one['treatment']} - {one['control'].replace('_', ' ')}",
-        BLUE,
-        [(100 * np.expm1(treatment - control)).tolist()],
-        [(low, high)],
-    )
-
-
 def _difference(arms: Mapping[str, Any], one: Mapping[str, Any]) -> Row:
     """A row with seeds and interval in per cent of the control's mean."""
     matched = match(arms, one["treatment"], one["control"])
@@ -123,7 +117,7 @@ def _difference(arms: Mapping[str, Any], one: Mapping[str, Any]) -> Row:
     known = None not in ends and np.isfinite(ends).all()
     return Row(
         f"{one['treatment']} - {one['control']}",
-        GREY,
+        charts.MUTED,
         [(scale * (matched.treatment - matched.control)).tolist()],
         [(scale * ends[0], scale * ends[1]) if known else None],
     )

@@ -12,14 +12,9 @@ import numpy as np
 import pandas as pd
 
 from prednet_jax import records, statistics
+from prednet_jax.report import numbers
 from prednet_jax.report.documents import markdown, spread
-from prednet_jax.report.numbers import (
-    MISSING,
-    change,
-    interval,
-    probability,
-    significant,
-)
+from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.statistics.redraws import SEPARATED
 from prednet_jax.studies import judgement, seed_records, symmetric
 from prednet_jax.studies.judgement import (
@@ -63,10 +58,7 @@ def blocks(
 ) -> dict[str, str]:
     """All tables of docs/study, by the name in their mark `<!-- table: NAME -->`.
 
-    Args:
-        folder: the directory results/study.
-        parts: the result of `load`.
-        endpoints: the result of `judged`.
+    `folder` is results/study, `parts` the result of `load`, `endpoints` of `judged`.
     """
     rows = symmetric.read(folder / "A" / "runs.csv")
     coarse = symmetric.read(folder / "A-blocks" / "runs.csv")
@@ -94,10 +86,7 @@ def blocks(
 def values(
     parts: Mapping[str, Records], endpoints: Mapping[str, Record]
 ) -> dict[str, str]:
-    """Numbers in sentences, by the name in their mark: the part, and what it is.
-
-    The arguments are those of `blocks`.
-    """
+    """Numbers in sentences, by the name in their mark: the part, and what it is."""
     claim = endpoints[PRIMARY]["claims"][0]
     ends = (100 * claim[name] for name in ("estimate", "low", "high"))
     made = {"C.noise": "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*ends)}
@@ -128,7 +117,7 @@ def difference(one: Record) -> str:
     if pd.isna(one["mean_difference"]):
         return MISSING
     said = significant(one["mean_difference"], sign=True)
-    ends = interval(one["ci_low"], one["ci_high"])
+    ends = numbers.interval(one["ci_low"], one["ci_high"])
     return said if ends == MISSING else f"{said} {ends}"
 
 
@@ -165,12 +154,13 @@ def in_percent(one: Record) -> str:
 
 
 def _reached(endpoint: str, found: Records) -> str:
+    runs = [run for record in found for run in record["runs"]]
+    ends = [run.get(endpoint) for run in runs if run["arm"] == CONTROL]
     if endpoint not in MOMENTS:
         return ""
-    runs = [run for record in found for run in record["runs"]]
-    ends = [run[endpoint] for run in runs if run["arm"] == CONTROL]
-    reached = len(ends) - ends.count(None)
-    return f", reached by {reached} of {len(ends)} runs of {CONTROL}"
+    return (
+        f", reached by {len(ends) - ends.count(None)} of {len(ends)} runs of {CONTROL}"
+    )
 
 
 def verdict(record: Record) -> str:
@@ -194,7 +184,7 @@ def verdict(record: Record) -> str:
         ),
         "the same, mixed model": shown(mixed, *ends),
         "p: sign flip; permutation within seeds; equivalence": "; ".join(
-            probability(of[name]) for name in ("p_value", "permutation_p", "tost_p")
+            numbers.probability(of[p]) for p in ("p_value", "permutation_p", "tost_p")
         ),
         **{
             f"{claim['claim']}: {claim['answer']}": shown(claim, *ends)
@@ -206,7 +196,7 @@ def verdict(record: Record) -> str:
         "scatter of a seed's runs, standard deviation": f"{100 * of['scatter']:.2f} %",
         "scatter of random over that of fixed orders": (
             f"{ratio['ratio']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}], "
-            f"p {probability(ratio['p_value'])}"
+            f"p {numbers.probability(ratio['p_value'])}"
         ),
         "two runs of a new seed differ by less than, in 95 of 100": (
             f"{100 * of['redraw_interval']['limit']:.1f} %"
@@ -219,19 +209,17 @@ def verdict(record: Record) -> str:
 
 def saddle(found: list[dict[str, Any]]) -> str:
     """Part A: every arm at every delta of both programs, of `symmetric.effects`."""
-    return markdown(
-        pd.DataFrame(found),
-        {
-            "program": "{program}",
-            "delta": "{delta:g}",
-            "arm": "{arm}",
-            "separated at update": spread("separated_at", "{:.0f}"),
-            "loss of the last fifth": spread("losses"),
-            "over float32": spread("over_control", "{:.2f}"),
-            "separates": "{separation}",
-            "loss": "{loss}",
-        },
-    )
+    cells = {
+        "program": "{program}",
+        "delta": "{delta:g}",
+        "arm": "{arm}",
+        "separated at update": spread("separated_at", "{:.0f}"),
+        "loss of the last fifth": spread("losses"),
+        "over float32": spread("over_control", "{:.2f}"),
+        "separates": "{separation}",
+        "loss": "{loss}",
+    }
+    return markdown(pd.DataFrame(found), cells)
 
 
 def saddle_checks(found: Mapping[str, symmetric.Check]) -> str:
@@ -301,9 +289,9 @@ def against_control(found: Records, dead: Mapping[str, int]) -> str:
 
     def middle(row: Record) -> str:
         of = row["ratios"]
-        if not of:
-            return MISSING
-        return f"{np.median(of):.3f} ({min(of):.3f} to {max(of):.3f})"
+        return (
+            f"{np.median(of):.3f} ({min(of):.3f} to {max(of):.3f})" if of else MISSING
+        )
 
     def still(row: Record) -> str:
         return f"{dead.get(row['treatment'], 0)}, {dead.get(row['control'], 0)}"

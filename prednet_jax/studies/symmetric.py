@@ -1,14 +1,11 @@
 """Part A of the study: trainings from a symmetric start, and what they show.
 
-A run takes the initial weights of its seed, makes their channels twins
-(`symmetric_start.symmetrise`), splits these by delta, and trains in the precision of
-its arm. The twins are compared after each update.
-
-The criteria are those of docs/study/plan.md. An arm, at one delta of one program,
-separates earlier than float32 if in every seed it needs less than 95 % of float32's
-updates. It lowers the loss if in every seed its loss is lower by more than the margin.
-"Later" and "higher" are the same with the sign changed. A run that never separates
-counts as separating one update after the last.
+A run makes the channels of its seed's initial weights twins, splits these by delta
+(`symmetric_start`), and trains in the precision of its arm. The criteria are those of
+docs/study/plan.md: an arm, at one delta of one program, separates earlier than float32
+if in every seed it needs less than 95 % of float32's updates, and lowers the loss if in
+every seed its loss is lower by more than the margin. A run that never separates counts
+as separating one update after the last.
 """
 
 import functools
@@ -59,11 +56,7 @@ FREE = 0.1
 
 
 class Run(NamedTuple):
-    """What identifies a run.
-
-    One of `PROGRAMS`, one of `ARMS`, the relative split of the twins, and the root seed
-    of weights, split, data and noise.
-    """
+    """What identifies a run; the seed is that of weights, split, data and noise."""
 
     program: str
     arm: str
@@ -73,13 +66,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """What all runs of a table share.
-
-    Attributes:
-        config: the network; every even width is paired.
-        window: transitions per update, >= 2.
-        updates: number of updates of a run, a multiple of `BINS`.
-    """
+    """What all runs of a table share; updates are a multiple of `BINS`."""
 
     config: PredNetConfig = NETWORK
     window: int = 10
@@ -116,19 +103,12 @@ def measure(run: Run, design: Design) -> dict[str, Any]:
     Returns:
         Its row: the fields of `Run`; `separated_at` and `unequal_at`, the first updates
         with an asymmetry above `SEPARATED` and with any difference in bits (None:
-        never); `final_loss`, the mean over the last fifth of the updates; for each of
-        the `BINS` parts the mean loss and the asymmetry at its end; fingerprints of the
-        weights; seconds.
+        never); `final_loss`, mean of the last fifth; and for each of the `BINS` parts
+        the mean loss and the asymmetry at its end.
     """
     started = time.perf_counter()
     config, params = design.config, start(run, design)
-    source = data.open_source(
-        "walk",
-        height=config.height,
-        width=config.width,
-        channels=config.channels[0],
-        seed=run.seed,
-    )
+    source = data.open_source("walk", **config.frame_size, seed=run.seed)
     schedule = loop.frame_schedule(
         config, source, window=design.window, updates=design.updates
     )
@@ -178,7 +158,6 @@ def start(run: Run, design: Design) -> dict:
 
 @functools.cache
 def _trainer(design: Design, arm: str) -> Trainer:
-    """The trainer of an arm, for all seeds."""
     return Trainer(
         design.config,
         tasks.of(design.config).optimizer(design.updates),
@@ -188,7 +167,7 @@ def _trainer(design: Design, arm: str) -> Trainer:
 
 @functools.cache
 def _compare(design: Design) -> Callable[[dict], tuple[jax.Array, jax.Array]]:
-    """The compiled comparison of twins: asymmetry, and number of unequal weights."""
+    """The compiled comparison of twins: `asymmetry` and `unequal`."""
     return jax.jit(
         lambda params: (
             symmetric_start.asymmetry(params, design.config),
@@ -215,11 +194,7 @@ class Row(NamedTuple):
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of runs.csv.
-
-    A run that occurs twice, or diverged, so that it says nothing about separation, is a
-    UserError.
-    """
+    """The rows of runs.csv; one that occurs twice, or diverged, is a UserError."""
     rows = [
         Row(
             program=row["program"],
@@ -233,9 +208,10 @@ def read(path: Path) -> list[Row]:
         )
         for row in records.read_csv(path)
     ]
-    for row in rows:
-        if not np.isfinite(row.loss):
-            raise errors.UserError(f"{path}: {row} diverged; expected finite losses")
+    if diverged := [row for row in rows if not np.isfinite(row.loss)]:
+        raise errors.UserError(
+            f"{path}: {diverged[0]} diverged; expected finite losses"
+        )
     names = [row[:4] for row in rows]
     if twice := {name for name in names if names.count(name) > 1}:
         raise errors.UserError(f"{path}: {sorted(twice)} twice; expected one row each")
@@ -258,21 +234,21 @@ def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
         effect" or "control").
     """
     groups = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
-    made = []
+    found = []
     for program, delta, arm in sorted(groups, key=lambda k: (k[0] == "ordinary", k[1])):
         mine, control = (_of(rows, program, name, delta) for name in (arm, CONTROL))
-        ratios = _ratios(mine, control)
-        at = [row.separated_at for row in mine]
-        sooner = np.array(at) / [row.separated_at for row in control]
-        separation = _word(sooner, EARLIER, "earlier", "later")
-        loss = _word(np.array(ratios), MARGIN_FRACTION, "lower", "higher")
-        made.append(
+        ratios, at = _ratios(mine, control), [row.separated_at for row in mine]
+        words = {"separation": "control", "loss": "control"}
+        if arm != CONTROL:
+            sooner = np.array(at) / [row.separated_at for row in control]
+            words["separation"] = _word(sooner, EARLIER, "earlier", "later")
+            words["loss"] = _word(np.array(ratios), MARGIN_FRACTION, "lower", "higher")
+        found.append(
             {"program": program, "delta": delta, "arm": arm, "separated_at": at}
             | {"losses": [row.loss for row in mine], "over_control": ratios}
-            | {"separation": "control" if arm == CONTROL else separation}
-            | {"loss": "control" if arm == CONTROL else loss}
+            | words
         )
-    return made
+    return found
 
 
 def _ratios(mine: Sequence[Row], control: Sequence[Row]) -> list[float]:

@@ -1,29 +1,21 @@
 r"""PredNet's weights on a saddle that comes from a symmetry: every channel has a twin.
 
-A network whose hidden units come in pairs of equal units (twins) computes what a
-network of half the width computes. Equal units have equal gradients, so in exact
-arithmetic gradient descent, momentum and Adam keep them equal for ever (Fukumizu and
-Amari, Neural Networks 13(3), 2000). They separate only through something that treats
-them differently: a difference at the start, rounding, or noise.
-
-Let s exchange the twins, channel i with channel i + n/2, in all paired layers at once.
-With W the weights, s W the exchanged weights and f the loss,
+Equal hidden units (twins) have equal gradients, so in exact arithmetic gradient
+descent, momentum and Adam keep them equal for ever (Fukumizu and Amari, Neural Networks
+13(3), 2000). Let s exchange the twins, channel i with channel i + n/2, in all paired
+layers at once: in all even widths but the frame's own channels. With W the weights and
+f the loss,
 
     f(s W) = f(W),   s s W = W,   grad f (s W) = s grad f (W).
 
 W = s W is the symmetric start. A kernel from paired channels to paired channels then
-has four blocks [[P, Q], [Q, P]]. Since twins have equal outputs, f depends on P + Q
-only. Two kinds of blocks give the same function but different arithmetic:
+has four blocks [[P, Q], [Q, P]], and f depends on P + Q only. Two kinds of blocks,
+which training keeps, give the same function but different arithmetic:
 
     equal     P = Q: a unit adds the same terms as its twin, in the same order. If a
               program rounds all columns alike, twins stay equal bit for bit.
     mirrored  P != Q: a unit adds the same terms as its twin in another order, so
               rounding separates the twins.
-
-P = Q is preserved by training, since the gradients of all four blocks are equal.
-
-Paired are all even widths but the frame's own channels; every function takes the
-network's parameters and its configuration.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,14 +48,9 @@ def symmetrise(params: Params, config: PredNetConfig, *, blocks: str = "equal") 
 
     Both twins get the incoming weights of the first twin. Their outgoing weights become
     the mean of both, so that the inputs of the next layer keep their variance. Weights
-    that already are twins are returned with the same bits.
-
-    Args:
-        params: the network's parameters.
-        config: the network.
-        blocks: `equal`; or `mirrored`, which adds D to the blocks P and -D to the
-            blocks Q of kernels between paired channels, with D the part of `params`
-            that has these signs.
+    that already are twins keep their bits. With `blocks` `mirrored`, D is added to the
+    blocks P and -D to the blocks Q of kernels between paired channels, with D the part
+    of `params` that has these signs.
     """
     errors.one_of("blocks", blocks, BLOCKS)
 
@@ -87,15 +74,9 @@ def split(params: Params, config: PredNetConfig, delta: float, key: jax.Array) -
     """Moves twins apart: w becomes w (1 + delta u), with opposite u for the two twins.
 
     u is standard normal apart from that, and zero for weights that the exchange does
-    not move. The asymmetry becomes about 2 delta. A delta of 1e-8 is below the
-    resolution of float32: it changes only the few weights with |u| above 3, to the next
-    number.
-
-    Args:
-        params: the network's parameters.
-        config: the network.
-        delta: relative size, from 0 (no change) to below 1.
-        key: consumed for u.
+    not move; the key is consumed for it. `delta` is from 0 to below 1, and the
+    asymmetry becomes about 2 delta. 1e-8 is below the resolution of float32: it changes
+    only the few weights with |u| above 3, to the next number.
     """
     if not 0 <= delta < 1:
         raise errors.UserError(f"delta={delta!r}: expected a number from 0 to below 1")
@@ -123,26 +104,17 @@ def asymmetry(params: Params, config: PredNetConfig) -> jax.Array:
 
 
 def unequal(params: Params, config: PredNetConfig) -> jax.Array:
-    """How many weights differ from their exchanged weights in any bit.
-
-    Unlike `asymmetry` this cannot underflow to 0.
-    """
-    counts = jax.tree.map(
-        lambda a, b: jnp.sum(a != b, dtype=jnp.int32),
-        dict(params),
-        exchange(params, config),
-    )
+    """How many weights differ from their exchanged weights; this cannot underflow."""
+    other = exchange(params, config)
+    counts = jax.tree.map(lambda a, b: jnp.sum(a != b, dtype=jnp.int32), params, other)
     return sum(jax.tree.leaves(counts), jnp.zeros((), jnp.int32))
 
 
 def _mapped(function: Callable, params: Params, config: PredNetConfig) -> dict:
-    return {
-        group: {
-            leaf: function(x, _orders(config, group, leaf))
-            for leaf, x in leaves.items()
-        }
-        for group, leaves in params.items()
-    }
+    return jax.tree.map_with_path(
+        lambda path, x: function(x, _orders(config, *(entry.key for entry in path))),
+        dict(params),
+    )
 
 
 def _orders(config: PredNetConfig, group: str, leaf: str) -> dict[int, np.ndarray]:
@@ -160,19 +132,15 @@ def _orders(config: PredNetConfig, group: str, leaf: str) -> dict[int, np.ndarra
         width = config.channels[layer]
         return order(width) if layer else np.arange(width)
 
-    def recurrent(layer: int) -> np.ndarray:
-        return order(config.recurrent[layer])
-
-    both_errors = [features(layer)] * 2
+    own, both_errors = order(config.recurrent[layer]), [features(layer)] * 2
     if leaf == "peephole":
-        return {3: recurrent(layer)}
+        return {3: own}
     if kind == "gates":
-        inputs = [recurrent(layer), *both_errors]
-        outputs = [recurrent(layer)] * 4
+        inputs, outputs = [own, *both_errors], [own] * 4
     elif kind == "top_down":
-        inputs, outputs = [recurrent(layer + 1)], [recurrent(layer)] * 4
+        inputs, outputs = [order(config.recurrent[layer + 1])], [own] * 4
     elif kind == "prediction":
-        inputs, outputs = [recurrent(layer)], [features(layer)]
+        inputs, outputs = [own], [features(layer)]
     else:
         inputs, outputs = both_errors, [features(layer + 1)]
     if leaf == "bias":

@@ -24,9 +24,7 @@ class Adam(NamedTuple):
 
 
 class Task(abc.ABC):
-    """A network and how it is trained.
-
-    An instance is hashable and never changes: programs are compiled once per instance.
+    """A network and how it is trained; programs are compiled once per instance.
 
     Attributes:
         name: name in tables and manifests, by which `recorded` finds the task again.
@@ -84,18 +82,12 @@ class Task(abc.ABC):
         first: jax.Array,
         method: Method,
     ) -> tuple[jax.Array, WindowResult]:
-        """The number that an update minimises, here `objectives.squares` of `outputs`.
-
-        Arguments as in `outputs`, and how the network is trained.
-        """
+        """What an update minimises, here `objectives.squares` of `outputs`."""
         carry = objectives.cut(carry, first)
         predictions, carry = self.outputs(params, carry, frames, first)
         targets = frames[1:] if self.windowed else frames
         return objectives.squares(
-            predictions,
-            targets,
-            carry,
-            first,
+            *(predictions, targets, carry, first),
             stale=method.targets == "stale",
             stand_in=self.windowed,
         )
