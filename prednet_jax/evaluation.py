@@ -164,10 +164,8 @@ def evaluate(
         for i in range(len(chosen)):
             truth = shown[:, i].astype(np.float32) / np.float32(255)
             copied = last_seen(truth, extrapolate_from)
-            mine, theirs = (
-                score(truth, shown_, data_range=data_range)
-                for shown_ in (predictions[:, i], copied)
-            )
+            mine = score(truth, predictions[:, i], data_range=data_range)
+            theirs = score(truth, copied, data_range=data_range)
             for group, of in means(table(mine, theirs, extrapolate_from)).items():
                 found.setdefault(group, []).append(of)
     pixels = config.height * config.width * config.channels[0]

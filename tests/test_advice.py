@@ -23,9 +23,7 @@ def texts(path):
     documentation = {
         id(node.body[0].value)
         for node in ast.walk(tree)
-        if isinstance(
-            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        )
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }

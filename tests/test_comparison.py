@@ -165,10 +165,8 @@ def test_a_repetition_stands_beside_the_study(tmp_path):
     verdict = comparison.judge(plan, CONTROLS, study["losses"])
     assert verdict["verdict"] == {"prednet": "inconclusive"}
     stale, noise = verdict["claims"]
-    assert set(stale) == {
-        "claim", "model", "answer", "estimate", "low", "high", "published",
-        "predicted", "holds",
-    }  # fmt: skip
+    names = "claim model answer estimate low high published predicted holds"
+    assert set(stale) == set(names.split())
     assert stale["answer"] == "yes"
     assert stale["low"] is stale["high"] is None
     for claim, before in zip(verdict["claims"], study["claims"], strict=True):
@@ -251,10 +249,8 @@ def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
     assert rows["stale_targets"]["n"] == before["stale_targets"]["n"]
     assert f"left out: seed {job.seeds[3]} of gaussian_1" in text_table(verdict)
 
-
-def test_an_arm_that_diverged_on_every_seed_has_no_contrast(tmp_path):
-    """The other arms are judged all the same."""
-    plan = simulated(tmp_path, seeds=3)
+    # An arm that diverged on every seed has no contrast; the others are judged.
+    plan = simulated(tmp_path / "every", seeds=3)
     job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
     for seed in job.seeds:
         diverge(job, seed)
@@ -272,9 +268,8 @@ def test_stale_targets_are_no_claim_about_the_autoencoder(tmp_path):
     assert verdict["verdict"] == {"autoencoder": "refuted"}
     assert len(verdict["claims"]) == 1
 
-
-def test_equal_losses_are_the_same_bits(tmp_path):
-    plan = design(tmp_path, AUTOENCODER, (), 3)
+    # Equal losses are the same bits.
+    plan = design(tmp_path / "same", AUTOENCODER, (), 3)
     for job in plan.runs():
         write_runs(job, [0.1, 0.2, 0.3])
     verdict = judged(plan)

@@ -35,16 +35,13 @@ def test_bad_values_are_named(values, message):
         kind(**values)
 
 
-def test_streams_differ_by_name_and_seed():
+def test_streams_differ_by_name_and_seed_and_bad_ones_are_named():
     drawn = {
         tuple(jax.random.key_data(keys.stream(seed, name)).tolist())
         for seed in (0, 0, 1)
         for name in keys.STREAMS
     }
     assert len(drawn) == 2 * len(keys.STREAMS)
-
-
-def test_bad_seeds_and_streams():
     for seed in (-1, 2**32, 1.5, True):
         with pytest.raises(ValueError, match="seed="):
             keys.stream(seed, "init")

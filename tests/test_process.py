@@ -16,20 +16,12 @@ from prednet_jax.errors import UserError
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
-@pytest.fixture
-def listeners(monkeypatch):
-    """What is registered meanwhile; it is taken back."""
-    found = []
-    monkeypatch.setattr(
-        jax.monitoring, "register_event_duration_secs_listener", found.append
-    )
-    return found
-
-
-def test_memory_of_a_long_compilation_is_given_back(monkeypatch, listeners):
-    trimmed = []
+def test_memory_of_a_long_compilation_is_given_back(monkeypatch):
+    trimmed, listeners = [], []
     library = types.SimpleNamespace(malloc_trim=trimmed.append)
     monkeypatch.setattr(process.ctypes, "CDLL", lambda name: library)
+    name = "register_event_duration_secs_listener"
+    monkeypatch.setattr(jax.monitoring, name, listeners.append)
     process.release_memory_of_compiling.__wrapped__()
     (compiled,) = listeners
     compiled(COMPILED, 0.2)
@@ -64,24 +56,16 @@ def test_importing_sets_nothing_and_preparing_sets_the_measured_flags():
         "assert dict(os.environ) == before and sys.path == path\n"
         "p.prepare(); print(os.environ['XLA_FLAGS'])\n"
         "first = os.environ['XLA_FLAGS']; p.prepare()\n"
-        "assert os.environ['XLA_FLAGS'] == first"
-    )
+        "assert os.environ['XLA_FLAGS'] == first\n"
+        # A choice of a user stays.
+        "os.environ['XLA_FLAGS'] = chosen = p.YNN + '=LIBRARY_FUSION_TYPE_DOT'\n"
+        "p.prepare(); assert chosen in os.environ['XLA_FLAGS'].split()\n"
+        "assert p.YNN + '=' not in os.environ['XLA_FLAGS'].split()"
+    ).replace("p.YNN", repr(YNN))
     expected = {f"{YNN}=", f"{SCHEDULER}=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
     if jax.__version_info__ < (0, 11):
         expected.add(f"{EMITTERS}=false")
     assert set(python(code, XLA_FLAGS="")) == expected
-
-
-def test_a_choice_of_xla_flags_stays():
-    # Of a flag that every version here knows.
-    chosen = f"{YNN}=LIBRARY_FUSION_TYPE_DOT"
-    code = (
-        "import os, prednet_jax.process as p\n"
-        "p.prepare(); print(os.environ['XLA_FLAGS'])"
-    )
-    found = python(code, XLA_FLAGS=chosen)
-    assert chosen in found
-    assert f"{YNN}=" not in found
 
 
 def test_threads_are_limited():

@@ -61,11 +61,10 @@ def test_a_convolution_is_replaced_where_there_is_one():
     dense = tasks.of(AutoencoderConfig())
     assert dense.with_convolution("im2col") is dense
 
-
-def test_the_autoencoder_refuses_what_is_prednets():
+    # The autoencoder refuses what is PredNet's.
     with pytest.raises(UserError, match="objective='errors': expected none with mod"):
-        tasks.of(AutoencoderConfig()).check(Method(objective="errors"))
-    tasks.of(LOTTER).check(Method(objective="errors"))
+        dense.check(Method(objective="errors"))
+    task.check(Method(objective="errors"))
 
 
 MODULE = """

@@ -15,18 +15,14 @@ WRONG = (
     *("--channels=3,x", "--channels=", "--channels=0", "--channels=3,-4", "--height=0"),
     *("--height=7", "--width=1e3", "--width=nan", "--variant=other", "--window=1"),
     *("--updates=0", "--updates=-1", "--updates=x", "--seed=-1", "--noise=gausian"),
-    *(
-        "--noise=gaussian:scale=-1",
-        "--noise=ulp:max_ulps=0",
-        "--noise=ulp+",
-        "--nosuch",
-    ),
+    *("--noise=gaussian:scale=-1", "--noise=ulp:max_ulps=0", "--noise=ulp+"),
     *("--data=/dev/zero", "--data=nowhere", "--data=~nobody_here/x.txt", "--data="),
     *("--crop=middle", "--offset=1", "--offset=a,b", "--pixel_max=0", "--r_filters=2"),
     *("--precision=half", "--targets=maybe", "--convolution=other", "--model=no:where"),
     *("--init_weights=nowhere", "--init_weights=/dev/zero", "--init_weights=."),
     *("--batch=0", "--draw=-1", "--checkpoint_every=-1", "--examples=-1", "stray"),
     *("--replicas=-1", "--seeds=1,b", "--layer_weights=a", "--objective=best"),
+    "--nosuch",
 )
 
 

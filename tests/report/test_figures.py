@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import report
-from prednet_jax.report import charts, figures, gpu_lines
+from prednet_jax.report import charts, figures
 from prednet_jax.studies import study_figures, study_tables
 from tests.test_imports import ROOT
 
@@ -107,14 +107,6 @@ def test_copying_the_last_frame_is_a_line_where_it_does_not_hide_the_others(comp
     assert loss.csv().splitlines()[0].endswith(f"{figures.COPY} 5")
 
 
-def test_smooth_is_the_running_mean():
-    x = np.random.default_rng(0).normal(size=30)
-    expected = np.convolve(x, np.full(7, 1 / 7), mode="valid")
-    # Cumulative sums differ from direct ones by rounding only.
-    np.testing.assert_allclose(figures.smooth(x, 7), expected, atol=1e-14)
-    np.testing.assert_allclose(figures.smooth(x, 1), x, atol=1e-14)
-
-
 def dots(values, intervals=(), label="tile <order>"):
     row = charts.Row(label, "#0072B2", [values], intervals)
     return charts.Dots("What is shown & where", [PANEL], [row]).svg().decode()
@@ -185,13 +177,3 @@ def test_a_dot_per_seed_of_every_contrast_of_a_verdict():
     drawn = figures.seeds(verdict)
     assert [(row.label, row.values) for row in drawn.rows] == [("ulp", [[50.0]])]
     assert drawn.panels[0].zone == (-2, 2)
-
-
-def test_lines_of_programs_are_coloured_by_what_they_vary_by():
-    record = json.loads((ROOT / "results" / "gpu" / "audit.json").read_text())
-    svg = gpu_lines.svg(record).decode()
-    colour, words = gpu_lines.VARIES["call"]
-    assert words in svg
-    assert f'fill="{colour}" stroke="white"' in svg
-    base = [row for row in record["rows"] if row["gpu"] == "h100" and "lines" in row]
-    assert svg.count('stroke="white"') >= len(base[0]["lines"])

@@ -49,7 +49,7 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", "".join(parser.text)).replace("\xa0", " ")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(built):
     return (built / report.PAGE).read_text()
 
@@ -81,7 +81,7 @@ def test_the_page_holds_verdicts_arms_and_commands(page, verdict):
         "about emulated noise only",
         verdict["design"]["git_commit"],
         "0.10.2",
-        "of a pilot of 4 control and 2 stale seeds",
+        "2 % of the control's mean loss",
         "sign flip, exact (all 64 patterns)",
         "loss not finite <nan>",
         "heavy ball",
@@ -128,8 +128,7 @@ def test_every_figure_has_its_words_its_data_and_its_command(page, verdict):
     assert all("stale_targets 0, bit for bit" in alt for alt in said if "Auto" in alt)
     assert all(re.findall(r'<img alt="([^"]+)"', page))
 
-
-def test_colours_follow_light_and_dark(page):
+    # Colours follow light and dark.
     style = (page[page.index("<style>") : page.index("</style>")]).split("@media")
     names = set(re.findall(r"var\(--(\w+)\)", json.dumps(specs(page))))
     assert {"ink", "muted", "line", "stale", "treatment"} <= names
@@ -210,7 +209,7 @@ def test_the_least_that_a_verdict_has_is_enough(tmp_path, verdict):
     assert {path.name for path in tmp_path.iterdir()} == {"verdict.json", "report.html"}
 
 
-def test_a_missing_control_or_arm_is_left_out(broken):
+def test_a_missing_control_or_arm_is_left_out(broken, verdict, tmp_path):
     for arm in ("reduction_order", "stale_targets", "float64"):
         shutil.rmtree(broken / "runs" / "prednet" / arm)
     shutil.rmtree(broken / "runs" / "autoencoder" / "float32")
@@ -221,8 +220,7 @@ def test_a_missing_control_or_arm_is_left_out(broken):
     assert 'id="frames_autoencoder"' in page
     assert "float64 0" not in csv_of(page, "loss_prednet")[0]
 
-
-def test_facts_name_the_control_where_it_is_not_the_usual_one(verdict, tmp_path):
+    # Facts name the control where it is not the usual one.
     verdict["contrasts"][2] |= {"role": "gpu", "control": "fixed_orders"}
     (tmp_path / "verdict.json").write_text(json.dumps(verdict))
     facts = dict(tables.facts(report.load(tmp_path), "prednet"))

@@ -28,26 +28,14 @@ def test_significant(value, digits, text):
     assert numbers.significant(value, digits) == text
 
 
-@pytest.mark.parametrize("value", [3.2e-9, 4.4e-4, 0.0999, 0.5, 9.99, 1e4, 7.3e8])
-@pytest.mark.parametrize("digits", [1, 2, 3, 4])
-def test_significant_keeps_the_digits_it_promises(value, digits):
-    # Half a unit of the last digit kept; from 1 up no digit before the point is lost.
-    text = numbers.significant(value, digits)
-    assert float(text) == pytest.approx(value, rel=0.5 * 10 ** (1 - digits))
-
-
 def test_signs_and_percent():
     assert numbers.significant(0.5, 2, sign=True) == "+0.50"
     assert numbers.percent(0.3213) == "+32 %"
     assert numbers.percent(None) == "-"
     assert numbers.interval(-1.2e-5, 3.4e-5) == "[-1.2e-05, +3.4e-05]"
     assert numbers.interval(None, 1.0) == "-"
-    assert [numbers.probability(p) for p in (1.0, 0.0, 2 / 2**10, None)] == [
-        "1",
-        "0",
-        "0.0020",
-        "-",
-    ]
+    found = [numbers.probability(p) for p in (1.0, 0.0, 2 / 2**10, None)]
+    assert found == ["1", "0", "0.0020", "-"]
 
 
 def test_typeset_escapes_and_sets_numbers():

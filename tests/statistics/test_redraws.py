@@ -118,8 +118,7 @@ def test_runs_that_do_not_scatter_answer_nothing():
     assert scatter.permutation_p(same) == 1
     assert scatter.redraw_interval(same.together).observed == 0
 
-
-def test_one_seed_has_an_estimate_and_no_interval():
+    # One seed has an estimate and no interval.
     effect = redraws.effect(groups([[0.1, 0.3]], [[0.0, 0.1]]))
     assert effect.estimate == pytest.approx(math.expm1(0.15))
     record = effect.as_dict()

@@ -9,11 +9,7 @@ import pytest
 
 from prednet_jax import errors
 from prednet_jax.config import PredNetConfig
-from prednet_jax.studies import (
-    endpoints,
-    parts,
-    seed_records,
-)
+from prednet_jax.studies import endpoints, parts, seed_records
 from prednet_jax.studies.parts import Part, Treatment
 from prednet_jax.studies.seed_records import KeptRuns
 
@@ -49,12 +45,10 @@ def test_endpoints_by_hand():
     run = trajectory([1.0, np.nan])
     assert endpoints.endpoints(run, run, 500) == {"diverged_at": 2}
 
-
-def test_parity_has_to_last():
+    # Parity has to last.
     dips = np.concatenate([np.full(300, 0.01), np.full(700, 1.0)])
     assert endpoints.first_below_for_good(dips, 50, 0.1) is None
     assert endpoints.first_below(dips, 50, 0.1) == 50
-    assert endpoints.first_below_for_good(np.full(100, 0.01), 50, 0.1) == 50
     assert endpoints.first_below(np.ones(100), 50, 0.1) is None
 
 
@@ -71,8 +65,7 @@ def test_parts_share_no_seed_and_controls_come_first():
         assert len(set(names)) == len(names)
         assert part.snapshots[-1] == part.updates
 
-
-def test_some_treatments_have_fewer_seeds():
+    # Some treatments have fewer seeds.
     part = parts.PARTS["C"]
     arms = [[t.arm for t in part.of_seed(seed)] for seed in part.seeds]
     assert [("float64" in names) for names in arms] == [True] * 8 + [False] * 32
@@ -104,9 +97,23 @@ ABOUT = {
 }
 
 
-def test_a_seed_is_followed_and_recorded(tmp_path):
+def test_a_seed_is_followed_and_recorded(tmp_path, monkeypatch):
+    """Also where it is interrupted: it goes on with the trainings that are left."""
+    trained, train = [], seed_records.train
+
+    def interrupted(part, treatment, seed):
+        trained.append((treatment.arm, treatment.draw))
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return train(part, treatment, seed)
+
+    monkeypatch.setattr(seed_records, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        seed_records.follow_seed(TINY, 11, tmp_path, ABOUT)
     assert not seed_records.finished(TINY, tmp_path)
     seed_records.follow_seed(TINY, 11, tmp_path, ABOUT)
+    assert trained[2:] == [("reduction_order", 1)] * 2 + [("order_1e6", 0)]
+    assert not (tmp_path / "unfinished").exists()
     path = tmp_path / "seed_11.json"
     assert seed_records.finished(TINY, tmp_path) == {11: path}
     record = json.loads(path.read_text())

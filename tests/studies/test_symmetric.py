@@ -78,13 +78,6 @@ def test_script_makes_each_run_once(forked, refused, tmp_path):
     refused("--deltas=small: expected numbers", *words, "--deltas=small")
 
 
-def runs(program, arm, delta, at, loss, equal=False):
-    return [
-        Row(program, arm, delta, seed, at + seed, equal, loss, 3000)
-        for seed in range(5)
-    ]
-
-
 def table(**changes):
     """Both programs: noise helps on the exact saddle of the symmetric one alone."""
     rows = []
@@ -94,33 +87,36 @@ def table(**changes):
                 stuck = (program, delta) == ("symmetric", 0.0) and arm != "tile"
                 at, loss = (3001, 3.0) if stuck else (700, 1.0)
                 at, loss = changes.get(f"{program} {arm} {delta:g}", (at, loss))
-                rows += runs(program, arm, delta, at, loss, equal=stuck)
+                rows += [
+                    Row(program, arm, delta, seed, at + seed, stuck, loss, 3000)
+                    for seed in range(5)
+                ]
     return rows
 
 
 def test_decisions_by_hand():
     changes = {"symmetric tile 0.0001": (900, 1.1), "ordinary tile 0": (300, 0.9)}
     rows = table(**changes)
-    effects = symmetric.effects(rows)
-    found = {(e["program"], e["arm"], e["delta"]): e for e in effects}
-    words = {name: (e["separation"], e["loss"]) for name, e in found.items()}
-    assert words["symmetric", "tile", 0.0] == ("earlier", "lower")
-    exact = found["symmetric", "tile", 0.0]
-    assert exact["over_control"] == pytest.approx([1 / 3] * 5)
-    assert words["symmetric", "shared", 0.0] == ("no effect", "no effect")
-    assert words["ordinary", "float32", 0.0] == ("control", "control")
-    assert words["symmetric", "tile", 1e-4] == ("later", "higher")
-    assert words["ordinary", "tile", 0.0] == ("earlier", "lower")
+
+    def words(rows):
+        return {
+            (e["program"], e["arm"], e["delta"]): (e["separation"], e["loss"])
+            for e in symmetric.effects(rows)
+        }
+
+    found = words(rows)
+    assert found["symmetric", "tile", 0.0] == ("earlier", "lower")
+    assert found["symmetric", "shared", 0.0] == ("no effect", "no effect")
+    assert found["ordinary", "float32", 0.0] == ("control", "control")
+    assert found["symmetric", "tile", 1e-4] == ("later", "higher")
+    assert found["ordinary", "tile", 0.0] == ("earlier", "lower")
     cells = "| symmetric | 0 | tile | 702 (700 to 704) | 1 | 0.33 | earlier | lower |"
-    assert cells in study_tables.saddle(effects)
+    assert cells in study_tables.saddle(symmetric.effects(rows))
     # All five seeds have to agree.
-    index = next(
-        i for i, row in enumerate(rows) if row[:4] == ("ordinary", "tile", 0.0, 2)
-    )
+    names = [row[:4] for row in rows]
+    index = names.index(("ordinary", "tile", 0.0, 2))
     rows[index] = rows[index]._replace(loss=0.99, separated_at=690)
-    again = {(e["program"], e["arm"], e["delta"]): e for e in symmetric.effects(rows)}
-    assert again["ordinary", "tile", 0.0]["separation"] == "no effect"
-    assert again["ordinary", "tile", 0.0]["loss"] == "no effect"
+    assert words(rows)["ordinary", "tile", 0.0] == ("no effect", "no effect")
 
 
 def test_checks_pass_and_fail():

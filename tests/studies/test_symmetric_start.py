@@ -18,11 +18,6 @@ from prednet_jax.training import loop
 from prednet_jax.training.trainer import Trainer
 
 SMALL = PredNetConfig(channels=(3, 4, 6), r_channels=(2, 4, 6), height=8, width=12)
-VARIANTS = ("watanabe", "lotter")
-
-
-def small(variant):
-    return dataclasses.replace(SMALL, variant=variant)
 
 
 def drawn(config, seed=0):
@@ -58,9 +53,9 @@ def test_even_widths_are_paired_but_the_frames_own():
     np.testing.assert_array_equal(kernel, jnp.concatenate([second, first], axis=2))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ["watanabe", "lotter"])
 def test_network_is_invariant_and_gradient_equivariant(variant):
-    config = small(variant)
+    config = dataclasses.replace(SMALL, variant=variant)
     params = drawn(config)
     other = twins.exchange(params, config)
     assert int(twins.unequal(params, config)) > 1000
@@ -89,8 +84,7 @@ def test_the_two_kinds_of_blocks_are_one_network():
         first, second = jnp.split(one, 2, axis=-1)
         np.testing.assert_array_equal(first, second)
 
-
-def test_what_a_unit_receives_keeps_its_variance():
+    # What a unit receives keeps its variance.
     config = PredNetConfig(channels=(3, 64), height=2, width=2)
     plain = init_params(config, jax.random.key(0))
     params = twins.symmetrise(plain, config)
@@ -162,8 +156,7 @@ def test_what_keeps_twins_equal_bit_for_bit_and_what_separates_them():
     assert unequal("equal", tile, 5)[-1] > 100
     assert unequal("mirrored", None, 5)[-1] > 100
 
-
-def test_nothing_leaves_weights_that_are_all_zero():
+    # Nothing leaves weights that are all zero.
     zeros = jax.tree.map(jnp.zeros_like, loop.initial_params(WIDE, 1))
     for params in train(zeros, noise.ReductionOrder(tile=2), 3):
         assert_same_bits(params, zeros)
