@@ -43,7 +43,7 @@ def interventions(args: argparse.Namespace) -> bool:
     recorded = compare_with_recording(args.workdir / "recorded", frames)
     records.write_csv(folder / "recording.csv", recorded)
     name = "full" if args.full else "quick"
-    plan = trainings.full() if args.full else trainings.quick()
+    plan = trainings.PLANS[name]
     rows = trainings.run_all(plan, args.workdir / name, frames, args.jobs)
     records.write_csv(folder / f"interventions_{name}.csv", rows, COLUMNS)
     print(table(rows))
@@ -51,7 +51,7 @@ def interventions(args: argparse.Namespace) -> bool:
     for text, held in checked:
         print(f"{text}: {'came true' if held else 'FAILED'}")
     if args.full:
-        plan = trainings.long()
+        plan = trainings.PLANS["long"]
         rows = trainings.run_all(plan, args.workdir / "long", frames, args.jobs)
         records.write_csv(folder / "long.csv", rows, COLUMNS)
     print(f"records: {folder}")

@@ -109,19 +109,12 @@ def _plan(
     ]
 
 
-def quick() -> list[Training]:
-    """Every arm, one seed at 24x32, 200 frames."""
-    return _plan("quick", QUICK, 200, 1)
-
-
-def full() -> list[Training]:
-    """Every arm, five seeds at 64x48, 200 frames."""
-    return _plan("full", FULL, 200, 5)
-
-
-def long() -> list[Training]:
-    """Published and copied, five seeds at 64x48, 1000 frames."""
-    return _plan("long", FULL, 1000, 5, (PUBLISHED, COPIED))
+#: Every arm, at 24x32 and with five seeds at 64x48; there two arms over 1000 frames.
+PLANS = {
+    "quick": _plan("quick", QUICK, 200, 1),
+    "full": _plan("full", FULL, 200, 5),
+    "long": _plan("long", FULL, 1000, 5, (PUBLISHED, COPIED)),
+}
 
 
 def frames_file(folder: Path, size: Size, length: int) -> Path:

@@ -67,21 +67,14 @@ def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
 
 # The extra of setup.cfg that brings a module, by the name under which it is imported.
 EXTRAS = {
-    "PIL": "data",
-    "av": "data",
-    "h5py": "data",
-    "importlib_resources": "data",
-    "jinja2": "report",
-    "matfree": "study",
-    "pandas": "report",
-    "pyarrow": "sweep",
-    "ray": "sweep",
-    "safetensors": "data",
-    "scipy": "study",
-    "skimage": "data",
-    "sklearn": "data",
+    **dict.fromkeys(
+        ("PIL", "av", "h5py", "importlib_resources", "safetensors"), "data"
+    ),
+    **dict.fromkeys(("safetensors", "skimage", "sklearn"), "data"),
     "tensorflow_datasets": "data",
-    "vl_convert": "report",
+    **dict.fromkeys(("jinja2", "pandas", "vl_convert"), "report"),
+    **dict.fromkeys(("matfree", "scipy"), "study"),
+    **dict.fromkeys(("pyarrow", "ray"), "sweep"),
 }
 
 

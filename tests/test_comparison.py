@@ -77,15 +77,9 @@ def write_runs(job, losses, *, weights="same", end=(3.0, 4.0)):
 
 
 def simulated(root, *, task=PREDNET, arms=ARMS, seeds=21, apart=(3.0, 5.0), **effects):
-    """A comparison whose arms differ from the control by known amounts.
+    """A comparison whose arms differ from the control, at about 0.1, by known amounts.
 
-    Args:
-        root: where it lies.
-        task: the network.
-        arms: beside the control and the treatment.
-        seeds: their number.
-        apart: final weights under the treatment; the control's are (3, 4).
-        **effects: of arms, in units of the loss, whose control is at about 0.1.
+    `apart` are the final weights under the treatment; the control's are (3, 4).
     """
     plan = design(root, task, arms, seeds)
     rng = np.random.default_rng(0)

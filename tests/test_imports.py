@@ -156,19 +156,6 @@ def test_noise_loads_jax_and_numpy_alone():
     assert not (here - bare) & {*heavy, *DATA_LIBRARIES}
 
 
-def test_the_law_can_fail(tmp_path):
-    assert LAYER["training"] > LAYER["noise"]
-    source = PACKAGE / "training" / "truncated.py"
-    assert "prednet_jax.noise.specs" in set(imports(source))
-    wrong = tmp_path / "wrong.py"
-    wrong.write_text("from prednet_jax.runs import arms\nimport absl.flags\n")
-    assert broken(wrong, "noise", "wrong") == [
-        "prednet_jax.runs: up or sideways",
-        "prednet_jax.runs.arms: up or sideways",
-        "absl.flags: absl belongs to experiments/",
-    ]
-
-
 def test_import_loads_no_data_library():
     """The data loaders' libraries are heavy and optional at import time."""
     assert not loaded_after("import prednet_jax") & {*DATA_LIBRARIES}

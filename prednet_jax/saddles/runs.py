@@ -119,11 +119,8 @@ class Escape(NamedTuple):
 
     Attributes:
       steps: first step at which the projection on the escape directions reached the
-        radius; the number of steps of the run if it never did.
-      escaped: whether it did.
-      arrival: first step at which the value was below the exit value; the number of
-        steps of the run if it never was.
-      arrived: whether it was.
+        radius (`escaped`); the number of steps of the run if it never did.
+      arrival: the same of the value below the exit value (`arrived`).
       early: [2] the projections after `settle` - 1 and after `settle` steps.
       x: [dim] final variables; they do not change after the arrival.
       still: whether the last step, made before the arrival, changed no bit of x: the
@@ -166,14 +163,14 @@ def escape_runs(
       function: the function, in its aligned form.
       rules: the optimisers.
       forms: "aligned", "rotated", or both.
-      seeds: number of seeds, >= 1. A seed fixes the start, the rotation and the noise
-        key; they are the same for all rules, noises and precisions.
-      first_seed: the first seed, >= 0.
+      seeds: number of seeds, from `first_seed`. A seed fixes the start, the rotation
+        and the noise key; they are the same for all rules, noises and precisions.
+      first_seed: >= 0.
       steps: steps of each run, > settle.
       dtype: "float32" or "float64"; the latter needs jax_enable_x64.
       settle: step at which the early projection is recorded, >= 1.
-      fresh: whether the gradient gets a new key at each step. False: one key for the
-        whole run, like an order of sums that autotuning has chosen once.
+      fresh: whether the gradient gets a new key at each step, or one for the whole run,
+        like an order of sums that autotuning has chosen once.
 
     Returns:
       Leaves [rules, forms, seeds, ...] as numpy arrays.

@@ -34,15 +34,11 @@ def reductions(*, small: bool) -> dict[str, Reduction]:
     """
     height, width, inputs, outputs = (12, 16, 24, 16) if small else (60, 80, 240, 192)
     rows, depth = height * width, 9 * inputs
+    maps = (1, height, width, outputs)
     shapes = (
-        (1, height, width, inputs),
-        (3, 3, inputs, outputs),
-        (1, height, width, outputs),
-        (1, 2 * height, 2 * width, outputs),
-        (rows, outputs),
-        (rows, depth),
-        (depth, outputs),
-        (1, height, width, outputs),
+        *((1, height, width, inputs), (3, 3, inputs, outputs), maps),
+        *((1, 2 * height, 2 * width, outputs), (rows, outputs), (rows, depth)),
+        *((depth, outputs), maps),
     )
     image, kernel, cotangent, pooled, matrix, first, second, gradient = (
         np.random.default_rng(seed).standard_normal(shape, np.float32)

@@ -15,8 +15,7 @@ from typing import Any
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
-from prednet_jax.tasks.base import Adam, Task
-from prednet_jax.tasks.networks import AutoencoderTask, PredNetTask
+from prednet_jax.tasks.networks import Adam, AutoencoderTask, PredNetTask, Task
 
 __all__ = ["NAMED", "Adam", "AutoencoderTask", "Network", "PredNetTask", "Task"]
 

@@ -18,10 +18,8 @@ ROOT = environment.ROOT
 
 
 def test_the_records_are_those_of_the_plans_and_as_predicted():
-    for name, plan in (
-        ("interventions_full", trainings.full()),
-        ("long", trainings.long()),
-    ):
+    for name, plan in (("interventions_full", "full"), ("long", "long")):
+        plan = trainings.PLANS[plan]
         rows = records.read_csv(tables.RESULTS / f"{name}.csv")
         recorded = [(row["arm"], row["seed"], row["frames"]) for row in rows]
         assert recorded == [(t.arm, str(t.seed), str(t.frames)) for t in plan]

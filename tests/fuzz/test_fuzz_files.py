@@ -17,7 +17,6 @@ from PIL import Image
 
 from prednet_jax import data, records, weights
 from prednet_jax.data import images
-from prednet_jax.errors import UserError
 from prednet_jax.training.runs import begun
 from prednet_jax.weights.runs import load_run
 
@@ -223,10 +222,3 @@ def test_trees_of_records(made, names):
     path.write_bytes(saved(**dict.fromkeys(names, PIXELS)))
     with refused_on_one_line():
         records.read_tree(path)
-
-
-def test_the_check_can_fail():
-    with pytest.raises(KeyError), refused_on_one_line():
-        raise KeyError("hidden")
-    with pytest.raises(AssertionError), refused_on_one_line():
-        raise UserError("two\nlines")

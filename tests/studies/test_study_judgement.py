@@ -232,14 +232,3 @@ def test_a_dot_per_seed_of_every_contrast():
     inside, beyond = dots(study_figures.against_control("D", found))
     assert inside + beyond == sum(row["n"] for row in study_tables.compared(found))
     assert beyond == len(FEW)
-
-
-def test_part_a_shows_separation_and_loss_of_one_program():
-    about = {"arm": "tile", "delta": 0.0, "separated_at": (700, 3001)}
-    found = [
-        about | {"program": program, "over_control": (1, 0.3)}
-        for program in ("symmetric", "ordinary")
-    ]
-    figure = study_figures.saddle(found, "symmetric", 3000)
-    assert [row.label for row in figure.rows] == ["delta 0, tile"]
-    assert dots(figure) == (4, 0)
