@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.noise import elsewhere
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "prednet_jax"
 
@@ -143,10 +145,7 @@ def test_noise_can_be_lifted_out(tmp_path):
 def loaded_after(statement):
     """What is in sys.modules of a fresh process after one statement."""
     code = f"{statement}; import sys; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    return set(done.stdout.split())
+    return set(elsewhere.python("-c", code).split())
 
 
 def test_noise_loads_jax_and_numpy_alone():
