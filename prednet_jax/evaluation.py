@@ -145,8 +145,8 @@ def evaluate(
         `sequences`, `frames`, and for `observed` and `extrapolated` frames, where there
         are any: `mse`, `mae`, `ssim`, means over frames; `psnr`, of that MSE;
         `squared_error` and `absolute_error`, sums over a frame's pixels, as the
-        literature on Moving MNIST has MSE and MAE; the same of copying the last frame
-        that was seen, `copy_<name>`; and `ratio`, the MSE over that of copying.
+        literature on Moving MNIST has them; the same of copying, `copy_<name>`; and
+        `ratio`, the MSE over that of copying.
     """
     begins, steps = pieces(source, frames, count, skip)
     if extrapolate_from is not None:

@@ -84,9 +84,7 @@ def kind(path: str | os.PathLike) -> str | None:
 def open_npz(path: str | os.PathLike) -> Iterator[np.lib.npyio.NpzFile]:
     """An .npz of at most `LIMIT` bytes of arrays, which are loaded by their names.
 
-    Raises:
-        FileError: the file is missing, no such archive, encrypted, holds Python
-            objects or more than `LIMIT` bytes; also where an array is loaded.
+    A FileError, also where an array is loaded: it is missing or not such an archive.
     """
     with open_binary(path) as file:
         try:

@@ -1,9 +1,7 @@
 """A lock that lets one process at a time work in a directory.
 
-The lock is `flock` on the file `.lock` in the directory (package `filelock`). The
-kernel releases it when the process ends, in whatever way, so a lock never has to be
-removed by hand. The file holds the id of the process and is removed when the lock is
-released.
+The lock is `flock` on the file `.lock` in the directory, which holds the id of the
+process. The kernel releases it when the process ends, in whatever way.
 """
 
 import contextlib
@@ -38,13 +36,10 @@ def check(folder: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def hold(*folders: str | os.PathLike, wait: bool = False) -> Iterator[None]:
-    """Locks directories while the block runs; missing ones are created.
+    """Locks directories, all or none, while the block runs; missing ones are created.
 
-    Directories that this call created and that are still empty are removed at its end.
-
-    Args:
-        folders: the directories; either all are locked or none.
-        wait: wait for other processes instead of refusing.
+    Those that this call created and that are still empty are removed at its end. With
+    `wait` it waits for other processes instead of refusing.
     """
     with contextlib.ExitStack() as held:
         for folder in map(Path, folders):

@@ -46,10 +46,8 @@ class Method:
         objective: `squares`, `errors` or `mse`; None: the one that the network was
             published with.
         targets: `true`, or `stale`: the gradient pulls every prediction towards the
-            *last* frame of the window. So does the published code under Chainer on a
-            CPU: it overwrites one NumPy target buffer frame by frame, and the backward
-            pass of mean_squared_error reads that buffer again. The reported losses use
-            the true targets in both cases.
+            *last* frame of the window, as the published code does under Chainer on a
+            CPU (docs/chainer.md). Reported losses use the true targets in both cases.
         truncation_leak: whether the carried P_l, l >= 1, of `watanabe` still depends
             on ConvP_l at the start of a window. In Chainer it does: unchain_backward
             cuts the graph at ancestors of the loss only, and these nodes are not among
@@ -97,15 +95,8 @@ def error_loss(
 ) -> Float[Array, ""]:
     """The loss of `lotter` over sequences that start from the zero state.
 
-    Args:
-        params: the network's parameters.
-        config: the network.
-        frames: `[T, B, H, W, C]` with T >= 2, pixels in [0, 1].
-        layer_weights: lambda, one number per layer; None: (1, 0, ...), the paper's L0.
-            The paper's Lall is (1, .1, .1, ...).
-
-    Raises:
-        UserError: T < 2, or the number of weights is not the number of layers.
+    `frames` are `[T, B, H, W, C]` in [0, 1] with T >= 2; `layer_weights` is lambda, one
+    number per layer; None: (1, 0, ...), the paper's L0. Its Lall is (1, .1, ...).
     """
     chosen = _layer_weights(config, layer_weights)
     steps = frames.shape[0]
@@ -244,8 +235,7 @@ def squares(
 ) -> tuple[Float[Array, ""], WindowResult]:
     """The objective `squares` for any network: predictions and targets of a window.
 
-    With `stale` the gradient pulls every prediction towards the last target; with a
-    `stand_in` the first transition of a sequence has weight 0.
+    With a `stand_in` the first transition of a sequence has weight 0.
     """
     frame_losses = jnp.square(predictions - targets).mean(axis=(1, 2, 3, 4))
     scored = jnp.ones_like(frame_losses)

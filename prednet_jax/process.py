@@ -49,9 +49,7 @@ def prepare(*, threads: int = 0, cache: bool = False) -> None:
 def limit_threads(count: int) -> None:
     """Confines this process, and every thread it starts later, to `count` processors.
 
-    XLA sizes its CPU thread pool when the backend starts, by the processors that the
-    process may use: call this before any array is made. The affinity mask enforces the
-    number for every library; `device.measured_parallelism` measures the effect.
+    Call it before any array is made: XLA sizes its thread pool by the affinity mask.
     """
     check_threads(count)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
@@ -203,8 +201,7 @@ _XLA_FLAGS = {
 def set_xla_flags() -> None:
     """Adds the flags measured to be best for a training step on a CPU to XLA_FLAGS.
 
-    Flags that XLA_FLAGS already has stay as they are. Where XLA_FLAGS names a file of
-    flags, nothing is added. Call it before JAX computes anything.
+    Flags that are there stay as they are; to the name of a file nothing is added.
     """
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-"):
@@ -248,10 +245,9 @@ def release_memory_of_compiling() -> None:
 def use_compilation_cache() -> None:
     """Keeps compiled programs on disk for later processes.
 
-    They lie in JAX_COMPILATION_CACHE_DIR or, where that is not set, in the user's cache
-    folder, with one folder per number of threads. XLA partitions loops by that number
-    when it compiles, but its cache key does not hold it: a program compiled for another
-    number would silently be another arm of the comparison.
+    There is one folder per number of threads: XLA partitions loops by that number when
+    it compiles, but its cache key does not hold it, so that a program compiled for
+    another number would silently be another arm of the comparison.
     """
     root = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if root is None:

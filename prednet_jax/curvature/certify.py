@@ -77,9 +77,9 @@ def finite_difference(
     A ladder of steps h is tried, from |w| down to 10^-4.5 |w|. The result is that of
     the smallest step whose rounding error, 8 eps max|L| / h^2, is below a tenth of the
     expected value; if there is none, that of the step with the least error. Larger
-    steps leave the neighbourhood, which in a network of ReLUs ends at the next kink.
-    The truncation error is Richardson's estimate, a ninth of the change from the next
-    larger step. With a `scale` P the direction in weights is P^{-1/2} `vector`.
+    steps leave the neighbourhood, which ends at the next kink of a ReLU. The truncation
+    error is Richardson's estimate, a ninth of the change from the next larger step.
+    With a `scale` P the direction in weights is P^{-1/2} `vector`.
     """
     # From here on float64 on the host: only a few numbers, but differences of losses.
     weights_step, values, direction_length = _losses_along(loss, params, scale, vector)

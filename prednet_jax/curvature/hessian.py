@@ -49,13 +49,8 @@ def hessian_operator(
 ) -> tuple[Callable[[jax.Array], jax.Array], jax.Array, Callable]:
     """The Hessian, or P^{-1/2} H P^{-1/2}, as an operator on flat vectors [n].
 
-    Returns:
-        The operator, forward over reverse; P^{-1/2} as [n], ones for the raw Hessian;
-        and what makes a pytree like `params` of [n].
-
-    Raises:
-        UserError: the leaves are not all real floating arrays of one dtype, or `scale`
-            differs from `params` in structure or shapes.
+    It is forward over reverse. Beside it P^{-1/2} as [n], ones for the raw Hessian, and
+    what makes a pytree like `params` of [n].
     """
     _check(params, scale)
     flat, unravel = ravel_pytree(params)
@@ -148,9 +143,8 @@ def extreme_eigenpairs(
 ) -> Eigenpairs:
     """Estimates the lowest and highest eigenpair of a loss's Hessian.
 
-    The computation is jitted, with `loss` as part of the cache key: a second call with
-    the same function object does not compile again. It needs memory for steps * n
-    numbers.
+    A second call with the same function `loss` does not compile again. Needs memory for
+    steps * n numbers.
 
     Args:
         loss: Maps a pytree of weights to a scalar, deterministically: with noise the
@@ -162,8 +156,7 @@ def extreme_eigenpairs(
         scale: A pytree P like `params`, positive, for P^{-1/2} H P^{-1/2}.
 
     Raises:
-        UserError: `steps` is not a positive integer, the leaves are not all real
-            floating arrays of one dtype, or `scale` is not like `params`.
+        UserError: an argument is not as said.
     """
     steps = capped_steps(params, steps)
     ritz = ritz_pairs(loss, params, scale, key, steps=steps)

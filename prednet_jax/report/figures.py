@@ -73,9 +73,8 @@ class Curves:
     def chart(self) -> Spec:
         """Medians of the seeds with the middle half around them.
 
-        Lines and seed are parameters of the figure with HTML inputs. Whoever embeds the
-        figure gives it the table "curves" with rows of `x`, `k` (number of the line),
-        `seed` and `value`, as the page's script makes them of `csv`.
+        Whoever embeds the figure gives it the table "curves" with rows of `x`, `k`
+        (number of the line), `seed` and `value`.
         """
         names = json.dumps([one.name for one in self.series])
         colours: Spec = {"domain": list(range(len(self.series)))}
@@ -237,11 +236,7 @@ def losses(results: Results, model: str) -> Curves | None:
 
 
 def relative_losses(results: Results, model: str) -> Curves | None:
-    """The same losses relative to the control's, seed by seed.
-
-    Seeds differ in their frames and weights far more than arms do within a seed, so
-    curves of the loss itself hide what a paired comparison shows.
-    """
+    """The same losses relative to the control's, seed by seed."""
     loss = losses(results, model)
     if loss is None:
         return None
@@ -330,8 +325,6 @@ class Slide(NamedTuple):
 
 def slides(results: Results, model: str) -> list[Slide]:
     """True frames, the predictions of every arm that kept some, and the frame before.
-
-    The copy of the frame before is what a prediction has to beat.
 
     Raises:
         RecordError: two arms were shown different frames.

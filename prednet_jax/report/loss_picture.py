@@ -14,11 +14,7 @@ _POINTS = 200
 def loss_picture(folder: str | os.PathLike) -> bytes:
     """Loss and that of copying the last frame, as PNG; with the frozen, if scored.
 
-    Args:
-        folder: directory of a run, which may still go on.
-
-    Raises:
-        RecordError: it is no run.
+    `folder` is the directory of a run, which may still go on.
     """
     metrics = records.read_run(folder).metrics
     width = max(1, -(-len(metrics["loss"]) // _POINTS))

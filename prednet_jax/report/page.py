@@ -1,8 +1,7 @@
 """The report: one HTML page that needs nothing beside itself.
 
-Vega, Vega-Lite and the page's own script stand in it; a content security policy lets no
-other script run and lets nothing be fetched. The template escapes every text from the
-records.
+A content security policy lets no script but its own run, and nothing be fetched. The
+template escapes every text from the records.
 """
 
 import base64
@@ -18,13 +17,7 @@ import vl_convert
 from markupsafe import Markup
 
 from prednet_jax.report import charts, figures, numbers, tables
-from prednet_jax.report.results import (
-    CONTROL,
-    Results,
-    identical,
-    label,
-    relative,
-)
+from prednet_jax.report.results import CONTROL, Results, identical, label, relative
 
 # Colours that the page's style sheet has in a light and a dark shade.
 _SHADES = {charts.INK: "ink", charts.MUTED: "muted", charts.FAINT: "line"} | {

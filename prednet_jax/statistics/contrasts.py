@@ -118,8 +118,7 @@ def paired(
     Args:
         treatment: metric of the treatment, `[n]` or `[n, draws]`, one row per seed.
             Draws are averaged.
-        control: metric of the control for the same seeds in the same order; its number
-            of draws may differ.
+        control: the same of the control, for the same seeds in the same order.
         margin: largest difference that counts as none, in units of the metric, > 0,
             fixed before the results exist.
         below: the same for differences below 0; None: `margin`.
@@ -215,9 +214,8 @@ def holm_p_values(p_values: Sequence[float]) -> list[float]:
     """Corrected p-values `[m]` of one family of tests, in order.
 
     Holm 1979, Scand. J. Stat. 6:65: with p_(1) <= ... <= p_(m), the corrected value is
-    max over j <= i of min(1, (m - j + 1) p_(j)). `multipletests` of statsmodels gives
-    the same numbers, but runs a full garbage collection at each call, which takes 0.1 s
-    with JAX loaded.
+    max over j <= i of min(1, (m - j + 1) p_(j)). `multipletests` of statsmodels takes
+    0.1 s for the same: it collects all garbage at each call.
     """
     p = np.asarray(p_values, np.float64)
     order = np.argsort(p, kind="stable")

@@ -100,13 +100,9 @@ def gather(
     """The runs of two groups, from the losses of one model.
 
     A seed counts if both groups have a run of it; a fixed order that only some seeds
-    have counts on those. A seed with a run that diverged is left out of both groups.
-
-    Args:
-        arms: `{arm: {seed: [loss of each draw]}}`; None or NaN: the run diverged.
-        treatment: name of an arm.
-        control: name of an arm, or names of several, or `FIXED_ORDERS`: all arms of
-            `fixed_orders` but the treatment.
+    have counts on those. A seed with a run that diverged (None, NaN) is left out of
+    both groups. `control` may be an arm, several, or `FIXED_ORDERS`: all arms of
+    `fixed_orders` but the treatment.
 
     Raises:
         UserError: a name is unknown, a loss is not positive, or no seed is left.

@@ -39,10 +39,9 @@ class Limit(NamedTuple):
 def permutation_p(runs: Redraws) -> float:
     """P-value of the sharp null: each run has the loss that it would have in any order.
 
-    Runs change groups within their seed. The statistic is the absolute mean over the
-    seeds of `d_s`. All relabellings are counted if there are at most 20 000, else as
-    many are drawn. This test alone must not decide: it is too sure if the effect
-    differs between seeds.
+    Runs change groups within their seed; the statistic is the absolute mean over the
+    seeds of `d_s`. At most 20 000 relabellings are all counted, else as many are drawn.
+    It must not decide alone: it is too sure if the effect differs between seeds.
     """
     means = _permuted(runs, np.random.default_rng(0))[:, 0]
     return _share(np.abs(means), abs(_observed(runs)[0]))
@@ -52,14 +51,10 @@ def seed_spread(runs: Redraws) -> dict[str, float]:
     """Whether the effect differs from seed to seed, beyond what redraws explain.
 
     Each seed contributes its squared deviation from the mean effect, less the variance
-    that the scatter of its runs explains. Their mean is the variance of the effect. The
-    bound is Student's for a mean; at 97.5 %, since the contributions are skewed: it
-    holds in about 95 of 100 simulated studies (docs/study/rule.md).
-
-    Returns:
-        `sd`, the standard deviation of the true effect over the seeds, of the log loss,
-        and `upper`, its 95 % upper bound. NaN and infinite: a group has one run per
-        seed, or there is one seed.
+    that the scatter of its runs explains. `sd`, of the log loss, is the root of their
+    mean, and `upper` its 95 % bound, Student's for a mean; at 97.5 %, since the
+    contributions are skewed (docs/study/rule.md). NaN and infinite: a group has one run
+    per seed, or there is one seed.
     """
     variances, n = _variances(runs), len(runs.seeds)
     if n < 2 or variances is None:
@@ -103,16 +98,12 @@ def mixed_model(runs: Redraws) -> dict[str, float]:
     """The effect by a linear mixed model with a random slope of the treatment.
 
     log y = a + treatment (b + b_s) + a_s + e, with seeds as groups, by restricted
-    maximum likelihood (`statsmodels.MixedLM`). It assumes normal scatter of one size
-    for all seeds, which the sign-flip test does not.
+    maximum likelihood; it assumes normal scatter of one size for all seeds.
 
     Returns:
         `estimate` with its normal 95 % interval `low` to `high`, relative changes;
         `sd` of the effect over the seeds, of the log loss; `converged`: the likelihood
         had a maximum inside the allowed region.
-
-    Raises:
-        UserError: a group has one run per seed, or nothing scatters.
     """
     from statsmodels.regression.mixed_linear_model import MixedLM
 

@@ -72,8 +72,7 @@ class Task(abc.ABC):
                 `[1, B, H, W, C]`.
             first: boolean scalar, whether the window starts a sequence.
 
-        Returns:
-            Predictions `[T, B, H, W, C]` of frames[1:] (if not `windowed`: of frames).
+        The predictions `[T, B, H, W, C]` are of frames[1:] (else of frames).
         """
         raise NotImplementedError(
             f"{type(self).__name__}: outputs, or loss and predict"
@@ -129,10 +128,7 @@ class Task(abc.ABC):
         return self.outputs(params, carry, frames[:, None], jnp.asarray(True))[0][:, 0]
 
     def with_convolution(self, name: str, *, where: str | None = None) -> "Task":
-        """The same network with another convolution algorithm, if it has a choice.
-
-        `name` is one of `config.CONVOLUTIONS`; with `where` only that one is replaced.
-        """
+        """The same network with another convolution; with `where`, in place of that."""
         del name, where
         return self
 
