@@ -45,12 +45,14 @@ class PredNetConfig:
         variant: `lotter` (Keras original), `watanabe` (Chainer form), or one of the
             PyTorch ports, `lotter_pytorch` and `watanabe_pytorch`, which have the order
             of the other two and a cell of their own (`models.step`).
-        height, width: of a frame; divisible by 2^(layers - 1).
+        height: rows of a frame; divisible by 2^(layers - 1).
+        width: columns of a frame; divisible by 2^(layers - 1).
         r_channels: channels of the recurrent state per layer; None: as `channels`.
         pixel_max: upper bound of the bottom prediction, in pixel units (> 0).
-        a_filters, ahat_filters, r_filters: odd filter size of the convolutions E -> A,
-            of the predictions and of the ConvLSTM gates: one number for all, or one per
-            layer (layers - 1 of E -> A).
+        a_filters: odd filter size of the convolutions E -> A: one number for all, or
+            a list of layers - 1 numbers.
+        ahat_filters: odd filter size of the predictions: one number, or one per layer.
+        r_filters: odd filter size of the ConvLSTM gates: one number, or one per layer.
         convolution: algorithm of the convolutions; `auto` chooses the fastest for each
             shape (`models.convolution.fastest`).
     """
@@ -137,7 +139,8 @@ class PredNetConfig:
 class AutoencoderConfig:
     """A plain dense encoder-decoder, the control experiment of arXiv 2109.01451.
 
-    `hidden` are the widths of the hidden layers, input side first.
+    Attributes:
+        hidden: widths of the hidden layers, input side first.
     """
 
     height: int = 28

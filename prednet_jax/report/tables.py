@@ -6,6 +6,7 @@ All functions take the content of verdict.json, or an entry of it.
 import textwrap
 
 from prednet_jax.report import numbers
+from prednet_jax.report import results as comparisons
 from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import MISSING, significant
 from prednet_jax.report.results import Record, Results, identical, label, relative
