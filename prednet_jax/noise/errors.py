@@ -1,9 +1,4 @@
-"""What a user of noise can mend: one exception class, and the checks that raise it.
-
-Every check quotes the name and the value that it received and says what is accepted.
-"""
-
-from __future__ import annotations
+"""What a user of noise can mend: one exception class, and the checks that raise it."""
 
 import math
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ what is not there is unknown to the interpreter. Memory, shuffles and branches a
 Source: NVIDIA, "PTX ISA", version 8.8, chapter 9.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

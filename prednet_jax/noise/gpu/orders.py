@@ -14,8 +14,6 @@ to nearest, ties away, as `cvt.rna.tf32` does, unless the program asks for a hig
 precision.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -193,18 +191,14 @@ def _replayed_product(
         params["feature_group_count"] > 1 or params["batch_group_count"] > 1
     ):
         return "not replayed: a convolution in groups"
-    tf32 = targets.CARDS[spec.gpu].capability >= (8, 0) and _default(params)
+    asked = {None, lax.Precision.DEFAULT}.issuperset(
+        jax.tree.leaves(params["precision"], is_leaf=lambda p: p is None)
+    )
+    tf32 = targets.CARDS[spec.gpu].capability >= (8, 0) and asked
     rounding = "TF32 operands, " if tf32 else ""
     fused = _dot if name == "dot_general" else _conv
     evaluate = functools.partial(fused, dict(params), tf32, out)
     return Replay(evaluate, f"by the model of fused multiply-adds ({rounding}rising k)")
-
-
-def _default(params: Any) -> bool:
-    """Whether a product may round its operands to TF32."""
-    precision = params["precision"]
-    values = precision if isinstance(precision, tuple) else (precision,)
-    return all(p in (None, lax.Precision.DEFAULT) for p in values)
 
 
 def _tf32(x: Array) -> Array:

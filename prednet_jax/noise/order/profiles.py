@@ -16,8 +16,6 @@ in the documentation of `ReductionOrder`.
 `collectives`: sums over devices alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,16 +1,14 @@
 """What a program computes over a mesh of devices, on one CPU.
 
-The same program over 1, 8 and 64 devices adds in other orders: each device sums its
-part, and a collective adds the parts. Nothing else changes, and this much can be
-computed anywhere: `rules.logical` evaluates what each device does, one after another,
-and `order.collectives` adds as a ring, a tree or XLA's CPU would.
+Over more devices a program adds in other orders: each device sums its part, and a
+collective adds the parts. Nothing else changes: `rules.logical` evaluates what each
+device does, one after another, and `order.collectives` adds as a ring, a tree or XLA's
+CPU would.
 
 What is given to `devices` is either a program of whole arrays, in which `shard_map`s or
 the shardings of JAX's types (explicit axes) say what is spread over the mesh, or the
 body of a shard_map, which names the axes in its collectives.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -44,9 +42,9 @@ def devices(
     """A function that computes on one device what `fn` computes over a mesh.
 
     Args:
-        fn: a program of whole arrays, with `jax.shard_map` inside or without; or the
-            body of a shard_map, which names axes of the mesh in its collectives. Leave
-            out `mesh=` of a shard_map inside, or let it be this one.
+        fn: a program of whole arrays, with `jax.shard_map` inside (its `mesh=` left
+            out, or this one) or without; or the body of a shard_map, which names axes
+            of the mesh in its collectives.
         mesh: sizes of its axes by name, as many devices as you like.
         in_specs: how the positional arguments lie on the mesh: a PartitionSpec for all,
             or a tuple with a pytree of them for each, as `jax.shard_map` takes it; None

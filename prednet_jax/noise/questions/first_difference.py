@@ -19,11 +19,9 @@ integers one in a thousand.
 *Programs that differ* are aligned: loops and branches around, primitive, shape and type
 of two equations must agree, and of several ways the one is taken in which most values
 are near (Needleman & Wunsch, J. Mol. Biol. 48, 1970). If a difference first appears in
-a value that was computed from equations without a counterpart, the first of those is
-to blame, and is listed.
+a value that was computed from equations without a counterpart, the first of those is to
+blame, and is listed.
 """
-
-from __future__ import annotations
 
 import difflib
 import itertools
@@ -59,7 +57,6 @@ class Difference(NamedTuple):
             infinite or above 1e18 in one of the two alone.
         expected: the same for noise, RMS over the draws.
         step: of the loops around, outermost first, when it first differs so much.
-        note: what there is to say about it.
     """
 
     path: str
@@ -153,7 +150,7 @@ def first_difference(
 
     Returns:
         `compare(key, *args, **kwargs)`, which gives the `Differences`: a sequence of
-        those beyond noise, empty if there are none.
+            those beyond noise, empty if there are none.
 
     Raises:
         NoiseError: as for `inject`, and when the recording is of another program or of

@@ -5,14 +5,12 @@ in another batch, padded, under `vmap`, in a loop, compiled or not: in exact ari
 `invariance` makes the calls and compares them with the compiled call of the whole
 batch: bits, size and rung of the difference, rows in which a decision changes.
 
-The line. Both programs are made to return what every equation computes (a loop or a
+The line: both programs are made to return what every equation computes (a loop or a
 branch counts as one); of what belongs to no row a hash. The first in program order that
 differs is `source`. Returning everything hinders fusion: where the difference is gone
 then, no line is named. A batch folded into another axis is followed if it is the slower
 of the two; otherwise the equation is passed over.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -176,11 +174,7 @@ class _Given(NamedTuple):
         return self.mapped(lambda x: next(left))
 
     def program(self, rows: int) -> Traced:
-        """The program for a number of rows.
-
-        Raises:
-            NoiseError: the function does not take so many.
-        """
+        """The program for a number of rows; refuses a function that takes no such."""
 
         def shape(x: Any) -> Any:
             return jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)

@@ -1,17 +1,15 @@
 """Tolerances that a test suite keeps, and what it wrote by hand.
 
-The pytest fixture writes what it measured into a file beside the test, from which later
-runs take it: `test_model.py` has `test_model.noise.json`, and a change of it is seen in
-review. Keys are names of tests; each has an entry per call of the fixture, with the
-noise, the probability to fail, and for each leaf its tolerance and its size (RMS).
+The pytest fixture writes what it measured into a file beside the test (`test_model.py`
+has `test_model.noise.json`), from which later runs take it. By name of the test, there
+is an entry per call of the fixture: the noise, the probability to fail, and for each
+leaf its tolerance and its size (RMS).
 
 `compare` reads test files without running them: calls of `assert_allclose`, `allclose`
 and `approx` in tests that have such entries, whose tolerance (that given, or the
 default) is set against the measured one. Both are compared as absolute bounds at the
 size of the leaf, atol + rtol * size.
 """
-
-from __future__ import annotations
 
 import ast
 import dataclasses
@@ -46,11 +44,7 @@ def file_beside(test: Path) -> Path:
 
 
 def read(file: Path) -> dict[str, _Entries]:
-    """The entries of a file, by test; none if there is no file.
-
-    Raises:
-        NoiseError: it is no such file.
-    """
+    """The entries of a file, by test; none if there is no file."""
     if not file.exists():
         return {}
     try:

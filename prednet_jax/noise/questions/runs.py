@@ -4,8 +4,6 @@ A result is a list of arrays, one per leaf, in float64 or complex128, which hold
 numbers of all narrower types exactly.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -68,11 +66,7 @@ class Call(NamedTuple):
 
 
 def acting(spec: NoiseSpec) -> NoiseSpec:
-    """The part of a spec that acts on a computation.
-
-    Raises:
-        NoiseError: there is none.
-    """
+    """The part of a spec that acts on a computation. NoiseError: there is none."""
     found = specs.at(spec, "computation")
     if found is None:
         raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
@@ -218,8 +212,7 @@ def moments(results: Iterator[Any]) -> tuple[Any, Result, Result]:
     """One of the results, and mean and standard deviation of each element.
 
     By B. P. Welford's recurrence (Technometrics 4, 1962), on differences from the first
-    result: memory does not grow with the number of results. NaN or infinite where an
-    element is so in some of them.
+    result. NaN or infinite where an element is so in some of them.
     """
     tree = next(results)
     first = values(tree)

@@ -17,8 +17,6 @@ Derivatives pass straight through: the noise is a constant of the operation, so
 `grad(inject(f))` is the gradient of `f` at the perturbed intermediate values.
 """
 
-from __future__ import annotations
-
 import functools
 import zlib
 from collections.abc import Callable, Sequence

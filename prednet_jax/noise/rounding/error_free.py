@@ -16,8 +16,6 @@ at run time, which no pass looks through. 16-bit types are computed in float32, 
 products are exact and sums have 13 bits to spare.
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import NamedTuple
 
