@@ -11,8 +11,6 @@ the caller's objects what the function did to its copies. Flax is not imported h
 object of NNX can only be met where it is loaded.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +40,7 @@ class Static:
     kinds: tuple[Any, ...]
     definition: Any = None
 
-    def checked(self) -> Static:
+    def checked(self) -> "Static":
         """Itself; refuses what is neither an array nor hashable.
 
         To compile anew at each call would take seconds, in silence.
@@ -67,7 +65,7 @@ class Static:
         leaves = [next(objects) if v is _OBJECT else v for v in leaves]
         return jax.tree.unflatten(self.tree, leaves), made
 
-    def call(self, fn: Callable) -> Callable[..., Outcome]:
+    def call(self, fn: Callable) -> "Callable[..., Outcome]":
         """`fn` as a pure function of the arrays alone."""
 
         def of_arrays(*arrays: Array) -> Outcome:
@@ -128,7 +126,7 @@ class Outcome:
         return (self.arrays, self.states), self.rest
 
     @classmethod
-    def tree_unflatten(cls, rest: Any, children: Any) -> Outcome:
+    def tree_unflatten(cls, rest: Any, children: Any) -> "Outcome":
         """For JAX."""
         arrays, states = children
         return cls(arrays, states, rest)

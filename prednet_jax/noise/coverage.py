@@ -106,7 +106,7 @@ def reach(made: Plan) -> list[Reach]:
     operand; a call is entered.
     """
     report = report_of(made)
-    perturbed = {entry.path: entry for entry in report.perturbed}
+    acting = {entry.path: entry for entry in report.perturbed}
     missed = {entry.path: entry for entry in (*report.untouched, *report.single)}
 
     def joined(reaches: Iterable[Reach]) -> Reach:
@@ -117,14 +117,12 @@ def reach(made: Plan) -> list[Reach]:
     def own(step: Step) -> Reach:
         """Of an equation itself, and of all inside."""
         inside = [own(s) for body in step.bodies.values() for s in body.steps]
-        acting, none = perturbed.get(step.path), missed.get(step.path)
-        routine = acting if step.action.routine else None
-        here = Reach(
-            acting is not None,
-            frozenset(filter(None, [none])),
-            frozenset(filter(None, [routine])),
+        here, none = (
+            frozenset(filter(None, [known.get(step.path)]))
+            for known in (acting, missed)
         )
-        return joined([here, *inside])
+        routines = here if step.action.routine else frozenset()
+        return joined([Reach(bool(here), none, routines), *inside])
 
     def through(program: Plan, operands: Sequence[Reach]) -> list[Reach]:
         known = dict(zip(program.jaxpr.invars, operands, strict=True))

@@ -10,8 +10,6 @@ those of the equations around it. An equation's noise is a hash of its path
 sums over a mesh axis ask for its size.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -104,9 +102,9 @@ class Step:
     path: str
     scope: str
     action: Action
-    within: tuple[Any, Step | None]
+    within: "tuple[Any, Step | None]"
     held: tuple[bool, ...] = ()
-    bodies: dict[str, Plan] = field(default_factory=dict)
+    bodies: "dict[str, Plan]" = field(default_factory=dict)
     draw: Draw | None = None
 
     @property
@@ -144,7 +142,7 @@ class Plan:
     steps: Sequence[Step]
     draws: Sequence[Draw]
 
-    def programs(self) -> Iterator[Plan]:
+    def programs(self) -> "Iterator[Plan]":
         """This plan and those of all programs inside, depth first."""
         yield self
         for step in self.steps:

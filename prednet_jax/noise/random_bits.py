@@ -20,8 +20,6 @@ An equation's noise is a hash of the key, of its path in the program (while trac
 of the counters of the loops around it (two words, once a step).
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Collection, Sequence
@@ -190,7 +188,7 @@ class Words(NamedTuple):
     places: dict[str, tuple[Array, Array]] = {}  # noqa: RUF012 (never written to)
     steps: tuple[Array, ...] | None = None
 
-    def at_step(self, step: Array) -> Words:
+    def at_step(self, step: Array) -> "Words":
         """The words of one step of a loop, which an integer numbers."""
         steps = None if self.steps is None else (*self.steps, step)
         return self._replace(call=fold(self.call, step), steps=steps)

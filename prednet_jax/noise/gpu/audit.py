@@ -190,8 +190,9 @@ def audit(
             with _refusing(steps):
                 with _spread(mesh):
                     module = lower(program, *shapes, donate=compat.donated(closed))
-                options = {"devices": devices, "deterministic": deterministic}
-                (made,) = compiled_for([module], gpu, **options)
+                (made,) = compiled_for(
+                    [module], gpu, devices=devices, deterministic=deterministic
+                )
             return made, entries_of(made, steps, capability, deterministic)
 
         made, entries = compiled(deterministic)

@@ -142,16 +142,16 @@ def _frames(
 ) -> dict[int, tuple[str, int, str, int]]:
     """Stack frames; the number of the frame around each is one less than its text."""
 
-    def number(text: str, name: str) -> int:
-        found = re.search(rf"\b{name}=(\d+)", text)
-        return int(found[1]) if found else 0
+    def numbers(text: str) -> dict[str, int]:
+        return {name: int(n) for name, n in re.findall(r"(\w+)=(\d+)", text)}
 
     found = {}
     for frame, text in frames.items():
-        place = locations[number(text, "file_location_id")]
-        file = files.get(number(place, "file_name_id"), "").strip('"')
-        function = functions.get(number(place, "function_name_id"), "").strip('"')
-        around = number(text, "parent_frame_id") - 1
-        name = function.rpartition(".")[2]
-        found[frame] = (file, number(place, "line"), name, around)
+        fields = {"file_name_id": 0, "function_name_id": 0, "parent_frame_id": 0}
+        fields |= numbers(text)
+        fields |= numbers(locations[fields["file_location_id"]])
+        file = files.get(fields["file_name_id"], "").strip('"')
+        function = functions.get(fields["function_name_id"], "").strip('"')
+        name, around = function.rpartition(".")[2], fields["parent_frame_id"] - 1
+        found[frame] = file, fields.get("line", 0), name, around
     return found

@@ -147,7 +147,8 @@ def randomly_ordered_sum(
     `orders` are of `draw_orders`, over the `tile_grid` of the outputs; every partial
     sum and addition is rounded to the type `kept`, unless it is None.
     """
-    shape, add, sums = partial_sums[0].shape, lax.add, partial_sums
+    shape, sums = partial_sums[0].shape, partial_sums
+    add: Callable[[Array, Array], Array] = lax.add
     if kept is not None:
         rounded = rounding_to(kept)
         sums = [rounded(x) for x in partial_sums]

@@ -223,14 +223,13 @@ def compare(path: str) -> Comparison:
     return Comparison(tuple(written))
 
 
-def _tests(module: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+def _tests(module: ast.Module | ast.ClassDef) -> Iterator[tuple[str, ast.FunctionDef]]:
     """The tests of a file by name, those of classes as `TestModel::test_loss`."""
     for node in module.body:
-        inside = node.body if isinstance(node, ast.ClassDef) else [node]
-        prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
-        for one in inside:
-            if isinstance(one, ast.FunctionDef) and one.name.startswith("test"):
-                yield prefix + one.name, one
+        if isinstance(node, ast.ClassDef):
+            yield from ((f"{node.name}::{n}", test) for n, test in _tests(node))
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            yield node.name, node
 
 
 def _number(node: ast.expr) -> float | None:
