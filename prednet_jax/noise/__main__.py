@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
@@ -35,7 +36,7 @@ from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.localize import localize
 from prednet_jax.noise.questions import recording, runs
 from prednet_jax.noise.questions.decisions import decisions
-from prednet_jax.noise.questions.devices import devices, from_text
+from prednet_jax.noise.questions.devices import devices
 from prednet_jax.noise.questions.digits import digits_table
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import first_difference
@@ -124,7 +125,7 @@ def _invariance(asked: Asked) -> Any:
 
 def _devices(asked: Asked) -> Any:
     """What the results over a mesh differ by from those on one device."""
-    mesh, in_specs = from_text(asked.options.mesh, asked.options.specs)
+    mesh, in_specs = _on_mesh(asked.options.mesh, asked.options.specs)
     options = {"in_specs": in_specs, "spec": asked.spec}
     over, alone = (
         partial(devices(asked.call.fn, mesh=sizes, **options), key)
@@ -425,6 +426,31 @@ def _function(name: str) -> Callable:
     if not callable(value):
         raise NoiseError(f"{name!r} is {type(value).__name__}: expected a function")
     return value
+
+
+def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, int], Any]:
+    """A mesh and `in_specs` as the command line has them.
+
+    `mesh` are sizes by axis, as `data=8;model=2`; `specs` for each argument the mesh
+    axes of its axes, as `-;data,-;data+model`, or None.
+    """
+    axes = [part.partition("=") for part in mesh.split(";")]
+    found = {axis.strip(): int(n) for axis, _, n in axes if n.strip().isdecimal()}
+    if len(found) < len(axes):
+        raise NoiseError(
+            f"--mesh={mesh}: expected sizes of axes, each once, as --mesh=data=8 or "
+            "--mesh='data=8;model=2'"
+        )
+    if specs is None:
+        return found, None
+
+    def entry(name: str) -> Any:
+        names = tuple(part.strip() for part in name.split("+"))
+        return None if names in (("-",), ("",)) else names
+
+    return found, tuple(
+        PartitionSpec(*map(entry, spec.split(","))) for spec in specs.split(";")
+    )
 
 
 def _check(call: runs.Call, options: argparse.Namespace) -> None:

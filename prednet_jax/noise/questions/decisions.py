@@ -34,10 +34,10 @@ from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.watch import Seen, Watched
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Drawn
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.watch import Seen, Watched
 
 
 class Flip(NamedTuple):

@@ -107,7 +107,7 @@ def _with_order(spec: NoiseSpec) -> NoiseSpec:
         for part in parts(spec)
     ]
     if not any(isinstance(part, ReductionOrder) for part in found):
-        return compose(SUMS_BY_RANK, spec)
+        found.insert(0, SUMS_BY_RANK)
     return compose(*found)
 
 
@@ -232,28 +232,3 @@ def _body(
     leaves = jax.tree.leaves(whole, is_leaf=_is_spec)
     out = Outcome(leaves, [PartitionSpec()] * len(outcome.states), outcome.rest)
     return jax.shard_map(fn, in_specs=in_specs, out_specs=out)
-
-
-def from_text(mesh: str, specs: str | None) -> tuple[dict[str, int], Any]:
-    """A mesh and `in_specs` as the command line has them.
-
-    `mesh` are sizes by axis, as `data=8;model=2`; `specs` for each argument the mesh
-    axes of its axes, as `-;data,-;data+model`, or None.
-    """
-    axes = [part.partition("=") for part in mesh.split(";")]
-    found = {axis.strip(): int(n) for axis, _, n in axes if n.strip().isdecimal()}
-    if len(found) < len(axes):
-        raise NoiseError(
-            f"--mesh={mesh}: expected sizes of axes, each once, as --mesh=data=8 or "
-            "--mesh='data=8;model=2'"
-        )
-    if specs is None:
-        return found, None
-
-    def entry(name: str) -> Any:
-        names = tuple(part.strip() for part in name.split("+"))
-        return None if names in (("-",), ("",)) else names
-
-    return found, tuple(
-        PartitionSpec(*map(entry, spec.split(","))) for spec in specs.split(";")
-    )

@@ -110,10 +110,10 @@ def digits(fn: Callable, spec: NoiseSpec, *, draws: int = 16) -> Callable[..., A
         draws: number of runs, 2 or more.
 
     Returns:
-        `measure(key, *args, **kwargs)`, which gives a pytree like the result of `fn`,
-        of float64 arrays of its shapes, finite, from 0 to the digits of the leaf's
-        type: 7.2 for float32, 2.4 for bfloat16. Integers, booleans and what is no
-        number are exact unless noise changes them.
+        `measure(key, *args, **kwargs)`, a pytree like the result of `fn`, of float64
+            arrays of its shapes, finite, from 0 to the digits of the type: 7.2 for
+            float32, 2.4 for bfloat16. What is no floating-point number is exact unless
+            noise changes it.
 
     Raises:
         NoiseError: as for `inject`, or `spec` acts on no computation.

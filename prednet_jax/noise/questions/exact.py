@@ -46,14 +46,13 @@ def exact(call: Call, key: Array) -> Exact:
     """The result of a call in float64."""
     pure, arrays = call.pure()
     program = traced(pure, arrays)
-    structure = jax.tree.structure(program.shapes)
 
     def wide(*arrays: Array) -> list[Any]:
-        return evaluate(program.jaxpr, arrays, first_words(key, None))
+        return evaluate(program.jaxpr, arrays, first_words(key))
 
     def values(fn: Callable, *given: Any) -> Result:
-        leaves = jax.device_get(fn(*given))
-        return runs.values(jax.tree.unflatten(structure, leaves).result())
+        outcome = jax.tree.unflatten(jax.tree.structure(program.shapes), fn(*given))
+        return runs.values(jax.device_get(outcome).result())
 
     with jax.enable_x64(True):
         given = [widened(jnp.array(x)) for x in arrays]

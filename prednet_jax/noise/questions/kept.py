@@ -182,14 +182,12 @@ class Comparison(NamedTuple):
     written: tuple[Written, ...]
 
     def __str__(self) -> str:
-        lines = []
-        for one in self.written:
-            if one.verdict in ("looser", "tighter"):
-                lines.append(
-                    f"{one.place} {one.test}: rtol {one.rtol:.2g}, atol {one.atol:.2g} "
-                    f"is {one.verdict}, {one.ratio:.2g} times the measured "
-                    f"({one.measured})"
-                )
+        lines = [
+            f"{one.place} {one.test}: rtol {one.rtol:.2g}, atol {one.atol:.2g} is "
+            f"{one.verdict}, {one.ratio:.2g} times the measured ({one.measured})"
+            for one in self.written
+            if one.verdict in ("looser", "tighter")
+        ]
         verdicts = [one.verdict for one in self.written]
         counts = [f"{v} {verdicts.count(v)}" for v in dict.fromkeys(sorted(verdicts))]
         lines.append(
@@ -232,14 +230,6 @@ def _tests(module: ast.Module | ast.ClassDef) -> Iterator[tuple[str, ast.Functio
             yield node.name, node
 
 
-def _number(node: ast.expr) -> float | None:
-    """The value of an expression that is a number."""
-    try:
-        return float(ast.literal_eval(node))
-    except (ValueError, TypeError):
-        return None
-
-
 def _written(
     file: Path,
     name: str,
@@ -247,19 +237,25 @@ def _written(
     leaves: Sequence[Mapping[str, Any]],
 ) -> Iterator[Written]:
     """The tolerances by hand of one test."""
+
+    def number(node: ast.expr) -> float | None:
+        try:
+            return float(ast.literal_eval(node))
+        except (ValueError, TypeError):
+            return None
+
     calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda call: call.lineno):
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if called not in COMPARISONS or any(
-            isinstance(a, ast.Starred) for a in node.args
-        ):
+        starred = any(isinstance(a, ast.Starred) for a in node.args)
+        if called not in COMPARISONS or starred:
             continue
         relative, absolute, *defaults, first = COMPARISONS[called]
         given = {k.arg: k.value for k in node.keywords}
         if first is not None:
             given |= dict(zip((relative, absolute), node.args[first:], strict=False))
         rtol, atol = (
-            _number(given[n]) if n in given else default
+            number(given[n]) if n in given else default
             for n, default in zip((relative, absolute), defaults, strict=True)
         )
         # Of pytest, an absolute tolerance alone replaces the relative one.
@@ -271,9 +267,8 @@ def _written(
         elif not leaves:
             yield Written(*about, None, "", "not measured")
         else:
-            least = min(leaves, key=lambda leaf: _ratio(rtol, atol, leaf))
-            ratio = _ratio(rtol, atol, least)
-            verdict = (
-                "tighter" if ratio < 1 else "looser" if ratio > LOOSE else "within"
-            )
-            yield Written(*about, ratio, str(_tolerance(least)), verdict)
+            ratios = [_ratio(rtol, atol, leaf) for leaf in leaves]
+            ratio = min(ratios)
+            least = str(_tolerance(leaves[ratios.index(ratio)]))
+            verdict = "tighter" if ratio < 1 else "within"
+            yield Written(*about, ratio, least, verdict if ratio <= LOOSE else "looser")

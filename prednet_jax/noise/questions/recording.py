@@ -34,10 +34,10 @@ from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.runs import Call
-from prednet_jax.noise.questions.watch import Watched
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Drawn
 from prednet_jax.noise.specs import Identity, NoiseSpec
+from prednet_jax.noise.watch import Watched
 
 VERSION = 2
 WHOLE = 1024
@@ -204,12 +204,10 @@ def _cut(facts: Sequence[dict], arrays: dict[str, np.ndarray]) -> Iterator[Recor
 def record(fn: Callable) -> Callable[..., Recording]:
     """What every equation of `fn` computes, loop steps included, on this machine.
 
-    Args:
-        fn: as for `inject`; compiled here as a whole.
-
     Returns:
-        `run(*args, **kwargs)`, which gives the `Recording`. Of a loop the first
-        `EXECUTIONS` executions of each equation are kept, and its results.
+        `run(*args, **kwargs)`, which gives the `Recording`; `fn` is compiled as a
+            whole. Of a loop the first `EXECUTIONS` executions of each equation are
+            kept, and its results.
 
     Raises:
         NoiseError: on a call, as for `inject`, and when `fn` has no array at all.

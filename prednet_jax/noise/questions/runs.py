@@ -97,14 +97,13 @@ def reaching(spec: NoiseSpec) -> NoiseSpec:
 
 def not_reached(tree: Any, reaches: Sequence[Reach]) -> list[bool]:
     """For each leaf of a result, whether noise reaches none of its arithmetic."""
-    arrays = iter(reaches)
-    unknown = []
-    for leaf in jax.tree.leaves(tree):
-        # Only arrays come from equations; not a text, nor a Python number.
-        is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
-        here = next(arrays, Reach(True)) if is_array else Reach(True)
-        unknown.append(bool(here.missed) and not here.reached)
-    return unknown
+    # Only arrays come from equations; not a text, nor a Python number.
+    arrays, kinds = iter(reaches), (jax.Array, np.ndarray, np.generic)
+    found = [
+        next(arrays, Reach(True)) if isinstance(leaf, kinds) else Reach(True)
+        for leaf in jax.tree.leaves(tree)
+    ]
+    return [bool(here.missed) and not here.reached for here in found]
 
 
 def notes(reaches: Sequence[Reach]) -> tuple[str, ...]:
@@ -165,12 +164,9 @@ def leaves(tree: Any) -> list[Leaf]:
 def values(tree: Any) -> Result:
     """The leaves of a result in float64 or complex128. What is no number is 0."""
     arrays = map(_array, jax.tree.leaves(tree))
+    complexes = jnp.complexfloating
     return [
-        x.astype(
-            np.complex128
-            if jnp.issubdtype(x.dtype, jnp.complexfloating)
-            else np.float64
-        )
+        x.astype(complex if jnp.issubdtype(x.dtype, complexes) else float)
         for x in arrays
     ]
 
