@@ -130,40 +130,48 @@ def localize(
     acting = runs.acting(spec)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:
-        call = runs.Call(fn, args, kwargs)
-        entries = coverage(fn, acting)(*args, **kwargs).perturbed
-        *_, other = keys = random_bits.split(key, samples + 1)
-        paths = [entry.path for entry in entries]
-        measure = effect_of(call, acting, paths)
-        effect = functools.cache(functools.partial(measure, keys[:-1]))
-        every = frozenset(range(len(entries)))
-
-        def culprit(i: int) -> Culprit:
-            primitive, path, _, _, source, _ = entries[i]
-            return Culprit(path, primitive, effect(frozenset([i])), source)
-
-        if parts is not None:
-            members = _members(parts, call, acting, paths)
-            chosen = list(members.values())
-            sets = [[Culprit(p, "", effect(here)) for p, here in members.items()]]
-        else:
-            chosen = _minimal_sets(effect, every, share)
-            sets = [[culprit(i) for i in found] for found in chosen]
-        left = every.difference(*chosen)
-        total, rest = effect(every), effect(left)
-        count = 1 + samples * effect.cache_info().misses
-        settled = True
-        if parts is None and chosen:
-            again = functools.partial(measure, random_bits.split(other, samples))
-            least = max(share * again(every), again(left) if left else 0.0)
-            settled = again(every - left) >= least
-            count += samples * (3 if left else 2)
-        ordered = (sorted(each, key=lambda c: -c.effect) for each in sets)
-        return Findings(
-            tuple(map(tuple, ordered)), total, rest, len(entries), count, settled
-        )
+        return _found(runs.Call(fn, args, kwargs), acting, key, share, samples, parts)
 
     return search
+
+
+def _found(
+    call: runs.Call,
+    spec: NoiseSpec,
+    key: Array,
+    share: float,
+    samples: int,
+    parts: Sequence[str] | None,
+) -> Findings:
+    """What a search finds, or the effects of given parts."""
+    entries = coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed
+    *_, other = keys = random_bits.split(key, samples + 1)
+    paths = [entry.path for entry in entries]
+    measure = effect_of(call, spec, paths)
+    effect = functools.cache(functools.partial(measure, keys[:-1]))
+    every = frozenset(range(len(entries)))
+
+    def culprit(i: int) -> Culprit:
+        primitive, path, _, _, source, _ = entries[i]
+        return Culprit(path, primitive, effect(frozenset([i])), source)
+
+    if parts is not None:
+        members = _members(parts, call, spec, paths)
+        chosen = list(members.values())
+        sets = [[Culprit(p, "", effect(here)) for p, here in members.items()]]
+    else:
+        chosen = _minimal_sets(effect, every, share)
+        sets = [[culprit(i) for i in found] for found in chosen]
+    left = every.difference(*chosen)
+    total, rest = effect(every), effect(left)
+    count, settled = 1 + samples * effect.cache_info().misses, True
+    if parts is None and chosen:
+        again = functools.partial(measure, random_bits.split(other, samples))
+        least = max(share * again(every), again(left) if left else 0.0)
+        settled = again(every - left) >= least
+        count += samples * (3 if left else 2)
+    ordered = tuple(tuple(sorted(each, key=lambda c: -c.effect)) for each in sets)
+    return Findings(ordered, total, rest, len(entries), count, settled)
 
 
 def _minimal_sets(
