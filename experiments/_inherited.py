@@ -3,6 +3,7 @@
 A flag that was given and contradicts them is a `UserError`.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,15 @@ PRESETS: dict[str, dict[str, Any]] = {
 # The flags of a command, and those of a run that change no number of it: another value
 # may be given. More seeds are more runs.
 _OF_COMMAND = (
-    "workdir", "resume", "overwrite", "progress", "profile", "plot", "coordinator",
-    "process", "processes",
-)  # fmt: skip
+    *("workdir", "resume", "overwrite", "progress", "profile", "plot"),
+    *("coordinator", "process", "processes"),
+)
 _FREE = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples", "seeds")
 # The settings of a network that weights bring with them.
 _NETWORK = (
-    "variant", "channels", "r_channels", "height", "width", "pixel_max", "a_filters",
-    "ahat_filters", "r_filters", "hidden",
-)  # fmt: skip
+    *("variant", "channels", "r_channels", "height", "width", "pixel_max"),
+    *("a_filters", "ahat_filters", "r_filters", "hidden"),
+)
 
 
 def define_preset() -> None:
@@ -131,10 +132,8 @@ def _meaning(name: str, value: Any) -> Any:
     if name == "data" and value is None and FLAGS.model in tasks.NAMED:
         return tasks.NAMED[FLAGS.model][0].data
     if isinstance(value, list):
-        try:
+        with contextlib.suppress(ValueError):
             return [float(entry) for entry in value]
-        except ValueError:
-            return value
     return value
 
 

@@ -22,7 +22,7 @@ import _flags
 import jax
 from absl import flags
 
-from prednet_jax import device, process, provenance, records
+from prednet_jax import device, process, provenance
 from prednet_jax.report import documents
 from prednet_jax.studies import calibration
 
@@ -33,9 +33,8 @@ flags.DEFINE_integer("processes", 1, "Further processes that compile each progra
 flags.DEFINE_string("workdir", "results/calibration", "Where to write.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks the flags, measures every reduction, writes table and JSON."""
-    del argv
     process.prepare()
     _flags.check_numbers(2, "repeats")
     _flags.check_numbers(0, "processes")
@@ -60,16 +59,14 @@ def main(argv: list[str]) -> None:
     varying = [row["primitive"] for row in rows if calibration.varies(row)]
     print(f"vary from run to run: {', '.join(varying) or 'none'}")
     path = Path(FLAGS.workdir) / "calibration.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     result = {
-        **_cli.provenance(),
         "device": here,
         "environment": provenance.environment(),
         "shapes": FLAGS.shapes,
         "varying": varying,
         "primitives": rows,
     }
-    records.write_json(path, result)
+    _cli.write(path, result)
     print(f"written: {path}")
 
 

@@ -51,7 +51,6 @@ _flags.define_setup_flags(
     updates=again.PART.updates,
     workdir="results/compare",
 )
-flags.adopt_module_key_flags(_flags)
 flags.DEFINE_list(
     "arms",
     None,
@@ -78,11 +77,10 @@ flags.DEFINE_float(
 flags.DEFINE_integer("jobs", 2, "Processes at a time, on the CPU.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks, runs, judges, reports."""
     # What draws the report is missed now, and not after the trainings.
     importlib.import_module("prednet_jax.report.page")
-    del argv
     process.prepare()
     started = time.perf_counter()
     _flags.check_numbers(1, "jobs")

@@ -158,9 +158,8 @@ def lines(entries: Sequence[Any]) -> dict[str, str]:
     return {source: worst[source] for source in sorted(worst, key=place)}
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Audits what the record has not yet."""
-    del argv
     file = Path(FLAGS.record)
     compilation.found_wheels()
     rows = records.read_json(file)["rows"] if file.exists() else []

@@ -38,8 +38,6 @@ FLAGS = flags.FLAGS
 _flags.define_model_flags()
 _flags.define_data_flags()
 _inherited.define_weights()
-flags.adopt_module_key_flags(_flags)
-flags.adopt_module_key_flags(_inherited)
 flags.DEFINE_integer("start", 0, "First frame of the sequence.")
 flags.DEFINE_integer("frames", 20, "Frames to show, >= 2.")
 flags.DEFINE_integer(
@@ -54,9 +52,8 @@ flags.DEFINE_integer("seed", 0, "Seed of generated frames.")
 flags.DEFINE_string("workdir", "runs/predict", "Where to write.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks, predicts, writes, prints."""
-    del argv
     process.prepare(cache=True)
     _flags.check_numbers(2, "frames")
     _flags.check_numbers(0, "start")

@@ -20,7 +20,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import errors, process, records, tasks
+from prednet_jax import errors, process, tasks
 from prednet_jax.studies import curvature_probe
 
 FLAGS = flags.FLAGS
@@ -50,9 +50,8 @@ flags.DEFINE_float(
 flags.DEFINE_string("workdir", "results/probe_curvature", "Where to write.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks the flags, measures every training, writes table and JSON."""
-    del argv
     process.prepare(cache=True)
     _flags.check_numbers(1, "windows", "images", "steps", "starts")
     errors.positive("--noise", FLAGS.noise)
@@ -80,8 +79,7 @@ def main(argv: list[str]) -> None:
     print(curvature_probe.table(rows))
     print(curvature_probe.LEGEND.format(noise=FLAGS.noise))
     path = Path(FLAGS.workdir) / "probe_curvature.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records.write_json(path, {"rows": rows, **_cli.provenance()})
+    _cli.write(path, {"rows": rows})
     print(path)
 
 

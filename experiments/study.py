@@ -37,9 +37,8 @@ flags.DEFINE_string(
 flags.DEFINE_bool("list", False, "Say which seeds are left, and end.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks the flags, then runs the seeds that are left."""
-    del argv
     errors.one_of("--part", FLAGS.part, tuple(parts.PARTS))
     part = parts.PARTS[FLAGS.part]
     try:

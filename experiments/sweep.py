@@ -27,7 +27,6 @@ from prednet_jax.runs import design, sweeps
 FLAGS = flags.FLAGS
 TRAIN = Path(__file__).absolute().with_name("train.py")
 _flags.define_setup_flags(models=["prednet"], updates=100, workdir="runs/sweep")
-flags.adopt_module_key_flags(_flags)
 flags.DEFINE_list(
     "arms", ["float32", "reduction_order"], f"Arms, of {', '.join(runs.NAMES)}."
 )
@@ -47,9 +46,8 @@ flags.DEFINE_string(
 )
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks, runs what is missing, merges."""
-    del argv
     sweep = make_sweep()
     check_settings()
     design.check_sources(sweep)

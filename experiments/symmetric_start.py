@@ -43,9 +43,8 @@ flags.DEFINE_integer("updates", 3000, "Updates of a run, a multiple of 20.")
 flags.DEFINE_string("workdir", "results/study/A", "Where runs.csv is.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks the flags, then makes the runs that are not yet in the table."""
-    del argv
     design = Design(updates=FLAGS.updates)
     deltas, seeds = list(_flags.numbers("deltas")), list(_flags.integers("seeds"))
     asked = symmetric.runs(FLAGS.programs, FLAGS.arms, deltas, seeds)

@@ -94,9 +94,8 @@ def figures(parts: dict[str, Any], endpoints: dict[str, dict]) -> dict[Path, byt
     return made
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Fills every document, draws every figure, and says what has changed."""
-    del argv
     parts = study_tables.load(STUDY)
     endpoints = study_tables.judged(parts["C"])
     made = tables(parts, endpoints) | study_tables.values(parts, endpoints)

@@ -39,21 +39,20 @@ from prednet_jax.training.interruption import Interruption
 FLAGS = flags.FLAGS
 # Fields of a recipe that are flags of the same name, and of its method.
 FIELDS = (
-    "updates", "window", "draw", "learning_rate", "clip_gradient", "rate_floor",
-    "sampling", "batch", "validate_every", "checkpoint_every", "keep_checkpoints",
-    "keep_best", "resume", "overwrite", "examples", "profile", "progress",
-)  # fmt: skip
+    *("updates", "window", "draw", "learning_rate", "clip_gradient", "rate_floor"),
+    *("sampling", "batch", "validate_every", "checkpoint_every", "keep_checkpoints"),
+    *("keep_best", "resume", "overwrite", "examples", "profile", "progress"),
+)
 METHOD = (
-    "targets", "truncation_leak", "objective", "layer_weights", "extrapolate_from",
-)  # fmt: skip
+    *("targets", "truncation_leak", "objective", "layer_weights"),
+    "extrapolate_from",
+)
 _inherited.define_preset()
 _flags.define_model_flags()
 _flags.define_data_flags()
 _flags.define_precision_flag()
 _flags.define_fields(recipe.Recipe, FIELDS, updates=250, window=20, progress=True)
 _flags.define_fields(Method, METHOD, {"targets": TARGETS, "objective": OBJECTIVES})
-flags.adopt_module_key_flags(_flags)
-flags.adopt_module_key_flags(_inherited)
 flags.DEFINE_enum(
     "mode",
     "train",
@@ -126,9 +125,8 @@ flags.DEFINE_bool(
 )
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks every flag, then trains seed by seed, or all at once."""
-    del argv
     _inherited.apply_preset()
     if FLAGS.resume:
         _inherited.read_flags(Path(FLAGS.workdir), list(_cli.chosen_flags()))

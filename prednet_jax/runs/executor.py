@@ -113,10 +113,8 @@ def follow(
 ) -> None:
     """Waits for jobs, of `total` of which some are `done`; each end is a line."""
     begin = time.monotonic()
-    bar = tqdm(
-        total=total, initial=done, unit="run", smoothing=0,
-        disable=not sys.stderr.isatty(),
-    )  # fmt: skip
+    count = {"total": total, "initial": done, "unit": "run"}
+    bar = tqdm(**count, smoothing=0, disable=not sys.stderr.isatty())
     with bar, contextlib.closing(running):
         for number, ended in enumerate(running, done + 1):
             text = f"[{number}/{total}] {line(ended)}"

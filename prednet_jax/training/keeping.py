@@ -361,10 +361,9 @@ class Progress:
     def __init__(self, name: str, total: int, done: int = 0, *, shown: bool = True):
         self._recent: deque[tuple[float, float | None]] = deque(maxlen=_RECENT)
         self._lines = shown and not sys.stderr.isatty()
-        self._bar = tqdm(
-            desc=name, total=total, initial=done, unit="update", dynamic_ncols=True,
-            disable=self._lines or not shown,
-        )  # fmt: skip
+        count = {"total": total, "initial": done, "unit": "update"}
+        silent = self._lines or not shown
+        self._bar = tqdm(desc=name, **count, dynamic_ncols=True, disable=silent)
         self._text, self._total, self._done = name, total, done
         # When the first update had ended, which compiles, and which it was.
         self._began, self._said, self._since = 0.0, 0.0, -1
