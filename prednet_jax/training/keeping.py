@@ -170,12 +170,9 @@ class Keeper:
         """Scores the frozen weights, and writes what came out."""
         assert self._recipe.validation is not None
         scored = self._recipe.validation.score(params)
-        self._validated = {
-            "update": update,
-            "loss": scored.loss,
-            "copy_last_frame_loss": scored.copy_last_frame_loss,
-            "ratio": scored.ratio,
-        }
+        names = ("loss", "copy_last_frame_loss", "ratio")
+        scores = {name: getattr(scored, name) for name in names}
+        self._validated = {"update": update, **scores}
         with open(self.folder / records.VALIDATION, "a") as file:
             file.write(json.dumps(self._validated) + "\n")
             file.flush()
@@ -199,11 +196,9 @@ class Keeper:
         # A checkpoint promises the lines of its updates, and their events.
         self._writer.sync()
         self._events.flush()
-        loss = float(np.mean(self._losses))
-        if self._validated is not None:
-            loss = self._validated["loss"]
-        asked = _asked_for(self._recipe, update)
-        checkpoints.save(self.folder, state, loss=loss, passing=not asked)
+        scored = self._validated or {"loss": float(np.mean(self._losses))}
+        passing = not _asked_for(self._recipe, update)
+        checkpoints.save(self.folder, state, loss=scored["loss"], passing=passing)
         self._saved = update
         self._losses.clear()
 
@@ -217,7 +212,7 @@ class Keeper:
         checkpoints.prune(self.folder, self._saved, *kept)
 
     def close(self) -> None:
-        """Closes the metrics."""
+        """Closes metrics and events."""
         self._writer.close()
         self._events.close()
 
@@ -234,9 +229,8 @@ class Keeper:
         end: dict[str, Any] = {"final_params_sha256": records.fingerprint(params)}
         if self._guard.warnings:
             end["warnings"] = self._guard.warnings
-        records.write_json(
-            self.folder / records.MANIFEST, self._manifest | measured | end
-        )
+        whole = self._manifest | measured | end
+        records.write_json(self.folder / records.MANIFEST, whole)
         after = f"its weights are {self.folder / records.WEIGHTS}"
         if self._recipe.task.name == "prednet":
             script = "python experiments/predict.py"
@@ -303,8 +297,7 @@ def follow(
         name: of the training, for its progress.
         whole: collects states that several processes hold; all of them call it.
 
-    Returns:
-        The last states, whole; None where all updates were made before.
+    Returns the last states, whole; None where all updates were made before.
     """
     bar = Progress(name, recipe.updates, done, shown=recipe.progress)
     held, saved = None, time.monotonic()
@@ -325,10 +318,9 @@ def follow(
             if number:
                 interruption.noted = signal.Signals(number)
                 process.meet("saved")
-                where = next((str(k.folder) for k in keepers.values()), name)
-                interruption.obey(
-                    f"{where} is saved after update {update}; --resume goes on"
-                )
+                where = next((k.folder for k in keepers.values()), name)
+                said = f"{where} is saved after update {update}; --resume goes on"
+                interruption.obey(said)
             bar.update(*lines.values())
     finally:
         bar.close()
@@ -339,15 +331,18 @@ def follow(
 
 def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
     """The same steps, with a trace of the third to the fifth; None: no trace."""
+    if folder is None:
+        yield from steps
+        return
     number = 0
     for number, step in enumerate(steps, 1):
         yield step
         # What is asked for next is the step after this one.
-        if folder is not None and number == TRACE_AFTER:
+        if number == TRACE_AFTER:
             jax.profiler.start_trace(folder, create_perfetto_trace=True)
-        if folder is not None and number == TRACE_AFTER + _TRACED:
+        if number == TRACE_AFTER + _TRACED:
             jax.profiler.stop_trace()
-    if folder is not None and TRACE_AFTER <= number < TRACE_AFTER + _TRACED:
+    if TRACE_AFTER <= number < TRACE_AFTER + _TRACED:
         jax.profiler.stop_trace()
 
 
@@ -397,8 +392,8 @@ class Progress:
 def reached(folder: Path, validated: Mapping[str, Any] | None = None) -> str:
     """How far a training got, in words: its last loss beside that of copying.
 
-    Means over the last fifth of all updates, also those of earlier processes, and the
-    last frozen score, if there is one. Empty for a network that has no frame to copy.
+    Means over the last fifth of all updates, also those of earlier processes. Empty for
+    a network that has no frame to copy.
     """
     metrics = records.read_run(folder).metrics
     last = -max(1, len(metrics["loss"]) // 5)
@@ -408,6 +403,5 @@ def reached(folder: Path, validated: Mapping[str, Any] | None = None) -> str:
         return ""
     ratio = loss[compared].mean() / copied[compared].mean()
     text = f", loss {ratio:.2f} of copying the last frame's"
-    if validated is None:
-        return text
-    return f"{text} while training, {validated['ratio']:.2f} frozen, held out"
+    frozen = validated and f" while training, {validated['ratio']:.2f} frozen, held out"
+    return text + (frozen or "")

@@ -70,10 +70,9 @@ class Layout:
     def held(self, axis: int) -> list[int]:
         """The replicas (axis 0) or streams (1) of which this process holds a part."""
         shape = self.replicas, self.batch
-        places = NamedSharding(self.mesh, BY_STREAM).addressable_devices_indices_map(
-            shape
-        )
-        parts = (range(*place[axis].indices(shape[axis])) for place in places.values())  # type: ignore[index]
+        sharding = NamedSharding(self.mesh, BY_STREAM)
+        places = sharding.addressable_devices_indices_map(shape).values()
+        parts = (range(*place[axis].indices(shape[axis])) for place in places)  # type: ignore[index]
         return sorted(set().union(*parts))
 
     def written(self, replica: int) -> bool:
@@ -151,9 +150,8 @@ def most_devices(replicas: int, batch: int, available: int, processes: int = 1) 
 def resolve_mode(mode: str, platform: str) -> str:
     """How the replicas of one device are run: `map` or `vmap`."""
     one_of("replica_mode", mode, MODES)
-    if mode != "auto":
-        return mode
-    return "map" if platform == "cpu" else "vmap"
+    own = "map" if platform == "cpu" else "vmap"
+    return own if mode == "auto" else mode
 
 
 def resolve_network(network: Network, mode: str) -> Task:
@@ -183,9 +181,10 @@ def compile_update(
     )
 
     def one(inputs: tuple) -> tuple[TrainState, StepMetrics]:
-        state, frames, first, key_data = inputs
-        key = jax.random.wrap_key_data(key_data, impl=keys.IMPLEMENTATION)
-        return step(state, frames, first, key)
+        *given, key_data = inputs
+        return step(
+            *given, jax.random.wrap_key_data(key_data, impl=keys.IMPLEMENTATION)
+        )
 
     def local(*inputs: Any) -> tuple[TrainState, StepMetrics]:
         if mode == "vmap":
@@ -216,12 +215,9 @@ def train(
     """Trains the replicas of this process to the end of their schedules.
 
     Every process of the program calls it, each with its own replicas, those of
-    `layout.held(0)`, all at the same update.
-
-    Yields:
-        The states after each update (`replica_state` takes one out), valid until the
-        next is asked for, and the records by replica. `seconds` is the wall time of
-        the update of all of them together.
+    `layout.held(0)`, all at the same update. Yields the states after each update
+    (`replica_state` takes one out), valid until the next is asked for, and the records
+    by replica, whose `seconds` are those of all of them together.
     """
     members = list(runs.values())
     done = int(members[0].state.update)

@@ -57,8 +57,7 @@ def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
 
     Args:
         frames: `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several.
-        window: transitions per window, >= 1. The first window has one less, but for
-            window 1, where every transition is a window.
+        window: transitions per window, >= 1; the first has one less, if it is not 1.
 
     Yields:
         `[window + 1, B, H, W, C]`, and whether the stream begins there: frame 0 is then
@@ -96,6 +95,8 @@ def _as_stream(frames: Any) -> Any:
 class Trainer:
     """A network and how it is trained, as pure functions of the state.
 
+    A UserError says that the network cannot be trained by this method.
+
     Attributes:
         network: a configuration of this package, or a `tasks.Task`.
         optimizer: an optax transformation; keep it, since another object is another
@@ -103,9 +104,6 @@ class Trainer:
         method: objective, targets, leak, extrapolation.
         noise: a noise spec, or None.
         amplify: as in `truncated.make_step`, or None.
-
-    Raises:
-        UserError: the network cannot be trained by this method.
     """
 
     network: Network
@@ -166,8 +164,7 @@ class Trainer:
                 f"frames of shape {np.shape(frames)}: expected [1, B, H, W, C] with "
                 f"model={self.task.name}, which has no windows"
             )
-        if key is None:
-            key = _default_key()
+        key = _default_key() if key is None else key
         return self.program(_arrays(state), frames, np.bool_(first), key)
 
     def evaluate(self, params: Any, frames: Any, *, window: int = 20) -> Evaluation:
@@ -262,14 +259,12 @@ def _default_key() -> jax.Array:
 
 def _arrays(tree: Any) -> Any:
     """Python numbers as arrays: by themselves they would be another program."""
-    return jax.tree.map(
-        lambda leaf: (
-            np.asarray(leaf, jnp.result_type(type(leaf)))
-            if isinstance(leaf, (bool, int, float))
-            else leaf
-        ),
-        tree,
-    )
+
+    def array(leaf: Any) -> Any:
+        number = isinstance(leaf, (bool, int, float))
+        return np.asarray(leaf, jnp.result_type(type(leaf))) if number else leaf
+
+    return jax.tree.map(array, tree)
 
 
 def train_windows(
@@ -304,8 +299,7 @@ def train_windows(
         frame i + 1 against its true target.
 
     Raises:
-        UserError: a value is outside what is accepted, or the stream is too short for
-            one window.
+        UserError: a value is not accepted, or the stream is shorter than a window.
     """
     # The first frame of a `lotter` stream is only seen, by a transition of its own.
     shortest = 1 if getattr(config, "order", None) == "watanabe" else 2
