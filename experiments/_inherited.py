@@ -158,9 +158,8 @@ def initial_weights(
 ) -> tuple[Task, dict]:
     """Network and weights to start from: of a weight file, or of a run's directory.
 
-    They supply model, variant and sizes; flags that are given must agree. Only
-    --convolution is free: every algorithm takes the same weights. What a run that goes
-    on has `kept` is not read again.
+    They supply model, variant and sizes; flags that are given must agree, but for
+    --convolution. What a run that goes on has `kept` is not read again.
     """
     sizes = {"height": FLAGS.height, "width": FLAGS.width}
     sizes |= {n: FLAGS[n].value for n in ("variant", "pixel_max") if FLAGS[n].present}
@@ -220,7 +219,7 @@ def prednet() -> tuple[Task, dict]:
 
     A network that comes with the package has frames of the data it was trained on
     unless flags say otherwise, and frames from disk are scaled to its size. Without
-    --weights it is one of them, and the first line printed says so.
+    --weights it is one of them, which is said.
     """
     given, own = FLAGS.weights is not None, None
     if not given:

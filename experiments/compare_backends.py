@@ -178,11 +178,8 @@ def execute(jobs: list[runs.Job]) -> None:
 def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
     """Trains PredNet from an exact saddle beside the other processes; one seed.
 
-    The trainings are as long as the others, in whole parts.
-
-    Yields:
-        A function that waits for the runs and returns their rows; none if the
-        comparison is not about PredNet.
+    The trainings are as long as the others, in whole parts. Yields a function that
+    waits and returns their rows; none if the comparison is not about PredNet.
     """
     if "prednet" not in [task.name for task in design.tasks]:
         yield list

@@ -72,11 +72,7 @@ def main() -> None:
 
 
 def write_manifest(folder: Path, design: Design) -> None:
-    """Says what the table holds; refuses a table of another design.
-
-    Raises:
-        UserError: the folder holds runs of another network, horizon or version.
-    """
+    """Says what the table holds; a UserError refuses a table of another design."""
     shared = {
         **dataclasses.asdict(design),
         "data": "walk",

@@ -92,8 +92,7 @@ def open_source(
             only.
         allow_outside: Whether a text list may name files outside its own folder.
 
-    Raises:
-        DataError: A value or file is not accepted.
+    Raises a DataError if a value or file is not accepted.
     """
     default = own_size(data)
     size: dict[str, Any] = {

@@ -61,16 +61,10 @@ class FrameSource:
         check_boundaries(self.name, self.boundaries, self.length)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Frames `start` to `stop - 1`, the same bytes at every call.
+        """Frames `start` to `stop - 1`, uint8 `[stop - start, H, W, C]`.
 
-        It may be called from another thread, but by one caller at a time.
-
-        Returns:
-            uint8 `[stop - start, H, W, C]`.
-
-        Raises:
-            DataError: If the range does not lie inside the source, or a frame cannot be
-                read.
+        It may be called from another thread, but by one caller at a time. Raises a
+        DataError if the range is not inside the source, or a frame cannot be read.
         """
         if not 0 <= start <= stop <= self.length:
             raise DataError(

@@ -55,11 +55,8 @@ def open_split(
         **options: `height`, `width` and `channels` of a frame; of files also `crop`,
             `offset` and `allow_outside`, as in `open_source`.
 
-    Returns:
-        The source, with a boundary at the start of each sequence.
-
-    Raises:
-        DataError: The data has no sequences, no such split, or too few sequences.
+    Returns the source, with a boundary at the start of each sequence. Raises a
+    DataError if the data has no sequences, no such split, or too few sequences.
     """
     from prednet_jax.data import NAMES
 

@@ -181,12 +181,8 @@ class KilledError(RuntimeError):
 def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
     """Runs jobs; see `executor.execute` for what it yields.
 
-    Each asks for one CPU per thread, and for a GPU if its arm needs one.
-
-    Args:
-        planned: the processes to run.
-        address: `host:port` of a cluster, `auto` for the cluster that this machine
-            belongs to, or `LOCAL`.
+    Each asks for one CPU per thread, and for a GPU if its arm needs one. The address is
+    `host:port` of a cluster, `auto` for that of this machine, or `LOCAL`.
     """
     planned = list(planned)
     ray = connect(address)
@@ -289,14 +285,11 @@ def launch(job: Job) -> Launch:
 
 
 def run_here(start: Launch, expected: str) -> dict[str, Any]:
-    """The Ray task: runs a job in a child of this worker.
+    """The Ray task: runs what `launch` gave in a child of this worker.
 
-    `start` is the result of `launch`, `expected` of `jobs.source` where the sweep was
-    started. If a signal ended the child, Ray tries again (`KilledError`).
-
-    Returns:
-        `status` of the child and `files`, `{path: content}` of its log and of its runs.
-        If nothing was run, only `refused`, the reason.
+    `expected` is `jobs.source` where the sweep was started. If a signal ended the
+    child, Ray tries again (`KilledError`). Returns `status` of the child and `files`,
+    {path: content} of its log and of its runs; if nothing was run, only `refused`, why.
     """
     host = socket.gethostname()
     script = str(PACKAGE.parent / start.script)

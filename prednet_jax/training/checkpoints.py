@@ -1,12 +1,10 @@
 """Train states on disk, through orbax.
 
-`directory/checkpoints/{update}/` holds the whole TrainState after that update: weights,
-optimiser moments, carried state, number of updates. Nothing else is needed to go on,
-since data order and noise are functions of the seed and the update's number.
-
-Beside orbax's files lies `digest.json` with the SHA-256 of them all: orbax does not
-notice most flipped bits, so files that have changed are never parsed. A checkpoint is
-written under another name, reaches the disk, and then gets its own.
+`directory/checkpoints/{update}/` holds the whole TrainState after that update. Nothing
+else is needed to go on, since data order and noise are functions of the seed and the
+update's number. Beside orbax's files lies `digest.json` with the SHA-256 of them all:
+orbax does not notice most flipped bits, so files that have changed are never parsed. A
+checkpoint is written under another name, reaches the disk, and then gets its own.
 """
 
 import errno

@@ -1,9 +1,8 @@
 """What the runs of one call share, and what each of them is trained on.
 
 Everything that can be refused is refused here, before a file is written: values by
-`Recipe`, sizes by its checks, data by `prepare`. What a training needs at least is
-counted from shapes; what passes may still run out of memory, which ends in one line too
-(`experiments/_cli.py`).
+`Recipe`, sizes, counted from shapes, by its checks, data by `prepare`. What passes may
+still run out of memory, which ends in one line too.
 """
 
 import dataclasses

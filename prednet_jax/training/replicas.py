@@ -7,14 +7,8 @@ The mesh has two axes, `replicas` and `batch`. Of D devices, r = gcd(N, D) share
 replicas and D / r share the B streams of each: replicas need no communication, so they
 are dealt out first. Devices are ordered by process, so that each process holds
 neighbouring streams of neighbouring replicas. The replicas of a device are taken one
-after the other (`map`) or all at once (`vmap`):
-
-    map   each step is the program of a single run, and what the replicas share is the
-          dispatch; devices run side by side.
-    vmap  convolutions with N different kernels. XLA turns its own convolution into one
-          with N groups, which is slow on a CPU; `im2col` becomes one batched matrix
-          product, so that `auto` is `im2col` here.
-
+after the other (`map`: the program of a single run), or all at once (`vmap`: XLA would
+turn its convolutions into grouped ones, slow on a CPU, so that `auto` is `im2col`).
 `auto` is `map` on a CPU, where `vmap` was slower (docs/measurements.md), and `vmap`
 elsewhere, where one replica leaves most of a device idle (not measured there).
 """

@@ -298,8 +298,8 @@ def train_windows(
         The trained parameters and `losses`: losses[i] is the MSE of the prediction of
         frame i + 1 against its true target.
 
-    Raises:
-        UserError: a value is not accepted, or the stream is shorter than a window.
+    Raises a UserError if a value is not accepted, or the stream is shorter than a
+    window.
     """
     # The first frame of a `lotter` stream is only seen, by a transition of its own.
     shortest = 1 if getattr(config, "order", None) == "watanabe" else 2

@@ -35,14 +35,10 @@ _NAME = re.compile(r"(?P<name>Conv(A|P|LSTM)\d{1,3}/([xhc]_[ifoc]\d?/)?[Wb])$")
 
 
 def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
-    """Reads a `*.model` npz file.
+    """Reads a `*.model` npz file: a network of `watanabe` and its float32 parameters.
 
-    Returns:
-        The network (`watanabe`, frame size from the peepholes) and its parameters,
-        float32.
-
-    Raises:
-        UserError: the file is missing, is no npz, or is not a PredNet of this form.
+    The frame size is that of the peepholes. Raises a UserError if the file is missing,
+    is no npz, or is not a PredNet of this form.
     """
     try:
         stored = files.read_npz(path)
@@ -75,9 +71,7 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dict:
     """Parameters from arrays under Chainer's names without `predictor/`.
 
-    Raises:
-        KeyError: an array is missing.
-        UserError: an array has another shape than the network's.
+    Raises a KeyError if an array is missing, a UserError if its shape does not fit.
     """
     shapes = parameter_shapes(config)
 
@@ -98,11 +92,7 @@ def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dic
 
 
 def to_chainer(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
-    """Arrays under Chainer's names, with `predictor/`; the inverse of from_chainer.
-
-    Raises:
-        UserError: the network is not of the `watanabe` form.
-    """
+    """Arrays under Chainer's names, with `predictor/`; the inverse of from_chainer."""
     if config.variant != "watanabe":
         raise UserError(f"variant={config.variant!r}: expected 'watanabe'")
     return {
@@ -143,11 +133,7 @@ def _views(
 def save_chainer(
     path: str | os.PathLike, config: PredNetConfig, params: Mapping
 ) -> None:
-    """Writes, whole or not at all, what Chainer's `serializers.load_npz` reads.
-
-    Raises:
-        UserError: the network is not of the `watanabe` form.
-    """
+    """Writes what Chainer's `serializers.load_npz` reads; `watanabe` only."""
     arrays = to_chainer(config, params)
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]

@@ -1,9 +1,7 @@
-"""Trained networks that come with the package.
+"""Trained networks that come with the package (`experiments/ship_weights.py`).
 
 In prednet_jax/pretrained/, NAME.npz has the arrays as a run's weights.npz has them, and
-NAME.json says what they are: the network, the command, commit and data of the training,
-the SHA-256 of the file, scores of the frozen weights, the licence
-(`experiments/ship_weights.py` writes both).
+NAME.json says what they are.
 """
 
 import hashlib
@@ -19,16 +17,10 @@ FOLDER = Path(__file__).parents[1] / "pretrained"
 
 
 def pretrained(name: str = "walk") -> tuple[PredNetConfig, dict]:
-    """A trained network, ready to predict.
+    """A trained network, ready to predict, and its float32 parameters.
 
-    Args:
-        name: `walk`, trained on walks through photographs, or `moving_digits`.
-
-    Returns:
-        The network and its float32 parameters.
-
-    Raises:
-        UserError: there is no such network, or its file is damaged.
+    `walk` was trained on walks through photographs; another is `moving_digits`. Raises
+    a UserError if there is no such network, or its file is damaged.
     """
     about = manifest(name)
     path = FOLDER / f"{name}.npz"
@@ -51,11 +43,7 @@ def pretrained_names() -> tuple[str, ...]:
 
 
 def manifest(name: str) -> dict[str, Any]:
-    """What NAME.json says of a network.
-
-    Raises:
-        UserError: there is no such network.
-    """
+    """What NAME.json says of a network."""
     if name not in pretrained_names():
         known = ", ".join(pretrained_names()) or "none in this version"
         raise UserError(f"name={name!r}: no such trained network; known are: {known}")
