@@ -1,8 +1,8 @@
 """How a script runs: its main, its error lines, its exit status.
 
-0 done; 1 a run that cannot go on, memory or disk that are used up, in one line, or a
-fault of the program, with its traceback; 2 something the user can mend, in one line on
-stderr; 128 + number of the signal interrupted.
+0 done; 1 a run that cannot go on, memory or disk that are used up, or a fault of the
+program, with its traceback; 2 something the user can mend, in one line on stderr;
+128 + number of the signal interrupted.
 """
 
 import contextlib

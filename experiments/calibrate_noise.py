@@ -3,16 +3,12 @@
     python experiments/calibrate_noise.py
     python experiments/calibrate_noise.py --shapes=prednet --repeats=20 --processes=5
 
-results/published/calibration_cpu.json has the figures of a CPU, with their command.
-
 Each reduction of a training step is executed repeatedly (per call: atomics,
 scheduling), compiled repeatedly, and compiled in other processes (per run: autotuning
 may choose another kernel). V_c is the fraction of elements that differ from the first
 output, V_ermv their mean relative difference. Beside it stands what each profile of the
-noise `reduction_order` emulates. On a CPU nothing varies, so every profile has more
-variation than the device.
-
-Writes calibration.json to --workdir.
+noise `reduction_order` emulates. On a CPU nothing varies. Writes calibration.json to
+--workdir.
 """
 
 from pathlib import Path

@@ -7,11 +7,8 @@ updates. At each stop it measures, for the loss without noise on a fixed probe s
 norm of the gradient; the lowest and highest eigenvalue of the Hessian H and of
 P^-1/2 H P^-1/2 (P is the scale by which Adam divides), with residuals; the projection
 of the optimiser's last step on the direction of lowest curvature; and how many updates
-noise would save there.
-
-Writes probe_curvature.json to --workdir. The results have two limits. Negative
-curvature can be proved, but its absence cannot. And the saving holds only if P and the
-local quadratic do not change during the escape.
+noise would save there, if P and the local quadratic did not change. Negative curvature
+can be proved, but its absence cannot. Writes probe_curvature.json to --workdir.
 """
 
 from pathlib import Path

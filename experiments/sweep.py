@@ -5,10 +5,10 @@ r"""Trains networks x arms x seeds x settings, on this machine or on many.
         --seeds=0,1,2,3 --workdir=runs/sweep --address=head:6379
 
 Every run is a process of its own (`experiments/train.py`), with its own threads and
-flags. Ray starts them: on this machine, unless --address names a cluster. A run that
-has finished is never made again, and one that was lost is; so after an interruption the
-same command goes on. The result is WORKDIR/runs.parquet, a row for each run.
-docs/sweeps.md shows how one study runs on several machines.
+flags. Ray starts them: on this machine, unless --address names a cluster. A finished
+run is never made again, and one that was lost is; so after an interruption the same
+command goes on. The result is WORKDIR/runs.parquet, a row for each run. docs/sweeps.md
+shows how one study runs on several machines.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Trains PredNet or the autoencoder on one stream of frames.
+r"""Trains PredNet or the autoencoder on one stream of frames.
 
     python experiments/train.py --workdir=runs/first --updates=50
     python experiments/train.py --workdir=runs/ten --updates=50 --replicas=10
@@ -11,12 +11,8 @@ replaced by --overwrite alone.
 
 goes on where a run stopped, with the flags it was begun with; with --updates=100 too,
 beyond its end. Where nothing was begun it begins, so that one command can be repeated
-until it is done:
-
-    python experiments/train.py --workdir=runs/long --checkpoint_every=10 --resume
-
-To predict further ahead, a trained network is trained on by its own predictions, as
-Lotter et al. did (five frames after ten):
+until it is done. To predict further ahead, as Lotter et al. did, a trained network is
+trained on by its own predictions (five frames after ten):
 
     python experiments/train.py --workdir=runs/far --mode=finetune_rollout \
       --init_weights=runs/first --window=15 --extrapolate_from=10

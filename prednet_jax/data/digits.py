@@ -47,14 +47,7 @@ STEP = 0.1
 
 
 class Stills(NamedTuple):
-    """A finite set of grey pictures of one size.
-
-    Attributes:
-        name: Name of the set.
-        total: Number of pictures.
-        picture: Maps an index to uint8 [h, w].
-        fingerprint: SHA-256 of the pictures.
-    """
+    """A finite set of grey pictures of one size: an index to uint8 [h, w]."""
 
     name: str
     total: int

@@ -57,8 +57,8 @@ class Scene(NamedTuple):
         start: Index of its first frame.
         photograph: Index into the photographs that are shown.
         middle: Height of the view at middle zoom, over the largest height that fits.
-        periods: [6] periods in frames: x slow, x fast, y slow, y fast, zoom, two steps.
-        phases: [7] phases in radians: the same six, then the roll.
+        periods: [6] in frames: x slow, x fast, y slow, y fast, zoom, two steps.
+        phases: [7] in radians: the same six, then the roll.
     """
 
     start: int

@@ -51,8 +51,7 @@ class PredNetState(NamedTuple):
         hidden: R or h, `[B, H_l, W_l, R_l]`.
         cell: c, `[B, H_l, W_l, R_l]`.
         error: E, `[B, H_l, W_l, 2 C_l]`; `lotter` only, empty in `watanabe`.
-        prediction: P, `[B, H_l, W_l, C_l]`; `lotter` keeps that of the bottom layer
-            only, for extrapolation.
+        prediction: P, `[B, H_l, W_l, C_l]`; in `lotter` of the bottom layer only.
     """
 
     hidden: tuple[jax.Array, ...]

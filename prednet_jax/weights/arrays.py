@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -63,6 +63,13 @@ def of_one_network(
             "expected one"
         )
     return {match["name"]: stored[name] for name, match in found.items()}
+
+
+def sizes(
+    arrays: Mapping[str, np.ndarray], name: str, numbers: Iterable[int], axis: int
+) -> tuple[int, ...]:
+    """Of an axis of the arrays whose names a text makes of these numbers."""
+    return tuple(arrays[name.format(i)].shape[axis] for i in numbers)
 
 
 @contextlib.contextmanager

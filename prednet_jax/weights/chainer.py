@@ -27,6 +27,7 @@ from prednet_jax.weights.arrays import (
     check_arrays,
     of_one_network,
     reading,
+    sizes,
 )
 
 # Our gate order i, f, o, g against Chainer's names; its candidate g is called c.
@@ -46,24 +47,20 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
         raise UserError(f"{error}; expected a Chainer model (npz)") from None
     arrays = of_one_network(path, stored, _NAME)
     check_arrays(path, arrays)
-
-    def sizes(name: str, numbers: range, axis: int) -> tuple[int, ...]:
-        return tuple(arrays[name.format(i)].shape[axis] for i in numbers)
-
     with reading(path, "a model file of the Chainer PredNet"):
         layers = range(sum(f"ConvLSTM{i}/h_i/W" in arrays for i in range(len(arrays))))
         if not layers:
             raise KeyError("ConvLSTM0/h_i/W")
         _, _, height, width = arrays["ConvLSTM0/c_i/W"].shape
         config = PredNetConfig(
-            channels=sizes("ConvP{}/W", layers, 0),
+            channels=sizes(arrays, "ConvP{}/W", layers, 0),
             variant="watanabe",
             height=height,
             width=width,
-            r_channels=sizes("ConvLSTM{}/h_i/W", layers, 0),
-            a_filters=sizes("ConvA{}/W", layers[1:], 2),
-            ahat_filters=sizes("ConvP{}/W", layers, 2),
-            r_filters=sizes("ConvLSTM{}/h_i/W", layers, 2),
+            r_channels=sizes(arrays, "ConvLSTM{}/h_i/W", layers, 0),
+            a_filters=sizes(arrays, "ConvA{}/W", layers[1:], 2),
+            ahat_filters=sizes(arrays, "ConvP{}/W", layers, 2),
+            r_filters=sizes(arrays, "ConvLSTM{}/h_i/W", layers, 2),
         )
         return config, from_chainer(config, arrays)
 

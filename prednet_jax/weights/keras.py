@@ -24,6 +24,7 @@ from prednet_jax.weights.arrays import (
     check_arrays,
     of_one_network,
     reading,
+    sizes,
 )
 
 # Our gate order i, f, o, g against Keras's names; its candidate g is called c.
@@ -51,19 +52,15 @@ def load_keras(
     arrays, model = _read(path)
     asked = {"height": height, "width": width, "pixel_max": pixel_max}
     model |= {name: value for name, value in asked.items() if value is not None}
-
-    def sizes(name: str, count: int, axis: int) -> tuple[int, ...]:
-        return tuple(arrays[f"{name}_{i}/kernel"].shape[axis] for i in range(count))
-
     with reading(path, "a whole PredNet layer"):
-        layers = 1 + max(int(name.split("_")[2].split("/")[0]) for name in arrays)
+        layers = range(1 + max(_layer_and_kind(name)[0] for name in arrays))
         config = PredNetConfig(
-            channels=sizes("layer_ahat", layers, 3),
+            channels=sizes(arrays, "layer_ahat_{}/kernel", layers, 3),
             variant="lotter",
-            r_channels=sizes("layer_i", layers, 3),
-            a_filters=sizes("layer_a", layers - 1, 0),
-            ahat_filters=sizes("layer_ahat", layers, 0),
-            r_filters=sizes("layer_i", layers, 0),
+            r_channels=sizes(arrays, "layer_i_{}/kernel", layers, 3),
+            a_filters=sizes(arrays, "layer_a_{}/kernel", layers[:-1], 0),
+            ahat_filters=sizes(arrays, "layer_ahat_{}/kernel", layers, 0),
+            r_filters=sizes(arrays, "layer_i_{}/kernel", layers, 0),
             **model,
         )
         return config, from_keras(config, arrays)

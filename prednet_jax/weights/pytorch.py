@@ -39,6 +39,7 @@ from prednet_jax.weights.arrays import (
     check_arrays,
     of_one_network,
     reading,
+    sizes,
 )
 from prednet_jax.weights.tensors import METADATA, is_safetensors, read_safetensors
 
@@ -103,21 +104,17 @@ def load_pytorch(
     positive("pixel_max", scale)
     arrays = _read(path)
     frame: dict[str, Any] = {"height": height, "width": width}
-
-    def sizes(name: str, count: int, axis: int) -> tuple[int, ...]:
-        return tuple(arrays[name.format(i)].shape[axis] for i in range(count))
-
     with reading(path, _EXPECTED):
-        layers = sum(f"conv{i}.0.weight" in arrays for i in range(len(arrays)))
+        layers = range(sum(f"conv{i}.0.weight" in arrays for i in range(len(arrays))))
         if not layers:
             raise KeyError("conv0.0.weight")
         config = PredNetConfig(
-            channels=sizes("conv{}.0.weight", layers, 0),
+            channels=sizes(arrays, "conv{}.0.weight", layers, 0),
             variant=variant,
-            r_channels=sizes("cell{}.weight_hh", layers, 1),
-            a_filters=sizes("update_A{}.0.weight", layers - 1, 2),
-            ahat_filters=sizes("conv{}.0.weight", layers, 2),
-            r_filters=sizes("cell{}.weight_hh", layers, 2),
+            r_channels=sizes(arrays, "cell{}.weight_hh", layers, 1),
+            a_filters=sizes(arrays, "update_A{}.0.weight", layers[:-1], 2),
+            ahat_filters=sizes(arrays, "conv{}.0.weight", layers, 2),
+            r_filters=sizes(arrays, "cell{}.weight_hh", layers, 2),
             **{name: value for name, value in frame.items() if value is not None},
         )
         return config, from_pytorch(config, arrays, scale)

@@ -67,13 +67,6 @@ def test_lstm_hessian_products():
         np.testing.assert_allclose(a, e, **NEAR)
 
 
-def test_lstm_keeps_one_map_a_gate():
-    """Back-propagation through time stacks what is kept: 6 maps, not the 13 of JAX."""
-    inputs = draw((1, 2, 3, 8), (1, 2, 3, 2), (3, 2, 3, 2))
-    kept = [leaf.shape for leaf in jax.tree.leaves(jax.vjp(cells.lstm, *inputs)[1])]
-    assert sorted(kept) == [(1, 2, 3, 2)] * 6 + [(3, 2, 3, 2)]
-
-
 @pytest.mark.parametrize("tied", [False, True])
 def test_pool_gradient(tied):
     (x,) = draw((2, 4, 6, 3))

@@ -4,10 +4,9 @@ F(m, 3) computes m outputs of a 3-tap correlation with m + 2 products instead of
 
     y = A^T [ (G g) * (B^T d) ],   d: inputs, g: 3 taps, y: m outputs.
 
-It is used along the width only. The products are then m + 2 convolutions with 3x1
-kernels, fewer multiplications by a factor of 1.5 (m = 2) or 2 (m = 4). Along both axes
-the factor would be 2.25 or 4, but the transforms would touch three times the memory,
-lose precision and take longer to compile.
+It is used along the width only: m + 2 convolutions with 3x1 kernels, fewer
+multiplications by a factor of 1.5 (m = 2) or 2 (m = 4). Along both axes the transforms
+would touch three times the memory, lose precision and take longer to compile.
 
 The filter gradient is the transpose in the filter, along both axes,
 
@@ -24,8 +23,7 @@ g0 (a - b), (g0 + g1 + g2) b and g2 (c - b), all computed from the small map
 small map, one per phase of the output (even or odd row, even or odd column): 4
 multiplications per output instead of 9. Its filter gradient uses `ENLARGED`.
 
-Source: Lavin & Gray, Fast Algorithms for Convolutional Neural Networks,
-arXiv 1509.09308, section 4. `ENLARGED` is derived here.
+Source: Lavin & Gray, arXiv 1509.09308, section 4. `ENLARGED` is derived here.
 """
 
 from collections.abc import Sequence
