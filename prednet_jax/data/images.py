@@ -185,6 +185,7 @@ def _real(path: str) -> str:
 
 
 _real_folder = functools.lru_cache(maxsize=1024)(os.path.realpath)
+_bytes = functools.partial(files.read_bytes, limit=_IMAGE_BYTES)
 
 
 def _suffix(name: str) -> str:
@@ -198,13 +199,6 @@ def _digest(path: str, fit: Fit) -> str:
     fit.check(height, width, path)
     turned = f" orientation {orientation}" if orientation > 1 else ""
     return hashlib.sha256(data).hexdigest() + turned
-
-
-def _bytes(path: str) -> bytes:
-    try:
-        return files.read_bytes(path, _IMAGE_BYTES)
-    except files.FileError as error:
-        raise DataError(str(error)) from None
 
 
 def read_header(data: bytes, name: object) -> tuple[int, int, int]:

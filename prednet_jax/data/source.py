@@ -37,9 +37,8 @@ class FrameSource:
         length: Total number of frames; `ENDLESS` for generated sources by default.
         boundaries: Index of the first frame of every sequence; starts with 0.
         frames: What `read` calls, with a range inside the source.
-        fingerprint: SHA-256 of what identifies the content and its order: generator
-            version, seed, size and embedded files for generated sources, the bytes of
-            every file for sources from disk. Paths are not part of it.
+        fingerprint: SHA-256 of what identifies the content and its order, without
+            paths: generator version, seed and size, or the bytes of every file.
         done: What was done to pictures of another size, in words; empty: nothing.
     """
 

@@ -151,13 +151,6 @@ def _predict(
 _compiled = jax.jit(_predict, static_argnums=0)
 
 
-def as_pixels(params: Params, frames: jax.Array) -> jax.Array:
-    """Frames in floating point; those that already are stay as they are."""
-    if frames.dtype != jnp.uint8:
-        return frames
-    return to_pixels(jnp.asarray(frames), jax.tree.leaves(params)[0].dtype)
-
-
 def outputs(
     params: Params,
     config: PredNetConfig,
@@ -182,7 +175,8 @@ def outputs(
     Returns the outputs by name, and the state after the last frame; a UserError says
     that there is no such output.
     """
-    frames = as_pixels(params, frames)
+    if frames.dtype == jnp.uint8:
+        frames = to_pixels(jnp.asarray(frames), jax.tree.leaves(params)[0].dtype)
     if state is None:
         state = initial_state(config, frames.shape[1], frames.dtype)
     before = state.prediction[0]

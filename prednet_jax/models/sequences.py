@@ -61,10 +61,7 @@ def units(
     elif isinstance(layers, str):
         raise UserError(f"layers={layers!r}: expected a list such as ('E0', 'R1')")
     shown = prednet.time_first(np.asarray(frames), layout)
-    found = _joined(
-        pieces(params, config, shown, layers, extrapolate_from=extrapolate_from),
-        shown.shape[0],
-    )
+    found = _joined(params, config, shown, layers, extrapolate_from)
     return {name: prednet.time_first(found[name], layout) for name in layers}
 
 
@@ -88,10 +85,7 @@ def predict_sequence(
     single = shown.ndim == 4
     if single:
         shown = shown[:, None]
-    found = _joined(
-        pieces(params, config, shown, maps, extrapolate_from=extrapolate_from),
-        shown.shape[0],
-    )
+    found = _joined(params, config, shown, maps, extrapolate_from)
     if single:
         found = {name: value[:, 0] for name, value in found.items()}
     return found.pop(_PREDICTION), found
@@ -128,18 +122,12 @@ def pieces(
 
 
 def _joined(
-    parts: Iterator[dict[str, np.ndarray]], total: int
+    params: Any, config: PredNetConfig, frames: Any, maps: Any, k: int | None
 ) -> dict[str, np.ndarray]:
-    """The pieces one after the other, in memory that is taken once."""
-    found: dict[str, np.ndarray] = {}
-    begin = 0
-    for part in parts:
-        for name, value in part.items():
-            if name not in found:
-                found[name] = np.empty((total, *value.shape[1:]), value.dtype)
-            found[name][begin : begin + len(value)] = value
-        begin += len(part[_PREDICTION])
-    return found
+    """The pieces one after the other."""
+    parts = list(pieces(params, config, frames, maps, extrapolate_from=k))
+    names = list(parts[0])
+    return {n: np.concatenate([part.pop(n) for part in parts]) for n in names}
 
 
 @functools.lru_cache(maxsize=32)

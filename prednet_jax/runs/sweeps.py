@@ -100,10 +100,8 @@ class Sweep(Setup):
         for name in ("arms", "seeds", "settings"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
-                raise UserError(
-                    f"{name}={','.join(map(str, values))}: expected at least one, each "
-                    "once"
-                )
+                shown = ",".join(map(str, values))
+                raise UserError(f"{name}={shown}: expected at least one, each once")
         for seed in self.seeds:
             whole("seeds", seed, 0, 2**32 - 1)
         for text in self.settings:
@@ -128,6 +126,7 @@ class Sweep(Setup):
     def _job(self, task: Task, arm: Arm, seed: int, setting: str) -> Job:
         threads = None if arm.gpu else arm.threads or self.threads
         confined = (f"--threads={threads}",) if threads else ()
+        own = (*confined, *setting_flags(setting), *arm.flags)
         job = Job(
             task=task,
             arm=arm,
@@ -135,12 +134,7 @@ class Sweep(Setup):
             seeds=(seed,),
             folder=self.root,
             script=self.script,
-            flags=(
-                *self.flags(task, 0),
-                *confined,
-                *setting_flags(setting),
-                *arm.flags,
-            ),
+            flags=(*self.flags(task, 0), *own),
             threads=threads,
             setting=setting,
         )

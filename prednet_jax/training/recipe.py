@@ -217,14 +217,10 @@ class Recipe:
 
     def check_disk(self, folders: Sequence[Path], state: TrainState) -> None:
         """Refuses checkpoints that cannot fit on the disk, by `check_disk`."""
-        check_disk(
-            folders[0].absolute(),
-            state,
-            updates=self.updates,
-            every=self.checkpoint_every,
-            kept=self.keep_checkpoints and self.keep_checkpoints + self.keep_best,
-            saved=[len(checkpoints.updates(folder)) for folder in folders],
-        )
+        kept = self.keep_checkpoints and self.keep_checkpoints + self.keep_best
+        saved = [len(checkpoints.updates(folder)) for folder in folders]
+        plan = {"updates": self.updates, "every": self.checkpoint_every, "kept": kept}
+        check_disk(folders[0].absolute(), state, **plan, saved=saved)
 
     def initial_state(self, seed: int, weights: dict) -> TrainState:
         """The state before the first update."""

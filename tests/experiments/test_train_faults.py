@@ -5,23 +5,17 @@ The mark of a test says what happened and what was done, its docstring what must
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 from runs_on_disk import (
     TINY,
-    assert_equal_runs,
     assert_one_line,
     manifest,
     metrics,
     saved,
     snapshot,
 )
-
-from prednet_jax.training import checkpoints
-from prednet_jax.training.truncated import TrainState
 
 
 @pytest.mark.fault(
@@ -141,48 +135,3 @@ def test_out_of_memory_is_one_line(forked, tmp_path):
     done = forked("train.py", *words, folder=tmp_path)
     assert_one_line(done, 1, "out of memory")
     assert not (tmp_path / "r").exists()
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 200 kB, where the user may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no right to mount a small disk; test_checkpoints fakes one")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-@pytest.mark.fault("the disk is full", "a file system of 200 kB that fills in mid-run")
-def test_a_full_disk_is_one_line(train, forked, small_disk, tmp_path):
-    """One line and status 1; with room again the run goes on to the same bits."""
-    folder = small_disk / "r"
-    # What fills the disk is not the run's: its own need is refused beforehand.
-    flags = (*TINY, "--checkpoint_every=1", "--keep_checkpoints=2")
-    (small_disk / "other").write_bytes(bytes(90_000))
-    done = forked("train.py", "--noprogress", *flags, f"--workdir={folder}")
-    if done.returncode == 2:
-        assert_one_line(done, 2, "checkpoints need at least")
-    else:
-        assert_one_line(done, 1, "the disk is full")
-    (small_disk / "other").unlink()
-    room = tmp_path / "room"
-    if folder.exists():
-        shutil.copytree(folder, room)
-    train(*flags, f"--workdir={room}", "--resume")
-    train(*flags, f"--workdir={tmp_path}/whole")
-    assert_equal_runs(room, tmp_path / "whole")
-
-
-def test_a_checkpoint_that_has_no_room_says_nothing_itself(small_disk, capfd):
-    """The threads of orbax wrote two hundred lines before the one."""
-    params = {str(i): np.random.default_rng(i).random(20_000) for i in range(4)}
-    state = TrainState(params, (), None, np.int32(1))
-    with pytest.raises(OSError, match="No space left on device"):
-        checkpoints.save(small_disk, state)
-    assert capfd.readouterr().err == ""
-    assert list((small_disk / "checkpoints").iterdir()) == []

@@ -128,14 +128,6 @@ def test_float64():
         assert_near(actual, reference(*case, False), 1e-14)
 
 
-def test_replicas_are_single_runs():
-    cases = [draw(seed) for seed in (3, 4)]
-    stacked = [jnp.stack(parts) for parts in zip(*cases, strict=True)]
-    both = jax.jit(jax.vmap(pull("strip2", False)))(*stacked)
-    for i, case in enumerate(cases):
-        assert_near([a[i] for a in both], reference(*case, False), BOUND)
-
-
 def test_long_filter_gradients_come_in_chunks(monkeypatch):
     x, kernel, dz = draw(6)
     x, dz = np.concatenate([x] * 3), np.concatenate([dz] * 3)

@@ -208,9 +208,8 @@ def apply_sum(
 
 def side_by_side(x: jax.Array | tuple[jax.Array, ...]) -> jax.Array:
     """One map, or several maps concatenated along their channels."""
-    if not isinstance(x, tuple):
-        return x
-    return x[0] if len(x) == 1 else jnp.concatenate(x, axis=-1)
+    parts = x if isinstance(x, tuple) else (x,)
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
 
 
 @jax.custom_vjp

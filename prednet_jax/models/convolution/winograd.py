@@ -129,10 +129,15 @@ def _forward(
     return lax.optimization_barrier(y)
 
 
-def filter_gradient(
-    x: Float[Array, "N H W Ci"], dz: Float[Array, "N H2 W2 Co"], f: Filtering
+def _filter_gradient(
+    x: Float[Array, "N H W Ci"],
+    dz: Float[Array, "N H2 W2 Co"],
+    filter_size: int,
+    f: Filtering,
 ) -> Float[Array, "3 3 Ci Co"]:
     """The kernel's gradient by `F2` or `ENLARGED`: one contraction per product."""
+    del filter_size
+    x, dz = lax.optimization_barrier((x, dz))
     products = [
         jnp.stack(
             [
@@ -148,16 +153,10 @@ def filter_gradient(
     return jnp.einsum("lh,kj,lkio->hjio", g, g, jnp.stack(products))
 
 
-def _strip_filter_gradient(x: jax.Array, dz: jax.Array, filter_size: int) -> jax.Array:
-    del filter_size
-    x, dz = lax.optimization_barrier((x, dz))
-    return filter_gradient(x, dz, F2)
-
-
 def _strip(f: Filtering) -> Algorithm:
     return by_turning(
         partial(_forward, f=f),
-        _strip_filter_gradient,
+        partial(_filter_gradient, f=F2),
         transform=partial(_transform, f=f),
         only_3x3=True,
     )
@@ -274,19 +273,11 @@ def _folded_input_gradient(
     return convolve(dz, kernel, ((1, 1), (1, 1)), (2, 2))
 
 
-def _folded_filter_gradient(
-    x: Float[Array, "N H W Ci"], dz: Float[Array, "N 2H 2W Co"], filter_size: int
-) -> Float[Array, "3 3 Ci Co"]:
-    del filter_size
-    x, dz = lax.optimization_barrier((x, dz))
-    return filter_gradient(x, dz, ENLARGED)
-
-
 FOLDED = Algorithm(
     transform=_folded_transform,
     forward=_folded_forward,
     input_gradient=_folded_input_gradient,
-    filter_gradient=_folded_filter_gradient,
+    filter_gradient=partial(_filter_gradient, f=ENLARGED),
     only_3x3=True,
     enlarges=True,
 )
