@@ -68,9 +68,9 @@ class Launch:
 def execute(jobs: Iterable[Job], *, processes: int) -> Running:
     """Runs jobs, some `processes` at a time; `log.txt` in their folders is the output.
 
-    Other load on the machine changes the seconds of a run but not its bits. Jobs on a
-    GPU run after all others and one at a time, since each takes all of the GPU's
-    memory. The children end when the iterator is closed or this process ends.
+    Other load on the machine changes no bits. Jobs on a GPU run after all others and
+    one at a time, since each takes all of its memory. The children end when the
+    iterator is closed or this process ends.
     """
     jobs = list(jobs)
     on_gpu = [job for job in jobs if job.arm.gpu]

@@ -214,10 +214,9 @@ def _has_ended(folder: Path) -> bool:
 
 
 def seal(job: Job, seed: int) -> None:
-    """Writes the receipt of a run that has ended.
+    """Writes the receipt of a run that has ended, with its weights and all updates.
 
-    It has a line per update and the weights that it ended with. A run that diverged
-    ends with the first update that is not finite, or with the last.
+    One that diverged ends with the first update that is not finite, or with the last.
     """
     folder = job.run_folder(seed)
     run = records.read_run(folder)

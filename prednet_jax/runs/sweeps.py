@@ -151,10 +151,7 @@ def absolute(path: str) -> str:
 
 
 def setting_flags(text: str) -> tuple[str, ...]:
-    """The flags of `train.py` that a setting stands for, each named once.
-
-    Raises a UserError if a word is not `name=value`, or the sweep sets it itself.
-    """
+    """The flags of `train.py` that a setting stands for, each named once."""
     found: dict[str, str] = {}
     for word in text.split():
         name, _, value = word.partition("=")
@@ -323,8 +320,7 @@ def receive(job: Job, outcome: dict[str, Any]) -> Ended:
 def row(job: Job, last: float) -> dict[str, Any]:
     """A job of one seed, whose run has ended, as a row of the merged result.
 
-    Metrics are averaged over the `last` fraction of the updates. A RecordError says
-    that the run is incomplete or belongs to another job.
+    Metrics are averaged over the `last` fraction of the updates.
     """
     (seed,) = job.seeds
     run = jobs.verified(job, seed)

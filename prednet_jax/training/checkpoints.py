@@ -137,8 +137,8 @@ def newest(
     """The last update, `at_most` that, of which every run has a good checkpoint.
 
     Runs that go on together are numbered alike in `folders` and `like` (see `restore`).
-    A damaged checkpoint is named on stderr and left as it is. Returns the update and
-    its states; 0 and `like` itself where there is none.
+    A damaged checkpoint is named on stderr and left. Returns the update and its states;
+    0 and `like` itself where there is none.
     """
     saved = set.intersection(*(set(updates(f)) for f in folders.values()))
     for update in sorted((u for u in saved if u <= at_most), reverse=True):

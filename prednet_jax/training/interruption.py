@@ -51,8 +51,7 @@ class Interruption:
     def obey(self, message: str) -> None:
         """Ends the process, with status 128 + number, if a signal was noted.
 
-        What the process has not written by then is lost. From now on a signal does so
-        at once.
+        What is not written by then is lost. From now on a signal ends it at once.
         """
         self._deferred = False
         if self.noted is not None:

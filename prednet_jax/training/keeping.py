@@ -61,8 +61,7 @@ class Guard:
     ) -> None:
         """Looks at an update; `state` is called where something is wrong, and at last.
 
-        Raises a RunError if the loss or the gradient is not finite, or if the state
-        after the last update is not, which no loss has seen.
+        A RunError says that loss or gradient is not finite, or the last state is not.
         """
         finite = math.isfinite(record.loss) and math.isfinite(record.grad_norm)
         lost = None if finite and not last else first_not_finite(state())
@@ -282,20 +281,13 @@ def follow(
     name: str,
     whole: Callable[[Any], Any] = lambda states: states,
 ) -> Any:
-    """Trains to the end, with the records of every run.
+    """Trains to the end, with the records of every run, by any number.
 
     A checkpoint is saved where the recipe asks for one, when a signal came, and without
-    `checkpoint_every` every `_SECONDS`; all runs save the same update.
-
-    Args:
-        recipe: of the runs.
-        keepers: those that this process writes, by any number.
-        steps: the training: states, and the record of each run.
-        state_of: from states and a number to the state of that run.
-        interruption: what notes signals.
-        done: updates made before.
-        name: of the training, for its progress.
-        whole: collects states that several processes hold; all of them call it.
+    `checkpoint_every` every `_SECONDS`; all runs save the same update. `keepers` are
+    those that this process writes, `steps` gives states and the record of each run,
+    `state_of` takes one run's state out of them, and `whole` collects states that
+    several processes hold, which all call it. `done` updates were made before.
 
     Returns the last states, whole; None where all updates were made before.
     """
@@ -349,8 +341,7 @@ def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
 class Progress:
     """How far a training is, on stderr: a bar on a terminal, else a line now and then.
 
-    It shows the mean loss of the last updates, and what it is of that of copying the
-    last frame. `done` updates were made before.
+    It shows the mean loss of the last updates, and what it is of that of copying.
     """
 
     def __init__(self, name: str, total: int, done: int = 0, *, shown: bool = True):

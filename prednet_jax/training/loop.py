@@ -136,9 +136,9 @@ def copy_last_frame_loss(
 ) -> float | None:
     """Loss of predicting each frame by the last one before it that is seen.
 
-    `window` is `[T + 1, ..., H, W, C]` uint8, or `[1, ...]` of a single image; of a
-    `first` one frame 0 is a stand-in, whose transition does not count. Mean squared
-    difference, pixels in [0, 1]; None where there is no transition.
+    The mean squared difference, pixels in [0, 1], of a window `[T + 1, ..., H, W, C]`
+    uint8; of a `first` one frame 0 is a stand-in, whose transition does not count. None
+    where there is no transition, as of a single image.
     """
     frames = window[1:] if first else window
     if len(frames) < 2:
@@ -181,8 +181,8 @@ def batches(
 ) -> Iterator[tuple[np.ndarray, np.bool_]]:
     """What `make_step` takes, update after update, for a loop of one's own.
 
-    Frames `[T + 1, B, H, W, C]` uint8 on the host (`[1, B, H, W, C]` without windows),
-    and whether they open a sequence.
+    Frames `[T + 1, B, H, W, C]` uint8 (`[1, B, H, W, C]` without windows), and whether
+    they open a sequence.
     """
     count = windows_per_chunk(source, schedule.window, schedule.start.shape[1])
     for frames, first in data.chunks(source, schedule, count):

@@ -164,10 +164,9 @@ def compile_update(
 ) -> Any:
     """One update of all replicas as one compiled program; its state is donated.
 
-    Returns:
-        `update(states, frames, first, key_data) -> (states, StepMetrics)`, every leaf
-        with a leading axis N: frames `[N, T + 1, B, H, W, C]` uint8, first `[N]`,
-        key_data `[N, 2]`.
+    `update(states, frames, first, key_data) -> (states, StepMetrics)`, every leaf with
+    a leading axis N: frames `[N, T + 1, B, H, W, C]` uint8, first `[N]`, key_data `[N,
+    2]`.
     """
     shared = layout.mesh.shape[BATCH] > 1
     step = truncated.make_step(
@@ -241,7 +240,7 @@ def _windows(layout: Layout, runs: list[Replica], done: int) -> Iterator[tuple]:
     """Of each update one `(window [T + 1, b, H, W, C], first)` per replica.
 
     b are the streams that this process holds. One thread reads for all: replicas may
-    share a source, which has one reader at a time.
+    share a source.
     """
     streams = layout.held(1)
     one = runs[0]

@@ -90,16 +90,11 @@ def train(
 ) -> None:
     """Trains several seeds, each as a run in a directory of its own.
 
-    One after the other, finished ones are left alone. Together, each process writes
-    the runs of which it holds the first part; devices and processes are set before
-    (`process.split_cpu`, `process.join_processes`).
-
-    Args:
-        recipe: what they share.
-        places: directory of each seed's run.
-        interruption: what notes signals; None: nothing does.
-        mode: None: one after the other; `auto`, `map` or `vmap`: together, as replicas
-            of one program on all devices.
+    One after the other (`mode` None), finished ones are left alone. Together, as
+    replicas of one program on all devices (`auto`, `map` or `vmap`), each process
+    writes the runs of which it holds the first part; devices and processes are set
+    before (`process.split_cpu`, `process.join_processes`). `interruption` notes
+    signals.
     """
     recipe.check_sizes(len(places), together=mode is not None)
     seeds, paths = list(places), dict(enumerate(places.values()))
@@ -269,8 +264,7 @@ def _look(
 ) -> dict[int, Begun]:
     """What was begun in the directories; of finished runs it is said.
 
-    Raises a UserError if another process works in one of `written`, or one holds a run
-    that cannot go on.
+    A UserError if another process works in one of `written`, or one cannot go on.
     """
     for path in written.values():
         locks.check(path)
@@ -370,8 +364,7 @@ def _check_same(
 ) -> None:
     """Refuses to go on with a run that began otherwise, or whose length decides.
 
-    `new` is the manifest of the run that is asked for, `source` its frames. A UserError
-    says which fingerprint differs, or that a run of more updates would have had other
+    `new` is the manifest of the run that is asked for. More updates may have had other
     frames or rates from the start.
     """
     if not old.manifest:
@@ -419,11 +412,11 @@ def _check_same(
 def _enter(
     runs: Mapping[int, Entry], *, overwrite: bool, written: Collection[int]
 ) -> tuple[int, dict[int, TrainState], dict[int, dict[str, Any]]]:
-    """Begins runs or goes on with them, all at the same update.
+    """Begins runs or goes on with them, all at the same update; the first that writes.
 
-    The first function that writes; the directories are held (`locks.hold`). Every
-    process has all runs, by any number, and writes those of `written`. Returns the
-    update from which to go on, the states there, the manifests as written.
+    The directories are held (`locks.hold`). Every process has all runs and writes those
+    of `written`. Returns the update to go on from, its states, the manifests as
+    written.
     """
     folders = {n: run.folder for n, run in runs.items()}
     for n in written:

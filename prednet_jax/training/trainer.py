@@ -53,11 +53,9 @@ class Evaluation(NamedTuple):
 def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
     """Cuts a stream in memory as the published loop does, an unfinished tail dropped.
 
-    (`training.loop.batches` does it for a `data.FrameSource`.)
-
-    Args:
-        frames: `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several.
-        window: transitions per window, >= 1; the first has one less, if it is not 1.
+    `frames` are `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several;
+    `window` is the transitions per window, >= 1, of which the first has one less, if it
+    is not 1. (`training.loop.batches` does it for a `data.FrameSource`.)
 
     Yields:
         `[window + 1, B, H, W, C]`, and whether the stream begins there: frame 0 is then
@@ -150,11 +148,10 @@ class Trainer:
         """One update; the state after it, and the losses of the window's frames.
 
         Args:
-            state: the state before it. Not to be used again where there is a GPU,
-                whose memory is given to the new one.
-            frames: a window `[T + 1, B, H, W, C]` as `windows` makes it, or
-                `[1, B, H, W, C]` for a network of single images; uint8 in [0, 255], or
-                floating point in [0, 1].
+            state: the state before it. Not to be used again where there is a GPU, whose
+                memory is given to the new one.
+            frames: a window `[T + 1, B, H, W, C]` as `windows` makes it (`[1, B, H, W,
+                C]` for a network of single images); uint8, or floating point in [0, 1].
             first: whether it opens a sequence.
             key: noise key of the run, the same at each update; None: the `noise` stream
                 of seed 0.
@@ -170,12 +167,9 @@ class Trainer:
     def evaluate(self, params: Any, frames: Any, *, window: int = 20) -> Evaluation:
         """Predicts streams from the zero state, without training on them.
 
-        Args:
-            params: the parameters.
-            frames: `[T, H, W, C]`, T >= 2, as in `step`; `[T, B, H, W, C]` of several
-                streams, over which losses are averaged.
-            window: frames that the program sees at a time, >= 2; the losses do not
-                depend on it.
+        `frames` are `[T, H, W, C]`, T >= 2, as in `step`, or `[T, B, H, W, C]` of
+        several streams, over which losses are averaged. The program sees `window`
+        frames at a time, at least 2; the losses do not depend on it.
         """
         whole("window", window, 2)
         frames = _as_stream(frames)
@@ -203,8 +197,8 @@ class Trainer:
 class Validation:
     """Held-out sequences on which frozen weights are scored while a training goes on.
 
-    They are the first pieces of `evaluation.pieces`: 16, or as many as have 1,600
-    frames. Losses are pooled over them before they are divided by those of copying.
+    The first pieces of `evaluation.pieces`: 16, or as many as have 1,600 frames. Losses
+    are pooled over them before they are divided by those of copying.
     """
 
     def __init__(self, trainer: Trainer, source: FrameSource):
