@@ -46,16 +46,6 @@ def test_golden_statistics(frames):
     )
 
 
-def test_scenes_follow_each_other():
-    starts = np.array([walk.scene(5, k).start for k in range(200)])
-    assert starts[0] == 0
-    assert np.diff(starts).min() >= walk.PERIOD - walk.JITTER
-    assert np.diff(starts).max() <= walk.PERIOD + walk.JITTER
-    for k in (0, 1, 2, 50, 198):
-        for index in (starts[k], starts[k + 1] - 1):
-            assert walk.scene_index(5, int(index)) == k
-
-
 def test_every_photograph_once_a_lap_and_never_twice_running():
     count = len(walk.PHOTOGRAPHS)
     for seed in range(20):
