@@ -18,10 +18,8 @@ from jax import lax
 SEEN: dict[str, Callable[[], tuple]] = {}
 HELD_OUT: dict[str, Callable[[], tuple]] = {}
 # Programs of both, with products of matrices and with other sums.
-PRODUCTS = (
-    "mlp", "attention", "convolution", "recurrent", "block",
-    "similarity", "gated", "pooled", "covariance", "mixture",
-)  # fmt: skip
+PRODUCTS = ("mlp", "attention", "convolution", "recurrent", "block")
+PRODUCTS += ("similarity", "gated", "pooled", "covariance", "mixture")
 SUMS = ("norm", "softmax", "total", "density", "segments")
 
 

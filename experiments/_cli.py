@@ -1,8 +1,8 @@
 """How a script runs: its main, its error lines, its exit status.
 
-0 done; 1 a run that cannot go on, memory or disk that are used up, in one line, or a
-fault of the program, with its traceback; 2 something the user can mend, in one line on
-stderr; 128 + number of the signal interrupted.
+0 done; 1 a run that cannot go on, memory or disk that are used up, or a fault of the
+program, with its traceback; 2 something the user can mend, in one line on stderr;
+128 + number of the signal interrupted.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,21 @@ from prednet_jax.errors import RunError, UserError, missing_extra
 FLAGS = flags.FLAGS
 
 
-def run(main: Callable[[list[str]], None]) -> None:
-    """Runs a script's main."""
+def run(main: Callable[[], None]) -> None:
+    """Runs a script's main; flags of `_flags` and `_inherited` are its own."""
     logging.set_verbosity(logging.WARNING)
+    for module in ("_flags", "_inherited"):
+        for flag in FLAGS.get_key_flags_for_module(module):
+            FLAGS.register_key_flag_for_module(sys.argv[0], flag)
 
-    def guarded(argv: list[str]) -> None:
+    def guarded(_: list[str]) -> None:
         try:
             for name in ("workdir", "profile", "folder", "output", "record"):
                 place = FLAGS[name].value if name in FLAGS else None
                 if place is not None:
                     FLAGS[name].value = os.path.expanduser(place)
                     _check_place(name, FLAGS[name].value)
-            main(argv)
+            main()
         except BrokenPipeError:
             _leave_pipe()
         except (Exception, KeyboardInterrupt) as error:
@@ -76,8 +79,7 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
         place = f" ({error.filename})" if error.filename else ""
         fewer = ", or fewer --keep_checkpoints" if "keep_checkpoints" in FLAGS else ""
         return f"the disk is full{place}: expected room{fewer}", 1
-    exhausted = isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-    if exhausted or isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         first = (str(error).strip() or "MemoryError").splitlines()[0]
         return (
             f"out of memory ({first}): expected smaller --height, --width, --channels, "
@@ -104,17 +106,14 @@ def _parse(argv: list[str]) -> list[str]:
         _leave_pipe()
     except flags.IllegalFlagValueError as error:
         named = re.match(r"flag --(\w+)=", str(error))
-        accepted = None
-        if named:
-            flag = FLAGS[named[1]]
-            if "other than None" in str(error):  # It is required.
-                fail(f"--{flag.name} is missing: {flag.help}")
-            accepted = flag.parser.syntactic_help
+        flag = FLAGS[named[1]] if named else None
+        if flag and "other than None" in str(error):  # It is required.
+            fail(f"--{flag.name} is missing: {flag.help}")
+        accepted = flag and flag.parser.syntactic_help
         fail(f"{error}; expected {accepted or 'one of those named'}")
-    except flags.UnrecognizedFlagError as error:
-        fail(f"{error}; expected a flag that --help lists")
     except flags.Error as error:
-        fail(error)
+        unknown = isinstance(error, flags.UnrecognizedFlagError)
+        fail(f"{error}{'; expected a flag that --help lists' * unknown}")
     if len(rest) > 1:
         fail(f"argument {rest[1]!r}: expected flags only; --help lists them")
     return rest
@@ -159,27 +158,28 @@ def chosen_flags() -> dict[str, Any]:
     return {flag.name: flag.value for flag in own}
 
 
-def given(*, without: Iterable[str] = ()) -> list[str]:
-    """The flags that were given, as words of a command."""
-    own = FLAGS.get_key_flags_for_module("__main__")
-    chosen = [flag for flag in own if flag.present and flag.name not in without]
-    return [word for flag in chosen for word in flag.serialize().splitlines()]
-
-
-def command() -> str:
-    """The command that repeats this run, here or elsewhere, but for its directory."""
-    script = f"experiments/{Path(sys.argv[0]).name}"
-    return shlex.join(["python", script, *given(without=["workdir"])])
-
-
 def provenance() -> dict[str, Any]:
-    """Where a result comes from: the command, the flags, the code."""
+    """Where a result comes from: the command, the flags, the code.
+
+    Where it was first written says nothing to who reads it, so --workdir is left out.
+    """
     from prednet_jax import provenance
 
+    own = FLAGS.get_key_flags_for_module("__main__")
+    present = [f for f in own if f.present and f.name != "workdir"]
+    words = [word for f in present for word in f.serialize().splitlines()]
+    script = f"experiments/{Path(sys.argv[0]).name}"
     return {
-        "command": command(),
-        # Where a record was first written says nothing to who reads it.
+        "command": shlex.join(["python", script, *words]),
         "flags": {k: v for k, v in chosen_flags().items() if k != "workdir"},
         "versions": provenance.versions(),
         "git_commit": provenance.git_commit(Path(__file__).parent),
     }
+
+
+def write(path: Path, record: Mapping[str, Any]) -> None:
+    """Writes a record as JSON, with where it comes from; makes its directory."""
+    from prednet_jax import records
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records.write_json(path, {**provenance(), **record})

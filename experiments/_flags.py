@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import inspect
 import re
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,25 +16,21 @@ from typing import Any
 from absl import flags
 
 from prednet_jax import data, errors, process, tasks
-from prednet_jax.config import (
-    CONVOLUTIONS,
-    VARIANTS,
-    AutoencoderConfig,
-    PredNetConfig,
-)
+from prednet_jax.config import CONVOLUTIONS, VARIANTS, AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 
 FLAGS = flags.FLAGS
 # Fields of `PredNetConfig` that are flags of the same name, beside its sizes.
 PREDNET = (
-    "variant", "channels", "r_channels", "pixel_max", "a_filters", "ahat_filters",
-    "r_filters", "convolution",
-)  # fmt: skip
+    *("variant", "channels", "r_channels", "pixel_max", "convolution"),
+    *("a_filters", "ahat_filters", "r_filters"),
+)
 # Fields of `runs.design.Setup` that are.
 SETUP = (
-    "data", "images", "allow_outside", "window", "updates", "image_updates", "last",
-)  # fmt: skip
+    *("data", "images", "allow_outside", "window", "updates", "image_updates"),
+    "last",
+)
 # Height and width of a PredNet where they are not given.
 _SIZES: dict[str, int] = {}
 
@@ -48,11 +43,9 @@ def define_fields(
 ) -> None:
     """Declares a flag for each of these fields of a dataclass, which documents them.
 
-    Args:
-        record: the dataclass.
-        names: of the fields: numbers, booleans, texts, and tuples, which become lists.
-        choices: what is accepted, where that is a few words.
-        **defaults: of flags where the dataclass has another or none.
+    Fields are numbers, booleans, texts, or tuples, which become lists; `choices` says
+    what is accepted where that is a few words, `defaults` where the flag has another
+    than the dataclass.
     """
     attributes = str(inspect.getdoc(record)).split("Attributes:\n")[1]
     about = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", attributes, re.MULTILINE))
@@ -62,29 +55,23 @@ def define_fields(
         default = defaults.get(name, own[name])
         text = " ".join(about[name].split())
         text = text[0].upper() + text[1:]
+        kinds = str(hints[name])
         if choices and name in choices:
             flags.DEFINE_enum(name, default, choices[name], text)
-        elif (kind := _kind(hints[name])) is tuple:
+        elif "tuple" in kinds:
             listed = default if isinstance(default, tuple | list | None) else (default,)
             flags.DEFINE_list(name, listed and list(map(str, listed)), text)
         else:
-            _DEFINE[kind](name, default, text)
+            define = next(d for kind, d in _DEFINE.items() if kind in kinds)
+            define(name, default, text)
 
 
 _DEFINE = {
-    bool: flags.DEFINE_bool,
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    str: flags.DEFINE_string,
+    "bool": flags.DEFINE_bool,
+    "int": flags.DEFINE_integer,
+    "float": flags.DEFINE_float,
+    "str": flags.DEFINE_string,
 }
-
-
-def _kind(hint: Any) -> type:
-    """Tuple where a field may be one, else the first of its types."""
-    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
-    kinds = typing.get_args(hint) if union else (hint,)
-    kinds = [typing.get_origin(kind) or kind for kind in kinds]
-    return tuple if tuple in kinds else kinds[0]
 
 
 def define_model_flags(
@@ -161,15 +148,11 @@ def setup() -> dict[str, Any]:
 
 def integers(name: str) -> tuple[int, ...]:
     """A comma-separated flag as whole numbers; empty where it is not given."""
-    return _entries(name, int, "whole numbers such as 3,48,96,192")
+    return numbers(name, int, "whole numbers such as 3,48,96,192")
 
 
-def numbers(name: str) -> tuple[float, ...]:
-    """A comma-separated flag as numbers; empty where it is not given."""
-    return _entries(name, float, "numbers such as 1,0.1")
-
-
-def _entries(name: str, kind: type, accepted: str) -> tuple:
+def numbers(name: str, kind: type = float, accepted: str = "numbers, as 1,0.1") -> Any:
+    """A comma-separated flag as a tuple of numbers; empty where it is not given."""
     values = getattr(FLAGS, name) or ()
     try:
         return tuple(map(kind, values))
@@ -206,11 +189,8 @@ def prednet_config() -> PredNetConfig:
             value = integers(name)
             if name.endswith("_filters") and len(value) == 1:
                 (value,) = value  # one size for all
-        elif name in _SIZES:
-            value = size(name)
-        if value is not None:
-            settings[name] = value
-    return PredNetConfig(**settings)
+        settings[name] = size(name) if name in _SIZES else value
+    return PredNetConfig(**{k: v for k, v in settings.items() if v is not None})
 
 
 def task() -> Task:
@@ -219,9 +199,9 @@ def task() -> Task:
         return tasks.of(prednet_config())
     if FLAGS.model == "autoencoder":
         sides = {side: getattr(FLAGS, side) for side in _SIZES}
-        given = {side: size for side, size in sides.items() if size is not None}
         channels = data.own_size(FLAGS.data or "digits")[2]
         hidden = integers("hidden")
+        given = {side: n for side, n in sides.items() if n is not None}
         return tasks.of(AutoencoderConfig(channels=channels, hidden=hidden, **given))
     found = tasks.load(FLAGS.model)
     for name in ("channels", "r_channels", "height", "width", "hidden"):

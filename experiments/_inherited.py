@@ -3,6 +3,7 @@
 A flag that was given and contradicts them is a `UserError`.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,15 @@ PRESETS: dict[str, dict[str, Any]] = {
 # The flags of a command, and those of a run that change no number of it: another value
 # may be given. More seeds are more runs.
 _OF_COMMAND = (
-    "workdir", "resume", "overwrite", "progress", "profile", "plot", "coordinator",
-    "process", "processes",
-)  # fmt: skip
+    *("workdir", "resume", "overwrite", "progress", "profile", "plot"),
+    *("coordinator", "process", "processes"),
+)
 _FREE = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples", "seeds")
 # The settings of a network that weights bring with them.
 _NETWORK = (
-    "variant", "channels", "r_channels", "height", "width", "pixel_max", "a_filters",
-    "ahat_filters", "r_filters", "hidden",
-)  # fmt: skip
+    *("variant", "channels", "r_channels", "height", "width", "pixel_max"),
+    *("a_filters", "ahat_filters", "r_filters", "hidden"),
+)
 
 
 def define_preset() -> None:
@@ -131,10 +132,8 @@ def _meaning(name: str, value: Any) -> Any:
     if name == "data" and value is None and FLAGS.model in tasks.NAMED:
         return tasks.NAMED[FLAGS.model][0].data
     if isinstance(value, list):
-        try:
+        with contextlib.suppress(ValueError):
             return [float(entry) for entry in value]
-        except ValueError:
-            return value
     return value
 
 
@@ -159,9 +158,8 @@ def initial_weights(
 ) -> tuple[Task, dict]:
     """Network and weights to start from: of a weight file, or of a run's directory.
 
-    They supply model, variant and sizes; flags that are given must agree. Only
-    --convolution is free: every algorithm takes the same weights. What a run that goes
-    on has `kept` is not read again.
+    They supply model, variant and sizes; flags that are given must agree, but for
+    --convolution. What a run that goes on has `kept` is not read again.
     """
     sizes = {"height": FLAGS.height, "width": FLAGS.width}
     sizes |= {n: FLAGS[n].value for n in ("variant", "pixel_max") if FLAGS[n].present}
@@ -221,7 +219,7 @@ def prednet() -> tuple[Task, dict]:
 
     A network that comes with the package has frames of the data it was trained on
     unless flags say otherwise, and frames from disk are scaled to its size. Without
-    --weights it is one of them, and the first line printed says so.
+    --weights it is one of them, which is said.
     """
     given, own = FLAGS.weights is not None, None
     if not given:

@@ -26,7 +26,6 @@ FLAGS = flags.FLAGS
 # By default every suite takes minutes; flags select the published size.
 _flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
 _flags.define_precision_flag()
-flags.adopt_module_key_flags(_flags)
 flags.DEFINE_enum("suite", "step", ["step", "foreign", "accuracy"], "What to measure.")
 flags.DEFINE_integer("window", 10, "Frames per window.")
 flags.DEFINE_integer("batch", 1, "Number of sequences trained together.")
@@ -48,9 +47,8 @@ flags.DEFINE_bool(
 )
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks, measures, prints."""
-    del argv
     # The others measure what all other programs see: XLA's default flags.
     if FLAGS.suite == "step" or FLAGS.tuned:
         process.prepare(threads=FLAGS.threads)

@@ -3,16 +3,12 @@
     python experiments/calibrate_noise.py
     python experiments/calibrate_noise.py --shapes=prednet --repeats=20 --processes=5
 
-results/published/calibration_cpu.json has the figures of a CPU, with their command.
-
 Each reduction of a training step is executed repeatedly (per call: atomics,
 scheduling), compiled repeatedly, and compiled in other processes (per run: autotuning
 may choose another kernel). V_c is the fraction of elements that differ from the first
 output, V_ermv their mean relative difference. Beside it stands what each profile of the
-noise `reduction_order` emulates. On a CPU nothing varies, so every profile has more
-variation than the device.
-
-Writes calibration.json to --workdir.
+noise `reduction_order` emulates. On a CPU nothing varies. Writes calibration.json to
+--workdir.
 """
 
 from pathlib import Path
@@ -22,7 +18,7 @@ import _flags
 import jax
 from absl import flags
 
-from prednet_jax import device, process, provenance, records
+from prednet_jax import device, process, provenance
 from prednet_jax.report import documents
 from prednet_jax.studies import calibration
 
@@ -33,9 +29,8 @@ flags.DEFINE_integer("processes", 1, "Further processes that compile each progra
 flags.DEFINE_string("workdir", "results/calibration", "Where to write.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks the flags, measures every reduction, writes table and JSON."""
-    del argv
     process.prepare()
     _flags.check_numbers(2, "repeats")
     _flags.check_numbers(0, "processes")
@@ -60,16 +55,14 @@ def main(argv: list[str]) -> None:
     varying = [row["primitive"] for row in rows if calibration.varies(row)]
     print(f"vary from run to run: {', '.join(varying) or 'none'}")
     path = Path(FLAGS.workdir) / "calibration.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     result = {
-        **_cli.provenance(),
         "device": here,
         "environment": provenance.environment(),
         "shapes": FLAGS.shapes,
         "varying": varying,
         "primitives": rows,
     }
-    records.write_json(path, result)
+    _cli.write(path, result)
     print(f"written: {path}")
 
 

@@ -4,10 +4,9 @@
 
 Every arm trains on the same weights and data, in a process of its own
 (`experiments/train.py`). Without --seeds and --first_seed the seeds are fresh, so that
-every run is new evidence; they are recorded. Without --arms each network gets another
-fixed order of its sums and stale targets beside float32 and reduction_order. Where the
-setting is that of the study, the claims stand beside what was published and where a
-repetition of this size should fall.
+every run is new evidence; they are recorded. Where the setting is that of the study,
+the claims stand beside what was published and where a repetition of this size should
+fall.
 
 Writes verdict.json, report.html and one directory per run, in place of what an earlier
 comparison left. What an interrupted comparison finished is kept: runs of the same
@@ -51,7 +50,6 @@ _flags.define_setup_flags(
     updates=again.PART.updates,
     workdir="results/compare",
 )
-flags.adopt_module_key_flags(_flags)
 flags.DEFINE_list(
     "arms",
     None,
@@ -78,11 +76,10 @@ flags.DEFINE_float(
 flags.DEFINE_integer("jobs", 2, "Processes at a time, on the CPU.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks, runs, judges, reports."""
     # What draws the report is missed now, and not after the trainings.
     importlib.import_module("prednet_jax.report.page")
-    del argv
     process.prepare()
     started = time.perf_counter()
     _flags.check_numbers(1, "jobs")
@@ -180,11 +177,8 @@ def execute(jobs: list[runs.Job]) -> None:
 def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
     """Trains PredNet from an exact saddle beside the other processes; one seed.
 
-    The trainings are as long as the others, in whole parts.
-
-    Yields:
-        A function that waits for the runs and returns their rows; none if the
-        comparison is not about PredNet.
+    The trainings are as long as the others, in whole parts. Yields a function that
+    waits and returns their rows; none if the comparison is not about PredNet.
     """
     if "prednet" not in [task.name for task in design.tasks]:
         yield list

@@ -46,9 +46,8 @@ flags.DEFINE_enum(
 flags.DEFINE_bool("overwrite", False, "Replace what is there, of files.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks, reads, writes."""
-    del argv
     output = Path(FLAGS.output)
     save = weights.writer(output)
     for place in weights.written(output):

@@ -25,8 +25,6 @@ FLAGS = flags.FLAGS
 _flags.define_model_flags()
 _flags.define_data_flags()
 _inherited.define_weights()
-flags.adopt_module_key_flags(_flags)
-flags.adopt_module_key_flags(_inherited)
 flags.DEFINE_enum(
     "split",
     "test",
@@ -48,17 +46,17 @@ flags.DEFINE_integer("seed", 0, "Seed of generated frames, with --split=all.")
 flags.DEFINE_string("output", None, "JSON file to write.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks, scores, writes, prints."""
-    del argv
     process.prepare(cache=True)
     _flags.check_numbers(0, "sequences", "skip")
     errors.positive("--ssim_range", FLAGS.ssim_range)
     task, params = _inherited.prednet()
-    if FLAGS.split == "all":
-        source = _flags.open_source(task, FLAGS.seed)
-    else:
-        source = _flags.open_split(task, FLAGS.split)
+    source = (
+        _flags.open_source(task, FLAGS.seed)
+        if FLAGS.split == "all"
+        else _flags.open_split(task, FLAGS.split)
+    )
     found = evaluation.evaluate(
         params,
         task.config,
@@ -79,20 +77,14 @@ def main(argv: list[str]) -> None:
         "extrapolate_from": FLAGS.extrapolate_from,
         "ssim_range": FLAGS.ssim_range,
         **found,
-    } | _cli.provenance()
+    }
     if FLAGS.output:
-        output = Path(FLAGS.output)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        records.write_json(output, record)
-    say(source.name, found)
-
-
-def say(name: str, found: dict) -> None:
-    """Prints the scores: the network's, and that of copying in brackets."""
-    print(f"{name}: {found['sequences']} sequences of {found['frames']} frames")
+        _cli.write(Path(FLAGS.output), record)
+    print(f"{source.name}: {found['sequences']} sequences of {found['frames']} frames")
     for group in ("observed", "extrapolated"):
         if group in found:
             of = found[group]
+            # The network's score, and that of copying in brackets.
             cells = (
                 f"{metric} {of[metric]:.4g} ({of['copy_' + metric]:.4g})"
                 for metric in (*evaluation.METRICS, "squared_error", "absolute_error")

@@ -4,12 +4,9 @@
 
 compiles the training step and the prediction of PredNet and of the autoencoder, one
 factor at a time from one base program, for the article's GPUs (one card of each
-architecture: others of it get the same kernels) and for A100, H100 and B200. Nothing
-runs. `auto` would choose the algorithm of convolutions for this machine's CPU; on a GPU
-it is `xla`, which is what is compiled here unless a factor says otherwise.
-
-Writes --record after each program and takes up where it was. docs/gpu.md is made from
-the record (experiments/tables.py).
+architecture) and for A100, H100 and B200. Nothing runs. Convolutions are XLA's, as on a
+GPU, unless a factor says otherwise. Writes --record after each program and takes up
+where it was; docs/gpu.md is made from it (experiments/tables.py).
 """
 
 import time
@@ -158,9 +155,8 @@ def lines(entries: Sequence[Any]) -> dict[str, str]:
     return {source: worst[source] for source in sorted(worst, key=place)}
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Audits what the record has not yet."""
-    del argv
     file = Path(FLAGS.record)
     compilation.found_wheels()
     rows = records.read_json(file)["rows"] if file.exists() else []

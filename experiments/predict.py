@@ -7,16 +7,15 @@
 
 Weights: a run of train.py, a file of Chainer (npz), Keras (HDF5), PyTorch (.pth) or
 safetensors, an orbax directory, or a name of prednet_jax.pretrained. Of a run, frames,
-crop and size are its own unless flags say otherwise. Without --weights it is a network
-that comes with the package, and frames from disk are scaled to its size.
+crop and size are its own unless flags say otherwise. Frames from disk are scaled to the
+size of a network that comes with the package.
 
-Protocol: one sequence from the zero state; frame 0, which nothing could predict, is not
-scored; from --extrapolate_from on the network sees its own predictions. Prints MSE,
-MAE, PSNR and SSIM of each frame beside copying the last frame seen, and writes into
---workdir: scores.csv (a row per frame), scores.json (means over observed and over
-extrapolated frames), predictions.npz, and pictures: predictions.png and .gif.
---layers=E0,R1 adds layers.npz, those inner maps at each frame, and layers.png, the mean
-over their channels.
+One sequence is predicted from the zero state; frame 0 is not scored; from
+--extrapolate_from on the network sees its own predictions. Prints MSE, MAE, PSNR and
+SSIM of each frame beside copying the last frame seen, and writes into --workdir:
+scores.csv (a row per frame), scores.json (means over observed and over extrapolated
+frames), predictions.npz, .png and .gif. --layers=E0,R1 adds layers.npz, those inner
+maps at each frame, and layers.png, the mean over their channels.
 """
 
 import math
@@ -38,8 +37,6 @@ FLAGS = flags.FLAGS
 _flags.define_model_flags()
 _flags.define_data_flags()
 _inherited.define_weights()
-flags.adopt_module_key_flags(_flags)
-flags.adopt_module_key_flags(_inherited)
 flags.DEFINE_integer("start", 0, "First frame of the sequence.")
 flags.DEFINE_integer("frames", 20, "Frames to show, >= 2.")
 flags.DEFINE_integer(
@@ -54,9 +51,8 @@ flags.DEFINE_integer("seed", 0, "Seed of generated frames.")
 flags.DEFINE_string("workdir", "runs/predict", "Where to write.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks, predicts, writes, prints."""
-    del argv
     process.prepare(cache=True)
     _flags.check_numbers(2, "frames")
     _flags.check_numbers(0, "start")

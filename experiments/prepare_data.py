@@ -28,9 +28,8 @@ flags.DEFINE_string(
 )
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks, prepares, says what to do next."""
-    del argv
     logging.set_verbosity(logging.ERROR)  # What TFDS warns of is no mistake here.
     source = pathlib.Path(os.path.expanduser(FLAGS.source))
     if not source.is_dir():

@@ -7,11 +7,8 @@ updates. At each stop it measures, for the loss without noise on a fixed probe s
 norm of the gradient; the lowest and highest eigenvalue of the Hessian H and of
 P^-1/2 H P^-1/2 (P is the scale by which Adam divides), with residuals; the projection
 of the optimiser's last step on the direction of lowest curvature; and how many updates
-noise would save there.
-
-Writes probe_curvature.json to --workdir. The results have two limits. Negative
-curvature can be proved, but its absence cannot. And the saving holds only if P and the
-local quadratic do not change during the escape.
+noise would save there, if P and the local quadratic did not change. Negative curvature
+can be proved, but its absence cannot. Writes probe_curvature.json to --workdir.
 """
 
 from pathlib import Path
@@ -20,7 +17,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import errors, process, records, tasks
+from prednet_jax import errors, process, tasks
 from prednet_jax.studies import curvature_probe
 
 FLAGS = flags.FLAGS
@@ -50,9 +47,8 @@ flags.DEFINE_float(
 flags.DEFINE_string("workdir", "results/probe_curvature", "Where to write.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks the flags, measures every training, writes table and JSON."""
-    del argv
     process.prepare(cache=True)
     _flags.check_numbers(1, "windows", "images", "steps", "starts")
     errors.positive("--noise", FLAGS.noise)
@@ -80,8 +76,7 @@ def main(argv: list[str]) -> None:
     print(curvature_probe.table(rows))
     print(curvature_probe.LEGEND.format(noise=FLAGS.noise))
     path = Path(FLAGS.workdir) / "probe_curvature.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records.write_json(path, {"rows": rows, **_cli.provenance()})
+    _cli.write(path, {"rows": rows})
     print(path)
 
 

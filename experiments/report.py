@@ -26,9 +26,8 @@ flags.DEFINE_string(
 )
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Finds the records, writes the report, prints the table and the page's path."""
-    del argv
     chosen = FLAGS.directory
     places = PLACES if chosen is None else (Path(chosen),)
     directory = next((p for p in places if (p / report.VERDICT).is_file()), None)

@@ -19,7 +19,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import errors, noise, process, records, saddles
+from prednet_jax import errors, noise, process, saddles
 from prednet_jax.errors import UserError
 from prednet_jax.studies import saddle_escape as escape
 
@@ -56,9 +56,8 @@ flags.DEFINE_float(
 flags.DEFINE_string("workdir", "results/saddle_escape", "Where to write.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks the flags, makes the runs, tests, and writes."""
-    del argv
     process.prepare(cache=True)
     functions, noises = check_flags()
     groups = []
@@ -80,8 +79,7 @@ def main(argv: list[str]) -> None:
     groups = escape.compare(groups)
     print(escape.text_table(groups))
     path = Path(FLAGS.workdir) / "saddle_escape.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records.write_json(path, {**_cli.provenance(), "groups": groups})
+    _cli.write(path, {"groups": groups})
     print(f"\n{path}")
 
 

@@ -37,9 +37,8 @@ _MOST = 3_000_000
 _OF_THE_MACHINE = ("workdir", "resume", "overwrite", "progress", "profile")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks, scores, writes, prints."""
-    del argv
     process.prepare(cache=True)
     whole("--sequences", FLAGS.sequences, 1)
     whole("--skip", FLAGS.skip, 0)

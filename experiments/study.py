@@ -1,12 +1,11 @@
-"""Runs the long trainings of the study, seed by seed, until all are recorded.
+r"""Runs the long trainings of the study, seed by seed, until all are recorded.
 
     python experiments/study.py --part=C
 
 writes results/study/C/seed_N.csv (curves) and seed_N.json (endpoints, distances,
-fingerprints) for each seed of the part. Seeds that have a record are not run again, nor
-are finished trainings of a seed, so after an interruption the same command continues.
-Several processes share the seeds by --shard=0/2 and --shard=1/2. docs/study/plan.md
-says what is run and why.
+fingerprints) for each seed of the part. What has a record is not run again, so after an
+interruption the same command continues. Several processes share the seeds by
+--shard=0/2 and --shard=1/2. docs/study/plan.md says what is run and why.
 
     python experiments/study.py --part=C --seeds=8300 --workdir=runs/again \
       --compare_with=results/study
@@ -37,9 +36,8 @@ flags.DEFINE_string(
 flags.DEFINE_bool("list", False, "Say which seeds are left, and end.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks the flags, then runs the seeds that are left."""
-    del argv
     errors.one_of("--part", FLAGS.part, tuple(parts.PARTS))
     part = parts.PARTS[FLAGS.part]
     try:

@@ -5,10 +5,10 @@ r"""Trains networks x arms x seeds x settings, on this machine or on many.
         --seeds=0,1,2,3 --workdir=runs/sweep --address=head:6379
 
 Every run is a process of its own (`experiments/train.py`), with its own threads and
-flags. Ray starts them: on this machine, unless --address names a cluster. A run that
-has finished is never made again, and one that was lost is; so after an interruption the
-same command goes on. The result is WORKDIR/runs.parquet, a row for each run.
-docs/sweeps.md shows how one study runs on several machines.
+flags. Ray starts them: on this machine, unless --address names a cluster. A finished
+run is never made again, and one that was lost is; so after an interruption the same
+command goes on. The result is WORKDIR/runs.parquet, a row for each run. docs/sweeps.md
+shows how one study runs on several machines.
 """
 
 import os
@@ -27,7 +27,6 @@ from prednet_jax.runs import design, sweeps
 FLAGS = flags.FLAGS
 TRAIN = Path(__file__).absolute().with_name("train.py")
 _flags.define_setup_flags(models=["prednet"], updates=100, workdir="runs/sweep")
-flags.adopt_module_key_flags(_flags)
 flags.DEFINE_list(
     "arms", ["float32", "reduction_order"], f"Arms, of {', '.join(runs.NAMES)}."
 )
@@ -47,9 +46,8 @@ flags.DEFINE_string(
 )
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks, runs what is missing, merges."""
-    del argv
     sweep = make_sweep()
     check_settings()
     design.check_sources(sweep)

@@ -3,22 +3,19 @@
     python experiments/symmetric_start.py --workdir=results/study/A
 
 Channels i and i + n/2 of each even width n are made twins, which exact arithmetic keeps
-equal for ever (prednet_jax/studies/symmetric_start.py). The twins are then split by a
-relative delta, and the network is trained. There are two programs:
-
-    ordinary   twins add the same terms in different orders, so rounding separates them
-    symmetric  twins add the same terms in the same order, so without noise they stay
-               equal bit for bit
+equal for ever (prednet_jax/studies/symmetric.py). The twins are then split by a
+relative delta, and the network is trained. In the ordinary program twins add the same
+terms in different orders, so rounding separates them; in the symmetric one in the same
+order, so without noise they stay equal bit for bit.
 
 The arms are float32 without noise; shared and tile, with a new random order of
 reduction at every call, one order for all outputs or one per tile; and at delta 0 also
 float64; run, with orders per tile that the key fixes for the whole run; and, if asked
 for, blocks, with tiles of 32 outputs as in the long trainings.
 
-Each finished run adds one row to runs.csv in --workdir; manifest.json says what was
-run. Finished runs are not run again: repeat the command until it ends. Each process
-uses one thread. Several processes may share a --workdir if their programs, arms or
-seeds differ.
+Each finished run adds one row to runs.csv in --workdir and is not run again: repeat the
+command until it ends. Each process uses one thread; several may share a --workdir if
+their programs, arms or seeds differ.
 """
 
 import dataclasses
@@ -43,9 +40,8 @@ flags.DEFINE_integer("updates", 3000, "Updates of a run, a multiple of 20.")
 flags.DEFINE_string("workdir", "results/study/A", "Where runs.csv is.")
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks the flags, then makes the runs that are not yet in the table."""
-    del argv
     design = Design(updates=FLAGS.updates)
     deltas, seeds = list(_flags.numbers("deltas")), list(_flags.integers("seeds"))
     asked = symmetric.runs(FLAGS.programs, FLAGS.arms, deltas, seeds)
@@ -73,11 +69,7 @@ def main(argv: list[str]) -> None:
 
 
 def write_manifest(folder: Path, design: Design) -> None:
-    """Says what the table holds; refuses a table of another design.
-
-    Raises:
-        UserError: the folder holds runs of another network, horizon or version.
-    """
+    """Says what the table holds; a UserError refuses a table of another design."""
     shared = {
         **dataclasses.asdict(design),
         "data": "walk",

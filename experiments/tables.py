@@ -49,12 +49,7 @@ def read(name: str) -> Any:
 
 
 def tables(parts: dict[str, Any], endpoints: dict[str, dict]) -> dict[str, str]:
-    """Each table, by name.
-
-    Args:
-        parts: the result of `study_tables.load`.
-        endpoints: the result of `study_tables.judged`.
-    """
+    """Each table, by name, of what `study_tables.load` and `.judged` returned."""
     networks = sorted((ROOT / "prednet_jax" / "pretrained").glob("*.json"))
     task = (ROOT / "tests" / "experiments" / "tiny_task.py").read_text()
     # Of experiments that have ended, whose scripts commit 09c1a23 has.
@@ -94,9 +89,8 @@ def figures(parts: dict[str, Any], endpoints: dict[str, dict]) -> dict[Path, byt
     return made
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Fills every document, draws every figure, and says what has changed."""
-    del argv
     parts = study_tables.load(STUDY)
     endpoints = study_tables.judged(parts["C"])
     made = tables(parts, endpoints) | study_tables.values(parts, endpoints)

@@ -1,4 +1,4 @@
-"""Trains PredNet or the autoencoder on one stream of frames.
+r"""Trains PredNet or the autoencoder on one stream of frames.
 
     python experiments/train.py --workdir=runs/first --updates=50
     python experiments/train.py --workdir=runs/ten --updates=50 --replicas=10
@@ -11,12 +11,8 @@ replaced by --overwrite alone.
 
 goes on where a run stopped, with the flags it was begun with; with --updates=100 too,
 beyond its end. Where nothing was begun it begins, so that one command can be repeated
-until it is done:
-
-    python experiments/train.py --workdir=runs/long --checkpoint_every=10 --resume
-
-To predict further ahead, a trained network is trained on by its own predictions, as
-Lotter et al. did (five frames after ten):
+until it is done. To predict further ahead, as Lotter et al. did, a trained network is
+trained on by its own predictions (five frames after ten):
 
     python experiments/train.py --workdir=runs/far --mode=finetune_rollout \
       --init_weights=runs/first --window=15 --extrapolate_from=10
@@ -39,21 +35,20 @@ from prednet_jax.training.interruption import Interruption
 FLAGS = flags.FLAGS
 # Fields of a recipe that are flags of the same name, and of its method.
 FIELDS = (
-    "updates", "window", "draw", "learning_rate", "clip_gradient", "rate_floor",
-    "sampling", "batch", "validate_every", "checkpoint_every", "keep_checkpoints",
-    "keep_best", "resume", "overwrite", "examples", "profile", "progress",
-)  # fmt: skip
+    *("updates", "window", "draw", "learning_rate", "clip_gradient", "rate_floor"),
+    *("sampling", "batch", "validate_every", "checkpoint_every", "keep_checkpoints"),
+    *("keep_best", "resume", "overwrite", "examples", "profile", "progress"),
+)
 METHOD = (
-    "targets", "truncation_leak", "objective", "layer_weights", "extrapolate_from",
-)  # fmt: skip
+    *("targets", "truncation_leak", "objective", "layer_weights"),
+    "extrapolate_from",
+)
 _inherited.define_preset()
 _flags.define_model_flags()
 _flags.define_data_flags()
 _flags.define_precision_flag()
 _flags.define_fields(recipe.Recipe, FIELDS, updates=250, window=20, progress=True)
 _flags.define_fields(Method, METHOD, {"targets": TARGETS, "objective": OBJECTIVES})
-flags.adopt_module_key_flags(_flags)
-flags.adopt_module_key_flags(_inherited)
 flags.DEFINE_enum(
     "mode",
     "train",
@@ -126,9 +121,8 @@ flags.DEFINE_bool(
 )
 
 
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Checks every flag, then trains seed by seed, or all at once."""
-    del argv
     _inherited.apply_preset()
     if FLAGS.resume:
         _inherited.read_flags(Path(FLAGS.workdir), list(_cli.chosen_flags()))

@@ -71,29 +71,24 @@ def open_source(
     """Open a source of frames.
 
     Args:
-        data: A name (`walk`, `varied_walk`, `digits`, `mnist`, `moving_mnist`,
-            `moving_digits`) or a path: a folder of images, a folder of such folders or
-            of videos (each a sequence), a text list of images or of such lists, a
-            video, an animated GIF, an .npz with `frames` `[T, H, W, C]`, or an .npy.
-            `walk` is the source of that name even where a file has that name; `./walk`
-            is the file.
+        data: A name (of `NAMES`) or a path: a folder of images, a folder of such
+            folders or of videos (each a sequence), a text list of images or of such
+            lists, a video, an animated GIF, an .npz with `frames` `[T, H, W, C]`, or an
+            .npy. `walk` is the source of that name; `./walk` is a file.
         height: Height of a frame, in pixels; None: the default of the source (28 for
             digits, 64 for moving digits, else 120).
         width: Width of a frame, in pixels; None: the default (28, 64, else 160).
         channels: 3 (RGB) or 1 (grey); None: the default (1 for digits, else 3).
-        seed: Determines the content and order of generated sources. Sources from disk
-            do not use it.
+        seed: Determines the content and order of generated sources.
         length: Number of frames; None: all (1e9 for generated sources, 200000 for
             moving digits).
-        crop: `center` cuts the middle out of larger pictures, `resize` scales without
-            keeping the aspect ratio, `auto` cuts where at least half of the first
-            picture is left and else scales. Sources from disk only.
-        offset: `(right, down)` in pixels by which the crop is moved. Sources from disk
-            only.
+        crop: Of sources from disk: `center` cuts the middle out of larger pictures,
+            `resize` scales without keeping the aspect ratio, `auto` cuts where at least
+            half of the first picture is left and else scales.
+        offset: `(right, down)` in pixels by which the crop is moved.
         allow_outside: Whether a text list may name files outside its own folder.
 
-    Raises:
-        DataError: A value or file is not accepted.
+    Raises a DataError if a value or file is not accepted.
     """
     default = own_size(data)
     size: dict[str, Any] = {
@@ -114,10 +109,6 @@ def open_source(
             "the asked size; accepted are 'auto', 'center' and (0, 0)"
         )
     options = {**size, "seed": seed} | ({} if length is None else {"length": length})
-    return _open_name(data, options)
-
-
-def _open_name(data: str, options: dict[str, int]) -> FrameSource:
     if data.endswith("walk"):
         return walk.open_walk(**options, varied=data == "varied_walk")
     pictures = digits.mnist() if data.endswith("mnist") else digits.digits()
@@ -178,9 +169,9 @@ def _open_folder(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSourc
             fit = video.Video(paths[0], fit).fit  # All are cut, or all are scaled.
             opened = [video.open_video(path, fit) for path in paths]
             return joined(str(path), opened, length)
-    if pictures:
-        return images.open_images(str(path), pictures.values(), fit, length)
-    raise DataError(
-        f"data={path}: the folder holds no images; accepted are "
-        f"{' '.join(images.IMAGE_SUFFIXES)}, folders of them, or videos"
-    )
+    if not pictures:
+        raise DataError(
+            f"data={path}: the folder holds no images; accepted are "
+            f"{' '.join(suffixes)}, folders of them, or videos"
+        )
+    return images.open_images(str(path), pictures.values(), fit, length)

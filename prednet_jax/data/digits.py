@@ -1,19 +1,14 @@
 """Handwritten digits: single pictures in an order of a seed, and digits that move.
 
-The autoencoder of the article's control experiment sees one picture per update. So each
-frame of `open_stills` is a separate picture, unrelated to its neighbours.
-
-`digits` are those that scikit-learn ships, so that no download is needed: 1797 pictures
-of 8x8 pixels with 17 grey levels, the test set of the UCI "Optical Recognition of
-Handwritten Digits" (Alpaydin and Kaynak 1998). They are scaled to 28x28 and replace
-MNIST (`mnist`) where that is not available.
+`digits` are those that scikit-learn ships, the test set of the UCI "Optical Recognition
+of Handwritten Digits" (Alpaydin and Kaynak 1998): 1797 pictures of 8x8 pixels, scaled
+to 28x28, in place of MNIST (`mnist`) where that is not available.
 
 `open_moving` follows Srivastava, Mansimov & Salakhutdinov 2015 (arXiv 1502.04681): two
 digits bounce inside a canvas. Start positions and directions are uniform. Per frame a
 digit moves by a tenth of the free way. Where digits overlap, the brighter pixel is
 shown. Sequences have 20 frames. In the paper a digit that would leave the canvas is put
-on its edge; here it is reflected exactly. Its position is then a triangle wave of the
-frame number, so that any frame can be made alone:
+on its edge; here it is reflected exactly, so that any frame can be made alone:
 
     x(t) = free * tri(x0 + 0.1 t cos a),   tri(u) = distance of u to the nearest
                                                     even number, in [0, 1]
@@ -52,14 +47,7 @@ STEP = 0.1
 
 
 class Stills(NamedTuple):
-    """A finite set of grey pictures of one size.
-
-    Attributes:
-        name: Name of the set.
-        total: Number of pictures.
-        picture: Maps an index to uint8 [h, w].
-        fingerprint: SHA-256 of the pictures.
-    """
+    """A finite set of grey pictures of one size: an index to uint8 [h, w]."""
 
     name: str
     total: int

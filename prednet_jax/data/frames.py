@@ -36,8 +36,7 @@ class Fit:
         channels: 3 (RGB) or 1 (grey, ITU-R 601 luma).
         crop: `center` cuts the middle out; `resize` scales the whole picture; `auto`
             is `center` where half of the picture or more is left, else `resize`.
-        offset: `(right, down)` in pixels, added to the position of the crop: the x,y
-            of the published `--offset`.
+        offset: the published `--offset`, `(right, down)` in pixels, of the crop.
         original: height and width of the pictures, from `settled`.
     """
 
@@ -106,11 +105,7 @@ class Fit:
             )
 
     def __call__(self, picture: np.ndarray, name: str) -> np.ndarray:
-        """Cut or scale a picture uint8 `[h, w, c]` to `[height, width, c]`.
-
-        Raises:
-            DataError: If the crop does not lie inside the picture.
-        """
+        """Cut or scale a picture uint8 `[h, w, c]` to `[height, width, c]`."""
         height, width = picture.shape[:2]
         self.check(height, width, name)
         if self.crop == "resize":
@@ -158,15 +153,10 @@ class Fit:
 
 
 def resize_bilinear(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Bilinear interpolation between pixel centres, without smoothing first.
+    """Bilinear interpolation between pixel centres, of uint8 `[h, w, c]`; no smoothing.
 
     The geometry and the 11-bit weights are those of OpenCV's `cv2.resize`, which the
     published frame maker calls. Like there, scaling down by a large factor aliases.
-
-    Args:
-        picture: uint8 `[h, w, c]`; the result is uint8 `[height, width, c]`.
-        height: New height, in pixels.
-        width: New width, in pixels.
     """
     row, row_next, row_weight = _taps(picture.shape[0], height)
     col, col_next, col_weight = _taps(picture.shape[1], width)

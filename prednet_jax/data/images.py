@@ -5,11 +5,9 @@ eijwat/prednet_in_chainer_py3): one path per line, of which the first word count
 the published `--sequences` each line names a list, and the state is reset at the start
 of each list. Only one picture is in memory at a time.
 
-The suffix of a path says whether it is a picture or a list; a picture's format is that
-of its content, read by Pillow. Only `FORMATS` are accepted: for a PostScript file, for
+A picture's format is that of its content, one of `FORMATS`: for a PostScript file, for
 example, Pillow would start another program. A picture of more than 8 bits a channel,
-one that shows what is behind it, and one that moves are refused: what they mean as a
-frame would be a guess.
+one that shows what is behind it, and one that moves are refused.
 """
 
 import contextlib
@@ -59,8 +57,8 @@ def sequences_below(
 ) -> dict[str, list[str]]:
     """The files of some suffixes in a folder, by the folder that they lie in.
 
-    Hidden names and links to folders are left out. Folders and files are in natural
-    order of their names. Folders below are looked into if `deeper`.
+    In natural order, without hidden names and links to folders; folders below are
+    looked into if `deeper`.
     """
 
     def refuse(error: OSError) -> None:
@@ -110,11 +108,8 @@ def open_list(
     """Open a text list of images, or of lists of images (one sequence each).
 
     A relative path is searched for in the folder of the list that names it, then in the
-    working directory, as in the published script. A line may have further words after
-    the path.
-
-    Unless `allow_outside`, the lists, which may come from somebody else, may name only
-    files in the folder of `path`.
+    working directory, as in the published script; further words after it do not count.
+    Unless `allow_outside`, the lists may name only files in the folder of `path`.
     """
     root = None if allow_outside else os.path.realpath(os.path.dirname(path.absolute()))
     entries = _listed(str(path), root)
@@ -190,6 +185,7 @@ def _real(path: str) -> str:
 
 
 _real_folder = functools.lru_cache(maxsize=1024)(os.path.realpath)
+_bytes = functools.partial(files.read_bytes, limit=_IMAGE_BYTES)
 
 
 def _suffix(name: str) -> str:
@@ -205,21 +201,11 @@ def _digest(path: str, fit: Fit) -> str:
     return hashlib.sha256(data).hexdigest() + turned
 
 
-def _bytes(path: str) -> bytes:
-    try:
-        return files.read_bytes(path, _IMAGE_BYTES)
-    except files.FileError as error:
-        raise DataError(str(error)) from None
-
-
 def read_header(data: bytes, name: object) -> tuple[int, int, int]:
     """Height and width as shown, after rotation, and the EXIF orientation, 1 to 8.
 
-    Pixels are decoded only if the picture has a channel of transparency.
-
-    Args:
-        data: The bytes of the file.
-        name: What a message calls the file.
+    Of a file's bytes, which messages call `name`. Pixels are decoded only if the
+    picture has a channel of transparency.
     """
     with _opened(data, name) as image:
         pictures = getattr(image, "n_frames", 1)

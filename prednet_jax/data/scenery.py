@@ -1,12 +1,10 @@
 """What the camera of a walk looks at: the photographs, or endlessly many variations.
 
-A network that walks through six photographs learns these six. A variation is a
-photograph that is mirrored, turned, recoloured and of another contrast; or, as often,
-a picture of dead leaves: shapes of random colour that hide one another, with sizes of
-density r^-3, under noise with a power-law spectrum. Such pictures have statistics of
-natural images (Lee, Mumford & Huang 2001, https://doi.org/10.1023/A:1011109015675),
-and what networks learn from them holds for photographs (Baradad et al. 2021,
-arXiv:2106.05963).
+A variation is a photograph that is mirrored, turned, recoloured and of another
+contrast; or, as often, a picture of dead leaves: shapes of random colour that hide one
+another, with sizes of density r^-3, which have statistics of natural images (Lee,
+Mumford & Huang 2001, https://doi.org/10.1023/A:1011109015675), and what networks learn
+from them holds for photographs (Baradad et al. 2021, arXiv:2106.05963).
 """
 
 import functools

@@ -37,9 +37,8 @@ class FrameSource:
         length: Total number of frames; `ENDLESS` for generated sources by default.
         boundaries: Index of the first frame of every sequence; starts with 0.
         frames: What `read` calls, with a range inside the source.
-        fingerprint: SHA-256 of what identifies the content and its order: generator
-            version, seed, size and embedded files for generated sources, the bytes of
-            every file for sources from disk. Paths are not part of it.
+        fingerprint: SHA-256 of what identifies the content and its order, without
+            paths: generator version, seed and size, or the bytes of every file.
         done: What was done to pictures of another size, in words; empty: nothing.
     """
 
@@ -61,16 +60,10 @@ class FrameSource:
         check_boundaries(self.name, self.boundaries, self.length)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Frames `start` to `stop - 1`, the same bytes at every call.
+        """Frames `start` to `stop - 1`, uint8 `[stop - start, H, W, C]`.
 
-        It may be called from another thread, but by one caller at a time.
-
-        Returns:
-            uint8 `[stop - start, H, W, C]`.
-
-        Raises:
-            DataError: If the range does not lie inside the source, or a frame cannot be
-                read.
+        It may be called from another thread, but by one caller at a time. Raises a
+        DataError if the range is not inside the source, or a frame cannot be read.
         """
         if not 0 <= start <= stop <= self.length:
             raise DataError(

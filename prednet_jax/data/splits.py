@@ -2,11 +2,10 @@
 
 No sequence is in two splits. `open_split` cuts every source the same way each time:
 
-    walk           walks of seeds of their own, `FIRST_SEED[split]` and following, 300
-                   frames each, through the photographs that are not held out
+    walk           300 frames of walks of seeds of their own, `FIRST_SEED[split]` and
+                   following, through the photographs that are not held out
     varied walks   to train on, variations of these; the other splits are those of walk
-    moving digits  sequences of seeds of their own, of the pictures that are not held
-                   out (every fifth picture is)
+    moving digits  sequences of seeds of their own, of four of five pictures
     ten sequences  (a list of lists, an .npz with boundaries) and more: of each ten the
     or more        ninth is for validation, the tenth for tests
     fewer          each sequence is cut: 80 % of its frames, then 10 %, then 10 %
@@ -22,7 +21,13 @@ from typing import Any
 import numpy as np
 
 from prednet_jax.data import digits, scenery, walk
-from prednet_jax.data.source import DataError, FrameSource, fingerprint, joined_spans
+from prednet_jax.data.source import (
+    DataError,
+    Frames,
+    FrameSource,
+    fingerprint,
+    joined_spans,
+)
 from prednet_jax.errors import one_of, whole
 
 SPLITS = ("train", "validation", "test", "unseen")
@@ -55,11 +60,8 @@ def open_split(
         **options: `height`, `width` and `channels` of a frame; of files also `crop`,
             `offset` and `allow_outside`, as in `open_source`.
 
-    Returns:
-        The source, with a boundary at the start of each sequence.
-
-    Raises:
-        DataError: The data has no sequences, no such split, or too few sequences.
+    Returns the source, with a boundary at the start of each sequence. Raises a
+    DataError if the data has no sequences, no such split, or too few sequences.
     """
     from prednet_jax.data import NAMES
 
@@ -153,18 +155,11 @@ def _in_memory(source: FrameSource) -> FrameSource:
     shape = (source.length, source.height, source.width, source.channels)
     if np.prod(shape, dtype=np.int64) > _KEPT:
         return source
-    kept = np.empty(shape, np.uint8)
-    ends = np.array([*source.boundaries[1:], source.length])
-    known = np.zeros(len(ends), bool)
+    sequence = functools.cache(source.read)
 
-    def frames(start: int, stop: int) -> np.ndarray:
-        first = int(np.searchsorted(ends, start, side="right"))
-        last = int(np.searchsorted(ends, stop, side="left"))
-        for i in range(first, min(last, len(ends) - 1) + 1):
-            if not known[i]:
-                begin, end = source.boundaries[i], int(ends[i])
-                kept[begin:end] = source.read(begin, end)
-                known[i] = True
-        return kept[start:stop]
+    def span(begin: int, end: int) -> tuple[Frames, int, int]:
+        return lambda start, stop: sequence(begin, end)[start:stop], 0, end - begin
 
-    return dataclasses.replace(source, frames=frames)
+    ends = (*source.boundaries[1:], source.length)
+    spans = [span(*places) for places in zip(source.boundaries, ends, strict=True)]
+    return dataclasses.replace(source, frames=joined_spans(spans))

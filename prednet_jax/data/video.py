@@ -2,13 +2,11 @@
 
 To open a video its packets are read without decoding; this counts the frames, whatever
 the header says. A read continues where the last one ended. A jump uses the key frames
-if the time stamps of the file can be trusted, and otherwise decodes from the start. The
-published frame maker (generate_image.py, eijwat/prednet_in_chainer_py3) drops the first
-frame and the last tenth of a video; here nothing is dropped.
+if the time stamps of the file can be trusted, and otherwise decodes from the start.
+Unlike in the published frame maker no frame is dropped.
 
-Frames have 8 bits a channel and no transparency. FFmpeg reduces deeper videos (10-bit
-HDR of phones) to 8 bits, which is said once; a frame with a transparent pixel is
-refused.
+Frames have 8 bits a channel and no transparency. FFmpeg reduces deeper videos to 8
+bits, which is said once; a frame with a transparent pixel is refused.
 """
 
 import bisect

@@ -57,8 +57,8 @@ class Scene(NamedTuple):
         start: Index of its first frame.
         photograph: Index into the photographs that are shown.
         middle: Height of the view at middle zoom, over the largest height that fits.
-        periods: [6] periods in frames: x slow, x fast, y slow, y fast, zoom, two steps.
-        phases: [7] phases in radians: the same six, then the roll.
+        periods: [6] in frames: x slow, x fast, y slow, y fast, zoom, two steps.
+        phases: [7] in radians: the same six, then the roll.
     """
 
     start: int
@@ -197,18 +197,12 @@ def scene(seed: int, k: int, count: int = len(PHOTOGRAPHS)) -> Scene:
 def pose(
     scene: Scene, t: np.ndarray, photo: tuple[int, int], aspect: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Where the camera is at frames `t` of a scene.
+    """Where the camera is at frames `t`, `[T]`, from the start of a scene.
 
-    Args:
-        scene: The scene.
-        t: Frames since the start of the scene, `[T]`.
-        photo: Height and width of the photograph, in pixels.
-        aspect: Width of the view over its height.
-
-    Returns:
-        In pixels of the unscaled photograph, `[T]`: the horizontal and the vertical
-        centre of the view, and its height; its rotation in radians. The rotated view
-        never leaves the photograph.
+    `photo` is the height and width of the photograph in pixels, `aspect` the width of
+    the view over its height. Returns, `[T]` in pixels of the unscaled photograph, the
+    horizontal and the vertical centre of the view and its height; and its rotation in
+    radians. The rotated view never leaves the photograph.
     """
     angle = 2 * math.pi * t[:, None] / scene.periods + scene.phases[:6]
     x_slow, x_fast, y_slow, y_fast, zoom, _ = np.sin(angle).T
@@ -229,10 +223,7 @@ def pose(
 def _view(
     size: tuple[int, int, int], middle: float, name: str, seeds: tuple[int, ...]
 ) -> tuple[tuple[int, int], np.ndarray]:
-    """The picture of a scene: its full height and width, and it at the scene's scale.
-
-    The scaled one is smoothed, int32 `[h, w, channels]`.
-    """
+    """Height and width of a scene's picture, and it, smoothed, at the scene's scale."""
     height, width, channels = size
     full = variation(name, channels, *seeds) if seeds else photograph(name, channels)
     rows, cols = full.shape[:2]

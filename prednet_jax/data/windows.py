@@ -9,19 +9,14 @@ next sequence starts with a new state; after the last sequence the first comes a
 
 Here every window has T steps and the T + 1 frames from `start = s + (k - 1) T - 1` on,
 with s the first frame of the sequence. In a first window frame s - 1 is a stand-in (a
-copy of frame s). Its step has loss weight 0, and the state is reset after it. So all
-windows have the same shape and share one compiled program.
+copy of frame s), whose step has loss weight 0 and is followed by a reset of the state.
+So all windows have the same shape and share one compiled program.
 
-A batch of B windows comes from B streams of the source. If the source has at least B
-sequences, stream b gets the sequences b, b + B, b + 2B and so on. Sequences at the same
-position of the B streams are cut to the shortest of them, and a last round of fewer
-than B sequences is left out. If the source has fewer sequences, every sequence is cut
-into B equal parts, of which stream b gets the b-th; a remainder of less than B frames
-is left out. In both cases the windows of all streams open sequences at the same
-updates.
-
-`random_windows` is the other way to choose: each window of each update is drawn from
-all windows of all sequences, and is a sequence of its own.
+A batch of B windows comes from B streams. Of at least B sequences, stream b gets the
+sequences b, b + B, b + 2B and so on; those at the same position are cut to the shortest
+of them, and a last round of fewer than B is left out. Of fewer sequences each is cut
+into B equal parts, without a remainder of less than B frames. In both cases the windows
+of all streams open sequences at the same updates.
 """
 
 import hashlib
@@ -72,13 +67,8 @@ def schedule(
 ) -> Schedule:
     """The windows of the first `updates` updates, cycling over the sequences.
 
-    Args:
-        length: Number of frames of the source.
-        boundaries: Index of the first frame of every sequence; starts with 0.
-        window: Frames between updates, T in the formulas; at least 2.
-        updates: Number of updates.
-        batch: Streams into which the source is split, B.
-        fresh: Whether every window is a sequence of its own.
+    `boundaries` are the first frames of the sequences of `length` frames, `window` is T
+    and `batch` B of the formulas. If `fresh`, every window is a sequence of its own.
     """
     _check(window, updates)
     first_frames, lengths = _streams(length, boundaries, batch)
@@ -167,11 +157,9 @@ def chunks(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Read the windows in a background thread, in chunks of K.
 
-    Yields:
-        `(frames, first)` with frames uint8 `[K, T + 1, B, H, W, C]` (`[K, 1, B, H, W,
-        C]` of single pictures) and first bool `[K]`, which is True of single pictures.
-        The last chunk may be shorter. An error in reading a chunk is raised in its
-        place.
+    Yields frames uint8 `[K, T + 1, B, H, W, C]` (`[K, 1, B, H, W, C]` of single
+    pictures) and first bool `[K]`, True of single pictures. The last chunk may be
+    shorter. An error in reading a chunk is raised in its place.
     """
     if windows_per_chunk < 1:
         raise DataError(f"windows_per_chunk={windows_per_chunk}: need at least 1")
@@ -181,8 +169,8 @@ def chunks(
 def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
     """Yield the items of an iterator that a background thread advances, some ahead.
 
-    The thread is joined when the iterator ends or raises (which is raised here after
-    the items before it), and when this generator is closed.
+    The thread is joined when the iterator ends or raises, which is raised here after
+    the items before it, and when this generator is closed.
     """
     end: Any = object()
     pool = ThreadPoolExecutor(1, "prefetch")

@@ -21,18 +21,9 @@ Params = Mapping[str, Mapping[str, jax.Array]]
 def reconstruct(
     params: Params, config: AutoencoderConfig, images: Float[Array, "B H W C"]
 ) -> Float[Array, "B H W C"]:
-    """Encodes and decodes images.
+    """Encodes and decodes images `[B, H, W, C]`, pixels in [0, 1], to (0, 1).
 
-    Args:
-        params: the network's parameters.
-        config: the network.
-        images: `[B, H, W, C]`, pixels in [0, 1].
-
-    Returns:
-        Reconstructions `[B, H, W, C]` in (0, 1).
-
-    Raises:
-        UserError: images do not fit the network.
+    Raises a UserError if images do not fit the network.
     """
     expected = (config.height, config.width, config.channels)
     if images.ndim != 4 or tuple(images.shape[1:]) != expected:

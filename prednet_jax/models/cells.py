@@ -16,7 +16,7 @@ def lstm(
     peephole: Float[Array, "3 H W R"] | None,
     convolved: Float[Array, "B H W 3R"] | None = None,
 ) -> tuple[Float[Array, "B H W R"], Float[Array, "B H W R"]]:
-    """The elementwise part of the three ConvLSTM cells.
+    """The elementwise part of the three ConvLSTM cells; the new hidden state and cell.
 
     With peepholes (`watanabe`): logistic gates; each of i, f, o sees the old cell.
     With the cell convolved (the PyTorch ports): the same, but of all the cells around.
@@ -27,9 +27,6 @@ def lstm(
         cell: the cell state before the step.
         peephole: weights of the old cell in i, f and o; None: a cell without them.
         convolved: the old cell's part in i, f and o, already convolved; None: none.
-
-    Returns:
-        The new hidden state and the new cell.
     """
     if peephole is not None:
         return _peephole_lstm(gates, cell, peephole)
@@ -94,10 +91,8 @@ def clip_above(x: jax.Array, bound: float) -> jax.Array:
 def max_pool(x: Float[Array, "B H W C"]) -> Float[Array, "B H/2 W/2 C"]:
     """2x2 maxima; at a tie the first maximum (row-major) gets the whole gradient.
 
-    The result is NaN where one of the four values is.
-
-    The four strided views are compared. `reduce_window` would have select-and-scatter
-    as its gradient, which is nondeterministic on GPUs and slow on CPUs.
+    NaN where one of the four is. The four strided views are compared: the gradient of
+    `reduce_window` is nondeterministic on GPUs and slow on CPUs.
     """
     return _max_pool_fwd(x)[0]
 

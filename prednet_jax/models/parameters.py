@@ -90,11 +90,7 @@ def _stacked(parts: list[Initializer]) -> Initializer:
 
 
 def initializers(config: PredNetConfig | AutoencoderConfig) -> Table:
-    """The initialiser of each parameter: `{group: {leaf: initialiser}}`.
-
-    Raises:
-        TypeError: config is neither a PredNetConfig nor an AutoencoderConfig.
-    """
+    """The initialiser of each parameter, `{group: {leaf: initialiser}}`."""
     if isinstance(config, AutoencoderConfig):
         widths = (config.pixels, *config.hidden, config.pixels)
         return {
@@ -169,17 +165,9 @@ class Parameters(nn.Module):
 
 
 def init_params(config: PredNetConfig | AutoencoderConfig, key: jax.Array) -> dict:
-    """Draws fresh parameters with the published initialisers.
+    """Draws fresh float32 parameters with the published initialisers (`models.step`).
 
-    Args:
-        config: the network.
-        key: a PRNG key, typed or raw; consumed.
-
-    Returns:
-        Nested dictionaries of float32 arrays (see `models.step` for the names).
-
-    Raises:
-        TypeError: config is neither a PredNetConfig nor an AutoencoderConfig.
+    The PRNG key, typed or raw, is consumed. Another kind of config is a TypeError.
     """
     return Parameters(config).init(key)["params"]
 

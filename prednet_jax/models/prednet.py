@@ -58,20 +58,13 @@ def scan_frames(
     reset: jax.Array | None = None,
     extrapolate_from: int | jax.Array | None = None,
 ) -> tuple[PredNetState, Any]:
-    """Shows frames to the network one after the other, in one `lax.scan`.
+    """Shows frames `[T, B, H, W, C]` to the network one after the other, in one scan.
 
-    Args:
-        params: the network's parameters.
-        config: the network.
-        state: the state before the first frame.
-        frames: `[T, B, H, W, C]`.
-        outputs: picks what to keep of each step; the results are stacked along time.
-        reset: optional `[T]` booleans; True: the state *after* that frame is zeroed.
-        extrapolate_from: from this step on the input is the last prediction, not the
-            frame.
+    `outputs` picks what to keep of each step; the results are stacked along time. After
+    frames where `reset`, `[T]` booleans, is True the state is zeroed; from step
+    `extrapolate_from` on the input is the last prediction, not the frame.
 
-    Returns:
-        The state after the last frame, and the stacked outputs.
+    Returns the state after the last frame, and the stacked outputs.
     """
     kernels, others = split_kernels(params)
 
@@ -124,9 +117,8 @@ def predict(
         predictions[t] predicts frames[t] and was made before frames[t] was seen. In a
         new `watanabe` sequence predictions[0] is zero.
 
-    Raises:
-        UserError: frames do not fit the network, extrapolate_from is below 1, or there
-            is no such layout.
+    Raises a UserError if frames do not fit the network, extrapolate_from is below 1, or
+    there is no such layout.
     """
     frames = time_first(frames, layout)
     check_frames(config, frames, extrapolate_from)
@@ -138,11 +130,7 @@ def predict(
 
 
 def time_first(frames: Any, layout: str) -> Any:
-    """Frames of a layout as `[T, B, ...]`; the same swap takes them back.
-
-    Raises:
-        UserError: there is no such layout.
-    """
+    """Frames of a layout as `[T, B, ...]`; the same swap takes them back."""
     one_of("layout", layout, LAYOUTS)
     return frames if layout == "TBHWC" or frames.ndim < 2 else frames.swapaxes(0, 1)
 
@@ -161,13 +149,6 @@ def _predict(
 
 
 _compiled = jax.jit(_predict, static_argnums=0)
-
-
-def as_pixels(params: Params, frames: jax.Array) -> jax.Array:
-    """Frames in floating point; those that already are stay as they are."""
-    if frames.dtype != jnp.uint8:
-        return frames
-    return to_pixels(jnp.asarray(frames), jax.tree.leaves(params)[0].dtype)
 
 
 def outputs(
@@ -191,13 +172,11 @@ def outputs(
         state: the state to start from; None: a new sequence.
         extrapolate_from: as in `predict`.
 
-    Returns:
-        The outputs by name, and the state after the last frame.
-
-    Raises:
-        UserError: there is no such output.
+    Returns the outputs by name, and the state after the last frame; a UserError says
+    that there is no such output.
     """
-    frames = as_pixels(params, frames)
+    if frames.dtype == jnp.uint8:
+        frames = to_pixels(jnp.asarray(frames), jax.tree.leaves(params)[0].dtype)
     if state is None:
         state = initial_state(config, frames.shape[1], frames.dtype)
     before = state.prediction[0]
@@ -224,11 +203,7 @@ def outputs(
 
 
 def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
-    """Field of `StepOutputs` and layer of a map such as `R0`.
-
-    Raises:
-        UserError: there is no such map.
-    """
+    """Field of `StepOutputs` and layer of a map such as `R0`, or a UserError."""
     fields = {"R": "hidden", "A": "target", "Ahat": "prediction", "E": "error"}
     kind = name.rstrip("0123456789")
     layer = name[len(kind) :]
@@ -246,9 +221,8 @@ def attach_predictions(
     """Lets the carried P_l, l >= 1, depend on ConvP_l without changing its value.
 
     This is Chainer's truncation leak (see `objectives.Method`). The gradient of
-    P_l = relu(conv(h_l) + b) needs only h_l and the mask P_l > 0. So
-    P_l + z - stop_gradient(z) has the value of P_l and the gradient of z, even though
-    the weights have changed since P_l was computed.
+    P_l = relu(conv(h_l) + b) needs only h_l and the mask P_l > 0; P_l + z -
+    stop_gradient(z) has the value of P_l and the gradient of z.
     """
     table = convolutions(config)
     attached = [state.prediction[0]]
@@ -265,11 +239,7 @@ def check_frames(
     frames: jax.Array | np.ndarray,
     extrapolate_from: int | None,
 ) -> None:
-    """Refuses frames that a network cannot be shown.
-
-    Raises:
-        UserError: their shape or dtype does not fit, or extrapolate_from is below 1.
-    """
+    """Refuses (UserError) frames of another shape or dtype, and a start below 1."""
     expected = (config.height, config.width, config.channels[0])
     if frames.ndim != 5 or 0 in frames.shape or tuple(frames.shape[2:]) != expected:
         raise UserError(

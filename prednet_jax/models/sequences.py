@@ -31,7 +31,7 @@ def units(
     extrapolate_from: int | None = None,
     layout: str = "TBHWC",
 ) -> dict[str, np.ndarray]:
-    """Activations of the network's units while it is shown frames.
+    """Activations of the network's units while it is shown frames, by name.
 
     The program is compiled once, whatever the number of frames, and the device holds
     ten frames' activations at a time. For activations that do not fit into the memory
@@ -49,23 +49,19 @@ def units(
         layout: as in `prednet.predict`.
 
     Returns:
-        By name `[T, B, H_l, W_l, .]` in the layout of the frames, each of the step at
-        which frame t is shown. E has two halves along its channels: in `lotter` first
-        where the prediction is too bright, then where it is too dark; in `watanabe` the
-        other way round.
+        `[T, B, H_l, W_l, .]` in the layout of the frames, each of the step at which
+        frame t is shown. E has two halves along its channels: in `lotter` first where
+        the prediction is too bright, then where it is too dark; in `watanabe` the other
+        way round.
 
-    Raises:
-        UserError: frames do not fit the network, or there are no such units.
+    Raises a UserError if frames do not fit the network, or there are no such units.
     """
     if layers is None:
         layers = [f"{kind}{i}" for i in range(config.layers) for kind in "RE"]
     elif isinstance(layers, str):
         raise UserError(f"layers={layers!r}: expected a list such as ('E0', 'R1')")
     shown = prednet.time_first(np.asarray(frames), layout)
-    found = _joined(
-        pieces(params, config, shown, layers, extrapolate_from=extrapolate_from),
-        shown.shape[0],
-    )
+    found = _joined(params, config, shown, layers, extrapolate_from)
     return {name: prednet.time_first(found[name], layout) for name in layers}
 
 
@@ -79,29 +75,17 @@ def predict_sequence(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Predicts every frame of a sequence before it is seen, from the zero state.
 
-    Args:
-        params: the network's parameters.
-        config: the network.
-        frames: `[T, H, W, C]`, or `[T, B, H, W, C]` of several sequences, as in
-            `units`.
-        extrapolate_from: as in `prednet.predict`.
-        maps: units to return too, as in `units`.
+    `frames` are `[T, H, W, C]`, or `[T, B, H, W, C]` of several sequences; the rest is
+    as in `units`, of which `maps` are returned too.
 
-    Returns:
-        predictions, shaped as the frames, as of `prednet.predict`; and by name the maps
-        `[T, H_l, W_l, .]`, or `[T, B, H_l, W_l, .]`.
-
-    Raises:
-        UserError: as `units`.
+    Returns predictions, shaped as the frames, as of `prednet.predict`; and by name the
+    maps `[T, H_l, W_l, .]`, or `[T, B, H_l, W_l, .]`.
     """
     shown = np.asarray(frames)
     single = shown.ndim == 4
     if single:
         shown = shown[:, None]
-    found = _joined(
-        pieces(params, config, shown, maps, extrapolate_from=extrapolate_from),
-        shown.shape[0],
-    )
+    found = _joined(params, config, shown, maps, extrapolate_from)
     if single:
         found = {name: value[:, 0] for name, value in found.items()}
     return found.pop(_PREDICTION), found
@@ -117,11 +101,7 @@ def pieces(
 ) -> Iterator[dict[str, np.ndarray]]:
     """What `predict_sequence` returns, `CHUNK` frames at a time.
 
-    Yields:
-        `prediction` and the maps by name, `[CHUNK or fewer, B, ...]`.
-
-    Raises:
-        UserError: as `units`.
+    Yields `prediction` and the maps by name, `[CHUNK or fewer, B, ...]`.
     """
     shown = np.asarray(frames)
     prednet.check_frames(config, shown, extrapolate_from)
@@ -142,18 +122,12 @@ def pieces(
 
 
 def _joined(
-    parts: Iterator[dict[str, np.ndarray]], total: int
+    params: Any, config: PredNetConfig, frames: Any, maps: Any, k: int | None
 ) -> dict[str, np.ndarray]:
-    """The pieces one after the other, in memory that is taken once."""
-    found: dict[str, np.ndarray] = {}
-    begin = 0
-    for part in parts:
-        for name, value in part.items():
-            if name not in found:
-                found[name] = np.empty((total, *value.shape[1:]), value.dtype)
-            found[name][begin : begin + len(value)] = value
-        begin += len(part[_PREDICTION])
-    return found
+    """The pieces one after the other."""
+    parts = list(pieces(params, config, frames, maps, extrapolate_from=k))
+    names = list(parts[0])
+    return {n: np.concatenate([part.pop(n) for part in parts]) for n in names}
 
 
 @functools.lru_cache(maxsize=32)

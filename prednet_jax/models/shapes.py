@@ -12,16 +12,10 @@ from prednet_jax.config import PredNetConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
-    """One convolution of the network: odd filter, stride 1, zero 'same' padding.
+    """A convolution of the network: odd k x k kernel, stride 1, zero 'same' padding.
 
-    Attributes:
-        height: rows of the output map.
-        width: columns of the output map.
-        in_channels: channels of the input.
-        out_channels: channels of the output.
-        filter_size: odd k of the k x k kernel.
-        upsampled: the input has half the height and width and is enlarged x2 first.
-        algorithm: one of `config.CONVOLUTIONS`.
+    Height and width are those of the output; if `upsampled` the input has half of them
+    and is enlarged x2 first. `algorithm` is one of `config.CONVOLUTIONS`.
     """
 
     height: int

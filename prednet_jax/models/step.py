@@ -51,8 +51,7 @@ class PredNetState(NamedTuple):
         hidden: R or h, `[B, H_l, W_l, R_l]`.
         cell: c, `[B, H_l, W_l, R_l]`.
         error: E, `[B, H_l, W_l, 2 C_l]`; `lotter` only, empty in `watanabe`.
-        prediction: P, `[B, H_l, W_l, C_l]`; `lotter` keeps that of the bottom layer
-            only, for extrapolation.
+        prediction: P, `[B, H_l, W_l, C_l]`; in `lotter` of the bottom layer only.
     """
 
     hidden: tuple[jax.Array, ...]
@@ -64,11 +63,8 @@ class PredNetState(NamedTuple):
 class StepOutputs(NamedTuple):
     """The quantities of the equations for one frame; each has one map per layer.
 
-    Attributes:
-        hidden: R or h after the frame, `[B, H_l, W_l, R_l]`.
-        target: A, `[B, H_l, W_l, C_l]`.
-        prediction: `lotter`: Ahat of this frame. `watanabe`: P of the next frame.
-        error: E, `[B, H_l, W_l, 2 C_l]`.
+    hidden and error are as in the state; target is A, `[B, H_l, W_l, C_l]`; prediction
+    is Ahat of this frame in `lotter`, and P of the next one in `watanabe`.
     """
 
     hidden: tuple[jax.Array, ...]
@@ -111,18 +107,12 @@ def step(
     state: PredNetState,
     frame: Float[Array, "B H W C"],
 ) -> tuple[PredNetState, StepOutputs]:
-    """Shows one frame to the network.
+    """Shows one frame `[B, H, W, C]`, pixels in [0, pixel_max], to the network.
 
-    Args:
-        config: the network.
-        conv: `conv({name: x, ...})` convolves each x, a map or several maps, with the
-            kernel of that name and adds the results.
-        others: the parameters that are not kernels: biases and peepholes.
-        state: the state before the frame.
-        frame: `[B, H, W, C]`, pixels in [0, pixel_max].
+    `conv({name: x, ...})` convolves each x, a map or several maps, with the kernel of
+    that name and adds the results; `others` are the biases and peepholes.
 
-    Returns:
-        The state after the frame, and every intermediate quantity.
+    Returns the state after the frame, and every intermediate quantity.
     """
     if config.order == "lotter":
         hidden, cell = _top_down(config, conv, others, state, state.error)

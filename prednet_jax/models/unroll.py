@@ -49,7 +49,7 @@ def unroll(
     *,
     convolutions: Mapping[str, Convolution],
 ) -> tuple[Any, Any]:
-    """Scans `body(conv, others, carry, x) -> (carry, y)` over xs's leading axis.
+    """Scans `body(conv, others, carry, x) -> (carry, y)` over xs's leading axis, time.
 
     Args:
       body: one step. Its `conv({name: x, ...})` convolves each x with the kernel of
@@ -62,14 +62,9 @@ def unroll(
       xs: inputs; axis 0 is time.
       convolutions: shape and algorithm of each convolution, by the names of `kernels`.
 
-    Returns:
-      The last carry, and the stacked ys. Reverse mode works for kernels, others, carry
-      and the floating-point leaves of xs, and so does forward over reverse (Hessian
-      products). Forward mode alone does not.
-
-    Raises:
-      ValueError: the body does not use each kernel once.
-      UserError: an algorithm cannot compute its convolution.
+    Returns the last carry and the stacked ys. Reverse mode works for all but whole
+    numbers, and so does forward over reverse (Hessian products); forward mode alone
+    does not. A body that does not use each kernel once is a ValueError.
     """
     static = tuple(
         (name, shape.filter_size, convolution.find(shape, kernels[name].dtype))

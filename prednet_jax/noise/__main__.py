@@ -11,8 +11,6 @@ params/Dense_0/kernel is params["Dense_0"]["kernel"]. Each becomes an array that
 traces; what a function wants as a Python number or a text has to be bound in MODULE.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses
@@ -30,6 +28,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
@@ -37,7 +36,7 @@ from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.localize import localize
 from prednet_jax.noise.questions import recording, runs
 from prednet_jax.noise.questions.decisions import decisions
-from prednet_jax.noise.questions.devices import devices, from_text
+from prednet_jax.noise.questions.devices import devices
 from prednet_jax.noise.questions.digits import digits_table
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import first_difference
@@ -55,22 +54,22 @@ class Asked(NamedTuple):
     spec: NoiseSpec
     options: argparse.Namespace
 
-    @property
-    def fn(self) -> Callable:
-        """The function."""
-        return self.call.fn
+    def of(self, tool: Callable, *about: Any, **options: Any) -> Any:
+        """What a tool, which takes the function, says of the call."""
+        return tool(self.call.fn, *about, **options)(
+            *self.call.args, **self.call.kwargs
+        )
 
-    def of(self, search: Callable, *first: Any) -> Any:
-        """What a search, which takes the arguments of the function, finds."""
-        return search(*first, *self.call.args, **self.call.kwargs)
-
-    def drawn(self, search: Callable) -> Any:
-        """Likewise of one that takes a PRNG key first."""
-        return self.of(search, jax.random.key(self.options.seed))
+    def drawn(self, tool: Callable, *about: Any, **options: Any) -> Any:
+        """Likewise of one that takes `draws`, and a PRNG key before the arguments."""
+        options = {"draws": self.options.draws} | options
+        key = jax.random.key(self.options.seed)
+        search = tool(self.call.fn, *about, **options)
+        return search(key, *self.call.args, **self.call.kwargs)
 
 
 class Answer(NamedTuple):
-    """What a command found, where text and JSON are not those of one report."""
+    """What a command found, where text and JSON are not one report's."""
 
     text: Any
     data: Any
@@ -79,18 +78,14 @@ class Answer(NamedTuple):
         return str(self.text)
 
 
-def _coverage(asked: Asked) -> Any:
-    return asked.of(coverage(asked.fn, asked.spec))
-
-
 def _localize(asked: Asked) -> Any:
-    parts = asked.options.parts
-    options = {"parts": parts and parts.split(","), "samples": asked.options.draws}
-    return asked.drawn(localize(asked.fn, asked.spec, **options))
+    parts, samples = asked.options.parts, asked.options.draws
+    parts = parts and parts.split(",")
 
+    def tool(fn: Callable, spec: NoiseSpec, draws: int) -> Callable:
+        return localize(fn, spec, parts=parts, samples=samples)
 
-def _digits(asked: Asked) -> Any:
-    return asked.drawn(digits_table(asked.fn, asked.spec, draws=asked.options.draws))
+    return asked.drawn(tool, asked.spec)
 
 
 def _decisions(asked: Asked) -> Answer:
@@ -101,14 +96,12 @@ def _decisions(asked: Asked) -> Answer:
         if len(several) != 1:
             raise NoiseError(f"--labels={file}: {len(several)} arrays: expected one")
         (labels,) = several
-    options = {"draws": asked.options.draws, "labels": labels}
-    report = asked.drawn(decisions(asked.fn, asked.spec, **options))
+    report = asked.drawn(decisions, asked.spec, labels=labels)
     return Answer(report, {"decisions": list(report), "evaluation": report.evaluation})
 
 
 def _tolerance(asked: Asked) -> Answer:
-    options = {"draws": asked.options.draws, "failure": asked.options.failure}
-    found = asked.drawn(tolerance(asked.fn, asked.spec, **options))
+    found = asked.drawn(tolerance, asked.spec, failure=asked.options.failure)
     notes = runs.notes(asked.call.reaches(runs.reaching(asked.spec)))
     text = "\n".join([tolerance_table(found), *notes])
     return Answer(text, {"leaves": dict(runs.named_leaves(found)), "notes": notes})
@@ -117,7 +110,7 @@ def _tolerance(asked: Asked) -> Answer:
 def _explain(asked: Asked) -> Any:
     shapes = asked.call.program().shapes.result()
     pair = (_result(n, getattr(asked.options, n), shapes) for n in ("a", "b"))
-    return asked.drawn(explain(asked.fn, *pair, draws=asked.options.draws))
+    return asked.drawn(explain, *pair)
 
 
 def _invariance(asked: Asked) -> Any:
@@ -127,37 +120,35 @@ def _invariance(asked: Asked) -> Any:
             f"--batch={asked.options.batch}: expected positions, such as 0,2"
         )
     options = {"draws": asked.options.draws, "seed": asked.options.seed}
-    return asked.of(invariance(asked.fn, batch=[*map(int, batch)], **options))
+    return asked.of(invariance, batch=[*map(int, batch)], **options)
 
 
 def _devices(asked: Asked) -> Any:
     """What the results over a mesh differ by from those on one device."""
-    mesh, in_specs = from_text(asked.options.mesh, asked.options.specs)
+    mesh, in_specs = _on_mesh(asked.options.mesh, asked.options.specs)
+    options = {"in_specs": in_specs, "spec": asked.spec}
     over, alone = (
-        devices(asked.fn, mesh=sizes, in_specs=in_specs, spec=asked.spec)
+        partial(devices(asked.call.fn, mesh=sizes, **options), key)
+        for key in [jax.random.key(asked.options.seed)]
         for sizes in (mesh, dict.fromkeys(mesh, 1))
     )
-    key = jax.random.key(asked.options.seed)
-    pair = asked.of(over, key), asked.of(alone, key)
-    explained = explain(partial(alone, key), *pair, draws=asked.options.draws)
-    return asked.drawn(explained)
+    pair = (asked.call._replace(fn=fn).result() for fn in (over, alone))
+    return asked._replace(call=asked.call._replace(fn=alone)).drawn(explain, *pair)
 
 
 def _record(asked: Asked) -> Answer:
-    path, made = asked.options.output, asked.of(recording.record(asked.fn))
+    path, made = asked.options.output, asked.of(recording.record)
     made.save(path)
     return Answer(f"{made}: {path}", {"recording": str(made), "output": path})
 
 
 def _first_difference(asked: Asked) -> Any:
     known = recording.load_recording(asked.options.recording)
-    options = {"spec": asked.spec, "draws": asked.options.draws}
-    return asked.drawn(first_difference(asked.fn, known, **options))
+    return asked.drawn(first_difference, known, spec=asked.spec)
 
 
 def _audit(asked: Asked) -> Any:
-    options = {name: getattr(asked.options, name) for name in OF_AUDIT}
-    return asked.of(audit(asked.fn, **options))
+    return asked.of(audit, **{name: getattr(asked.options, name) for name in OF_AUDIT})
 
 
 OF_AUDIT = ("gpu", "devices", "deterministic")
@@ -190,8 +181,7 @@ FLAGS: Mapping[str, tuple[Any, str]] = {
 class Command(NamedTuple):
     """A question: how it is asked, what it is about, and its own flags.
 
-    `noise` is the noise if none is given, `draws` the number of noisy runs; without
-    them the command takes no such flag.
+    Without `noise` and `draws`, the defaults, the command takes no such flag.
     """
 
     ask: Callable[[Asked], Any]
@@ -205,11 +195,20 @@ _O, _BOTH = "reduction_order", "reduction_order+stochastic_rounding"
 _OF_DEVICES = "reduction_order:profile=collectives,collectives=sequential"
 _ELSEWHERE = "reduction_order:granularity=element+ulp"
 COMMANDS: Mapping[str, Command] = {
-    "coverage": Command(_coverage, "which equations noise reaches, and which not", _O),
+    "coverage": Command(
+        lambda asked: asked.of(coverage, asked.spec),
+        "which equations noise reaches, and which not",
+        _O,
+    ),
     "localize": Command(
         _localize, "whose noise moves the result most", _O, 8, ("parts",)
     ),
-    "digits": Command(_digits, "significant decimal digits of each result", _BOTH, 16),
+    "digits": Command(
+        lambda asked: asked.drawn(digits_table, asked.spec),
+        "significant decimal digits of each result",
+        _BOTH,
+        16,
+    ),
     "tolerance": Command(
         _tolerance, "the tolerance a test should have", _O, 16, ("failure",)
     ),
@@ -379,20 +378,20 @@ def _result(flag: str, file: str, shapes: Any) -> Any:
 def plain_data(value: Any) -> Any:
     """A report as JSON has it; NaN and infinities become None."""
     if hasattr(value, "to_json"):
-        return plain_data(value.to_json())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain_data(vars(value))
-    if hasattr(value, "_asdict"):
-        return plain_data(value._asdict())
+        value = value.to_json()
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
+    elif isinstance(value, np.ndarray | np.generic | jax.Array):
+        value = np.asarray(value).tolist()
     if isinstance(value, Mapping):
         return {str(name): plain_data(x) for name, x in value.items()}
     if isinstance(value, list | tuple):
         return [plain_data(x) for x in value]
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return plain_data(np.asarray(value).tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, bool | int | str | None) else str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def _function(name: str) -> Callable:
@@ -427,6 +426,31 @@ def _function(name: str) -> Callable:
     if not callable(value):
         raise NoiseError(f"{name!r} is {type(value).__name__}: expected a function")
     return value
+
+
+def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, int], Any]:
+    """A mesh and `in_specs` as the command line has them.
+
+    `mesh` are sizes by axis, as `data=8;model=2`; `specs` for each argument the mesh
+    axes of its axes, as `-;data,-;data+model`, or None.
+    """
+    axes = [part.partition("=") for part in mesh.split(";")]
+    found = {axis.strip(): int(n) for axis, _, n in axes if n.strip().isdecimal()}
+    if len(found) < len(axes):
+        raise NoiseError(
+            f"--mesh={mesh}: expected sizes of axes, each once, as --mesh=data=8 or "
+            "--mesh='data=8;model=2'"
+        )
+    if specs is None:
+        return found, None
+
+    def entry(name: str) -> Any:
+        names = tuple(part.strip() for part in name.split("+"))
+        return None if names in (("-",), ("",)) else names
+
+    return found, tuple(
+        PartitionSpec(*map(entry, spec.split(","))) for spec in specs.split(";")
+    )
 
 
 def _check(call: runs.Call, options: argparse.Namespace) -> None:

@@ -1,22 +1,19 @@
 """What goes into a transformed function, and what comes out: arrays, and the rest.
 
 Arrays are traced. Anything else among the arguments (configurations, names, Python
-numbers) reaches the function unchanged and is part of the identity of what is compiled.
-Anything else among the results comes back unchanged.
+numbers) is part of the identity of what is compiled, and among the results it comes
+back unchanged.
 
-Flax NNX objects are mutable: an object is taken apart into its definition, which can be
-hashed, and its arrays, and put together from other arrays where the function runs
-(`flax.nnx.split`, `merge`, `update`); several together, so that what they share stays
-shared. `Outcome.put` does to the caller's objects what the function did to its copies.
-Nothing here imports Flax: an object of NNX can only be met where it is loaded.
+Flax NNX objects are mutable: those of a call are taken apart together, so that what
+they share stays shared, into a definition, which can be hashed, and arrays; the
+function runs on new ones (`flax.nnx.split`, `merge`, `update`). `Outcome.put` does to
+the caller's objects what the function did to its copies. Flax is not imported here: an
+object of NNX can only be met where it is loaded.
 """
 
-from __future__ import annotations
-
-import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,13 +28,10 @@ from prednet_jax.noise.errors import NoiseError
 class Static:
     """The arguments of a call that are no arrays, and where the arrays go.
 
-    Types and signs of the values are part of the identity (1, 1.0 and True are equal);
-    beyond that they are what `==` says, as for the static arguments of `jax.jit`.
-
     Attributes:
         tree: structure of the arguments.
         values: its leaves, with marks where arrays and mutable objects go.
-        kinds: what tells values from equal ones.
+        kinds: types and signs of the values: 1, 1.0 and True are equal.
         definition: of all mutable objects together, whose arrays come last.
     """
 
@@ -46,12 +40,10 @@ class Static:
     kinds: tuple[Any, ...]
     definition: Any = None
 
-    def checked(self) -> Static:
-        """Itself, if a compiled function can be kept for these arguments.
+    def checked(self) -> "Static":
+        """Itself; refuses what is neither an array nor hashable.
 
-        Raises:
-            NoiseError: when an argument is neither an array nor hashable: compiling
-                anew at each call would take seconds, in silence.
+        To compile anew at each call would take seconds, in silence.
         """
         for value in self.values:
             try:
@@ -73,13 +65,21 @@ class Static:
         leaves = [next(objects) if v is _OBJECT else v for v in leaves]
         return jax.tree.unflatten(self.tree, leaves), made
 
-    def call(self, fn: Callable) -> Callable[..., Outcome]:
+    def call(self, fn: Callable) -> "Callable[..., Outcome]":
         """`fn` as a pure function of the arrays alone."""
 
         def of_arrays(*arrays: Array) -> Outcome:
             (args, kwargs), found = self.filled(arrays)
-            with clear_errors():
+            try:
                 result = fn(*args, **kwargs)
+            except Exception as error:
+                if "flax.nnx" in sys.modules and "different trace level" in str(error):
+                    raise NoiseError(
+                        "the function mutates a Flax NNX object that is not among its "
+                        "arguments: expected every nnx module, optimiser and Rngs that "
+                        f"it changes as an argument ({str(error).splitlines()[0]})"
+                    ) from error
+                raise
             return _outcome(result, found, self.definition)
 
         return of_arrays
@@ -126,7 +126,7 @@ class Outcome:
         return (self.arrays, self.states), self.rest
 
     @classmethod
-    def tree_unflatten(cls, rest: Any, children: Any) -> Outcome:
+    def tree_unflatten(cls, rest: Any, children: Any) -> "Outcome":
         """For JAX."""
         arrays, states = children
         return cls(arrays, states, rest)
@@ -246,18 +246,3 @@ def joined(definition: Any, arrays: Sequence[Any]) -> list[Any]:
         return []
     state = jax.tree.unflatten(definition.tree, arrays)
     return list(sys.modules["flax.nnx"].merge(definition.graph, state))
-
-
-@contextlib.contextmanager
-def clear_errors() -> Iterator[None]:
-    """Says what to do about an object that a function reaches otherwise and mutates."""
-    try:
-        yield
-    except Exception as error:
-        if "flax.nnx" in sys.modules and "different trace level" in str(error):
-            raise NoiseError(
-                "the function mutates a Flax NNX object that is not among its "
-                "arguments: expected every nnx module, optimiser and Rngs that it "
-                f"changes as an argument ({str(error).splitlines()[0]})"
-            ) from error
-        raise

@@ -1,12 +1,9 @@
 """What differs between JAX 0.10 and 0.11, and what JAX keeps internal, in one place.
 
-The rest of `noise` reads equations through these functions. Sources: `jax/_src/core.py`
-(`JaxprEqn`), `jax/_src/lax/control_flow/loops.py` (`scan_p`: `num_consts` and
-`num_carry` until 0.10, a flat tree `ft_in` since 0.11) and `jax/_src/checkify.py`,
-JAX's own interpreter with a rule for each higher-order primitive.
+Sources: `jax/_src/core.py` (`JaxprEqn`), `jax/_src/lax/control_flow/loops.py`
+(`scan_p`) and `jax/_src/checkify.py`, JAX's own interpreter with a rule for each
+higher-order primitive.
 """
-
-from __future__ import annotations
 
 import contextlib
 import functools
@@ -17,10 +14,7 @@ from typing import Any
 
 import jax
 from jax._src import source_info_util
-from jax._src.core import (
-    AbstractValue,
-    extend_axis_env_nd,
-)
+from jax._src.core import AbstractValue, extend_axis_env_nd
 from jax._src.core import ShardingTypeError as ShardingTypeError
 from jax._src.interpreters import mlir
 from jax._src.interpreters.batching import BatchTracer as BatchTracer
@@ -145,10 +139,7 @@ def settings(equation: Equation) -> contextlib.AbstractContextManager:
 
 @contextlib.contextmanager
 def context(equation: Equation) -> Iterator[None]:
-    """The settings under which an equation was traced, and its named scope.
-
-    The scope is entered by name, so that profiles and later traces still see it.
-    """
+    """The settings of an equation and, by name, its scope, which later traces see."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(settings(equation))
         for name in filter(None, scope(equation).split("/")):
@@ -170,8 +161,7 @@ def varying_axes(*operands: Any) -> tuple[str, ...]:
 def automatic(function: Callable, equation: Equation) -> Callable:
     """`function`, in place of an equation with explicit shardings, where it has some.
 
-    Inside, XLA spreads arrays over the mesh as it sees fit; the result has the
-    equation's sharding.
+    XLA spreads arrays over the mesh inside; the result has the equation's sharding.
     """
     sharding = equation.outvars[0].aval.sharding
     mesh = sharding.mesh
@@ -202,14 +192,9 @@ def weakly_typed(x: Any) -> Any:
     return _convert_element_type(x, x.dtype, weak_type=True)
 
 
-def manual_axes(params: Mapping[str, Any]) -> frozenset[str]:
-    """The mesh axes that a shard_map equation makes manual."""
-    return frozenset(params["newly_manual_axes"])
-
-
 def manual_axis_sizes(params: Mapping[str, Any]) -> dict[str, int]:
     """Sizes of the mesh axes that a shard_map equation makes manual."""
-    manual = manual_axes(params)
+    manual = params["newly_manual_axes"]
     return {k: v for k, v in params["mesh"].shape.items() if k in manual}
 
 
@@ -222,7 +207,7 @@ def shard_map(
         mesh=params["mesh"],
         in_specs=in_specs,
         out_specs=out_specs,
-        axis_names=manual_axes(params),
+        axis_names=frozenset(params["newly_manual_axes"]),
         check_vma=params["check_vma"],
     )
 
@@ -235,9 +220,8 @@ def axes_in_scope(sizes: Mapping[str, int]) -> contextlib.AbstractContextManager
 def source(equation: Equation, jaxpr: Any) -> str:
     """The user's line that made an equation, as "file.py:12 in function"; "" for none.
 
-    The innermost frame of a file that is neither JAX's, nor another library's, nor of
-    this package's noise. Frames outside of the function that the open `jaxpr` was
-    traced from do not count: JAX keeps what it traced; they may be another caller's.
+    Frames outside of the function that the open `jaxpr` was traced from do not count:
+    JAX keeps what it traced, and they may be another caller's.
     """
     traceback = equation.source_info.traceback
     codes, positions = traceback.raw_frames() if traceback else ((), ())
@@ -250,6 +234,13 @@ def source(equation: Equation, jaxpr: Any) -> str:
         if traced.endswith(f" at {code.co_filename}:{code.co_firstlineno}"):
             break
     return ""
+
+
+def is_written_by(equation: Equation, function: str) -> bool:
+    """Whether a function of JAX of that name wrote an equation."""
+    traceback = equation.source_info.traceback
+    codes, _ = traceback.raw_frames() if traceback else ((), ())
+    return any(c.co_name == function and not is_users(c.co_filename) for c in codes)
 
 
 @functools.cache

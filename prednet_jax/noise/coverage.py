@@ -1,10 +1,7 @@
 """What a noise reaches in a function, and what it leaves alone: a plan, printed.
 
-Every decision of the plan that `inject` would run is listed, with the path by which
-`inject(only=...)` and `localize` know the equation.
+Equations are listed with the paths that `inject(only=...)` and `localize` take.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +24,6 @@ class Entry(NamedTuple):
     """What happens to one equation.
 
     Attributes:
-        primitive: its name.
         path: where it is, such as `3:scan/0:dot_general`.
         reason: the noise that acts on it, or why none does.
         has_order: False for a reduction of which every order gives the same bits.
@@ -75,14 +71,10 @@ class Report(NamedTuple):
 def coverage(fn: Callable, spec: NoiseSpec) -> Callable[..., Report]:
     """Report on the equations of `fn` under `spec`.
 
-    Args:
-        fn: as for `inject`.
-        spec: any noise spec.
-
     Returns:
         A function of the arguments of `fn` (arrays or `jax.ShapeDtypeStruct`s; nothing
-        is computed) that gives the report. All floating-point arithmetic of `fn` is in
-        one of its lists.
+            is computed) that gives the report. All floating-point arithmetic of `fn` is
+            in one of its lists.
     """
     parts(spec)
 
@@ -114,7 +106,7 @@ def reach(made: Plan) -> list[Reach]:
     operand; a call is entered.
     """
     report = report_of(made)
-    perturbed = {entry.path: entry for entry in report.perturbed}
+    acting = {entry.path: entry for entry in report.perturbed}
     missed = {entry.path: entry for entry in (*report.untouched, *report.single)}
 
     def joined(reaches: Iterable[Reach]) -> Reach:
@@ -125,14 +117,12 @@ def reach(made: Plan) -> list[Reach]:
     def own(step: Step) -> Reach:
         """Of an equation itself, and of all inside."""
         inside = [own(s) for body in step.bodies.values() for s in body.steps]
-        acting, none = perturbed.get(step.path), missed.get(step.path)
-        routine = acting if step.action.routine else None
-        here = Reach(
-            acting is not None,
-            frozenset(filter(None, [none])),
-            frozenset(filter(None, [routine])),
+        here, none = (
+            frozenset(filter(None, [known.get(step.path)]))
+            for known in (acting, missed)
         )
-        return joined([here, *inside])
+        routines = here if step.action.routine else frozenset()
+        return joined([Reach(bool(here), none, routines), *inside])
 
     def through(program: Plan, operands: Sequence[Reach]) -> list[Reach]:
         known = dict(zip(program.jaxpr.invars, operands, strict=True))
@@ -165,7 +155,7 @@ def report_of(made: Plan) -> Report:
                 continue
             if step.action.any:
                 perturbed.append(_perturbed(step))
-            elif reason := _left_alone(step):
+            elif reason := _left_alone(step, made.noise.results):
                 ordered = not isinstance(reason, NoOrder)
                 entry = Entry(step.name, step.path, str(reason), ordered, step.source)
                 untouched.append(entry)
@@ -218,7 +208,7 @@ def _fewer(order: ReductionOrder, cut: Cut) -> str:
     return f"{asked}: no axis of the sum is cut into as many"
 
 
-def _left_alone(step: Step) -> str:
+def _left_alone(step: Step, results: NoiseSpec | None) -> str:
     """Why the order of floating-point arithmetic is not drawn; empty if it has none."""
     rule = registry.find(step.name)
     if not _has_floats(step):
@@ -227,8 +217,12 @@ def _left_alone(step: Step) -> str:
         return "a primitive that noise does not know (noise.register_rule)"
     if not isinstance(rule, registry.FirstOrder):
         return ""
-    is_sum = rule.cut is not None or bool(rule.left_alone)
-    return step.action.reason if is_sum else ""
+    if rule.cut is not None or rule.left_alone:
+        return step.action.reason
+    acts = results is not None or not rule.rounds
+    if not acts and compat.is_written_by(step.equation, "associative_scan"):
+        return "a step of associative_scan, whose order the program fixes"
+    return ""
 
 
 def _has_floats(step: Step) -> bool:

@@ -1,12 +1,8 @@
-"""What a user of noise can mend: one exception class, and the checks that raise it.
-
-Every check quotes the name and the value that it received and says what is accepted.
-"""
-
-from __future__ import annotations
+"""What a user of noise can mend: one exception class, and the checks that raise it."""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 
 class NoiseError(ValueError):
@@ -23,20 +19,18 @@ def choice(name: str, value: object, accepted: Sequence[str]) -> None:
         raise NoiseError(f"{name}={value!r}: expected one of {', '.join(accepted)}")
 
 
-def integer(name: str, value: object, low: int, high: int | None = None) -> None:
+def integer(name: str, value: Any, low: int, high: int | None = None) -> None:
     """Refuses what is no Python integer from `low` to `high`; None: no upper bound."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise NoiseError(f"{name}={value!r}: expected an integer")
-    if value < low or (high is not None and value > high):
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or value < low or (high is not None and value > high):
         accepted = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise NoiseError(f"{name}={value!r}: expected an integer {accepted}")
 
 
-def positive(name: str, value: object) -> None:
+def positive(name: str, value: Any) -> None:
     """Refuses what is no finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise NoiseError(f"{name}={value!r}: expected a positive number")
-    if not (math.isfinite(value) and value > 0):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and value > 0):
         raise NoiseError(f"{name}={value!r}: expected a positive, finite number")
 
 
@@ -54,12 +48,9 @@ def flag(name: str, value: object) -> None:
 
 def names(name: str, value: object) -> None:
     """Refuses what is neither None nor a non-empty tuple of non-empty texts."""
-    if value is None:
-        return
-    if (
-        not isinstance(value, tuple)
-        or not value
-        or not all(isinstance(item, str) and item for item in value)
+    texts = value if isinstance(value, tuple) else ()
+    if value is not None and not (
+        texts and all(isinstance(x, str) and x for x in texts)
     ):
         raise NoiseError(
             f"{name}={value!r}: expected None or a non-empty tuple of primitive "

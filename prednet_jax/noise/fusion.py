@@ -2,16 +2,13 @@
 
 XLA's CPU backend fuses the computation of a value into each of its consumers, and drops
 `optimization_barrier` before it does: a noisy result that two equations read would be
-computed twice, along a chain of such results 2^n times. `held` says which results of a
-plan to hold, `materialised` holds one. Without this file noise has the same
-distribution, at another cost and with other last bits.
+computed twice, along a chain of such results 2^n times. Without this file noise has the
+same distribution, at another cost and with other last bits.
 
 Only loops and branches end a fusion: here a branch whose condition is always true,
 which XLA does not know, since it looks for constants before it drops the barrier. The
 condition depends on no argument, so the branch stays one under `vmap`.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -17,8 +17,6 @@ which an equation's operands vary, as far as JAX tracks them (`check_vma=True`);
 that, all devices draw the same. A psum has one order, the same on all devices.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -46,31 +44,29 @@ def inject(
 
     Args:
         fn: a function that JAX can trace. Arrays among its arguments are traced;
-            anything else, Python numbers included, is passed to it as it is, and must
-            be hashable.
+            anything else, Python numbers included, must be hashable.
         spec: the noise; `noise.at(spec, "computation")` picks the parts that act here.
         only: paths of the equations that are perturbed, as `coverage` lists them; None:
             all. An equation's noise does not depend on which others are perturbed.
         run_key: from which orders of `schedule="run"` are drawn; None: from the key of
-            each call. A training passes the key of the run here, so that all its
-            updates add in one order.
+            each call. A training passes the key of the run here.
 
     Returns:
         `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data; a
-        keyword `key` is one of `fn`'s own. The result is as `fn`'s; what is no array in
-        it comes back as it is. Flax NNX objects among the arguments are mutated as `fn`
-        mutates them, and donated arrays are donated. Outside of any transform `noisy`
-        is compiled, so that it agrees bitwise with `jax.jit(noisy)`; under
-        `Identity()`, `fn` itself is called.
+            keyword `key` is one of `fn`'s own. The result is as `fn`'s; what is no
+            array in it comes back as it is. Flax NNX objects among the arguments are
+            mutated as `fn` mutates them, and donated arrays are donated. Outside of any
+            transform `noisy` is compiled, so that it agrees bitwise with
+            `jax.jit(noisy)`; under `Identity()`, `fn` itself is called.
 
     Raises:
         NoiseError: when `spec` is no noise spec or has a part that acts elsewhere. On a
             call, when an argument can neither be traced nor hashed, when `fn` has no
-            equation at a path of `only`, or holds no primitive of a name in `spec` and
-            JAX has none of it either; when `fn` mutates an NNX object that it closes
-            over, or changes what one consists of.
-        UnsupportedPrimitiveError: on a call, when `fn` holds a higher-order primitive
-            without a rule.
+            equation at a path of `only`, or no primitive of a name in `spec` is known;
+            when `fn` mutates an NNX object that it closes over, or changes what one
+            consists of.
+        UnsupportedPrimitiveError: on a call, for a higher-order primitive without a
+            rule.
     """
     for part in parts(spec):
         if part.site != "computation":

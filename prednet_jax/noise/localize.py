@@ -17,13 +17,7 @@ Effects of independent noises add in squares where the function is near linear: 
 `share` of 1/2 asks for what makes a quarter of the variance. While what is left has a
 larger effect than what was found, the search goes on. Effects of few keys, chosen
 because they are large, are measured again with fresh keys (`settled`).
-
-Or the effects of given `parts` are measured: a part is what shares the beginning of the
-paths ("3:scan" is a loop and all that is inside), or a named scope, such as the name of
-a Flax layer.
 """
-
-from __future__ import annotations
 
 import functools
 import itertools
@@ -69,8 +63,7 @@ class Findings(NamedTuple):
         sets: disjoint minimal sets that explain the change, in the order of discovery;
             within each, the largest effect first. Empty if noise changes nothing. Or
             one set, the given parts.
-        effect: of all equations together.
-        rest: effect of all equations that are in none of the sets.
+        effect: of all equations together; `rest`: of all that are in none of the sets.
         equations: number of equations on which noise acts.
         evaluations: number of evaluations of the function.
         settled: whether on fresh keys, too, what was found explains the change and has
@@ -137,55 +130,67 @@ def localize(
     acting = runs.acting(spec)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:
-        call = runs.Call(fn, args, kwargs)
-        entries = coverage(fn, acting)(*args, **kwargs).perturbed
-        *_, other = keys = random_bits.split(key, samples + 1)
-        paths = [entry.path for entry in entries]
-        measure = effect_of(call, acting, paths)
-        effect = functools.cache(functools.partial(measure, keys[:-1]))
-        again = functools.partial(measure, random_bits.split(other, samples))
-
-        def explains(chosen: Sequence[int]) -> bool:
-            return effect(frozenset(chosen)) >= share * total
-
-        left = list(range(len(entries)))
-        total = effect(frozenset(left))
-        if parts is not None:
-            members = _members(parts, call, acting, paths)
-            given = [Culprit(p, "", effect(here)) for p, here in members.items()]
-            rest = effect(frozenset(left).difference(*members.values()))
-            count = 1 + samples * effect.cache_info().misses
-            of_parts = tuple(sorted(given, key=lambda c: -c.effect))
-            return Findings((of_parts,), total, rest, len(entries), count)
-        found: list[list[int]] = []
-
-        def listed() -> frozenset[int]:
-            return frozenset(i for members in found for i in members)
-
-        while total > 0 and explains(left):
-            if found and effect(frozenset(left)) <= effect(listed()):
-                break
-            culprits = minimise(left, explains)
-            found.append(culprits)
-            left = [i for i in left if i not in set(culprits)]
-
-        def culprit(i: int) -> Culprit:
-            entry, alone = entries[i], effect(frozenset([i]))
-            return Culprit(entry.path, entry.primitive, alone, entry.source)
-
-        reports = tuple(
-            tuple(sorted(map(culprit, each), key=lambda c: -c.effect)) for each in found
-        )
-        rest = effect(frozenset(left))
-        count = 1 + samples * effect.cache_info().misses
-        settled = True
-        if found:
-            fresh, everything = again(listed()), again(range(len(entries)))
-            settled = fresh >= max(share * everything, again(left) if left else 0.0)
-            count += samples * (3 if left else 2)
-        return Findings(reports, total, rest, len(entries), count, settled)
+        return _found(runs.Call(fn, args, kwargs), acting, key, share, samples, parts)
 
     return search
+
+
+def _found(
+    call: runs.Call,
+    spec: NoiseSpec,
+    key: Array,
+    share: float,
+    samples: int,
+    parts: Sequence[str] | None,
+) -> Findings:
+    """What a search finds, or the effects of given parts."""
+    entries = coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed
+    *_, other = keys = random_bits.split(key, samples + 1)
+    paths = [entry.path for entry in entries]
+    measure = effect_of(call, spec, paths)
+    effect = functools.cache(functools.partial(measure, keys[:-1]))
+    every = frozenset(range(len(entries)))
+
+    def culprit(i: int) -> Culprit:
+        primitive, path, _, _, source, _ = entries[i]
+        return Culprit(path, primitive, effect(frozenset([i])), source)
+
+    if parts is not None:
+        members = _members(parts, call, spec, paths)
+        chosen = list(members.values())
+        sets = [[Culprit(p, "", effect(here)) for p, here in members.items()]]
+    else:
+        chosen = _minimal_sets(effect, every, share)
+        sets = [[culprit(i) for i in found] for found in chosen]
+    left = every.difference(*chosen)
+    total, rest = effect(every), effect(left)
+    count, settled = 1 + samples * effect.cache_info().misses, True
+    if parts is None and chosen:
+        again = functools.partial(measure, random_bits.split(other, samples))
+        least = max(share * again(every), again(left) if left else 0.0)
+        settled = again(every - left) >= least
+        count += samples * (3 if left else 2)
+    ordered = tuple(tuple(sorted(each, key=lambda c: -c.effect)) for each in sets)
+    return Findings(ordered, total, rest, len(entries), count, settled)
+
+
+def _minimal_sets(
+    effect: Callable[[frozenset[int]], float], every: frozenset[int], share: float
+) -> list[frozenset[int]]:
+    """Disjoint sets that explain the change, until the rest has a smaller effect."""
+    needed = share * effect(every)
+    found: list[frozenset[int]] = []
+
+    def explains(chosen: Collection[int]) -> bool:
+        return effect(frozenset(chosen)) >= needed
+
+    left = every
+    while needed > 0 and explains(left):
+        if found and effect(left) <= effect(every - left):
+            break
+        found.append(frozenset(minimise(sorted(left), explains)))
+        left -= found[-1]
+    return found
 
 
 def effect_of(

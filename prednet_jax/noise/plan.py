@@ -1,30 +1,27 @@
 """What noise will do in a program: static, made once, looked up by everything else.
 
 `plan(jaxpr, spec)` goes through a jaxpr and all programs inside it and notes for each
-equation (`Step`) its path, its line in the user's source, what acts on it (`Action`),
-the orders to draw and the results to hold. `run` evaluates a plan; `coverage` prints
-one; `localize` and the check of unmatched names look things up in one.
+equation (`Step`) what acts on it (`Action`), the orders to draw and the results to
+hold. `run` evaluates a plan; `coverage` prints one.
 
-A path names an equation, such as `3:scan/0:dot_general`: position and primitive, and
+A path names an equation, such as `3:scan/0:dot_general`: position and primitive, after
 those of the equations around it. An equation's noise is a hash of its path
-(`random_bits`), so paths must never change.
-
-A plan is made where the program is traced: sums over a mesh axis ask for its size.
+(`random_bits`), so paths must never change. A plan is made where the program is traced:
+sums over a mesh axis ask for its size.
 """
-
-from __future__ import annotations
 
 import functools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, fusion
 from prednet_jax.noise.errors import UnsupportedPrimitiveError
+from prednet_jax.noise.gpu import orders
 from prednet_jax.noise.order import permutations, profiles
 from prednet_jax.noise.order.collectives import axes_of, cut_gathered
 from prednet_jax.noise.order.partials import Cut, NoOrder
@@ -43,9 +40,6 @@ from prednet_jax.noise.specs import (
     parts,
 )
 
-if TYPE_CHECKING:
-    from prednet_jax.noise.gpu.orders import Replay
-
 
 class Noise(NamedTuple):
     """The parts of a spec that act on a computation, sorted by what they act on."""
@@ -60,14 +54,14 @@ class Noise(NamedTuple):
 class Action(NamedTuple):
     """What acts on one equation.
 
-    An order and how it cuts the sum, or its replay in the order of a GPU; the format to
-    which operands are rounded; noises on the result. `reason`: why the order of a sum
-    is left alone; `routine`: whether it is a library's routine, or a kernel.
+    An order and how it cuts the sum, or its replay in the order of a GPU; the format of
+    operands; noises on the result. `reason`: why the order of a sum is left alone;
+    `routine`: whether it is a library's routine, or a kernel.
     """
 
     order: ReductionOrder | None = None
     cut: Cut | None = None
-    replay: Replay | None = None
+    replay: orders.Replay | None = None
     operands: ReducedPrecision | None = None
     results: NoiseSpec | None = None
     reason: str = ""
@@ -95,7 +89,6 @@ class Step:
     Attributes:
         equation: of the jaxpr; the last of a chain of cotangent sums.
         atoms: what it reads: of a chain, all its terms.
-        path: see the module.
         scope: named scopes around it, outermost first.
         action: what acts on it; nothing on a higher-order one.
         within: the program that the equation stands in, and the step around that.
@@ -109,9 +102,9 @@ class Step:
     path: str
     scope: str
     action: Action
-    within: tuple[Any, Step | None]
+    within: "tuple[Any, Step | None]"
     held: tuple[bool, ...] = ()
-    bodies: dict[str, Plan] = field(default_factory=dict)
+    bodies: "dict[str, Plan]" = field(default_factory=dict)
     draw: Draw | None = None
 
     @property
@@ -149,7 +142,7 @@ class Plan:
     steps: Sequence[Step]
     draws: Sequence[Draw]
 
-    def programs(self) -> Iterator[Plan]:
+    def programs(self) -> "Iterator[Plan]":
         """This plan and those of all programs inside, depth first."""
         yield self
         for step in self.steps:
@@ -169,19 +162,17 @@ class Plan:
 
     def names(self) -> frozenset[str]:
         """Of all primitives."""
-        found = (e.primitive.name for p in self.programs() for e in p.jaxpr.eqns)
-        return frozenset(found)
+        return frozenset(
+            e.primitive.name for p in self.programs() for e in p.jaxpr.eqns
+        )
 
 
 def plan(jaxpr: Any, spec: NoiseSpec, only: Collection[str] | None = None) -> Plan:
-    """What `spec` will do in a program.
+    """What `spec` will do in a program, closed or open without constants.
 
-    Args:
-        jaxpr: a closed jaxpr, or an open one without constants.
-        spec: the noise; its parts that act on a computation.
-        only: paths of the equations that are perturbed; None: all. The orders that are
-            drawn do not depend on it, so that an equation's noise is the same whichever
-            others are perturbed.
+    `only` are paths of the equations that are perturbed; None: all. The orders that are
+    drawn do not depend on it, so that an equation's noise is the same whichever others
+    are perturbed.
 
     Raises:
         UnsupportedPrimitiveError: when a higher-order primitive has no rule.
@@ -197,15 +188,8 @@ def plan(jaxpr: Any, spec: NoiseSpec, only: Collection[str] | None = None) -> Pl
         only=None if only is None else frozenset(only),
     )
     if noise.gpu is not None:
-        _orders().prepare(noise.gpu, jaxpr)
+        orders.prepare(noise.gpu, jaxpr)
     return _plan(noise, jaxpr)
-
-
-def _orders() -> Any:
-    """The module that reads orders from kernels, which only `GpuOrder` needs."""
-    from prednet_jax.noise.gpu import orders
-
-    return orders
 
 
 def _plan(
@@ -340,7 +324,7 @@ def _action(
                 with compat.settings(equation):
                     found = rule.cut(noise.order, params, *shapes)
     if noise.gpu is not None and (rule.cut is not None or rule.left_alone):
-        found = _orders().replayed(noise.gpu, equation)
+        found = orders.replayed(noise.gpu, equation)
     cut = found if isinstance(found, Cut) else None
     reason = found if isinstance(found, str) else ""
     return Action(
@@ -388,8 +372,7 @@ def has_floats(avals: Sequence[Any]) -> bool:
 
 def result_type(equation: compat.Equation) -> Any:
     """Type of the first result; bool where there is none, or none with a type."""
-    avals = [*result_avals(equation), None]
-    return getattr(avals[0], "dtype", np.dtype(bool))
+    return getattr(next(iter(result_avals(equation)), None), "dtype", np.dtype(bool))
 
 
 def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:

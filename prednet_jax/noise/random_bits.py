@@ -1,9 +1,8 @@
 """A cheap counter-based generator of random bits, for noise inside compiled programs.
 
-Threefry costs more than the arithmetic it would perturb: on a CPU some 20 to 40 times
-this generator. Noise needs bits that are balanced, uncorrelated between neighbouring
-counters, keys and salts, and that fuse with their consumer; not for cryptography, and
-not for initial weights or data.
+Threefry costs 20 to 40 times more on a CPU. Noise needs bits that are balanced,
+uncorrelated between neighbouring counters, keys and salts, and that fuse with their
+consumer; not for cryptography, and not for initial weights or data.
 
 The state is two 32-bit words. Element `i` of the draw numbered `salt` is
 
@@ -13,19 +12,13 @@ The state is two 32-bit words. Element `i` of the draw numbered `salt` is
     x = x B,  x = x xor x >> 16            B = 0x846CA68B
 
 with `(s0, s1)` a hash of `salt` made while tracing. The multipliers and shifts are
-those of `lowbias32`, a 32-bit finaliser of small avalanche bias found by search
-(C. Wellons, "Prospecting for hash functions", 2018); two streams share a stretch only
-if both words agree.
+those of `lowbias32`, a 32-bit finaliser of small avalanche bias found by search (C.
+Wellons, "Prospecting for hash functions", 2018). For fixed words the map from `i` is a
+bijection: within one draw no value repeats.
 
-For fixed words the map from `i` is a bijection: within one draw no value repeats. A
-draw has at most 2^32 elements; numbers have 24 bits of resolution.
-
-An equation's noise is a hash of the key, of its path in the program and of the counters
-of the loops around it (`Words`). The path is hashed while tracing and costs nothing at
-run time; a loop folds its counter into two words once a step.
+An equation's noise is a hash of the key, of its path in the program (while tracing) and
+of the counters of the loops around it (two words, once a step).
 """
-
-from __future__ import annotations
 
 import hashlib
 import math
@@ -86,8 +79,7 @@ def split(key: Array, count: int) -> Array:
 def fold(state: Array, *data: int | Array) -> Array:
     """Words of a substream, uint32 [2], one for each sequence of integers.
 
-    Integers, Python's (taken modulo 2^32) or arrays of no dimension, come in order;
-    `fold(w, a, b)` is `fold(fold(w, a), b)`.
+    Python's integers are taken modulo 2^32; `fold(w, a, b)` is `fold(fold(w, a), b)`.
     """
     w0, w1 = state[0], state[1]
     for item in data:
@@ -196,7 +188,7 @@ class Words(NamedTuple):
     places: dict[str, tuple[Array, Array]] = {}  # noqa: RUF012 (never written to)
     steps: tuple[Array, ...] | None = None
 
-    def at_step(self, step: Array) -> Words:
+    def at_step(self, step: Array) -> "Words":
         """The words of one step of a loop, which an integer numbers."""
         steps = None if self.steps is None else (*self.steps, step)
         return self._replace(call=fold(self.call, step), steps=steps)

@@ -1,12 +1,9 @@
 """Evaluate a plan: one short loop over its equations.
 
-Each equation is evaluated as it stands, or with its noise, or, if it runs other
-programs, by its rule (`rules`), which comes back here for its bodies. The
-result is an ordinary JAX computation, to be compiled, differentiated, mapped and
-nested.
+Each equation is evaluated as it stands, with its noise, or, if it runs other programs,
+by its rule (`rules`), which comes back here for its bodies. The result is an ordinary
+JAX computation, to be compiled, differentiated, mapped and nested.
 """
-
-from __future__ import annotations
 
 import functools
 import math
@@ -36,8 +33,8 @@ _NOTHING: Drawn = MappingProxyType({})
 class Evaluation:
     """How equations are evaluated; a search switches their noise, or looks at values.
 
-    `switches` are booleans by path, known at run time: where False, the noise of the
-    equation is computed and discarded. With `watches`, words carry loop counters.
+    `switches` are booleans by path, known at run time: where False, the noise is
+    computed and discarded. With `watches`, words carry loop counters.
     """
 
     watches = False
@@ -118,17 +115,10 @@ def run(
     run_key: Array | None = None,
     evaluation: Evaluation | None = None,
 ) -> list[Any]:
-    """Evaluate a plan.
+    """The values of a plan's results at the values `args` of its arguments.
 
-    Args:
-        plan: of `plan.plan`, made in the same trace.
-        key: typed or raw PRNG key; consumed here.
-        args: values of the arguments of the plan's jaxpr.
-        run_key: from which orders of `schedule="run"` are drawn; None: from `key`.
-        evaluation: of a search.
-
-    Returns:
-        The values of the jaxpr's results.
+    The plan was made in the same trace. `key`, typed or raw, is consumed here; orders
+    of `schedule="run"` are drawn from `run_key`, else from it too.
     """
     evaluation = evaluation or Evaluation()
     words = first_words(key, run_key)
@@ -175,10 +165,9 @@ def _evaluate(
 
 
 def _draw_ahead(plan: Plan, words: Words) -> Drawn:
-    """Draw the orders of all equations of a plan at once.
+    """Draw the orders of all equations of a plan at once: the program stays small.
 
-    A draw for each equation would double the size of the program. An order for each
-    output is drawn on the spot instead, where XLA fuses it with the sum.
+    An order for each output is drawn on the spot, where XLA fuses it with the sum.
     """
     order = plan.noise.order
     if order is None or order.granularity == "element" or not plan.draws:
@@ -266,8 +255,7 @@ def plain(step: Step, operands: Sequence[Any]) -> list[Any]:
 def _accumulated(step: Step, words: Words, operands: Sequence[Any]) -> list[Any]:
     """A sum into a mutable array, then the noise on what the array holds there.
 
-    Indices may repeat, so that old value and addend do not tell the rounding error: it
-    is modelled, as for operations whose exact result is unknown.
+    Indices may repeat, so the rounding error is modelled, as for unknown operations.
     """
     spec, (ref, addend, *indices) = step.action.results, operands
     assert spec is not None

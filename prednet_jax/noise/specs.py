@@ -1,9 +1,9 @@
 """What noise: frozen, validated descriptions, and the site at which each acts.
 
 `inject` reads the specs of the site `"computation"`, which act on the primitives of a
-traced function. Those of the sites `"gradient"` and `"weights"`, which act once on a
-pytree, stand in `trees`. Specs compose with `+`, and `at` picks the part that acts at
-one site. Every spec is hashable, so it may be a static argument of a compiled function.
+traced function; those of `"gradient"` and `"weights"`, which act once on a pytree,
+stand in `trees`. Specs compose with `+`, and `at` picks the part that acts at one site.
+Every spec is hashable, so it may be a static argument of a compiled function.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class ReductionOrder(NoiseSpec):
     Attributes:
         partials: pieces of each reduction at most, 3 to 64 (two commute).
         granularity: for whom an order is drawn. `"shared"`: one for all outputs of a
-            reduction; two identical hidden units then stay identical. `"tile"`: one
-            for each `tile` x `tile` block of outputs (rows: all leading dimensions;
+            reduction; two identical hidden units then stay identical. `"tile"`: one for
+            each `tile` x `tile` block of outputs (rows: all leading dimensions;
             columns: the last). `"element"`: one for each output.
         tile: edge of a block of outputs, used by `"tile"` alone.
         schedule: `"call"` (atomics): fresh at each execution and at each step of a
@@ -77,10 +77,9 @@ class ReductionOrder(NoiseSpec):
             contains `gradient` or `backward`, or by its dimension numbers. What
             `jax.checkpoint` computes again counts as a forward pass. `"collectives"`:
             sums over devices alone.
-        shortest: a sum is cut into 3 pieces instead of `partials` where pieces would
-            have fewer terms than this, as library kernels do (4 where no axis holds
-            three). Dots and convolutions with at most 1024 outputs always have
-            `partials` pieces.
+        shortest: a sum is cut into 3 pieces where `partials` pieces would have fewer
+            terms than this, as library kernels do (4 where no axis holds three). Dots
+            and convolutions with at most 1024 outputs always have `partials` pieces.
         accumulate: `"float32"`: partial sums are kept in float32 or wider and rounded
             once, as in matrix units. `"operand"`: in the type of the operands (bfloat16
             or float16), rounded after each piece and each addition, as in split-K

@@ -13,12 +13,10 @@ Several primitives are joined by "|": `ulp:primitives=add|mul`. Examples:
     stochastic_rounding:mantissa_bits=10+gradient_gaussian:scale=1e-3
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from prednet_jax.noise import specs, trees
@@ -113,30 +111,24 @@ def _order(kind: type[NoiseSpec]) -> list[str]:
     return [*(n for n in own if n not in last), *(n for n in last if hasattr(kind, n))]
 
 
-# Of an annotation: how a value is read, and what is expected.
-_TYPES: Sequence[tuple[str, Callable[[str], Any], str]] = (
-    (
-        "bool",
-        lambda text: {"true": True, "false": False}[text.lower()],
-        "true or false",
-    ),
-    ("int", int, "an integer"),
-    ("float", float, "a number"),
-)
-
-
 def _value(name: str, kind: str, text: str) -> Any:
     """A value of the type that an attribute is annotated with."""
     if "None" in kind and text.lower() == "none":
         return None
     if kind.startswith("tuple"):
         return _primitives(name, tuple(part.strip() for part in text.split("|")))
-    for name_of, read, about in _TYPES:
-        if kind.startswith(name_of):
-            try:
-                return read(text)
-            except (ValueError, KeyError):
-                raise NoiseError(f"{name}={text!r}: expected {about}") from None
+    about = {"bool": "true or false", "int": "an integer", "float": "a number"}
+    try:
+        match kind.partition(" ")[0]:
+            case "bool":
+                return {"true": True, "false": False}[text.lower()]
+            case "int":
+                return int(text)
+            case "float":
+                return float(text)
+    except (ValueError, KeyError):
+        expected = about[kind.partition(" ")[0]]
+        raise NoiseError(f"{name}={text!r}: expected {expected}") from None
     return text
 
 

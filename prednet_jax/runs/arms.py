@@ -18,14 +18,11 @@ from prednet_jax.errors import UserError
 class Role(StrEnum):
     """What an arm is for in the verdict.
 
-    CONTROL: the arm that the others are compared with.
-    TREATMENT: the emulated noise that the verdict is about.
-    GPU: the GPU's own noise that the verdict is about, compared with GPU_DETERMINISTIC.
-    GPU_DETERMINISTIC: the same GPU without that noise.
-    NULL: another fixed order of the same sums; it should differ by chance only.
-    GAUSSIAN: noise of a known size on the gradient, which is the arm's scale.
-    STALE: a known fault, which the comparison must be able to detect.
-    DESCRIPTIVE: shown in the table, not used for the verdict.
+    CONTROL: what the others are compared with. TREATMENT: the emulated noise that the
+    verdict is about. GPU: the GPU's own, compared with GPU_DETERMINISTIC, the same GPU
+    without it. NULL: another fixed order of the same sums; it should differ by chance
+    only. GAUSSIAN: noise on the gradient of a known size, its scale. STALE: a known
+    fault, which the comparison must be able to detect. DESCRIPTIVE: shown, not judged.
     """
 
     CONTROL = "control"
@@ -51,10 +48,10 @@ class Arm:
         flags: flags of `experiments/train.py` beyond those that all arms share.
         environment: environment variables set for the process.
         threads: number of processors that it may use; None: all.
-        draws: number of independent draws of its noise. Each runs in a process of its
-            own; the metric of a seed is the mean over the draws.
-        examples: whether its predictions are kept, to be shown and compared pixel by
-            pixel. Each process then has one more program to compile.
+        draws: number of independent draws of its noise, in a process each; the metric
+            of a seed is their mean.
+        examples: whether its predictions are kept, to be shown and compared; each
+            process then has one more program to compile.
     """
 
     name: str

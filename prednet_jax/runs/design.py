@@ -194,10 +194,7 @@ def check_threads(arm: str, threads: int | None) -> None:
 
 
 def check_sources(setup: Setup) -> None:
-    """Refuses a root that is no directory, and frames that a network cannot use.
-
-    They are opened, and the schedule of updates is made, as in `train.py`.
-    """
+    """Refuses a root that is no directory, and frames that a network cannot use."""
     for folder in (setup.root, setup.root / "runs"):
         if folder.exists() and not folder.is_dir():
             raise UserError(f"workdir={folder}: a file; expected a directory")

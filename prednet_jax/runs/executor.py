@@ -2,9 +2,8 @@
 
 `execute` here and `sweeps.execute` have the same interface: they take jobs and yield an
 `Ended` when a job ends. Both start the same child processes (`started`). A child
-inherits nothing that could change its numbers: its job sets the environment variables
-that matter (`provenance.ENVIRONMENT`) and its processors. It runs under `leash.py`, so
-that it ends with its parent even if the parent is killed.
+inherits nothing that could change its numbers and runs under `leash.py`, so that it
+ends with its parent even if the parent is killed.
 """
 
 import concurrent.futures
@@ -43,10 +42,9 @@ class ProcessError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that has ended, with what went wrong.
+    """A job that has ended; with `error` None every run is on disk, with its receipt.
 
-    With `error` None every run is on disk, with its receipt. It is a UserError if the
-    process refused its flags or files (status 2).
+    It is a UserError if the process refused its flags or files (status 2).
     """
 
     job: Job
@@ -55,7 +53,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What a machine needs to know to start a process: script, arguments, processors.
+    """What a machine needs to know to start a process.
 
     `environment` has the variables that matter (`provenance.ENVIRONMENT`); `threads` is
     the number of processors that it may use, None: all.
@@ -70,9 +68,9 @@ class Launch:
 def execute(jobs: Iterable[Job], *, processes: int) -> Running:
     """Runs jobs, some `processes` at a time; `log.txt` in their folders is the output.
 
-    Other load on the machine changes the seconds of a run but not its bits. Jobs on a
-    GPU run after all others and one at a time, since each takes all of the GPU's
-    memory. The children end when the iterator is closed or this process ends.
+    Other load on the machine changes no bits. Jobs on a GPU run after all others and
+    one at a time, since each takes all of its memory. The children end when the
+    iterator is closed or this process ends.
     """
     jobs = list(jobs)
     on_gpu = [job for job in jobs if job.arm.gpu]
@@ -113,10 +111,8 @@ def follow(
 ) -> None:
     """Waits for jobs, of `total` of which some are `done`; each end is a line."""
     begin = time.monotonic()
-    bar = tqdm(
-        total=total, initial=done, unit="run", smoothing=0,
-        disable=not sys.stderr.isatty(),
-    )  # fmt: skip
+    count = {"total": total, "initial": done, "unit": "run"}
+    bar = tqdm(**count, smoothing=0, disable=not sys.stderr.isatty())
     with bar, contextlib.closing(running):
         for number, ended in enumerate(running, done + 1):
             text = f"[{number}/{total}] {line(ended)}"
@@ -216,10 +212,9 @@ def started(
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child, with the variables of its job.
+    """The environment of a child: this process's, and the variables of its job.
 
-    It has this process's other variables, except those of Ray and those that matter
-    (`provenance.ENVIRONMENT`).
+    Without those of Ray and those that matter (`provenance.ENVIRONMENT`).
     """
     machine = {
         name: value
@@ -234,8 +229,8 @@ def processors(count: int | None) -> Iterator[str]:
     """Numbers of processors for one child, which no other child has if possible.
 
     `train.py --threads=1` takes the first processor that it may use, so without this
-    all such children would share one. Each processor has a lock file, which is released
-    when its holder ends. Empty (`count` None): the child may use all.
+    all such children would share one. Each processor has a lock file. Empty (`count`
+    None): the child may use all.
     """
     if count is None or not hasattr(os, "sched_setaffinity"):
         yield ""

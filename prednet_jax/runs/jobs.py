@@ -2,9 +2,8 @@
 
 The facts of a run (`store`) are its flags, the content of the data and weights that
 they name by a path, environment variables, the source of the package, versions and the
-kind of device. A run that has ended gets a receipt (`seal`). A run with the right
-receipt is never made again, and runs are read through `verified` only, which refuses
-one that is truncated, altered or of another job.
+kind of device. A run that has ended gets a receipt (`seal`), is never made again and
+is read by `verified`, which refuses one that is truncated, altered or of another job.
 """
 
 import contextlib
@@ -45,11 +44,10 @@ class Job:
         task: the network.
         arm: the arm.
         draw: number of the noise draw, from 0.
-        seeds: root seeds, trained one after the other.
+        seeds: root seeds.
         folder: directory of the runs, which are `folder/seed_N`.
         script: path of `train.py`, as the command names it.
-        flags: flags of the script, with those of the arm; the last of two equal names
-            counts.
+        flags: of the script, with those of the arm; the last of two equal names counts.
         threads: number of processors that it may use; None: all.
         setting: flags that tell it apart from jobs of equal model, arm and seed.
     """
@@ -107,8 +105,7 @@ class Job:
     def environment(self) -> dict[str, str]:
         """The variables that matter: those of this process, overridden by the arm's.
 
-        Call it in the process that was started by the user; a Ray worker's environment
-        differs.
+        A Ray worker's differ: call it in the process that the user started.
         """
         return provenance.environment() | dict(self.arm.environment)
 
@@ -217,10 +214,9 @@ def _has_ended(folder: Path) -> bool:
 
 
 def seal(job: Job, seed: int) -> None:
-    """Writes the receipt of a run that has ended.
+    """Writes the receipt of a run that has ended, with its weights and all updates.
 
-    It has a line per update and the weights that it ended with. A run that diverged
-    ends with the first update that is not finite, or with the last.
+    One that diverged ends with the first update that is not finite, or with the last.
     """
     folder = job.run_folder(seed)
     run = records.read_run(folder)
@@ -244,11 +240,9 @@ def seal(job: Job, seed: int) -> None:
 
 
 def kept(jobs: Iterable[Job]) -> tuple[list[Job], Counter[str]]:
-    """Which runs are still to be made, and why.
+    """The jobs with the seeds that are still to be made, and how many runs by reason.
 
-    Returns:
-        The jobs, with the seeds that are still to be made; and the number of runs by
-        reason: `kept`, or why the run is made (again).
+    A reason is `kept`, or why the run is made (again).
     """
     missing, reasons = [], Counter[str]()
     for job in jobs:

@@ -3,11 +3,9 @@
     python leash.py PROCESSORS SCRIPT [ARGUMENTS...]
 
 PROCESSORS are the numbers of the processors that it may use, such as 0,3; empty: all.
-Standard input is a pipe whose other end only the parent holds, and to which nothing is
-ever written. The kernel closes it when the parent ends, also by SIGKILL, on Linux and
-macOS alike. A thread that waits for this then kills the process.
-
-This file imports the standard library only, since it runs before everything else.
+Standard input is a pipe whose other end only the parent holds. The kernel closes it
+when the parent ends, also by SIGKILL; a thread that waits for this then kills the
+process. This file runs before everything else and imports the standard library only.
 """
 
 import os

@@ -53,11 +53,10 @@ def seal(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
 
 
 def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> str:
-    """What is stored of a run.
+    """What is stored of a run: `kept`, `new` (nothing), or why it has to be made again.
 
-    Returns:
-        `kept`, `new` (nothing), or why it has to be made again: `unfinished` (without a
-        receipt), `with other FACTS` or `altered since (FILE)`.
+    That is `unfinished` (without a receipt), `with other FACTS` or `altered since
+    (FILE)`.
     """
     if not folder.exists():
         return "new"

@@ -100,10 +100,8 @@ class Sweep(Setup):
         for name in ("arms", "seeds", "settings"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
-                raise UserError(
-                    f"{name}={','.join(map(str, values))}: expected at least one, each "
-                    "once"
-                )
+                shown = ",".join(map(str, values))
+                raise UserError(f"{name}={shown}: expected at least one, each once")
         for seed in self.seeds:
             whole("seeds", seed, 0, 2**32 - 1)
         for text in self.settings:
@@ -128,6 +126,7 @@ class Sweep(Setup):
     def _job(self, task: Task, arm: Arm, seed: int, setting: str) -> Job:
         threads = None if arm.gpu else arm.threads or self.threads
         confined = (f"--threads={threads}",) if threads else ()
+        own = (*confined, *setting_flags(setting), *arm.flags)
         job = Job(
             task=task,
             arm=arm,
@@ -135,12 +134,7 @@ class Sweep(Setup):
             seeds=(seed,),
             folder=self.root,
             script=self.script,
-            flags=(
-                *self.flags(task, 0),
-                *confined,
-                *setting_flags(setting),
-                *arm.flags,
-            ),
+            flags=(*self.flags(task, 0), *own),
             threads=threads,
             setting=setting,
         )
@@ -157,10 +151,7 @@ def absolute(path: str) -> str:
 
 
 def setting_flags(text: str) -> tuple[str, ...]:
-    """The flags of `train.py` that a setting stands for, each named once.
-
-    Raises a UserError if a word is not `name=value`, or the sweep sets it itself.
-    """
+    """The flags of `train.py` that a setting stands for, each named once."""
     found: dict[str, str] = {}
     for word in text.split():
         name, _, value = word.partition("=")
@@ -181,12 +172,8 @@ class KilledError(RuntimeError):
 def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
     """Runs jobs; see `executor.execute` for what it yields.
 
-    Each asks for one CPU per thread, and for a GPU if its arm needs one.
-
-    Args:
-        planned: the processes to run.
-        address: `host:port` of a cluster, `auto` for the cluster that this machine
-            belongs to, or `LOCAL`.
+    Each asks for one CPU per thread, and for a GPU if its arm needs one. The address is
+    `host:port` of a cluster, `auto` for that of this machine, or `LOCAL`.
     """
     planned = list(planned)
     ray = connect(address)
@@ -289,14 +276,11 @@ def launch(job: Job) -> Launch:
 
 
 def run_here(start: Launch, expected: str) -> dict[str, Any]:
-    """The Ray task: runs a job in a child of this worker.
+    """The Ray task: runs what `launch` gave in a child of this worker.
 
-    `start` is the result of `launch`, `expected` of `jobs.source` where the sweep was
-    started. If a signal ended the child, Ray tries again (`KilledError`).
-
-    Returns:
-        `status` of the child and `files`, `{path: content}` of its log and of its runs.
-        If nothing was run, only `refused`, the reason.
+    `expected` is `jobs.source` where the sweep was started. If a signal ended the
+    child, Ray tries again (`KilledError`). Returns `status` of the child and `files`,
+    {path: content} of its log and of its runs; if nothing was run, only `refused`, why.
     """
     host = socket.gethostname()
     script = str(PACKAGE.parent / start.script)
@@ -336,8 +320,7 @@ def receive(job: Job, outcome: dict[str, Any]) -> Ended:
 def row(job: Job, last: float) -> dict[str, Any]:
     """A job of one seed, whose run has ended, as a row of the merged result.
 
-    Metrics are averaged over the `last` fraction of the updates. A RecordError says
-    that the run is incomplete or belongs to another job.
+    Metrics are averaged over the `last` fraction of the updates.
     """
     (seed,) = job.seeds
     run = jobs.verified(job, seed)

@@ -1,16 +1,15 @@
 """Train states on disk, through orbax.
 
-`directory/checkpoints/{update}/` holds the whole TrainState after that update: weights,
-optimiser moments, carried state, number of updates. Nothing else is needed to go on,
-since data order and noise are functions of the seed and the update's number.
-
-Beside orbax's files lies `digest.json` with the SHA-256 of them all: orbax does not
-notice most flipped bits, so files that have changed are never parsed. A checkpoint is
-written under another name, reaches the disk, and then gets its own.
+`directory/checkpoints/{update}/` holds the whole TrainState after that update. Nothing
+else is needed to go on, since data order and noise are functions of the seed and the
+update's number. Beside orbax's files lies `digest.json` with the SHA-256 of them all:
+orbax does not notice most flipped bits, so files that have changed are never parsed. A
+checkpoint is written under another name, reaches the disk, and then gets its own.
 """
 
 import errno
 import hashlib
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -45,8 +44,8 @@ def save(
     one that is `passing` when the next one is there.
     """
     # A flat dictionary, whose names orbax keeps.
-    leaves = enumerate(map(np.asarray, jax.tree.leaves(state)))
-    tree = {f"{i:04d}": leaf for i, leaf in leaves}
+    leaves = jax.tree.leaves(state)
+    tree = {f"{i:04d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     folder = Path(directory).resolve() / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(int(state.update))
@@ -64,16 +63,12 @@ def save(
             if isinstance(error, OSError) or "No space left" not in str(error):
                 raise
             raise full from error
-        digest = {
-            "files_sha256": _files_digest(temporary),
-            "loss": loss,
-            "passing": passing,
-        }
-        records.write_json(temporary / DIGEST, digest)
+        digest = {"files_sha256": _files_digest(temporary), "loss": loss}
+        records.write_json(temporary / DIGEST, {**digest, "passing": passing})
         for written in (*temporary.rglob("*"), temporary):
             records.sync(written)
         if path.exists():  # damaged, or of the same update before an interruption
-            remove(path)
+            _remove(path)
         os.replace(temporary, path)
     except BaseException:
         for left in folder.glob(f"{temporary.name}*"):  # orbax has a name of its own
@@ -108,13 +103,13 @@ def _shaped(path: Path, leaves: list, like: Any, *, types: bool) -> Any:
     def described(leaves: list) -> list:
         return [(leaf.shape, str(leaf.dtype) if types else "") for leaf in leaves]
 
-    found, wanted = described(leaves), described(jax.tree.leaves(like))
-    if found != wanted:
-        at = [pair for pair in zip(found, wanted, strict=False) if pair[0] != pair[1]]
-        one, other = at[0] if at else (len(found), len(wanted))
-        raise RecordError(
-            f"{path}: not a state of this network (an array is {one}, expected {other})"
-        )
+    pairs = itertools.zip_longest(described(leaves), described(jax.tree.leaves(like)))
+    for one, other in pairs:
+        if one != other:
+            raise RecordError(
+                f"{path}: not a state of this network (an array is {one}, expected "
+                f"{other})"
+            )
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
@@ -142,8 +137,8 @@ def newest(
     """The last update, `at_most` that, of which every run has a good checkpoint.
 
     Runs that go on together are numbered alike in `folders` and `like` (see `restore`).
-    A damaged checkpoint is named on stderr and left as it is. Returns the update and
-    its states; 0 and `like` itself where there is none.
+    A damaged checkpoint is named on stderr and left. Returns the update and its states;
+    0 and `like` itself where there is none.
     """
     saved = set.intersection(*(set(updates(f)) for f in folders.values()))
     for update in sorted((u for u in saved if u <= at_most), reverse=True):
@@ -163,20 +158,18 @@ def prune(directory: str | os.PathLike, update: int, keep: int, best: int = 0) -
     """
     folder = Path(directory) / FOLDER
 
-    def loss(saved: int) -> float:
-        found = _digest(folder / str(saved)).get("loss")
+    def loss(path: Path) -> float:
+        found = _digest(path).get("loss")
         return found if isinstance(found, float) else float("inf")
 
-    for saved in updates(directory):
-        if saved < update and _digest(folder / str(saved)).get("passing"):
-            remove(folder / str(saved))
-    if keep:
-        older = [saved for saved in updates(directory) if saved <= update][:-keep]
-        for saved in sorted(older, key=loss)[best:]:
-            remove(folder / str(saved))
+    saved = [folder / str(u) for u in updates(directory) if u <= update]
+    passed = [path for path in saved[:-1] if _digest(path).get("passing")]
+    older = [path for path in saved if path not in passed][:-keep] if keep else []
+    for path in (*passed, *sorted(older, key=loss)[best:]):
+        _remove(path)
 
 
-def remove(path: Path) -> None:
+def _remove(path: Path) -> None:
     """Removes a checkpoint: at once for who looks for it, then its files."""
     aside = _aside(path)
     os.replace(path, aside)

@@ -17,11 +17,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 class Interruption:
     """Takes the signals over while a `with` block runs in the main thread.
 
-    A signal that was ignored before, as under `nohup`, stays ignored. One that is not
-    entered never notes a signal.
-
-    Attributes:
-        noted: the signal that came while `deferred`; None: none.
+    A signal that was ignored before, as under `nohup`, stays ignored. `noted` is the
+    signal that came while deferred.
     """
 
     def __init__(self) -> None:
@@ -54,8 +51,7 @@ class Interruption:
     def obey(self, message: str) -> None:
         """Ends the process, with status 128 + number, if a signal was noted.
 
-        What the process has not written by then is lost. From now on a signal does so
-        at once.
+        What is not written by then is lost. From now on a signal ends it at once.
         """
         self._deferred = False
         if self.noted is not None:

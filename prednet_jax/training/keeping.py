@@ -61,8 +61,7 @@ class Guard:
     ) -> None:
         """Looks at an update; `state` is called where something is wrong, and at last.
 
-        Raises a RunError if the loss or the gradient is not finite, or if the state
-        after the last update is not, which no loss has seen.
+        A RunError says that loss or gradient is not finite, or the last state is not.
         """
         finite = math.isfinite(record.loss) and math.isfinite(record.grad_norm)
         lost = None if finite and not last else first_not_finite(state())
@@ -170,12 +169,9 @@ class Keeper:
         """Scores the frozen weights, and writes what came out."""
         assert self._recipe.validation is not None
         scored = self._recipe.validation.score(params)
-        self._validated = {
-            "update": update,
-            "loss": scored.loss,
-            "copy_last_frame_loss": scored.copy_last_frame_loss,
-            "ratio": scored.ratio,
-        }
+        names = ("loss", "copy_last_frame_loss", "ratio")
+        scores = {name: getattr(scored, name) for name in names}
+        self._validated = {"update": update, **scores}
         with open(self.folder / records.VALIDATION, "a") as file:
             file.write(json.dumps(self._validated) + "\n")
             file.flush()
@@ -199,11 +195,9 @@ class Keeper:
         # A checkpoint promises the lines of its updates, and their events.
         self._writer.sync()
         self._events.flush()
-        loss = float(np.mean(self._losses))
-        if self._validated is not None:
-            loss = self._validated["loss"]
-        asked = _asked_for(self._recipe, update)
-        checkpoints.save(self.folder, state, loss=loss, passing=not asked)
+        scored = self._validated or {"loss": float(np.mean(self._losses))}
+        passing = not _asked_for(self._recipe, update)
+        checkpoints.save(self.folder, state, loss=scored["loss"], passing=passing)
         self._saved = update
         self._losses.clear()
 
@@ -217,7 +211,7 @@ class Keeper:
         checkpoints.prune(self.folder, self._saved, *kept)
 
     def close(self) -> None:
-        """Closes the metrics."""
+        """Closes metrics and events."""
         self._writer.close()
         self._events.close()
 
@@ -234,9 +228,8 @@ class Keeper:
         end: dict[str, Any] = {"final_params_sha256": records.fingerprint(params)}
         if self._guard.warnings:
             end["warnings"] = self._guard.warnings
-        records.write_json(
-            self.folder / records.MANIFEST, self._manifest | measured | end
-        )
+        whole = self._manifest | measured | end
+        records.write_json(self.folder / records.MANIFEST, whole)
         after = f"its weights are {self.folder / records.WEIGHTS}"
         if self._recipe.task.name == "prednet":
             script = "python experiments/predict.py"
@@ -288,23 +281,15 @@ def follow(
     name: str,
     whole: Callable[[Any], Any] = lambda states: states,
 ) -> Any:
-    """Trains to the end, with the records of every run.
+    """Trains to the end, with the records of every run, by any number.
 
     A checkpoint is saved where the recipe asks for one, when a signal came, and without
-    `checkpoint_every` every `_SECONDS`; all runs save the same update.
+    `checkpoint_every` every `_SECONDS`; all runs save the same update. `keepers` are
+    those that this process writes, `steps` gives states and the record of each run,
+    `state_of` takes one run's state out of them, and `whole` collects states that
+    several processes hold, which all call it. `done` updates were made before.
 
-    Args:
-        recipe: of the runs.
-        keepers: those that this process writes, by any number.
-        steps: the training: states, and the record of each run.
-        state_of: from states and a number to the state of that run.
-        interruption: what notes signals.
-        done: updates made before.
-        name: of the training, for its progress.
-        whole: collects states that several processes hold; all of them call it.
-
-    Returns:
-        The last states, whole; None where all updates were made before.
+    Returns the last states, whole; None where all updates were made before.
     """
     bar = Progress(name, recipe.updates, done, shown=recipe.progress)
     held, saved = None, time.monotonic()
@@ -325,10 +310,9 @@ def follow(
             if number:
                 interruption.noted = signal.Signals(number)
                 process.meet("saved")
-                where = next((str(k.folder) for k in keepers.values()), name)
-                interruption.obey(
-                    f"{where} is saved after update {update}; --resume goes on"
-                )
+                where = next((k.folder for k in keepers.values()), name)
+                said = f"{where} is saved after update {update}; --resume goes on"
+                interruption.obey(said)
             bar.update(*lines.values())
     finally:
         bar.close()
@@ -339,32 +323,33 @@ def follow(
 
 def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
     """The same steps, with a trace of the third to the fifth; None: no trace."""
+    if folder is None:
+        yield from steps
+        return
     number = 0
     for number, step in enumerate(steps, 1):
         yield step
         # What is asked for next is the step after this one.
-        if folder is not None and number == TRACE_AFTER:
+        if number == TRACE_AFTER:
             jax.profiler.start_trace(folder, create_perfetto_trace=True)
-        if folder is not None and number == TRACE_AFTER + _TRACED:
+        if number == TRACE_AFTER + _TRACED:
             jax.profiler.stop_trace()
-    if folder is not None and TRACE_AFTER <= number < TRACE_AFTER + _TRACED:
+    if TRACE_AFTER <= number < TRACE_AFTER + _TRACED:
         jax.profiler.stop_trace()
 
 
 class Progress:
     """How far a training is, on stderr: a bar on a terminal, else a line now and then.
 
-    It shows the mean loss of the last updates, and what it is of that of copying the
-    last frame. `done` updates were made before.
+    It shows the mean loss of the last updates, and what it is of that of copying.
     """
 
     def __init__(self, name: str, total: int, done: int = 0, *, shown: bool = True):
         self._recent: deque[tuple[float, float | None]] = deque(maxlen=_RECENT)
         self._lines = shown and not sys.stderr.isatty()
-        self._bar = tqdm(
-            desc=name, total=total, initial=done, unit="update", dynamic_ncols=True,
-            disable=self._lines or not shown,
-        )  # fmt: skip
+        count = {"total": total, "initial": done, "unit": "update"}
+        silent = self._lines or not shown
+        self._bar = tqdm(desc=name, **count, dynamic_ncols=True, disable=silent)
         self._text, self._total, self._done = name, total, done
         # When the first update had ended, which compiles, and which it was.
         self._began, self._said, self._since = 0.0, 0.0, -1
@@ -398,8 +383,8 @@ class Progress:
 def reached(folder: Path, validated: Mapping[str, Any] | None = None) -> str:
     """How far a training got, in words: its last loss beside that of copying.
 
-    Means over the last fifth of all updates, also those of earlier processes, and the
-    last frozen score, if there is one. Empty for a network that has no frame to copy.
+    Means over the last fifth of all updates, also those of earlier processes. Empty for
+    a network that has no frame to copy.
     """
     metrics = records.read_run(folder).metrics
     last = -max(1, len(metrics["loss"]) // 5)
@@ -409,6 +394,5 @@ def reached(folder: Path, validated: Mapping[str, Any] | None = None) -> str:
         return ""
     ratio = loss[compared].mean() / copied[compared].mean()
     text = f", loss {ratio:.2f} of copying the last frame's"
-    if validated is None:
-        return text
-    return f"{text} while training, {validated['ratio']:.2f} frozen, held out"
+    frozen = validated and f" while training, {validated['ratio']:.2f} frozen, held out"
+    return text + (frozen or "")

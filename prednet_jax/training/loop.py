@@ -23,6 +23,8 @@ from prednet_jax.training.truncated import TrainState
 
 # uint8 bytes of frames that are read at a time.
 CHUNK_BYTES = 32 * 2**20
+# A copy of every array, by one program.
+_copied = jax.jit(lambda state: jax.tree.map(jax.numpy.copy, state))
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,9 @@ class UpdateRecord:
 
 
 def initial_params(network: Network, seed: int) -> dict:
-    """The initial weights of a seed, float32, always drawn on the CPU.
+    """The initial weights of a seed, float32, drawn on the CPU: all arms get the same.
 
-    Every arm gets the same bytes: a GPU's normal() may differ in the last bit, and one
-    of float64 draws other numbers.
+    A GPU's normal() may differ in the last bit, one of float64 draws other numbers.
     """
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu), jax.enable_x64(False):
@@ -87,10 +88,10 @@ def frame_schedule(
     carried on.
     """
     task = tasks.of(network)
-    made_up = method is not None and method.extrapolate_from is not None
     whole = source.length, source.boundaries
     if not task.windowed:
         return data.single_schedule(*whole, updates, batch=batch)
+    made_up = method is not None and method.extrapolate_from is not None
     fresh = task.fresh_windows or made_up
     return data.schedule(*whole, window, updates, batch=batch, fresh=fresh)
 
@@ -106,13 +107,8 @@ def train(
 ) -> Iterator[tuple[TrainState, UpdateRecord]]:
     """Trains from `state` to the end of the schedule.
 
-    Args:
-        trainer: makes the updates.
-        state: where to start; `state.update` updates of the schedule are skipped.
-        source: where the frames come from.
-        schedule: which frames each update sees.
-        seed: root seed; its `noise` stream feeds the noise.
-        draw: another number, other noise and nothing else.
+    `state.update` updates of the schedule are skipped. The `noise` stream of the root
+    seed feeds the noise; another `draw` is other noise and nothing else.
 
     Yields:
         The state after each update, valid until the next is asked for (its buffers
@@ -135,20 +131,14 @@ def train(
         yield state, update_record(done, seen, fetched, copied, seconds)
 
 
-@jax.jit
-def _copied(state: TrainState) -> TrainState:
-    """A copy of every array, in one program."""
-    return jax.tree.map(jax.numpy.copy, state)
-
-
 def copy_last_frame_loss(
     window: np.ndarray, first: bool, method: Method | None = None
 ) -> float | None:
     """Loss of predicting each frame by the last one before it that is seen.
 
-    `window` is `[T + 1, ..., H, W, C]` uint8, or `[1, ...]` of a single image; of a
-    `first` one frame 0 is a stand-in, whose transition does not count. Mean squared
-    difference, pixels in [0, 1]; None where there is no transition.
+    The mean squared difference, pixels in [0, 1], of a window `[T + 1, ..., H, W, C]`
+    uint8; of a `first` one frame 0 is a stand-in, whose transition does not count. None
+    where there is no transition, as of a single image.
     """
     frames = window[1:] if first else window
     if len(frames) < 2:
@@ -167,15 +157,9 @@ def update_record(
     seconds: float,
 ) -> UpdateRecord:
     """The record of an update, from its metrics as NumPy arrays."""
-    return UpdateRecord(
-        update=update,
-        frames_seen=frames_seen,
-        loss=float(metrics.loss),
-        last_frame_loss=float(metrics.frame_losses[-1]),
-        copy_last_frame_loss=copied,
-        grad_norm=float(metrics.grad_norm),
-        seconds=seconds,
-    )
+    losses = float(metrics.loss), float(metrics.frame_losses[-1]), copied
+    norm = float(metrics.grad_norm)
+    return UpdateRecord(update, frames_seen, *losses, norm, seconds)
 
 
 def frames_seen(schedule: data.Schedule, updates: int) -> int:
@@ -197,8 +181,8 @@ def batches(
 ) -> Iterator[tuple[np.ndarray, np.bool_]]:
     """What `make_step` takes, update after update, for a loop of one's own.
 
-    Frames `[T + 1, B, H, W, C]` uint8 on the host (`[1, B, H, W, C]` without windows),
-    and whether they open a sequence.
+    Frames `[T + 1, B, H, W, C]` uint8 (`[1, B, H, W, C]` without windows), and whether
+    they open a sequence.
     """
     count = windows_per_chunk(source, schedule.window, schedule.start.shape[1])
     for frames, first in data.chunks(source, schedule, count):

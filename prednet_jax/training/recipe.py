@@ -1,9 +1,8 @@
 """What the runs of one call share, and what each of them is trained on.
 
 Everything that can be refused is refused here, before a file is written: values by
-`Recipe`, sizes by its checks, data by `prepare`. What a training needs at least is
-counted from shapes; what passes may still run out of memory, which ends in one line too
-(`experiments/_cli.py`).
+`Recipe`, sizes, counted from shapes, by its checks, data by `prepare`. What passes may
+still run out of memory, which ends in one line too.
 """
 
 import dataclasses
@@ -34,18 +33,11 @@ RATE_SCHEDULES = ("constant", "cosine")
 TRACE_AFTER = 2
 #: Rate at the end of a cosine schedule, as a share of that at its start.
 RATE_FLOOR = 0.02
-# Bytes of an update in the plan of a run: where it starts, whether it opens a sequence,
-# and the arrays that this is computed from (`data.schedule`); of a line of metrics.
+# Bytes of an update in the plan of a run (`data.schedule`), and of a line of metrics.
 _PLAN_BYTES, _LINE_BYTES = 40, 150
 # Open files: of a run its metrics and its lock, and what Python, JAX and the data have.
 _RUN_FILES, _OTHER_FILES = 2, 200
-_FROM_ZERO = (
-    "checkpoint_every",
-    "keep_checkpoints",
-    "keep_best",
-    "examples",
-    "validate_every",
-)
+_COUNTS = ("checkpoint_every", "keep_checkpoints", "keep_best", "validate_every")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,7 +118,7 @@ class Recipe:
         whole("updates", self.updates, 1)
         whole("window", self.window, 2)
         whole("batch", self.batch, 1)
-        for name in _FROM_ZERO:
+        for name in (*_COUNTS, "examples"):
             whole(name, getattr(self, name), 0)
         whole("draw", self.draw, 0, 2**31 - 1)
         for name in ("learning_rate", "clip_gradient"):
@@ -186,11 +178,9 @@ class Recipe:
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
         """Of every run."""
-        chosen = (
-            self.task.optimizer(self.updates)
-            if self.learning_rate is None
-            else optimizers.chainer_adam(self.rate(self.updates))
-        )
+        chosen = self.task.optimizer(self.updates)
+        if self.learning_rate is not None:
+            chosen = optimizers.chainer_adam(self.rate(self.updates))
         if self.clip_gradient is None:
             return chosen
         return optimizers.clipped(chosen, self.clip_gradient)
@@ -212,43 +202,25 @@ class Recipe:
     ) -> data.Schedule:
         """Which frames of a source each update of a seed sees; of so many updates."""
         total = self.updates if updates is None else updates
+        window, batch = self.window, self.batch
         if self.sampling == "windows":
-            return data.random_windows(
-                source, self.window, total, batch=self.batch, seed=seed
-            )
-        return loop.frame_schedule(
-            self.task,
-            source,
-            window=self.window,
-            updates=total,
-            method=self.method,
-            batch=self.batch,
-        )
+            return data.random_windows(source, window, total, batch=batch, seed=seed)
+        asked = {"window": window, "updates": total, "batch": batch}
+        return loop.frame_schedule(self.task, source, **asked, method=self.method)
 
     def check_sizes(self, seeds: int, *, together: bool = False) -> None:
         """Refuses so many runs that cannot fit into memory, by `check_memory`."""
         _allow_open_files(seeds)
-        check_memory(
-            self.task,
-            updates=self.updates,
-            window=self.window,
-            dtype=self.dtype,
-            batch=self.batch,
-            seeds=seeds,
-            together=together,
-            examples=self.examples,
-        )
+        names = ("updates", "window", "dtype", "batch", "examples")
+        asked: dict[str, Any] = {name: getattr(self, name) for name in names}
+        check_memory(self.task, **asked, seeds=seeds, together=together)
 
     def check_disk(self, folders: Sequence[Path], state: TrainState) -> None:
         """Refuses checkpoints that cannot fit on the disk, by `check_disk`."""
-        check_disk(
-            folders[0].absolute(),
-            state,
-            updates=self.updates,
-            every=self.checkpoint_every,
-            kept=self.keep_checkpoints and self.keep_checkpoints + self.keep_best,
-            saved=[len(checkpoints.updates(folder)) for folder in folders],
-        )
+        kept = self.keep_checkpoints and self.keep_checkpoints + self.keep_best
+        saved = [len(checkpoints.updates(folder)) for folder in folders]
+        plan = {"updates": self.updates, "every": self.checkpoint_every, "kept": kept}
+        check_disk(folders[0].absolute(), state, **plan, saved=saved)
 
     def initial_state(self, seed: int, weights: dict) -> TrainState:
         """The state before the first update."""
@@ -259,13 +231,7 @@ class Recipe:
 
 
 class Prepared(NamedTuple):
-    """What a seed is trained on.
-
-    Attributes:
-        source: the frames.
-        schedule: which of them each update sees.
-        weights: initial weights, float32.
-    """
+    """A seed's frames, which of them each update sees, and float32 initial weights."""
 
     source: data.FrameSource
     schedule: data.Schedule
@@ -276,8 +242,7 @@ def prepare(recipe: Recipe, seed: int) -> Prepared:
     """Opens the data and draws the weights: everything that can be refused."""
     keys.stream(seed, "init")
     _ = recipe.validation
-    source = recipe.open_source(seed)
-    weights = recipe.weights
+    source, weights = recipe.open_source(seed), recipe.weights
     if weights is None:
         weights = loop.initial_params(recipe.task, seed)
     return Prepared(source, recipe.schedule(source, seed), weights)

@@ -7,14 +7,8 @@ The mesh has two axes, `replicas` and `batch`. Of D devices, r = gcd(N, D) share
 replicas and D / r share the B streams of each: replicas need no communication, so they
 are dealt out first. Devices are ordered by process, so that each process holds
 neighbouring streams of neighbouring replicas. The replicas of a device are taken one
-after the other (`map`) or all at once (`vmap`):
-
-    map   each step is the program of a single run, and what the replicas share is the
-          dispatch; devices run side by side.
-    vmap  convolutions with N different kernels. XLA turns its own convolution into one
-          with N groups, which is slow on a CPU; `im2col` becomes one batched matrix
-          product, so that `auto` is `im2col` here.
-
+after the other (`map`: the program of a single run), or all at once (`vmap`: XLA would
+turn its convolutions into grouped ones, slow on a CPU, so that `auto` is `im2col`).
 `auto` is `map` on a CPU, where `vmap` was slower (docs/measurements.md), and `vmap`
 elsewhere, where one replica leaves most of a device idle (not measured there).
 """
@@ -70,10 +64,9 @@ class Layout:
     def held(self, axis: int) -> list[int]:
         """The replicas (axis 0) or streams (1) of which this process holds a part."""
         shape = self.replicas, self.batch
-        places = NamedSharding(self.mesh, BY_STREAM).addressable_devices_indices_map(
-            shape
-        )
-        parts = (range(*place[axis].indices(shape[axis])) for place in places.values())  # type: ignore[index]
+        sharding = NamedSharding(self.mesh, BY_STREAM)
+        places = sharding.addressable_devices_indices_map(shape).values()
+        parts = (range(*place[axis].indices(shape[axis])) for place in places)  # type: ignore[index]
         return sorted(set().union(*parts))
 
     def written(self, replica: int) -> bool:
@@ -151,9 +144,8 @@ def most_devices(replicas: int, batch: int, available: int, processes: int = 1) 
 def resolve_mode(mode: str, platform: str) -> str:
     """How the replicas of one device are run: `map` or `vmap`."""
     one_of("replica_mode", mode, MODES)
-    if mode != "auto":
-        return mode
-    return "map" if platform == "cpu" else "vmap"
+    own = "map" if platform == "cpu" else "vmap"
+    return own if mode == "auto" else mode
 
 
 def resolve_network(network: Network, mode: str) -> Task:
@@ -172,10 +164,9 @@ def compile_update(
 ) -> Any:
     """One update of all replicas as one compiled program; its state is donated.
 
-    Returns:
-        `update(states, frames, first, key_data) -> (states, StepMetrics)`, every leaf
-        with a leading axis N: frames `[N, T + 1, B, H, W, C]` uint8, first `[N]`,
-        key_data `[N, 2]`.
+    `update(states, frames, first, key_data) -> (states, StepMetrics)`, every leaf with
+    a leading axis N: frames `[N, T + 1, B, H, W, C]` uint8, first `[N]`, key_data `[N,
+    2]`.
     """
     shared = layout.mesh.shape[BATCH] > 1
     step = truncated.make_step(
@@ -183,9 +174,10 @@ def compile_update(
     )
 
     def one(inputs: tuple) -> tuple[TrainState, StepMetrics]:
-        state, frames, first, key_data = inputs
-        key = jax.random.wrap_key_data(key_data, impl=keys.IMPLEMENTATION)
-        return step(state, frames, first, key)
+        *given, key_data = inputs
+        return step(
+            *given, jax.random.wrap_key_data(key_data, impl=keys.IMPLEMENTATION)
+        )
 
     def local(*inputs: Any) -> tuple[TrainState, StepMetrics]:
         if mode == "vmap":
@@ -216,12 +208,9 @@ def train(
     """Trains the replicas of this process to the end of their schedules.
 
     Every process of the program calls it, each with its own replicas, those of
-    `layout.held(0)`, all at the same update.
-
-    Yields:
-        The states after each update (`replica_state` takes one out), valid until the
-        next is asked for, and the records by replica. `seconds` is the wall time of
-        the update of all of them together.
+    `layout.held(0)`, all at the same update. Yields the states after each update
+    (`replica_state` takes one out), valid until the next is asked for, and the records
+    by replica, whose `seconds` are those of all of them together.
     """
     members = list(runs.values())
     done = int(members[0].state.update)
@@ -251,7 +240,7 @@ def _windows(layout: Layout, runs: list[Replica], done: int) -> Iterator[tuple]:
     """Of each update one `(window [T + 1, b, H, W, C], first)` per replica.
 
     b are the streams that this process holds. One thread reads for all: replicas may
-    share a source, which has one reader at a time.
+    share a source.
     """
     streams = layout.held(1)
     one = runs[0]

@@ -62,6 +62,25 @@ class Entry(NamedTuple):
     state: TrainState
 
 
+class _Way(NamedTuple):
+    """How runs are trained: each by itself, or all in one program.
+
+    Attributes:
+        trace: traces the update, without running it, from the shapes of a state and of
+            a window's frames; what cannot be computed is refused there.
+        steps: the training, from the first states by number.
+        state_of: from states and a number to the state of that run.
+        whole: collects states that several processes hold.
+        layout: of replicas and devices, for the manifest; None: there is none.
+    """
+
+    trace: Callable[[Any, tuple[int, ...]], Any]
+    steps: Callable[[Mapping[int, TrainState]], Iterator]
+    state_of: Callable[[Any, int], TrainState]
+    whole: Callable[[Any], Any]
+    layout: Mapping[str, Any] | None = None
+
+
 def train(
     recipe: Recipe,
     places: Mapping[int, Path],
@@ -71,98 +90,123 @@ def train(
 ) -> None:
     """Trains several seeds, each as a run in a directory of its own.
 
-    One after the other, finished ones are left alone. Together, each process writes
-    the runs of which it holds the first part; devices and processes are set before
-    (`process.split_cpu`, `process.join_processes`).
-
-    Args:
-        recipe: what they share.
-        places: directory of each seed's run.
-        interruption: what notes signals; None: nothing does.
-        mode: None: one after the other; `auto`, `map` or `vmap`: together, as replicas
-            of one program on all devices.
+    One after the other (`mode` None), finished ones are left alone. Together, as
+    replicas of one program on all devices (`auto`, `map` or `vmap`), each process
+    writes the runs of which it holds the first part; devices and processes are set
+    before (`process.split_cpu`, `process.join_processes`). `interruption` notes
+    signals.
     """
-    interruption = interruption or Interruption()
     recipe.check_sizes(len(places), together=mode is not None)
-    if mode is None:
-        _one_after_the_other(recipe, places, interruption)
+    seeds, paths = list(places), dict(enumerate(places.values()))
+    layout = None
+    if mode is not None:
+        mode = replicas.resolve_mode(mode, jax.default_backend())
+        task = replicas.resolve_network(recipe.task, mode)
+        recipe = dataclasses.replace(recipe, task=task)
+        layout = replicas.layout(len(places), recipe.batch)
+    held = list(paths) if layout is None else layout.held(0)
+    written = {n: paths[n] for n in held if layout is None or layout.written(n)}
+    old = _look(recipe, paths, written)
+    if layout is None:
+        held = [n for n in held if not old[n].finished]
+        written = {n: paths[n] for n in held}
+    else:
+        begun_there = [(run.updates, run.finished) for run in old.values()]
+        process.same("what was begun", begun_there)
+    if all(run.finished for run in old.values()):
         return
-    mode = replicas.resolve_mode(mode, jax.default_backend())
-    task = replicas.resolve_network(recipe.task, mode)
-    recipe = dataclasses.replace(recipe, task=task)
-    _together(recipe, places, interruption, mode)
-
-
-def _one_after_the_other(
-    recipe: Recipe, places: Mapping[int, Path], interruption: Interruption
-) -> None:
-    old = _look(recipe, places, places)
-    places = {seed: path for seed, path in places.items() if not old[seed].finished}
-    found = {seed: prepare(recipe, seed) for seed in places}
-    if not found:
-        return
-    seed, one = next(iter(found.items()))
-    state = jax.eval_shape(lambda: recipe.initial_state(seed, one.weights))
-    shape = (one.schedule.window + 1, recipe.batch, *recipe.task.frame)
-    # The trace is kept by JAX and used when the update is first called.
-    recipe.trainer.program.eval_shape(
-        state,
-        jax.ShapeDtypeStruct(shape, np.uint8),
-        np.bool_(True),
-        keys.stream(seed, "noise"),
-    )
-    made = {seed: _manifest(recipe, seed, found[seed]) for seed in places}
-    for seed, path in places.items():
-        _check_same(recipe, path, old[seed], made[seed], found[seed].source)
-    recipe.check_disk(list(places.values()), state)
-    _announce(one)
-    with locks.hold(*places.values()):
-        _check_unchanged(recipe, places, old)
-        for seed, path in places.items():
-            entry = Entry(
-                path,
-                old[seed],
-                made[seed],
-                recipe.initial_state(seed, found[seed].weights),
-            )
-
-            def steps(states: dict, seed: int = seed) -> Iterator:
-                trained = loop.train(
-                    recipe.trainer,
-                    states[seed],
-                    found[seed].source,
-                    found[seed].schedule,
-                    seed=seed,
-                    draw=recipe.draw,
+    found = {n: prepare(recipe, seeds[n]) for n in held}
+    some = found[held[0]]
+    if layout is None or mode is None:
+        way = _by_itself(recipe, seeds, found)
+    else:
+        _check_whole(paths, old)
+        way = _together(recipe, seeds, found, layout, mode)
+    made = {n: _manifest(recipe, seeds[n], x, way.layout) for n, x in found.items()}
+    shapes = jax.eval_shape(lambda: recipe.initial_state(seeds[held[0]], some.weights))
+    way.trace(shapes, (some.schedule.window + 1, recipe.batch, *recipe.task.frame))
+    for n, path in written.items():
+        _check_same(recipe, path, old[n], made[n], found[n].source)
+    if written:
+        recipe.check_disk(list(written.values()), shapes)
+        if some.source.done:  # to frames of another size
+            print(f"data={some.source.name}: {some.source.done}", flush=True)
+    with locks.hold(*written.values()):
+        for n, path in written.items():
+            if _begun(recipe, path) != old[n]:
+                raise UserError(f"{path}: another process has just written there")
+        for group in [[n] for n in held] if layout is None else [list(paths)]:
+            # Of runs that other processes hold only the shapes of the state matter.
+            entries = {
+                n: Entry(
+                    paths[n],
+                    old[n],
+                    made.get(n, {}),
+                    recipe.initial_state(seeds[n], found[n].weights)
+                    if n in found
+                    else shapes,
                 )
-                return ((state, {seed: record}) for state, record in trained)
-
-            _write(
-                recipe,
-                {seed: entry},
-                {seed: found[seed]},
-                steps,
-                interruption,
-                name=f"{recipe.task.name} seed {seed}",
-                state_of=lambda state, _: state,
+                for n in group
+            }
+            own = {n: found[n] for n in group if n in written}
+            name = f"{recipe.task.name} seed {seeds[group[0]]}"
+            if layout is not None:
+                name = f"{recipe.task.name} x {len(written)}"
+            seconds = _write(
+                recipe, entries, own, way, interruption or Interruption(), name
             )
+    if layout is not None and written:
+        print(
+            f"{len(written)} x {recipe.updates} updates on {layout.mesh.size} devices "
+            f"in {seconds:.1f} s"
+        )
+
+
+def _by_itself(recipe: Recipe, seeds: list[int], found: Mapping[int, Prepared]) -> _Way:
+    def trace(state: Any, window: tuple[int, ...]) -> None:
+        frames = jax.ShapeDtypeStruct(window, np.uint8)
+        # The trace is kept by JAX and used when the update is first called.
+        key = keys.stream(seeds[0], "noise")
+        recipe.trainer.program.eval_shape(state, frames, np.bool_(True), key)
+
+    def steps(states: Mapping[int, TrainState]) -> Iterator:
+        ((n, state),) = states.items()
+        source, schedule, _ = found[n]
+        options = {"seed": seeds[n], "draw": recipe.draw}
+        trained = loop.train(recipe.trainer, state, source, schedule, **options)
+        return ((state, {n: record}) for state, record in trained)
+
+    return _Way(trace, steps, lambda state, _: state, lambda states: states)
 
 
 def _together(
-    recipe: Recipe, places: Mapping[int, Path], interruption: Interruption, mode: str
-) -> None:
-    layout = replicas.layout(len(places), recipe.batch)
-    seeds, paths = list(places), dict(enumerate(places.values()))
-    written = {n: paths[n] for n in layout.held(0) if layout.written(n)}
-    old = _look(recipe, paths, written)
-    process.same(
-        "what was begun", [(run.updates, run.finished) for run in old.values()]
+    recipe: Recipe,
+    seeds: list[int],
+    found: Mapping[int, Prepared],
+    layout: Layout,
+    mode: str,
+) -> _Way:
+    update = replicas.compile_update(
+        recipe.task, recipe.optimizer, recipe.method, recipe.noise, layout, mode
     )
-    if all(run.finished for run in old.values()):
-        return
-    _check_whole(paths, old)
-    found = {n: prepare(recipe, seeds[n]) for n in layout.held(0)}
-    states = {n: recipe.initial_state(seeds[n], x.weights) for n, x in found.items()}
+
+    def trace(state: Any, window: tuple[int, ...]) -> None:
+        def shaped(shape: tuple, dtype: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((layout.replicas, *shape), dtype)
+
+        states = jax.tree.map(lambda x: shaped(x.shape, x.dtype), state)
+        key_data = shaped((2,), np.uint32)
+        update.eval_shape(
+            states, shaped(window, np.uint8), shaped((), np.bool_), key_data
+        )
+
+    def steps(states: Mapping[int, TrainState]) -> Iterator:
+        members = {
+            n: replicas.Replica(seeds[n], states[n], x.source, x.schedule)
+            for n, x in found.items()
+        }
+        return replicas.train(update, layout, members, recipe.method)
+
     recorded = {
         "replicas": layout.replicas,
         "batch": layout.batch,
@@ -170,65 +214,21 @@ def _together(
         "devices": layout.mesh.size,
         "processes": jax.process_count(),
     }
-    made = {
-        n: _manifest(recipe, seeds[n], x, layout=recorded) for n, x in found.items()
-    }
-    update = replicas.compile_update(
-        recipe.task, recipe.optimizer, recipe.method, recipe.noise, layout, mode
-    )
-    some = layout.held(0)[0]
-    _check_program(recipe, update, layout, found[some], states[some])
-    for n, path in written.items():
-        _check_same(recipe, path, old[n], made[n], found[n].source)
-    if written:
-        recipe.check_disk(list(written.values()), states[some])
-        _announce(found[some])
-
-    def steps(states: dict) -> Iterator:
-        members = {
-            n: replicas.Replica(seeds[n], states[n], x.source, x.schedule)
-            for n, x in found.items()
-        }
-        return replicas.train(update, layout, members, recipe.method)
-
-    with locks.hold(*written.values()):
-        _check_unchanged(recipe, written, old)
-        # Of runs that other processes hold only the shapes of the state matter.
-        entries = {
-            n: Entry(path, old[n], made.get(n, {}), states.get(n, states[some]))
-            for n, path in paths.items()
-        }
-        _write(
-            recipe,
-            entries,
-            {n: found[n] for n in written},
-            steps,
-            interruption,
-            name=f"{recipe.task.name} x {len(written)}",
-            state_of=replicas.replica_state,
-            whole=replicas.whole_states,
-            closing=f"{len(written)} x {recipe.updates} updates on "
-            f"{layout.mesh.size} devices",
-        )
+    return _Way(trace, steps, replicas.replica_state, replicas.whole_states, recorded)
 
 
 def _write(
     recipe: Recipe,
     entries: Mapping[int, Entry],
     found: Mapping[int, Prepared],
-    steps: Callable[[dict], Iterator],
+    way: _Way,
     interruption: Interruption,
-    *,
     name: str,
-    state_of: Callable,
-    whole: Callable[[Any], Any] = lambda states: states,
-    closing: str = "",
-) -> None:
+) -> float:
     """Trains runs that go on together to their end, and writes their records.
 
     `entries` are all of them by any number, `found` what those that this process writes
-    are trained on, `steps` makes the training from the first states; `state_of` and
-    `whole` as in `follow`. `closing` is said at the end, with the seconds.
+    are trained on. Returns the seconds of the training.
     """
     done, states, begin = _enter(entries, overwrite=recipe.overwrite, written=found)
     for n in found:
@@ -241,29 +241,22 @@ def _write(
     end = follow(
         recipe,
         keepers,
-        steps(states),
-        state_of,
+        way.steps(states),
+        way.state_of,
         interruption,
         done=done,
         name=name,
-        whole=whole,
+        whole=way.whole,
     )
     wall = time.perf_counter() - start[0]
     parallelism = (time.process_time() - start[1]) / wall
     measured = {"wall_seconds": wall, "processor_seconds_per_second": parallelism}
     for n, keeper in keepers.items():
         # Where all updates were made before, as a killed process leaves them.
-        state = states[n] if end is None else state_of(end, n)
+        state = states[n] if end is None else way.state_of(end, n)
         keeper.finish(state.params, found[n].source, measured)
-    if closing and found:
-        print(f"{closing} in {wall:.1f} s")
     interruption.obey(f"{next(iter(entries.values())).folder} is finished")
-
-
-def _announce(found: Prepared) -> None:
-    """Says what is done to frames of another size."""
-    if found.source.done:
-        print(f"data={found.source.name}: {found.source.done}", flush=True)
+    return wall
 
 
 def _look(
@@ -271,8 +264,7 @@ def _look(
 ) -> dict[int, Begun]:
     """What was begun in the directories; of finished runs it is said.
 
-    Raises a UserError if another process works in one of `written`, or one holds a run
-    that cannot go on.
+    A UserError if another process works in one of `written`, or one cannot go on.
     """
     for path in written.values():
         locks.check(path)
@@ -288,15 +280,6 @@ def _begun(recipe: Recipe, folder: Path) -> Begun:
     return begun(folder, **asked)
 
 
-def _check_unchanged(
-    recipe: Recipe, places: Mapping[int, Path], old: Mapping[int, Begun]
-) -> None:
-    """Looks again, when the directories are held."""
-    for n, folder in places.items():
-        if _begun(recipe, folder) != old[n]:
-            raise UserError(f"{folder}: another process has just written there")
-
-
 def _check_whole(paths: Mapping[int, Path], old: Mapping[int, Begun]) -> None:
     """Refuses to go on where some runs have checkpoints and another was never begun."""
     lost = [n for n, run in old.items() if not run.manifest]
@@ -306,23 +289,6 @@ def _check_whole(paths: Mapping[int, Path], old: Mapping[int, Begun]) -> None:
             f"--resume: {paths[lost[0]]} is no run, and {paths[kept[0]]} is one; "
             "expected all of them, or none (--overwrite begins anew)"
         )
-
-
-def _check_program(
-    recipe: Recipe, update: Any, layout: Layout, found: Prepared, state: Any
-) -> None:
-    """Traces an update of all replicas, without running it."""
-
-    def shaped(shape: tuple, dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((layout.replicas, *shape), dtype)
-
-    window = (found.schedule.window + 1, layout.batch, *recipe.task.frame)
-    update.eval_shape(
-        jax.tree.map(lambda x: shaped(x.shape, x.dtype), state),
-        shaped(window, np.uint8),
-        shaped((), np.bool_),
-        shaped((2,), np.uint32),
-    )
 
 
 def begun(folder: Path, *, updates: int, resume: bool, overwrite: bool) -> Begun:
@@ -359,7 +325,7 @@ def begun(folder: Path, *, updates: int, resume: bool, overwrite: bool) -> Begun
 
 
 def _manifest(
-    recipe: Recipe, seed: int, found: Prepared, **more: Any
+    recipe: Recipe, seed: int, found: Prepared, layout: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """What a run's manifest says before it starts."""
     spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
@@ -385,7 +351,7 @@ def _manifest(
         "noise_draw": recipe.draw,
         "initial_params_sha256": records.fingerprint(found.weights),
         "data_order_sha256": data.order_fingerprint(found.source, found.schedule),
-        **more,
+        **({"layout": layout} if layout else {}),
     }
 
 
@@ -398,8 +364,7 @@ def _check_same(
 ) -> None:
     """Refuses to go on with a run that began otherwise, or whose length decides.
 
-    `new` is the manifest of the run that is asked for, `source` its frames. A UserError
-    says which fingerprint differs, or that a run of more updates would have had other
+    `new` is the manifest of the run that is asked for. More updates may have had other
     frames or rates from the start.
     """
     if not old.manifest:
@@ -447,11 +412,11 @@ def _check_same(
 def _enter(
     runs: Mapping[int, Entry], *, overwrite: bool, written: Collection[int]
 ) -> tuple[int, dict[int, TrainState], dict[int, dict[str, Any]]]:
-    """Begins runs or goes on with them, all at the same update.
+    """Begins runs or goes on with them, all at the same update; the first that writes.
 
-    The first function that writes; the directories are held (`locks.hold`). Every
-    process has all runs, by any number, and writes those of `written`. Returns the
-    update from which to go on, the states there, the manifests as written.
+    The directories are held (`locks.hold`). Every process has all runs and writes those
+    of `written`. Returns the update to go on from, its states, the manifests as
+    written.
     """
     folders = {n: run.folder for n, run in runs.items()}
     for n in written:

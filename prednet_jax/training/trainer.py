@@ -53,12 +53,9 @@ class Evaluation(NamedTuple):
 def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
     """Cuts a stream in memory as the published loop does, an unfinished tail dropped.
 
-    (`training.loop.batches` does it for a `data.FrameSource`.)
-
-    Args:
-        frames: `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several.
-        window: transitions per window, >= 1. The first window has one less, but for
-            window 1, where every transition is a window.
+    `frames` are `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several;
+    `window` is the transitions per window, >= 1, of which the first has one less, if it
+    is not 1. (`training.loop.batches` does it for a `data.FrameSource`.)
 
     Yields:
         `[window + 1, B, H, W, C]`, and whether the stream begins there: frame 0 is then
@@ -96,6 +93,8 @@ def _as_stream(frames: Any) -> Any:
 class Trainer:
     """A network and how it is trained, as pure functions of the state.
 
+    A UserError says that the network cannot be trained by this method.
+
     Attributes:
         network: a configuration of this package, or a `tasks.Task`.
         optimizer: an optax transformation; keep it, since another object is another
@@ -103,9 +102,6 @@ class Trainer:
         method: objective, targets, leak, extrapolation.
         noise: a noise spec, or None.
         amplify: as in `truncated.make_step`, or None.
-
-    Raises:
-        UserError: the network cannot be trained by this method.
     """
 
     network: Network
@@ -152,11 +148,10 @@ class Trainer:
         """One update; the state after it, and the losses of the window's frames.
 
         Args:
-            state: the state before it. Not to be used again where there is a GPU,
-                whose memory is given to the new one.
-            frames: a window `[T + 1, B, H, W, C]` as `windows` makes it, or
-                `[1, B, H, W, C]` for a network of single images; uint8 in [0, 255], or
-                floating point in [0, 1].
+            state: the state before it. Not to be used again where there is a GPU, whose
+                memory is given to the new one.
+            frames: a window `[T + 1, B, H, W, C]` as `windows` makes it (`[1, B, H, W,
+                C]` for a network of single images); uint8, or floating point in [0, 1].
             first: whether it opens a sequence.
             key: noise key of the run, the same at each update; None: the `noise` stream
                 of seed 0.
@@ -166,19 +161,15 @@ class Trainer:
                 f"frames of shape {np.shape(frames)}: expected [1, B, H, W, C] with "
                 f"model={self.task.name}, which has no windows"
             )
-        if key is None:
-            key = _default_key()
+        key = _default_key() if key is None else key
         return self.program(_arrays(state), frames, np.bool_(first), key)
 
     def evaluate(self, params: Any, frames: Any, *, window: int = 20) -> Evaluation:
         """Predicts streams from the zero state, without training on them.
 
-        Args:
-            params: the parameters.
-            frames: `[T, H, W, C]`, T >= 2, as in `step`; `[T, B, H, W, C]` of several
-                streams, over which losses are averaged.
-            window: frames that the program sees at a time, >= 2; the losses do not
-                depend on it.
+        `frames` are `[T, H, W, C]`, T >= 2, as in `step`, or `[T, B, H, W, C]` of
+        several streams, over which losses are averaged. The program sees `window`
+        frames at a time, at least 2; the losses do not depend on it.
         """
         whole("window", window, 2)
         frames = _as_stream(frames)
@@ -206,8 +197,8 @@ class Trainer:
 class Validation:
     """Held-out sequences on which frozen weights are scored while a training goes on.
 
-    They are the first pieces of `evaluation.pieces`: 16, or as many as have 1,600
-    frames. Losses are pooled over them before they are divided by those of copying.
+    The first pieces of `evaluation.pieces`: 16, or as many as have 1,600 frames. Losses
+    are pooled over them before they are divided by those of copying.
     """
 
     def __init__(self, trainer: Trainer, source: FrameSource):
@@ -262,14 +253,12 @@ def _default_key() -> jax.Array:
 
 def _arrays(tree: Any) -> Any:
     """Python numbers as arrays: by themselves they would be another program."""
-    return jax.tree.map(
-        lambda leaf: (
-            np.asarray(leaf, jnp.result_type(type(leaf)))
-            if isinstance(leaf, (bool, int, float))
-            else leaf
-        ),
-        tree,
-    )
+
+    def array(leaf: Any) -> Any:
+        number = isinstance(leaf, (bool, int, float))
+        return np.asarray(leaf, jnp.result_type(type(leaf))) if number else leaf
+
+    return jax.tree.map(array, tree)
 
 
 def train_windows(
@@ -303,9 +292,8 @@ def train_windows(
         The trained parameters and `losses`: losses[i] is the MSE of the prediction of
         frame i + 1 against its true target.
 
-    Raises:
-        UserError: a value is outside what is accepted, or the stream is too short for
-            one window.
+    Raises a UserError if a value is not accepted, or the stream is shorter than a
+    window.
     """
     # The first frame of a `lotter` stream is only seen, by a transition of its own.
     shortest = 1 if getattr(config, "order", None) == "watanabe" else 2

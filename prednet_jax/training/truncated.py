@@ -38,12 +38,11 @@ class TrainState(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """What one update reports.
+    """What one update reports; `grad_norm` is the L2 norm of the optimiser's gradient.
 
     Attributes:
         frame_losses: `[T]`, MSE of each prediction against its true target.
         scored: `[T]`, 1 where the transition counts.
-        grad_norm: L2 norm of the gradient that the optimiser is given.
     """
 
     frame_losses: jax.Array
@@ -90,9 +89,7 @@ def jit_update(update: Callable) -> Any:
     """`jax.jit` of an update, which is donated its first argument, the state.
 
     Not on a CPU. There a moment that is updated in place has to wait for all that read
-    it, and fewer operations run side by side: 8 % of a step at 64x48, 4 % at 160x120.
-    A state that is kept costs 12 MB and 113 MB of peak memory. Replicas have many and
-    are donated all the same.
+    it: 8 % of a step at 64x48, 4 % at 160x120, where a kept state costs 12 and 113 MB.
     """
     donated = () if jax.default_backend() == "cpu" else (0,)
     return jax.jit(update, donate_argnums=donated)
@@ -121,19 +118,14 @@ def make_step(
         noise: a noise spec, or None.
         amplify: turns `gradient(*inputs) -> (grads, result)` into the same function
             with a key in front (`studies.dose`); None: `noise` acts as described.
-        axis: name of the mesh axis over which the batch is spread, inside shard_map;
-            gradients and losses are then averaged over it. None: the whole batch is
-            here.
+        axis: mesh axis over which the batch is spread, inside shard_map; gradients and
+            losses are averaged over it. None: the whole batch is here.
 
     Returns:
         `step(state, frames, first, key) -> (state, metrics)`, arguments as in
         `Trainer.step`; `key` is folded here with the number of the update.
     """
-    loss = make_loss(network, method or Method())
-
-    def gradient(params: dict, carry: object, frames: jax.Array, first: jax.Array):
-        grads, result = jax.grad(loss, has_aux=True)(params, carry, frames, first)
-        return grads, result
+    gradient = jax.grad(make_loss(network, method or Method()), has_aux=True)
 
     def descend(grads: dict, optimizer_state: object, params: dict):
         updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
@@ -147,15 +139,10 @@ def make_step(
     ) -> tuple[TrainState, StepMetrics]:
         dtype = jax.tree.leaves(state.params)[0].dtype
         frames = to_pixels(frames, dtype)
-        # One key for each place where noise can enter.
         noisy = noise is not None or amplify is not None
-        of_gradient, on_gradients, of_update = (
-            jax.random.split(jax.random.fold_in(key, state.update), 3)
-            if noisy
-            else (key, key, key)
+        of_gradient, on_gradients, of_update, run_gradient, run_update = (
+            _keys(key, state.update) if noisy else [key] * 5
         )
-        # Keys of what stays the same in all updates.
-        run_gradient, run_update = jax.random.split(key) if noisy else (key, key)
         inputs = (state.params, state.carry, frames, first)
         if amplify is not None:
             grads, result = amplify(gradient)(of_gradient, *inputs)
@@ -187,6 +174,12 @@ def make_step(
         return TrainState(params, moments, result.state, update), metrics
 
     return step
+
+
+def _keys(key: jax.Array, update: jax.Array) -> tuple[jax.Array, ...]:
+    """One for each place where noise can enter; the last two are of all updates."""
+    each = jax.random.split(jax.random.fold_in(key, update), 3)
+    return (*each, *jax.random.split(key))
 
 
 def global_norm(tree: dict) -> jax.Array:

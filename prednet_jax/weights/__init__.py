@@ -76,7 +76,7 @@ def load(
     pixel_max: float | None = None,
     variant: str | None = None,
 ) -> tuple[PredNetConfig | AutoencoderConfig, dict]:
-    """Reads weights of any kind, whatever the name.
+    """Reads weights of any kind, whatever the name: the network and float32 parameters.
 
     Args:
         path: an npz of Chainer, an HDF5 file of Keras, a state dict of PyTorch, a
@@ -90,11 +90,7 @@ def load(
             largest pixel that it was trained on (`load_pytorch`).
         variant: of a PyTorch file, which does not say it (`load_pytorch`).
 
-    Returns:
-        The network and its parameters, float32.
-
-    Raises:
-        UserError: there is nothing of the kind, or it is damaged.
+    Raises a UserError if there is nothing of the kind, or it is damaged.
     """
     task, params = load_task(
         path, height=height, width=width, pixel_max=pixel_max, variant=variant
@@ -145,11 +141,7 @@ def load_task(
 
 
 def writer(path: str | os.PathLike) -> Writer:
-    """What writes weights to a path: `save(path, config, params)`.
-
-    Raises:
-        UserError: its suffix is none of `WRITERS`.
-    """
+    """What writes weights to a path, by its suffix: `save(path, config, params)`."""
     suffix = Path(path).suffix
     if suffix not in WRITERS:
         raise UserError(

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -23,13 +23,8 @@ _AXES = {"W": 4, "kernel": 4, "weight": 4, "b": 1, "bias": 1}
 def check_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
     """Refuses what is no weight: other types, other numbers of axes, not finite.
 
-    Args:
-        path: of the file, for the message.
-        arrays: by name, which ends with /W, /kernel, /b, /bias, .weight or .bias, or
-            the last two and a part of PyTorch's cell, such as .weight_ih.
-
-    Raises:
-        UserError: naming the first such array.
+    Names end with /W, /kernel, /b, /bias, .weight or .bias, or the last two and a part
+    of PyTorch's cell, such as .weight_ih. A UserError names the first such array.
     """
     for name, array in arrays.items():
         if array.dtype.kind != "f":
@@ -57,8 +52,7 @@ def of_one_network(
 ) -> dict[str, Any]:
     """The arrays of one network, by the part of their names that `pattern` matches.
 
-    Raises:
-        UserError: several networks are there, told apart by what stands in front.
+    Several, told apart by what stands in front, are refused with a UserError.
     """
     found = {name: match for name in stored if (match := pattern.search(name))}
     prefixes = {name[: match.start("name")] for name, match in found.items()}
@@ -69,6 +63,13 @@ def of_one_network(
             "expected one"
         )
     return {match["name"]: stored[name] for name, match in found.items()}
+
+
+def sizes(
+    arrays: Mapping[str, np.ndarray], name: str, numbers: Iterable[int], axis: int
+) -> tuple[int, ...]:
+    """Of an axis of the arrays whose names a text makes of these numbers."""
+    return tuple(arrays[name.format(i)].shape[axis] for i in numbers)
 
 
 @contextlib.contextmanager
@@ -82,12 +83,10 @@ def reading(path: str | os.PathLike, expected: str) -> Iterator[None]:
 
 
 def as_parameters(config: PredNetConfig, params: Mapping) -> dict:
-    """The float32 parameters of a network.
+    """The float32 parameters of a network; a KeyError where an array is missing.
 
-    Raises:
-        KeyError: an array is missing.
-        UserError: an array has another shape than the network's, or a frame has more
-            than `PIXELS`, which the weights of `lotter` leave open.
+    Raises a UserError if an array has another shape than the network's, or a frame has
+    more than `PIXELS`, which the weights of `lotter` leave open.
     """
     if config.height * config.width > PIXELS:
         raise UserError(

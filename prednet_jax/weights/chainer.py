@@ -27,6 +27,7 @@ from prednet_jax.weights.arrays import (
     check_arrays,
     of_one_network,
     reading,
+    sizes,
 )
 
 # Our gate order i, f, o, g against Chainer's names; its candidate g is called c.
@@ -35,14 +36,10 @@ _NAME = re.compile(r"(?P<name>Conv(A|P|LSTM)\d{1,3}/([xhc]_[ifoc]\d?/)?[Wb])$")
 
 
 def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
-    """Reads a `*.model` npz file.
+    """Reads a `*.model` npz file: a network of `watanabe` and its float32 parameters.
 
-    Returns:
-        The network (`watanabe`, frame size from the peepholes) and its parameters,
-        float32.
-
-    Raises:
-        UserError: the file is missing, is no npz, or is not a PredNet of this form.
+    The frame size is that of the peepholes. Raises a UserError if the file is missing,
+    is no npz, or is not a PredNet of this form.
     """
     try:
         stored = files.read_npz(path)
@@ -50,24 +47,20 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
         raise UserError(f"{error}; expected a Chainer model (npz)") from None
     arrays = of_one_network(path, stored, _NAME)
     check_arrays(path, arrays)
-
-    def sizes(name: str, numbers: range, axis: int) -> tuple[int, ...]:
-        return tuple(arrays[name.format(i)].shape[axis] for i in numbers)
-
     with reading(path, "a model file of the Chainer PredNet"):
         layers = range(sum(f"ConvLSTM{i}/h_i/W" in arrays for i in range(len(arrays))))
         if not layers:
             raise KeyError("ConvLSTM0/h_i/W")
         _, _, height, width = arrays["ConvLSTM0/c_i/W"].shape
         config = PredNetConfig(
-            channels=sizes("ConvP{}/W", layers, 0),
+            channels=sizes(arrays, "ConvP{}/W", layers, 0),
             variant="watanabe",
             height=height,
             width=width,
-            r_channels=sizes("ConvLSTM{}/h_i/W", layers, 0),
-            a_filters=sizes("ConvA{}/W", layers[1:], 2),
-            ahat_filters=sizes("ConvP{}/W", layers, 2),
-            r_filters=sizes("ConvLSTM{}/h_i/W", layers, 2),
+            r_channels=sizes(arrays, "ConvLSTM{}/h_i/W", layers, 0),
+            a_filters=sizes(arrays, "ConvA{}/W", layers[1:], 2),
+            ahat_filters=sizes(arrays, "ConvP{}/W", layers, 2),
+            r_filters=sizes(arrays, "ConvLSTM{}/h_i/W", layers, 2),
         )
         return config, from_chainer(config, arrays)
 
@@ -75,9 +68,7 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dict:
     """Parameters from arrays under Chainer's names without `predictor/`.
 
-    Raises:
-        KeyError: an array is missing.
-        UserError: an array has another shape than the network's.
+    Raises a KeyError if an array is missing, a UserError if its shape does not fit.
     """
     shapes = parameter_shapes(config)
 
@@ -98,11 +89,7 @@ def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dic
 
 
 def to_chainer(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
-    """Arrays under Chainer's names, with `predictor/`; the inverse of from_chainer.
-
-    Raises:
-        UserError: the network is not of the `watanabe` form.
-    """
+    """Arrays under Chainer's names, with `predictor/`; the inverse of from_chainer."""
     if config.variant != "watanabe":
         raise UserError(f"variant={config.variant!r}: expected 'watanabe'")
     return {
@@ -143,11 +130,7 @@ def _views(
 def save_chainer(
     path: str | os.PathLike, config: PredNetConfig, params: Mapping
 ) -> None:
-    """Writes, whole or not at all, what Chainer's `serializers.load_npz` reads.
-
-    Raises:
-        UserError: the network is not of the `watanabe` form.
-    """
+    """Writes what Chainer's `serializers.load_npz` reads; `watanabe` only."""
     arrays = to_chainer(config, params)
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]

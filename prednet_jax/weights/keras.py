@@ -3,8 +3,7 @@
 A PredNet layer holds `layer_{a,ahat,c,f,i,o}_{l}/{kernel:0,bias:0}`, kernels HWIO over
 [R_l, E_l, up(R_{l+1})]. `save_weights` puts layers at the root, `model.save` and
 ModelCheckpoint under `model_weights/`; the layer's own name is whatever Keras counted
-up to, so the layer is found by its weights. The other groups of a training model
-(time_distributed, dense) hold the loss weights and are left out.
+up to, so the layer is found by its weights. Other groups are left out.
 """
 
 import io
@@ -25,6 +24,7 @@ from prednet_jax.weights.arrays import (
     check_arrays,
     of_one_network,
     reading,
+    sizes,
 )
 
 # Our gate order i, f, o, g against Keras's names; its candidate g is called c.
@@ -39,52 +39,35 @@ def load_keras(
     width: int | None = None,
     pixel_max: float | None = None,
 ) -> tuple[PredNetConfig, dict]:
-    """Reads PredNet weights from a weights-only or full-model HDF5 file.
+    """Reads a network (`lotter`) and its float32 parameters from a file of Keras.
 
     The weights are convolutions, which fit frames of any size that is a multiple of
-    2^(layers - 1). What is None is taken from the model, where the file holds it (a
-    full-model file) or a file of its name and the suffix .json beside it does, and
-    otherwise from the defaults of `PredNetConfig`.
+    2^(layers - 1). Rows, columns, and the upper clip of the bottom prediction, where
+    they are None, are taken from the model, where the file holds it (a full-model file)
+    or a file of its name and the suffix .json beside it does, and otherwise from the
+    defaults of `PredNetConfig`.
 
-    Args:
-        path: the HDF5 file.
-        height: rows of the frames.
-        width: columns of the frames.
-        pixel_max: upper clip of the bottom prediction.
-
-    Returns:
-        The network (`lotter`) and its parameters, float32.
-
-    Raises:
-        UserError: the file is missing, is no HDF5, or holds no PredNet layer.
+    Raises a UserError if the file is missing, is no HDF5, or holds no PredNet layer.
     """
     arrays, model = _read(path)
     asked = {"height": height, "width": width, "pixel_max": pixel_max}
     model |= {name: value for name, value in asked.items() if value is not None}
-
-    def sizes(name: str, count: int, axis: int) -> tuple[int, ...]:
-        return tuple(arrays[f"{name}_{i}/kernel"].shape[axis] for i in range(count))
-
     with reading(path, "a whole PredNet layer"):
-        layers = 1 + max(int(name.split("_")[2].split("/")[0]) for name in arrays)
+        layers = range(1 + max(_layer_and_kind(name)[0] for name in arrays))
         config = PredNetConfig(
-            channels=sizes("layer_ahat", layers, 3),
+            channels=sizes(arrays, "layer_ahat_{}/kernel", layers, 3),
             variant="lotter",
-            r_channels=sizes("layer_i", layers, 3),
-            a_filters=sizes("layer_a", layers - 1, 0),
-            ahat_filters=sizes("layer_ahat", layers, 0),
-            r_filters=sizes("layer_i", layers, 0),
+            r_channels=sizes(arrays, "layer_i_{}/kernel", layers, 3),
+            a_filters=sizes(arrays, "layer_a_{}/kernel", layers[:-1], 0),
+            ahat_filters=sizes(arrays, "layer_ahat_{}/kernel", layers, 0),
+            r_filters=sizes(arrays, "layer_i_{}/kernel", layers, 0),
             **model,
         )
         return config, from_keras(config, arrays)
 
 
 def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays of one PredNet layer, and what the model says of its frames.
-
-    HDF5 can link to other files; h5py's `visititems` follows no link, and arrays whose
-    bytes lie in another file are refused.
-    """
+    """The arrays of one PredNet layer, and what the model says of its frames."""
     import h5py
 
     datasets: dict[str, Any] = {}
@@ -142,9 +125,7 @@ def _frames_of(model: dict) -> dict[str, Any]:
 def from_keras(config: PredNetConfig, arrays: dict[str, np.ndarray]) -> dict:
     """Parameters from arrays under Keras's names, such as `layer_a_0/kernel`.
 
-    Raises:
-        KeyError: an array is missing.
-        UserError: an array has another shape than the network's.
+    Raises a KeyError if an array is missing, a UserError if its shape does not fit.
     """
     params: dict = {}
     for layer in range(config.layers):
@@ -166,11 +147,7 @@ def from_keras(config: PredNetConfig, arrays: dict[str, np.ndarray]) -> dict:
 
 
 def to_keras(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
-    """Arrays under Keras's names, such as `layer_a_0/kernel`; from_keras's inverse.
-
-    Raises:
-        UserError: the network is not of the `lotter` form.
-    """
+    """Arrays under Keras's names, such as `layer_a_0/kernel`; from_keras's inverse."""
     if config.variant != "lotter":
         raise UserError(f"variant={config.variant!r}: expected 'lotter'")
     out: dict[str, Any] = {}
@@ -196,10 +173,7 @@ def save_keras(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
 
     coxlab/prednet reads the two with `model_from_json(text, {"PredNet": PredNet})` and
     `load_weights(path)`; `path` with the suffix `.json` holds the text. The model is an
-    input and the PredNet layer, without the layers of its training.
-
-    Raises:
-        UserError: the network is not of the `lotter` form.
+    input and the PredNet layer. Another variant than `lotter` is a UserError.
     """
     import h5py
 

@@ -13,10 +13,9 @@ E_l = [relu(Ahat - A), relu(A - Ahat)]; `watanabe_pytorch` has the halves the ot
 round here, as `watanabe`, and so have the kernels that read them.
 
 A .pth file is a zip, as PyTorch writes it since 1.6, of a pickle and files of its
-arrays. Unpickling can run any program. So the unpickler here knows nothing but
-an ordered dictionary, the types of storages and the functions that make a tensor from
-one; a file that names anything else is refused, and so is every other way of making an
-object.
+arrays. Unpickling can run any program. So the unpickler here knows an ordered
+dictionary, the types of storages and what makes a tensor from one; a file that names
+anything else, or makes an object in another way, is refused.
 """
 
 import functools
@@ -40,6 +39,7 @@ from prednet_jax.weights.arrays import (
     check_arrays,
     of_one_network,
     reading,
+    sizes,
 )
 from prednet_jax.weights.tensors import METADATA, is_safetensors, read_safetensors
 
@@ -78,7 +78,7 @@ def load_pytorch(
     width: int | None = None,
     pixel_max: float | None = None,
 ) -> tuple[PredNetConfig, dict]:
-    """Reads a state dict of a PyTorch port.
+    """Reads a state dict of a PyTorch port: the network and its float32 parameters.
 
     Args:
         path: a .pth file, of PyTorch 1.6 or later, or a safetensors file.
@@ -89,13 +89,9 @@ def load_pytorch(
         width: columns of the frames, likewise.
         pixel_max: largest pixel value of the frames that the port was trained on; None:
             1 for `watanabe_pytorch`, 255 for `lotter_pytorch`, as their code has it.
+            Parameters are scaled so that frames are in [0, 1].
 
-    Returns:
-        The network and its float32 parameters, scaled where they have to be, so that
-        frames are in [0, 1].
-
-    Raises:
-        UserError: the file is missing, damaged, or holds no such network.
+    Raises a UserError if the file is missing, damaged, or holds no such network.
     """
     if variant is None:
         variant = "watanabe_pytorch"
@@ -108,21 +104,17 @@ def load_pytorch(
     positive("pixel_max", scale)
     arrays = _read(path)
     frame: dict[str, Any] = {"height": height, "width": width}
-
-    def sizes(name: str, count: int, axis: int) -> tuple[int, ...]:
-        return tuple(arrays[name.format(i)].shape[axis] for i in range(count))
-
     with reading(path, _EXPECTED):
-        layers = sum(f"conv{i}.0.weight" in arrays for i in range(len(arrays)))
+        layers = range(sum(f"conv{i}.0.weight" in arrays for i in range(len(arrays))))
         if not layers:
             raise KeyError("conv0.0.weight")
         config = PredNetConfig(
-            channels=sizes("conv{}.0.weight", layers, 0),
+            channels=sizes(arrays, "conv{}.0.weight", layers, 0),
             variant=variant,
-            r_channels=sizes("cell{}.weight_hh", layers, 1),
-            a_filters=sizes("update_A{}.0.weight", layers - 1, 2),
-            ahat_filters=sizes("conv{}.0.weight", layers, 2),
-            r_filters=sizes("cell{}.weight_hh", layers, 2),
+            r_channels=sizes(arrays, "cell{}.weight_hh", layers, 1),
+            a_filters=sizes(arrays, "update_A{}.0.weight", layers[:-1], 2),
+            ahat_filters=sizes(arrays, "conv{}.0.weight", layers, 2),
+            r_filters=sizes(arrays, "cell{}.weight_hh", layers, 2),
             **{name: value for name, value in frame.items() if value is not None},
         )
         return config, from_pytorch(config, arrays, scale)
@@ -134,11 +126,8 @@ def from_pytorch(
     """Parameters from arrays under the ports' names.
 
     A network of frames in [0, s], s the scale, is one of frames in [0, 1] whose Ahat_0
-    is divided by s and whose kernels over E_0 are multiplied by s.
-
-    Raises:
-        KeyError: an array is missing.
-        UserError: an array has another shape than the network's.
+    is divided by s and whose kernels over E_0 are multiplied by s. Raises a KeyError if
+    an array is missing, a UserError if its shape does not fit.
     """
     swapped = config.order == "watanabe"
 
@@ -197,11 +186,7 @@ def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 
 def is_pth(path: str | os.PathLike) -> bool:
-    """Whether a file is a zip as `torch.save` writes it.
-
-    Raises:
-        FileError: it cannot be opened.
-    """
+    """Whether a file is a zip as `torch.save` writes it."""
     with files.open_binary(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
@@ -211,11 +196,7 @@ def is_pth(path: str | os.PathLike) -> bool:
 
 
 def is_pytorch_safetensors(path: str | os.PathLike) -> bool:
-    """Whether a safetensors file holds a port's arrays, and no network of ours.
-
-    Raises:
-        UserError: it is no safetensors file.
-    """
+    """Whether a safetensors file holds a port's arrays, and no network of ours."""
     arrays, metadata = read_safetensors(path)
     return METADATA not in metadata and any(map(_NAME.search, arrays))
 
@@ -223,9 +204,7 @@ def is_pytorch_safetensors(path: str | os.PathLike) -> bool:
 def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """The tensors of a .pth file by name; those of nested dictionaries joined by dots.
 
-    Raises:
-        UserError: the file is missing, damaged, or holds anything but tensors, numbers,
-            texts, lists and dictionaries.
+    A file of anything but tensors, numbers, texts, lists and dictionaries is refused.
     """
     try:
         return _tensors(_read_zip(io.BytesIO(files.read_bytes(path))))
@@ -308,10 +287,9 @@ _OTHER_WAYS = (
 
 
 class _Unpickler(pickle._Unpickler):
-    """Unpickles state dicts and nothing else.
+    """Unpickles state dicts and nothing else, in Python's own language.
 
-    That of Python's own language: the other takes memory for any number of an entry
-    that a file names.
+    C's unpickler takes memory for any number of an entry that a file names.
     """
 
     def __init__(self, stream: io.BytesIO, storage: Any):

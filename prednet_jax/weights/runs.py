@@ -13,10 +13,8 @@ from prednet_jax.training import checkpoints
 def load_run(folder: Path) -> tuple[Task, dict]:
     """Network and weights of a run; of an unfinished one, of its newest checkpoint.
 
-    Which update a checkpoint is of is said on stderr.
-
-    Raises:
-        UserError: the directory is no run, has no weights yet, or they are damaged.
+    Which update that is of is said on stderr. Raises a UserError if the directory is no
+    run, has no weights yet, or they are damaged.
     """
     manifest = records.read_json(folder / records.MANIFEST)
     try:

@@ -1,9 +1,7 @@
-"""Trained networks that come with the package.
+"""Trained networks that come with the package (`experiments/ship_weights.py`).
 
 In prednet_jax/pretrained/, NAME.npz has the arrays as a run's weights.npz has them, and
-NAME.json says what they are: the network, the command, commit and data of the training,
-the SHA-256 of the file, scores of the frozen weights, the licence
-(`experiments/ship_weights.py` writes both).
+NAME.json says what they are.
 """
 
 import hashlib
@@ -13,22 +11,16 @@ from typing import Any
 from prednet_jax import files, records, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
-from prednet_jax.weights.arrays import as_parameters, check_arrays
+from prednet_jax.weights.arrays import as_parameters
 
 FOLDER = Path(__file__).parents[1] / "pretrained"
 
 
 def pretrained(name: str = "walk") -> tuple[PredNetConfig, dict]:
-    """A trained network, ready to predict.
+    """A trained network, ready to predict, and its float32 parameters.
 
-    Args:
-        name: `walk`, trained on walks through photographs, or `moving_digits`.
-
-    Returns:
-        The network and its float32 parameters.
-
-    Raises:
-        UserError: there is no such network, or its file is damaged.
+    `walk` was trained on walks through photographs; another is `moving_digits`. Raises
+    a UserError if there is no such network, or its file is damaged.
     """
     about = manifest(name)
     path = FOLDER / f"{name}.npz"
@@ -38,11 +30,8 @@ def pretrained(name: str = "walk") -> tuple[PredNetConfig, dict]:
             "file of this version: install the package again"
         )
     config = tasks.recorded(about["model"], about["network"]).config  # type: ignore[attr-defined]
-    params = records.read_tree(path)
-    check_arrays(
-        path, {f"{g}/{n}": x for g, of in params.items() for n, x in of.items()}
-    )
-    return config, as_parameters(config, params)
+    # Its SHA-256 says that these are the arrays that were trained.
+    return config, as_parameters(config, records.read_tree(path))
 
 
 def pretrained_names() -> tuple[str, ...]:
@@ -51,11 +40,7 @@ def pretrained_names() -> tuple[str, ...]:
 
 
 def manifest(name: str) -> dict[str, Any]:
-    """What NAME.json says of a network.
-
-    Raises:
-        UserError: there is no such network.
-    """
+    """What NAME.json says of a network."""
     if name not in pretrained_names():
         known = ", ".join(pretrained_names()) or "none in this version"
         raise UserError(f"name={name!r}: no such trained network; known are: {known}")

@@ -58,11 +58,7 @@ def save_safetensors(
 def read_safetensors(
     path: str | os.PathLike,
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The arrays of a safetensors file by name, and its metadata.
-
-    Raises:
-        UserError: the file is missing or is no safetensors file.
-    """
+    """The arrays of a safetensors file by name, and its metadata, or a UserError."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -82,12 +78,7 @@ def read_safetensors(
 
 
 def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
-    """Reads what `save_safetensors` wrote.
-
-    Raises:
-        UserError: the file is missing, is no safetensors file, or holds no network of
-            this package.
-    """
+    """Reads what `save_safetensors` wrote; a UserError says that it is another file."""
     arrays, metadata = read_safetensors(path)
     text = metadata.get(METADATA)
     if text is None:
@@ -103,11 +94,7 @@ def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 
 
 def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) -> None:
-    """Writes an orbax checkpoint of the parameters and the network beside it.
-
-    Raises:
-        UserError: something is there already.
-    """
+    """Writes an orbax checkpoint, the network beside it, into a new directory."""
     import orbax.checkpoint as ocp
 
     folder = Path(path).absolute()
@@ -121,11 +108,7 @@ def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
 
 
 def load_orbax(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
-    """Reads what `save_orbax` wrote.
-
-    Raises:
-        UserError: the directory holds no network of this package.
-    """
+    """Reads what `save_orbax` wrote; a UserError says that it is something else."""
     import orbax.checkpoint as ocp
 
     folder = Path(path).absolute()
@@ -151,11 +134,7 @@ def _text(config: PredNetConfig) -> str:
 def _checked(
     path: str | os.PathLike, text: str, params: dict
 ) -> tuple[PredNetConfig, dict]:
-    """The network and its float32 parameters, if they belong together.
-
-    Raises:
-        UserError: an array is no weight, or not of this network.
-    """
+    """The network and its float32 parameters, if they belong together."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
     check_arrays(path, {name(place): np.asarray(leaf) for place, leaf in leaves})

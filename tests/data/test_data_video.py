@@ -84,17 +84,6 @@ def test_without_time_stamps_decoding_starts_at_the_start(tmp_path):
     assert numbers(video.read(3, 6)) == [3, 4, 5]
 
 
-def test_length_crop_and_channels(videos):
-    path = str(videos["mpeg4.avi"])
-    whole = open_source(path, **SIZE).read(0, 10)
-    source = open_source(path, height=8, width=12, offset=(1, 2), length=10)
-    assert source.length == 10
-    np.testing.assert_array_equal(source.read(3, 5), whole[3:5, 14:22, 19:31])
-    grey = open_source(path, **SIZE, channels=1)
-    assert grey.read(3, 5).shape == (2, HEIGHT, WIDTH, 1)
-    assert grey.fingerprint != source.fingerprint
-
-
 def test_no_video_is_refused(tmp_path):
     (tmp_path / "a.mp4").write_text("this is no video")
     with pytest.raises(DataError, match=r"a\.mp4: not a readable video"):

@@ -14,7 +14,6 @@ from prednet_jax.data import (
     schedule,
     single_schedule,
 )
-from prednet_jax.data.windows import prefetch
 
 
 def published(lengths, window, updates):
@@ -190,22 +189,3 @@ def test_exceptions_arrive_in_their_place():
     assert threading.active_count() == threads + 1
     stream.close()
     assert threading.active_count() == threads
-
-
-def test_prefetch_runs_ahead_but_not_away():
-    made = []
-    third = threading.Event()
-
-    def items():
-        for i in range(100):
-            made.append(i)
-            if i == 3:
-                third.set()
-            yield i
-
-    stream = prefetch(items(), ahead=2)
-    assert next(stream) == 0
-    # One consumed, two waiting, one being made: the fourth, and no fifth.
-    assert third.wait(10)
-    assert made == [0, 1, 2, 3]
-    assert list(stream) == list(range(1, 100))

@@ -231,33 +231,6 @@ def test_fingerprints_of_pictures_are_those_of_every_published_run(tmp_path):
     assert prints[0] != prints[1]
 
 
-def test_a_list_is_opened_with_few_calls(tmp_path, monkeypatch):
-    """Two looks at each name, one opening, no decoding: 200,000 pictures in seconds."""
-    count = 50
-    for i in range(count):
-        Image.fromarray(PIXELS).save(tmp_path / f"{i}.png")
-    (tmp_path / "list.txt").write_text("".join(f"{i}.png\n" for i in range(count)))
-    calls = dict.fromkeys(("open", "stat", "lstat", "load"), 0)
-
-    def counted(module, name):
-        original = getattr(module, name)
-
-        def call(*args, **kwargs):
-            calls[name] += 1
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(module, name, call)
-
-    for name in ("open", "stat", "lstat"):
-        counted(os, name)
-    counted(Image.Image, "load")
-    data.open_source(str(tmp_path / "list.txt"), height=8, width=8)
-    # And a few for the list itself and the folders above it.
-    assert count <= calls["open"] <= count + 5
-    assert calls["stat"] + calls["lstat"] <= 2 * count + 60
-    assert calls["load"] == 0
-
-
 LEAF = "p/p/layer_i_0/kernel:0"
 
 

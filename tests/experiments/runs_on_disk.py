@@ -11,7 +11,7 @@ TINY = (
     "--width=8",
     "--window=4",
     "--updates=6",
-    "--convolution=shifted",
+    "--convolution=xla",
 )
 
 

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 import prednet_jax
-from prednet_jax import records, weights
+from prednet_jax import weights
 from prednet_jax.config import PredNetConfig
 
 CONFIG = PredNetConfig(channels=(3, 4), height=8, width=12)
@@ -18,16 +18,6 @@ def model(tmp_path):
         path, CONFIG, prednet_jax.init_params(CONFIG, jax.random.key(0))
     )
     return path
-
-
-def test_there_and_back(tmp_path, model, forked):
-    there, back = tmp_path / "there.safetensors", tmp_path / "back.model"
-    for source, target in ((model, there), (there, back)):
-        done = forked(SCRIPT, f"--input={source}", f"--output={target}")
-        assert done.returncode == 0, done.stderr
-        assert f"{target}: watanabe, channels (3, 4)" in done.stdout
-    first, last = (weights.load_chainer(path)[1] for path in (model, back))
-    assert records.fingerprint(first) == records.fingerprint(last)
 
 
 def test_what_cannot_be_written_is_refused_and_nothing_is_touched(

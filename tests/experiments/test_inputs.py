@@ -91,11 +91,14 @@ def test_a_link_that_leads_nowhere_is_refused(refused, tmp_path):
 
 def test_an_interrupt_while_a_script_imports_is_one_line():
     code = "import _cli; raise KeyboardInterrupt()"
+    path = os.pathsep.join([str(SCRIPTS), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPTS), *sys.path])},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 130
     assert done.stderr == "-c: interrupted\n"
 

@@ -98,20 +98,6 @@ def test_without_weights_it_is_the_network_of_the_package(predict, tmp_path):
     assert of["mse"] < of["copy_mse"]
 
 
-def test_extrapolation_is_scored_apart_and_flags_win_over_the_run(predict, inputs):
-    predict(
-        inputs,
-        f"--weights={inputs / 'w.safetensors'}",
-        f"--data={inputs / 'frames.npz'}",
-        "--frames=6",
-        "--extrapolate_from=4",
-    )
-    scores = json.loads((inputs / "out" / "scores.json").read_text())
-    seen = [row["observed"] for row in scores["frames"]]
-    assert seen == [True, True, True, False, False]
-    assert set(scores["means"]) == {"observed", "extrapolated"}
-
-
 def test_imported_weights_of_keras_predict_what_keras_recorded(predict, tmp_path):
     """Frames go in as uint8: the recorded ones, rounded, move a prediction by .004."""
     gold = np.load(KERAS / "gold_A.npz")

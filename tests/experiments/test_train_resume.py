@@ -42,11 +42,19 @@ def stopped(whole, folder, *, at, lines):
     return folder
 
 
-@pytest.mark.fault("killed between two checkpoints", "`--resume` and no other flag")
+@pytest.mark.fault(
+    "killed between two checkpoints, the newest of them damaged",
+    "`--resume` and no other flag",
+)
 def test_resume_needs_no_other_flag(train, whole, tmp_path):
-    """The end is that of an undisturbed run, bit for bit."""
-    folder = stopped(whole, tmp_path / "r", at=2, lines=3)
+    """A line names the damaged one; the end is that of an undisturbed run, bit for bit.
+
+    A bit of it was flipped, and it goes on from the one before.
+    """
+    folder = stopped(whole, tmp_path / "r", at=4, lines=5)
+    flip_a_bit(folder / "checkpoints/4")
     done = train(f"--workdir={folder}", "--resume")
+    assert "checkpoints/4: damaged" in done.stderr
     assert "going on after update 2" in done.stdout
     assert_equal_runs(folder, whole)
     assert saved(folder) == [2, 4, 6]
@@ -63,11 +71,15 @@ def test_where_nothing_was_begun_a_run_begins(train, whole, tmp_path):
     assert saved(tmp_path / "r") == [6]
 
 
-@pytest.mark.fault("nothing is left to do", "`--resume` of a finished run")
+@pytest.mark.fault(
+    "nothing is left to do",
+    "`--resume` of a finished run, with flags that agree: 1.0 for 1, defaults",
+)
 def test_resuming_a_finished_run_changes_nothing(train, whole):
     """A line says so; not a byte or a time stamp changes."""
     before = snapshot(whole)
-    done = train(f"--workdir={whole}", "--resume")
+    repeated = (*TINY, "--noise=none", "--data=walk", "--pixel_max=1")
+    done = train(f"--workdir={whole}", "--resume", *repeated)
     assert "finished, 6 updates; nothing to do" in done.stdout
     assert snapshot(whole) == before
 
@@ -114,17 +126,6 @@ def test_resume_with_another_flag_is_refused(forked, whole):
     ):
         done = forked("train.py", f"--workdir={whole}", "--resume", flag)
         assert_one_line(done, 2, message)
-    assert snapshot(whole) == before
-
-
-@pytest.mark.fault(
-    "`--resume` with flags that agree", "1.0 for 1, defaults written out"
-)
-def test_flags_that_agree_may_be_repeated(train, whole):
-    """Taken; nothing changes."""
-    before = snapshot(whole)
-    repeated = (*TINY, "--noise=none", "--data=walk", "--pixel_max=1")
-    train(f"--workdir={whole}", "--resume", *repeated)
     assert snapshot(whole) == before
 
 
@@ -178,14 +179,3 @@ def test_seeds_go_on_where_each_stopped(train, whole, tmp_path):
     for seed in ("seed_0", "seed_1", "seed_2"):
         assert_equal_runs(folder / seed, tmp_path / "all" / seed)
     assert_equal_runs(folder / "seed_0", whole)
-
-
-@pytest.mark.fault("the newest checkpoint is damaged", "a bit flipped")
-def test_a_damaged_checkpoint_is_not_used(train, whole, tmp_path):
-    """A line says so; the run goes on from the one before, to the same bits."""
-    folder = stopped(whole, tmp_path / "r", at=4, lines=5)
-    flip_a_bit(folder / "checkpoints/4")
-    done = train(f"--workdir={folder}", "--resume")
-    assert "checkpoints/4: damaged" in done.stderr
-    assert "going on after update 2" in done.stdout
-    assert_equal_runs(folder, whole)

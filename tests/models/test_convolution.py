@@ -128,33 +128,6 @@ def test_float64():
         assert_near(actual, reference(*case, False), 1e-14)
 
 
-def test_replicas_are_single_runs():
-    cases = [draw(seed) for seed in (3, 4)]
-    stacked = [jnp.stack(parts) for parts in zip(*cases, strict=True)]
-    both = jax.jit(jax.vmap(pull("strip2", False)))(*stacked)
-    for i, case in enumerate(cases):
-        assert_near([a[i] for a in both], reference(*case, False), BOUND)
-
-
-@pytest.mark.parametrize(("algorithm", "upsampled"), [("strip2", False), ("folded", 1)])
-def test_prepared_kernel_and_tap(algorithm, upsampled):
-    upsampled = bool(upsampled)
-    x, kernel, dz = draw(5, upsampled=upsampled)
-    y, dx, _ = reference(x, kernel, dz, upsampled)
-
-    @jax.jit
-    def run(x, kernel, dz):
-        prepared = convolution.prepare(kernel, find(x, kernel, algorithm, upsampled))
-        out, back = jax.vjp(
-            lambda x, tap: convolution.apply_tapped((x,), (prepared,), tap),
-            x,
-            jnp.full_like(dz, 3.0),
-        )
-        return convolution.apply_sum([x], [prepared]), out, *back(dz)
-
-    assert_near(run(x, kernel, dz), (y, y, dx, dz), BOUND)
-
-
 def test_long_filter_gradients_come_in_chunks(monkeypatch):
     x, kernel, dz = draw(6)
     x, dz = np.concatenate([x] * 3), np.concatenate([dz] * 3)

@@ -110,17 +110,6 @@ def test_hessian_products(algorithm):
     assert_trees_near(product, expected, 1e-6)
 
 
-def test_no_kernel_sized_sum_in_the_scan():
-    variables, xs = draw(3)
-    equations = jax.make_jaxpr(jax.grad(loss_of(late)))(variables, xs).jaxpr.eqns
-    scans = [e for e in equations if e.primitive.name == "scan"]
-    assert len(scans) == 2  # forward and backward
-    # A carried or stacked kernel gradient would be a scan output of its size.
-    kernels = {np.prod(kernel.shape) for kernel in variables[0].values()}
-    sizes = {v.aval.size for scan in scans for v in scan.outvars}
-    assert not any(size % kernel == 0 for size in sizes for kernel in kernels if size)
-
-
 def test_each_kernel_is_used_once_a_step():
     (kernels, others, carry, frames), xs = draw(4)
 
@@ -138,59 +127,3 @@ def test_each_kernel_is_used_once_a_step():
     for odd_body in (twice, never):
         with pytest.raises(ValueError, match="expected"):
             jax.grad(loss)(kernels, odd_body)
-
-
-TWO_SHAPES = {"gates": shape(5), "features": shape(2)}
-
-
-def shared(conv, others, carry, frame):
-    """Two convolutions read one map; one reads the carry beside it."""
-    frame = 1 - frame  # what is scanned over need not be stacked at all
-    carry = jnp.tanh(conv({"gates": (carry, frame)}) + conv({"features": frame}))
-    return carry, (carry * others).sum()
-
-
-def joined(conv, others, carry, frame):
-    """The same, by maps of their own."""
-    frame = 1 - frame
-    gates = conv({"gates": jnp.concatenate([carry, frame], -1)})
-    carry = jnp.tanh(gates + conv({"features": jnp.copy(frame)}))
-    return carry, (carry * others).sum()
-
-
-def draw_two():
-    rng = np.random.default_rng(5)
-
-    def normal(*shape):
-        return (0.3 * rng.normal(size=shape)).astype(np.float32)
-
-    kernels = {"gates": normal(3, 3, 5, 3), "features": normal(3, 3, 2, 3)}
-    return kernels, normal(3), normal(2, 4, 6, 3), normal(5, 2, 4, 6, 2)
-
-
-def gradient_of(body):
-    def loss(variables):
-        carry, ys = unroll_lib.unroll(body, *variables, convolutions=TWO_SHAPES)
-        return jnp.square(ys).sum() + jnp.sin(carry).sum()
-
-    return jax.grad(loss)
-
-
-def test_maps_side_by_side_are_one_map():
-    variables = draw_two()
-    actual, expected = (jax.jit(gradient_of(b))(variables) for b in (shared, joined))
-    assert_trees_near(actual, expected, BOUND)
-
-
-def test_a_map_that_is_read_twice_is_stacked_once():
-    def stacked(body):
-        """How many stacks the forward scan makes, by their channels."""
-        equations = jax.make_jaxpr(gradient_of(body))(draw_two()).jaxpr.eqns
-        forward = next(e for e in equations if e.primitive.name == "scan")
-        shapes = [v.aval.shape for v in forward.outvars]
-        return {c: shapes.count((5, 2, 4, 6, c)) for c in (2, 3, 5)}
-
-    once, apart = stacked(shared), stacked(joined)
-    # Once, instead of once alone and once beside the carry.
-    assert (once[2], once[5]) == (1, 0)
-    assert (apart[2], apart[5]) == (1, 1)

@@ -68,19 +68,28 @@ def test_paths_are_those_that_inject_takes():
         np.testing.assert_array_equal(only[place], whole[place])
 
 
-def test_two_terms_have_no_order():
+def test_sums_without_an_order():
+    """Two terms: the order does not matter. Three: it does. No outputs: none."""
+
     def short(x):
-        """Two terms: the order does not matter. Three: it does."""
-        return jnp.sum(x[:2]), jnp.zeros(3).at[0].add(x[0])
+        windows = lax.reduce_window(x[None], 0.0, lax.add, (20, 4), (1, 1), "VALID")
+        return jnp.sum(x[:2]), jnp.zeros(3).at[0].add(x[0]), windows
 
     line = jax.ShapeDtypeStruct((40,), jnp.float32)
-    report = noise.coverage(short, noise.ReductionOrder())(line)
-    assert {e.primitive for e in report.untouched} == {"reduce_sum", "scatter-add"}
-    assert not any(e.has_order for e in report.untouched)
-    assert any("addition commutes" in e.reason for e in report.untouched)
+    entries = noise.coverage(short, noise.ReductionOrder())(line).untouched
+    reasons = {e.primitive: e.reason for e in entries}
+    assert set(reasons) == {"reduce_sum", "scatter-add", "reduce_window_sum"}
+    assert not any(e.has_order for e in entries)
+    assert "addition commutes" in reasons["reduce_sum"]
+    assert reasons["reduce_window_sum"] == "an empty result"
+    assert noise.inject(short, noise.ReductionOrder())(KEY, jnp.ones(40))[2].size == 0
     (entry,) = noise.coverage(jnp.sum, noise.Identity())(line).untouched
     assert entry.has_order
     assert entry.reason.startswith("not among what")
+    half = jax.ShapeDtypeStruct((8, 600), jnp.bfloat16)
+    in_halves = noise.ReductionOrder(accumulate="operand")
+    (entry,) = noise.coverage(lambda x: x @ x.T, in_halves)(half).perturbed
+    assert "partial sums in bfloat16" in entry.reason
 
 
 def conv(x, k):
@@ -163,23 +172,6 @@ def test_formats_are_not_said_to_round_what_they_do_not():
     assert noise.coverage(jnp.dot, noise.ReducedPrecision("bf16"))(x, x).perturbed
     x = jnp.ones((4, 4), "bfloat16")
     assert noise.coverage(jnp.dot, noise.ReducedPrecision("fp16"))(x, x).perturbed
-
-
-def test_a_sum_without_outputs_has_no_order():
-    def windows(x):
-        return lax.reduce_window(x, 0.0, lax.add, (20, 4), (1, 1), "VALID")
-
-    x = jnp.ones((12, 10))
-    assert noise.inject(windows, noise.ReductionOrder())(KEY, x).shape == (0, 7)
-    (entry,) = noise.coverage(windows, noise.ReductionOrder())(x).untouched
-    assert entry.reason == "an empty result"
-
-
-def test_the_precision_of_partial_sums_is_listed():
-    half = jax.ShapeDtypeStruct((8, 600), jnp.bfloat16)
-    in_halves = noise.ReductionOrder(accumulate="operand")
-    (entry,) = noise.coverage(lambda x: x @ x.T, in_halves)(half).perturbed
-    assert "partial sums in bfloat16" in entry.reason
 
 
 @pytest.mark.parametrize(

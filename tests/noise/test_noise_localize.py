@@ -125,24 +125,6 @@ def test_no_effect_no_culprit():
     assert report.equations == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"share": 0.0}, r"share=0.0: expected a number in \(0, 1\]"),
-        ({"samples": 0}, "samples=0: expected an integer"),
-    ],
-)
-def test_options_are_checked(options, message):
-    with pytest.raises(ValueError, match=message):
-        localize(chain, UlpPerturbation(), **options)
-
-
-@pytest.mark.parametrize("spec", [Identity(), GradientGaussian(0.1)])
-def test_a_noise_without_a_computation_is_refused(spec):
-    with pytest.raises(ValueError, match="acts on a computation"):
-        localize(chain, spec)
-
-
 def layers(ws, x):
     for i, w in enumerate(ws):
         with jax.named_scope(f"layer_{i}"):
@@ -166,24 +148,27 @@ def test_effects_of_layers_and_paths():
     assert found.equations == len(listed)
     # The layer between is in no part.
     assert 0 < min(*effects.values(), found.rest) < found.effect
-    only = noise.inject(gradient, spec, only=[listed[0].path])
-    clean = noise.inject(gradient, spec, only=[])(KEY, WS, X)
-    far = [
-        sum(
-            float(jnp.sum((a - b) ** 2))
-            for a, b in zip(only(k, WS, X), clean, strict=True)
-        )
-        for k in jax.random.split(KEY, 4)[:3]
-    ]
-    expected = pytest.approx(np.sqrt(np.mean(far)), rel=1e-3)
-    assert effects[listed[0].path] == expected
+    only, clean = (noise.inject(gradient, spec, only=x) for x in (parts[2:], []))
+    keys = jax.random.split(KEY, 4)[:3]
+    far = [l2_distance(only(k, WS, X), clean(KEY, WS, X)) for k in keys]
+    expected = np.sqrt(np.mean(np.square(far)))
+    assert effects[listed[0].path] == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_part_that_is_not_there_is_refused():
-    with pytest.raises(noise.NoiseError, match="acts on nothing in 'layer_9'"):
-        localize(layers, noise.ReductionOrder(), parts=["layer_9"])(KEY, WS, X)
-    with pytest.raises(noise.NoiseError, match="expected a sequence of texts"):
-        localize(layers, noise.ReductionOrder(), parts="layer_0")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"share": 0.0}, r"share=0.0: expected a number in \(0, 1\]"),
+        ({"samples": 0}, "samples=0: expected an integer"),
+        ({"spec": Identity()}, "acts on a computation"),
+        ({"spec": GradientGaussian(0.1)}, "acts on a computation"),
+        ({"parts": "layer_0"}, "expected a sequence of texts"),
+        ({"parts": ["layer_9"]}, "acts on nothing in 'layer_9'"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(noise.NoiseError, match=message):
+        localize(layers, **{"spec": ReductionOrder(), **options})(KEY, WS, X)
 
 
 def test_a_sum_into_a_mutable_array_is_switched_too():

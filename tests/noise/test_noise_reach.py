@@ -18,10 +18,8 @@ KEY = jax.random.key(0)
 ORDER = noise.ReductionOrder(granularity="element", shortest=1)
 ULP = noise.UlpPerturbation()
 # They run programs of their own, and are refused where they have no rule.
-PROGRAMS = {
-    "custom_lin", "custom_partitioning", "custom_vmap_call", "linear_call",
-    "remat_opt", "run_scoped", "run_state",
-}  # fmt: skip
+PROGRAMS = {"custom_lin", "custom_partitioning", "custom_vmap_call", "linear_call"}
+PROGRAMS |= {"remat_opt", "run_scoped", "run_state"}
 
 
 def listed(report):
@@ -163,15 +161,29 @@ def test_the_order_of_sums_into_a_mutable_array_is_listed_as_left_alone():
 
 
 def test_composites_are_entered():
-    tests_norm = jax.lax.composite(
-        lambda x: x / jnp.sqrt(jnp.sum(x * x)), name="tests.norm"
-    )
+    norm = jax.lax.composite(lambda x: x / jnp.sqrt(jnp.sum(x * x)), name="tests.norm")
     x = jnp.linspace(0.1, 1.0, 40)
-    report = noise.coverage(tests_norm, ORDER)(x)
-    assert [e.path.split("/")[1:] for e in report.perturbed] == [["1:reduce_sum"]]
-    found = noise.inject(tests_norm, ULP)(KEY, x)
-    assert np.any(found != tests_norm(x))
-    np.testing.assert_allclose(found, tests_norm(x), rtol=1e-6)
+    (entry,) = noise.coverage(norm, ORDER)(x).perturbed
+    assert entry.path.split("/")[1:] == ["1:reduce_sum"]
+    found = noise.inject(norm, ULP)(KEY, x)
+    assert np.any(found != norm(x))
+    np.testing.assert_allclose(found, norm(x), rtol=1e-6)
+
+
+def test_the_fixed_order_of_an_associative_scan_is_listed():
+    """Its additions were said to have no order."""
+
+    def scans(x):
+        return lax.associative_scan(jnp.add, x), x + 1.0
+
+    x = jnp.linspace(0.1, 1.0, 9)
+    report = noise.coverage(scans, ORDER)(x)
+    assert {e.primitive for e in report.untouched} == {"add"}
+    assert all(e.has_order for e in report.untouched)
+    assert "a step of associative_scan, whose order the program fixes" in str(report)
+    # An addition that is written by itself has none.
+    assert [e.primitive for e in report.single] == ["add"]
+    assert not noise.coverage(scans, ULP)(x).untouched
 
 
 @pytest.mark.parametrize(
@@ -188,7 +200,7 @@ def test_composites_are_entered():
         ),
     ],
     ids=["cast", "integer", "reduce_precision", "abs", "float8"],
-)  # fmt: skip
+)
 def test_what_rounds_without_noise_is_listed(fn, primitive, reason):
     x = jnp.linspace(0.1, 1.0, 8)
     entries = noise.coverage(fn, ULP)(x).untouched

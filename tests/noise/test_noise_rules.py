@@ -112,15 +112,15 @@ def test_a_higher_order_primitive_of_the_users(repeat):
 
 
 def test_registration_refuses_what_it_cannot_take(total):
-    rule = noise.FirstOrder()
-    with pytest.raises(noise.NoiseError, match=r"tests_total.*has one already"):
-        noise.register_rule(total, rule)
-    with pytest.raises(noise.NoiseError, match="has one already"):
-        noise.register_rule(core.Primitive("scan"), rule)
-    with pytest.raises(noise.NoiseError, match=r"expected a jax\.extend\.core\.Prim"):
-        noise.register_rule("scan", rule)
-    with pytest.raises(noise.NoiseError, match=r"expected a noise\.FirstOrder"):
-        noise.register_rule(core.Primitive("tests_other"), lambda x: x)
+    other = core.Primitive("tests_other")
+    for primitive, rule, message in (
+        (total, noise.FirstOrder(), r"tests_total.*has one already"),
+        (core.Primitive("scan"), noise.FirstOrder(), "has one already"),
+        ("scan", noise.FirstOrder(), r"expected a jax\.extend\.core\.Prim"),
+        (other, lambda x: x, r"expected a noise\.FirstOrder"),
+    ):
+        with pytest.raises(noise.NoiseError, match=message):
+            noise.register_rule(primitive, rule)
     assert registry.find("tests_other") is None
 
 

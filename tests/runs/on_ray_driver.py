@@ -1,4 +1,4 @@
-"""Runs three stand-ins for a training through Ray; the first waits to be killed.
+"""Runs two stand-ins for a training through Ray; the first waits to be killed.
 
 python on_ray_driver.py FOLDER
 """
@@ -9,21 +9,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import pytest
 from test_executor import job
 
-from prednet_jax import errors, runs
+from prednet_jax import device, runs
 from prednet_jax.runs import sweeps
 
 root = Path(sys.argv[1])
 jobs = [
     dataclasses.replace(found, flags=(*found.flags, f"--waits_once={root}/first"))
-    for found in (job(root / f"job_{i}", seeds=(i,), threads=1) for i in range(3))
+    for found in (job(root / f"job_{i}", seeds=(i,), threads=1) for i in range(2))
 ]
+# One worker at a time: each imports what a run needs.
+device.available_threads = lambda: 1
 ended = list(sweeps.execute(jobs))
-assert sorted(one.job.seeds for one in ended) == [(0,), (1,), (2,)], ended
+assert sorted(one.job.seeds for one in ended) == [(0,), (1,)], ended
 assert not any(one.error for one in ended), ended
-assert runs.kept(jobs) == ([], {"kept": 3})
-with pytest.raises(errors.UserError, match=r"no machine .* has {'CPU': 9999"):
-    list(sweeps.execute([job(root, threads=9999)]))
+assert runs.kept(jobs) == ([], {"kept": 2})
 print("every run once")

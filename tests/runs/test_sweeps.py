@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -169,7 +170,7 @@ def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypat
 @pytest.mark.fault("a Ray worker is killed", "SIGKILL while its run goes on")
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_a_killed_worker_is_replaced_and_its_child_dies(tmp_path):
-    """Its child ends; every run is made once in the end; too many threads are named."""
+    """Its child ends; every run is made once in the end."""
     pytest.importorskip("ray")
     first = tmp_path / "first"
     with subprocess.Popen(
@@ -194,8 +195,17 @@ def test_a_killed_worker_is_replaced_and_its_child_dies(tmp_path):
     assert output.strip().endswith("every run once")
 
 
+def test_a_run_that_no_machine_can_take_is_named(tmp_path, monkeypatch):
+    nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}]
+    ray = types.SimpleNamespace(nodes=lambda: nodes, shutdown=lambda: None)
+    monkeypatch.setattr(sweeps, "connect", lambda address: ray)
+    with pytest.raises(errors.UserError, match=r"no machine .* has {'CPU': 9999"):
+        list(sweeps.execute([job(tmp_path, threads=9999)], address="auto"))
+
+
 AGENTS = """
 import time
+import types
 from prednet_jax.runs import sweeps
 
 ray = sweeps.connect(sweeps.LOCAL)

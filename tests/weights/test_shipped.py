@@ -55,10 +55,8 @@ def test_many_sequences_are_scored_as_one_by_one():
     rng = np.random.default_rng(0)
     video = rng.integers(0, 256, (31, 8, 8, 1), np.uint8)
     starts = (0, 11, 16)  # Two pieces of 5, one, three.
-    source = data.FrameSource(
-        name="noise", height=8, width=8, channels=1, length=31, boundaries=starts,
-        frames=lambda a, b: video[a:b], fingerprint="",
-    )  # fmt: skip
+    size, read = (8, 8, 1, 31), lambda a, b: video[a:b]
+    source = data.FrameSource("noise", *size, starts, read, "")
     params = prednet_jax.init_params(SMALL, jax.random.key(1))
     found = evaluation.evaluate(
         params, SMALL, source, frames=5, extrapolate_from=3, count=4

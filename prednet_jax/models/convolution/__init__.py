@@ -15,15 +15,10 @@ adds the same numbers in another fixed order, so each can be an arm of the compa
     folded    the enlargement folded into the kernel; `upsampled` only, so it cannot be
               the algorithm of a whole network
 
-`wide` has the first five, `winograd` the others, for 3x3 kernels only. Each is an
-`Algorithm` in `ALGORITHMS`; `config.CONVOLUTIONS` has those of whole networks.
-
 The gradients use the algorithm's own functions; differentiating `forward` would give
 slow transposes of slices. Forward over reverse mode works (Hessian products), forward
-mode alone does not.
-
-Each runs in a named scope that begins with `conv`. By that name the noise profile
-`chainer_cudnn` recognises a convolution that is written as matrix products.
+mode alone does not. The noise profile `chainer_cudnn` knows a convolution by its named
+scope, which begins with `conv`.
 
 The thresholds of `fastest` were measured on two AVX-512 processors at 160x120 (channels
 3,48,96,192), 64x48 (3,12,24,48) and 32x24 (3,6,12), by `experiments/benchmark.py
@@ -75,12 +70,8 @@ ALGORITHMS: dict[str, Algorithm] = {
 def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32) -> str:
     """The name of the algorithm that computes a convolution in this process.
 
-    Args:
-      shape: the convolution; if its `algorithm` is `auto`, `fastest` chooses.
-      dtype: dtype of the maps and the kernel.
-
-    Raises:
-      UserError: the algorithm is unknown, or does not fit the filter size or input.
+    If its `algorithm` is `auto`, `fastest` chooses. Raises a UserError if the algorithm
+    is unknown, or does not fit the filter size or input.
     """
     name, size = shape.algorithm, shape.filter_size
     if name == "auto":
@@ -123,12 +114,9 @@ def fastest(shape: Convolution, backend: str, dtype: DTypeLike = jnp.float32) ->
 
 
 def find(shape: Convolution, dtype: DTypeLike = jnp.float32) -> Algorithm:
-    """The algorithm that computes a convolution.
+    """The algorithm that computes a convolution; errors as `resolve`.
 
     If the convolution is upsampled, the algorithm takes the input before enlargement.
-
-    Raises:
-      UserError: as `resolve`.
     """
     return _for_input(resolve(shape, dtype), shape.upsampled)
 
@@ -146,13 +134,7 @@ def _for_input(name: str, upsampled: bool) -> Algorithm:
 )
 @dataclass(frozen=True)
 class Prepared:
-    """A kernel, transformed for its algorithm.
-
-    Attributes:
-      forward: the kernel as `algorithm.forward` takes it.
-      backward: the kernel as `algorithm.input_gradient` takes it.
-      algorithm: the algorithm.
-    """
+    """A kernel, transformed for `algorithm.forward` and `algorithm.input_gradient`."""
 
     forward: Transformed
     backward: Transformed
@@ -165,19 +147,10 @@ def conv2d(
     algorithm: str = "auto",
     upsampled: bool = False,
 ) -> Float[Array, "B H2 W2 Co"]:
-    """Convolves; differentiable in x and in the kernel.
+    """Convolves x with a kernel of odd k; differentiable in both.
 
-    Args:
-      x: input `[B, H, W, Ci]`.
-      kernel: `[k, k, Ci, Co]`, k odd.
-      algorithm: `auto` or a name of `ALGORITHMS`.
-      upsampled: whether x is enlarged x2 first.
-
-    Returns:
-      `[B, H, W, Co]`; if `upsampled`, of twice the height and width of x.
-
-    Raises:
-      UserError: the algorithm cannot compute this convolution.
+    `algorithm` is `auto` or a name of `ALGORITHMS`. If `upsampled`, x is enlarged x2
+    first. Raises a UserError if the algorithm cannot compute this convolution.
     """
     scale = 2 if upsampled else 1
     shape = Convolution(
@@ -235,9 +208,8 @@ def apply_sum(
 
 def side_by_side(x: jax.Array | tuple[jax.Array, ...]) -> jax.Array:
     """One map, or several maps concatenated along their channels."""
-    if not isinstance(x, tuple):
-        return x
-    return x[0] if len(x) == 1 else jnp.concatenate(x, axis=-1)
+    parts = x if isinstance(x, tuple) else (x,)
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
 
 
 @jax.custom_vjp
@@ -293,11 +265,7 @@ def filter_gradient(
 
 
 def _chunk(images: int, pixels: int) -> int:
-    """How many images to contract at once, so that their maps stay in the CPU's cache.
-
-    The largest divisor of `images` with which a chunk has at most `CHUNK_PIXELS`
-    pixels; at least 1.
-    """
+    """How many images to contract at once, so that their maps stay in the cache."""
     fitting = [d for d in range(1, images + 1) if images % d == 0]
     return max([d for d in fitting if d * pixels <= CHUNK_PIXELS], default=1)
 

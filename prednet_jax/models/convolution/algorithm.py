@@ -21,10 +21,9 @@ class Algorithm:
       transform: `transform(kernel, backward)` prepares a kernel for `forward`, or if
         `backward` for `input_gradient`.
       forward: `forward(x, transformed)` is the output `[B, H, W, Co]`.
-      input_gradient: `input_gradient(dz, transformed)` is the gradient of the input,
-        `[B, H, W, Ci]`.
-      filter_gradient: `filter_gradient(x, dz, k)` is the gradient of the kernel,
-        `[k, k, Ci, Co]`, summed over images and space.
+      input_gradient: `input_gradient(dz, transformed)`, `[B, H, W, Ci]`.
+      filter_gradient: `filter_gradient(x, dz, k)`, `[k, k, Ci, Co]`, summed over images
+        and space.
       only_3x3: whether it works for filter size 3 only.
       enlarges: whether x is the input of an upsampled convolution before its x2
         enlargement; `input_gradient` then returns the gradient of that x.

@@ -1,13 +1,11 @@
 """XLA's convolution, m neighbouring outputs at once, and matrix products.
 
-m outputs that lie side by side can be computed as further channels of one output. The
+m outputs that lie side by side can be computed as further channels of one output: the
 kernel, placed at m neighbouring pixels, becomes a `[k, k + m - 1, in, m out]` kernel of
 stride m. This takes (k + m - 1)/k times as many multiplications, but with few channels
-only such a wide matrix product fills the processor's registers.
-
-The filter gradient can do the same: one product of the neighbourhoods of m outputs
-together, k rows of k + m - 1 pixels, with the m outputs. A pixel is then copied
-k (k + m - 1)/m times instead of k k. `direct` is XLA's convolution with this filter
+only such a wide matrix product fills the processor's registers. The filter gradient can
+do the same: one product of the neighbourhoods of m outputs together, k rows of
+k + m - 1 pixels, with the m outputs. `direct` is XLA's convolution with this filter
 gradient for m = 2; `im2col` uses it with m = 1.
 
 `im2col` is one matrix product, of neighbourhoods of k k C values with the whole kernel

@@ -4,10 +4,9 @@ F(m, 3) computes m outputs of a 3-tap correlation with m + 2 products instead of
 
     y = A^T [ (G g) * (B^T d) ],   d: inputs, g: 3 taps, y: m outputs.
 
-It is used along the width only. The products are then m + 2 convolutions with 3x1
-kernels, fewer multiplications by a factor of 1.5 (m = 2) or 2 (m = 4). Along both axes
-the factor would be 2.25 or 4, but the transforms would touch three times the memory,
-lose precision and take longer to compile.
+It is used along the width only: m + 2 convolutions with 3x1 kernels, fewer
+multiplications by a factor of 1.5 (m = 2) or 2 (m = 4). Along both axes the transforms
+would touch three times the memory, lose precision and take longer to compile.
 
 The filter gradient is the transpose in the filter, along both axes,
 
@@ -24,8 +23,7 @@ g0 (a - b), (g0 + g1 + g2) b and g2 (c - b), all computed from the small map
 small map, one per phase of the output (even or odd row, even or odd column): 4
 multiplications per output instead of 9. Its filter gradient uses `ENLARGED`.
 
-Source: Lavin & Gray, Fast Algorithms for Convolutional Neural Networks,
-arXiv 1509.09308, section 4. `ENLARGED` is derived here.
+Source: Lavin & Gray, arXiv 1509.09308, section 4. `ENLARGED` is derived here.
 """
 
 from collections.abc import Sequence
@@ -131,10 +129,15 @@ def _forward(
     return lax.optimization_barrier(y)
 
 
-def filter_gradient(
-    x: Float[Array, "N H W Ci"], dz: Float[Array, "N H2 W2 Co"], f: Filtering
+def _filter_gradient(
+    x: Float[Array, "N H W Ci"],
+    dz: Float[Array, "N H2 W2 Co"],
+    filter_size: int,
+    f: Filtering,
 ) -> Float[Array, "3 3 Ci Co"]:
     """The kernel's gradient by `F2` or `ENLARGED`: one contraction per product."""
+    del filter_size
+    x, dz = lax.optimization_barrier((x, dz))
     products = [
         jnp.stack(
             [
@@ -150,16 +153,10 @@ def filter_gradient(
     return jnp.einsum("lh,kj,lkio->hjio", g, g, jnp.stack(products))
 
 
-def _strip_filter_gradient(x: jax.Array, dz: jax.Array, filter_size: int) -> jax.Array:
-    del filter_size
-    x, dz = lax.optimization_barrier((x, dz))
-    return filter_gradient(x, dz, F2)
-
-
 def _strip(f: Filtering) -> Algorithm:
     return by_turning(
         partial(_forward, f=f),
-        _strip_filter_gradient,
+        partial(_filter_gradient, f=F2),
         transform=partial(_transform, f=f),
         only_3x3=True,
     )
@@ -276,19 +273,11 @@ def _folded_input_gradient(
     return convolve(dz, kernel, ((1, 1), (1, 1)), (2, 2))
 
 
-def _folded_filter_gradient(
-    x: Float[Array, "N H W Ci"], dz: Float[Array, "N 2H 2W Co"], filter_size: int
-) -> Float[Array, "3 3 Ci Co"]:
-    del filter_size
-    x, dz = lax.optimization_barrier((x, dz))
-    return filter_gradient(x, dz, ENLARGED)
-
-
 FOLDED = Algorithm(
     transform=_folded_transform,
     forward=_folded_forward,
     input_gradient=_folded_input_gradient,
-    filter_gradient=_folded_filter_gradient,
+    filter_gradient=partial(_filter_gradient, f=ENLARGED),
     only_3x3=True,
     enlarges=True,
 )

@@ -1,13 +1,9 @@
 """What on a GPU will vary, told without one.
 
 The function is compiled for the GPU (`compilation`) and never run. What can change the
-bits of a result is read from the compiled program (`entries`): atomics of floats, calls
-of libraries, sums over devices, operands that are rounded, and sums in a fixed order.
-An instruction of the compiled program knows its line and its operation in the source
-from the metadata that XLA carries along.
+bits of a result is read from the compiled program (`entries`), whose instructions know
+their line and operation in the source from the metadata that XLA carries along.
 """
-
-from __future__ import annotations
 
 import contextlib
 from collections import Counter
@@ -34,13 +30,7 @@ from prednet_jax.noise.specs import Identity
 
 
 class Memory(NamedTuple):
-    """Bytes on one device.
-
-    Attributes:
-        arguments: of the function.
-        results: those that do not take the place of an argument included.
-        temporaries: in use at one time at most.
-    """
+    """Bytes on one device: temporaries at one time; results replace no argument."""
 
     arguments: int
     results: int
@@ -48,12 +38,10 @@ class Memory(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What to do against entries of a report.
+    """What to do against entries of a report: the change to write.
 
-    Attributes:
-        change: what to write.
-        left: entries of that kind in the program compiled again with the change; None
-            where only the user can make it.
+    `left` are the entries of that kind in the program compiled again with the change;
+    None where only the user can make it.
     """
 
     change: str
@@ -68,8 +56,7 @@ class Report(NamedTuple):
         kernels: number of kernels and library calls that one run launches, the body of
             a loop counted once.
         memory: on one device.
-        gpu: name of the GPU, or "described".
-        devices: their number.
+        gpu: name of the GPU, or "described"; `devices`: how many.
         deterministic: whether compiled under `--xla_gpu_deterministic_ops=true`.
         advice: what would help.
         compiled: the compiled program.
@@ -209,32 +196,33 @@ def audit(
             return made, entries_of(made, steps, capability, deterministic)
 
         made, entries = compiled(deterministic)
-        advice = []
-        if advise and not deterministic and any(e.varies == "call" for e in entries):
-            left = [e for e in compiled(True)[1] if e.varies == "call"]
-            advice.append(Advice(_FLAG, tuple(left)))
-            names = dict.fromkeys(e.primitive for e in entries if e.kind == "atomic")
-            advice += [Advice(_OTHERS[x], None) for x in names if x in _OTHERS]
-        if advise and any(e.kind == "reduced_precision" for e in entries):
-            with jax.default_matmul_precision("highest"):
-                again = compiled(deterministic)[1]
-            left = [e for e in again if e.kind == "reduced_precision"]
-            advice.append(Advice(_HIGHEST, tuple(left)))
-        memory = made.memory
-        return Report(
-            entries,
-            len([x for x in made.launches if x.kernel or is_call(x.kind)]),
-            Memory(
-                memory["argument"], memory["output"] - memory["alias"], memory["temp"]
-            ),
-            gpu if gpu in CARDS else "described",
-            devices,
-            deterministic,
-            tuple(advice),
-            made,
-        )
+        advice = _advice(compiled, entries, deterministic) if advise else ()
+        kernels = sum(1 for x in made.launches if x.kernel or is_call(x.kind))
+        used = made.memory
+        memory = used["argument"], used["output"] - used["alias"], used["temp"]
+        name = gpu if gpu in CARDS else "described"
+        about = kernels, Memory(*memory), name, devices, deterministic
+        return Report(entries, *about, advice, made)
 
     return report
+
+
+def _advice(
+    compiled: Callable, entries: Sequence[Entry], deterministic: bool
+) -> tuple[Advice, ...]:
+    """What would help, tried by compiling again."""
+    advice = []
+    if not deterministic and any(e.varies == "call" for e in entries):
+        left = [e for e in compiled(True)[1] if e.varies == "call"]
+        advice.append(Advice(_FLAG, tuple(left)))
+        names = dict.fromkeys(e.primitive for e in entries if e.kind == "atomic")
+        advice += [Advice(_OTHERS[x], None) for x in names if x in _OTHERS]
+    if any(e.kind == "reduced_precision" for e in entries):
+        with jax.default_matmul_precision("highest"):
+            again = compiled(deterministic)[1]
+        left = [e for e in again if e.kind == "reduced_precision"]
+        advice.append(Advice(_HIGHEST, tuple(left)))
+    return tuple(advice)
 
 
 _FLAG = "XLA_FLAGS=--xla_gpu_deterministic_ops=true, which may be slower"

@@ -2,17 +2,14 @@
 
 XLA's CUDA compiler needs no device, only the description of one. It comes as a plugin
 of JAX; a process of its own (`worker`) loads it, so that it never touches the process
-of the user, who goes on as if it were not installed. What is handed over is the
-program as StableHLO with the source line of each operation, which survives in the
-metadata of the compiled text.
+of the user. What is handed over is the program as StableHLO with source lines, which
+survive in the metadata of the compiled text.
 
-Three wheels are needed beside JAX, at its version: the plugin, XLA itself, and NVIDIA's
-assembler. They are looked for in the folder `gpu-audit` of the environment (where
-`make gpu-wheels` puts them, and JAX does not see them), then in the environment itself
-(extra `gpu-audit`).
+Three wheels are needed beside JAX: the plugin, XLA itself, and NVIDIA's assembler. They
+are looked for in the folder `gpu-audit` of the environment (where `make gpu-wheels`
+puts them, and JAX does not see them), then in the environment itself (extra
+`gpu-audit`).
 """
-
-from __future__ import annotations
 
 import importlib.metadata
 import io
@@ -46,9 +43,8 @@ class Launch(NamedTuple):
     Attributes:
         kind: XLA's name, such as `kCustomKernel`, `kGemm`, `kAllReduce`.
         instruction: name of the instruction of the program; "" if unknown.
-        kernel: key of `Compiled.ptx`; "" if this is no kernel of XLA's own.
-        grid: blocks along x, y, z; () if this is no kernel of XLA's own.
-        threads: likewise, of a block.
+        kernel: key of `Compiled.ptx`; "" if this is no kernel of XLA's own, which has a
+            grid of blocks along x, y, z, and threads of a block.
     """
 
     kind: str
@@ -64,14 +60,14 @@ class Compiled(NamedTuple):
     Attributes:
         hlo: text of XLA's optimised, scheduled program, with metadata: names of
             operations and stack frames, innermost first.
-        ptx: assembler text of each kernel that XLA wrote itself, by the kernel's name.
-            The text holds one module, whose `.entry` has that name.
+        ptx: assembler text of each kernel that XLA wrote itself, by the kernel's name:
+            one module, whose `.entry` has that name.
         launches: in order of the schedule, bodies of loops before what comes after.
         buffers: text of XLA's buffer assignment: which value lies where in memory.
         memory: bytes of `argument`, `output`, `alias` (outputs in arguments that were
             given away) and `temp`.
-        cost: `flops` and `bytes accessed` of `hlo` by XLA's cost model, in which
-            library calls have no operations and the body of a loop counts once.
+        cost: `flops` and `bytes accessed` by XLA's cost model, in which library calls
+            have no operations and the body of a loop counts once.
     """
 
     hlo: str
@@ -102,15 +98,11 @@ def compiled_for(
     devices: int = 1,
     deterministic: bool = False,
 ) -> list[Compiled]:
-    """Compiles programs for a GPU, in a process of its own.
+    """Compiles programs (of `lower`) for a GPU, in a process of its own.
 
-    Flags of `XLA_FLAGS` that begin with `--xla_gpu` count, as they would on the GPU.
-
-    Args:
-        modules: of `lower`, at least one.
-        gpu: as `targets.described` takes it.
-        devices: number of GPUs that each program is spread over.
-        deterministic: under `--xla_gpu_deterministic_ops=true`.
+    Flags of `XLA_FLAGS` that begin with `--xla_gpu` count. `gpu` is as
+    `targets.described` takes it, `devices` how many each program is spread over,
+    `deterministic` adds `--xla_gpu_deterministic_ops=true`.
 
     Raises:
         NoiseError: no compiler installed, or an error of the compiler.
@@ -195,10 +187,7 @@ _SHAPE = re.compile(r"(\S+) grid: \[([^\]]*)\] threads: \[([^\]]*)\]")
 
 
 def found_wheels() -> list[str]:
-    """Folders that the worker has to look in for the compiler.
-
-    Returns:
-        At most one folder; none if the compiler is a part of the environment.
+    """Folders, at most one, that the worker has to look in for the compiler.
 
     Raises:
         NoiseError: it is not installed, or is another version than JAX.

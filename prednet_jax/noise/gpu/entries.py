@@ -4,8 +4,6 @@ Each instruction that the GPU is told to run is looked at together with its kern
 PTX. Source of what XLA does: openxla/xla, xla/service/gpu and xla/backends/gpu/codegen.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -25,11 +23,10 @@ class Entry(NamedTuple):
     Attributes:
         kind: one of `KINDS`.
         primitive: JAX's name, such as `scatter-add`; "" if unknown.
-        source: the user's line that made it, such as `model.py:12 in loss`; "" if
-            unknown.
-        varies: `call` (two runs of one compiled program may differ), `compilation`
-            (two compilations may), `device` (fixed for this GPU and this version of
-            XLA), or `no`.
+        source: the user's line, such as `model.py:12 in loss`; "" if unknown.
+        varies: `call` (two runs of one compiled program may differ), `compilation` (two
+            compilations may), `device` (fixed for this GPU and this version of XLA), or
+            `no`.
         detail: what happens, in words.
         kernel: of XLA's own, or the name of the instruction that calls a library.
     """
@@ -235,11 +232,9 @@ def _reduction(
     """Sums in an order that the kernel fixes."""
     if each.opcode in ("dot", "convolution") and _FLOAT.search(each.type):
         unit = "on matrix units" if _MATRIX.search(ptx) else "fused multiply-adds"
-        if deterministic:
-            yield "reduction", "device", f"a product, {unit}; tree not read"
-        else:
-            detail = f"a product, {unit}; autotuning chooses its blocks"
-            yield "reduction", "compilation", detail
+        chosen = "tree not read" if deterministic else "autotuning chooses its blocks"
+        varies = "device" if deterministic else "compilation"
+        yield "reduction", varies, f"a product, {unit}; {chosen}"
     elif not _combines(program, each):
         return
     elif each.opcode in ("reduce", "reduce-window"):
@@ -384,7 +379,9 @@ def _reduced(
 ) -> Iterator[Finding]:
     """Products of float32 whose operands are rounded."""
     target = each.attribute("custom_call_target")
-    if not any(x.startswith("f32[") for x in program.operand_types(each)):
+    known = program.instructions
+    operands = [known[name].type for name in each.operands if name in known]
+    if not any(kind.startswith("f32[") for kind in operands):
         return
     if each.opcode in ("dot", "convolution"):
         units = " ".join(_MATRIX.findall(ptx))

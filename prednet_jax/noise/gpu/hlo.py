@@ -1,10 +1,4 @@
-"""The text of XLA's optimised program, read: instructions, what they call, where from.
-
-Only what an audit needs is read: names, types, operands and attributes of instructions,
-and the tables of files and stack frames at the head of the text.
-"""
-
-from __future__ import annotations
+"""The text of XLA's optimised program, read: instructions, and what they call."""
 
 import os
 import re
@@ -20,13 +14,11 @@ class Instruction(NamedTuple):
     """One instruction.
 
     Attributes:
-        name: unique in the program.
         type: of the result, such as `f32[64,64]{1,0}` or a tuple in parentheses.
         opcode: such as `reduce`, `fusion`, `custom-call`.
         operands: names of instructions in the same computation.
         attributes: the rest of the line.
         computation: the name of the computation it stands in.
-        root: whether the computation gives it back.
     """
 
     name: str
@@ -35,7 +27,6 @@ class Instruction(NamedTuple):
     operands: tuple[str, ...]
     attributes: str
     computation: str
-    root: bool
 
     @property
     def operation(self) -> str:
@@ -77,11 +68,6 @@ class Program:
         for each in self.computations.get(instruction.attribute("calls"), ()):
             yield from self.inside(each)
 
-    def operand_types(self, instruction: Instruction) -> list[str]:
-        """Types of the operands."""
-        known = self.instructions
-        return [known[name].type for name in instruction.operands if name in known]
-
     def source(self, frame: int) -> str:
         """The user's line of a stack frame, as `coverage` gives it; "" without one.
 
@@ -119,7 +105,7 @@ def read(text: str) -> Program:
 _BOUNDARY = os.path.join(os.path.dirname(__file__), "compilation.py")
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _COMPUTATION = re.compile(r"(?:ENTRY )?%(\S+) \(.*\{$")
-_HEAD = re.compile(r"\s+(ROOT )?%(\S+) = (?=.* [a-z][\w-]*\()")
+_HEAD = re.compile(r"\s+(?:ROOT )?%(\S+) = (?=.* [a-z][\w-]*\()")
 _OPCODE = re.compile(r" ([a-z][\w-]*)\(")
 
 
@@ -129,13 +115,12 @@ def _instruction(head: re.Match[str], rest: str, computation: str) -> Instructio
     assert opcode is not None
     close = _closing(rest, opcode.end() - 1)
     return Instruction(
-        name=head[2],
+        name=head[1],
         type=rest[:end],
         opcode=opcode[1],
         operands=tuple(re.findall(r"%([\w.-]+)", rest[opcode.end() : close])),
         attributes=rest[close:],
         computation=computation,
-        root=bool(head[1]),
     )
 
 
@@ -157,16 +142,16 @@ def _frames(
 ) -> dict[int, tuple[str, int, str, int]]:
     """Stack frames; the number of the frame around each is one less than its text."""
 
-    def number(text: str, name: str) -> int:
-        found = re.search(rf"\b{name}=(\d+)", text)
-        return int(found[1]) if found else 0
+    def numbers(text: str) -> dict[str, int]:
+        return {name: int(n) for name, n in re.findall(r"(\w+)=(\d+)", text)}
 
     found = {}
     for frame, text in frames.items():
-        place = locations[number(text, "file_location_id")]
-        file = files.get(number(place, "file_name_id"), "").strip('"')
-        function = functions.get(number(place, "function_name_id"), "").strip('"')
-        around = number(text, "parent_frame_id") - 1
-        name = function.rpartition(".")[2]
-        found[frame] = (file, number(place, "line"), name, around)
+        fields = {"file_name_id": 0, "function_name_id": 0, "parent_frame_id": 0}
+        fields |= numbers(text)
+        fields |= numbers(locations[fields["file_location_id"]])
+        file = files.get(fields["file_name_id"], "").strip('"')
+        function = functions.get(fields["function_name_id"], "").strip('"')
+        name, around = function.rpartition(".")[2], fields["parent_frame_id"] - 1
+        found[frame] = file, fields.get("line", 0), name, around
     return found

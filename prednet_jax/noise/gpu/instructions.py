@@ -7,9 +7,8 @@ what is not there is unknown to the interpreter. Memory, shuffles and branches a
 Source: NVIDIA, "PTX ISA", version 8.8, chapter 9.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,21 +58,17 @@ class Operation(NamedTuple):
     kinds: tuple[str, ...]
 
 
-def _shift_left(x: Array, by: Array) -> Array:
-    near = np.minimum(by, 8 * x.itemsize - 1).astype(x.dtype)
-    return np.where(by < 8 * x.itemsize, x << near, 0).astype(x.dtype)
-
-
-def _shift_right(x: Array, by: Array) -> Array:
-    near = np.minimum(by, 8 * x.itemsize - 1).astype(x.dtype)
-    stays = (x.dtype.kind == "i") | (by < 8 * x.itemsize)
-    return np.where(stays, x >> near, 0).astype(x.dtype)
+def _shift(function: Callable[..., Array], x: Array, by: Array) -> Array:
+    """Beyond the number of bits nothing is left but, of a right shift, the sign."""
+    near = function(x, np.minimum(by, 8 * x.itemsize - 1).astype(x.dtype))
+    signs = function is np.right_shift and x.dtype.kind == "i"
+    return np.where(signs | (by < 8 * x.itemsize), near, 0).astype(x.dtype)
 
 
 def _extract(x: Array, position: Array, length: Array) -> Array:
     """Bits of an unsigned number: `length` of them, from `position`."""
     mask = (np.uint64(1) << np.minimum(length, 32).astype(np.uint64)) - np.uint64(1)
-    return _shift_right(x, position) & mask.astype(np.uint32)
+    return _shift(np.right_shift, x, position) & mask.astype(np.uint32)
 
 
 def _wide(a: Array, b: Array) -> Array:
@@ -81,19 +76,19 @@ def _wide(a: Array, b: Array) -> Array:
     return a.astype(wide) * b.astype(wide)
 
 
-def _select(a: Array, b: Array, chosen: Array) -> Array:
-    return np.where(chosen, a, b)
-
-
-def _cast(kind: str) -> Callable[[Array], Array]:
-    return lambda x: x.astype(TYPES[kind])
-
-
 def _add(a: Array, b: Array) -> Array:
     """With the one NaN that a GPU makes."""
     result = np.asarray(a + b)
     bits = np.where(np.isnan(result), np.uint32(0x7FFFFFFF), result.view(np.uint32))
     return bits.view(np.float32)
+
+
+def _cast(dtype: Any, x: Array) -> Array:
+    return x.astype(dtype)
+
+
+def _select(a: Array, b: Array, chosen: Array) -> Array:
+    return np.where(chosen, a, b)
 
 
 _LOGIC: Mapping[str, Callable[..., Array]] = {
@@ -124,10 +119,10 @@ def _integer_operations(kind: str) -> Mapping[str, Operation]:
     """Instructions on integers of a type, such as `u32`, by opcode without it."""
     table = {name: Operation(f, (kind,)) for name, f in _INTEGER.items()}
     table["selp"] = Operation(_select, (kind, kind, "pred"))
-    table["shl"] = Operation(_shift_left, (kind, "u32"))
-    table["shr"] = Operation(_shift_right, (kind, "u32"))
+    table["shl"] = Operation(partial(_shift, np.left_shift), (kind, "u32"))
+    table["shr"] = Operation(partial(_shift, np.right_shift), (kind, "u32"))
     for to in (f"{k}{n}" for k in "us" for n in (8, 16, 32, 64)):
-        table[f"cvt.{to}"] = Operation(_cast(to), (kind,))
+        table[f"cvt.{to}"] = Operation(partial(_cast, TYPES[to]), (kind,))
     bits = int(kind[1:])
     if bits < 64:
         wide = f"{kind[0]}{2 * bits}"

@@ -14,8 +14,6 @@ to nearest, ties away, as `cvt.rna.tf32` does, unless the program asks for a hig
 precision.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -71,7 +69,12 @@ def replayed(spec: GpuOrder, equation: Any) -> Replay | str:
     if name == "reduce_sum":
         if types[0] != np.float32:
             return f"not replayed: a sum in {types[0]}"
-        return _replayed_sum(_sum(spec, equation))
+        key = _sum(spec, equation)
+        found = too_few(key.terms) if key.terms < 3 else order_of(key)
+        if isinstance(found, str):
+            return found if key.terms < 3 else f"not replayed: {found}"
+        evaluate = functools.partial(in_order, found, key.axes)
+        return Replay(evaluate, f"in the order of {key.gpu}'s kernel for this sum")
     if name in ("dot_general", "conv_general_dilated"):
         return _replayed_product(spec, name, params, types)
     if name == "add_any":
@@ -90,24 +93,13 @@ def _sum(spec: GpuOrder, equation: Any) -> Sum:
 
 
 def _sums(spec: GpuOrder, jaxpr: Any) -> Iterator[Sum]:
-    opened, _ = compat.open_jaxpr(jaxpr)
-    for equation in opened.eqns:
+    for equation in compat.open_jaxpr(jaxpr)[0].eqns:
         if equation.primitive.name == "reduce_sum":
             x = equation.invars[0].aval
             if x.size and x.dtype == np.float32:
                 yield _sum(spec, equation)
         for body in compat.sub_jaxprs(equation.params):
             yield from _sums(spec, body)
-
-
-def _replayed_sum(key: Sum) -> Replay | str:
-    if key.terms < 3:
-        return too_few(key.terms)
-    found = order_of(key)
-    if isinstance(found, str):
-        return f"not replayed: {found}"
-    evaluate = functools.partial(in_order, found, key.axes)
-    return Replay(evaluate, f"in the order of {key.gpu}'s kernel for this sum")
 
 
 def order_of(key: Sum) -> Schedule | str:
@@ -193,18 +185,14 @@ def _replayed_product(
         params["feature_group_count"] > 1 or params["batch_group_count"] > 1
     ):
         return "not replayed: a convolution in groups"
-    tf32 = targets.CARDS[spec.gpu].capability >= (8, 0) and _default(params)
+    asked = {None, lax.Precision.DEFAULT}.issuperset(
+        jax.tree.leaves(params["precision"], is_leaf=lambda p: p is None)
+    )
+    tf32 = targets.CARDS[spec.gpu].capability >= (8, 0) and asked
     rounding = "TF32 operands, " if tf32 else ""
     fused = _dot if name == "dot_general" else _conv
     evaluate = functools.partial(fused, dict(params), tf32, out)
     return Replay(evaluate, f"by the model of fused multiply-adds ({rounding}rising k)")
-
-
-def _default(params: Any) -> bool:
-    """Whether a product may round its operands to TF32."""
-    precision = params["precision"]
-    values = precision if isinstance(precision, tuple) else (precision,)
-    return all(p in (None, lax.Precision.DEFAULT) for p in values)
 
 
 def _tf32(x: Array) -> Array:

@@ -13,8 +13,6 @@ which sum of terms, a number is. `replay` reads the order of sums from them.
 Source: NVIDIA, "PTX ISA", version 8.8, chapters 7 (operands) and 9 (instructions).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -169,7 +167,7 @@ class Memory:
             raise PtxError(f"ptx={text!r}: an address outside of memory or not aligned")
         return address // size
 
-    def load(self, address: Array, dtype: np.dtype[Any], text: str) -> Register:
+    def load(self, address: Array, dtype: np.dtype[Any], text: str) -> "Register":
         """Bits at addresses, and their tags."""
         index, size = self._index(address, dtype.itemsize, text), dtype.itemsize
         tags = _UNTAGGED
@@ -177,7 +175,7 @@ class Memory:
             tags = self.tags[index * (size // 4)]
         return Register(self.data.view(dtype)[index], tags)
 
-    def store(self, address: Array, value: Register, text: str) -> None:
+    def store(self, address: Array, value: "Register", text: str) -> None:
         """Write bits and tags; threads that disagree about an address are an error."""
         bits, size = value.bits, value.bits.dtype.itemsize
         index, cells = self._index(address, size, text), self.data.view(bits.dtype)

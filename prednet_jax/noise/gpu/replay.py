@@ -16,8 +16,6 @@ which changes no number when added. That all outputs have one tree is checked by
 and the schedule on random terms against the bits that the kernel wrote.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -202,7 +200,7 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
     memory.tags_of(program.parameters[0])[:] = np.arange(1, size + 1)
     result = program.run(memory, sums.combine)
     roots = memory.tags_of(program.result)
-    _check_trees(sums, roots, owner, place)
+    _check_trees(sums, roots, place)
     schedule = Schedule(_rounds(sums, int(roots[0]), place))
     by_output = terms[np.lexsort((owner, place))].reshape(place.max() + 1, -1)
     if schedule.sum(by_output).tobytes() != result.tobytes():
@@ -218,26 +216,18 @@ def _mix(x: Array) -> Array:
     return x ^ (x >> np.uint64(31))
 
 
-def _check_trees(sums: _Sums, roots: Array, owner: Array, place: Array) -> None:
+def _check_trees(sums: _Sums, roots: Array, place: Array) -> None:
     """Refuses outputs with other trees, by hashes of the places of their terms."""
-    if np.any(roots == 0):
-        raise PtxError("sum: an output that is no sum of the terms")
     hashes = np.zeros(sums.count, np.uint64)
-    # That of 0.0 is -1; -2 where two outputs meet.
-    owners = np.full(sums.count, -1, np.int64)
-    hashes[1 : sums.zero], owners[1 : sums.zero] = _mix(place.astype(np.uint64)), owner
+    hashes[1 : sums.zero] = _mix(place.astype(np.uint64))
     hashes[sums.zero] = np.uint64(0x123456789ABCDEF)
     first = sums.zero + 1
     for left, right in sums.additions:
-        here = slice(first, first + left.size)
-        hashes[here] = _mix(hashes[left] + hashes[right])  # Addition commutes.
-        a, b = owners[left], owners[right]
-        owners[here] = np.where((a == b) | (b == -1), a, np.where(a == -1, b, -2))
+        # Addition commutes.
+        hashes[first : first + left.size] = _mix(hashes[left] + hashes[right])
         first += left.size
     if np.any(hashes[roots] != hashes[roots[0]]):
         raise PtxError("sum: its outputs are added in different orders")
-    if not np.array_equal(owners[roots], np.arange(roots.size)):
-        raise PtxError("sum: an output with terms of another")
 
 
 def _rounds(sums: _Sums, root: int, place: Array) -> tuple[Array, ...]:

@@ -7,8 +7,6 @@ those of cards NVIDIA's data sheets (V100, A100, H100 and B200 as in XLA's own
 xla/backends/gpu/target_config/specs).
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

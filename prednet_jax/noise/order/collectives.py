@@ -21,8 +21,6 @@ NCCL cuts a large buffer into channels and loops before it cuts chunks; here the
 one channel and one loop, and one rank on each node of a tree.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,7 +31,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
-from prednet_jax.noise.order.partials import Cut, Params, too_few
+from prednet_jax.noise.order.partials import Cut, Params, Sums, too_few, unstack, widen
 from prednet_jax.noise.order.permutations import (
     narrow_type,
     rounding_to,
@@ -41,7 +39,7 @@ from prednet_jax.noise.order.permutations import (
     tile_grid,
     widened,
 )
-from prednet_jax.noise.specs import ReductionOrder
+from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 
 
 def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
@@ -92,6 +90,40 @@ def cut_gathered(
         return add_terms(spec, lax.convert_element_type(terms, x.dtype), words, salt)
 
     return Cut(n, lambda x: (None, []), n, total)
+
+
+def cut_psum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
+    """Sum over devices (or a mapped axis): one piece for each of them."""
+    if spec.collectives is not None:
+        return cut_collective(spec, params, x)
+    axes = tuple(params["axes"])
+    if not all(isinstance(axis, str) for axis in axes):
+        return "sum over positional axes"
+    if params.get("axis_index_groups") is not None:
+        return "sum over groups of devices"
+    n = math.prod(lax.axis_size(axis) for axis in axes)
+    if n < 3:
+        return too_few(n)
+    if n > MAX_PARTIALS:
+        return f"sum over {n} devices: more than {MAX_PARTIALS}"
+
+    def split(x: Array) -> Sums:
+        # Every term, at its own place: a sum of one number and zeros is exact, and
+        # its type tells that all devices hold the same.
+        x = widen(x)
+        place = lax.broadcasted_iota(jnp.int32, (n, *x.shape), 0)
+        here = place == lax.axis_index(axes)
+        stacked = jnp.where(here, x[None], np.zeros((), x.dtype))
+        return None, unstack(lax.psum(stacked, axes))
+
+    return Cut(n, split, n)
+
+
+def cut_reduce_scatter(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
+    """psum_scatter: a sum over devices of which each keeps a part."""
+    if spec.collectives is None:
+        return "each device holds a part of the sum; `collectives` gives it an order"
+    return cut_collective(spec, params, x)
 
 
 def axes_of(params: Params) -> tuple[Any, ...]:

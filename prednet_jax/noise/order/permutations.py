@@ -17,8 +17,6 @@ sums, which XLA fuses with the additions. Two keys are equal with probability be
 n^2 2^-33, the only bias.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 
@@ -109,25 +107,6 @@ def permute(
     return x
 
 
-def add_in_order(
-    orders: Sequence[Array],
-    partial_sums: Sequence[Array],
-    initial: Array | None = None,
-    add: Callable[[Array, Array], Array] = lax.add,
-) -> Array:
-    """The partial sums added in the drawn order, to `initial` if there is one."""
-    if initial is not None:
-        return functools.reduce(add, [initial, *permute(orders, partial_sums)])
-    return functools.reduce(add, permute(orders, partial_sums, commuting=True))
-
-
-def listed(orders: Sequence[Array], n: int) -> np.ndarray:
-    """Which partial sum comes when: int [*shape, n], for tests and reports."""
-    shape = orders[0].shape
-    ids = [jnp.full(shape, i, jnp.int32) for i in range(n)]
-    return np.stack([np.asarray(x) for x in permute(orders, ids)], axis=-1)
-
-
 def _table(shape: Sequence[int]) -> tuple[int, int]:
     """Outputs as rows, all leading dimensions, and columns, the last one."""
     return int(np.prod(shape[:-1], dtype=np.int64)), shape[-1]
@@ -163,18 +142,23 @@ def randomly_ordered_sum(
     initial: Array | None = None,
     kept: np.dtype | None = None,
 ) -> Array:
-    """Partial sums added in an order drawn for each output, tile, or all outputs.
+    """Partial sums added in drawn orders, to `initial` if there is one.
 
     `orders` are of `draw_orders`, over the `tile_grid` of the outputs; every partial
     sum and addition is rounded to the type `kept`, unless it is None.
     """
-    shape = partial_sums[0].shape
-    spread_out = tuple(spread(word, shape, tile) for word in orders)
-    if kept is None:
-        return add_in_order(spread_out, partial_sums, initial)
-    rounded = rounding_to(kept)
-    sums = [rounded(x) for x in partial_sums]
-    return add_in_order(spread_out, sums, initial, lambda a, b: rounded(a + b))
+    shape, sums = partial_sums[0].shape, partial_sums
+    add: Callable[[Array, Array], Array] = lax.add
+    if kept is not None:
+        rounded = rounding_to(kept)
+        sums = [rounded(x) for x in partial_sums]
+
+        def add(a: Array, b: Array) -> Array:
+            return rounded(a + b)
+
+    spread_out = [spread(word, shape, tile) for word in orders]
+    ordered = permute(spread_out, sums, commuting=initial is None)
+    return functools.reduce(add, ordered if initial is None else [initial, *ordered])
 
 
 def rounding_to(kept: np.dtype) -> Callable[[Array], Array]:

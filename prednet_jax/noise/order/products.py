@@ -1,7 +1,5 @@
 """How dots and convolutions are cut into partial sums; see `partials`."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

@@ -16,8 +16,6 @@ in the documentation of `ReductionOrder`.
 `collectives`: sums over devices alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -46,24 +44,18 @@ def _chainer_cudnn(name: str, params: Mapping[str, Any], scope: str) -> str | No
     if name in ("select_and_scatter_add", "scatter-add"):
         return None
     convolution = name == "conv_general_dilated"
-    if convolution or (name == "dot_general" and _in_convolution(scope)):
-        gradient = _is_gradient(scope) or (convolution and _gradient_layout(params))
-        return None if gradient else "a forward convolution, deterministic in cuDNN"
+    in_one = name == "dot_general" and re.search(r"(^|[/(])conv", scope)
+    if convolution or in_one:
+        # What is computed again in a backward pass belongs to the forward pass.
+        backward = "rematted_computation" not in scope and re.search(
+            r"transpose\(|gradient|backward", scope
+        )
+        if backward or (convolution and _gradient_layout(params)):
+            return None
+        return "a forward convolution, deterministic in cuDNN"
     if name == "dot_general":
         return "a dense product, deterministic in cuBLAS on one stream"
     return "deterministic in Chainer with cuDNN"
-
-
-def _in_convolution(scope: str) -> bool:
-    """Whether one of the scopes begins with `conv`."""
-    return re.search(r"(^|[/(])conv", scope) is not None
-
-
-def _is_gradient(scope: str) -> bool:
-    """Whether an equation belongs to a backward pass, and not to its recomputation."""
-    if "rematted_computation" in scope:
-        return False
-    return "transpose(" in scope or re.search(r"gradient|backward", scope) is not None
 
 
 def _gradient_layout(params: Mapping[str, Any]) -> bool:

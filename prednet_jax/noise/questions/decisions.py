@@ -1,36 +1,26 @@
 """Which decisions noise flips: an argmax, an order, a comparison, a branch, a number.
 
-A decision is where floating-point numbers become something discrete. `decisions`
-watches
-
-- every equation that makes integers or booleans of floats: `argmax`, `argmin`,
-  `top_k`, comparisons (`lt`, `eq`, ...), `is_finite`, conversions to integers, the
-  pivots of `lu`;
-- `floor`, `ceil`, `round` and `sign`, whose results are floats;
-- `sort`: the permutation, also where only the sorted values are asked for;
-- the branch that a `cond` takes, and the number of steps of a `while` (of a batched
-  one, until its last element stops).
+A decision is where floating-point numbers become something discrete: equations that
+make integers or booleans of floats (`argmax`, `top_k`, comparisons, conversions, pivots
+of `lu`), `floor`, `ceil`, `round` and `sign`, the permutation of a `sort`, the branch
+of a `cond`, the number of steps of a `while` (of a batched one, until its last element
+stops).
 
 Not listed: what follows from integers alone; `max`, `min` and `clamp`, whose values are
 continuous (their derivatives, made of comparisons, are listed); the remainder of a
 division; the choice of max-pooling's backward pass.
 
 The clean run and the noisy one are the same compiled program with noise off and on.
-Each execution of an equation is compared with the same execution (the same step of
-every loop around it, the same device) of the clean run; executions that only one of the
-two has are the decision of the loop or branch around them.
-
-Examples, along axis 0, have exact intervals of 95 % (C. J. Clopper & E. S. Pearson,
-Biometrika 26, 1934). The accuracy of an evaluation set moves by the furthest of the
-draws: another run is as far with probability 1 / (draws + 1) at most, whatever their
-distribution.
+Executions (a step of every loop around, a device) that only one of the two has are the
+decision of the loop or branch around them. Examples, along axis 0, have exact intervals
+of 95 % (C. J. Clopper & E. S. Pearson, Biometrika 26, 1934). The accuracy of an
+evaluation set moves by the furthest of the draws: another run is as far with
+probability 1 / (draws + 1) at most, whatever their distribution.
 """
-
-from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -44,10 +34,10 @@ from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.watch import Seen, Watched
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Drawn
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.watch import Seen, Watched
 
 
 class Flip(NamedTuple):
@@ -92,7 +82,6 @@ class Evaluation(NamedTuple):
         probability: that another run is at most so far.
         total: number of examples.
         examples: those whose answer any draw flipped, the most often first.
-        draws: number of noisy runs.
     """
 
     accuracy: float
@@ -156,15 +145,15 @@ def decisions(
         spec: the noise; its parts that act on a computation.
         draws: number of noisy runs, each beside a clean one.
         labels: integers or booleans [N], of an evaluation set: the result of `fn` is
-            its answers [N], or scores [N, C], whose argmax is. The report's
-            `.evaluation` is then what noise makes of the accuracy.
+            its answers [N], or scores [N, C], whose argmax is. `.evaluation` is then
+            what noise makes of the accuracy.
 
     Returns:
         `search(key, *args, **kwargs)` that gives the decisions, a sequence.
 
     Raises:
-        NoiseError: when an option is outside what is accepted; on a call, as for
-            `inject`, and when the result is no answer to the labels, or holds a NaN.
+        NoiseError: for a bad option; on a call, as for `inject`, and when the result is
+            no answer to the labels, or holds a NaN.
     """
     integer("draws", draws, 1)
     acting = runs.acting(spec)
@@ -181,51 +170,65 @@ def decisions(
             watched.switches = {entry.path: noise for entry in perturbed}
             return evaluate(acting, key, program, arrays, hooks=watched)
 
-        def once(key: Array, noise: bool) -> tuple[Seen, np.ndarray]:
+        answers: list[np.ndarray] = []
+
+        def once(key: Array, noise: bool) -> Seen:
             outcomes: list[Any] = []
             seen = watched.seen(lambda: outcomes.append(run(key, noise, *arrays)))
-            return seen, _answers(outcomes[0].result(), wanted)
-
-        # By path: elements of the clean run, those compared, those that differ, draws.
-        counts: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(4, int))
-        examples: dict[str, Counter[int]] = defaultdict(Counter)
-        answers: Counter[int] = Counter()
-        right = []
-        for one in random_bits.split(key, draws):
-            (clean, expected), (noisy, answer) = once(one, False), once(one, True)
-            flipped: dict[str, set[int]] = defaultdict(set)
-            for place, x in clean.items():
-                path, _, width = place[0]
-                found = noisy.get(place, x)
-                other = np.flatnonzero((found != x) & ((found == found) | (x == x)))
-                counts[path] += [x.size, x.size * (place in noisy), other.size, 0]
-                if other.size:
-                    flipped[path].update((other // width).tolist() if width else ())
-            for path, rows in flipped.items():
-                counts[path][3] += 1
-                examples[path].update(rows)
             if wanted is not None:
-                answers.update(np.flatnonzero(answer != expected).tolist())
-                right.append([float(np.mean(x == wanted)) for x in (expected, answer)])
-        entries = []
-        for path, step in watched.labels.items():
-            elements, compared, differing, flips = counts[path].tolist()
-            about = path, step.name, step.source, flips / draws, elements // draws
-            share, rows_of = differing / max(1, compared), _flips(examples[path], draws)
-            entries += [Decision(*about, share, rows_of)] * (elements > 0)
-        report = Decisions(sorted(entries, key=lambda d: -d.flipped))
+                answers.append(_answers(outcomes[0].result(), wanted))
+            return seen
+
+        keys = random_bits.split(key, draws)
+        pairs = ((once(one, False), once(one, True)) for one in keys)
+        report = Decisions(_tallied(pairs, watched.labels, draws))
         if wanted is not None:
-            report.evaluation = Evaluation(
-                right[0][0],
-                max(abs(noisy_rate - clean_rate) for clean_rate, noisy_rate in right),
-                draws / (draws + 1),
-                len(wanted),
-                _flips(answers, draws),
-                draws,
-            )
+            report.evaluation = _evaluated(answers[::2], answers[1::2], wanted)
         return report
 
     return search
+
+
+def _tallied(
+    pairs: Iterable[tuple[Seen, Seen]], labels: Mapping[str, Step], draws: int
+) -> list[Decision]:
+    """The decisions of clean and noisy runs, and how often they differ."""
+    # By path: elements of the clean run, those compared, those that differ, draws.
+    counts: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(4, int))
+    examples: dict[str, Counter[int]] = defaultdict(Counter)
+    for clean, noisy in pairs:
+        flipped: dict[str, set[int]] = defaultdict(set)
+        for place, x in clean.items():
+            path, _, width = place[0]
+            found = noisy.get(place, x)
+            other = np.flatnonzero((found != x) & ((found == found) | (x == x)))
+            counts[path] += [x.size, x.size * (place in noisy), other.size, 0]
+            if other.size:
+                flipped[path].update((other // width).tolist() if width else ())
+        for path, rows in flipped.items():
+            counts[path][3] += 1
+            examples[path].update(rows)
+    entries = []
+    for path, step in labels.items():
+        elements, compared, differing, flips = counts[path].tolist()
+        about = path, step.name, step.source, flips / draws, elements // draws
+        share, rows_of = differing / max(1, compared), _flips(examples[path], draws)
+        entries += [Decision(*about, share, rows_of)] * (elements > 0)
+    return sorted(entries, key=lambda d: -d.flipped)
+
+
+def _evaluated(
+    clean: Sequence[np.ndarray], noisy: Sequence[np.ndarray], labels: np.ndarray
+) -> Evaluation:
+    """What noise makes of the answers of runs, each beside a clean one."""
+    draws, flips = len(clean), Counter[int]()
+    for expected, answer in zip(clean, noisy, strict=True):
+        flips.update(np.flatnonzero(answer != expected).tolist())
+    rates = [[float(np.mean(x == labels)) for x in runs] for runs in (clean, noisy)]
+    moved = max(abs(a - b) for a, b in zip(*rates, strict=True))
+    of_another = draws / (draws + 1)
+    examples = _flips(flips, draws)
+    return Evaluation(rates[0][0], moved, of_another, len(labels), examples, draws)
 
 
 def _labels(labels: Any) -> np.ndarray:
@@ -239,10 +242,8 @@ def _labels(labels: Any) -> np.ndarray:
     return found
 
 
-def _answers(result: Any, labels: np.ndarray | None) -> np.ndarray:
-    """What a result answers to each label; nothing without labels."""
-    if labels is None:
-        return np.zeros(0)
+def _answers(result: Any, labels: np.ndarray) -> np.ndarray:
+    """What a result answers to each label."""
     leaves = [x for x in jax.tree.leaves(result) if hasattr(x, "dtype")]
     found = np.asarray(leaves[0]) if len(leaves) == 1 else np.zeros(())
     scores = jnp.issubdtype(found.dtype, jnp.floating)

@@ -1,16 +1,14 @@
 """What a program computes over a mesh of devices, on one CPU.
 
-The same program over 1, 8 and 64 devices adds in other orders: each device sums its
-part, and a collective adds the parts. Nothing else changes, and this much can be
-computed anywhere: `rules.logical` evaluates what each device does, one after another,
-and `order.collectives` adds as a ring, a tree or XLA's CPU would.
+Over more devices a program adds in other orders: each device sums its part, and a
+collective adds the parts. Nothing else changes: `rules.logical` evaluates what each
+device does, one after another, and `order.collectives` adds as a ring, a tree or XLA's
+CPU would.
 
 What is given to `devices` is either a program of whole arrays, in which `shard_map`s or
 the shardings of JAX's types (explicit axes) say what is spread over the mesh, or the
 body of a shard_map, which names the axes in its collectives.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -44,9 +42,9 @@ def devices(
     """A function that computes on one device what `fn` computes over a mesh.
 
     Args:
-        fn: a program of whole arrays, with `jax.shard_map` inside or without; or the
-            body of a shard_map, which names axes of the mesh in its collectives. Leave
-            out `mesh=` of a shard_map inside, or let it be this one.
+        fn: a program of whole arrays, with `jax.shard_map` inside (its `mesh=` left
+            out, or this one) or without; or the body of a shard_map, which names axes
+            of the mesh in its collectives.
         mesh: sizes of its axes by name, as many devices as you like.
         in_specs: how the positional arguments lie on the mesh: a PartitionSpec for all,
             or a tuple with a pytree of them for each, as `jax.shard_map` takes it; None
@@ -109,7 +107,7 @@ def _with_order(spec: NoiseSpec) -> NoiseSpec:
         for part in parts(spec)
     ]
     if not any(isinstance(part, ReductionOrder) for part in found):
-        return compose(SUMS_BY_RANK, spec)
+        found.insert(0, SUMS_BY_RANK)
     return compose(*found)
 
 
@@ -234,28 +232,3 @@ def _body(
     leaves = jax.tree.leaves(whole, is_leaf=_is_spec)
     out = Outcome(leaves, [PartitionSpec()] * len(outcome.states), outcome.rest)
     return jax.shard_map(fn, in_specs=in_specs, out_specs=out)
-
-
-def from_text(mesh: str, specs: str | None) -> tuple[dict[str, int], Any]:
-    """A mesh and `in_specs` as the command line has them.
-
-    `mesh` are sizes by axis, as `data=8;model=2`; `specs` for each argument the mesh
-    axes of its axes, as `-;data,-;data+model`, or None.
-    """
-    axes = [part.partition("=") for part in mesh.split(";")]
-    found = {axis.strip(): int(n) for axis, _, n in axes if n.strip().isdecimal()}
-    if len(found) < len(axes):
-        raise NoiseError(
-            f"--mesh={mesh}: expected sizes of axes, each once, as --mesh=data=8 or "
-            "--mesh='data=8;model=2'"
-        )
-    if specs is None:
-        return found, None
-
-    def entry(name: str) -> Any:
-        names = tuple(part.strip() for part in name.split("+"))
-        return None if names in (("-",), ("",)) else names
-
-    return found, tuple(
-        PartitionSpec(*map(entry, spec.split(","))) for spec in specs.split(";")
-    )

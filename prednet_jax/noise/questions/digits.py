@@ -6,10 +6,10 @@ mean to at least
 
     D(p) = -log10(s / |m|) - log10(z(p)),     P(|N(0, 1)| <= z(p)) = p
 
-decimal digits with probability p (D. Sohier, P. de Oliveira Castro, F. Févotte,
-B. Lathuilière, E. Petit & O. Jamond, "Confidence intervals for stochastic arithmetic",
-ACM TOMS 47(2), 2021; the centred normality hypothesis), in base 10. Since s is an
-estimate, with confidence c the digits are at least
+decimal digits with probability p (D. Sohier, P. de Oliveira Castro, F. Févotte, B.
+Lathuilière, E. Petit & O. Jamond, "Confidence intervals for stochastic arithmetic", ACM
+TOMS 47(2), 2021; the centred normality hypothesis). Since s is an estimate, with
+confidence c the digits are at least
 
     D(p) - 1/2 log10((n - 1) / chi2(1 - c; n - 1))
 
@@ -19,8 +19,6 @@ runs alone, has none. Of a leaf that is computed but that noise does not reach n
 is known: no digits, and `-` in the table. A biased algorithm gives the same wrong
 digits in every run.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -41,7 +39,6 @@ class DigitsRow(NamedTuple):
     """One leaf of the table of digits.
 
     Attributes:
-        path: of the leaf, as `dtype` and `shape`.
         worst: digits of the element that has fewest; `median`: over the elements.
         whole: of the leaf as one vector: s and |m| are RMS over its elements.
         assured: what `whole` is at least in 95 % of runs, with 95 % confidence.
@@ -66,7 +63,6 @@ class DigitsTable(NamedTuple):
 
     Attributes:
         rows: one per leaf that has elements.
-        draws: number of runs.
         elements: what `digits` returns.
         notes: what noise did not reach, and library routines.
     """
@@ -114,10 +110,10 @@ def digits(fn: Callable, spec: NoiseSpec, *, draws: int = 16) -> Callable[..., A
         draws: number of runs, 2 or more.
 
     Returns:
-        `measure(key, *args, **kwargs)`, which gives a pytree like the result of `fn`,
-        of float64 arrays of its shapes, finite, from 0 to the digits of the leaf's
-        type: 7.2 for float32, 2.4 for bfloat16. Integers, booleans and what is no
-        number are exact unless noise changes them.
+        `measure(key, *args, **kwargs)`, a pytree like the result of `fn`, of float64
+            arrays of its shapes, finite, from 0 to the digits of the type: 7.2 for
+            float32, 2.4 for bfloat16. What is no floating-point number is exact unless
+            noise changes it.
 
     Raises:
         NoiseError: as for `inject`, or `spec` acts on no computation.

@@ -1,17 +1,15 @@
 """A program in float64: what its results would be without rounding errors, nearly.
 
 The jaxpr is evaluated with each floating-point type widened to float64, or complex128:
-of arguments and constants, whose values stay what they are in their own type, of what
-an equation asks for (`preferred_element_type`, `new_dtype`), and so of explicit casts.
-Loops, branches and calls are rebuilt by their rules (`rules.control_flow`).
+of arguments and constants, whose values stay what they are in their own type, and of
+what an equation asks for (`preferred_element_type`, `new_dtype`), casts included.
+Loops, branches and calls are rebuilt by their rules (`rules.control_flow`). What
+depends on the bits of a narrower type (`bitcast_convert_type`, random numbers) and
+foreign kernels are computed in their own type.
 
-What depends on the bits of a narrower type (`bitcast_convert_type`, random numbers) and
-kernels that are compiled elsewhere are computed in their own type; a cast to a narrower
-type is left out. A chaotic function loses the 16 digits of float64 as well: runs under
-stochastic rounding show it (`Exact.errors`).
+A chaotic function loses the 16 digits of float64 as well: runs under stochastic
+rounding show it (`Exact.errors`).
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -48,14 +46,13 @@ def exact(call: Call, key: Array) -> Exact:
     """The result of a call in float64."""
     pure, arrays = call.pure()
     program = traced(pure, arrays)
-    structure = jax.tree.structure(program.shapes)
 
     def wide(*arrays: Array) -> list[Any]:
-        return evaluate(program.jaxpr, arrays, first_words(key, None))
+        return evaluate(program.jaxpr, arrays, first_words(key))
 
     def values(fn: Callable, *given: Any) -> Result:
-        leaves = jax.device_get(fn(*given))
-        return runs.values(jax.tree.unflatten(structure, leaves).result())
+        outcome = jax.tree.unflatten(jax.tree.structure(program.shapes), fn(*given))
+        return runs.values(jax.device_get(outcome).result())
 
     with jax.enable_x64(True):
         given = [widened(jnp.array(x)) for x in arrays]

@@ -92,7 +92,6 @@ class Explanation(NamedTuple):
         rung: one of `RUNGS`, or a pytree like the result with one for each leaf; so are
             `closer`, `error_a` and `error_b`, as in `ExplainedLeaf`.
         leaves: the same with numbers, one entry per leaf.
-        draws: number of runs of each random noise.
         notes: what no noise reached, and library routines.
     """
 
@@ -124,8 +123,8 @@ class Explanation(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Numbers and texts, leaf by leaf."""
-        names = ("leaves", "draws", "notes")
-        return {n: getattr(self, n) for n in names} | {"not_modelled": NOT_MODELLED}
+        rest = {"draws": self.draws, "notes": self.notes, "not_modelled": NOT_MODELLED}
+        return {"leaves": self.leaves, **rest}
 
 
 def _cell(number: float | None) -> str:
@@ -145,7 +144,7 @@ def explain(
 
     Returns:
         `measure(key, *args, **kwargs)`, which gives an `Explanation`; the arguments are
-        those that gave a and b.
+            those that gave a and b.
 
     Raises:
         NoiseError: as for `inject`, or a and b are no results of `fn`.
@@ -286,10 +285,8 @@ def _between(ratios: dict[str, float | None]) -> str:
 
 
 def _within(now: Sample, samples: list[Sample]) -> bool:
-    return (
-        now.rms <= MARGIN * max(s.rms for s in samples)
-        and now.largest <= MARGIN * max(s.largest for s in samples)
-    )  # fmt: skip
+    seen = (max(column) for column in zip(*samples, strict=True))
+    return all(x <= MARGIN * most for x, most in zip(now[:2], seen, strict=False))
 
 
 def _nearest(now: Sample, clouds: list[Cloud], is_plain: bool) -> str:
@@ -305,12 +302,10 @@ def _nearest(now: Sample, clouds: list[Cloud], is_plain: bool) -> str:
     return chosen[int(np.argmin(far))][0]
 
 
-def _same_pattern(difference: np.ndarray, effect: np.ndarray) -> bool:
+def _same_pattern(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether two differences are alike but for their size."""
-    if difference.size < PATTERN_SIZE:
-        return True
-    lengths = np.linalg.norm(difference) * np.linalg.norm(effect)
-    return bool(abs(np.vdot(difference, effect)) >= PATTERN * lengths)
+    least = PATTERN * np.linalg.norm(x) * np.linalg.norm(y)
+    return x.size < PATTERN_SIZE or bool(abs(np.vdot(x, y)) >= least)
 
 
 # Two noises are on the rung of rounding: errors of one operation, and at most an ulp.
@@ -352,7 +347,6 @@ class Ladder(NamedTuple):
         tree: the result without noise; `plain`: as arrays, compiled and not.
         clouds: differences under random noises, for each leaf.
         formats: the difference that each narrower format makes, leaf by leaf.
-        draws: runs of each random noise.
         notes: what no noise reached, and library routines.
     """
 

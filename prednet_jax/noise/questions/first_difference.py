@@ -19,11 +19,9 @@ integers one in a thousand.
 *Programs that differ* are aligned: loops and branches around, primitive, shape and type
 of two equations must agree, and of several ways the one is taken in which most values
 are near (Needleman & Wunsch, J. Mol. Biol. 48, 1970). If a difference first appears in
-a value that was computed from equations without a counterpart, the first of those is
-to blame, and is listed.
+a value that was computed from equations without a counterpart, the first of those is to
+blame, and is listed.
 """
-
-from __future__ import annotations
 
 import difflib
 import itertools
@@ -49,6 +47,8 @@ NEAR = 0.05
 # Beyond so many pairs of equations, values are not looked at to align programs.
 PAIRS = 4_000_000
 SHOWN = 12
+# Primitives of values that no equation computed.
+GIVEN = ("argument", "constant")
 
 
 class Difference(NamedTuple):
@@ -59,7 +59,6 @@ class Difference(NamedTuple):
             infinite or above 1e18 in one of the two alone.
         expected: the same for noise, RMS over the draws.
         step: of the loops around, outermost first, when it first differs so much.
-        note: what there is to say about it.
     """
 
     path: str
@@ -153,7 +152,7 @@ def first_difference(
 
     Returns:
         `compare(key, *args, **kwargs)`, which gives the `Differences`: a sequence of
-        those beyond noise, empty if there are none.
+            those beyond noise, empty if there are none.
 
     Raises:
         NoiseError: as for `inject`, and when the recording is of another program or of
@@ -226,10 +225,16 @@ def against(
 
 def _bound(value: Recorded, drawn: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The difference that noise does not exceed, and what it makes: [executions]."""
+    count = len(value.steps)
     if not drawn:
         # A value that noise never made (a part of a longer sum) is not judged.
-        return np.full(len(value.steps), math.inf), np.zeros(len(value.steps))
-    levels = np.maximum(drawn, _floor(value))
+        return np.full(count, math.inf), np.zeros(count)
+    if _discrete(value):
+        floor = np.full(count, FLIPS / MARGIN if value.size > 1 else 0.0)
+    else:
+        norm = np.where(value.norms > 0, value.norms, 1)
+        floor = float(jax.numpy.finfo(value.dtype).eps) * value.largest / norm
+    levels = np.maximum(drawn, floor)
     quartile = np.quantile(levels, 0.75, axis=0, method="lower")
     bound = np.maximum(MARGIN * quartile, TWICE * levels.max(0))
     return bound, np.sqrt(np.mean(np.square(drawn), 0))
@@ -266,10 +271,6 @@ def _found(
     return _Found(orders[when], entry, pair)
 
 
-def _is_given(value: Recorded) -> bool:
-    return value.primitive in ("argument", "constant")
-
-
 def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
     """Relative distance of two values, 0 where they have the same bits.
 
@@ -301,15 +302,6 @@ def _discrete(value: Recorded) -> bool:
     return not value.dtype.startswith(("float", "bfloat", "complex"))
 
 
-def _floor(value: Recorded) -> np.ndarray:
-    """The least difference that counts, for each execution."""
-    if _discrete(value):
-        return np.full(len(value.steps), FLIPS / MARGIN if value.size > 1 else 0.0)
-    epsilon = float(jax.numpy.finfo(value.dtype).eps)
-    norm = np.where(value.norms > 0, value.norms, 1)
-    return epsilon * value.largest / norm
-
-
 def _aligned(
     recording: Recording, here: Sequence[Recorded], name: str
 ) -> tuple[Pairs, tuple[Parting, ...]]:
@@ -324,7 +316,7 @@ def _aligned(
                 "recording: expected the arguments that were recorded"
             )
     pairs = align(there, here)
-    computed = {i for i, one in enumerate(here) if not _is_given(one)}
+    computed = {i for i, one in enumerate(here) if one.primitive not in GIVEN}
     matched = computed.intersection(j for _, j in pairs)
     if 4 * len(matched) < len(computed):
         raise NoiseError(
@@ -437,13 +429,10 @@ def _inherited(
         if j not in readers or alive.intersection(readers[j]):
             alive.add(j)
     note = "what is computed of it agrees"
+    healed = [f for f in beyond if f.pair[1] not in alive]
     return (
         [f for f in beyond if f.pair[1] in alive],
-        [
-            f._replace(entry=f.entry._replace(note=note))
-            for f in beyond
-            if f.pair[1] not in alive
-        ],
+        [f._replace(entry=f.entry._replace(note=note)) for f in healed],
     )
 
 
@@ -466,7 +455,7 @@ def _blamed(
 
     # Of values here. What a loop brings back differs later than what it came from.
     earlier: set[int] = set()
-    functions = {_function(one.source) for one in here}
+    functions = {one.source.partition(" in ")[2] for one in here}
     listed: set[tuple[int, int]] = set()
     entries: list[Difference] = []
     for _, entry, pair in beyond:
@@ -478,7 +467,7 @@ def _blamed(
             causes = roots(_unread, pair)
         for side, one in causes:
             value = sides[side][one]
-            known = side or _function(value.source) in functions
+            known = side or value.source.partition(" in ")[2] in functions
             if (side, one) in listed or not value.source or not known:
                 continue
             listed.add((side, one))
@@ -512,9 +501,4 @@ def _unread(values: Sequence[Recorded], matched: set[int], stop: int) -> list[in
     """The last equation before `stop` with neither counterpart nor reader, if any."""
     read = {i for one in values for i in one.operands}
     free = [i for i in range(stop) if i not in matched and i not in read]
-    return [i for i in free[-1:] if not _is_given(values[i])]
-
-
-def _function(source: str) -> str:
-    """Name of the function of a source line."""
-    return source.partition(" in ")[2]
+    return [i for i in free[-1:] if values[i].primitive not in GIVEN]

@@ -5,14 +5,12 @@ in another batch, padded, under `vmap`, in a loop, compiled or not: in exact ari
 `invariance` makes the calls and compares them with the compiled call of the whole
 batch: bits, size and rung of the difference, rows in which a decision changes.
 
-The line. Both programs are made to return what every equation computes (a loop or a
+The line: both programs are made to return what every equation computes (a loop or a
 branch counts as one); of what belongs to no row a hash. The first in program order that
 differs is `source`. Returning everything hinders fusion: where the difference is gone
 then, no line is named. A batch folded into another axis is followed if it is the slower
 of the two; otherwise the equation is passed over.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -118,9 +116,12 @@ def invariance(
         given = _given(call, batch)
         shapes = given.program(given.rows).shapes
         _check_rows(given, shapes)
-        expected = _all_at_once(given, given.result)
+        expected = list(map(np.asarray, jax.jit(given.result)(*given.arrays)))
         tree = _result(shapes, expected)
-        _refuse_nan(tree)
+        for leaf, x in zip(runs.leaves(tree), runs.values(tree), strict=True):
+            if np.isnan(x).any():
+                at = f"{leaf.path}{np.argwhere(np.isnan(x))[0].tolist()}"
+                raise NoiseError(f"{at} is NaN: expected a result without NaN")
         found, rungs, lines = [], None, None
         for name, called in _ways(given, given.result).items():
             values = list(map(np.asarray, called()))
@@ -176,11 +177,7 @@ class _Given(NamedTuple):
         return self.mapped(lambda x: next(left))
 
     def program(self, rows: int) -> Traced:
-        """The program for a number of rows.
-
-        Raises:
-            NoiseError: the function does not take so many.
-        """
+        """The program for a number of rows; refuses a function that takes no such."""
 
         def shape(x: Any) -> Any:
             return jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
@@ -244,30 +241,14 @@ def _check_rows(given: _Given, shapes: Outcome) -> None:
                 )
 
 
-def _refuse_nan(tree: Any) -> None:
-    """Refuses a result with a NaN, which equals nothing."""
-    for leaf, x in zip(runs.leaves(tree), runs.values(tree), strict=True):
-        if np.isnan(x).any():
-            place = ", ".join(map(str, np.argwhere(np.isnan(x))[0]))
-            raise NoiseError(
-                f"{leaf.path}[{place}] is NaN: expected a result without NaN"
-            )
-
-
 def _flipped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Rows in which a decision differs: bool [B]."""
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        if x.ndim < 2 or x.shape[-1] < 2:
-            return np.zeros(len(x), bool)
+    scores = jnp.issubdtype(x.dtype, jnp.floating) and x.ndim > 1 and x.shape[-1] > 1
+    if scores:
         x, y = np.argmax(x, -1), np.argmax(y, -1)
     elif jnp.issubdtype(x.dtype, jnp.inexact):
         return np.zeros(len(x), bool)
     return (x != y).reshape(len(x), -1).any(1)
-
-
-def _all_at_once(given: _Given, f: Callable) -> list[np.ndarray]:
-    """The arrays of one compiled call."""
-    return list(map(np.asarray, jax.jit(f)(*given.arrays)))
 
 
 def _ways(given: _Given, f: Callable) -> dict[str, Callable[[], Any]]:
@@ -392,7 +373,7 @@ def _followed(given: _Given) -> _Followed:
         rows = len(next(itertools.compress(arrays, given.is_batch)))
         return [_by_row(found[i][1], rows, axis) for i, axis, _ in followed]
 
-    expected = _all_at_once(given, values)
+    expected = list(map(np.asarray, jax.jit(values)(*given.arrays)))
     sources = [here[i][0].source for i, *_ in followed]
     return _Followed(sources, [fold for *_, fold in followed], values, expected)
 

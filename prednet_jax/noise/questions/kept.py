@@ -1,17 +1,15 @@
 """Tolerances that a test suite keeps, and what it wrote by hand.
 
-The pytest fixture writes what it measured into a file beside the test, from which later
-runs take it: `test_model.py` has `test_model.noise.json`, and a change of it is seen in
-review. Keys are names of tests; each has an entry per call of the fixture, with the
-noise, the probability to fail, and for each leaf its tolerance and its size (RMS).
+The pytest fixture writes what it measured into a file beside the test (`test_model.py`
+has `test_model.noise.json`), from which later runs take it. By name of the test, there
+is an entry per call of the fixture: the noise, the probability to fail, and for each
+leaf its tolerance and its size (RMS).
 
 `compare` reads test files without running them: calls of `assert_allclose`, `allclose`
 and `approx` in tests that have such entries, whose tolerance (that given, or the
 default) is set against the measured one. Both are compared as absolute bounds at the
 size of the leaf, atol + rtol * size.
 """
-
-from __future__ import annotations
 
 import ast
 import dataclasses
@@ -46,11 +44,7 @@ def file_beside(test: Path) -> Path:
 
 
 def read(file: Path) -> dict[str, _Entries]:
-    """The entries of a file, by test; none if there is no file.
-
-    Raises:
-        NoiseError: it is no such file.
-    """
+    """The entries of a file, by test; none if there is no file."""
     if not file.exists():
         return {}
     try:
@@ -188,14 +182,12 @@ class Comparison(NamedTuple):
     written: tuple[Written, ...]
 
     def __str__(self) -> str:
-        lines = []
-        for one in self.written:
-            if one.verdict in ("looser", "tighter"):
-                lines.append(
-                    f"{one.place} {one.test}: rtol {one.rtol:.2g}, atol {one.atol:.2g} "
-                    f"is {one.verdict}, {one.ratio:.2g} times the measured "
-                    f"({one.measured})"
-                )
+        lines = [
+            f"{one.place} {one.test}: rtol {one.rtol:.2g}, atol {one.atol:.2g} is "
+            f"{one.verdict}, {one.ratio:.2g} times the measured ({one.measured})"
+            for one in self.written
+            if one.verdict in ("looser", "tighter")
+        ]
         verdicts = [one.verdict for one in self.written]
         counts = [f"{v} {verdicts.count(v)}" for v in dict.fromkeys(sorted(verdicts))]
         lines.append(
@@ -229,22 +221,13 @@ def compare(path: str) -> Comparison:
     return Comparison(tuple(written))
 
 
-def _tests(module: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+def _tests(module: ast.Module | ast.ClassDef) -> Iterator[tuple[str, ast.FunctionDef]]:
     """The tests of a file by name, those of classes as `TestModel::test_loss`."""
     for node in module.body:
-        inside = node.body if isinstance(node, ast.ClassDef) else [node]
-        prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
-        for one in inside:
-            if isinstance(one, ast.FunctionDef) and one.name.startswith("test"):
-                yield prefix + one.name, one
-
-
-def _number(node: ast.expr) -> float | None:
-    """The value of an expression that is a number."""
-    try:
-        return float(ast.literal_eval(node))
-    except (ValueError, TypeError):
-        return None
+        if isinstance(node, ast.ClassDef):
+            yield from ((f"{node.name}::{n}", test) for n, test in _tests(node))
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            yield node.name, node
 
 
 def _written(
@@ -254,19 +237,25 @@ def _written(
     leaves: Sequence[Mapping[str, Any]],
 ) -> Iterator[Written]:
     """The tolerances by hand of one test."""
+
+    def number(node: ast.expr) -> float | None:
+        try:
+            return float(ast.literal_eval(node))
+        except (ValueError, TypeError):
+            return None
+
     calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda call: call.lineno):
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if called not in COMPARISONS or any(
-            isinstance(a, ast.Starred) for a in node.args
-        ):
+        starred = any(isinstance(a, ast.Starred) for a in node.args)
+        if called not in COMPARISONS or starred:
             continue
         relative, absolute, *defaults, first = COMPARISONS[called]
         given = {k.arg: k.value for k in node.keywords}
         if first is not None:
             given |= dict(zip((relative, absolute), node.args[first:], strict=False))
         rtol, atol = (
-            _number(given[n]) if n in given else default
+            number(given[n]) if n in given else default
             for n, default in zip((relative, absolute), defaults, strict=True)
         )
         # Of pytest, an absolute tolerance alone replaces the relative one.
@@ -278,9 +267,8 @@ def _written(
         elif not leaves:
             yield Written(*about, None, "", "not measured")
         else:
-            least = min(leaves, key=lambda leaf: _ratio(rtol, atol, leaf))
-            ratio = _ratio(rtol, atol, least)
-            verdict = (
-                "tighter" if ratio < 1 else "looser" if ratio > LOOSE else "within"
-            )
-            yield Written(*about, ratio, str(_tolerance(least)), verdict)
+            ratios = [_ratio(rtol, atol, leaf) for leaf in leaves]
+            ratio = min(ratios)
+            least = str(_tolerance(leaves[ratios.index(ratio)]))
+            verdict = "tighter" if ratio < 1 else "within"
+            yield Written(*about, ratio, least, verdict if ratio <= LOOSE else "looser")

@@ -1,21 +1,17 @@
 """A recording: what every equation of a program computed, in little space.
 
-The program is traced and evaluated as it stands, and each value becomes a few numbers:
+Each value becomes a few numbers:
 
     up to `WHOLE` elements  the values themselves
     larger                  64 sums of the elements with random signs (a count sketch),
-                            the largest magnitude, a hash
+        the largest magnitude, a hash
 
 The sketch s(x) is linear and E |s(x)|^2 = |x|^2 (M. Charikar, K. Chen & M.
 Farach-Colton, "Finding frequent items in data streams", ICALP 2002): the distance of
 two values that were never on one machine is |s(x) - s(y)|, to within 9 % (standard
-deviation), and no single element can hide from it.
-
-The recorded program, whose every value is shown, is fused otherwise by XLA than the
-plain one: right to rounding.
+deviation), and no single element can hide from it. The recorded program, whose every
+value is shown, is fused otherwise by XLA than the plain one: right to rounding.
 """
-
-from __future__ import annotations
 
 import contextlib
 import dataclasses
@@ -38,10 +34,10 @@ from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.runs import Call
-from prednet_jax.noise.questions.watch import Watched
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Drawn
 from prednet_jax.noise.specs import Identity, NoiseSpec
+from prednet_jax.noise.watch import Watched
 
 VERSION = 2
 WHOLE = 1024
@@ -63,7 +59,6 @@ class Recorded:
         primitive: JAX's name; `argument`, `constant`, `result`.
         source: the user's line, such as `model.py:12 in loss`.
         shape: of the value; of complex numbers their parts are a last axis.
-        dtype: its type.
         within: loops and branches around, such as `scan/cond[0]`; no calls.
         operands: numbers of the recorded values it was computed from, where known.
         starts: for each loop around, the number of the first value inside.
@@ -103,10 +98,8 @@ _FACTS = [f.name for f in dataclasses.fields(Recorded) if f.name not in _ARRAYS]
 class Recording:
     """What a program computed.
 
-    Attributes:
-        function: its name.
-        machine: versions, platform and device, in words.
-        equations: every value, in the order of the program.
+    `machine` are versions, platform and device, in words; `equations` every value, in
+    the order of the program.
     """
 
     function: str
@@ -211,12 +204,10 @@ def _cut(facts: Sequence[dict], arrays: dict[str, np.ndarray]) -> Iterator[Recor
 def record(fn: Callable) -> Callable[..., Recording]:
     """What every equation of `fn` computes, loop steps included, on this machine.
 
-    Args:
-        fn: as for `inject`; compiled here as a whole.
-
     Returns:
-        `run(*args, **kwargs)`, which gives the `Recording`. Of a loop the first
-        `EXECUTIONS` executions of each equation are kept, and its results.
+        `run(*args, **kwargs)`, which gives the `Recording`; `fn` is compiled as a
+            whole. Of a loop the first `EXECUTIONS` executions of each equation are
+            kept, and its results.
 
     Raises:
         NoiseError: on a call, as for `inject`, and when `fn` has no array at all.

@@ -4,8 +4,6 @@ A result is a list of arrays, one per leaf, in float64 or complex128, which hold
 numbers of all narrower types exactly.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -68,11 +66,7 @@ class Call(NamedTuple):
 
 
 def acting(spec: NoiseSpec) -> NoiseSpec:
-    """The part of a spec that acts on a computation.
-
-    Raises:
-        NoiseError: there is none.
-    """
+    """The part of a spec that acts on a computation. NoiseError: there is none."""
     found = specs.at(spec, "computation")
     if found is None:
         raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
@@ -103,14 +97,13 @@ def reaching(spec: NoiseSpec) -> NoiseSpec:
 
 def not_reached(tree: Any, reaches: Sequence[Reach]) -> list[bool]:
     """For each leaf of a result, whether noise reaches none of its arithmetic."""
-    arrays = iter(reaches)
-    unknown = []
-    for leaf in jax.tree.leaves(tree):
-        # Only arrays come from equations; not a text, nor a Python number.
-        is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
-        here = next(arrays, Reach(True)) if is_array else Reach(True)
-        unknown.append(bool(here.missed) and not here.reached)
-    return unknown
+    # Only arrays come from equations; not a text, nor a Python number.
+    arrays, kinds = iter(reaches), (jax.Array, np.ndarray, np.generic)
+    found = [
+        next(arrays, Reach(True)) if isinstance(leaf, kinds) else Reach(True)
+        for leaf in jax.tree.leaves(tree)
+    ]
+    return [bool(here.missed) and not here.reached for here in found]
 
 
 def notes(reaches: Sequence[Reach]) -> tuple[str, ...]:
@@ -171,12 +164,9 @@ def leaves(tree: Any) -> list[Leaf]:
 def values(tree: Any) -> Result:
     """The leaves of a result in float64 or complex128. What is no number is 0."""
     arrays = map(_array, jax.tree.leaves(tree))
+    complexes = jnp.complexfloating
     return [
-        x.astype(
-            np.complex128
-            if jnp.issubdtype(x.dtype, jnp.complexfloating)
-            else np.float64
-        )
+        x.astype(complex if jnp.issubdtype(x.dtype, complexes) else float)
         for x in arrays
     ]
 
@@ -218,8 +208,7 @@ def moments(results: Iterator[Any]) -> tuple[Any, Result, Result]:
     """One of the results, and mean and standard deviation of each element.
 
     By B. P. Welford's recurrence (Technometrics 4, 1962), on differences from the first
-    result: memory does not grow with the number of results. NaN or infinite where an
-    element is so in some of them.
+    result. NaN or infinite where an element is so in some of them.
     """
     tree = next(results)
     first = values(tree)

@@ -27,8 +27,6 @@ atol = rho rtol rms(R), rho out of `BALANCES`, rtol is the smallest that covers 
 the rho is taken that makes the tolerance smallest in the geometric mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -55,8 +53,6 @@ CONFIDENCE = 0.99
 @dataclass(frozen=True)
 class Tolerance:
     """Tolerances of one leaf, for `numpy.allclose(actual, expected, *tolerance)`.
-
-    A leaf of a pytree: `jax.tree.map(compare, tolerances, actual, expected)` works.
 
     Attributes:
         rtol: relative to the expected value, 0 or more.
@@ -92,9 +88,10 @@ def tolerance(
 
     Returns:
         `measure(key, *args, **kwargs)`, which gives a pytree like the result of `fn`
-        with a `Tolerance` in the place of each leaf, for these arguments and this
-        device. Elements that are always NaN or the same infinity need none
-        (`equal_nan=True`); integers and booleans that noise does not change have zeros.
+            with a `Tolerance` in the place of each leaf, for these arguments and this
+            device. Elements that are always NaN or the same infinity need none
+            (`equal_nan=True`); integers and booleans that noise does not change have
+            zeros.
 
     Raises:
         NoiseError: as for `inject`, `spec` acts on no computation, or an element is
@@ -183,8 +180,8 @@ def _cover(bound: np.ndarray, size: np.ndarray) -> tuple[float, float]:
 def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
     """Raise unless every element is within its tolerance of the expected one.
 
-    `expected` is such as `fn(*args)`, a pytree of the structure and shapes of `actual`;
-    `tolerances` is what `tolerance(fn, spec)(key, *args)` gave.
+    `expected` is such as `fn(*args)`; `tolerances` what `tolerance(fn, spec)(key,
+    *args)` gave.
 
     Raises:
         AssertionError: some leaf is outside. A line for each says by how much, in units
@@ -211,12 +208,7 @@ def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
 
 
 class Reference(NamedTuple):
-    """A result, and how far other correct results may be from it.
-
-    Attributes:
-        expected: pytree of arrays, without noise.
-        tolerances: a `Tolerance` for each leaf.
-    """
+    """A result, and how far others may be from it: a `Tolerance` for each leaf."""
 
     expected: Any
     tolerances: Any

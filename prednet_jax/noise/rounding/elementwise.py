@@ -17,8 +17,6 @@ Derivatives pass straight through: the noise is a constant of the operation, so
 `grad(inject(f))` is the gradient of `f` at the perturbed intermediate values.
 """
 
-from __future__ import annotations
-
 import functools
 import zlib
 from collections.abc import Callable, Sequence
@@ -29,24 +27,14 @@ from jax import Array, lax
 from jax import numpy as jnp
 from jax.typing import DTypeLike
 
-from prednet_jax.noise import random_bits
+from prednet_jax.noise import random_bits, specs
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.rounding import error_free, steps
 from prednet_jax.noise.rounding.error_free import FLOATS, format_of, to_bits
-from prednet_jax.noise.specs import (
-    Elementwise,
-    Gaussian,
-    MonteCarlo,
-    NoiseSpec,
-    ReducedPrecision,
-    StochasticRounding,
-    UlpPerturbation,
-    parts,
-)
 
 
 def apply(
-    spec: NoiseSpec,
+    spec: specs.NoiseSpec,
     value: Array,
     operands: Sequence[Array],
     words: Array,
@@ -60,12 +48,11 @@ def apply(
         spec: its elementwise parts are applied in order; others do nothing.
         value: the result, of a type of `error_free.FLOATS` (else a NoiseError), of any
             shape; or complex, of which both parts are perturbed.
-        operands: what the primitive was given. Stochastic rounding and Monte Carlo
-            arithmetic find the exact result from them, deterministic noise its bits.
+        operands: what the primitive was given: the exact result is found from them, for
+            primitives of `error_free.ERROR_FREE`, and the bits of deterministic noise.
         words: uint32 [2], the generator's state at this equation and step.
         salt: distinguishes several results of one state.
-        primitive: name of the primitive. The exact result is known for those of
-            `error_free.ERROR_FREE` with operands of the type of the result.
+        primitive: name of the primitive.
     """
     if _is_complex(value):
         # Both parts on their own, as results of which no operation is known.
@@ -82,8 +69,8 @@ def apply(
     )
     # A second noise acts on the first one's result, of which no operation is known.
     name = primitive if exact else ""
-    for position, part in enumerate(parts(spec)):
-        if isinstance(part, Elementwise):
+    for position, part in enumerate(specs.parts(spec)):
+        if isinstance(part, specs.Elementwise):
             state = _salted(words, salt, position)
             label = f"{primitive}+{position}"
             value = _noisy(part, name, label, value, arrays, state)
@@ -92,7 +79,7 @@ def apply(
 
 
 def perturb_operands(
-    spec: NoiseSpec,
+    spec: specs.NoiseSpec,
     primitive: str,
     operands: Sequence[Array],
     words: Array,
@@ -104,18 +91,18 @@ def perturb_operands(
 
     For primitives of `error_free.ERROR_FREE` on real numbers, whose result `apply`
     perturbs instead, and for all other specs and types, they come back as they are.
-    Other arguments as for `apply`; `routine`: a library's routine or a kernel.
+    `routine`: a library's routine or a kernel.
     """
     out = list(operands)
     known = error_free.ERROR_FREE.get(primitive) == len(out)
     if known and not any(_is_complex(x) for x in out):
         return out
-    for position, part in enumerate(parts(spec)):
-        if isinstance(part, MonteCarlo) and part.mode in ("pb", "mca"):
+    for position, part in enumerate(specs.parts(spec)):
+        if isinstance(part, specs.MonteCarlo) and part.mode in ("pb", "mca"):
             state = _salted(words, salt, position)
             label = f"{primitive}+{position}"
             out = [_inexact(part, i, label, x, state) for i, x in enumerate(out)]
-        elif routine and isinstance(part, Elementwise) and part.routines:
+        elif routine and isinstance(part, specs.Elementwise) and part.routines:
             # As the result of an unknown operation would be.
             state = _salted(words, salt, position)
             out = [
@@ -134,7 +121,7 @@ def perturb_operands(
 
 
 def _inexact(
-    spec: MonteCarlo, position: int, label: str, x: Array, state: Array
+    spec: specs.MonteCarlo, position: int, label: str, x: Array, state: Array
 ) -> Array:
     """An operand perturbed; both parts of a complex one, and no other types."""
     if _is_complex(x):
@@ -150,12 +137,12 @@ def has_noise(dtype: DTypeLike) -> bool:
     return jnp.dtype(dtype).name in (*FLOATS, "complex64", "complex128")
 
 
-def is_wider(dtype: DTypeLike, spec: ReducedPrecision) -> bool:
+def is_wider(dtype: DTypeLike, spec: specs.ReducedPrecision) -> bool:
     """Whether `round_operand` changes operands of this type."""
     return jnp.dtype(dtype).name in FLOATS and steps.is_wider(dtype, spec.format)
 
 
-def round_operand(spec: ReducedPrecision, x: Array) -> Array:
+def round_operand(spec: specs.ReducedPrecision, x: Array) -> Array:
     """An operand of dot or conv, rounded to nearest-even in a narrower format.
 
     The type of `x` stays: products and sums are computed in it, as tensor cores
@@ -174,7 +161,7 @@ def _is_float(x: Array) -> bool:
 
 
 def _perturbed(
-    spec: Elementwise,
+    spec: specs.Elementwise,
     primitive: str,
     label: str,
     value: Array,
@@ -188,16 +175,16 @@ def _perturbed(
     zero = error_free.run_time_zero(state)
     draw = _drawer(spec, label, (value, *operands), state)
     match spec:
-        case UlpPerturbation():
+        case specs.UlpPerturbation():
             return steps.random_step(value, spec.max_ulps, draw(0))
-        case Gaussian():
+        case specs.Gaussian():
             return steps.add_normal(
                 value, spec.scale, draw(0), zero, relative=spec.relative
             )
-        case StochasticRounding():
+        case specs.StochasticRounding():
             bits = spec.mantissa_bits
             return steps.stochastic(primitive, value, operands, bits, draw, zero)
-        case MonteCarlo():
+        case specs.MonteCarlo():
             return steps.monte_carlo(
                 primitive,
                 value,
@@ -211,7 +198,7 @@ def _perturbed(
 
 
 def _perturbed_operand(
-    spec: MonteCarlo, position: int, label: str, x: Array, state: Array
+    spec: specs.MonteCarlo, position: int, label: str, x: Array, state: Array
 ) -> Array:
     zero = error_free.run_time_zero(state)
     draw = _drawer(spec, f"{label} operand {position}", (x,), state)
@@ -251,7 +238,7 @@ def _salted(words: Array, salt: int, position: int) -> Array:
 
 
 def _drawer(
-    spec: Elementwise, name: str, arrays: tuple[Array, ...], state: Array
+    spec: specs.Elementwise, name: str, arrays: tuple[Array, ...], state: Array
 ) -> Callable[[int], Array]:
     """`draw(i)`: the bits numbered i for each element of `arrays[0]`.
 

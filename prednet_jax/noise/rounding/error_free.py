@@ -16,8 +16,6 @@ at run time, which no pass looks through. 16-bit types are computed in float32, 
 products are exact and sums have 13 bits to spare.
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -126,14 +124,8 @@ def residual(
 ) -> tuple[Array, Array]:
     """What an operation of `ERROR_FREE` gave, and by how much it is short.
 
-    Args:
-        primitive: its name.
-        value: its float32 or float64 result.
-        operands: of the type of `value`, broadcastable to it.
-        zero: of `run_time_zero`.
-
-    Returns:
-        The rounded result and `exact - rounded`; not finite after an overflow.
+    `value` is its float32 or float64 result; `operands`, of that type, broadcast to it.
+    Gives the rounded result and `exact - rounded`; not finite after an overflow.
     """
     args = [guard(jnp.broadcast_to(x, value.shape), zero) for x in operands]
     if primitive in ("add", "add_any"):

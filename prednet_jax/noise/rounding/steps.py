@@ -37,8 +37,6 @@ rounded stochastically, so that the mean is right where the noise is below an ul
 the cost of a variance of up to 1/4 ulp^2 instead of 1/12.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

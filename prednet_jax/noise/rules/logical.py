@@ -17,8 +17,6 @@
 Equations keep their places and so their paths; noise is drawn as on real devices.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -11,15 +11,13 @@ names them. A few conversions round, depending on their types (`rounds_to`): no 
 acts on them by default, and `coverage` lists them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.order import products, sums
+from prednet_jax.noise.order import collectives, partials, products
 from prednet_jax.noise.order.partials import Cut
 from prednet_jax.noise.rules import control_flow, registry
 
@@ -30,16 +28,16 @@ CUTS: Mapping[str, Callable[..., Cut | str]] = MappingProxyType(
     {
         "dot_general": products.cut_dot,
         "conv_general_dilated": products.cut_conv,
-        "reduce_sum": sums.cut_sum,
-        "reduce_window_sum": sums.cut_window,
-        "cumsum": sums.cut_cumsum,
-        "scatter-add": sums.cut_scatter_add,
-        "select_and_scatter_add": sums.cut_select_and_scatter_add,
-        "psum": sums.cut_psum,
-        "psum_invariant": sums.cut_psum,
-        "reduce_scatter": sums.cut_reduce_scatter,
+        "reduce_sum": partials.cut_sum,
+        "reduce_window_sum": partials.cut_window,
+        "cumsum": partials.cut_cumsum,
+        "scatter-add": partials.cut_scatter_add,
+        "select_and_scatter_add": partials.cut_select_and_scatter_add,
+        "psum": collectives.cut_psum,
+        "psum_invariant": collectives.cut_psum,
+        "reduce_scatter": collectives.cut_reduce_scatter,
         # Of whole chains of them; see `plan.add_any_chains`.
-        "add_any": lambda spec, params, *terms: sums.cut_add_any(terms),
+        "add_any": lambda spec, params, *terms: partials.cut_add_any(terms),
     }
 )
 

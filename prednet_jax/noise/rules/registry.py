@@ -10,8 +10,6 @@ primitive that is not in it is refused; a first-order one is evaluated without n
 and `coverage` lists it unless it is known to be exact (`primitives.EXACT`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -47,12 +47,6 @@ def test_kernels_launches_and_source_lines(compiled):
     assert 'op_name="jit(summed)/scatter-add"' in compiled.hlo
 
 
-def test_process_of_the_user_stays_clean(compiled):
-    assert not [name for name in sys.modules if name.startswith("jax_plugins.xla_cuda")]
-    assert "xla_dump_to" not in os.environ.get("XLA_FLAGS", "")
-    assert {device.platform for device in jax.devices()} == {"cpu"}
-
-
 def test_an_error_of_the_compiler_is_one_line(compiler):
     with pytest.raises(NoiseError, match="XLA's CUDA compiler") as caught:
         compilation.compiled_for([b""], "h100")
@@ -79,13 +73,9 @@ def test_without_the_compiler_or_with_another(monkeypatch, tmp_path, version):
 
 def test_cards():
     """Operations per second are those of NVIDIA's data sheets."""
-    assert len(targets.CARDS) == 13
-    teraflops = {
-        "gtx750ti": 1.4, "gtx970": 3.9, "gtx1080": 8.9, "gtx1080ti": 11.3,
-        "rtx2060super": 7.2, "rtx2070super": 9.1, "rtx2080ti": 13.4, "titanrtx": 16.3,
-        "v100": 15.7, "a100": 19.5, "h100": 66.9, "b200": 74.5, "rtx4090": 82.6,
-    }  # fmt: skip
-    found = {name: card.operations / 1e12 for name, card in targets.CARDS.items()}
+    old = [1.4, 3.9, 8.9, 11.3, 7.2, 9.1, 13.4, 16.3]
+    teraflops = [*old, 15.7, 19.5, 66.9, 74.5, 82.6]
+    found = [card.operations / 1e12 for card in targets.CARDS.values()]
     assert found == pytest.approx(teraflops, rel=0.01)
 
 

@@ -49,10 +49,8 @@ def recording():
 
 
 def test_the_same_program_has_the_same_bits(recording):
-    raw = jax.random.key_data(KEY)
-    report = noise.first_difference(layer, recording, draws=3)(raw, X, W)
-    assert report == ()
-    assert report.differing == report.parted == ()
+    report = compare(layer, recording, X, W)
+    assert report == report.differing == report.parted == ()
     assert report.compared == len(recording.equations)
     assert "beyond noise: none" in str(report)
 
@@ -78,11 +76,10 @@ def test_a_planted_line_comes_first(bug, blamed, recording):
 
 
 def test_another_order_is_no_alarm(recording):
-    for seed in range(3):
-        order = jax.random.permutation(jax.random.key(seed), 16)
-        report = compare(lambda x, w, o=order: layer(x, w, order=o), recording, X, W)
-        assert report.differing
-        assert report == (), report
+    order = jax.random.permutation(jax.random.key(0), 16)
+    report = compare(lambda x, w: layer(x, w, order=order), recording, X, W)
+    assert report.differing
+    assert report == (), report
 
 
 def test_a_transpose_missing_on_a_symmetric_matrix_is_where_programs_part(recording):
@@ -133,22 +130,6 @@ def test_a_late_step_of_a_long_loop_is_blamed_on_the_loop(kind):
     report = [one for one in report if one.primitive != "argument"]
     assert report[0].primitive == kind
     assert report[0].source == f"test_first_difference.py:{line('# long')} in loop"
-
-
-def test_a_transpose_missing_in_a_loop_that_feeds_back():
-    def loop(x, w, right):
-        def step(h, row):
-            a = w.T if right else w  # in the loop
-            h = jnp.tanh((h * row) @ a)
-            return h, None
-
-        return lax.scan(step, x[0], x)[0]
-
-    known = noise.record(loop)(X, W, True)
-    report = compare(loop, known, X, W, False)
-    place = f"test_first_difference.py:{line('# in the loop')} in step"
-    assert report[0].source == place
-    assert report[0].step == (0,)
 
 
 def test_every_execution_is_seen_up_to_a_limit(monkeypatch):
@@ -212,26 +193,18 @@ def test_a_file_is_read_on_another_machine(recording, tmp_path):
 
 
 def test_what_is_no_recording_is_named(recording, tmp_path):
-    file = tmp_path / "run.npz"
+    file, other = tmp_path / "run.npz", tmp_path / "other.npz"
     recording.save(file)
     whole = file.read_bytes()
-    other = tmp_path / "other.npz"
     np.savez(other, X)
-    for data in (whole[: len(whole) // 2], b"", other.read_bytes()):
-        file.write_bytes(data)
-        with pytest.raises(
-            noise.NoiseError, match=r"run\.npz: expected a recording"
-        ) as caught:
+    for data in (whole[: len(whole) // 2], b"", other.read_bytes(), None):
+        file.unlink() if data is None else file.write_bytes(data)
+        with pytest.raises(noise.NoiseError, match=r"run\.npz: expected a recording"):
             noise.load_recording(file)
-        assert "pickle" not in str(caught.value)
-    with pytest.raises(noise.NoiseError, match=r"missing\.npz: expected a recording"):
-        noise.load_recording(tmp_path / "missing.npz")
     with pytest.raises(noise.NoiseError, match="of another program"):
         compare(lambda x: jnp.sin(x).sum(), recording, X)
-    with pytest.raises(
-        noise.NoiseError,
-        match=r"^argument\[0\]\[0\] has the shape \(3, 16\), and \(12, 16\) in the rec",
-    ):
+    shapes = r"^argument\[0\]\[0\] has the shape \(3, 16\), and \(12, 16\) in the rec"
+    with pytest.raises(noise.NoiseError, match=shapes):
         compare(layer, recording, X[:3], W)
     with pytest.raises(noise.NoiseError, match="nothing to record"):
         noise.record(lambda: 3)()

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import jax.numpy as jnp
 import numpy as np
@@ -66,17 +67,6 @@ def test_the_fixture_keeps_what_it_measured_and_loads_jax_late(tmp_path, capsys)
     assert last == "1 tolerances by hand: looser 1"
 
 
-class Refused:
-    """A function whose noise must not be measured: it counts its calls."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, x):
-        self.calls += 1
-        return jnp.sum(x)
-
-
 X = np.linspace(0, 1, 300, dtype=np.float32)
 
 
@@ -86,9 +76,10 @@ def keeper(tmp_path, renew=False):
 
 def test_what_is_kept_is_not_measured_again(tmp_path):
     first = keeper(tmp_path)(jnp.sum, X, draws=3)
-    fn = Refused()
+    # A function whose noise must not be measured counts its calls.
+    fn = Mock(side_effect=jnp.sum)
     again = keeper(tmp_path)(fn, X, draws=3)
-    assert fn.calls == 1
+    assert fn.call_count == 1
     assert again.tolerances == first.tolerances
     # A second call in the same test has an entry of its own.
     one = keeper(tmp_path)

@@ -1,11 +1,8 @@
 """Values from inside a program, shown to the host while it runs.
 
-A `Watched` evaluation sends what its subclass picks of each equation, by
-`jax.debug.callback`; counters of the loops around, and the device in a shard_map, tell
-executions apart.
+By `jax.debug.callback`; counters of the loops around, and the device in a shard_map,
+tell executions apart.
 """
-
-from __future__ import annotations
 
 import functools
 import sys
