@@ -107,7 +107,7 @@ def _parse(argv: list[str]) -> list[str]:
     except flags.IllegalFlagValueError as error:
         named = re.match(r"flag --(\w+)=", str(error))
         flag = FLAGS[named[1]] if named else None
-        if flag and "other than None" in str(error):  # It is required.
+        if flag is not None and "other than None" in str(error):  # It is required.
             fail(f"--{flag.name} is missing: {flag.help}")
         accepted = flag and flag.parser.syntactic_help
         fail(f"{error}; expected {accepted or 'one of those named'}")
