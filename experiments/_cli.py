@@ -109,7 +109,7 @@ def _parse(argv: list[str]) -> list[str]:
         flag = FLAGS[named[1]] if named else None
         if flag is not None and "other than None" in str(error):  # It is required.
             fail(f"--{flag.name} is missing: {flag.help}")
-        accepted = flag and flag.parser.syntactic_help
+        accepted = flag.parser.syntactic_help if flag is not None else None
         fail(f"{error}; expected {accepted or 'one of those named'}")
     except flags.Error as error:
         unknown = isinstance(error, flags.UnrecognizedFlagError)
