@@ -72,9 +72,9 @@ def coverage(fn: Callable, spec: NoiseSpec) -> Callable[..., Report]:
     """Report on the equations of `fn` under `spec`.
 
     Returns:
-        A function of the arguments of `fn` (arrays or `jax.ShapeDtypeStruct`s; nothing
-            is computed) that gives the report. All floating-point arithmetic of `fn` is
-            in one of its lists.
+        A function of the arguments of `fn` (arrays or `jax.ShapeDtypeStruct` objects;
+            nothing is computed) that gives the report. All floating-point arithmetic of
+            `fn` is in one of its lists.
     """
     parts(spec)
 
