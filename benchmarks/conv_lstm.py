@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from prednet_jax import data, evaluation, records
+from prednet_jax import data, records
 from prednet_jax.tasks import Task
+from prednet_jax.training import evaluation
 from prednet_jax.training.trainer import Trainer
 
 LAYERS, CHANNELS, PATCH = 3, 44, 4

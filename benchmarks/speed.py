@@ -21,12 +21,12 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from prednet_jax import device, keys, process, tasks
 from prednet_jax import noise as noise_lib
+from prednet_jax import process, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError, one_of
 from prednet_jax.models import prednet
-from prednet_jax.training import loop, truncated
+from prednet_jax.training import keys, loop, truncated
 
 SPECS = (*(f"reduction_order:granularity={g}" for g in ("tile", "element")), "ulp")
 NETWORKS = ("transformer", "cnn", "mlp")
@@ -100,7 +100,7 @@ def step(
         "batch": batch,
         "noise": noise,
         "convolutions": prednet.algorithms(config, dtype),
-        "device": device.description(),
+        "device": process.description(),
         **beside,
     }
 

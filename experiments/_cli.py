@@ -163,7 +163,7 @@ def provenance() -> dict[str, Any]:
 
     Where it was first written says nothing to who reads it, so --workdir is left out.
     """
-    from prednet_jax import provenance
+    from prednet_jax import records
 
     own = FLAGS.get_key_flags_for_module("__main__")
     present = [f for f in own if f.present and f.name != "workdir"]
@@ -172,8 +172,8 @@ def provenance() -> dict[str, Any]:
     return {
         "command": shlex.join(["python", script, *words]),
         "flags": {k: v for k, v in chosen_flags().items() if k != "workdir"},
-        "versions": provenance.versions(),
-        "git_commit": provenance.git_commit(Path(__file__).parent),
+        "versions": records.versions(),
+        "git_commit": records.git_commit(Path(__file__).parent),
     }
 
 

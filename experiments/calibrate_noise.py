@@ -18,7 +18,7 @@ import _flags
 import jax
 from absl import flags
 
-from prednet_jax import device, process, provenance
+from prednet_jax import process, records
 from prednet_jax.report import documents
 from prednet_jax.studies import calibration
 
@@ -39,7 +39,7 @@ def main() -> None:
     process.set_precision("float32")
     small = FLAGS.shapes == "tiny"
     others = calibration.in_other_processes(FLAGS.processes, small)
-    here = device.description()
+    here = process.description()
     print(f"{here['kind']} ({here['platform']}), shapes {FLAGS.shapes}")
     rows, cells = [], [("V_c of", *calibration.DISTANCES, *calibration.PROFILES)]
     for number, (name, reduction) in enumerate(
@@ -57,7 +57,7 @@ def main() -> None:
     path = Path(FLAGS.workdir) / "calibration.json"
     result = {
         "device": here,
-        "environment": provenance.environment(),
+        "environment": records.environment(),
         "shapes": FLAGS.shapes,
         "varying": varying,
         "primitives": rows,

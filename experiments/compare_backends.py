@@ -28,19 +28,17 @@ import _flags
 from absl import flags
 
 from prednet_jax import (
-    comparison,
     errors,
-    locks,
+    files,
     noise,
     process,
-    provenance,
     records,
     report,
     runs,
     saddles,
     tasks,
 )
-from prednet_jax.runs import executor
+from prednet_jax.runs import comparison, executor
 from prednet_jax.studies import again, symmetric
 
 FLAGS = flags.FLAGS
@@ -85,7 +83,7 @@ def main() -> None:
     _flags.check_numbers(1, "jobs")
     design = make_design()
     runs.check(design)
-    locks.check(design.root)
+    files.check_unlocked(design.root)
     jobs = design.runs()
     for name, reason in design.skipped:
         print(f"skipped {name}: {reason}")
@@ -97,7 +95,7 @@ def main() -> None:
     if line := runs.said(reasons):
         print(line)
     print(f"{len(missing)} processes")
-    with locks.hold(design.root):
+    with files.hold(design.root):
         runs.clear(design.root, jobs)
         if _fresh():
             seeds = [design.first_seed, design.seeds]
@@ -196,7 +194,7 @@ def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
             f"--updates={-(-design.updates // symmetric.BINS) * symmetric.BINS}",
             f"--workdir={folder}",
         ),
-        environment=provenance.environment() | {"JAX_PLATFORMS": "cpu"},
+        environment=records.environment() | {"JAX_PLATFORMS": "cpu"},
     )
     log = folder / executor.LOG
     with executor.started(launch, log) as child:

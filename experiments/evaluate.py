@@ -19,7 +19,8 @@ import _flags
 import _inherited
 from absl import flags
 
-from prednet_jax import data, errors, evaluation, process, records
+from prednet_jax import data, errors, process, records
+from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
 _flags.define_model_flags()

@@ -28,10 +28,11 @@ import _inherited
 import numpy as np
 from absl import flags
 
-from prednet_jax import errors, evaluation, files, process, records
+from prednet_jax import errors, files, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet, sequences
 from prednet_jax.report import strips
+from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
 _flags.define_model_flags()

@@ -19,8 +19,9 @@ import jax
 import numpy as np
 from absl import flags
 
-from prednet_jax import data, evaluation, process, records, weights
+from prednet_jax import data, process, records, weights
 from prednet_jax.errors import UserError, whole
+from prednet_jax.training import evaluation
 from prednet_jax.weights import shipped
 
 FLAGS = flags.FLAGS

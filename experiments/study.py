@@ -20,7 +20,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import device, errors, process, provenance, records
+from prednet_jax import errors, process, records
 from prednet_jax.studies import parts, seed_records
 
 FLAGS = flags.FLAGS
@@ -63,8 +63,8 @@ def main() -> None:
         place = Path(FLAGS.compare_with) / part.name
         published = {s: records.read_json(place / f"seed_{s}.json") for s in mine}
     manifest = _cli.provenance() | {
-        "device": device.description(),
-        "environment": provenance.of_numbers(provenance.environment()),
+        "device": process.description(),
+        "environment": records.of_numbers(records.environment()),
     }
     for seed in left:
         started = time.perf_counter()

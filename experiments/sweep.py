@@ -20,7 +20,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import device, locks, runs
+from prednet_jax import files, process, runs
 from prednet_jax.errors import UserError
 from prednet_jax.runs import design, sweeps
 
@@ -51,12 +51,12 @@ def main() -> None:
     sweep = make_sweep()
     check_settings()
     design.check_sources(sweep)
-    locks.check(sweep.root)
+    files.check_unlocked(sweep.root)
     jobs = sweep.jobs()
     if FLAGS.address == sweeps.LOCAL:
         for job in jobs:
             design.check_threads(job.arm.name, job.threads)
-            if job.arm.gpu and device.gpu_found() is None:
+            if job.arm.gpu and process.gpu_found() is None:
                 raise UserError(
                     f"arm={job.arm.name!r}: no GPU found; expected --address"
                 )
@@ -66,7 +66,7 @@ def main() -> None:
             print(job.shown)
         return
     print(runs.said(reasons) or f"{len(jobs)} runs", flush=True)
-    with locks.hold(sweep.root):
+    with files.hold(sweep.root):
         kept = [job for job in jobs if job not in missing]
         rows = {job: sweeps.row(job, FLAGS.last) for job in kept}
         errors: list[Exception] = []

@@ -26,10 +26,11 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import device, errors, keys, locks, process, provenance, records
+from prednet_jax import errors, files, process, records
 from prednet_jax.runs import store
 from prednet_jax.studies import symmetric
 from prednet_jax.studies.symmetric import ARMS, PROGRAMS, Design
+from prednet_jax.training import keys
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("programs", [*PROGRAMS], f"Programs to run: {', '.join(PROGRAMS)}.")
@@ -47,7 +48,7 @@ def main() -> None:
     asked = symmetric.runs(FLAGS.programs, FLAGS.arms, deltas, seeds)
     process.prepare(threads=1, cache=True)
     folder = Path(FLAGS.workdir)
-    with locks.hold(folder, wait=True):
+    with files.hold(folder, wait=True):
         write_manifest(folder, design)
     table = store.Table(
         folder, ("program", "arm", "delta", "seed"), (str, str, float, int)
@@ -57,7 +58,7 @@ def main() -> None:
     print(f"{len(asked)} runs, {len(asked) - len(left)} of them finished", flush=True)
     for run in left:
         row = symmetric.measure(run, design)
-        commit = provenance.git_commit(Path(__file__).parent)
+        commit = records.git_commit(Path(__file__).parent)
         table.add({**row, "git_commit": commit})
         print(
             f"{run.program} {run.arm}, delta {run.delta:g}, seed {run.seed}: separated "
@@ -77,7 +78,7 @@ def write_manifest(folder: Path, design: Design) -> None:
         "noise": ARMS,
         "separated": symmetric.SEPARATED,
         "threads": 1,
-        "versions": provenance.versions(),
+        "versions": records.versions(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "prng": keys.IMPLEMENTATION,
     }
@@ -92,8 +93,8 @@ def write_manifest(folder: Path, design: Design) -> None:
     about = {
         **_cli.provenance(),
         "design": shared,
-        "device": device.description(),
-        "environment": provenance.of_numbers(provenance.environment()),
+        "device": process.description(),
+        "environment": records.of_numbers(records.environment()),
     }
     records.write_json(path, about)
 

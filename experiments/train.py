@@ -25,7 +25,7 @@ import _flags
 import _inherited
 from absl import flags
 
-from prednet_jax import data, device, errors, noise, process, records
+from prednet_jax import data, errors, noise, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import OBJECTIVES, TARGETS, Method
 from prednet_jax.tasks import Task
@@ -237,7 +237,7 @@ def _train_replicas(interruption: Interruption) -> None:
     processes = _join()
     most = 1  # Of a CPU, where a launcher does not say how many processes there are.
     if processes:
-        available = device.available_threads()
+        available = process.available_threads()
         most = replicas.most_devices(count, FLAGS.batch, available, processes)
     process.split_cpu(FLAGS.devices or most)
     # As --seeds names them; a batch alone is one run.

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from prednet_jax.training.trainer import Trainer, train_windows, windows
     from prednet_jax.weights.shipped import pretrained
 
-from prednet_jax import messages
+from prednet_jax import errors
 
 __version__ = "0.1.0"
 
-messages.quieten_cuda_plugin()
+errors.quieten_cuda_plugin()
 
 __all__ = [
     "AutoencoderConfig",

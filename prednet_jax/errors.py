@@ -1,10 +1,13 @@
-"""Errors that a user can correct, and the checks that raise them.
+"""Errors that a user can correct, the checks that raise them, and lines on stderr.
 
 A script prints a `UserError` as one line and ends with status 2, a `RunError` with
 status 1; every other exception is a fault of the program and keeps its traceback.
 """
 
+import logging
 import math
+import os
+import sys
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -87,3 +90,28 @@ def missing_extra(error: ImportError) -> str | None:
     if name not in EXTRAS:
         return None
     return f"{name} is not installed; pip install '.[{EXTRAS[name]}]'"
+
+
+def say(text: str) -> None:
+    """Writes one line on stderr, above a progress bar and not into it."""
+    bars = sys.modules.get("tqdm")  # None: nothing has drawn one.
+    (bars.tqdm.write if bars else print)(text, file=sys.stderr)
+    sys.stderr.flush()
+
+
+# What an NVIDIA driver shows, and that of Windows' Linux.
+_DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
+
+
+def quieten_cuda_plugin() -> None:
+    """Drops JAX's traceback about a CUDA plugin that has no device to run on.
+
+    Beside JAX the extra `gpu-audit` installs its CUDA plugin, for its compiler. Without
+    a driver JAX then goes on with the CPU, as before, but says so in twenty lines.
+    """
+
+    def says_more(record: logging.LogRecord) -> bool:
+        about = "jax_plugins.xla_cuda" in str(record.args)
+        return not (about and not any(map(os.path.exists, _DRIVERS)))
+
+    logging.getLogger("jax._src.xla_bridge").addFilter(says_more)

@@ -1,10 +1,11 @@
-"""Opens files that somebody else may have made.
+"""Opens files that somebody else may have made, and locks directories.
 
 What is no regular file (a pipe, a device, a socket), and what would fill the memory, is
 refused before it is read; the rest is the job of the libraries that read the formats.
 """
 
 import contextlib
+import errno
 import io
 import os
 import stat
@@ -13,10 +14,12 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Container, Iterator
+from pathlib import Path
 
+import filelock
 import numpy as np
 
-from prednet_jax.errors import UserError
+from prednet_jax.errors import UserError, say
 
 # The most bytes that one file may put into memory. Frames beyond it belong in image
 # files, a video or an .npy, which are read piece by piece.
@@ -31,6 +34,14 @@ BROKEN = (
     *(zipfile.BadZipFile, zlib.error, struct.error, OverflowError, MemoryError),
     *(SyntaxError, tokenize.TokenError),  # NumPy reads its headers as Python's.
 )
+
+# The lock of a directory: `flock` on this file, which holds the id of its process. The
+# kernel releases it when the process ends, in whatever way.
+LOCK = ".lock"
+# `check` holds the lock for a moment; others try again instead of refusing for that.
+_PATIENCE, _PAUSE = 0.25, 0.05
+# What `flock` answers on file systems that have no locks, such as some network ones.
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class FileError(UserError):
@@ -121,3 +132,67 @@ def reason(error: BaseException) -> str:
     """What a library said of a broken file: its words on one line, cut short."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= 160 else f"{words[:157]}..."
+
+
+class LockedError(UserError):
+    """Another process works in the directory."""
+
+
+def check_unlocked(folder: str | os.PathLike) -> None:
+    """Refuses a directory in which another process works. Leaves no file."""
+    # Of a directory that cannot be written something else will complain.
+    if os.access(Path(folder) / LOCK, os.W_OK):
+        with _locked(Path(folder), _PATIENCE):
+            pass
+
+
+@contextlib.contextmanager
+def hold(*folders: str | os.PathLike, wait: bool = False) -> Iterator[None]:
+    """Locks directories, all or none, while the block runs; missing ones are created.
+
+    Those that this call created and that are still empty are removed at its end. With
+    `wait` it waits for other processes instead of refusing.
+    """
+    with contextlib.ExitStack() as held:
+        for folder in map(Path, folders):
+            for missing in reversed([folder, *folder.parents]):
+                if not missing.exists():
+                    missing.mkdir(exist_ok=True)
+                    held.callback(_remove_empty, missing)
+            held.enter_context(_locked(folder, -1 if wait else _PATIENCE))
+        yield
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, seconds: float) -> Iterator[None]:
+    path = folder / LOCK
+    lock = filelock.FileLock(path, fallback_to_soft=False, poll_interval=_PAUSE)
+    try:
+        lock.acquire(timeout=seconds)
+    except filelock.Timeout:
+        holder = ""
+        with contextlib.suppress(OSError):
+            holder = path.read_text(errors="replace").strip()
+        holder = f"process {holder}" if holder.isdigit() else "another process"
+        raise LockedError(
+            f"{folder}: in use by {holder}; expected another directory, or its end"
+        ) from None
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in _WITHOUT_LOCKS:
+            raise
+        say(f"no lock ({error}); nothing guards {folder}")
+        yield
+        return
+    try:
+        path.write_text(f"{os.getpid()}\n")
+        yield
+    finally:
+        # Removed while the lock is held: who has opened the file meanwhile sees, once
+        # it has the lock, that the file has no name any more.
+        path.unlink(missing_ok=True)
+        lock.release()

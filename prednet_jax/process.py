@@ -1,4 +1,4 @@
-"""What must be set before a backend starts: threads, XLA's flags, memory, devices.
+"""What a process computes on, and what must be set in it before a backend starts.
 
 XLA reads its flags and sizes its thread pool once, when the first array is made. So
 `prepare` has to be called before that, as every script does first; nothing happens at
@@ -6,13 +6,18 @@ import. An environment variable that is already set stays as it is. The gain of 
 setting is noted beside it; docs/measurements.md, section Speed, has the commands.
 """
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
 import os
 import re
+import shutil
+import subprocess
 import sys
+import time
 import zlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from prednet_jax.device import available_threads
 from prednet_jax.errors import UserError, one_of, whole
 
 PRECISIONS = ("float32", "float64")
@@ -265,3 +269,81 @@ def set_precision(precision: str) -> jnp.dtype:
     # No TF32 in any arm: it would change the rounding, not the order of sums.
     jax.config.update("jax_default_matmul_precision", "highest")
     return jnp.dtype(precision)
+
+
+def available_threads() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_bytes() -> int | None:
+    """Bytes that a training can use on one device; None: unknown.
+
+    For a CPU this is the memory of the machine, or the limit of its control group where
+    that is lower. Starts the backend.
+    """
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if jax.default_backend() != "cpu":
+        return stats.get("bytes_limit")
+    found = []
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
+            found.append(int(Path("/sys/fs/cgroup", name).read_text()))
+    return min(found, default=None)
+
+
+@functools.cache
+def gpu_found() -> str | None:
+    """The first NVIDIA GPU, by its driver, or None; JAX would start a backend."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    try:
+        done = subprocess.run(
+            [tool, "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = done.stdout.strip().splitlines()
+    return lines[0] if lines else None
+
+
+@functools.cache
+def measured_parallelism() -> float:
+    """Processor seconds per second of wall time, of 0.3 s of matrix products."""
+    size = 512
+    a = jnp.ones((size, size), jnp.float32)
+    multiply = jax.jit(lambda x: x @ x / size)
+    multiply(a).block_until_ready()
+    wall, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall < 0.3:
+        a = multiply(a).block_until_ready()
+    return (time.process_time() - cpu) / (time.perf_counter() - wall)
+
+
+def description() -> dict[str, object]:
+    """Devices, processor model, and usable threads; starts the backend."""
+    devices = jax.devices()
+    return {
+        "platform": devices[0].platform,
+        "kind": devices[0].device_kind,
+        "count": len(devices),
+        "threads": available_threads(),
+        "processor": _processor(),
+    }
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return "unknown"

@@ -21,7 +21,7 @@ SCRIPTS = Path(__file__).parents[1] / "experiments"
 SERVER = """
 import io, json, os, runpy, signal, sys, tempfile, warnings
 import optax, flax, absl.app
-import prednet_jax.training.runs, prednet_jax.comparison, prednet_jax.studies
+import prednet_jax.training.runs, prednet_jax.runs.comparison, prednet_jax.studies
 warnings.filterwarnings("ignore", message=".*fork.*")
 sys.path.insert(0, sys.argv[1])
 outputs = {}

@@ -1,8 +1,8 @@
 import jax
 import pytest
 
-from prednet_jax import keys
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.training import keys
 
 
 def test_defaults_are_the_published_network():

@@ -15,17 +15,16 @@ PACKAGE = ROOT / "prednet_jax"
 
 # Layer of each module: a module imports from lower layers and from its own folder.
 LAYERS = [
-    {"errors", "messages"},
+    {"errors"},
     {"files"},
-    {"config", "device", "escape", "keys", "locks"},
-    {"optimizers", "provenance", "records"},
+    {"config", "optimizers", "records"},
     {"process"},
     {"models", "noise", "data", "saddles", "curvature", "statistics"},
-    {"evaluation", "objectives", "pytest_plugin"},
+    {"objectives", "pytest_plugin"},
     {"tasks", "report"},
     {"training"},
     {"runs"},
-    {"comparison", "studies", "weights"},
+    {"studies", "weights"},
     {"__init__"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}

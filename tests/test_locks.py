@@ -11,12 +11,12 @@ from contextlib import nullcontext
 
 import pytest
 
-from prednet_jax import locks
+from prednet_jax import files
 
 HOLDER = """
 import sys, time
-from prednet_jax import locks
-with locks.hold(sys.argv[1]):
+from prednet_jax import files
+with files.hold(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -40,17 +40,17 @@ def holder(tmp_path):
 def test_a_lock_refuses_the_second_process_and_dies_with_the_first(tmp_path, holder):
     """A second one is refused while it lives, and free to enter afterwards."""
     folder = tmp_path / "run"
-    for refused in (lambda: locks.check(folder), locks.hold(folder).__enter__):
+    for refused in (lambda: files.check_unlocked(folder), files.hold(folder).__enter__):
         with pytest.raises(
-            locks.LockedError, match=f"run: in use by process {holder.pid}"
+            files.LockedError, match=f"run: in use by process {holder.pid}"
         ):
             refused()
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    assert (folder / locks.FILE).exists()
-    locks.check(folder)
-    with locks.hold(folder):
-        assert (folder / locks.FILE).exists()
+    assert (folder / files.LOCK).exists()
+    files.check_unlocked(folder)
+    with files.hold(folder):
+        assert (folder / files.LOCK).exists()
     # It was empty, but another one's.
     assert list(folder.iterdir()) == []
 
@@ -58,19 +58,19 @@ def test_a_lock_refuses_the_second_process_and_dies_with_the_first(tmp_path, hol
 def test_all_are_held_or_none_and_a_refusal_makes_nothing(tmp_path, holder):
     """Two directories, one of them held."""
     new = tmp_path / "a" / "b"
-    with pytest.raises(locks.LockedError), locks.hold(new, tmp_path / "run"):
+    with pytest.raises(files.LockedError), files.hold(new, tmp_path / "run"):
         pass
     assert not (tmp_path / "a").exists()
 
 
 def test_one_process_can_hold_again_what_it_gave_back(tmp_path):
     """Nothing is left behind but what was written; a check makes nothing."""
-    locks.check(tmp_path / "never")
+    files.check_unlocked(tmp_path / "never")
     for _ in range(3):
-        with locks.hold(tmp_path / "r"):
+        with files.hold(tmp_path / "r"):
             (tmp_path / "r" / "file").touch()
     assert [path.name for path in (tmp_path / "r").iterdir()] == ["file"]
-    with locks.hold(tmp_path / "empty"):
+    with files.hold(tmp_path / "empty"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
 
@@ -78,7 +78,7 @@ def test_one_process_can_hold_again_what_it_gave_back(tmp_path):
 def test_a_second_one_can_wait(tmp_path, holder):
     """It enters when the first has ended."""
     threading.Timer(0.3, holder.kill).start()
-    with locks.hold(tmp_path / "run", wait=True):
+    with files.hold(tmp_path / "run", wait=True):
         assert holder.wait(timeout=5) == -signal.SIGKILL
 
 
@@ -95,6 +95,6 @@ def test_a_file_system_without_locks_is_said(
 
     monkeypatch.setattr(fcntl, "flock", refuses)
     outcome = pytest.raises(OSError, match="No space") if refused else nullcontext()
-    with outcome, locks.hold(tmp_path):
+    with outcome, files.hold(tmp_path):
         pass
     assert ("nothing guards" in capsys.readouterr().err) is not refused

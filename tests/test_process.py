@@ -70,9 +70,9 @@ def test_importing_sets_nothing_and_preparing_sets_the_measured_flags():
 
 def test_threads_are_limited():
     code = (
-        "from prednet_jax import device, process; process.prepare(threads=1);"
-        "assert device.available_threads() == 1;"
-        "assert device.measured_parallelism() < 1.1"
+        "from prednet_jax import process; process.prepare(threads=1);"
+        "assert process.available_threads() == 1;"
+        "assert process.measured_parallelism() < 1.1"
     )
     python(code)
     with pytest.raises(UserError, match="threads=1000"):

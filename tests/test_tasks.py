@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from prednet_jax import keys, tasks
+from prednet_jax import tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
+from prednet_jax.training import keys
 
 LOTTER = PredNetConfig(
     channels=(3, 6), height=24, width=32, r_channels=(2, 4), variant="lotter"

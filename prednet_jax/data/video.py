@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prednet_jax import files, messages
+from prednet_jax import errors, files
 from prednet_jax.data.frames import Fit
 from prednet_jax.data.images import check_size
 from prednet_jax.data.source import DataError, FrameSource, limited_length
@@ -66,7 +66,7 @@ def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> Frame
     total = limited_length(name, video.index.length, length)
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
     if video.bits > 8:
-        messages.say(f"data={name}: {video.bits} bits a channel are reduced to 8")
+        errors.say(f"data={name}: {video.bits} bits a channel are reduced to 8")
     return video.fit.source(name, total, (0,), video.read, reader="video", file=digest)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from prednet_jax import data, device, process, statistics
+from prednet_jax import data, process, statistics
 from prednet_jax.errors import UserError, open_unit, whole
 from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm
@@ -122,7 +122,7 @@ class Design(Setup):
     @cached_property
     def skipped(self) -> tuple[tuple[str, str], ...]:
         """Arms that cannot run here, with the reason."""
-        if device.gpu_found():
+        if process.gpu_found():
             return ()
         return tuple((arm.name, "no GPU found") for arm in self.chosen if arm.gpu)
 

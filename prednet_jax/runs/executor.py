@@ -23,7 +23,7 @@ from pathlib import Path
 import filelock
 from tqdm import tqdm
 
-from prednet_jax import provenance
+from prednet_jax import records
 from prednet_jax.errors import UserError
 from prednet_jax.records import RecordError
 from prednet_jax.runs import store
@@ -55,7 +55,7 @@ class Ended:
 class Launch:
     """What a machine needs to know to start a process.
 
-    `environment` has the variables that matter (`provenance.ENVIRONMENT`); `threads` is
+    `environment` has the variables that matter (`records.ENVIRONMENT`); `threads` is
     the number of processors that it may use, None: all.
     """
 
@@ -214,12 +214,12 @@ def started(
 def environment(own: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child: this process's, and the variables of its job.
 
-    Without those of Ray and those that matter (`provenance.ENVIRONMENT`).
+    Without those of Ray and those that matter (`records.ENVIRONMENT`).
     """
     machine = {
         name: value
         for name, value in os.environ.items()
-        if name not in provenance.ENVIRONMENT and not name.startswith("RAY_")
+        if name not in records.ENVIRONMENT and not name.startswith("RAY_")
     }
     return machine | dict(own)
 

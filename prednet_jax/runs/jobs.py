@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax import data, device, provenance, records, tasks
+from prednet_jax import data, process, records, tasks
 from prednet_jax.records import RecordError
 from prednet_jax.runs import store
 from prednet_jax.runs.arms import Arm
@@ -99,15 +99,15 @@ class Job:
     def device(self) -> str:
         """Kind of the device, with the number of threads for a CPU."""
         if self.arm.gpu:
-            return device.gpu_found() or "gpu"
-        return f"cpu, threads {self.threads or device.available_threads()}"
+            return process.gpu_found() or "gpu"
+        return f"cpu, threads {self.threads or process.available_threads()}"
 
     def environment(self) -> dict[str, str]:
         """The variables that matter: those of this process, overridden by the arm's.
 
         A Ray worker's differ: call it in the process that the user started.
         """
-        return provenance.environment() | dict(self.arm.environment)
+        return records.environment() | dict(self.arm.environment)
 
     def of(self, *seeds: int) -> "Job":
         """The same job for some of its seeds only."""
@@ -124,7 +124,7 @@ def facts(job: Job, seed: int) -> dict[str, Any]:
         "flags": dict(sorted(job.chosen.items())),
         "files": _files(job),
         "seed": seed,
-        "environment": provenance.of_numbers(job.environment()),
+        "environment": records.of_numbers(job.environment()),
         "source": source(job.script) + _task_source(job.model),
         "versions": _versions(),
         "device": job.device,
@@ -167,7 +167,7 @@ def _weights(path: str) -> str:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    versions = provenance.versions()
+    versions = records.versions()
     return {name: versions[name] for name in _VERSIONS}
 
 

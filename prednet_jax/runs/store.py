@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax import files, locks, records
+from prednet_jax import files, records
 from prednet_jax.errors import UserError
 from prednet_jax.records import RecordError
 
@@ -135,7 +135,7 @@ class Table:
         """Adds a run in one write that reaches the disk."""
         folder = self.path.parent
         with (
-            locks.hold(folder, wait=True),
+            files.hold(folder, wait=True),
             open(self.path, "ab", buffering=0) as file,
         ):
             text = io.StringIO()

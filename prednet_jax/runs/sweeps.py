@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax import data, device, records, tasks
+from prednet_jax import data, process, records, tasks
 from prednet_jax.errors import UserError, whole
 from prednet_jax.runs import arms, executor, jobs, store
 from prednet_jax.runs.arms import Arm
@@ -243,7 +243,7 @@ def connect(address: str) -> Any:
 
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
-        options |= {"num_cpus": device.available_threads(), "include_dashboard": False}
+        options |= {"num_cpus": process.available_threads(), "include_dashboard": False}
         options |= {"object_store_memory": 512 * 2**20}
     try:
         if match := re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address):

@@ -12,8 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from prednet_jax import escape
-from prednet_jax.saddles import functions
+from prednet_jax.saddles import escape, functions
 from prednet_jax.saddles.runs import (
     escape_runs,
     gradient_descent,

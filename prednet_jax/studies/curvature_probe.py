@@ -18,13 +18,14 @@ import optax
 import pandas as pd
 from jax.flatten_util import ravel_pytree
 
-from prednet_jax import curvature, data, escape, keys, process
+from prednet_jax import curvature, data, process
 from prednet_jax.data.windows import Schedule
 from prednet_jax.objectives import Method
 from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import text
+from prednet_jax.saddles import escape
 from prednet_jax.tasks import Adam, Task
-from prednet_jax.training import loop, truncated
+from prednet_jax.training import keys, loop, truncated
 from prednet_jax.training.trainer import Trainer
 
 # Second derivatives take long to compile; this is the fastest for small networks.

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from scipy import stats
 
-from prednet_jax import escape, noise, saddles, statistics
+from prednet_jax import noise, saddles, statistics
 from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import probability
-from prednet_jax.saddles import SaddleFunction
+from prednet_jax.saddles import SaddleFunction, escape
 
 OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam")
 QUIET = "none"

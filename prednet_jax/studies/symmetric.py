@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from prednet_jax import data, errors, keys, noise, process, records, tasks
+from prednet_jax import data, errors, noise, process, records, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.statistics import MARGIN_FRACTION
 from prednet_jax.studies import symmetric_start
-from prednet_jax.training import loop
+from prednet_jax.training import keys, loop
 from prednet_jax.training.trainer import Trainer
 
 NETWORK = PredNetConfig(channels=(3, 4, 4), r_channels=(2, 4, 4), height=24, width=32)

@@ -20,7 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from prednet_jax import records
-from prednet_jax.messages import say
+from prednet_jax.errors import say
 from prednet_jax.records import RecordError
 from prednet_jax.training.truncated import TrainState
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 
-from prednet_jax.messages import say
+from prednet_jax.errors import say
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 

@@ -22,8 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from prednet_jax import data, process, records
-from prednet_jax.errors import RunError
-from prednet_jax.messages import say
+from prednet_jax.errors import RunError, say
 from prednet_jax.training import checkpoints, truncated
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.loop import UpdateRecord

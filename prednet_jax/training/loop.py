@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from prednet_jax import data, evaluation, keys, tasks
+from prednet_jax import data, tasks
 from prednet_jax import noise as noise_lib
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network
-from prednet_jax.training import truncated
+from prednet_jax.training import evaluation, keys, truncated
 from prednet_jax.training.trainer import Trainer
 from prednet_jax.training.truncated import TrainState
 

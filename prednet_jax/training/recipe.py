@@ -18,12 +18,12 @@ import jax
 import numpy as np
 import optax
 
-from prednet_jax import data, device, keys, optimizers
+from prednet_jax import data, optimizers, process
 from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError, one_of, positive, whole
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
-from prednet_jax.training import checkpoints, loop, truncated
+from prednet_jax.training import checkpoints, keys, loop, truncated
 from prednet_jax.training.trainer import Trainer, Validation
 from prednet_jax.training.truncated import TrainState
 
@@ -282,7 +282,7 @@ def check_memory(
         * seeds
         * (3 * weights + carry + frames),
     }
-    memory = device.memory_bytes()
+    memory = process.memory_bytes()
     for what, needed in needs.items():
         if memory is not None and needed > memory:
             raise UserError(

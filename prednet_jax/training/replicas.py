@@ -25,13 +25,13 @@ import optax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from prednet_jax import data, keys, tasks
+from prednet_jax import data, tasks
 from prednet_jax.data.windows import prefetch, read_chunks
 from prednet_jax.errors import UserError, one_of, whole
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
-from prednet_jax.training import loop, truncated
+from prednet_jax.training import keys, loop, truncated
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.truncated import StepMetrics, TrainState
 

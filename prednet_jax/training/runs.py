@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from prednet_jax import data, device, keys, locks, process, provenance, records
+from prednet_jax import data, files, process, records
 from prednet_jax import noise as noise_lib
-from prednet_jax.errors import UserError
-from prednet_jax.messages import say
-from prednet_jax.training import checkpoints, loop, replicas
+from prednet_jax.errors import UserError, say
+from prednet_jax.training import checkpoints, keys, loop, replicas
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.keeping import Keeper, follow
 from prednet_jax.training.recipe import Prepared, Recipe, prepare
@@ -131,7 +130,7 @@ def train(
         recipe.check_disk(list(written.values()), shapes)
         if some.source.done:  # to frames of another size
             print(f"data={some.source.name}: {some.source.done}", flush=True)
-    with locks.hold(*written.values()):
+    with files.hold(*written.values()):
         for n, path in written.items():
             if _begun(recipe, path) != old[n]:
                 raise UserError(f"{path}: another process has just written there")
@@ -267,7 +266,7 @@ def _look(
     A UserError if another process works in one of `written`, or one cannot go on.
     """
     for path in written.values():
-        locks.check(path)
+        files.check_unlocked(path)
     found = {n: _begun(recipe, path) for n, path in places.items()}
     for n, path in written.items():
         if found[n].finished:
@@ -332,13 +331,13 @@ def _manifest(
     validation = recipe.validation
     algorithms = recipe.task.algorithms(recipe.dtype)
     return {
-        "git_commit": provenance.git_commit(Path(__file__).parent),
-        "versions": provenance.versions(),
-        "device": device.description(),
-        "measured_parallelism": device.measured_parallelism(),
+        "git_commit": records.git_commit(Path(__file__).parent),
+        "versions": records.versions(),
+        "device": process.description(),
+        "measured_parallelism": process.measured_parallelism(),
         "flags": dict(recipe.flags),
         "network": recipe.task.network(),
-        "environment": provenance.environment(),
+        "environment": records.environment(),
         "prng": keys.IMPLEMENTATION,
         **({"convolutions": algorithms} if algorithms else {}),
         "model": recipe.task.name,
@@ -414,7 +413,7 @@ def _enter(
 ) -> tuple[int, dict[int, TrainState], dict[int, dict[str, Any]]]:
     """Begins runs or goes on with them, all at the same update; the first that writes.
 
-    The directories are held (`locks.hold`). Every process has all runs and writes those
+    The directories are held (`files.hold`). Every process has all runs and writes those
     of `written`. Returns the update to go on from, its states, the manifests as
     written.
     """

@@ -17,13 +17,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from prednet_jax import evaluation, keys, optimizers, tasks
+from prednet_jax import optimizers, tasks
 from prednet_jax.data.source import FrameSource
 from prednet_jax.errors import UserError, whole
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
-from prednet_jax.training import truncated
+from prednet_jax.training import evaluation, keys, truncated
 from prednet_jax.training.truncated import StepMetrics, TrainState
 
 # Least numbers of sequences and of frames that a validation has, where there are.

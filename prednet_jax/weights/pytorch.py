@@ -31,7 +31,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from prednet_jax import files, messages
+from prednet_jax import errors, files
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError, one_of, positive
 from prednet_jax.weights.arrays import (
@@ -95,7 +95,7 @@ def load_pytorch(
     """
     if variant is None:
         variant = "watanabe_pytorch"
-        messages.say(
+        errors.say(
             f"{path}: {_EXPECTED}, read as {variant}; variant lotter_pytorch is the "
             "port of coxlab's code"
         )

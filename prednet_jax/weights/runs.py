@@ -4,7 +4,7 @@ from pathlib import Path
 
 import jax
 
-from prednet_jax import messages, records, tasks
+from prednet_jax import errors, records, tasks
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints
@@ -47,9 +47,9 @@ def _newest(folder: Path, task: Task) -> dict:
         try:
             params = checkpoints.restore_params(folder, update, like)
         except checkpoints.DamagedError as error:
-            messages.say(f"{error}; not used")
+            errors.say(f"{error}; not used")
             continue
-        messages.say(f"{folder}: not finished; its weights after update {update}")
+        errors.say(f"{folder}: not finished; its weights after update {update}")
         return params
     raise UserError(
         f"{folder}: the run is not finished and has no checkpoint; --resume goes on "

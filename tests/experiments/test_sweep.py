@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prednet_jax import locks
+from prednet_jax import files
 from prednet_jax.runs import sweeps
 
 HERE = Path(__file__).parent
@@ -50,7 +50,7 @@ def test_a_second_one_in_the_same_directory_is_refused(
     tmp_path, refused, script, seeds
 ):
     held = tmp_path / "held"
-    with locks.hold(held):
+    with files.hold(held):
         before = sorted(path.name for path in held.iterdir())
         refused("in use by process", script, f"--workdir={held}", seeds)
         assert sorted(path.name for path in held.iterdir()) == before

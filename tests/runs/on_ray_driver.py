@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from test_executor import job
 
-from prednet_jax import device, runs
+from prednet_jax import process, runs
 from prednet_jax.runs import sweeps
 
 root = Path(sys.argv[1])
@@ -20,7 +20,7 @@ jobs = [
     for found in (job(root / f"job_{i}", seeds=(i,), threads=1) for i in range(2))
 ]
 # One worker at a time: each imports what a run needs.
-device.available_threads = lambda: 1
+process.available_threads = lambda: 1
 ended = list(sweeps.execute(jobs))
 assert sorted(one.job.seeds for one in ended) == [(0,), (1,)], ended
 assert not any(one.error for one in ended), ended

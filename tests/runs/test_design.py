@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prednet_jax import device, noise, records, runs, tasks
+from prednet_jax import noise, process, records, runs, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.runs import Role
 
@@ -22,7 +22,7 @@ def design(root, tasks=BOTH, **options):
 def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(device, "gpu_found", lambda: None)
+    monkeypatch.setattr(process, "gpu_found", lambda: None)
     plan = design(tmp_path, arms=("gpu", "threads_1"), seeds=2)
     assert plan.skipped == (("gpu", "no GPU found"),)
     names = [job.arm.name for job in plan.runs() if job.model == "prednet"]
@@ -34,7 +34,7 @@ def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
     # Another draw: other keys in another folder, and nothing else.
     changed = {"--draw=1", f"--workdir={plan.runs()[2].folder}"}
     assert set(second) - set(first) == changed
-    monkeypatch.setattr(device, "gpu_found", lambda: "some GPU")
+    monkeypatch.setattr(process, "gpu_found", lambda: "some GPU")
     assert design(tmp_path, arms=("gpu",)).skipped == ()
 
 
@@ -197,6 +197,6 @@ def test_whole_comparison_of_the_autoencoder(forked, tmp_path):
     assert noises["float32"] == "none"
     assert noise.parse(noises["reduction_order"]) == noise.ReductionOrder()
     assert "granularity=tile" in noises["reduction_order"]
-    if device.gpu_found() is None:
+    if process.gpu_found() is None:
         assert "skipped gpu: no GPU found" in done.stdout
     assert (tmp_path / "out" / "report.html").is_file()

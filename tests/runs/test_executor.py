@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax import comparison, records, runs, tasks
+from prednet_jax import records, runs, tasks
 from prednet_jax.config import PredNetConfig
-from prednet_jax.runs import executor, store
+from prednet_jax.runs import comparison, executor, store
 from prednet_jax.runs.jobs import kept, seal, verified
 
 SCRIPT = Path(__file__).with_name("fake_train.py")

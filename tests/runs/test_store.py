@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from prednet_jax import provenance, records
+from prednet_jax import records
 from prednet_jax.errors import UserError
 from prednet_jax.records import RecordError
 from prednet_jax.runs import store
@@ -119,4 +119,4 @@ def test_no_record_says_where_it_was_made():
     for name in names:
         assert "CACHE_DIR" not in (ROOT / name).read_text(), name
     variables = {"NPROC": "1", "JAX_COMPILATION_CACHE_DIR": "/tmp/x"}
-    assert provenance.of_numbers(variables) == {"NPROC": "1"}
+    assert records.of_numbers(variables) == {"NPROC": "1"}

@@ -11,8 +11,7 @@ import optax
 import pytest
 
 from prednet_jax import PredNetConfig, optimizers, records, tasks
-from prednet_jax.errors import RunError, UserError
-from prednet_jax.messages import say
+from prednet_jax.errors import RunError, UserError, say
 from prednet_jax.training import keeping
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.recipe import check_disk, check_memory

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import prednet_jax
-from prednet_jax import data, evaluation, records, weights
+from prednet_jax import data, records, weights
 from prednet_jax.errors import UserError
 from prednet_jax.models import sequences
+from prednet_jax.training import evaluation
 from prednet_jax.weights import shipped
 
 SMALL = prednet_jax.PredNetConfig(channels=(1, 2), height=8, width=8)

@@ -11,7 +11,7 @@ import jax
 import pytest
 from jax import numpy as jnp
 
-from prednet_jax import messages
+from prednet_jax import errors
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.gpu import compilation, targets
 
@@ -92,7 +92,7 @@ PLAIN = "import prednet_jax.noise, jax; print(jax.devices(), jax.default_backend
 
 def test_the_plugin_in_the_environment_changes_no_answer(compiler):
     """With the extra installed where JAX sees it, a process answers as it did."""
-    if any(map(os.path.exists, messages._DRIVERS)):
+    if any(map(os.path.exists, errors._DRIVERS)):
         pytest.skip("a GPU is here")
     environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
     package = str(Path(__file__).parents[3])

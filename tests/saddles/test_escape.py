@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prednet_jax import escape
+from prednet_jax.saddles import escape
 
 OPTIMISERS = {
     "gradient descent": {"momentum": 0.0, "averaged": False},

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from prednet_jax import data, evaluation
+from prednet_jax import data
 from prednet_jax.errors import UserError
+from prednet_jax.training import evaluation
 
 RNG = np.random.default_rng(0)
 

@@ -9,9 +9,10 @@ import zlib
 import numpy as np
 import pytest
 
-from prednet_jax import comparison, device, records, runs, statistics, tasks
+from prednet_jax import process, records, runs, statistics, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.report.tables import text_table
+from prednet_jax.runs import comparison
 from prednet_jax.runs.jobs import seal
 
 CONTROLS = {
@@ -284,7 +285,7 @@ def test_runs_that_are_altered_or_did_not_start_alike_are_refused(tmp_path):
 
 
 def test_a_gpu_arm_names_its_device(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "gpu_found", lambda: "some GPU")
+    monkeypatch.setattr(process, "gpu_found", lambda: "some GPU")
     plan = simulated(tmp_path, arms=("gpu", "gpu_deterministic"), seeds=2)
     verdict = judged(plan)
     devices = {arm["name"]: arm.get("gpu") for arm in verdict["arms"]}
