@@ -19,6 +19,7 @@ from prednet_jax.report import documents, gpu_lines
 from prednet_jax.report.figures import seeds
 from prednet_jax.studies import study_figures, study_tables
 from prednet_jax.studies.judgement import PRIMARY
+from prednet_jax.studies.parts import ANSWER
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
@@ -48,7 +49,7 @@ def read(name: str) -> Any:
     return records.read_csv(path) if path.suffix == ".csv" else records.read_json(path)
 
 
-def tables(parts: dict[str, Any], endpoints: dict[str, dict]) -> dict[str, str]:
+def tables(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[str, str]:
     """Each table, by name, of what `study_tables.load` and `.judged` returned."""
     networks = sorted((ROOT / "prednet_jax" / "pretrained").glob("*.json"))
     task = (ROOT / "tests" / "experiments" / "tiny_task.py").read_text()
@@ -57,7 +58,7 @@ def tables(parts: dict[str, Any], endpoints: dict[str, dict]) -> dict[str, str]:
     return {
         **ended,
         **chainer_tables.blocks(),
-        **study_tables.blocks(STUDY, parts, endpoints),
+        **study_tables.blocks(STUDY, parts, verdicts),
         **{name: made(*map(read, of)) for name, (made, *of) in TABLES.items()},
         "learned": make.learned({p.stem: records.read_json(p) for p in networks}),
         "example-task": f"```python\n{task}```",
@@ -75,25 +76,27 @@ def passages(readme: str) -> dict[str, str]:
     return made
 
 
-def figures(parts: dict[str, Any], endpoints: dict[str, dict]) -> dict[Path, bytes]:
+def figures(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[Path, bytes]:
     """Each figure and each derived record, by its file."""
     made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
     compared = seeds(read("published/verdict.json"))
     made[ROOT / "docs" / "comparison.svg"] = compared.svg()
     made[ROOT / "docs" / "gpu_lines.svg"] = gpu_lines.svg(read("gpu/audit.json"))
-    drawn = study_figures.figures(STUDY, parts, endpoints[PRIMARY])
-    made |= {ROOT / "docs" / "study" / name: one.svg() for name, one in drawn.items()}
-    for name, verdict in endpoints.items():
-        file = "verdict.json" if name == PRIMARY else f"verdict_{name}.json"
-        made[STUDY / file] = records.json_bytes(verdict)
+    drawn = study_figures.figures(STUDY, parts, verdicts[ANSWER.name][PRIMARY])
+    made |= {ROOT / "docs" / "study" / name: dots.svg() for name, dots in drawn.items()}
+    for part, endpoints in verdicts.items():
+        folder = STUDY if part == ANSWER.name else STUDY / part
+        for endpoint, verdict in endpoints.items():
+            suffix = "" if endpoint == PRIMARY else f"_{endpoint}"
+            made[folder / f"verdict{suffix}.json"] = records.json_bytes(verdict)
     return made
 
 
 def main() -> None:
     """Fills every document, draws every figure, and says what has changed."""
     parts = study_tables.load(STUDY)
-    endpoints = study_tables.judged(parts["C"])
-    made = tables(parts, endpoints) | study_tables.values(parts, endpoints)
+    verdicts = study_tables.judged(parts)
+    made = tables(parts, verdicts) | study_tables.values(parts, verdicts)
     used, changed = set(), []
     pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
     for path in [ROOT / "README.md", *sorted(pages)]:
@@ -108,7 +111,7 @@ def main() -> None:
         if new != old:
             records.write_bytes(path, new.encode())
             changed.append(path)
-    drawn = figures(parts, endpoints)
+    drawn = figures(parts, verdicts)
     for path, content in drawn.items():
         if not path.exists() or path.read_bytes() != content:
             records.write_bytes(path, content)

@@ -21,11 +21,9 @@ from prednet_jax.statistics.redraws import Effect, Redraws
 class Manipulation(NamedTuple):
     """Whether the noise changed the trajectories.
 
-    Attributes:
-        bits_differ: whether the final weights of the two groups differ on every seed.
-        distance_over_travelled: distance between the final weights of the two groups,
-            over the distance of the control's final weights from its initial ones;
-            median over the seeds.
+    `bits_differ` says whether the final weights of the two groups differ on every seed.
+    The distance is that between them, over that of the control's final weights from its
+    initial ones; median over the seeds.
     """
 
     bits_differ: bool
@@ -115,11 +113,11 @@ class Claim:
     Attributes:
         answer: an answer of `redraws`, or a short word such as `yes`. Where a study is
             repeated, it rests on the seeds of both.
-        estimate: the effect in the runs at hand.
-        low, high: ends of the 95 % interval; None: too few seeds.
+        estimate: the effect in the runs at hand, with the 95 % interval `low` to
+            `high`; None: too few seeds for one.
         published: the same three of the published study; None: there is none.
-        predicted: where a repetition of this size should fall; None: unknown.
-        holds: whether `estimate` lies there.
+        predicted: where a repetition of this size should fall (None: unknown), and
+            `holds` whether the estimate lies there.
         both: the effect over the seeds of the study and of the repetition.
     """
 
@@ -218,12 +216,10 @@ def saddle_claim(
 ) -> Claim:
     """The claim about an exact saddle, which float32 alone cannot leave.
 
-    Args:
-        model: the network.
-        effect: of orders that differ between twins, against float32.
-        left: whether all runs with such an order left the saddle and float32 did not.
-        study: the same runs of the published study; None: they have another length.
-        away: orders of magnitude between ordinary weights and such a saddle.
+    `effect` is that of orders that differ between twins, against float32; `left` says
+    whether all runs with such an order left the saddle and float32 did not; `study` are
+    the same runs of the published study (None: of another length), and `away` the
+    orders of magnitude between ordinary weights and such a saddle.
     """
     name = (
         "an order of sums that differs between twins leaves an exact saddle (ordinary "
@@ -264,8 +260,9 @@ def _claim(
 
 def _gathered(study: Arms | None, treatment: str, control: str) -> Redraws | None:
     """The runs of a study, if it has both groups."""
-    known = study and treatment in study and control in (*study, redraws.FIXED_ORDERS)
-    return redraws.gather(study, treatment, control) if study and known else None
+    if not study or not {treatment, control} <= {*study, redraws.FIXED_ORDERS}:
+        return None
+    return redraws.gather(study, treatment, control)
 
 
 def beside(runs: Redraws) -> dict[str, Any]:

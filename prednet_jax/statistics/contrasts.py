@@ -30,24 +30,19 @@ Arms = Mapping[str, Mapping[str, Sequence[float | None]]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairedResult:
-    """A paired contrast, in units of the metric (a loss).
+    """A paired contrast over `n` seeds, in units of the metric (a loss).
 
     Attributes:
-        n: number of seeds.
-        mean_difference: mean over the seeds of treatment minus control.
         ci_low, ci_high: ends of the interval; infinite: there are too few seeds.
         p_value: two-sided sign-flip p-value, in (0, 1].
-        p_holm: `p_value` after Holm's correction; None: not corrected yet.
+        p_holm: the same after Holm's correction over `p_holm_family`; None: not yet.
         tost_p: p-value of the equivalence test at `margin`, in (0, 1].
-        margin: largest difference that counts as none, > 0.
         verdict: "lower loss", "higher loss", "equivalent" or "inconclusive".
         sd_difference: with n - 1 in the denominator; nan for one seed.
         max_abs_difference: largest |difference| of a seed.
-        treatment_mean, control_mean: means over the seeds.
-        seeds_lower, seeds_higher: numbers of seeds on which the treatment has the lower
-            or the higher loss; `seeds_gaining`, `seeds_losing`: by more than `margin`.
+        seeds_lower, seeds_higher: on how many seeds the treatment has the lower or the
+            higher loss; `seeds_gaining`, `seeds_losing`: by more than `margin`.
         confidence, alpha: levels of the interval, and of the tests behind `verdict`.
-        p_holm_family: the contrasts that `p_holm` is corrected over, in words.
     """
 
     n: int
@@ -79,10 +74,9 @@ class PairedResult:
     p_holm_family: str | None = None
 
     def judged(self, **changes: Any) -> "PairedResult":
-        """The same with other fields, and the verdict that follows from them.
+        """The same with other fields, and the verdict that follows from its p-values.
 
-        It rests on the corrected p-value if there is one. A significant difference
-        inside the margin is "equivalent".
+        A significant difference inside the margin is "equivalent".
         """
         new = dataclasses.replace(self, **changes)
         p, verdict = new.p_value if new.p_holm is None else new.p_holm, "inconclusive"
@@ -110,7 +104,7 @@ def paired(
     margin: float,
     below: float | None = None,
 ) -> PairedResult:
-    """Compares two arms seed by seed.
+    """Compares two arms seed by seed, without Holm's correction.
 
     With fewer than six seeds the 95 % interval is unbounded, since no pattern of signs
     is rare enough; with fewer than five no equivalence can be shown.
@@ -123,12 +117,8 @@ def paired(
             fixed before the results exist.
         below: the same for differences below 0; None: `margin`.
 
-    Returns:
-        The contrast, without Holm's correction.
-
     Raises:
-        UserError: the shapes do not match, a value is not finite, or the margin is out
-            of range.
+        UserError: a shape, a value or the margin is not as said, or not finite.
 
     Example:
         >>> from prednet_jax import statistics
@@ -198,10 +188,10 @@ def _per_seed(name: str, values: ArrayLike) -> Floats:
 def holm(
     results: Sequence[PairedResult], family: str | None = None
 ) -> list[PairedResult]:
-    """Corrects a family of contrasts: sets `p_holm`, and `verdict` by it.
+    """Corrects the p-values of a family of contrasts, and their verdicts.
 
-    The equivalence p-values need no correction, since "every contrast is equivalent" is
-    an intersection of tests (Berger 1982, Technometrics 24).
+    Those of equivalence need none: "every contrast is equivalent" is an intersection of
+    tests (Berger 1982, Technometrics 24).
     """
     corrected = holm_p_values([r.p_value for r in results])
     return [
@@ -239,35 +229,30 @@ class Matched(NamedTuple):
 
 def match(arms: Arms, treatment: str, control: str) -> Matched:
     """Two arms on their common seeds; a UserError if none is finite in both."""
-    means = _means(arms, treatment, control)
-    kept = {seed: both for seed, both in means.items() if math.isfinite(sum(both))}
+    first, second = arms.get(treatment, {}), arms.get(control, {})
+    seeds = sorted(first.keys() & second.keys(), key=seed_order)
+    # None becomes NaN.
+    means = {
+        seed: [float(np.mean(np.asarray(arm[seed], float))) for arm in (first, second)]
+        for seed in seeds
+    }
+    kept = [seed for seed in seeds if math.isfinite(sum(means[seed]))]
     if not kept:
         raise errors.UserError(
             f"{treatment} - {control}: no seed with a finite loss in both arms; "
             "expected at least one"
         )
-    first, second = np.asarray(list(kept.values())).T
-    return Matched(first, second, tuple(kept), tuple(s for s in means if s not in kept))
+    treated, controls = np.asarray([means[seed] for seed in kept]).T
+    excluded = tuple(seed for seed in seeds if seed not in kept)
+    return Matched(treated, controls, tuple(kept), excluded)
 
 
 def comparable(arms: Arms, treatment: str, control: str) -> bool:
     """Whether at least one seed has a finite loss in both arms."""
-    return any(math.isfinite(sum(b)) for b in _means(arms, treatment, control).values())
-
-
-def _means(arms: Arms, *names: str) -> dict[str, list[float]]:
-    """Mean over the draws in each arm, by common seed; NaN: a run diverged."""
-
-    def mean(draws: Sequence[float | None]) -> float:
-        known = len(draws) and None not in draws
-        return float(np.mean(np.asarray(draws, np.float64))) if known else math.nan
-
-    of_arms = [arms.get(name, {}) for name in names]
-    common = set.intersection(*map(set, of_arms))
-    return {
-        seed: [mean(arm[seed]) for arm in of_arms]
-        for seed in sorted(common, key=seed_order)
-    }
+    try:
+        return bool(match(arms, treatment, control).seeds)
+    except errors.UserError:
+        return False
 
 
 def seed_order(seed: str) -> tuple[bool, int, str]:
@@ -305,15 +290,10 @@ def contrasts_from_losses(
 def margin_from_losses(
     arms: Arms, control: str, fraction: float = MARGIN_FRACTION
 ) -> dict[str, Any]:
-    """The margin of a model: a fraction, in (0, 1), of the mean loss of its control.
+    """The margin of a model, a fraction, in (0, 1), of its control's mean loss: JSON.
 
-    Returns:
-        A JSON object: `value`, in units of the loss, `fraction`, `control_mean` over
-        the `n_control` seeds, and its `origin` in words.
-
-    Raises:
-        UserError: there is no such arm, no seed of it is finite, its mean loss is 0 or
-            less, or the fraction is out of range.
+    `value` is in units of the loss. A UserError: there is no such arm, it has no finite
+    seed, its mean is not positive, or the fraction is out of range.
     """
     errors.open_unit("fraction", fraction)
     errors.one_of("control", control, tuple(arms))

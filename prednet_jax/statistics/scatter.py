@@ -73,10 +73,9 @@ def seed_spread(runs: Redraws) -> dict[str, float]:
 def scatter_ratio(runs: Redraws) -> dict[str, float]:
     """Whether a random order changes the scatter of the runs within a seed.
 
-    Returns:
-        `ratio` of the standard deviations, treatment over control, with the 95 %
-        interval `low` to `high`, and `p_value` of "the same", by permutation. NaN: a
-        group has one run per seed, or the control's runs are equal.
+    That is the `ratio` of the standard deviations, treatment over control, with the
+    95 % interval `low` to `high`, and `p_value` of "the same", by permutation. NaN: a
+    group has one run per seed, or the control's runs are equal.
     """
     variances = _variances(runs)
     if variances is None or not variances[1].any():
@@ -98,12 +97,9 @@ def mixed_model(runs: Redraws) -> dict[str, float]:
     """The effect by a linear mixed model with a random slope of the treatment.
 
     log y = a + treatment (b + b_s) + a_s + e, with seeds as groups, by restricted
-    maximum likelihood; it assumes normal scatter of one size for all seeds.
-
-    Returns:
-        `estimate` with its normal 95 % interval `low` to `high`, relative changes;
-        `sd` of the effect over the seeds, of the log loss; `converged`: the likelihood
-        had a maximum inside the allowed region.
+    maximum likelihood; it assumes normal scatter of one size for all seeds. Returns the
+    `estimate` with its normal 95 % interval, relative changes; `sd` of the effect over
+    the seeds, of the log loss; and whether the likelihood `converged` to a maximum.
     """
     from statsmodels.regression.mixed_linear_model import MixedLM
 
@@ -186,12 +182,11 @@ def predicted(
 ) -> tuple[float, float]:
     """Where the effect of a small repetition of a study should fall, 95 times in 100.
 
-    The repetition draws whole seeds of the study with replacement, and runs of each
-    without (with, if it wants more than there are). The error of the study itself is
-    added in the same way, and the percentiles are those that few seeds need (Hesterberg
-    2015, Am. Stat. 69:371, "expanded"). `seeds` is the number of new seeds, `treatment`
-    and `control` the runs of each group per new seed. A study of one seed predicts
-    nothing: -1 to infinity.
+    The repetition has so many new seeds, and so many runs of each group per seed. It
+    draws whole seeds of the study with replacement, and runs of each without (with, if
+    it wants more than there are). The error of the study itself is added in the same
+    way, and the percentiles are those that few seeds need (Hesterberg 2015, Am. Stat.
+    69:371, "expanded"). A study of one seed predicts nothing: -1 to infinity.
     """
     rng = np.random.default_rng(0)
     n = len(study.seeds)

@@ -8,11 +8,11 @@ import numpy as np
 
 from prednet_jax import records, runs, statistics
 from prednet_jax.studies import judgement, seed_records, symmetric
-from prednet_jax.studies.parts import CONTROL, PARTS
+from prednet_jax.studies.parts import ANSWER, CONTROL
 from prednet_jax.studies.symmetric import Row
 
 #: The part that `make compare` repeats.
-PART = PARTS["C"]
+PART = ANSWER
 #: The runs of part A that are repeated: float32, a fresh order at every call, and one
 #: order for the whole run. Twins have different orders.
 SADDLE_ARMS = (CONTROL, "tile", "run")
@@ -35,9 +35,9 @@ def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
             *(design.updates, design.metric_updates(task)),
         )
     ]
-    found = seed_records.read(PART, folder / PART.name) if same else []
-    if len(found) < len(PART.seeds):
+    if not same or not seed_records.complete(PART, folder / PART.name):
         return {}
+    found = seed_records.read(PART, folder / PART.name)
     return dict.fromkeys(same, judgement.losses(found, judgement.PRIMARY))
 
 

@@ -1,19 +1,28 @@
-"""Judges the long trainings: contrasts of every part, and the answer of part C.
+"""Judges the long trainings: contrasts of every part, and the answers of some.
 
 There is no answer (`statistics.redraws`) before the last seed is recorded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from prednet_jax import errors, statistics
 from prednet_jax.studies.endpoints import PARITY_WIDTH
-from prednet_jax.studies.parts import CONTROL, FIXED, NULL, RANDOM, STALE
+from prednet_jax.studies.parts import (
+    ABOVE_ZERO,
+    CONTROL,
+    FIXED,
+    NULL,
+    RANDOM,
+    STALE,
+    Part,
+)
+from prednet_jax.studies.seed_records import Run, SeedRecord
 
 #: Records of the seeds of a part, of `seed_records.read`.
-Records = Sequence[Mapping[str, Any]]
+Records = Sequence[SeedRecord]
 
 MODEL = "prednet"
 PRIMARY = "last_frame_loss"
@@ -29,8 +38,6 @@ DESCRIBED = (
     ((NULL, CONTROL),),
     ((STALE, CONTROL), ("float64", CONTROL)),
 )
-#: Part C was seen before the rule was fixed.
-STATUS = "after looking: part C"
 
 
 def losses(found: Records, endpoint: str) -> statistics.Arms:
@@ -40,17 +47,15 @@ def losses(found: Records, endpoint: str) -> statistics.Arms:
     update after its last, as in part A. A part that is too short for `parity` has none.
     """
     by_arm: dict[str, dict[str, list[float | None]]] = {}
-    for record in found:
-        late = endpoint in MOMENTS and not (
-            endpoint == "parity" and record["updates"] <= PARITY_WIDTH
-        )
-        for run in record["runs"]:
-            value = run.get(endpoint)
-            diverged = run["diverged_at"] is not None or run.get("control_diverged")
+    for seed in found:
+        late = endpoint in MOMENTS
+        late &= endpoint != "parity" or seed.updates > PARITY_WIDTH
+        for run in seed.runs:
+            value = getattr(run, endpoint)
+            diverged = run.diverged_at is not None or run.control_diverged
             if value is None and late and not diverged:
-                value = record["updates"] + 1
-            of_arm = by_arm.setdefault(run["arm"], {})
-            of_arm.setdefault(str(record["seed"]), []).append(value)
+                value = seed.updates + 1
+            by_arm.setdefault(run.arm, {}).setdefault(str(seed.seed), []).append(value)
     return by_arm
 
 
@@ -64,17 +69,17 @@ def manipulation(
     diverged. None: no seed is left.
     """
     differ, distances = [], []
-    for record in found:
-        mine = [run for run in record["runs"] if run["arm"] == treatment]
-        other = [run for run in record["runs"] if run["arm"] in controls]
-        runs = mine + other
+    for seed in found:
+        treated = [run for run in seed.runs if run.arm == treatment]
+        other = [run for run in seed.runs if run.arm in controls]
+        runs = treated + other
         # Some arms are trained on the first seeds of the part only.
-        missing = {treatment, *controls} - {run["arm"] for run in runs}
-        if missing or any(run["diverged_at"] is not None for run in runs):
+        missing = {treatment, *controls} - {run.arm for run in runs}
+        if missing or any(run.diverged_at is not None for run in runs):
             continue
-        prints = {run["final_params_sha256"] for run in other}
-        differ += [all(run["final_params_sha256"] not in prints for run in mine)]
-        apart = [_apart(a, b) for a in mine for b in other]
+        prints = {run.final_params_sha256 for run in other}
+        differ += [all(run.final_params_sha256 not in prints for run in treated)]
+        apart = [_apart(a, b) for a in treated for b in other]
         known = [distance for distance in apart if distance is not None]
         if not known:
             raise errors.UserError(
@@ -84,16 +89,14 @@ def manipulation(
     return statistics.manipulation(differ, distances) if differ else None
 
 
-def _apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
+def _apart(a: Run, b: Run) -> float | None:
     """Final distance of two runs over the control's way; None: it is not recorded."""
-    if b["arm"] == b["control"]:
-        found = a["distance_over_travelled"]
-        return found[max(found, key=int)]
+    if b.arm == b.control:
+        return a.distance_over_travelled[max(a.distance_over_travelled, key=int)]
     # A run holds its distances from itself and from the runs made before it.
-    for one, other in ((a, b), (b, a)):
-        name = f"{other['arm']}.{other['draw']}"
-        if name in one["final_distance_from"]:
-            return one["final_distance_from"][name]
+    for run, other in ((a, b), (b, a)):
+        if (name := f"{other.arm}.{other.draw}") in run.final_distance_from:
+            return run.final_distance_from[name]
     return None
 
 
@@ -114,15 +117,18 @@ def contrasts(
     )
 
 
-def ask(found: Records, endpoint: str = PRIMARY) -> statistics.Answered:
-    """The answer about random orders of sums, from all seeds of a part."""
+def ask(
+    found: Records, endpoint: str = PRIMARY, treatment: str = RANDOM
+) -> statistics.Answered:
+    """The answer about random orders, or another arm, against fixed orders."""
     measured = losses(found, endpoint)
-    check = manipulation(found, RANDOM, *statistics.fixed_orders(measured))
-    return statistics.ask(MODEL, measured, check, treatment=RANDOM)
+    fixed = [name for name in statistics.fixed_orders(measured) if name != treatment]
+    check = manipulation(found, treatment, *fixed)
+    return statistics.ask(MODEL, measured, check, treatment=treatment)
 
 
-def judge(found: Records) -> dict[str, Any]:
-    """The study's verdict.json, from all seeds of part C."""
+def judge(part: Part, found: Records) -> dict[str, Any]:
+    """The verdict.json of a part, from all its seeds."""
     answered = ask(found)
     measured = losses(found, PRIMARY)
     claims = (
@@ -132,11 +138,28 @@ def judge(found: Records) -> dict[str, Any]:
     )
     details = answered.as_dict() | statistics.beside(answered.effect.runs)
     details["sentence"] += " This is about emulated noise only: no GPU was used."
+    details |= {"emulated_only": True, "status": part.status}
+    if part.known_answers:
+        details["known_answers"] = known = known_answers(part, found)
+        if failed := [row["arm"] for row in known if not row["holds"]]:
+            details["status"] += f"; unconfirmed, by {', '.join(failed)}"
     return _described(found, PRIMARY, answered) | {
         "verdict": {MODEL: details["verdict"]},
         "claims": [claim.as_dict() for claim in claims],
-        "details": {MODEL: details | {"emulated_only": True, "status": STATUS}},
+        "details": {MODEL: details},
     }
+
+
+def known_answers(part: Part, found: Records) -> list[dict[str, Any]]:
+    """Whether each of the part's arms with a known answer has it."""
+    rows = []
+    for arm, expected in part.known_answers.items():
+        answered = ask(found, treatment=arm)
+        above = bool(answered.effect.low > 0)
+        holds = above if expected == ABOVE_ZERO else answered.answer == expected
+        row = {"arm": arm, "expected": expected, "answer": answered.answer}
+        rows.append(row | answered.effect.three | {"holds": holds})
+    return rows
 
 
 def describe(found: Records, endpoint: str) -> dict[str, Any]:
@@ -150,23 +173,24 @@ def _described(
     checks = {" - ".join(QUESTION): answered.check}
     checks |= {" - ".join(pair): manipulation(found, *pair) for pair in DESCRIBED[0]}
     moved = {name: check and check._asdict() for name, check in checks.items()}
+    about = [seed.about for seed in found]
     return {
         "manipulation": {MODEL: moved[" - ".join(QUESTION)]},
         "manipulations": moved,
         "contrasts": [
             answered.contrast(f"log of {endpoint}"),
             *(
-                one.as_dict()
+                contrast.as_dict()
                 for pairs in DESCRIBED  # Holm within each family.
-                for one in contrasts(found, endpoint, pairs)
+                for contrast in contrasts(found, endpoint, pairs)
             ),
         ],
         "losses": {MODEL: losses(found, endpoint)},
         "design": {
-            "seeds": [record["seed"] for record in found],
+            "seeds": [seed.seed for seed in found],
             "metric": {MODEL: endpoint},
-            "git_commits": sorted({record["git_commit"] for record in found}),
-            "processors": sorted({record["device"]["processor"] for record in found}),
-            "versions": found[0]["versions"],
+            "git_commits": sorted({of["git_commit"] for of in about}),
+            "processors": sorted({of["device"]["processor"] for of in about}),
+            "versions": about[0]["versions"],
         },
     }

@@ -5,11 +5,12 @@ see the same frames in the same order.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prednet_jax import errors
 from prednet_jax.config import PredNetConfig
+from prednet_jax.statistics.redraws import RAISES
 
 CONTROL = "float32"
 #: Processors of a training; the bits depend on it.
@@ -55,6 +56,11 @@ class Treatment:
         """The arm that it is compared with."""
         return CONTROL if self.optimizer == "adam" else f"{CONTROL}_{self.optimizer}"
 
+    @property
+    def only_noise(self) -> bool:
+        """Whether it has noise of its natural size."""
+        return self.noise != "none" and self.dose is None
+
     def weights_seed(self, seed: int) -> int:
         """The seed from which the initial weights of a run are drawn."""
         if not self.other_weights:
@@ -85,6 +91,11 @@ class Part:
 
     Its seeds are run in their order. The control of each optimiser precedes its other
     treatments. Without `random_windows` it is trained on one stream in order.
+
+    Attributes:
+        status: of a part whose random orders have an answer: when its plan was made.
+        known_answers: arms whose answer is known, with it; if one has another answer,
+            that of the part is unconfirmed.
     """
 
     name: str
@@ -96,6 +107,10 @@ class Part:
     random_windows: RandomWindows | None = None
     seeds: Sequence[int]
     treatments: tuple[Treatment, ...]
+    status: str = ""
+    known_answers: Mapping[str, str] = dataclasses.field(
+        default_factory=dict, hash=False
+    )
 
     @property
     def snapshots(self) -> tuple[int, ...]:
@@ -107,13 +122,15 @@ class Part:
     def of_seed(self, seed: int) -> tuple[Treatment, ...]:
         """The treatments that a seed of the part gets."""
         errors.one_of("seed", seed, tuple(self.seeds))
-        place = list(self.seeds).index(seed)
-        return tuple(t for t in self.treatments if t.seeds is None or place < t.seeds)
+        before = self.seeds.index(seed)
+        return tuple(t for t in self.treatments if t.seeds is None or before < t.seeds)
 
 
 RANDOM, FIXED = "reduction_order", "reduction_order_run"
 #: Another fixed order of the same sums, the A/A null; and the mistake of the script.
 NULL, STALE = "convolution_im2col", "stale_targets"
+#: What an interval that lies above 0 says of a small planted effect.
+ABOVE_ZERO = "above 0"
 _PLAIN = Treatment(arm=CONTROL)
 _NULL = Treatment(arm=NULL, convolution="im2col")
 _STALE = Treatment(arm=STALE, targets="stale")
@@ -127,21 +144,16 @@ def _draws(arm: str, noise: str, draws: Sequence[int], **more: Any) -> list[Trea
     return [Treatment(arm=arm, noise=noise, draw=i, **more) for i in draws]
 
 
+def _rates(arm: str, *factors: float, **more: Any) -> list[Treatment]:
+    """Other learning rates, of which pilots choose one whose effect is known."""
+    return [Treatment(arm=f"{arm}_{r:g}", rate=r, **more) for r in factors]
+
+
 _ORDER = _draws(RANDOM, "reduction_order", range(2))
 _RUN = _draws(FIXED, "reduction_order:schedule=run", range(2))
 # Orders that differ between any two channels. Those of `_ORDER` differ between blocks
 # of 32, more channels than most layers of the small network have.
 _FINE = _draws("reduction_order_tile_1", "reduction_order:tile=1", range(2))
-
-
-def _planted(rate: float, count: int) -> list[Treatment]:
-    """Random orders that learn more slowly in the last fifth of part H.
-
-    Their effect on the loss is known from a pilot. A rate that is lower from the start
-    plants none: it is another trajectory before rounding is.
-    """
-    arm = f"planted_rate_{rate:g}"
-    return _draws(arm, _ELEMENT, range(count), rate=rate, rate_from=2400)
 
 
 def _machines(prefix: str) -> list[Treatment]:
@@ -184,17 +196,20 @@ def _doses(optimizer: str, factors: Sequence[float]) -> list[Treatment]:
     ]
 
 
-def _rates(arm: str, factors: Sequence[float], **more: Any) -> list[Treatment]:
-    """Other learning rates, of which pilots choose one whose effect is known."""
-    return [Treatment(arm=f"{arm}_{r:g}", rate=r, **more) for r in factors]
-
-
+#: Four orders and the first random one twice, of which pilots choose a length.
 _PILOT = (
-    _PLAIN,
-    _NULL,
+    *(_PLAIN, _NULL),
     *_draws(FIXED, _FIXED_ELEMENT, [0]),
     *_draws(RANDOM, _ELEMENT, range(2)),
 )
+
+
+def _pilot(name: str, first_seed: int, *rates: Treatment, **design: Any) -> Part:
+    """Two seeds of a design for part H, whose numbers are in no table."""
+    seeds = range(first_seed, first_seed + 2)
+    return Part(name=name, seeds=seeds, treatments=(*_PILOT, *rates), **design)
+
+
 _PARTS = (
     Part(
         name="B",
@@ -207,6 +222,7 @@ _PARTS = (
     ),
     Part(
         name="C",
+        status="after looking: part C",
         seeds=range(8300, 8340),
         treatments=(
             _PLAIN,
@@ -257,6 +273,13 @@ _PARTS = (
     ),
     Part(
         name="H",
+        status="planned before its first run: part H",
+        known_answers={
+            STALE: RAISES,
+            "order_1e+07": RAISES,
+            "planted_rate_0.4": RAISES,
+            "planted_rate_0.85": ABOVE_ZERO,
+        },
         seeds=range(8600, 8640),
         treatments=(
             _PLAIN,
@@ -264,47 +287,45 @@ _PARTS = (
             *_draws(FIXED, _FIXED_ELEMENT, range(2)),
             *_draws(RANDOM, _ELEMENT, range(4)),
             _STALE,
-            *_planted(0.4, 2),
-            *_planted(0.85, 4),
+            # They learn more slowly in the last fifth. A rate that is lower from the
+            # start is another trajectory before rounding is.
+            *_draws("planted_rate_0.4", _ELEMENT, range(2), rate=0.4, rate_from=2400),
+            *_draws("planted_rate_0.85", _ELEMENT, range(4), rate=0.85, rate_from=2400),
             Treatment(arm="order_1e+07", noise=_ELEMENT, dose=(1e7, "order"), seeds=8),
         ),
     ),
-    Part(
-        name="H-pilot",
-        seeds=range(8690, 8692),
-        treatments=(*_PILOT, *_rates("float32_rate", (0.9, 0.8, 0.7))),
-    ),
-    Part(
-        name="H-learned-pilot",
+    _pilot("H-pilot", 8690, *_rates("float32_rate", 0.9, 0.8, 0.7)),
+    _pilot(
+        "H-learned-pilot",
+        8694,
         network=LEARNED,
         updates=2000,
         random_windows=RandomWindows(),
-        seeds=range(8694, 8696),
-        treatments=_PILOT,
     ),
-    Part(
-        name="H-shallow-pilot",
+    _pilot(
+        "H-shallow-pilot",
+        8696,
+        *_rates("float32_rate", 0.9, 0.8, 0.5),
         network=SHALLOW,
         random_windows=RandomWindows(batch=4),
-        seeds=range(8696, 8698),
-        treatments=(*_PILOT, *_rates("float32_rate", (0.9, 0.8, 0.5))),
     ),
-    Part(
-        name="H-steady-pilot",
+    _pilot(
+        "H-steady-pilot",
+        8698,
+        *_rates("float32_rate", 0.9, 0.8),
         network=SHALLOW,
         updates=4000,
         random_windows=RandomWindows(batch=4, rate_floor=0.9),
-        seeds=range(8698, 8700),
-        treatments=(*_PILOT, *_rates("float32_rate", (0.9, 0.8))),
     ),
     Part(
         name="H-pilot-late",
         seeds=range(8692, 8694),
         treatments=(
-            _PLAIN,
-            *_draws(RANDOM, _ELEMENT, [0]),
-            *_rates("float32_late_rate", (0.8, 0.6, 0.4), rate_from=2400),
+            *(_PLAIN, _PILOT[3]),
+            *_rates("float32_late_rate", 0.8, 0.6, 0.4, rate_from=2400),
         ),
     ),
 )
 PARTS = {part.name: part for part in _PARTS}
+#: The part whose answer the documents give and `make compare` repeats.
+ANSWER = PARTS["C"]

@@ -38,13 +38,53 @@ DECIDES = (
 )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training in a record; an endpoint that it has not, or never reached, is None.
+
+    Distances are between weights, over the way of the control from its start:
+    `distance_over_travelled` from the control by update, `final_distance_from` the runs
+    with noise that were made before this one, by "arm.draw".
+    """
+
+    arm: str
+    draw: int
+    control: str
+    final_params_sha256: str
+    distance_over_travelled: Mapping[str, float]
+    final_distance_from: Mapping[str, float]
+    diverged_at: int | None
+    control_diverged: bool = False
+    last_frame_loss: float | None = None
+    window_loss: float | None = None
+    over_copy: float | None = None
+    held_out_loss: float | None = None
+    plateau_left: int | None = None
+    parity: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SeedRecord:
+    """The record of a seed; `about` has its other fields, such as the versions."""
+
+    seed: int
+    updates: int
+    runs: tuple[Run, ...]
+    about: Mapping[str, Any]
+
+
 def finished(part: Part, folder: Path) -> dict[int, Path]:
     """The record of each seed of a part that has one."""
     paths = {seed: folder / f"seed_{seed}.json" for seed in part.seeds}
     return {seed: path for seed, path in paths.items() if path.exists()}
 
 
-def read(part: Part, folder: Path) -> list[dict[str, Any]]:
+def complete(part: Part, folder: Path) -> bool:
+    """Whether every seed of a part has its record."""
+    return len(finished(part, folder)) == len(part.seeds)
+
+
+def read(part: Part, folder: Path) -> list[SeedRecord]:
     """The records of a part's finished seeds, in the order of the seeds.
 
     Raises:
@@ -52,17 +92,23 @@ def read(part: Part, folder: Path) -> list[dict[str, Any]]:
             different arithmetic.
     """
     paths = finished(part, folder)
-    found = {path: records.read_json(path) for path in paths.values()}
-    for seed, path in paths.items():
-        wanted = [(t.arm, t.draw) for t in part.of_seed(seed)]
-        if [(run["arm"], run["draw"]) for run in found[path]["runs"]] != wanted:
-            raise errors.UserError(f"{path}: other runs than {wanted}")
-    if found:
+    stored = {seed: records.read_json(path) for seed, path in paths.items()}
+    names = [field.name for field in dataclasses.fields(Run)]
+    found = []
+    for seed, record in stored.items():
         # Some arms are trained on the first seeds of a part only.
-        most = max(found, key=lambda path: len(found[path]["programs"]))
-        for path, record in found.items():
-            check(str(path), record, most)
-    return list(found.values())
+        most = max(stored, key=lambda seed: len(stored[seed]["programs"]))
+        check(str(paths[seed]), record, paths[most])
+        runs = tuple(
+            Run(**{name: run[name] for name in names if name in run})
+            for run in record["runs"]
+        )
+        expected = [(t.arm, t.draw) for t in part.of_seed(seed)]
+        if [(run.arm, run.draw) for run in runs] != expected:
+            raise errors.UserError(f"{paths[seed]}: other runs than {expected}")
+        updates = record["updates"]
+        found.append(SeedRecord(seed=seed, updates=updates, runs=runs, about=record))
+    return found
 
 
 def check(name: str, about: Mapping[str, Any], path: Path) -> None:
@@ -72,12 +118,12 @@ def check(name: str, about: Mapping[str, Any], path: Path) -> None:
     the other one's record. They may differ neither in a field of `DECIDES` nor in the
     program of an arm that both have.
     """
-    theirs = records.read_json(path)
-    differ = store.differing({name: about.get(name) for name in DECIDES}, theirs)
+    other = records.read_json(path)
+    differ = store.differing({name: about.get(name) for name in DECIDES}, other)
     differ += [
         f"program of {arm}"
         for arm, digest in about["programs"].items()
-        if theirs.get("programs", {}).get(arm, digest) != digest
+        if other.get("programs", {}).get(arm, digest) != digest
     ]
     if differ:
         raise errors.UserError(
@@ -100,10 +146,11 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
     for treatment in part.of_seed(seed):
         if not kept.has(treatment):
             kept.write(treatment, train(part, treatment, seed))
-    done = [(treatment, kept.read(treatment)) for treatment in part.of_seed(seed)]
-    copied = {"loss": done[0][1].curves["copy_last_frame_loss"]}
+    done = {treatment: kept.read(treatment) for treatment in part.of_seed(seed)}
+    first = next(iter(done.values()))
+    copied = {"loss": first.curves["copy_last_frame_loss"]}
     rows = _curve_rows("copy_last_frame", 0, copied)
-    for treatment, run in done:
+    for treatment, run in done.items():
         rows += _curve_rows(treatment.arm, treatment.draw, run.curves)
     initial = jax.device_get(loop.initial_params(part.network, seed))
     record = {
@@ -123,29 +170,30 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
 
 def _design(part: Part, seed: int) -> dict[str, Any]:
     """What all seeds of a part must have in common."""
-    drawn = part.random_windows
-    return {
-        "part": part.name,
-        "network": dataclasses.asdict(part.network),
-        "data": part.data,
-        "window": part.window,
-        "updates": part.updates,
-        "truncation_leak": part.truncation_leak,
-        "random_windows": drawn and dataclasses.asdict(drawn),
-        "threads": THREADS,
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        "programs": programs(part, seed),
-    }
+    design = dataclasses.asdict(part)
+    shared = {name: design[name] for name in DECIDES if name in design}
+    return (
+        {"part": part.name}
+        | shared
+        | {
+            "threads": THREADS,
+            "xla_flags": os.environ.get("XLA_FLAGS", ""),
+            "programs": programs(part, seed),
+        }
+    )
 
 
-def _runs(part: Part, done: list[tuple[Treatment, Trajectory]]) -> list[dict[str, Any]]:
-    """What the record says of each training."""
-    by_arm = {treatment.arm: run for treatment, run in reversed(done)}
-    # Noisy runs have their final distances from each other.
-    noisy = {t: run for t, run in done if t.noise != "none" and t.dose is None}
+def _runs(part: Part, done: dict[Treatment, Trajectory]) -> list[dict[str, Any]]:
+    """What the record says of each training: its treatment, and the fields of `Run`."""
+    by_arm = {treatment.arm: run for treatment, run in reversed(done.items())}
     rows = []
-    for treatment, run in done:
+    for treatment, run in done.items():
         control = by_arm[treatment.control]
+        others = {
+            f"{other.arm}.{other.draw}": trajectory
+            for other, trajectory in done.items()
+            if treatment.only_noise and other.only_noise
+        }
         rows.append(
             dataclasses.asdict(treatment)
             | {"control": treatment.control}
@@ -154,12 +202,9 @@ def _runs(part: Part, done: list[tuple[Treatment, Trajectory]]) -> list[dict[str
                 "final_params_sha256": run.sha256,
                 "distance_over_travelled": endpoints.distances(run, control),
                 "final_distance_from": {
-                    f"{other.arm}.{other.draw}": endpoints.apart(
-                        run, theirs, control, part.updates
-                    )
-                    for other, theirs in noisy.items()
-                    if treatment in noisy
-                    and all(part.updates in r.weights for r in (run, theirs, control))
+                    name: endpoints.apart(run, other, control, part.updates)
+                    for name, other in others.items()
+                    if all(part.updates in r.weights for r in (run, other, control))
                 },
                 "seconds": run.seconds,
             }

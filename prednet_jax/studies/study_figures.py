@@ -27,7 +27,7 @@ def figures(
     """All figures of docs/study, by the name of their file.
 
     `folder` is results/study, `parts` the result of `study_tables.load`, and `verdict`
-    the study's verdict.json.
+    the verdict.json of the part that gives the study's answer.
     """
     made = {"contrasts.svg": contrasts(verdict)}
     rows = symmetric.read(folder / "A" / "runs.csv")

@@ -1,6 +1,7 @@
 """Tables of docs/study, and numbers in its sentences, from committed records.
 
-What they show of part C is judged; the parts of `DESCRIBED` have no verdict.
+The parts of `JUDGED` have an answer when their last seed is recorded, and no number of
+theirs is shown before. The parts of `DESCRIBED` have no verdict.
 """
 
 from collections import Counter
@@ -34,72 +35,118 @@ from prednet_jax.studies.judgement import (
 )
 from prednet_jax.studies.parts import PARTS
 
-#: Parts without a verdict.
+JUDGED = tuple(name for name, part in PARTS.items() if part.status)
 DESCRIBED = ("B", "C-digits", "C-noise", "D", "E")
+#: What stands in place of a judged part's tables and numbers.
+UNFINISHED = "not known before the last seed is recorded"
 Record = Mapping[str, Any]
 
 
 def load(folder: Path) -> dict[str, Records]:
-    """The records of each part that is shown, from the directory results/study."""
-    names = ("C", *DESCRIBED)
-    return {name: seed_records.read(PARTS[name], folder / name) for name in names}
+    """The records of each part that is shown, from the directory results/study.
+
+    Those of a judged part are left out before its last seed is recorded.
+    """
+    return {
+        name: seed_records.read(PARTS[name], folder / name)
+        for name in (*JUDGED, *DESCRIBED)
+        if name in DESCRIBED or seed_records.complete(PARTS[name], folder / name)
+    }
 
 
-def judged(found: Records) -> dict[str, dict[str, Any]]:
-    """Part C by endpoint: what verdict.json holds, and verdict_<endpoint>.json."""
+def judged(parts: Mapping[str, Records]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Each judged part of `load` by endpoint: what its verdict files hold.
+
+    That of the primary endpoint is verdict.json, the others verdict_<endpoint>.json.
+    """
     others = (*ENDPOINTS[1:], *MOMENTS)
-    return {PRIMARY: judgement.judge(found)} | {
-        endpoint: judgement.describe(found, endpoint) for endpoint in others
+    return {
+        name: {PRIMARY: judgement.judge(PARTS[name], parts[name])}
+        | {endpoint: judgement.describe(parts[name], endpoint) for endpoint in others}
+        for name in JUDGED
+        if name in parts
     }
 
 
 def blocks(
-    folder: Path, parts: Mapping[str, Records], endpoints: Mapping[str, Record]
+    folder: Path,
+    parts: Mapping[str, Records],
+    verdicts: Mapping[str, Mapping[str, Record]],
 ) -> dict[str, str]:
     """All tables of docs/study, by the name in their mark `<!-- table: NAME -->`.
 
-    `folder` is results/study, `parts` the result of `load`, `endpoints` of `judged`.
+    `folder` is results/study, `parts` the result of `load`, `verdicts` of `judged`.
     """
     rows = symmetric.read(folder / "A" / "runs.csv")
     coarse = symmetric.read(folder / "A-blocks" / "runs.csv")
-    made = {
+    tables = {
         "study-saddle": saddle(symmetric.effects(rows)),
         "study-saddle-checks": saddle_checks(symmetric.checks(rows)),
         "study-saddle-blocks": saddle(symmetric.effects(coarse)),
-        "study-verdict": verdict(endpoints[PRIMARY]),
-        "study-contrasts": markdown(_in_units(endpoints[PRIMARY]), CONTRAST | _TESTS),
-        "study-endpoints": "\n\n".join(
-            f"`{endpoint}`{_reached(endpoint, parts['C'])}\n\n"
-            + markdown(_in_units(endpoints[endpoint]), CONTRAST)
-            for endpoint in [*endpoints][1:]
-        ),
-        "study-separation": separation(parts["C"]),
     }
+    for name in JUDGED:
+        tables |= answer_tables(name, parts.get(name, ()), verdicts.get(name))
     for name in DESCRIBED:
         dead = without_gradient(folder / name, parts[name])
-        made[f"study-{name}"] = against_control(parts[name], dead)
-        made[f"study-{name}-endpoints"] = other_endpoints(parts[name])
-        made[f"study-{name}-separation"] = separation(parts[name])
+        tables[f"study-{name}"] = against_control(parts[name], dead)
+        tables[f"study-{name}-endpoints"] = other_endpoints(parts[name])
+        tables[f"study-{name}-separation"] = separation(parts[name])
+    return tables
+
+
+def answer_tables(
+    name: str, found: Records, verdicts: Mapping[str, Record] | None
+) -> dict[str, str]:
+    """The tables of a judged part; `verdicts` by endpoint, None: it is not complete."""
+    tables = [f"*Part {name}: {UNFINISHED}.*"] * 4
+    if verdicts is not None:
+        primary = verdicts[PRIMARY]
+        endpoints = [
+            f"`{endpoint}`{_reached(endpoint, found)}\n\n"
+            + markdown(_in_units(verdicts[endpoint]), CONTRAST)
+            for endpoint in [*verdicts][1:]
+        ]
+        in_units = markdown(_in_units(primary), CONTRAST | _TESTS)
+        tables = [verdict(primary), in_units, "\n\n".join(endpoints)]
+        tables.append(separation(found))
+    names = ("verdict", "contrasts", "endpoints", "separation")
+    return {f"study-{name}-{of}": t for of, t in zip(names, tables, strict=True)}
+
+
+def answer_values(verdicts: Mapping[str, Mapping[str, Record]]) -> dict[str, str]:
+    """Of each judged part its answer in percent, and how far two runs may differ."""
+    made = {}
+    for name in JUDGED:
+        made[f"{name}.noise"] = made[f"{name}.redraws"] = UNFINISHED
+        if name in verdicts:
+            record = verdicts[name][PRIMARY]
+            ends = [100 * record["claims"][0][of] for of in ("estimate", "low", "high")]
+            made[f"{name}.noise"] = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*ends)
+            made[f"{name}.redraws"] = redraw_limit(record)
     return made
 
 
+def redraw_limit(record: Record) -> str:
+    """How far two runs of a new seed may differ; "-": it has too few seeds."""
+    limit = record["details"][MODEL]["redraw_interval"]["limit"]
+    return MISSING if limit is None else f"{100 * limit:.1f} %"
+
+
 def values(
-    parts: Mapping[str, Records], endpoints: Mapping[str, Record]
+    parts: Mapping[str, Records], verdicts: Mapping[str, Mapping[str, Record]]
 ) -> dict[str, str]:
     """Numbers in sentences, by the name in their mark: the part, and what it is."""
-    claim = endpoints[PRIMARY]["claims"][0]
-    ends = (100 * claim[name] for name in ("estimate", "low", "high"))
-    made = {"C.noise": "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*ends)}
+    made = answer_values(verdicts)
     for part, arm, name in (
         ("B", "order_10000", "B.order_1e4"),
         ("B", "order_1e+06", "B.order_1e6"),
         ("C-digits", RANDOM, "C-digits.random"),
         ("D", RANDOM, "D.random"),
     ):
-        (one,) = contrasts(parts[part], PRIMARY, [(arm, CONTROL)])
-        made[name] = in_percent(one.as_dict())
-    runs = pd.json_normalize(
-        [{"seed": record["seed"]} | r for record in parts["C"] for r in record["runs"]]
+        (contrast,) = contrasts(parts[part], PRIMARY, [(arm, CONTROL)])
+        made[name] = in_percent(contrast.as_dict())
+    runs = pd.DataFrame(
+        {"seed": seed.seed, **vars(run)} for seed in parts["C"] for run in seed.runs
     )
     alone = runs.pivot(index="seed", columns=["arm", "draw"], values=PRIMARY)
     control, stale = alone[CONTROL, 0], alone[STALE, 0]
@@ -112,12 +159,12 @@ def values(
     }
 
 
-def difference(one: Record) -> str:
+def difference(contrast: Record) -> str:
     """The mean difference of a contrast; with its interval, if seeds give one."""
-    if pd.isna(one["mean_difference"]):
+    if pd.isna(contrast["mean_difference"]):
         return MISSING
-    said = significant(one["mean_difference"], sign=True)
-    ends = numbers.interval(one["ci_low"], one["ci_high"])
+    said = significant(contrast["mean_difference"], sign=True)
+    ends = numbers.interval(contrast["ci_low"], contrast["ci_high"])
     return said if ends == MISSING else f"{said} {ends}"
 
 
@@ -139,28 +186,27 @@ _TESTS = {
 
 def _in_units(record: Record) -> pd.DataFrame:
     """Contrasts of a verdict file but those of a logarithm, also in percent."""
-    raw = [one for one in record["contrasts"] if one.get("scale") != "log"]
-    frame = pd.DataFrame(raw)
+    frame = pd.DataFrame(c for c in record["contrasts"] if c.get("scale") != "log")
     return frame.assign(percent=100 * frame.mean_difference / frame.control_mean)
 
 
-def in_percent(one: Record) -> str:
+def in_percent(contrast: Record) -> str:
     """A contrast's difference and interval in percent of the control's mean."""
-    scale = 100 / one["control_mean"]
-    low, high = (
-        None if one[end] is None else scale * one[end] for end in ("ci_low", "ci_high")
-    )
-    return change(scale * one["mean_difference"], low, high)
+    scale, ends = 100 / contrast["control_mean"], ("ci_low", "ci_high")
+    low, high = (None if contrast[e] is None else scale * contrast[e] for e in ends)
+    return change(scale * contrast["mean_difference"], low, high)
 
 
 def _reached(endpoint: str, found: Records) -> str:
-    runs = [run for record in found for run in record["runs"]]
-    ends = [run.get(endpoint) for run in runs if run["arm"] == CONTROL]
     if endpoint not in MOMENTS:
         return ""
-    return (
-        f", reached by {len(ends) - ends.count(None)} of {len(ends)} runs of {CONTROL}"
-    )
+    ends = [getattr(run, endpoint) for run in _runs(found, CONTROL)]
+    reached = len(ends) - ends.count(None)
+    return f", reached by {reached} of {len(ends)} runs of {CONTROL}"
+
+
+def _runs(found: Records, arm: str) -> list[seed_records.Run]:
+    return [run for seed in found for run in seed.runs if run.arm == arm]
 
 
 def verdict(record: Record) -> str:
@@ -199,9 +245,16 @@ def verdict(record: Record) -> str:
             f"p {numbers.probability(ratio['p_value'])}"
         ),
         "two runs of a new seed differ by less than, in 95 of 100": (
-            f"{100 * of['redraw_interval']['limit']:.1f} %"
+            redraw_limit(record)
         ),
         "distance / travelled": significant(apart, 2),
+        **{
+            f"{known['arm']}, must be `{known['expected']}`: "
+            + ("is" if known["holds"] else f"**is not** ({known['answer']})"): shown(
+                known, *ends
+            )
+            for known in of.get("known_answers", ())
+        },
     }
     table = markdown(pd.DataFrame(list(rows.items()), columns=["what", "found"]))
     return f"**{of['answer']}** (`{of['verdict']}`; {of['status']})\n\n{table}"
@@ -233,7 +286,7 @@ def saddle_checks(found: Mapping[str, symmetric.Check]) -> str:
 
 def pairs(found: Records) -> list[tuple[str, str]]:
     """Every arm of a part and its control; random and fixed order if both were run."""
-    controls = {run["arm"]: run["control"] for run in found[0]["runs"]}
+    controls = {run.arm: run.control for run in found[0].runs}
     made = [(arm, control) for arm, control in controls.items() if arm != control]
     return made + [(RANDOM, FIXED)] * ({RANDOM, FIXED} <= controls.keys())
 
@@ -249,9 +302,8 @@ def compared(found: Records) -> list[dict[str, Any]]:
     measured = losses(found, PRIMARY)
     rows = []
     for arm, control in pairs(found):
-        runs = [run for record in found for run in record["runs"] if run["arm"] == arm]
-        ended = [run["over_copy"] for run in runs if run["diverged_at"] is None]
-        moved = manipulation(found, arm, control)
+        runs, moved = _runs(found, arm), manipulation(found, arm, control)
+        ended = [run.over_copy for run in runs if run.diverged_at is None]
         row: dict[str, Any] = {
             "treatment": arm,
             "control": control,
@@ -259,7 +311,7 @@ def compared(found: Records) -> list[dict[str, Any]]:
             **dict.fromkeys(("mean_difference", "over", "p_value")),
             "ratios": (),
             "distance": moved and moved.distance_over_travelled,
-            "over_copy": float(np.mean(ended)) if ended else None,
+            "over_copy": float(np.mean(np.asarray(ended, float))) if ended else None,
             "diverged": len(runs) - len(ended),
         }
         for result in contrasts(found, PRIMARY, [(arm, control)]):
@@ -277,8 +329,8 @@ def without_gradient(folder: Path, found: Records) -> Counter[str]:
     Such a network is dead. Noise of the order of sums is 0 there too.
     """
     dead: Counter[str] = Counter()
-    for record in found:
-        rows = records.read_csv(folder / f"seed_{record['seed']}.csv")
+    for seed in found:
+        rows = records.read_csv(folder / f"seed_{seed.seed}.csv")
         last = {(row["arm"], row["draw"]): row["grad_norm"] for row in rows}
         dead.update(arm for (arm, _), norm in last.items() if norm and not float(norm))
     return dead
@@ -316,8 +368,10 @@ def other_endpoints(found: Records) -> str:
     table = pd.DataFrame(index=pd.Index(pairs(found)))
     table["arm"] = [" - ".join(pair) for pair in table.index]
     for name in (*ENDPOINTS[1:], *MOMENTS):
-        made = [one.as_dict() for one in contrasts(found, name, list(table.index))]
-        cells = {(one["treatment"], one["control"]): in_percent(one) for one in made}
+        cells = {
+            (contrast.treatment, contrast.control): in_percent(contrast.as_dict())
+            for contrast in contrasts(found, name, list(table.index))
+        }
         table[name] = [cells.get(pair, MISSING) for pair in table.index]
     return markdown(table)
 
@@ -325,10 +379,10 @@ def other_endpoints(found: Records) -> str:
 def separation(found: Records) -> str:
     """How far each arm is from its control along the training; medians over seeds."""
     frame = pd.DataFrame(
-        {"arm": run["arm"]} | run["distance_over_travelled"]
-        for record in found
-        for run in record["runs"]
-        if run["arm"] != run["control"]
+        {"arm": run.arm, **run.distance_over_travelled}
+        for seed in found
+        for run in seed.runs
+        if run.arm != run.control
     )
     updates = sorted(frame.columns.drop("arm"), key=int)
     by_arm = frame.groupby("arm", sort=False)

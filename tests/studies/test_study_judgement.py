@@ -1,48 +1,69 @@
 """From records of the long trainings to the verdict; the tests write the records."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from prednet_jax import errors, records
 from prednet_jax.studies import judgement, seed_records, study_figures, study_tables
 from prednet_jax.studies.parts import PARTS
+from prednet_jax.studies.seed_records import Run, SeedRecord
 
 PART = PARTS["C"]
 
 
-def record(seed, effects, spread, apart):
-    """One seed, as `follow` writes it."""
+def record(seed, effects, spread, apart, part=PART):
+    """One seed, as `seed_records.read` gives it."""
     rng = np.random.default_rng(seed)
     base = 1e-3 * (1 + 0.1 * rng.standard_normal())
     runs, noisy = [], []
-    for treatment in PART.of_seed(seed):
+    for treatment in part.of_seed(seed):
         arm, name = treatment.arm, f"{treatment.arm}.{treatment.draw}"
         scatter = 0 if arm == "float32" else spread * rng.standard_normal()
         loss = base * (1 + effects.get(arm, 0.0)) + 1e-3 * scatter
-        if treatment.noise != "none":
+        if treatment.only_noise:
             noisy.append(name)
         runs.append(
-            {
-                "arm": arm,
-                "draw": treatment.draw,
-                "control": "float32",
-                "dose": None,
-                "diverged_at": None,
-                "final_params_sha256": f"{seed}.{name}",
-                "distance_over_travelled": {"3000": apart, "20": 0.0},
-                "final_distance_from": {
+            Run(
+                arm=arm,
+                draw=treatment.draw,
+                control="float32",
+                diverged_at=None,
+                final_params_sha256=f"{seed}.{name}",
+                distance_over_travelled={"3000": apart, "20": 0.0},
+                final_distance_from={
                     other: 0.0 if other == name else 2 * apart for other in noisy
                 }
-                if treatment.noise != "none"
+                if treatment.only_noise
                 else {},
                 **dict.fromkeys(judgement.ENDPOINTS, loss),
-                "plateau_left": 500,
-                "parity": None if arm == "stale_targets" else 2000,
-            }
+                plateau_left=500,
+                parity=None if arm == "stale_targets" else 2000,
+            )
         )
     about = {"git_commit": "abc", "versions": {"jax": "0"}, "programs": {}}
-    about |= {"updates": 3000, "device": {"processor": "any"}}
-    return about | {"seed": seed, "runs": runs}
+    about |= {"device": {"processor": "any"}}
+    return SeedRecord(seed=seed, updates=3000, runs=tuple(runs), about=about)
+
+
+def changed(found, arm, **fields):
+    """The records with other fields in the first run of an arm, of every seed.
+
+    A field may be a function of the run.
+    """
+
+    def new(run):
+        made = {name: f(run) if callable(f) else f for name, f in fields.items()}
+        return dataclasses.replace(run, **made)
+
+    records = []
+    for seed in found:
+        runs = list(seed.runs)
+        place = [run.arm for run in runs].index(arm)
+        runs[place] = new(runs[place])
+        records.append(dataclasses.replace(seed, runs=tuple(runs)))
+    return records
 
 
 # Enough for a firm answer; counting all patterns of 40 signs takes seconds a contrast.
@@ -55,7 +76,7 @@ def study(effects=None, spread=1e-4, apart=0.3, seeds=FEW):
 
 
 def test_no_effect_is_refuted():
-    found = judgement.judge(study(seeds=ENOUGH))
+    found = judgement.judge(PART, study(seeds=ENOUGH))
     assert found["verdict"] == {"prednet": "refuted"}
     shown = [(row["treatment"], row["control"]) for row in found["contrasts"]]
     described = [pair for family in judgement.DESCRIBED for pair in family]
@@ -90,7 +111,9 @@ def test_no_effect_is_refuted():
 
 def test_help_that_every_order_but_float32_gives_is_not_called_noise():
     fixed = ("reduction_order_run", "convolution_im2col")
-    judged = judgement.judge(study(dict.fromkeys(("reduction_order", *fixed), -0.06)))
+    judged = judgement.judge(
+        PART, study(dict.fromkeys(("reduction_order", *fixed), -0.06))
+    )
     # A quarter of the control group is float32, so a quarter of it is left.
     assert judged["details"]["prednet"]["estimate"] == pytest.approx(-0.015, abs=2e-3)
     assert judged["verdict"] != {"prednet": "supported"}
@@ -100,18 +123,17 @@ def test_help_that_every_order_but_float32_gives_is_not_called_noise():
 
 
 def test_help_is_supported_if_runs_have_separated():
-    judged = judgement.judge(study({"reduction_order": -0.06}))
+    judged = judgement.judge(PART, study({"reduction_order": -0.06}))
     assert judged["verdict"] == {"prednet": "supported"}
-    judged = judgement.judge(study(apart=0.01))
+    judged = judgement.judge(PART, study(apart=0.01))
     assert judged["verdict"] == {"prednet": "inconclusive"}
     assert "have not separated" in judged["details"]["prednet"]["sentence"]
 
 
 def test_a_diverged_run_takes_its_seed_out():
     found = study()
-    run = next(r for r in found[3]["runs"] if r["arm"] == "reduction_order")
-    diverge(run)
-    judged = judgement.judge(found)
+    found[3:4] = changed(found[3:4], "reduction_order", **DIVERGED)
+    judged = judgement.judge(PART, found)
     assert judged["verdict"] == {"prednet": "inconclusive"}
     sizes = {row["treatment"]: row["n"] for row in judged["contrasts"][1:3]}
     assert sizes == {"reduction_order": 9, "reduction_order_run": 10}
@@ -121,19 +143,15 @@ def test_a_diverged_run_takes_its_seed_out():
     assert (row.treatment_mean, row.n) == (3001, 10)
 
 
-def diverge(run):
-    for name in (*judgement.ENDPOINTS, *judgement.MOMENTS):
-        run.pop(name, None)
-    run["diverged_at"] = 17
+DIVERGED = dict.fromkeys((*judgement.ENDPOINTS, *judgement.MOMENTS))
+DIVERGED |= {"diverged_at": 17}
 
 
 @pytest.mark.parametrize(
     ("arm", "diverged", "others"), [("stale_targets", 10, 10), ("float32", 0, 0)]
 )
 def test_an_arm_that_diverges_in_every_seed_leaves_all_rows(arm, diverged, others):
-    found = study()
-    for one in found:
-        diverge(next(r for r in one["runs"] if r["arm"] == arm))
+    found = changed(study(), arm, **DIVERGED)
     table = study_tables.against_control(found, {})
     (row,) = [line for line in table.splitlines() if "stale_targets" in line]
     start = f"| stale_targets - float32 | 0 | {diverged} | 0, 0 | - | - | - |"
@@ -143,10 +161,11 @@ def test_an_arm_that_diverges_in_every_seed_leaves_all_rows(arm, diverged, other
 
 def test_three_seeds_have_a_range_and_no_interval_and_short_parts_no_parity():
     found = study(seeds=PART.seeds[:3])
-    for one, factor in zip(found, (0.9, 1.3, 1.1), strict=True):
-        runs = {run["arm"]: run for run in one["runs"]}
-        base = runs["float32"]["last_frame_loss"]
-        runs["stale_targets"]["last_frame_loss"] = factor * base
+    for number, factor in enumerate((0.9, 1.3, 1.1)):
+        base = found[number].runs[0].last_frame_loss
+        found[number : number + 1] = changed(
+            found[number : number + 1], "stale_targets", last_frame_loss=factor * base
+        )
     table = study_tables.against_control(found, {"stale_targets": 2})
     (row,) = [line for line in table.splitlines() if "stale_targets" in line]
     cells = row.split(" | ")
@@ -155,12 +174,10 @@ def test_three_seeds_have_a_range_and_no_interval_and_short_parts_no_parity():
     assert "[" not in cells[6]
     assert float(cells[6]) > 0
     for updates, last in ((250, "-"), (251, "+100 %")):
-        for one in found:
-            one["updates"] = updates
-            for run in one["runs"]:
-                reached = updates > 250 and run["arm"] == "float32"
-                run["parity"] = 126 if reached else None
-        lines = study_tables.other_endpoints(found).splitlines()
+        short = [dataclasses.replace(seed, updates=updates) for seed in found]
+        reached = 126 if updates > 250 else None
+        short = changed(short, "float32", parity=reached)
+        lines = study_tables.other_endpoints(short).splitlines()
         (row,) = [line for line in lines if line.startswith("| stale_targets -")]
         assert row.strip("| ").split(" | ")[-1] == last
 
@@ -169,20 +186,16 @@ def test_runs_without_gradient_are_counted_by_arm(tmp_path):
     rows = ["arm,draw,update,grad_norm", "copy_last_frame,0,50,"]
     rows += [f"a,{draw},25,0\na,{draw},50,{end}" for draw, end in enumerate("010")]
     rows += ["b,0,25,0", "b,0,50,1e-9"]
-    found = [{"seed": seed} for seed in (1, 2)]
-    for one in found:
-        path = tmp_path / f"seed_{one['seed']}.csv"
+    found = [SeedRecord(seed=s, updates=50, runs=(), about={}) for s in (1, 2)]
+    for seed in found:
+        path = tmp_path / f"seed_{seed.seed}.csv"
         path.write_text("\n".join(rows) + "\n")
     assert study_tables.without_gradient(tmp_path, found) == {"a": 4}
 
 
 def test_the_other_endpoints_are_in_percent_of_the_control():
-    found = study()
-    for run in (run for one in found for run in one["runs"]):
-        stale = run["arm"] == "stale_targets"
-        run["over_copy"] = 3.0 if stale else 2.0
-        run["held_out_loss"] = 1.0 if stale else 2.0
-        run["parity"] = None if stale else 1000
+    found = changed(study(), "float32", over_copy=2.0, held_out_loss=2.0, parity=1000)
+    found = changed(found, "stale_targets", over_copy=3.0, held_out_loss=1.0)
     lines = study_tables.other_endpoints(found).splitlines()
     names = ["arm", "window_loss", "over_copy", "held_out_loss", "plateau_left"]
     assert lines[0] == f"| {' | '.join([*names, 'parity'])} |"
@@ -190,17 +203,26 @@ def test_the_other_endpoints_are_in_percent_of_the_control():
     cells = row.strip("| ").split(" | ")
     assert cells[2:4] == ["+50 % [+50, +50]", "-50 % [-50, -50]"]
     assert cells[5] == "+200 % [+200, +200]"
-    found[0]["runs"][1]["distance_over_travelled"] = {"3000": 0.01, "20": 0.0}
+    close = {"3000": 0.01, "20": 0.0}
+    found[:1] = changed(found[:1], "reduction_order", distance_over_travelled=close)
     lines = study_tables.separation(found).splitlines()
     assert lines[0].startswith("| arm | 20 | 3000 | runs at 0.1 or more at the end |")
     (row,) = [line for line in lines if line.startswith("| reduction_order |")]
     assert row == "| reduction_order | 0 | 0.30 | 19 of 20 |"
 
 
+def write(folder, seed):
+    """A record in the form of the committed ones."""
+    about = dict.fromkeys(seed_records.DECIDES) | seed.about
+    runs = [dataclasses.asdict(run) for run in seed.runs]
+    record = about | {"seed": seed.seed, "updates": seed.updates, "runs": runs}
+    folder.mkdir(exist_ok=True)
+    records.write_json(folder / f"seed_{seed.seed}.json", record)
+
+
 def test_records_are_read_whole_or_not_at_all(tmp_path):
-    for one in study(seeds=PART.seeds[:2]):
-        about = {name: None for name in seed_records.DECIDES} | one
-        records.write_json(tmp_path / f"seed_{one['seed']}.json", about)
+    for seed in study(seeds=PART.seeds[:2]):
+        write(tmp_path, seed)
     assert len(seed_records.read(PART, tmp_path)) == 2
     path = tmp_path / f"seed_{PART.seeds[1]}.json"
     cut = records.read_json(path)
@@ -225,10 +247,50 @@ def dots(figure):
 def test_a_dot_per_seed_of_every_contrast():
     """Arms that are far outside what the others need are beyond the end."""
     found = study(effects={"stale_targets": 3.0})
-    record = judgement.judge(found)
+    record = judgement.judge(PART, found)
     inside, beyond = dots(study_figures.contrasts(record))
     assert inside + beyond == sum(one["n"] for one in record["contrasts"])
     assert beyond == len(FEW)
     inside, beyond = dots(study_figures.against_control("D", found))
     assert inside + beyond == sum(row["n"] for row in study_tables.compared(found))
     assert beyond == len(FEW)
+
+
+def test_a_planned_part_has_its_answer_when_the_last_seed_is_recorded(
+    tmp_path, monkeypatch
+):
+    part = dataclasses.replace(PARTS["H"], seeds=range(8600, 8620))
+    monkeypatch.setitem(PARTS, "H", part)
+    monkeypatch.setattr(study_tables, "JUDGED", ("H",))
+    monkeypatch.setattr(study_tables, "DESCRIBED", ())
+    effects = {"stale_targets": 2.0, "order_1e+07": 0.5, "planted_rate_0.4": 0.04}
+    effects["planted_rate_0.85"] = 0.01
+    made = [record(s, effects, 1e-6, 0.3, part) for s in part.seeds]
+    for seed in made[:-1]:
+        write(tmp_path / "H", seed)
+    parts = study_tables.load(tmp_path)
+    assert parts == study_tables.judged(parts) == {}
+    tables = study_tables.answer_tables("H", (), None)
+    shown = [*tables.values(), *study_tables.answer_values({}).values()]
+    assert all(study_tables.UNFINISHED in text for text in shown)
+    assert not any(character.isdigit() for text in shown for character in text)
+
+    write(tmp_path / "H", made[-1])
+    parts = study_tables.load(tmp_path)
+    verdicts = study_tables.judged(parts)
+    tables = study_tables.answer_tables("H", parts["H"], verdicts["H"])
+    answer = tables["study-H-verdict"]
+    assert answer.startswith(
+        "**no effect within the margin** (`refuted`; planned before its first run: "
+    )
+    assert answer.count("`noise raises the loss`: is |") == 3
+    assert "planted_rate_0.85, must be `above 0`: is |" in answer
+    assert "| stale_targets - float32 | 20 |" in tables["study-H-contrasts"]
+    assert "`held_out_loss`" in tables["study-H-endpoints"]
+    assert "of 80 |" in tables["study-H-separation"]
+    values = study_tables.answer_values(verdicts)
+    assert values["H.noise"].startswith(("+0.0", "-0.0"))
+    assert values["H.redraws"] in tables["study-H-verdict"]
+    weak = changed(made, "stale_targets", last_frame_loss=1e-3)
+    status = judgement.judge(part, weak)["details"]["prednet"]["status"]
+    assert status.endswith("unconfirmed, by stale_targets")
