@@ -30,12 +30,10 @@ from absl import flags
 from prednet_jax import (
     errors,
     files,
-    noise,
     process,
     records,
     report,
     runs,
-    saddles,
     tasks,
 )
 from prednet_jax.runs import comparison, executor
@@ -104,14 +102,10 @@ def main() -> None:
         missing.sort(key=lambda job: "noise" not in job.chosen)
         with saddle_runs(design) as saddle:
             execute(missing)
-            controls = saddles.positive_controls(_noisy)
             rows = saddle()
-        others = []
-        if rows:
-            controls["noise_can_help"] = again.saddle_control(rows)
-            others = [again.saddle_claim(rows, RESULTS / "study")]
+        others = [again.saddle_claim(rows, RESULTS / "study")] if rows else []
         study = again.published(design, RESULTS / "study")
-        verdict = comparison.judge(design, controls, study, others)
+        verdict = comparison.judge(design, study, others)
         verdict["design"]["command"] = shlex.join(["python", *sys.argv])
         verdict["design"]["flags"] = _cli.chosen_flags()
         verdict["seconds"] = time.perf_counter() - started
@@ -207,10 +201,6 @@ def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
             return symmetric.read(folder / "runs.csv")
 
         yield rows
-
-
-def _noisy(gradient: Callable, granularity: str) -> Callable:
-    return noise.inject(gradient, noise.ReductionOrder(granularity=granularity))
 
 
 def publish(root: Path, verdict: dict) -> None:

@@ -3,21 +3,25 @@
     python experiments/probe_curvature.py
 
 trains a small PredNet and a small autoencoder on embedded data and stops at some
-updates. At each stop it measures, for the loss without noise on a fixed probe set: the
-norm of the gradient; the lowest and highest eigenvalue of the Hessian H and of
-P^-1/2 H P^-1/2 (P is the scale by which Adam divides), with residuals; the projection
-of the optimiser's last step on the direction of lowest curvature; and how many updates
-noise would save there, if P and the local quadratic did not change. Negative curvature
-can be proved, but its absence cannot. Writes probe_curvature.json to --workdir.
+updates. At each stop it measures, for the loss without noise on a fixed probe set, the
+lowest and highest eigenvalue of the Hessian H (raw) and of P^-1/2 H P^-1/2 (Adam; P is
+the scale by which it divides). Negative curvature can be proved, but its absence
+cannot. The last column is the relative noise of the gradient that would save one update
+there, if P and the local quadratic did not change. probe_curvature.json in --workdir
+also has residuals, finite differences along the lowest direction, how far they agree
+(`reach`), and the projections of Adam's last step.
 """
 
 from pathlib import Path
 
 import _cli
 import _flags
+import pandas as pd
 from absl import flags
 
 from prednet_jax import errors, process, tasks
+from prednet_jax.report import documents
+from prednet_jax.report.document_tables import CURVATURE
 from prednet_jax.studies import curvature_probe
 
 FLAGS = flags.FLAGS
@@ -73,8 +77,9 @@ def main() -> None:
         ):
             rows.append(row)
             print(f"measured: {task.name}, update {row['update']}", flush=True)
-    print(curvature_probe.table(rows))
-    print(curvature_probe.LEGEND.format(noise=FLAGS.noise))
+    cells = documents.rows(pd.json_normalize(rows), CURVATURE)
+    print(documents.columns(cells, right=range(1, len(CURVATURE))))
+    print("Negative curvature that was not found proves nothing.")
     path = Path(FLAGS.workdir) / "probe_curvature.json"
     _cli.write(path, {"rows": rows})
     print(path)

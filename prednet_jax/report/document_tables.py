@@ -40,22 +40,25 @@ def saddles(record: Record) -> str:
     return _with_command(markdown(shown), record)
 
 
+CURVATURE = {
+    "network": "{model}",
+    "update": "{update}",
+    "loss": "{loss:sig}",
+    "lowest, raw": "{raw.lowest:sig}",
+    "highest, raw": "{raw.highest:sig}",
+    "lowest, Adam": "{preconditioned.lowest:sig}",
+    "highest, Adam": "{preconditioned.highest:sig}",
+    "negative": lambda row: (
+        "proved" if row["preconditioned.negative_curvature_proved"] else "not found"
+    ),
+    "noise for one update": "{escape.noise_for_one_update:sig2}",
+}
+
+
 def curvature(record: Record) -> str:
     """Curvature at each stop of a training, from `experiments/probe_curvature.py`."""
-    cells = {
-        "network": "{model}",
-        "update": "{update}",
-        "loss": "{loss:sig}",
-        "lowest, raw": "{raw.lowest:sig}",
-        "highest, raw": "{raw.highest:sig}",
-        "lowest, Adam": "{preconditioned.lowest:sig}",
-        "highest, Adam": "{preconditioned.highest:sig}",
-        "negative": lambda row: (
-            "proved" if row["preconditioned.negative_curvature_proved"] else "not found"
-        ),
-        "noise for one update": "{escape.noise_for_one_update:sig2}",
-    }
-    return _with_command(markdown(pd.json_normalize(record["rows"]), cells), record)
+    table = markdown(pd.json_normalize(record["rows"]), CURVATURE)
+    return _with_command(table, record)
 
 
 def _with_command(table: str, record: Record) -> str:

@@ -98,25 +98,33 @@ def markdown(
     *,
     numbers: int = 0,
 ) -> str:
-    """A table in Markdown.
+    """A table in Markdown, with `cells` as in `rows`.
 
-    Args:
-        frame: a row of the table in each row.
-        cells: how the cells of each column are made, by the column's heading (or in
-            pairs with it: two columns may have the same heading): a template of
-            `numbers.text` over the fields of the row, or a `Cell`. None: all columns
-            of the frame as they are.
-        numbers: how many of the last columns hold numbers, aligned right.
+    `numbers` is how many of the last columns hold numbers, aligned right.
+    """
+    heading, *lines = rows(frame, cells)
+    rule = ["---"] * (len(heading) - numbers) + ["---:"] * numbers
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heading, rule, *lines))
+
+
+def rows(
+    frame: "pd.DataFrame",
+    cells: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
+) -> list[list[str]]:
+    """The headings of a table, and its cells by row.
+
+    `cells` says how those of each column are made, by the column's heading (or in pairs
+    with it: two columns may have the same heading): a template of `numbers.text` over
+    the fields of the row, or a `Cell`. None: all columns of the frame as they are.
     """
     if cells is None:
         cells = [(name, f"{{{i}}}") for i, name in enumerate(frame.columns)]
         frame = frame.set_axis(list(map(str, range(len(frame.columns)))), axis=1)
     made = list(cells.items() if isinstance(cells, Mapping) else cells)
-    lines = [[heading for heading, _ in made]]
-    lines.append(["---"] * (len(made) - numbers) + ["---:"] * numbers)
-    for row in frame.to_dict("records"):
-        lines.append([text(c, row) if isinstance(c, str) else c(row) for _, c in made])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return [[heading for heading, _ in made]] + [
+        [text(cell, row) if isinstance(cell, str) else cell(row) for _, cell in made]
+        for row in frame.to_dict("records")
+    ]
 
 
 def spread(name: str, template: str = "{:.4g}") -> Cell:

@@ -84,7 +84,7 @@ class _Template(string.Formatter):
     """`str.format` with dotted names of fields and two more kinds of number."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
-        value = kwargs[field_name]
+        value = kwargs.get(field_name)
         if value is None or (isinstance(value, float) and math.isnan(value)):
             raise _MissingError
         return value, field_name

@@ -239,7 +239,6 @@ class Judged:
 
 def judge(
     design: Design,
-    controls: Mapping[str, Any],
     study: Mapping[str, statistics.Arms] | None = None,
     others: Sequence[statistics.Claim] = (),
 ) -> dict[str, Any]:
@@ -247,7 +246,6 @@ def judge(
 
     Args:
         design: the comparison.
-        controls: outcomes of the positive controls.
         study: losses of the published study, by networks for which the comparison
             repeats it.
         others: claims that do not come from its runs.
@@ -288,7 +286,6 @@ def judge(
             if of[0].check is not None
         },
         "margins": {name: one.margin for name, one in judged.items()},
-        "controls": dict(controls),
         "arms": [row for one in judged.values() for row in one.arms()],
         "excluded": [row for one in judged.values() for row in one.excluded()],
         "fingerprints": {n: one.runs[0].fingerprints() for n, one in judged.items()},

@@ -1,7 +1,5 @@
 """Functions with known saddles, and runs that test the theory of escape times."""
 
-from prednet_jax.saddles.controls import positive_controls as positive_controls
-from prednet_jax.saddles.controls import unit_check as unit_check
 from prednet_jax.saddles.functions import CATALOGUE as CATALOGUE
 from prednet_jax.saddles.functions import SaddleFunction as SaddleFunction
 from prednet_jax.saddles.functions import identical_units as identical_units

@@ -9,7 +9,6 @@ have a saddle of training, at which the second of two equal units is still to be
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +20,6 @@ from prednet_jax.errors import UserError, positive, whole
 Float64 = NDArray[np.float64]
 
 
-class StationaryPoint(NamedTuple):
-    """A point [dim] of zero gradient, and eigenvalues [dim] of its Hessian, rising."""
-
-    point: Float64
-    value: float
-    eigenvalues: Float64
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class SaddleFunction:
     """A function with a saddle that is known in closed form.
@@ -36,10 +27,9 @@ class SaddleFunction:
     Attributes:
       name: name in tables.
       fn: maps x [dim] to a scalar of the same type; jit, grad and vmap apply.
-      points: stationary points; the first is the saddle that runs from `start`
-        approach.
-      escape: [m, dim] orthonormal rows that span the eigenspace of the lowest
-        eigenvalue at `saddle`.
+      saddle: [dim], the saddle that runs from `start` approach.
+      eigenvalues: [dim] of the Hessian there, rising.
+      escape: [m, dim] orthonormal rows that span the eigenspace of the lowest.
       exit_value: a run whose value is below this has passed every saddle.
       smoothness: largest curvature on the way; it sets the learning rate.
       start: draws a start [dim] whose projection on `escape` is exactly zero. In exact
@@ -49,7 +39,8 @@ class SaddleFunction:
 
     name: str
     fn: Callable[[jax.Array], jax.Array]
-    points: tuple[StationaryPoint, ...]
+    saddle: Float64
+    eigenvalues: Float64
     escape: Float64
     exit_value: float
     smoothness: float
@@ -57,30 +48,14 @@ class SaddleFunction:
     radius: float = 0.1
 
     @property
-    def saddle(self) -> Float64:
-        """The saddle [dim] that runs approach."""
-        return self.points[0].point
-
-    @property
     def curvature(self) -> float:
-        """Size of the lowest eigenvalue there, which is negative."""
-        return -float(self.points[0].eigenvalues[0])
+        """Size of the lowest eigenvalue, which is negative."""
+        return -float(self.eigenvalues[0])
 
     @property
     def dim(self) -> int:
         """Number of variables."""
         return self.saddle.size
-
-
-def _stationary(point: Float64, value: float, *eigenvalues: Any) -> StationaryPoint:
-    """A stationary point; its eigenvalues may be given in parts and any order."""
-    spectrum = np.sort(np.concatenate([np.atleast_1d(x) for x in eigenvalues]))
-    return StationaryPoint(point, float(value), spectrum.astype(np.float64))
-
-
-def _unit(dim: int, *indices: int) -> Float64:
-    """The unit vectors e_i of the given indices, as rows [m, dim]."""
-    return np.eye(dim)[list(indices)]
 
 
 # The usual parameters of the octopus, and the drop nu from a saddle to the next.
@@ -170,17 +145,10 @@ def octopus(
 def octopus_function(dim: int = 10) -> SaddleFunction:
     """The octopus of `dim` >= 2 variables; runs start at its first saddle.
 
-    Saddle k has k coordinates at 4 tau and the others at 0, one eigenvalue -2 gamma
-    and all others 2 L, and the value -k nu. For k = dim it is a minimum with all
-    eigenvalues 2 L. The signs of the coordinates are free; `points` has those with
-    plus signs.
+    Saddle k has k coordinates at 4 tau, with either sign, and the others at 0, one
+    eigenvalue -2 gamma and all others 2 L, and the value -k nu. For k = dim it is a
+    minimum with all eigenvalues 2 L.
     """
-    points = []
-    for k in range(dim + 1):
-        spectrum = np.full(dim, 2 * _SMOOTHNESS)
-        spectrum[k : k + 1] = -2 * _GAMMA
-        grown = np.where(np.arange(dim) < k, 4 * _TAU, 0.0)
-        points.append(_stationary(grown, -k * _NU, spectrum))
 
     def start(rng: np.random.Generator) -> Float64:
         x = rng.uniform(-_TAU, _TAU, dim)
@@ -190,8 +158,9 @@ def octopus_function(dim: int = 10) -> SaddleFunction:
     return SaddleFunction(
         name="octopus",
         fn=octopus(dim),
-        points=tuple(points),
-        escape=_unit(dim, 0),
+        saddle=np.zeros(dim),
+        eigenvalues=np.append(-2 * _GAMMA, np.full(dim - 1, 2 * _SMOOTHNESS)),
+        escape=np.eye(dim)[:1],
         radius=_TAU,
         exit_value=-(dim - 0.5) * _NU,
         smoothness=2 * _SMOOTHNESS,
@@ -205,12 +174,12 @@ def quadratic_quartic() -> SaddleFunction:
     It is the simplest function on which a zero component stays zero for ever. Up to the
     radius the quartic term changes the escape time by less than 1 % of a step.
     """
-    minima = [_stationary(np.array([0.0, y]), -0.25, [1, 2]) for y in (1, -1)]
     return SaddleFunction(
         name="quadratic_quartic",
         fn=lambda x: x[0] ** 2 / 2 + x[1] ** 4 / 4 - x[1] ** 2 / 2,
-        points=(_stationary(np.zeros(2), 0.0, [1, -1]), *minima),
-        escape=_unit(2, 1),
+        saddle=np.zeros(2),
+        eigenvalues=np.array([-1.0, 1.0]),
+        escape=np.eye(2)[1:],
         exit_value=-0.125,
         smoothness=2.0,
         start=lambda rng: np.array([rng.uniform(0.5, 1.0), 0.0]),
@@ -244,9 +213,8 @@ def identical_units(pairs: int = 1) -> SaddleFunction:
         return jnp.sum((v.T @ (w @ data) - wanted) ** 2) / 2
 
     alike = math.sqrt(s[0] / units)
-    saddle = np.tile(alike * _unit(n, 0), (2 * units, 1)).ravel()
-    together = np.concatenate([[2 * s[0], 0.0], s[0] + s[1:], s[0] - s[1:]])
-    apart = np.concatenate([[0.0, 0.0], s[1:], -s[1:]])
+    together = [2 * s[0], 0.0, s[0] + s[1], s[0] - s[1]]
+    apart = np.tile([0.0, 0.0, s[1], -s[1]], units - 1)
     # q: an orthonormal basis of the vectors [units] whose sum is zero.
     contrasts = np.linalg.svd(np.ones((1, units)))[2][1:]
     escape = np.zeros((units - 1, 2, units, n))
@@ -254,14 +222,15 @@ def identical_units(pairs: int = 1) -> SaddleFunction:
 
     def start(rng: np.random.Generator) -> Float64:
         # w = v for all units; otherwise they would differ in scale at the saddle.
-        one = alike * np.append(rng.uniform(0.5, 1.0), rng.uniform(-0.3, 0.3, n - 1))
-        return np.tile(one, 2 * units)
+        unit = alike * np.append(rng.uniform(0.5, 1.0), rng.uniform(-0.3, 0.3, n - 1))
+        return np.tile(unit, 2 * units)
 
-    rest = float(np.sum(s[1:] ** 2)) / 2
+    rest = float(s[1] ** 2) / 2
     return SaddleFunction(
         name="identical_units",
         fn=fn,
-        points=(_stationary(saddle, rest, together, np.tile(apart, units - 1)),),
+        saddle=np.tile(alike * np.eye(n)[0], 2 * units),
+        eigenvalues=np.sort(np.concatenate([together, apart])),
         escape=escape.reshape(units - 1, -1),
         exit_value=rest / 2,
         smoothness=2 * float(s[0]),

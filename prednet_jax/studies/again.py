@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -39,11 +38,6 @@ def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
         return {}
     found = seed_records.read(PART, folder / PART.name)
     return dict.fromkeys(same, judgement.losses(found, judgement.PRIMARY))
-
-
-def saddle_control(rows: Sequence[Row]) -> dict[str, Any]:
-    """`noise_can_help` of verdict.json: whether it passed, and the figure in words."""
-    return symmetric.checks(rows)["noise separates and lowers the loss"]._asdict()
 
 
 def saddle_claim(rows: Sequence[Row], folder: Path) -> statistics.Claim:

@@ -7,22 +7,18 @@ windows distributed evenly over the frames of the run, each from the zero state.
 import dataclasses
 import functools
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pandas as pd
 from jax.flatten_util import ravel_pytree
 
 from prednet_jax import curvature, data, process
 from prednet_jax.data.windows import Schedule
 from prednet_jax.objectives import Method
-from prednet_jax.report.documents import columns
-from prednet_jax.report.numbers import text
 from prednet_jax.saddles import escape
 from prednet_jax.tasks import Adam, Task
 from prednet_jax.training import keys, loop, truncated
@@ -44,12 +40,10 @@ def fresh(
     precision: str,
     **options: Any,
 ) -> Iterator[Row]:
-    """Trains a network on embedded data and measures it at some updates.
+    """Trains a network on embedded data; the `model` and `probe` at some updates.
 
     `updates` are the stops, ascending, from 1; `window` transitions an update has;
-    `samples` windows or images are in the probe set; `options` are `noise`, and options
-    of `curvature.certify`. Yields the result of `probe` at each stop, with the `model`
-    in front.
+    `samples` windows or images are in the probe set; `options` are those of `probe`.
     """
     dtype = process.set_precision(precision)
     task = task.with_convolution(_CONVOLUTION)
@@ -81,7 +75,7 @@ def probe(
     noise: float,
     **search: Any,
 ) -> Row:
-    """Measures the curvature at one stop and what it means for the optimiser.
+    """The curvature at one stop and what it means for the optimiser, a JSON object.
 
     Args:
         loss: the loss without noise on the probe set; stops with the same object share
@@ -89,15 +83,10 @@ def probe(
         state: the state of the training, after one update or more.
         moments: mean over the samples of the gradient of the same loss at the same
             weights, and of its square; like the weights.
-        adam: the optimiser.
+        adam: the optimiser, which divides by a scale P.
         key: consumed for the start vectors.
         noise: relative gradient noise whose effect is predicted, above 0.
         **search: `steps` and `starts` of `curvature.certify`.
-
-    Returns:
-        A JSON object: the norm of the gradient; the lowest and highest eigenvalue of H
-        and of P^-1/2 H P^-1/2, with P the scale by which Adam divides; and `escape`,
-        None if no negative curvature was proved.
     """
     (mean, mean_square), update = moments, int(state.update)
     means: Any = state.optimizer_state
@@ -249,46 +238,3 @@ def _probe_set(
         return jax.tree.map(lambda s: s / pixels.shape[1], sums)
 
     return (lambda params: loss_on(params, pixels)), moments
-
-
-#: The cells of the printed table by heading, from the fields of a row.
-_CELLS = {
-    "model": "{model}",
-    "update": "{update}",
-    "loss": "{loss:.3g}",
-    "|g|": "{grad_norm:.2g}",
-    "raw low": "{raw.lowest:.3g}",
-    "raw high": "{raw.highest:.3g}",
-    "Adam low": "{preconditioned.lowest:.3g}",
-    "Adam high": "{preconditioned.highest:.3g}",
-    "negative": "{negative}",
-    "diff": "{preconditioned.finite_difference.verdict}",
-    "reach": "{reach:.2g}",
-    "cos step": "{escape.step_cosine:.3f}",
-    "growth": "{escape.growth_per_update:.4f}",
-    "saved": "{escape.updates_saved:.1e}",
-    "needed": "{escape.noise_for_one_update:.1e}",
-}
-LEGEND = """\
-raw: eigenvalues of H. Adam: eigenvalues of P^-1/2 H P^-1/2; their residuals are in the
-record, and whether they had settled. negative: whether negative curvature is proved;
-'-': none was found, which proves nothing. diff: whether finite differences of the loss
-along the lowest direction agree. reach: how far along it they agree, in lengths of
-Adam's last step. Below 1 the loss stops being quadratic (at kinks of ReLUs) within one
-step, and growth and saved hold near the weights only. cos step: cosine between Adam's
-last step and that direction. growth: factor per update along it. saved: updates that
-relative noise {noise:g} saves. needed: relative noise that would save one update."""
-
-
-def table(rows: Sequence[Row]) -> str:
-    """The rows as a table in plain text."""
-    cells = [[*_CELLS]]
-    for row in rows:
-        fields = defaultdict(lambda: None, pd.json_normalize(row).to_dict("records")[0])
-        if fields["preconditioned.negative_curvature_proved"]:
-            fields["negative"] = "proved"
-        if row["escape"]:
-            reach = row["preconditioned"]["finite_difference"]["reach"]
-            fields["reach"] = reach / row["escape"]["step_length"]
-        cells.append([text(cell, fields) for cell in _CELLS.values()])
-    return columns(cells, right=range(1, len(_CELLS)))

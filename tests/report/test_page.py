@@ -84,7 +84,6 @@ def test_the_page_holds_verdicts_arms_and_commands(page, verdict):
         "2 % of the control's mean loss",
         "sign flip, exact (all 64 patterns)",
         "loss not finite <nan>",
-        "heavy ball",
         "0, bit for bit",
         "p Holm: over all 7 contrasts of prednet",
         "Stale targets +32 % [+26, +39]",
@@ -187,7 +186,6 @@ def test_every_text_is_escaped(verdict, tmp_path):
     bad = poison(verdict) | {"verdict": {m: w + evil for m, w in words.items()}}
     bad["verdict"][evil] = evil
     bad["design"][evil] = {evil: [evil, {evil: evil}]}
-    bad["controls"][evil] = [{evil: evil}]
     (tmp_path / "verdict.json").write_text(json.dumps(bad))
     page = report.build(tmp_path).read_text()
     assert "<script>alert" not in page

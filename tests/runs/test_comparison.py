@@ -1,4 +1,4 @@
-"""From runs on disk to a verdict: contrasts, losses, controls, what is left out."""
+"""From runs on disk to a verdict: contrasts, losses, what is left out."""
 
 import dataclasses
 import itertools
@@ -15,11 +15,6 @@ from prednet_jax.report.tables import text_table
 from prednet_jax.runs import comparison
 from prednet_jax.runs.jobs import seal
 
-CONTROLS = {
-    "theory_matched": True,
-    "units_separated": True,
-    "noise_can_help": {"passed": True, "figure": "separates at update 300"},
-}
 PREDNET = tasks.of(PredNetConfig(channels=(3, 6, 12), height=24, width=32))
 AUTOENCODER = tasks.of(AutoencoderConfig())
 ARMS = ("threads_1", "gaussian_1", "stale_targets")
@@ -96,12 +91,8 @@ def simulated(root, *, task=PREDNET, arms=ARMS, seeds=21, apart=(3.0, 5.0), **ef
     return plan
 
 
-def judged(plan, **controls):
-    return comparison.judge(plan, CONTROLS | controls)
-
-
 def test_no_effect_is_refuted(tmp_path):
-    verdict = judged(simulated(tmp_path))
+    verdict = comparison.judge(simulated(tmp_path))
     assert verdict["verdict"] == {"prednet": "refuted"}
     rows = {(row["treatment"], row["control"]): row for row in verdict["contrasts"]}
     assert rows["stale_targets", "float32"]["verdict"] == "higher loss"
@@ -130,7 +121,7 @@ def test_no_effect_is_refuted(tmp_path):
 
 def test_the_control_is_every_fixed_order(tmp_path):
     arms = ("convolution_im2col", "reduction_order_run", "threads_1")
-    verdict = judged(simulated(tmp_path, arms=arms, seeds=8))
+    verdict = comparison.judge(simulated(tmp_path, arms=arms, seeds=8))
     losses = verdict["losses"]["prednet"]
     fixed = [
         np.mean([np.log(losses[arm][seed]) for arm in ("float32", *arms[:2])])
@@ -148,7 +139,7 @@ def test_the_control_is_every_fixed_order(tmp_path):
 
 def test_a_repetition_stands_beside_the_study(tmp_path):
     """Two seeds alone fix nothing; the study, without an effect, answers with them."""
-    study = judged(simulated(tmp_path / "study"))
+    study = comparison.judge(simulated(tmp_path / "study"))
     plan = dataclasses.replace(
         design(tmp_path / "again", seeds=2), first_seed=9000, arms=("stale_targets",)
     )
@@ -157,7 +148,7 @@ def test_a_repetition_stands_beside_the_study(tmp_path):
         end = (3.0, 5.0) if job.arm.name == "reduction_order" else (3.0, 4.0)
         effect += 1e-5 * job.draw
         write_runs(job, [0.1 + effect, 0.105 + effect], end=end)
-    verdict = comparison.judge(plan, CONTROLS, study["losses"])
+    verdict = comparison.judge(plan, study["losses"])
     assert verdict["verdict"] == {"prednet": "inconclusive"}
     stale, noise = verdict["claims"]
     names = "claim model answer estimate low high published predicted holds"
@@ -179,7 +170,7 @@ def test_every_contrast_can_be_recomputed_from_the_losses(tmp_path):
     job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
     diverge(job, job.seeds[3])
     path = tmp_path / "verdict.json"
-    records.write_json(path, judged(plan))
+    records.write_json(path, comparison.judge(plan))
     verdict = records.read_json(path)
     margin = verdict["margins"]["prednet"]["value"]
     rows = [row for row in verdict["contrasts"] if row["control"] == "float32"]
@@ -211,19 +202,19 @@ def test_diverged_seeds_of_the_question_are_left_out_up_to_one_in_twenty(tmp_pat
     plan = simulated(tmp_path)
     job = next(j for j in plan.runs() if j.arm.name == "reduction_order")
     diverge(job, job.seeds[3])
-    once = judged(plan)
+    once = comparison.judge(plan)
     assert once["verdict"] == {"prednet": "refuted"}
     assert once["details"]["prednet"]["excluded"] == 1
     diverge(job, job.seeds[4])
-    assert judged(plan)["verdict"] == {"prednet": "inconclusive"}
+    assert comparison.judge(plan)["verdict"] == {"prednet": "inconclusive"}
 
 
 def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
     plan = simulated(tmp_path)
-    whole = judged(plan)
+    whole = comparison.judge(plan)
     job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
     diverge(job, job.seeds[3])
-    verdict = judged(plan)
+    verdict = comparison.judge(plan)
     assert verdict["excluded"] == [
         {
             "model": "prednet",
@@ -249,7 +240,7 @@ def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
     job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
     for seed in job.seeds:
         diverge(job, seed)
-    verdict = judged(plan)
+    verdict = comparison.judge(plan)
     rows = {row["treatment"] for row in verdict["contrasts"]}
     assert rows == {"reduction_order", "threads_1", "stale_targets"}
     left_out = [(row["treatment"], row["seed"]) for row in verdict["excluded"]]
@@ -259,7 +250,7 @@ def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
 
 def test_stale_targets_are_no_claim_about_the_autoencoder(tmp_path):
     """One image per update has no next frame: stale targets cannot move it."""
-    verdict = judged(simulated(tmp_path, task=AUTOENCODER, stale_targets=0.0))
+    verdict = comparison.judge(simulated(tmp_path, task=AUTOENCODER, stale_targets=0.0))
     assert verdict["verdict"] == {"autoencoder": "refuted"}
     assert len(verdict["claims"]) == 1
 
@@ -267,7 +258,7 @@ def test_stale_targets_are_no_claim_about_the_autoencoder(tmp_path):
     plan = design(tmp_path / "same", AUTOENCODER, (), 3)
     for job in plan.runs():
         write_runs(job, [0.1, 0.2, 0.3])
-    verdict = judged(plan)
+    verdict = comparison.judge(plan)
     (claim,) = verdict["claims"]
     assert (claim["answer"], claim["estimate"], claim["low"]) == ("same bits", 0, None)
 
@@ -278,16 +269,16 @@ def test_runs_that_are_altered_or_did_not_start_alike_are_refused(tmp_path):
     shutil.rmtree(job.folder)
     write_runs(job, [0.1] * len(job.seeds), weights="other")
     with pytest.raises(records.RecordError, match="initial_params_sha256"):
-        judged(plan)
+        comparison.judge(plan)
     (job.run_folder(job.seeds[1]) / records.WEIGHTS).unlink()
     with pytest.raises(records.RecordError, match=r"altered since .weights\.npz"):
-        judged(plan)
+        comparison.judge(plan)
 
 
 def test_a_gpu_arm_names_its_device(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "gpu_found", lambda: "some GPU")
     plan = simulated(tmp_path, arms=("gpu", "gpu_deterministic"), seeds=2)
-    verdict = judged(plan)
+    verdict = comparison.judge(plan)
     devices = {arm["name"]: arm.get("gpu") for arm in verdict["arms"]}
     assert devices["float32"] is None
     assert devices["gpu"] == "some kind"

@@ -11,6 +11,7 @@ from scipy import stats
 
 from prednet_jax import saddles
 from prednet_jax.noise import ReductionOrder, inject
+from prednet_jax.saddles import escape
 from prednet_jax.saddles.runs import RuleState
 from prednet_jax.saddles.runs import update as uncompiled
 
@@ -94,18 +95,70 @@ def test_aligned_never_leaves_and_rotated_by_rounding_alone(octopus_runs):
     assert 1.7 < ratio < 2.6  # ln(2^53)/ln(2^24) = 2.2 but for the constants
 
 
-def test_positive_controls():
-    record = saddles.positive_controls(
-        lambda fn, g: inject(fn, ReductionOrder(granularity=g, tile=4)), pairs=4
+def test_escape_times_are_those_of_the_theory():
+    """From a small projection: to a step without noise, within 5 % under noise."""
+    size, scale, slow = 1e-5, 1e-3, 0.005
+    near = dataclasses.replace(
+        OCTOPUS, start=lambda rng: OCTOPUS.start(rng) + size * OCTOPUS.escape[0]
     )
-    # To a step for gradient descent and heavy ball, within 5 % with noise.
-    assert record["theory_matched"] is record["units_separated"] is True, record
-    assert [check["tolerance"] for check in record["theory"][:2]] == [1, 1]
-    assert [check["identical"] for check in record["units"]] == [1, 0, 0]
-    # Without noise, float32 keeps the units identical: nothing to find.
-    check = saddles.unit_check(lambda fn, g: lambda key, x: fn(x), "element", 1)
-    assert not check["passed"]
-    assert (check["identical"], check["escaped"]) == (1, 0)
+
+    def shaken(key, x, rotation):
+        return GRADIENT(x, rotation) + scale * jax.random.normal(key, x.shape, x.dtype)
+
+    for rule, gradient, function, noisy, run in (
+        (saddles.gradient_descent(RATE), plain, near, 0.0, {"seeds": 1, "steps": 200}),
+        (saddles.heavy_ball(RATE), plain, near, 0.0, {"seeds": 1, "steps": 200}),
+        (
+            saddles.gradient_descent(slow),
+            shaken,
+            OCTOPUS,
+            scale,
+            {"seeds": 64, "steps": 2500},
+        ),
+    ):
+        runs = saddles.escape_runs(
+            gradient, function, [rule], forms=("aligned",), **run
+        )
+        growth = escape.growth(
+            OCTOPUS.curvature,
+            learning_rate=float(rule.learning_rate),
+            momentum=float(rule.momentum),
+        )
+        predicted = escape.escape_time(
+            0.0 if noisy else size,
+            OCTOPUS.radius,
+            growth,
+            noise=escape.noise_projection(noisy, growth),
+        )
+        tolerance = 0.05 * predicted if noisy else 1.0
+        assert abs(np.median(runs.steps) - predicted) <= tolerance
+
+
+def test_noise_separates_identical_units_if_its_granularity_allows_it():
+    pairs = 4
+    function = saddles.identical_units(pairs)
+    rate = 1 / (2 * function.smoothness)
+    rules = [saddles.gradient_descent(rate), saddles.heavy_ball(rate)]
+    for granularity in (None, "shared", "tile", "element"):
+        noisy = lambda key, x: jax.grad(function.fn)(x)  # noqa: E731
+        if granularity:
+            spec = ReductionOrder(granularity=granularity, tile=4)
+            noisy = inject(jax.grad(function.fn), spec)
+        runs = saddles.escape_runs(
+            lambda key, x, rotation, noisy=noisy: noisy(key, x),
+            function,
+            rules,
+            forms=("aligned",),
+            seeds=4,
+            steps=300,
+        )
+        same = [
+            all(np.array_equal(*np.split(w, 2)) for w in x.reshape(2, 2 * pairs, -1))
+            for x in np.concatenate(runs.x[:, 0])
+        ]
+        together = granularity in (None, "shared")
+        assert all(same) if together else not any(same)
+        assert together or runs.escaped.all()
 
 
 def test_bad_input_is_named():
