@@ -51,6 +51,7 @@ $(GPU_WHEELS): $(STAMP)
 # Our own programs compiled for the article's GPUs and today's: an hour, and it resumes.
 gpu: setup gpu-wheels
 	$(BIN)/python experiments/gpu.py $(ARGS)
+	$(BIN)/python tests/noise/gpu/sums.py
 
 bench: setup
 	$(BIN)/python experiments/benchmark.py $(ARGS)

@@ -40,6 +40,7 @@ TABLES = {
     ),
     "noise-accuracy": (make.accuracy, "published/noise_accuracy.json"),
     "gpu-programs": (make.gpu_programs, "gpu/audit.json"),
+    "gpu-sums": (gpu_lines.sums, "gpu/sums.json"),
 }
 
 

@@ -33,6 +33,7 @@ from jax.sharding import PartitionSpec
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.gpu.audit import audit
+from prednet_jax.noise.gpu.compilation import TIME_LIMIT
 from prednet_jax.noise.localize import localize
 from prednet_jax.noise.questions import recording, runs
 from prednet_jax.noise.questions.decisions import decisions
@@ -151,7 +152,7 @@ def _audit(asked: Asked) -> Any:
     return asked.of(audit, **{name: getattr(asked.options, name) for name in OF_AUDIT})
 
 
-OF_AUDIT = ("gpu", "devices", "deterministic")
+OF_AUDIT = ("gpu", "devices", "deterministic", "time_limit")
 # Name: default, which gives the type (...: the flag is required), and what it is for.
 FLAGS: Mapping[str, tuple[Any, str]] = {
     "args": (None, "FILE.npz, the arguments; none if left out"),
@@ -165,6 +166,7 @@ FLAGS: Mapping[str, tuple[Any, str]] = {
     "gpu": ("h100", "which, such as gtx1080"),
     "devices": (1, "number of GPUs"),
     "deterministic": (False, "under --xla_gpu_deterministic_ops=true"),
+    "time_limit": (TIME_LIMIT, "seconds that each compilation may take"),
     "a": (..., "FILE.npz, one result"),
     "b": (..., "FILE.npz, the other"),
     "output": (..., "FILE.npz that it writes"),

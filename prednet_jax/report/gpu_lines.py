@@ -1,9 +1,13 @@
-"""The figure of docs/gpu.md: lines, coloured by what a GPU varies there."""
+"""What a GPU varies: of each line, the figure of docs/gpu.md; of each sum, a table."""
 
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
 from prednet_jax.report import charts
+from prednet_jax.report.documents import markdown
+from prednet_jax.report.numbers import MISSING
 
 GPUS = ("gtx1080", "rtx2080ti", "h100")
 #: What a line varies by, worst first, as `noise.audit` has it: colour and words.
@@ -48,3 +52,17 @@ def svg(record: Mapping[str, Any]) -> bytes:
         "what a GPU varies there: only convolutions and their gradients vary from call "
         "to call.",
     )
+
+
+def sums(record: Mapping[str, Any]) -> str:
+    """For each primitive that sums, what varies on each of `GPUS` (docs/noise.md)."""
+    rows = []
+    for name, primitives in record[GPUS[0]].items():
+        found = {gpu: record[gpu][name] for gpu in GPUS}
+        ways = {
+            gpu: ", ".join(dict.fromkeys(w for each in ways.values() for w in each))
+            for gpu, ways in found.items()
+        }
+        made = ", ".join(primitives) or MISSING
+        rows.append({"function": name, "primitive": made, **ways})
+    return markdown(pd.DataFrame(rows).replace("", MISSING))

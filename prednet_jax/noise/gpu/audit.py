@@ -15,8 +15,9 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
-from prednet_jax.noise.errors import NoiseError, flag, integer
+from prednet_jax.noise.errors import NoiseError, flag, integer, positive
 from prednet_jax.noise.gpu.compilation import (
+    TIME_LIMIT,
     Compiled,
     compiled_for,
     found_wheels,
@@ -151,6 +152,7 @@ def audit(
     devices: int = 1,
     deterministic: bool = False,
     advise: bool = True,
+    time_limit: float = TIME_LIMIT,
 ) -> Callable[..., Report]:
     """What on a GPU will vary in a function, read from the program compiled for it.
 
@@ -163,6 +165,7 @@ def audit(
             arguments or inside of the function.
         deterministic: compile under `--xla_gpu_deterministic_ops=true`.
         advise: whether to compile again with what would help.
+        time_limit: seconds that each compilation may take.
 
     Returns:
         `report(*args, **kwargs)` that gives a `Report`; arguments are arrays or
@@ -170,12 +173,13 @@ def audit(
 
     Raises:
         NoiseError: bad options; on a call, when XLA's CUDA compiler is not installed,
-            or the function cannot be compiled for CUDA.
+            the function cannot be compiled for CUDA, or not within the time limit.
     """
     _, capability = described(gpu)
     integer("devices", devices, 1)
     flag("deterministic", deterministic)
     flag("advise", advise)
+    positive("time_limit", time_limit)
 
     def report(*args: Any, **kwargs: Any) -> Report:
         program, arrays = pure(fn, args, kwargs)
@@ -191,7 +195,11 @@ def audit(
                 with _spread(mesh):
                     module = lower(program, *shapes, donate=compat.donated(closed))
                 (made,) = compiled_for(
-                    [module], gpu, devices=devices, deterministic=deterministic
+                    [module],
+                    gpu,
+                    devices=devices,
+                    deterministic=deterministic,
+                    time_limit=time_limit,
                 )
             return made, entries_of(made, steps, capability, deterministic)
 
@@ -245,7 +253,8 @@ def _refusing(steps: Sequence[Step]) -> Iterator[None]:
     except Exception as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         for step in steps:
-            if "callback" in step.name or step.name in _NOT_XLAS:
+            named = step.name in _NOT_XLAS or f"'{step.name}'" in said
+            if named or "callback" in step.name:
                 said = f"{said}; {step.path} [{step.source}] is not XLA's own"
                 break
         raise NoiseError(f"for a GPU that is not there: {said}") from error

@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ WHEELS = {
     "jax-cuda12-pjrt": jax.__version__,
     "nvidia-cuda-nvcc-cu12": "12.9.86",
 }
+# Seconds that compiling may take.
+TIME_LIMIT = 600.0
 
 
 class Launch(NamedTuple):
@@ -42,9 +45,9 @@ class Launch(NamedTuple):
 
     Attributes:
         kind: XLA's name, such as `kCustomKernel`, `kGemm`, `kAllReduce`.
-        instruction: name of the instruction of the program; "" if unknown.
-        kernel: key of `Compiled.ptx`; "" if this is no kernel of XLA's own, which has a
-            grid of blocks along x, y, z, and threads of a block.
+        instruction: of the program, by its name; "" if unknown.
+        kernel: key of `Compiled.ptx`; "" if this is no kernel of XLA's own.
+        grid: blocks of a kernel along x, y, z, and `threads` those of a block.
     """
 
     kind: str
@@ -63,7 +66,6 @@ class Compiled(NamedTuple):
         ptx: assembler text of each kernel that XLA wrote itself, by the kernel's name:
             one module, whose `.entry` has that name.
         launches: in order of the schedule, bodies of loops before what comes after.
-        buffers: text of XLA's buffer assignment: which value lies where in memory.
         memory: bytes of `argument`, `output`, `alias` (outputs in arguments that were
             given away) and `temp`.
         cost: `flops` and `bytes accessed` by XLA's cost model, in which library calls
@@ -73,7 +75,6 @@ class Compiled(NamedTuple):
     hlo: str
     ptx: dict[str, str]
     launches: tuple[Launch, ...]
-    buffers: str
     memory: dict[str, int]
     cost: dict[str, float]
 
@@ -97,6 +98,7 @@ def compiled_for(
     *,
     devices: int = 1,
     deterministic: bool = False,
+    time_limit: float = TIME_LIMIT,
 ) -> list[Compiled]:
     """Compiles programs (of `lower`) for a GPU, in a process of its own.
 
@@ -105,7 +107,8 @@ def compiled_for(
     `deterministic` adds `--xla_gpu_deterministic_ops=true`.
 
     Raises:
-        NoiseError: no compiler installed, or an error of the compiler.
+        NoiseError: no compiler installed, an error of the compiler, or not done within
+            `time_limit` seconds.
     """
     path = [*found_wheels(), os.environ.get("PYTHONPATH", "")]
     flags = [x for x in os.environ.get("XLA_FLAGS", "").split() if "--xla_gpu" in x]
@@ -120,15 +123,14 @@ def compiled_for(
     }
     with tempfile.TemporaryDirectory(prefix="gpu-audit-") as name:
         root = Path(name)
-        request = {"target": described(gpu)[0], "devices": devices}
-        (root / "request.json").write_text(json.dumps(request))
+        request = json.dumps({"target": described(gpu)[0], "devices": devices})
         folders = [root / str(i) for i in range(len(modules))]
         for folder, module in zip(folders, modules, strict=True):
             folder.mkdir()
             (folder / "module.mlirbc").write_bytes(module)
         worker = Path(__file__).with_name("worker.py")
-        done = subprocess.run(
-            [sys.executable, "-P", "-W", "ignore", worker, *folders],
+        with subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", worker, request, *folders],
             env=os.environ | environment,
             cwd=root,
             stdin=subprocess.DEVNULL,
@@ -136,11 +138,23 @@ def compiled_for(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-        )
-        if done.returncode:
-            lines = [line.strip() for line in done.stdout.splitlines()]
+            # The compiler starts NVIDIA's assembler, which ends with it.
+            start_new_session=True,
+        ) as child:
+            try:
+                output, _ = child.communicate(timeout=time_limit)
+            except BaseException as error:
+                os.killpg(child.pid, signal.SIGKILL)
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
+                raise NoiseError(
+                    f"time_limit={time_limit:g}: compiling for the GPU took longer; "
+                    "expected more seconds, or a smaller program"
+                ) from None
+        if child.returncode:
+            lines = [line.strip() for line in output.splitlines()]
             said = next((x for x in reversed(lines) if _ERROR.match(x)), "")
-            status = f"its process ended with status {done.returncode}"
+            status = f"its process ended with status {child.returncode}"
             raise NoiseError(f"XLA's CUDA compiler: {said or status}")
         return [_compiled(folder) for folder in folders]
 
@@ -155,11 +169,9 @@ def _compiled(folder: Path) -> Compiled:
     for file in sorted(folder.glob("*.ptx")):
         text = file.read_text()
         ptx.update({entry: text for entry in _ENTRY.findall(text)})
-    (buffers,) = folder.glob("*after_optimizations-buffer-assignment.txt")
     return Compiled(
         ptx=ptx,
         launches=tuple(_launches(folder)),
-        buffers=buffers.read_text(),
         **json.loads((folder / "answer.json").read_text()),
     )
 

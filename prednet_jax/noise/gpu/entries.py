@@ -5,11 +5,12 @@ PTX. Source of what XLA does: openxla/xla, xla/service/gpu and xla/backends/gpu/
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
-from prednet_jax.noise.gpu import hlo
-from prednet_jax.noise.gpu.compilation import Compiled
+from prednet_jax.noise.gpu import hlo, ptx, replay
+from prednet_jax.noise.gpu.compilation import Compiled, Launch
 from prednet_jax.noise.plan import Step
 
 # From the worst on.
@@ -50,20 +51,21 @@ def entries_of(
     `steps` are the equations that it was made from; `capability` is the GPU's.
     """
     program, tf32 = hlo.read(made.hlo), capability >= (8, 0)
-    launched = {x.instruction: x.kernel for x in made.launches}
+    launched = {x.instruction: x for x in made.launches}
     # XLA launches some collectives under a name that its program does not have.
     for x in program.instructions.values():
         if _opcode(x) in _COLLECTIVES:
-            launched.setdefault(x.name, "")
+            launched.setdefault(x.name, Launch("", x.name, "", (), ()))
     found: list[Entry] = []
     unseen = dict(made.ptx)
-    for name, kernel in launched.items():
-        instruction = program.instructions.get(name)
+    for name, launch in launched.items():
+        instruction, kernel = program.instructions.get(name), launch.kernel
         if instruction is None:
             continue
-        ptx = made.ptx.get(kernel, "")
+        text = made.ptx.get(kernel, "")
         unseen.pop(kernel, None)
-        atomics = _ATOMIC.findall(ptx)
+        trees = cache(partial(_trees, program, instruction, launch, text))
+        atomics = _ATOMIC.findall(text)
         explained = False
         for each in program.inside(instruction):
             place = _where(program, each, instruction, steps)
@@ -71,9 +73,9 @@ def entries_of(
                 explained = True
                 found.append(_atomic(atomics, _combines(program, each), place, kernel))
             for kind, varies, detail in (
-                *_reduction(program, each, ptx, deterministic),
+                *_reduction(program, each, text, deterministic, trees),
                 *_called(each, deterministic),
-                *_reduced(program, each, ptx, tf32),
+                *_reduced(program, each, text, tf32),
             ):
                 found.append(Entry(kind, *place, varies, detail, kernel or name))
             if _opcode(each) in _COLLECTIVES:
@@ -82,8 +84,8 @@ def entries_of(
         if atomics and not explained:
             place = _where(program, instruction, instruction, steps)
             found.append(_atomic(atomics, None, place, kernel))
-    for kernel, ptx in unseen.items():
-        if atomics := _ATOMIC.findall(ptx):
+    for kernel, text in unseen.items():
+        if atomics := _ATOMIC.findall(text):
             found.append(_atomic(atomics, None, ("", ""), kernel))
     order = {x: i for i, x in enumerate((*VARIES, *KINDS))}
     return tuple(
@@ -226,25 +228,61 @@ Finding = tuple[str, str, str]
 _MATRIX = re.compile(r"\b(?:mma|wgmma|wmma|tcgen05)\S*\.(?:mma)?\S*")
 
 
+# Bytes of the largest arguments whose kernel is run to read a tree.
+_READABLE = 1 << 28
+
+
+def _trees(
+    program: hlo.Program, instruction: hlo.Instruction, launch: Launch, text: str
+) -> Mapping[int, replay.Schedule]:
+    """The trees of sums in the kernel of a fusion that can be read: `replay.trees`."""
+    operands = [program.instructions[name] for name in instruction.operands]
+    variables = [array for x in (*operands, instruction) for array in x.arrays]
+    if sum(size for _, size in variables) > _READABLE:
+        return {}
+    try:
+        kernel = ptx.parse(text)[launch.kernel]
+        arguments = tuple(range(len(variables)))
+        started = ptx.Launch(kernel, launch.grid, launch.threads, arguments)
+        return replay.trees(started, variables)
+    # Any kernel may hold what the interpreter was not made for.
+    except Exception:
+        return {}
+
+
 def _reduction(
-    program: hlo.Program, each: hlo.Instruction, ptx: str, deterministic: bool
+    program: hlo.Program,
+    each: hlo.Instruction,
+    text: str,
+    deterministic: bool,
+    trees: Callable[[], Mapping[int, replay.Schedule]],
 ) -> Iterator[Finding]:
     """Sums in an order that the kernel fixes."""
     if each.opcode in ("dot", "convolution") and _FLOAT.search(each.type):
-        unit = "on matrix units" if _MATRIX.search(ptx) else "fused multiply-adds"
+        unit = "on matrix units" if _MATRIX.search(text) else "fused multiply-adds"
+        if blocks := re.search(r'"sizes":\["(\d+)"\]', each.attributes):
+            unit += f", k in blocks of {blocks[1]}"
         chosen = "tree not read" if deterministic else "autotuning chooses its blocks"
         varies = "device" if deterministic else "compilation"
         yield "reduction", varies, f"a product, {unit}; {chosen}"
     elif not _combines(program, each):
         return
-    elif each.opcode in ("reduce", "reduce-window"):
-        yield "reduction", "device", "a sum; tree not read"
-    elif each.opcode == "scatter" and deterministic and not _ATOMIC.search(ptx):
+    elif each.opcode == "reduce":
+        ((_, size), *_), ((_, result), *_) = (
+            x.arrays for x in (program.instructions[each.operands[0]], each)
+        )
+        terms = size // max(result, 1)
+        tree = trees().get(terms) if terms > 2 else "of which there is one order"
+        detail = f"a sum of {terms}: {tree or 'tree not read'}"
+        yield "reduction", "device", detail
+    elif each.opcode == "reduce-window":
+        yield "reduction", "device", "sums of windows: tree not read"
+    elif each.opcode == "scatter" and deterministic and not _ATOMIC.search(text):
         yield "reduction", "device", "sorted by index first, then in a fixed order"
 
 
 class Library(NamedTuple):
-    """What a library promises about repeating bits, and where its documentation does.
+    """What a library promises about repeating bits.
 
     XLA chooses among its algorithms by measuring them when a program is compiled
     (autotuning). Under `--xla_gpu_deterministic_ops=true` it does not measure, and
@@ -255,7 +293,6 @@ class Library(NamedTuple):
     varies: str
     deterministic: str
     promise: str
-    documentation: str
 
 
 _CUBLAS = Library(
@@ -264,41 +301,29 @@ _CUBLAS = Library(
     "device",
     "the same bits at every run on one stream, for one version, architecture and "
     "number of multiprocessors",
-    " [docs.nvidia.com/cuda/cublas, Results Reproducibility]",
 )
 _CUDNN = Library(
-    "cuDNN",
-    "call",
-    "device",
-    "some backward algorithms use atomics and do not repeat their bits",
-    " [docs.nvidia.com/deeplearning/cudnn, Reproducibility (Determinism)]",
+    "cuDNN", "call", "device", "some backward algorithms do not repeat their bits"
 )
-_CUDNN_FORWARD = _CUDNN._replace(
-    varies="compilation",
-    promise="forward algorithms repeat their bits on one architecture",
+_CUDNN_FORWARD = Library(
+    "cuDNN", "compilation", "device", "forward algorithms repeat on one architecture"
 )
 _CUSOLVER = Library(
-    "cuSOLVER",
-    "device",
-    "device",
-    "deterministic results are its default (cusolverDnSetDeterministicMode)",
-    " [docs.nvidia.com/cuda/cusolver, cusolverDnSetDeterministicMode]",
+    "cuSOLVER", "device", "device", "deterministic results are its default"
 )
 _CUFFT = Library(
-    "cuFFT",
-    "device",
-    "device",
-    "the same bits for the same plan, version and GPU model",
-    " [docs.nvidia.com/cuda/cufft, Accuracy and Performance]",
+    "cuFFT", "device", "device", "the same bits for one plan, version and GPU model"
 )
-_CUSPARSE = Library(
-    "cuSPARSE",
-    "call",
-    "call",
-    "each routine has a promise of its own; some use atomics",
-    " [docs.nvidia.com/cuda/cusparse]",
-)
-_UNKNOWN = Library("", "call", "call", "not known to audit: nothing is promised", "")
+_CUSPARSE = Library("cuSPARSE", "call", "call", "each routine has a promise of its own")
+_UNKNOWN = Library("", "call", "call", "not known to audit: nothing is promised")
+# Where a library's documentation says so, below docs.nvidia.com.
+_DOCUMENTATION = {
+    "cuBLAS": "cuda/cublas, Results Reproducibility",
+    "cuDNN": "deeplearning/cudnn, Reproducibility (Determinism)",
+    "cuSOLVER": "cuda/cusolver, cusolverDnSetDeterministicMode",
+    "cuFFT": "cuda/cufft, Accuracy and Performance",
+    "cuSPARSE": "cuda/cusparse, of each routine",
+}
 # By the beginning of an opcode, or of the target of a custom call; the first that fits.
 # None: calls that move data, sort or work on integers.
 _LIBRARIES: dict[str, Library | None] = {
@@ -338,7 +363,9 @@ def _called(each: hlo.Instruction, deterministic: bool) -> Iterator[Finding]:
     varies = found.deterministic if deterministic else found.varies
     chosen = "" if deterministic or varies == "device" else "; autotuning chooses one"
     name = f"{found.name} {target}".strip()
-    yield "library", varies, f"{name}: {found.promise}{chosen}{found.documentation}"
+    page = _DOCUMENTATION.get(found.name)
+    source = f" [docs.nvidia.com/{page}]" if page else ""
+    yield "library", varies, f"{name}: {found.promise}{chosen}{source}"
 
 
 _COLLECTIVES = {
@@ -375,7 +402,7 @@ def _collective(program: hlo.Program, each: hlo.Instruction, place: Place) -> En
 
 
 def _reduced(
-    program: hlo.Program, each: hlo.Instruction, ptx: str, tf32: bool
+    program: hlo.Program, each: hlo.Instruction, text: str, tf32: bool
 ) -> Iterator[Finding]:
     """Products of float32 whose operands are rounded."""
     target = each.attribute("custom_call_target")
@@ -384,7 +411,7 @@ def _reduced(
     if not any(kind.startswith("f32[") for kind in operands):
         return
     if each.opcode in ("dot", "convolution"):
-        units = " ".join(_MATRIX.findall(ptx))
+        units = " ".join(_MATRIX.findall(text))
         if "tf32" in units:
             yield "reduced_precision", "device", "float32 operands are rounded to TF32"
         elif "bf16" in units:

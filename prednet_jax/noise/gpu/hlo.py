@@ -1,11 +1,15 @@
 """The text of XLA's optimised program, read: instructions, and what they call."""
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import numpy as jnp
 
 from prednet_jax.noise import compat
 
@@ -16,7 +20,8 @@ class Instruction(NamedTuple):
     Attributes:
         type: of the result, such as `f32[64,64]{1,0}` or a tuple in parentheses.
         opcode: such as `reduce`, `fusion`, `custom-call`.
-        operands: names of instructions in the same computation.
+        operands: names of instructions in the same computation; of a parameter its
+            number.
         attributes: the rest of the line.
         computation: the name of the computation it stands in.
     """
@@ -37,6 +42,16 @@ class Instruction(NamedTuple):
     def frame(self) -> int:
         """Number of the stack frame; 0 if there is none."""
         return int(self._attribute(r"stack_frame_id=(\d+)") or 0)
+
+    @property
+    def arrays(self) -> list[tuple[np.dtype[Any], int]]:
+        """Type and bytes of the result, or of each of several."""
+        found = []
+        for name, sizes in re.findall(r"(\w+)\[([\d,]*)\]", self.type):
+            dtype = jnp.dtype(_TYPES.get(name, "uint8"))
+            shape = [int(n) for n in sizes.split(",") if n]
+            found.append((dtype, dtype.itemsize * math.prod(shape)))
+        return found
 
     def attribute(self, name: str) -> str:
         """The value of an attribute up to the next comma or blank; "" without it."""
@@ -102,6 +117,13 @@ def read(text: str) -> Program:
     return Program(computations, _frames(*tables.values()))
 
 
+# Types of NumPy by XLA's names.
+_TYPES = {
+    **{"pred": "bool", "bf16": "bfloat16", "c64": "complex64", "c128": "complex128"},
+    **{f"f{n}": f"float{n}" for n in (16, 32, 64)},
+    **{f"s{n}": f"int{n}" for n in (8, 16, 32, 64)},
+    **{f"u{n}": f"uint{n}" for n in (8, 16, 32, 64)},
+}
 _BOUNDARY = os.path.join(os.path.dirname(__file__), "compilation.py")
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _COMPUTATION = re.compile(r"(?:ENTRY )?%(\S+) \(.*\{$")
@@ -118,7 +140,9 @@ def _instruction(head: re.Match[str], rest: str, computation: str) -> Instructio
         name=head[1],
         type=rest[:end],
         opcode=opcode[1],
-        operands=tuple(re.findall(r"%([\w.-]+)", rest[opcode.end() : close])),
+        operands=tuple(
+            re.findall(r"(?<=%)[\w.-]+|^\d+$", rest[opcode.end() : close - 1])
+        ),
         attributes=rest[close:],
         computation=computation,
     )

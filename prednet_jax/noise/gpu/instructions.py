@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax import numpy as jnp
 
 from prednet_jax.noise.errors import NoiseError
 
@@ -21,7 +22,8 @@ TYPES: Mapping[str, Any] = {
     "pred": np.dtype(bool),
     **{f"{k}{n}": np.dtype(f"uint{n}") for k in "bu" for n in (8, 16, 32, 64)},
     **{f"s{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
-    "f32": np.dtype("float32"),
+    **{"f32": np.dtype("float32"), "f16": np.dtype("float16")},
+    "bf16": jnp.dtype("bfloat16"),
 }
 
 
@@ -46,16 +48,9 @@ def unknown(instruction: Instruction) -> PtxError:
     )
 
 
-class Operation(NamedTuple):
-    """What an instruction computes.
-
-    Attributes:
-        function: of its operands.
-        kinds: types of the operands; the last holds for all that follow.
-    """
-
-    function: Callable[..., Any]
-    kinds: tuple[str, ...]
+# What an instruction computes: a function of its operands, and their types, of which
+# the last holds for all that follow.
+Operation = tuple[Callable[..., Any], tuple[str, ...]]
 
 
 def _shift(function: Callable[..., Array], x: Array, by: Array) -> Array:
@@ -76,19 +71,19 @@ def _wide(a: Array, b: Array) -> Array:
     return a.astype(wide) * b.astype(wide)
 
 
-def _add(a: Array, b: Array) -> Array:
+def _canonical(function: Callable[..., Array], *operands: Array) -> Array:
     """With the one NaN that a GPU makes."""
-    result = np.asarray(a + b)
+    result = np.asarray(function(*operands))
     bits = np.where(np.isnan(result), np.uint32(0x7FFFFFFF), result.view(np.uint32))
     return bits.view(np.float32)
 
 
-def _cast(dtype: Any, x: Array) -> Array:
-    return x.astype(dtype)
-
-
 def _select(a: Array, b: Array, chosen: Array) -> Array:
     return np.where(chosen, a, b)
+
+
+def _cast(to: str, *kinds: str) -> Operation:
+    return lambda x: x.astype(TYPES[to]), kinds
 
 
 _LOGIC: Mapping[str, Callable[..., Array]] = {
@@ -113,26 +108,30 @@ _INTEGER: Mapping[str, Callable[..., Array]] = {
     "setp.gt": np.greater,
     "setp.ge": np.greater_equal,
 }
+_FLOAT: Mapping[str, Callable[..., Array]] = {
+    "add.rn": np.add,
+    "sub.rn": np.subtract,
+    "mul.rn": np.multiply,
+    "neg": np.negative,
+    "abs": np.abs,
+}
 
 
-def _integer_operations(kind: str) -> Mapping[str, Operation]:
+def _integer_operations(kind: str) -> dict[str, Operation]:
     """Instructions on integers of a type, such as `u32`, by opcode without it."""
-    table = {name: Operation(f, (kind,)) for name, f in _INTEGER.items()}
-    table["selp"] = Operation(_select, (kind, kind, "pred"))
-    table["shl"] = Operation(partial(_shift, np.left_shift), (kind, "u32"))
-    table["shr"] = Operation(partial(_shift, np.right_shift), (kind, "u32"))
+    table: dict[str, Operation] = {name: (f, (kind,)) for name, f in _INTEGER.items()}
+    table["selp"] = _select, (kind, kind, "pred")
+    table["shl"] = partial(_shift, np.left_shift), (kind, "u32")
+    table["shr"] = partial(_shift, np.right_shift), (kind, "u32")
+    table["cvt.rn.f32"] = _cast("f32", kind)
     for to in (f"{k}{n}" for k in "us" for n in (8, 16, 32, 64)):
-        table[f"cvt.{to}"] = Operation(partial(_cast, TYPES[to]), (kind,))
+        table[f"cvt.{to}"] = _cast(to, kind)
     bits = int(kind[1:])
     if bits < 64:
         wide = f"{kind[0]}{2 * bits}"
-        table["mul.wide"] = Operation(_wide, (kind,))
-        table["mul.hi"] = Operation(
-            lambda a, b: (_wide(a, b) >> bits).astype(a.dtype), (kind,)
-        )
-        table["mad.wide"] = Operation(
-            lambda a, b, c: _wide(a, b) + c, (kind, kind, wide)
-        )
+        table["mul.wide"] = _wide, (kind,)
+        table["mul.hi"] = lambda a, b: (_wide(a, b) >> bits).astype(a.dtype), (kind,)
+        table["mad.wide"] = lambda a, b, c: _wide(a, b) + c, (kind, kind, wide)
     return table
 
 
@@ -142,8 +141,11 @@ OPERATIONS: Mapping[str, Operation] = {
         for kind in (f"{k}{n}" for k in "bus" for n in (16, 32, 64))
         for name, operation in _integer_operations(kind).items()
     },
-    **{f"{name}.pred": Operation(f, ("pred",)) for name, f in _LOGIC.items()},
-    "add.rn.f32": Operation(_add, ("f32",)),
-    "bfe.u32": Operation(_extract, ("u32",)),
-    "selp.f32": Operation(_select, ("f32", "f32", "pred")),
+    **{f"{name}.pred": (f, ("pred",)) for name, f in _LOGIC.items()},
+    **{f"{n}.f32": (partial(_canonical, f), ("f32",)) for n, f in _FLOAT.items()},
+    "setp.nan.f32": (lambda a, b: np.isnan(a) | np.isnan(b), ("f32",)),
+    **{f"cvt.f32.{half}": _cast("f32", half) for half in ("f16", "bf16")},
+    **{f"cvt.rn.{half}.f32": _cast(half, "f32") for half in ("f16", "bf16")},
+    "bfe.u32": (_extract, ("u32",)),
+    "selp.f32": (_select, ("f32", "f32", "pred")),
 }

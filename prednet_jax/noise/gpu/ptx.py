@@ -32,7 +32,9 @@ from prednet_jax.noise.gpu.instructions import (
 
 # Threads that are interpreted at once.
 _AT_ONCE = 1 << 19
-
+# What a sum of float32 is made of.
+ADDITION = "add.rn.f32"
+_ARITHMETIC = re.compile(r"(?!add\.rn\.|selp\.|cvt\.f32).*\.f32$")
 
 # What becomes of tags in arithmetic. Of an opcode such as "add.rn.f32", the operands'
 # tags (int32 [threads]; 0: none) and the operands: the tags of the result.
@@ -62,24 +64,24 @@ def parse(text: str) -> dict[str, Kernel]:
     Raises:
         PtxError: naming what is not understood.
     """
-    text = re.sub(r"//[^\n]*", "", text)
-    head = re.compile(r"\.visible\s+\.entry\s+(\w+)\s*\(([^)]*)\)([^{]*)\{")
-    kernels, position = {}, 0
-    while found := head.search(text, position):
-        _known_directives(text[position : found.start()])
-        end = text.index("\n}", found.end())
-        name, parameters, _ = found.groups()
+    kernels: dict[str, Kernel] = {}
+
+    def read(found: re.Match[str]) -> str:
+        name, parameters, body = found.groups()
         names = tuple(part.split()[-1] for part in parameters.split(",") if part)
-        kernels[name] = _kernel(name, names, text[found.end() : end])
-        position = end + 2
-    _known_directives(text[position:])
+        kernels[name] = _kernel(name, names, body)
+        return ""
+
+    text = re.sub(r"//[^\n]*|\.(pragma|version|target|address_size)[^\n]*", "", text)
+    rest = _ENTRY.sub(read, text).strip()
+    if rest:
+        raise PtxError(f"ptx={rest[:80]!r}: expected kernels (.visible .entry) alone")
     return kernels
 
 
-def _known_directives(text: str) -> None:
-    rest = re.sub(r"\.(version|target|address_size)[^\n]*", "", text).strip()
-    if rest:
-        raise PtxError(f"ptx={rest[:80]!r}: expected kernels (.visible .entry) alone")
+_ENTRY = re.compile(
+    r"\.visible\s+\.entry\s+(\w+)\s*\(([^)]*)\)[^{]*\{(.*?)\n\}", re.DOTALL
+)
 
 
 def _kernel(name: str, parameters: tuple[str, ...], body: str) -> Kernel:
@@ -132,12 +134,12 @@ def _operand(text: str) -> Any:
 
 
 class Memory:
-    """Bytes, the tags of each four of them, and where variables lie.
+    """Bytes, the tags of each two of them, and where variables lie.
 
     Attributes:
         starts: byte at which each variable starts.
         data: uint8 [size].
-        tags: int32 [size / 4]; None: nothing is tagged.
+        tags: int32 [size / 2]; None: nothing is tagged.
     """
 
     def __init__(self, sizes: Sequence[int], *, tagged: bool = False) -> None:
@@ -148,17 +150,18 @@ class Memory:
         self.starts = np.array(starts, np.int64)
         self.stops = self.starts + np.array(sizes, np.int64)
         self.data: Array = np.zeros(end, np.uint8)
-        self.tags: Array | None = np.zeros(end // 4, np.int32) if tagged else None
+        self.tags: Array | None = np.zeros(end // 2, np.int32) if tagged else None
 
     def view(self, position: int, dtype: Any) -> Array:
         """The variable of that position, to be read and written."""
         start, stop = int(self.starts[position]), int(self.stops[position])
         return self.data[start:stop].view(dtype)
 
-    def tags_of(self, position: int) -> Array:
-        """Tags of a variable's numbers."""
+    def tags_of(self, position: int, dtype: np.dtype[Any]) -> Array:
+        """Tags of a variable's numbers, of two bytes or more."""
         assert self.tags is not None
-        return self.tags[self.starts[position] // 4 : self.stops[position] // 4]
+        start, stop = int(self.starts[position]), int(self.stops[position])
+        return self.tags[start // 2 : stop // 2 : dtype.itemsize // 2]
 
     def _index(self, address: Array, size: int, text: str) -> Array:
         inside = np.searchsorted(self.starts, address, "right") - 1
@@ -171,8 +174,8 @@ class Memory:
         """Bits at addresses, and their tags."""
         index, size = self._index(address, dtype.itemsize, text), dtype.itemsize
         tags = _UNTAGGED
-        if self.tags is not None and size >= 4:
-            tags = self.tags[index * (size // 4)]
+        if self.tags is not None and size > 1:
+            tags = self.tags[index * (size // 2)]
         return Register(self.data.view(dtype)[index], tags)
 
     def store(self, address: Array, value: "Register", text: str) -> None:
@@ -182,8 +185,8 @@ class Memory:
         cells[index] = bits
         if np.any(cells[index] != bits):
             raise PtxError(f"ptx={text!r}: a race, two values for one address")
-        if self.tags is not None and size >= 4:
-            self.tags[index * (size // 4)] = value.tags
+        if self.tags is not None and size > 1:
+            self.tags[index * (size // 2)] = value.tags
 
 
 class Register(NamedTuple):
@@ -206,48 +209,63 @@ class Launch(NamedTuple):
     arguments: tuple[int, ...]
 
 
-def run(launch: Launch, memory: Memory, combine: Combine | None = None) -> None:
-    """Run a kernel on global memory; `combine` None: there are no tags.
+def run(
+    launch: Launch,
+    memory: Memory,
+    combine: Combine | None = None,
+    *,
+    sample: bool = False,
+) -> None:
+    """Run a kernel on global memory.
+
+    Args:
+        launch: the kernel and its threads.
+        memory: read and written.
+        combine: what becomes of tags; None: there are none.
+        sample: run the first block alone, and let arithmetic on floats other than
+            additions give any number: for tags that depend on no number.
 
     Raises:
         PtxError: at what it does not know or must not happen.
     """
-    blocks, threads = math.prod(launch.grid), math.prod(launch.block)
-    chunk = max(1, _AT_ONCE // threads)
+    blocks = 1 if sample else math.prod(launch.grid)
+    chunk = max(1, _AT_ONCE // math.prod(launch.block))
     with np.errstate(all="ignore"):
         for first in range(0, blocks, chunk):
             numbers = np.arange(first, min(first + chunk, blocks))
-            _Threads(launch, memory, combine, numbers).run()
+            _Threads(launch, memory, combine, sample, numbers).run()
 
 
+@dataclass(eq=False)
 class _Threads:
     """Threads of some blocks, while they run; arrays are over all of them, [n]."""
 
-    def __init__(
-        self, launch: Launch, memory: Memory, combine: Combine | None, blocks: Array
-    ) -> None:
-        self.launch, self.kernel = launch, launch.kernel
-        self.memory, self.combine = memory, combine
-        self.per_block = math.prod(launch.block)
-        self.block = np.repeat(np.arange(blocks.size), self.per_block)
-        self.thread = np.tile(np.arange(self.per_block), blocks.size)
-        sizes = [self.kernel.shared] * blocks.size
-        self.shared = Memory(sizes, tagged=combine is not None)
+    launch: Launch
+    memory: Memory
+    combine: Combine | None
+    sample: bool
+    blocks: Array
+
+    def __post_init__(self) -> None:
+        self.kernel = self.launch.kernel
+        self.per_block = math.prod(self.launch.block)
+        self.block = np.repeat(np.arange(self.blocks.size), self.per_block)
+        self.thread = np.tile(np.arange(self.per_block), self.blocks.size)
+        sizes = [self.kernel.shared] * self.blocks.size
+        self.shared = Memory(sizes, tagged=self.combine is not None)
         self.registers: dict[str, Register] = {}
         for name, linear, shape in (
-            ("tid", self.thread, launch.block),
-            ("ctaid", blocks[self.block], launch.grid),
+            ("tid", self.thread, self.launch.block),
+            ("ctaid", self.blocks[self.block], self.launch.grid),
         ):
             for axis, size in zip("xyz", shape, strict=True):
-                self._set(f"%{name}.{axis}", linear % size)
-                self._set(f"%n{name}.{axis}", np.array(size))
+                for prefix, value in (("%", linear % size), ("%n", np.array(size))):
+                    bits = value.astype(np.uint32)
+                    self.registers[f"{prefix}{name}.{axis}"] = Register(bits, _UNTAGGED)
                 linear = linear // size
         # Each block has a copy; `_move` adds where it lies.
         for name, start in self.kernel.symbols.items():
             self.registers[name] = Register(np.array(start, np.uint64), _UNTAGGED)
-
-    def _set(self, name: str, value: Array) -> None:
-        self.registers[name] = Register(value.astype(np.uint32), _UNTAGGED)
 
     def run(self) -> None:
         # By position in the code, the threads that stand there; those at a barrier.
@@ -319,28 +337,37 @@ class _Threads:
 
     def _calculate(self, instruction: Instruction, mask: Array) -> None:
         """All instructions that are functions of their operands."""
-        operation = OPERATIONS.get(instruction.opcode)
         target, *sources = instruction.operands
-        if operation is None or isinstance(target, tuple):
+        opcode = instruction.opcode
+        if self.sample and _ARITHMETIC.match(opcode):
+            opcode, sources = "neg.f32", sources[:1]
+        if opcode not in OPERATIONS or isinstance(target, tuple):
             raise unknown(instruction)
-        kinds = operation.kinds + operation.kinds[-1:] * len(sources)
+        function, kinds = OPERATIONS[opcode]
+        kinds += kinds[-1:] * len(sources)
         values = [self.read(*x) for x in zip(sources, kinds, strict=False)]
         tags = _UNTAGGED
-        if self.combine is not None and any(x.tags.any() for x in values):
+        if self.combine and (opcode == ADDITION or any(x.tags.any() for x in values)):
             acting = [self._acting(*x, mask) for x in zip(sources, kinds, strict=False)]
             bits, old = zip(*acting, strict=True)
             tags = np.zeros(mask.shape, np.int32)
-            tags[mask] = self.combine(instruction.opcode, old, bits)
-        result = np.asarray(operation.function(*(x.bits for x in values)))
+            tags[mask] = self.combine(opcode, old, bits)
+        result = np.asarray(function(*(x.bits for x in values)))
         self.write(target, Register(result, tags), mask)
 
     def _copy(self, instruction: Instruction, mask: Array) -> None:
-        """mov, and cvta (one address space)."""
+        """mov, also to the halves of a register, and cvta (one address space)."""
         target, source = instruction.operands
-        if tuple in (type(target), type(source)):
-            raise unknown(instruction)
         kind = instruction.opcode.rpartition(".")[2]
-        self.write(target, self.read(source, kind), mask)
+        if isinstance(source, tuple):
+            raise unknown(instruction)
+        if not isinstance(target, tuple):
+            self.write(target, self.read(source, kind), mask)
+            return
+        whole, width = self.read(source, kind), int(kind[1:]) // len(target)
+        for i, name in enumerate(target):
+            bits = whole.bits >> np.asarray(i * width, whole.bits.dtype)
+            self.write(name, Register(bits.astype(f"u{width // 8}"), whole.tags), mask)
 
     def _move(self, instruction: Instruction, mask: Array) -> None:
         """Loads and stores (ld, st), of one number or a vector."""
@@ -382,11 +409,12 @@ class _Threads:
         if instruction.opcode != "shfl.sync.down.b32" or rest[1:] != [31, -1]:
             raise unknown(instruction)
         warp = self.block * -(-self.per_block // 32) + self.thread // 32
-        acting = np.bincount(warp, mask)
-        if np.any((acting > 0) & (acting < 32)):
+        # The last warp of a block may have fewer lanes.
+        acting, lanes = np.bincount(warp, mask), np.bincount(warp)
+        if np.any((acting > 0) & (acting < lanes)):
             raise PtxError(f"ptx={instruction.text!r}: lanes of a warp are missing")
         lane = self.thread % 32
-        there = np.where(lane + rest[0] < 32, lane + rest[0], lane)
+        there = np.where(lane + rest[0] < lanes[warp], lane + rest[0], lane)
         # Lanes that do not act are in warps that do not.
         origin = np.where(mask, np.arange(mask.size) - lane + there, 0)
         value = self.read(source, "u32")

@@ -12,16 +12,16 @@ outputs:
 
 A round joins the longest chains whose links are columns: the loop of a thread is one
 round, each level of a tree of shuffles another. Short chains are filled up with -0.0,
-which changes no number when added. That all outputs have one tree is checked by hashes,
-and the schedule on random terms against the bits that the kernel wrote.
+which changes no number when added. The schedule is checked on random terms of several
+magnitudes: all outputs must have the bits that the kernel wrote.
 """
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax import numpy as jnp
 
 from prednet_jax.noise.gpu import hlo, ptx
 from prednet_jax.noise.gpu.compilation import Compiled
@@ -29,25 +29,28 @@ from prednet_jax.noise.gpu.ptx import Array, PtxError
 
 
 class Program(NamedTuple):
-    """Launches over numbered variables, whose bytes are `sizes`: a compiled program."""
+    """Launches over numbered variables: a compiled program.
+
+    `sizes` are bytes of the variables; `parameters` and `result` are variables with
+    their types.
+    """
 
     launches: tuple[ptx.Launch, ...]
     sizes: tuple[int, ...]
-    parameters: tuple[int, ...]
-    result: int
+    parameters: tuple[tuple[int, np.dtype[Any]], ...]
+    result: tuple[int, np.dtype[Any]]
 
     def run(self, memory: ptx.Memory, combine: ptx.Combine | None = None) -> Array:
-        """The float32 result, flat, from the arguments in a memory."""
+        """The result, flat, from the arguments in a memory."""
         for launch in self.launches:
             ptx.run(launch, memory, combine)
-        return memory.view(self.result, np.float32)
+        return memory.view(*self.result)
 
     def memory(self, arguments: Sequence[Any], *, tagged: bool = False) -> ptx.Memory:
         """Memory that holds the arguments."""
         memory = ptx.Memory(self.sizes, tagged=tagged)
-        for position, value in zip(self.parameters, arguments, strict=True):
-            flat = np.ascontiguousarray(value).reshape(-1)
-            memory.view(position, np.uint8)[:] = flat.view(np.uint8)
+        for parameter, value in zip(self.parameters, arguments, strict=True):
+            memory.view(*parameter)[:] = np.ravel(value)
         return memory
 
 
@@ -60,49 +63,35 @@ def assemble(compiled: Compiled) -> Program:
     kernels: dict[str, ptx.Kernel] = {}
     for text in dict.fromkeys(compiled.ptx.values()):
         kernels |= ptx.parse(text)
-    # Each slice of an allocation is a variable, which values may share.
-    sizes: dict[tuple[str, str], int] = {}
-    places: dict[str, int] = {}
-    parameters: dict[int, int] = {}
-    results: set[int] = set()
-    for part in re.split(r"^allocation ", compiled.buffers, flags=re.MULTILINE)[1:]:
-        head, *lines = part.splitlines()
-        number = re.search(r"parameter (\d+)", head)
-        for value in map(_VALUE.match, lines):
-            if value is None:
-                break
-            name, size, offset = value.groups()
-            here = head, offset
-            sizes[here] = max(sizes.get(here, 0), int(size))
-            places[name] = place = list(sizes).index(here)
-            if number:
-                parameters[int(number[1])] = place
-            if "output shape is" in head:
-                results.add(place)
-    if len(results) != 1:
-        raise PtxError("program: expected one result")
     *_, entry = hlo.read(compiled.hlo).computations.values()
-    fusions = {}
+    # The variable of each value, with its type.
+    variables: dict[str, tuple[int, np.dtype[Any]]] = {}
+    sizes: list[int] = []
+    parameters, launches = {}, []
     for each in entry:
         if each.opcode == "bitcast":
-            places.setdefault(each.name, places[each.operands[0]])
-        elif each.opcode == "fusion":
-            fusions[each.name] = (*each.operands, each.name)
-    launches = []
-    for kind, instruction, kernel, grid, threads in compiled.launches:
-        if kernel not in kernels or instruction not in fusions:
+            variables[each.name] = variables[each.operands[0]]
+            continue
+        ((dtype, size), *more) = each.arrays
+        if more:
+            raise PtxError("program: expected one result")
+        variables[each.name] = len(sizes), dtype
+        sizes.append(size)
+        if each.opcode == "parameter":
+            parameters[int(each.operands[0])] = variables[each.name]
+    instructions = {each.name: each for each in entry if each.opcode == "fusion"}
+    for kind, name, kernel, grid, threads in compiled.launches:
+        if kernel not in kernels or name not in instructions:
             raise PtxError(
-                f"program: {kind} {instruction!r}: expected kernels of XLA's own alone"
+                f"program: {kind} {name!r}: expected kernels of XLA's own alone"
             )
-        arguments = tuple(places[name] for name in fusions[instruction])
-        launches.append(ptx.Launch(kernels[kernel], grid, threads, arguments))
+        arguments = [variables[x][0] for x in (*instructions[name].operands, name)]
+        launches.append(ptx.Launch(kernels[kernel], grid, threads, tuple(arguments)))
     ordered = tuple(parameters[i] for i in sorted(parameters))
-    return Program(tuple(launches), tuple(sizes.values()), ordered, results.pop())
+    return Program(tuple(launches), tuple(sizes), ordered, variables[entry[-1].name])
 
 
-# " value: <10 input_reduce_fusion @0> (size=1000,offset=0): f32[250]{0}"
-_VALUE = re.compile(r" value: <\d+ (\S+) @\d+> \(size=(\d+),offset=(\d+)\)")
-
+_FLOATS = tuple(jnp.dtype(name) for name in ("float32", "bfloat16", "float16"))
 # Columns that every round has beside its chains.
 MINUS_ZERO, ZERO = -1, -2
 
@@ -127,21 +116,33 @@ class Schedule(NamedTuple):
             columns = total
         return columns[0]
 
+    def __str__(self) -> str:
+        longest, chains = self.rounds[0].shape
+        if chains == 1:
+            return "one after the other"
+        steps = ", ".join(str(len(table)) for table in self.rounds[1:])
+        return f"{chains} chains of at most {longest}, joined by {steps}"
+
 
 class _Sums:
     """Tags of sums: terms from 1, then 0.0, then additions as they are made.
 
     Attributes:
-        terms: how many, over all sums.
-        additions: for each addition that was executed, the tags of its two operands,
-            int32 [threads]; the tags of its results follow each other.
+        exact: whether the terms are known beforehand; if not, each number that is added
+            and is no sum of others becomes one.
+        zero: the tag of 0.0.
         count: of tags.
+        values: float32 [`count` or more] by tag; NaN: not seen yet.
+        additions: for each that was executed the first tag of its results, which follow
+            each other, and the tags of its operands, int [threads].
     """
 
     def __init__(self, terms: int) -> None:
-        self.zero = terms + 1
-        self.additions: list[tuple[Array, Array]] = []
+        self.exact, self.zero = terms > 0, terms + 1
         self.count = terms + 2
+        self.values = np.full(2 * self.count, np.nan, np.float32)
+        self.values[self.zero] = 0
+        self.additions: list[tuple[int, Array, Array]] = []
 
     def combine(
         self, opcode: str, tags: Sequence[Array], values: Sequence[Array]
@@ -150,34 +151,82 @@ class _Sums:
 
         An addition of two different tags is a step of the sum, and so is that of a
         constant zero. Everything else may only bring together numbers of one tag: a
-        conversion of one term before it is added.
+        conversion, or arithmetic on one term before it is added.
         """
         if opcode.startswith("setp"):
             return np.zeros_like(tags[0])
         if opcode.startswith("selp"):
             return np.where(values[2], tags[0], tags[1])
         either = np.max(tags, axis=0)
-        if opcode != "add.rn.f32":
-            if any(np.any((tag != 0) & (tag != either)) for tag in tags):
+        if opcode != ptx.ADDITION:
+            joined = np.any([(tag != 0) & (tag != either) for tag in tags], axis=0)
+            if self.exact and joined.any():
                 raise PtxError(f"sum: {opcode} joins two terms, and is no addition")
-            return either
-        for tag, value in zip(tags, values, strict=True):
-            bits = value.view(f"u{value.dtype.itemsize}")
-            if np.any((tag == 0) & (bits != 0) & (either != 0)):
-                raise PtxError(f"sum: {opcode} of a term and a number that is none")
-        left, right = tags
-        real = left != right
-        self.additions.append(
-            tuple(np.where(tag == 0, self.zero, tag)[real] for tag in tags)
-        )
-        result = np.where(real, 0, left)
-        result[real] = np.arange(self.count, self.count + real.sum())
-        self.count += int(real.sum())
+            return np.where(joined, 0, either)
+        real = tags[0] != tags[1]
+        if not self.exact:
+            real |= (either == 0) & (values[0] != values[1])
+        left, right = (self._operand(tags[i][real], values[i][real]) for i in (0, 1))
+        self.additions.append((self.count, left, right))
+        result = np.where(real, 0, tags[0])
+        result[real] = self._new(values[0][real] + values[1][real])
         return result
+
+    def _operand(self, tag: Array, value: Array) -> Array:
+        """The tags of numbers that are added."""
+        known = self.values[tag]
+        other = (tag == 0) & (value.view(np.uint32) != 0)
+        if self.exact:
+            if other.any():
+                raise PtxError("sum: an addition of a term and a number that is none")
+            first = (tag != 0) & np.isnan(known)
+            self.values[tag[first]] = value[first]
+        else:
+            other |= (tag != 0) & (known.view(np.uint32) != value.view(np.uint32))
+            tag = tag.copy()
+            tag[other] = self._new(value[other])
+        return np.where(tag == 0, self.zero, tag)
+
+    def _new(self, values: Array) -> Array:
+        """New tags, of these numbers."""
+        first, self.count = self.count, self.count + values.size
+        if self.count > self.values.size:
+            more = np.full(2 * self.count - self.values.size, np.nan, np.float32)
+            self.values = np.concatenate([self.values, more])
+        self.values[first : self.count] = values
+        return np.arange(first, self.count)
+
+    def rounds(self, root: int) -> tuple[Array, list[Array]]:
+        """The tags of a sum's terms, and the rounds that add them in this order."""
+        left, right = (np.zeros(self.count, np.int64) for _ in range(2))
+        needed, made = (np.zeros(self.count, bool) for _ in range(2))
+        needed[root] = True
+        batches: list[Array] = []
+        for first, a, b in reversed(self.additions):
+            made[first : first + a.size] = True
+            here = first + np.flatnonzero(needed[first : first + a.size])
+            left[here], right[here] = a[here - first], b[here - first]
+            needed[left[here]] = needed[right[here]] = True
+            if here.size:
+                batches.insert(0, here)
+        made[self.zero] = True
+        terms = kept = np.flatnonzero(needed & ~made)
+        # Of one term there is nothing to add.
+        rounds = [] if batches else [np.zeros((1, 1), np.int32)]
+        while batches:
+            # For each tag its column in a round.
+            column = np.full(self.count, _NONE, np.int64)
+            column[kept], column[self.zero] = np.arange(kept.size), ZERO
+            kept, table, batches = _chains(batches, left, right, column)
+            rounds.append(table.astype(np.int32))
+        return terms, rounds
 
 
 def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedule:
-    """The order in which a compiled sum of a float32 array over axes adds.
+    """The order in which a compiled sum over axes adds, in float32.
+
+    Its parameters are arrays of that shape; arithmetic on single elements may come
+    before the sum.
 
     Raises:
         PtxError: the program is no sum whose outputs all have one tree.
@@ -193,72 +242,57 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
     )
     # Of several magnitudes, so that each order has bits of its own.
     generator = np.random.default_rng(29)
-    terms = generator.normal(size=size) * 2.0 ** generator.integers(-8, 9, size)
-    terms = terms.astype(np.float32)
+    count = len(program.parameters), size
+    drawn = generator.normal(size=count) * 2.0 ** generator.integers(-8, 9, count)
     sums = _Sums(size)
-    memory = program.memory([terms], tagged=True)
-    memory.tags_of(program.parameters[0])[:] = np.arange(1, size + 1)
+    memory = program.memory([*drawn], tagged=True)
+    for parameter in program.parameters:
+        memory.tags_of(*parameter)[:] = np.arange(1, size + 1)
     result = program.run(memory, sums.combine)
-    roots = memory.tags_of(program.result)
-    _check_trees(sums, roots, place)
-    schedule = Schedule(_rounds(sums, int(roots[0]), place))
-    by_output = terms[np.lexsort((owner, place))].reshape(place.max() + 1, -1)
-    if schedule.sum(by_output).tobytes() != result.tobytes():
+    roots = memory.tags_of(*program.result)
+    terms, (first, *rest) = sums.rounds(int(roots[0]))
+    places = place[terms - 1]
+    if not np.array_equal(np.sort(places), np.arange(place.max() + 1)):
+        raise PtxError("sum: an output that lacks some of its terms")
+    schedule = Schedule((np.where(first < 0, first, places[first]), *rest))
+    ordered = sums.values[1 + np.lexsort((owner, place))]
+    found = schedule.sum(ordered.reshape(places.size, -1)).astype(result.dtype)
+    if found.tobytes() != result.tobytes():
         raise PtxError("sum: the schedule does not give the kernel's bits")
     return schedule
 
 
-def _mix(x: Array) -> Array:
-    """A hash of 64 bits (S. Vigna's splitmix64)."""
-    x = x * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0xD1B54A32D192ED03)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+def trees(
+    launch: ptx.Launch, variables: Sequence[tuple[np.dtype[Any], int]]
+) -> dict[int, Schedule]:
+    """How sums inside of any kernel are added, by the number of their terms.
 
+    Its first block runs on arbitrary numbers, and instructions on floats that PTX does
+    not define to the bit give some number: no order depends on it. Terms are what is
+    added and is no sum. `variables` are the types and bytes of all arguments.
 
-def _check_trees(sums: _Sums, roots: Array, place: Array) -> None:
-    """Refuses outputs with other trees, by hashes of the places of their terms."""
-    hashes = np.zeros(sums.count, np.uint64)
-    hashes[1 : sums.zero] = _mix(place.astype(np.uint64))
-    hashes[sums.zero] = np.uint64(0x123456789ABCDEF)
-    first = sums.zero + 1
-    for left, right in sums.additions:
-        # Addition commutes.
-        hashes[first : first + left.size] = _mix(hashes[left] + hashes[right])
-        first += left.size
-    if np.any(hashes[roots] != hashes[roots[0]]):
-        raise PtxError("sum: its outputs are added in different orders")
-
-
-def _rounds(sums: _Sums, root: int, place: Array) -> tuple[Array, ...]:
-    """The rounds of a tree; see the module."""
-    left, right = (np.zeros(sums.count, np.int64) for _ in range(2))
-    needed = np.zeros(sums.count, bool)
-    needed[root] = True
-    first = sums.count
-    batches: list[Array] = []
-    for a, b in reversed(sums.additions):
-        first -= a.size
-        here = first + np.flatnonzero(needed[first : first + a.size])
-        left[here], right[here] = a[here - first], b[here - first]
-        needed[left[here]] = needed[right[here]] = True
-        if here.size:
-            batches.insert(0, here)
-    terms = np.flatnonzero(needed[: sums.zero])
-    numbers = place[terms - 1]
-    if not np.array_equal(np.sort(numbers), np.arange(place.max() + 1)):
-        raise PtxError("sum: an output that lacks some of its terms")
-    rounds: list[Array] = []
-    while True:
-        # For each tag its column in a round.
-        column = np.full(sums.count, _NONE, np.int64)
-        column[terms], column[sums.zero] = numbers, ZERO
-        if not batches:
-            # Of one term there is nothing to add.
-            return tuple(rounds or [np.array([[column[root]]], np.int32)])
-        terms, table, batches = _chains(batches, left, right, column)
-        rounds.append(table.astype(np.int32))
-        numbers = np.arange(terms.size)
+    Raises:
+        PtxError: at what the interpreter does not know.
+    """
+    sums = _Sums(0)
+    memory = ptx.Memory([size for _, size in variables], tagged=True)
+    memory.data[:] = 1
+    numbers = np.random.default_rng(29).normal(size=4099)
+    floats = [(i, t) for i, (t, _) in enumerate(variables) if t in _FLOATS]
+    for variable in floats:
+        values = memory.view(*variable)
+        values[:] = np.resize(numbers, values.size)
+    ptx.run(launch, memory, sums.combine, sample=True)
+    found = {}
+    for variable in floats:
+        root = int(memory.tags_of(*variable)[0])
+        terms, rounds = sums.rounds(root)
+        schedule = Schedule(tuple(rounds))
+        with np.errstate(all="ignore"):
+            added = schedule.sum(sums.values[terms, None])[0]
+        if root and added == sums.values[root]:
+            found[terms.size] = schedule
+    return found
 
 
 _NONE = -9

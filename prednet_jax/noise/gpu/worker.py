@@ -1,11 +1,11 @@
 """The process that compiles: it loads XLA's CUDA compiler and knows nothing else.
 
-    python -P worker.py FOLDER...
+    python -P worker.py REQUEST FOLDER...
 
-reads FOLDER/module.mlirbc, compiles it for the GPU that `request.json` beside the
-folders describes, and writes FOLDER/answer.json; PTX and the sequence of kernels are
-among what XLA dumps into FOLDER. Nothing of this package is imported, so that what its
-imports do cannot matter here.
+reads FOLDER/module.mlirbc, compiles it for the GPU that the request (JSON) describes,
+and writes FOLDER/answer.json; PTX and the sequence of kernels are among what XLA dumps
+into FOLDER. Nothing of this package is imported, so that what its imports do cannot
+matter here.
 """
 
 import json
@@ -46,16 +46,16 @@ def compile_in(folder: Path, devices: np.ndarray) -> None:
     (folder / "answer.json").write_text(json.dumps(answer))
 
 
-def main(folders: list[Path]) -> None:
+def main(request: str, *folders: str) -> None:
     """Compiles what lies in the folders."""
-    request = json.loads((folders[0].parent / "request.json").read_text())
-    count = request["devices"]
+    asked = json.loads(request)
+    count = asked["devices"]
     topology = topologies.get_topology_desc(
-        "gpu", "cuda", target_config=request["target"], topology=f"1x1x{count}"
+        "gpu", "cuda", target_config=asked["target"], topology=f"1x1x{count}"
     )
     for folder in folders:
-        compile_in(folder, np.array(topology.devices[:count]).reshape(1, count))
+        compile_in(Path(folder), np.array(topology.devices[:count]).reshape(1, count))
 
 
 if __name__ == "__main__":
-    main([Path(name) for name in sys.argv[1:]])
+    main(*sys.argv[1:])

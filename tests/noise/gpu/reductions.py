@@ -1,18 +1,19 @@
 """Sums for GPUs: what is compiled, in one process for all, and what it adds.
 
 python tests/noise/gpu/reductions.py golden     # writes the golden set again
-python tests/noise/gpu/reductions.py all        # checks all 99
+python tests/noise/gpu/reductions.py all        # checks all 216
 """
 
-import functools
 import gzip
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
@@ -24,19 +25,58 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "gpu" / "reductions.json.gz"
 GPUS = ("gtx1080", "rtx2080ti", "h100")
 
 
+def same(x):
+    return x
+
+
+def squares(x):
+    return x * x
+
+
+def squared_errors(x, y):
+    return (x - y) * (x - y)
+
+
+def magnitudes(x):
+    return abs(x)
+
+
+def widened(x):
+    return x.astype(np.float32)
+
+
 class Case(NamedTuple):
-    """A sum of an array over axes."""
+    """A sum: `term` of arrays, over axes; `term` is for JAX and NumPy."""
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
+    term: Callable[..., Any] = same
+    dtype: str = "float32"
 
     @property
     def name(self) -> str:
         shape, axes = ("x".join(map(str, t)) for t in (self.shape, self.axes))
-        return f"{shape}_over_{axes}"
+        return f"{self.term.__name__}_{shape}_over_{axes}"
+
+    @property
+    def arguments(self) -> int:
+        return self.term.__code__.co_argcount
+
+    def compiled_sum(self, *arrays):
+        return lax.reduce_sum(self.term(*arrays), self.axes)
+
+    def drawn(self, seed) -> list[np.ndarray]:
+        """Arguments other than those that the order is read with."""
+        x = np.random.default_rng(seed).normal(size=(self.arguments, *self.shape))
+        return list(x.astype(jnp.dtype(self.dtype)))
+
+    def columns(self, arrays) -> np.ndarray:
+        """The terms [terms, outputs]."""
+        terms = np.moveaxis(self.term(*arrays), self.axes, range(len(self.axes)))
+        return terms.reshape(-1, np.prod(terms.shape[len(self.axes) :], dtype=int))
 
     def read(self, compiled: compilation.Compiled) -> replay.Schedule:
-        """The order, whose sums have the kernel's bits, or `read` raises."""
+        """The order; `read` raises unless its sums have the kernel's bits."""
         return replay.read(replay.assemble(compiled), self.shape, self.axes)
 
 
@@ -57,6 +97,22 @@ CASES = [
     *[Case(shape, (0,)) for shape in COLUMNS],
     *[Case(shape, tuple(range(len(shape)))) for shape in WHOLE],
     *[Case(*each) for each in (*INNER, *PREDNET)],
+    *[
+        Case(shape, axes, term)
+        for term in (squares, squared_errors, magnitudes)
+        for shape, axes in [
+            ((64, 3000), (1,)),
+            ((300, 33), (1,)),
+            ((3000, 64), (0,)),
+            ((33, 300), (0,)),
+            ((4096,), (0,)),
+            ((70001,), (0,)),
+            ((5, 70, 24), (0, 2)),
+            ((10, 1, 24, 32, 3), (1, 2, 3, 4)),
+        ]
+    ],
+    *[Case(shape, (1,), widened, "bfloat16") for shape in ROWS],
+    *[Case(shape, (0,), widened, "bfloat16") for shape in (*COLUMNS, (4096,))],
 ]
 
 
@@ -64,10 +120,15 @@ def compile_all(cases, gpu: str) -> dict[Case, compilation.Compiled]:
     """Compiles sums for a GPU, all in one process."""
     modules = []
     for case in cases:
-        shape = jax.ShapeDtypeStruct(case.shape, jnp.float32)
-        fn = functools.partial(lax.reduce_sum, axes=case.axes)
-        modules.append(compilation.lower(fn, shape))
+        shape = jax.ShapeDtypeStruct(case.shape, case.dtype)
+        modules.append(compilation.lower(case.compiled_sum, *[shape] * case.arguments))
     return dict(zip(cases, compilation.compiled_for(modules, gpu), strict=True))
+
+
+def interpreted(compiled: compilation.Compiled, arrays) -> np.ndarray:
+    """What the kernels make of the arrays."""
+    program = replay.assemble(compiled)
+    return program.run(program.memory(arrays))
 
 
 # Of the golden set: each kind of kernel once.
@@ -80,6 +141,8 @@ CHOSEN = [
     Case((5, 70, 24), (0, 2)),
     Case((1, 24, 32, 12), (1, 2)),
     Case((64, 3000), (1,)),
+    Case((10, 1, 24, 32, 3), (1, 2, 3, 4), squared_errors),
+    Case((64, 3000), (1,), widened, "bfloat16"),
 ]
 
 
@@ -108,7 +171,6 @@ def _short(compiled: compilation.Compiled) -> dict[str, Any]:
         "hlo": entry,
         "ptx": compiled.ptx,
         "launches": compiled.launches,
-        "buffers": compiled.buffers,
     }
 
 
@@ -128,8 +190,10 @@ if __name__ == "__main__":
                 except NoiseError as error:
                     print(gpu, case.name, error)
                     continue
-                count += 1
-                print(gpu, case.name, [t.shape for t in schedule.rounds])
+                x = case.drawn(0)
+                equal = schedule.sum(case.columns(x)) == interpreted(compiled, x)
+                count += bool(equal.all())
+                print(gpu, case.name, schedule, "" if equal.all() else "OTHER BITS")
         print(
             f"{count} of {len(GPUS) * len(CASES)} sums: the replay has the bits of the "
             "interpreted kernel"

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from jax import numpy as jnp
+from jax.experimental import pallas
+from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from prednet_jax import noise
@@ -123,7 +125,7 @@ def test_an_atomic_and_its_line(report):
     assert "atom" in report.compiled.ptx[atomic.kernel]
     summed = next(e for e in others if e.kind == "reduction")
     assert summed[:4] == ("reduction", "reduce_sum", line(segments, 3), "device")
-    assert summed.detail == "a sum; tree not read"
+    assert summed.detail == "a sum of 4: 2 chains of at most 2, joined by 2"
     assert report.varies == "call"
     assert report.memory.arguments == sum(x.size * 4 for x in SHAPES)
 
@@ -156,6 +158,19 @@ def test_a_gpu_described_is_compiled_for(report, compiler):
     assert str(found).startswith("the GPU described: ")
     (rounded,) = [e for e in found.entries if e.kind == "reduced_precision"]
     assert rounded.source == line(product, 1)
+
+
+def test_trees_of_a_networks_sums(compiler):
+    """Read where the kernel is XLA's own, whatever is fused with the sum."""
+
+    def spread(x):
+        return jnp.mean(x, 1), jnp.sum(jnp.exp(x) * 2, 0), jax.nn.softmax(x)
+
+    report = noise.audit(spread, gpu="gtx1080", advise=False)(S(64, 1000))
+    assert {e.detail for e in report.entries} == {
+        "a sum of 1000: 64 chains of at most 16, joined by 2, 2, 2, 2, 6, 2",
+        "a sum of 64: 32 chains of at most 2, joined by 2, 2, 2, 2, 2",
+    }
 
 
 def test_tf32_since_ampere(report, compiler):
@@ -282,8 +297,24 @@ def test_what_xla_does_not_compile_is_named(compiler):
         y = jnp.sin(x)
         return jax.ffi.ffi_call("of_nobody", S(4))(y)
 
-    equations = {asks: ("pure_callback", 2), says: ("debug_print", 1)}
-    for fn, (name, number) in {**equations, foreign: ("ffi_call", 2)}.items():
+    def of_cpus(x):
+        y = jnp.outer(x, x)
+        return jax.lax.linalg.hessenberg(y)[0]
+
+    def of_tpus(x):
+        def kernel(x, y):
+            y[...] = pltpu.roll(x[...], 1, 0)
+
+        return pallas.pallas_call(kernel, S(4), compiler_params=pltpu.CompilerParams())(
+            x
+        )
+
+    equations = {
+        **{asks: ("pure_callback", 2), says: ("debug_print", 1)},
+        **{foreign: ("ffi_call", 2), of_cpus: ("hessenberg", 2)},
+        of_tpus: ("pallas_call", 4),
+    }
+    for fn, (name, number) in equations.items():
         with pytest.raises(NoiseError, match=name) as caught:
             noise.audit(fn)(S(4))
         assert line(fn, number) in str(caught.value)
@@ -301,6 +332,7 @@ def test_errors_of_the_function_itself_stay():
         ({"gpu": "gtx1081"}, "gpu='gtx1081': expected one of gtx750ti"),
         ({"devices": -1}, "devices=-1"),
         ({"deterministic": "yes"}, "deterministic='yes'"),
+        ({"time_limit": 0}, "time_limit=0: expected a positive"),
         ({"devices": 2}, "devices=2: expected 8"),
     ],
 )
@@ -326,8 +358,9 @@ def test_the_command(compiler, tmp_path, monkeypatch, capsys):
     assert answer["entries"][0]["source"] == "audited.py:5 in total"
     assert set(answer["memory"]) == {"arguments", "results", "temporaries"}
     assert "noise" not in answer
-    assert main([*command, "--devices=0"]) == 2
-    assert "devices=0: expected an integer" in capsys.readouterr().err
+    for flag in ("--devices=0", "--time_limit=0.01"):
+        assert main([*command, flag]) == 2
+        assert f"{flag[2:]}: " in capsys.readouterr().err
 
 
 def test_the_page_prints_what_it_shows(compiler, capsys):

@@ -60,7 +60,7 @@ def test_without_the_compiler_one_line_has_the_command(alone):
 
 
 def test_an_order_is_read_once(compiler, monkeypatch):
-    key = orders.Sum("gtx1080", (5, 70), (1,))
+    key = orders.Sum("gtx1080", "float32", (5, 70), (1,))
     schedule = orders.order_of(key)
     monkeypatch.setattr(orders.compilation, "compiled_for", None)
     assert orders.order_of(key) is schedule

@@ -1,21 +1,20 @@
 """The profile `xla_gpu` agrees with what compiled programs say of each sum."""
 
 import json
-from pathlib import Path
 
+import jax
 import pytest
 
 from prednet_jax.noise.order.profiles import excluded
+from tests.noise.gpu import sums
 
-# Made by benchmarks/gpu_sums.py of commit 09c1a23.
-RECORD = Path(__file__).parents[3] / "results" / "gpu" / "sums.json"
 # One run and the next, or one compilation and the next, may differ.
 VARYING = {"call", "compilation"}
 
 
-@pytest.mark.parametrize("gpu", ["gtx1080", "rtx2080ti", "h100"])
+@pytest.mark.parametrize("gpu", sums.GPUS)
 def test_the_profile_perturbs_what_varies_and_nothing_else(gpu):
-    rows = json.loads(RECORD.read_text())[gpu]
+    rows = json.loads(sums.RECORD.read_text())[gpu]
     for name, primitives in rows.items():
         # A sum that XLA made into something else would be no evidence of sums; this
         # one is made of additions of whole arrays, which have no order.
@@ -23,3 +22,11 @@ def test_the_profile_perturbs_what_varies_and_nothing_else(gpu):
         for primitive, ways in primitives.items():
             perturbed = excluded("xla_gpu", primitive, {}, "") is None
             assert perturbed == bool(VARYING & set(ways)), (name, primitive, ways)
+
+
+@pytest.mark.slow
+def test_what_is_compiled_now_varies_as_the_record_says(compiler):
+    with jax.numpy_dtype_promotion("standard"):
+        assert (
+            sums.measured("gtx1080") == json.loads(sums.RECORD.read_text())["gtx1080"]
+        )

@@ -1,6 +1,7 @@
 """Orders read from kernels: the replay has the bits of the kernel, interpreted."""
 
 import functools
+import math
 import re
 
 import jax
@@ -22,34 +23,25 @@ def order(gpu, case):
     return case.read(GOLDEN[gpu, case])
 
 
-def drawn(case, seed):
-    """An array other than the one that the order was read with."""
-    x = np.random.default_rng(seed).normal(size=case.shape)
-    return x.astype(np.float32)
-
-
-def interpreted(compiled, x):
-    program = replay.assemble(compiled)
-    return program.run(program.memory([x]))
-
-
 @golden
 def test_the_order_is_read(gpu, case):
-    """`read` raises where the schedule has other bits than the interpreted kernel."""
-    schedule = order(gpu, case)
-    x = np.random.default_rng(3).integers(-9, 9, case.shape)
-    terms = np.moveaxis(x, case.axes, range(len(case.axes)))
-    terms = terms.reshape(schedule.rounds[0].max() + 1, -1).astype(np.float32)
+    """Its sums have the bits of the interpreted kernel, on other arrays too."""
+    x = case.drawn(0)
+    result = order(gpu, case).sum(case.columns(x))
+    assert result.tobytes() == reductions.interpreted(GOLDEN[gpu, case], x).tobytes()
     # Of integers below 2^24 every order gives the exact sum.
-    np.testing.assert_array_equal(schedule.sum(terms), x.sum(case.axes).ravel())
+    whole = np.rint(4 * case.columns(x))
+    np.testing.assert_array_equal(order(gpu, case).sum(whole), whole.sum(0))
 
 
-@pytest.mark.parametrize("case", reductions.CHOSEN, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [c for c in reductions.CHOSEN if c.arguments == 1], ids=lambda c: c.name
+)
 def test_the_sum_in_jax_has_the_kernels_bits(case):
-    x = drawn(case, 0)
-    wanted = interpreted(GOLDEN["h100", case], x)
+    (x,) = case.drawn(0)
+    wanted = reductions.interpreted(GOLDEN["h100", case], [x])
     add = jax.jit(lambda x: orders.in_order(order("h100", case), case.axes, x))
-    assert np.asarray(add(x)).tobytes() == wanted.tobytes()
+    assert np.asarray(add(case.term(x))).tobytes() == wanted.tobytes()
 
 
 def without_a_shuffle(compiled, number):
@@ -68,30 +60,52 @@ def without_a_shuffle(compiled, number):
 
 
 def test_one_shuffle_left_out_is_noticed():
-    key = next(k for k in GOLDEN if k[1].name == "1x24x32x12_over_1x2")
+    key = next(k for k in GOLDEN if k[1].name == "same_1x24x32x12_over_1x2")
     _, case = key
-    schedule, x = order(*key), drawn(case, 0)
-    wanted = schedule.sum(x.reshape(-1, 12)).tobytes()
-    assert interpreted(GOLDEN[key], x).tobytes() == wanted
+    x = case.drawn(0)
+    wanted = order(*key).sum(case.columns(x)).tobytes()
+    assert reductions.interpreted(GOLDEN[key], x).tobytes() == wanted
     for number in range(5):
         mutant = without_a_shuffle(GOLDEN[key], number)
-        assert interpreted(mutant, x).tobytes() != wanted
+        assert reductions.interpreted(mutant, x).tobytes() != wanted
         with pytest.raises(ptx.PtxError, match="lacks some of its terms"):
             case.read(mutant)
 
 
-def test_a_schedule_with_two_terms_exchanged_is_noticed(monkeypatch):
+def exchanged(rounds):
+    """Two terms of different chains change places."""
+    rounds[0][0, 0], rounds[0][1, 1] = rounds[0][1, 1], rounds[0][0, 0]
+
+
+def without_a_step(rounds):
+    """What a shuffle brings is not added."""
+    rounds[1][1] = replay.MINUS_ZERO
+
+
+@pytest.mark.parametrize("mutation", [exchanged, without_a_step])
+def test_a_mutated_schedule_is_noticed(mutation, monkeypatch):
     (_, case), compiled = next(iter(GOLDEN.items()))
-    read = replay._rounds
+    read = replay._Sums.rounds
 
-    def exchanged(*args):
-        first, *rest = read(*args)
-        first = first.copy()
-        first[0, 0], first[1, 1] = first[1, 1], first[0, 0]
-        return first, *rest
+    def mutated(sums, root):
+        terms, rounds = read(sums, root)
+        mutation(rounds)
+        return terms, rounds
 
-    monkeypatch.setattr(replay, "_rounds", exchanged)
+    monkeypatch.setattr(replay._Sums, "rounds", mutated)
     with pytest.raises(ptx.PtxError, match="not give the kernel's bits"):
+        case.read(compiled)
+
+
+def test_an_interpreter_without_shuffles_is_noticed(monkeypatch):
+    (_, case), compiled = next(iter(GOLDEN.items()))
+
+    def stays(threads, instruction, mask):
+        target, source, *_ = instruction.operands
+        threads.write(target, threads.read(source, "u32"), mask)
+
+    monkeypatch.setattr(ptx._Threads, "_shuffle", stays)
+    with pytest.raises(ptx.PtxError, match="lacks some of its terms"):
         case.read(compiled)
 
 
@@ -107,9 +121,23 @@ def test_what_is_no_sum_is_refused():
     "gpu", ["h100", *(pytest.param(g, marks=pytest.mark.slow) for g in OLDER)]
 )
 def test_kernels_compiled_now_are_replayed(compiler, gpu):
-    """As `python tests/noise/gpu/reductions.py all`, for one in eight.
-
-    `read` raises where the schedule has other bits than the interpreted kernel.
-    """
+    """As `python tests/noise/gpu/reductions.py all`, for one in eight."""
     for case, compiled in reductions.compile_all(reductions.CASES[::8], gpu).items():
-        assert case.read(compiled).rounds, case.name
+        x = case.drawn(0)
+        result = case.read(compiled).sum(case.columns(x))
+        assert result.tobytes() == reductions.interpreted(compiled, x).tobytes()
+
+
+def test_trees_inside_of_other_kernels():
+    """Terms need not be known: the tree is that of the sum alone."""
+    for (_, case), compiled in GOLDEN.items():
+        if case.arguments == 1 and len(compiled.launches) == 1:
+            program = replay.assemble(compiled)
+            variables = [
+                (dtype, program.sizes[place])
+                for place, dtype in (*program.parameters, program.result)
+            ]
+            found = replay.trees(program.launches[0], variables)
+            schedule = case.read(compiled)
+            terms = math.prod(case.shape[d] for d in case.axes)
+            assert str(found[terms]) == str(schedule)
