@@ -24,18 +24,15 @@ from prednet_jax.errors import UserError
 from prednet_jax.studies import saddle_escape as escape
 
 FLAGS = flags.FLAGS
-OPTIMIZERS, PRECISIONS = escape.OPTIMIZERS, process.PRECISIONS
-FORMS = ("aligned", "rotated")
-flags.DEFINE_list(
-    "functions",
-    list(saddles.CATALOGUE),
-    "Test functions: " + ", ".join(saddles.CATALOGUE) + ".",
-)
-flags.DEFINE_list(
-    "optimizers",
-    list(OPTIMIZERS),
-    "Optimisers: " + ", ".join(OPTIMIZERS) + ".",
-)
+#: What the flags that are lists may hold, which is also their default.
+LISTS = {
+    "functions": tuple(saddles.CATALOGUE),
+    "optimizers": escape.OPTIMIZERS,
+    "precision": process.PRECISIONS,
+    "form": ("aligned", "rotated"),
+}
+for name, accepted in LISTS.items():
+    flags.DEFINE_list(name, list(accepted), f"Of {', '.join(accepted)}.")
 flags.DEFINE_string(
     "noise",
     "reduction_order:granularity=element;reduction_order:granularity=shared;"
@@ -48,8 +45,6 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("first_key", 0, "The first key.")
 flags.DEFINE_integer("steps", 2600, "Steps of each run.")
-flags.DEFINE_list("precision", list(PRECISIONS), "float32, float64 or both.")
-flags.DEFINE_list("form", list(FORMS), "aligned, rotated or both.")
 flags.DEFINE_float(
     "adam_learning_rate", 0.02, "Learning rate of Adam; the others have 1/(2 L)."
 )
@@ -85,12 +80,8 @@ def main() -> None:
 
 def check_flags() -> tuple[list, dict]:
     """Checks all flags; returns the functions and the noise specs."""
-    for flag, values, accepted in (
-        ("functions", FLAGS.functions, list(saddles.CATALOGUE)),
-        ("optimizers", FLAGS.optimizers, OPTIMIZERS),
-        ("precision", FLAGS.precision, PRECISIONS),
-        ("form", FLAGS.form, FORMS),
-    ):
+    for flag, accepted in LISTS.items():
+        values = FLAGS[flag].value
         for value in values or [""]:
             errors.one_of(f"--{flag}", value, accepted)
         if len(set(values)) < len(values):

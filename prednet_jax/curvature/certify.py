@@ -39,8 +39,8 @@ class FiniteDifference:
 
     Attributes:
         step: h, in units of d.
-        curvature: (L(w + h d) - 2 L(w) + L(w - h d)) / h^2.
-        error: estimated error of `curvature`, from rounding and truncation.
+        curvature: (L(w + h d) - 2 L(w) + L(w - h d)) / h^2, with `error`, estimated
+            from rounding and truncation.
         expected: the value that it is compared with, a Rayleigh quotient.
         loss: L(w).
         reach: the largest |h d| on the ladder of steps up to which the second
@@ -131,10 +131,9 @@ def _losses_along(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """The extreme curvatures, with the numbers needed to judge them.
+    """The extreme curvatures over all starts, with what is needed to judge them.
 
     Attributes:
-        pairs: best eigenpairs over all starts: lowest of the low, highest of the high.
         dimension: n, the number of weights.
         steps: Lanczos steps of the last round.
         converged: whether the second half of the steps moved the lowest and the highest

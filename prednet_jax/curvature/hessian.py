@@ -144,7 +144,7 @@ def extreme_eigenpairs(
     """Estimates the lowest and highest eigenpair of a loss's Hessian.
 
     A second call with the same function `loss` does not compile again. Needs memory for
-    steps * n numbers.
+    steps * n numbers. A UserError: an argument is not as said.
 
     Args:
         loss: Maps a pytree of weights to a scalar, deterministically: with noise the
@@ -154,9 +154,6 @@ def extreme_eigenpairs(
         steps: Number of Hessian products, at least 1. At most n are made; the result is
             then exact up to rounding.
         scale: A pytree P like `params`, positive, for P^{-1/2} H P^{-1/2}.
-
-    Raises:
-        UserError: an argument is not as said.
     """
     steps = capped_steps(params, steps)
     ritz = ritz_pairs(loss, params, scale, key, steps=steps)

@@ -77,17 +77,12 @@ def png(chart: Spec) -> bytes:
     return vl_convert.vegalite_to_png(spec(chart), scale=2)
 
 
-def layer(
-    mark: str, encoding: Spec, *transform: Spec, data: Any = None, **properties: Any
-) -> Spec:
-    """A mark of a chart, with its properties, after the transforms.
-
-    `data` are rows of its own; None: those of the chart.
-    """
+def layer(mark: str, encoding: Spec, data: Any = None, **properties: Any) -> Spec:
+    """A mark of a chart with its properties; `data` None: rows of the chart."""
     drawn: Spec = {"mark": {"type": mark, **properties}, "encoding": encoding}
     if data is not None:
         drawn["data"] = {"values": data}
-    return {**drawn, "transform": list(transform)} if transform else drawn
+    return drawn
 
 
 def channel(field: str, title: str | None = None, **scale: Any) -> Spec:

@@ -15,12 +15,11 @@ is made from which record.
 """
 
 import re
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prednet_jax.errors import UserError
-from prednet_jax.report.numbers import MISSING, text
+from prednet_jax.report.numbers import text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,20 +124,6 @@ def rows(
         [text(cell, row) if isinstance(cell, str) else cell(row) for _, cell in made]
         for row in frame.to_dict("records")
     ]
-
-
-def spread(name: str, template: str = "{:.4g}") -> Cell:
-    """A cell with median and range of the values that a field of its row lists."""
-
-    def cell(row: Mapping[str, Any]) -> str:
-        values = sorted(row[name])
-        if not values:
-            return MISSING
-        ends = statistics.median(values), values[0], values[-1]
-        middle, low, high = map(template.format, ends)
-        return middle if values[0] == values[-1] else f"{middle} ({low} to {high})"
-
-    return cell
 
 
 def columns(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:

@@ -31,10 +31,7 @@ _CARRY = ("control", "stale", "treatment", "gpu", "gpu_deterministic")
 
 
 class Series(NamedTuple):
-    """A line of a figure, which the reader switches on (`shown`: at first) and off.
-
-    `curves` holds its values by seed, [points] each.
-    """
+    """A line that the reader switches on (`shown`: at first) and off, by seed."""
 
     name: str
     colour: str
@@ -44,13 +41,10 @@ class Series(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Lines over updates `x`, [points], in the order of drawing.
+    """Lines over updates `x`, [points], in the order of drawing; `y_name` is what of.
 
-    Attributes:
-        y_name: what the lines are.
-        relative: whether all are shown relative to the first, in percent, seed by seed;
-            else as they are, on a logarithmic axis.
-        zone: half the width of a zone around zero that counts as none, or None.
+    They are on a logarithmic axis, or `relative` to the first, in percent, seed by
+    seed; half the `zone` around zero then counts as none.
     """
 
     name: str

@@ -8,7 +8,7 @@ there stays out of the report. A file that is there and broken is an error.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,10 +27,7 @@ Record = Mapping[str, Any]
 
 
 class Examples(NamedTuple):
-    """Frames, an arm's predictions of them, and the frame before each (None: unknown).
-
-    All `[N, H, W, C]` in [0, 1].
-    """
+    """Frames `[N, H, W, C]` in [0, 1], an arm's predictions, and the frames before."""
 
     frames: NDArray[np.float64]
     predictions: NDArray[np.float64]
@@ -39,14 +36,10 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """A comparison.
+    """A comparison: its directory, and the content of its verdict.json.
 
-    Attributes:
-      directory: where it lies.
-      verdict: the content of verdict.json.
-      losses: loss of each update by model, arm and seed, [updates].
-      copied: the same of copying the last frame, by model and seed.
-      examples: predicted frames by model and arm.
+    `losses` of each update are by model, arm and seed, `[updates]`, `copied` those of
+    copying the last frame by model and seed, and `examples` by model and arm.
     """
 
     directory: Path
@@ -107,11 +100,7 @@ def identical(contrast: Record) -> bool:
 
 
 def load(directory: str | Path) -> Results:
-    """Reads what `compare_backends` wrote.
-
-    Raises:
-      RecordError: no verdict, or a file that is broken; the message names the file.
-    """
+    """Reads what `compare_backends` wrote; a RecordError: no file, or broken."""
     directory = Path(directory)
     found = Results(directory, _read_verdict(directory / VERDICT))
     draws: dict[tuple[str, str, int], list[NDArray]] = {}
@@ -142,24 +131,22 @@ def load(directory: str | Path) -> Results:
 
 def _read_verdict(path: Path) -> dict[str, Any]:
     verdict = records.read_json(path)
-    for name, value, kind, words in _checks(verdict):
+
+    def check(name: str, value: Any, kind: Any, words: str) -> None:
         if not isinstance(value, kind):
             raise RecordError(f"{path}: {name} is {value!r}; expected {words}")
-    return verdict
 
-
-def _checks(verdict: Any) -> Iterator[tuple[str, Any, Any, str]]:
-    """Each part of a verdict: its name, itself, and what it has to be."""
-    yield "the file", verdict, dict, "an object"
-    yield "verdict", verdict.get("verdict"), dict, "a dict"
-    yield "contrasts", verdict.get("contrasts"), list, "a list"
-    for number, one in enumerate(verdict["contrasts"]):
-        where = f"contrasts[{number}]"
-        yield where, one, dict, "an object"
+    check("the file", verdict, dict, "an object")
+    check("verdict", verdict.get("verdict"), dict, "a dict")
+    check("contrasts", verdict.get("contrasts"), list, "a list")
+    for number, contrast in enumerate(verdict["contrasts"]):
+        place = f"contrasts[{number}]"
+        check(place, contrast, dict, "an object")
         for name in _NAMES:
-            yield f"{where}.{name}", one.get(name), str, "text"
+            check(f"{place}.{name}", contrast.get(name), str, "text")
         for name in _NUMBERS:
-            yield f"{where}.{name}", one.get(name), int | float | None, "a number"
+            check(f"{place}.{name}", contrast.get(name), int | float | None, "a number")
+    return verdict
 
 
 def _read_examples(path: Path) -> Examples:

@@ -85,17 +85,10 @@ def octopus(
 
     For i = dim there is no g2 term. g1 and g2 make the function C^2 along the path of
     gradient descent, where all later coordinates stay within tau; elsewhere it may
-    jump.
-
-    Args:
-      dim: number of variables, >= 1.
-      tau: a quarter of the distance between stationary points, > 0.
-      smoothness: L, half the curvature of the stable directions, > 0.
-      gamma: half the size of the negative curvature, > 0.
-
-    Returns:
-      x [dim], float32 or float64 -> scalar of the same type, with finite gradients
-      everywhere; a UserError if x has another shape or type.
+    jump, with finite gradients everywhere. tau is a quarter of the distance between
+    stationary points, L (`smoothness`) half the curvature of the stable directions, and
+    gamma half the size of the negative one. x [dim] is float32 or float64, and so is
+    the value.
 
     References:
       Du, Jin, Lee, Jordan, Poczos & Singh 2017, "Gradient descent can take exponential

@@ -35,13 +35,7 @@ Scalar = float | jax.Array
 class Rule(NamedTuple):
     """One optimiser, or R of them if its leaves are arrays [R].
 
-    Attributes:
-      learning_rate: eta.
-      momentum: beta, or b1 of Adam.
-      dampening: kappa, the weight of a new gradient in m.
-      second_moment: b2 of Adam.
-      eps: Adam's epsilon.
-      adaptive: 1 for Adam, else 0.
+    In the order of the fields: eta, beta, kappa, b2, eps, and 1 for Adam, else 0.
     """
 
     learning_rate: Scalar
@@ -61,19 +55,19 @@ class RuleState(NamedTuple):
 
 
 def gradient_descent(learning_rate: float) -> Rule:
-    """Plain steps, x <- x - eta g."""
+    """Plain steps."""
     return Rule(learning_rate)
 
 
 def heavy_ball(learning_rate: float, momentum: float = 0.9) -> Rule:
-    """Polyak's momentum; `momentum` in [0, 1)."""
+    """Polyak's momentum."""
     return Rule(learning_rate, momentum=momentum)
 
 
 def adam(
     learning_rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> Rule:
-    """Adam with bias correction; `b1` and `b2` in [0, 1)."""
+    """Adam with bias correction."""
     return Rule(learning_rate, b1, 1 - b1, b2, eps, adaptive=1.0)
 
 
@@ -120,9 +114,10 @@ class Escape(NamedTuple):
     Attributes:
       steps: first step at which the projection on the escape directions reached the
         radius (`escaped`); the number of steps of the run if it never did.
-      arrival: the same of the value below the exit value (`arrived`).
-      early: [2] the projections after `settle` - 1 and after `settle` steps.
-      x: [dim] final variables; they do not change after the arrival.
+      arrival: the same of the value below the exit value (`arrived`), after which
+        nothing changes.
+      early: the projections after `settle` - 1 and after `settle` steps.
+      x: final variables.
       still: whether the last step, made before the arrival, changed no bit of x: the
         run has stopped for good, unless its gradient is noisy.
     """
@@ -156,24 +151,21 @@ def escape_runs(
     settle: int = 10,
     fresh: bool = True,
 ) -> Escape:
-    """Runs all rules x forms x seeds in one vmapped, compiled program.
+    """Runs all rules x forms x seeds in one vmapped program; leaves are numpy arrays.
 
     Args:
       gradient: the gradient of fn(Q x), with its noise; see `Gradient`.
       function: the function, in its aligned form.
       rules: the optimisers.
       forms: "aligned", "rotated", or both.
-      seeds: number of seeds, from `first_seed`. A seed fixes the start, the rotation
-        and the noise key; they are the same for all rules, noises and precisions.
-      first_seed: >= 0.
+      seeds: number of seeds, from `first_seed` >= 0. A seed fixes the start, the
+        rotation and the noise key, for all rules, noises and precisions.
+      first_seed: see `seeds`.
       steps: steps of each run, > settle.
       dtype: "float32" or "float64"; the latter needs jax_enable_x64.
       settle: step at which the early projection is recorded, >= 1.
       fresh: whether the gradient gets a new key at each step, or one for the whole run,
         like an order of sums that autotuning has chosen once.
-
-    Returns:
-      Leaves [rules, forms, seeds, ...] as numpy arrays.
     """
     whole("steps", steps, settle + 1)
     for form in forms:
@@ -185,11 +177,11 @@ def escape_runs(
     stacked = Rule(*(jnp.asarray(values, dtype) for values in zip(*rules, strict=True)))
     # The key of a seed does not depend on how many seeds there are.
     keys = jax.random.split(jax.random.key(0), chosen.stop)[first_seed:]
-    one = functools.partial(_run, gradient, function, steps, settle, fresh)
-    over_seeds = jax.vmap(one, (None, 0, 0, 0))
-    over_forms = jax.vmap(over_seeds, (None, 0, 0, None))
-    over_rules = jax.vmap(over_forms, (0, None, None, None))
-    record = jax.jit(over_rules)(
+    over_runs = functools.partial(_run, gradient, function, steps, settle, fresh)
+    # Over seeds, forms and rules.
+    for axes in ((None, 0, 0, 0), (None, 0, 0, None), (0, None, None, None)):
+        over_runs = jax.vmap(over_runs, axes)
+    record = jax.jit(over_runs)(
         stacked, jnp.asarray(starts, dtype), jnp.asarray(rotations, dtype), keys
     )
     return jax.tree.map(np.asarray, record)

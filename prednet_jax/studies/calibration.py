@@ -28,9 +28,8 @@ PROFILES = ("uniform_worst_case", "xla_gpu", "chainer_cudnn")
 def reductions(*, small: bool) -> dict[str, Reduction]:
     """The reductions of a training step of PredNet, by primitive and use.
 
-    They are those of the ConvLSTM of layer 1 at 120 x 160 pixels and channels 3, 48,
-    96, 192 (60 x 80 pixels, 240 channels in, 192 out), and of the pooling and loss of
-    the layers around it; `small`: the same in seconds.
+    They are those of the ConvLSTM of layer 1 at the article's size (60 x 80 pixels, 240
+    channels in, 192 out) and of the layers around it; `small`: the same in seconds.
     """
     height, width, inputs, outputs = (12, 16, 24, 16) if small else (60, 80, 240, 192)
     rows, depth = height * width, 9 * inputs
@@ -84,12 +83,11 @@ def reductions(*, small: bool) -> dict[str, Reduction]:
 def measure(
     reduction: Reduction, others: Sequence[np.ndarray], *, repeats: int
 ) -> dict[str, Any]:
-    """The measured and the emulated variation of one reduction.
+    """The `variation` of one reduction, measured and emulated, by `DISTANCES`.
 
-    `others` are its outputs in other processes; `repeats`, at least 2, the calls of one
-    program and keys of the noise. Returns `variation` under `call`, `compilation` and
-    `process` (None without others), and `emulated`: the same by profile, None where it
-    does not perturb the reduction.
+    `others` are its outputs in other processes (without them there is no variation of
+    processes); `repeats`, at least 2, the calls of one program and keys of the noise.
+    `emulated` is by profile, None where it does not perturb the reduction.
     """
     function, operands = reduction
     calls = outputs(reduction, repeats)
@@ -103,9 +101,8 @@ def measure(
         spec = ReductionOrder(profile=profile)
         if coverage(function, spec)(*operands).perturbed:
             noisy = inject(function, spec)
-            emulated[profile] = variation(
-                [np.asarray(noisy(key, *operands)) for key in keys]
-            )
+            noised = [np.asarray(noisy(key, *operands)) for key in keys]
+            emulated[profile] = variation(noised)
     return {
         "call": variation(calls),
         "compilation": variation(compiled),
@@ -115,11 +112,7 @@ def measure(
 
 
 def variation(found: Sequence[Any]) -> dict[str, Any]:
-    """How much outputs differ from the first of them, by `noise.variability`.
-
-    `outputs`: how many others there are; `v_c`: mean fraction of elements that differ;
-    `v_ermv`: mean relative difference.
-    """
+    """How much outputs differ from the first of them, by `noise.variability`."""
     first, *others = found
     return {
         "outputs": len(others),

@@ -25,9 +25,9 @@ KINDS = ("order", "coordinates", "isotropic")
 def amplified(spec: noise.NoiseSpec, factor: float, kind: str) -> Callable:
     """A transform of a gradient function that amplifies the noise of `spec`.
 
-    For `gradient(*inputs) -> (grads, result)`, the transformed function of (key,
-    *inputs) returns noisy grads and the result of the call without noise. It evaluates
-    the gradient three times. `factor` is k above, > 0; `kind` one of `KINDS`.
+    For `gradient(*inputs) -> (grads, result)`, the new function of (key, *inputs)
+    returns noisy grads and the result without noise, in three evaluations. `factor` is
+    k above, > 0; `kind` one of `KINDS`.
     """
     errors.positive("factor", factor)
     errors.one_of("kind", kind, KINDS)

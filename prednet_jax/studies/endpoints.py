@@ -27,12 +27,9 @@ CURVES = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 class Trajectory:
     """One training.
 
-    Attributes:
-        curves: `[updates]` by name of `CURVES`; shorter if the training diverged.
-        weights: after each of the part's snapshots, a vector `[n]` each, float64.
-        held_out_loss: the endpoint, for the final weights.
-        sha256: SHA-256 of the final weights.
-        seconds: wall time.
+    `curves` are `[updates]` by name of `CURVES`, shorter if it diverged; `weights` a
+    vector `[n]`, float64, after each of the part's snapshots; the held-out loss and the
+    SHA-256 are those of the final weights.
     """
 
     curves: dict[str, np.ndarray]

@@ -46,12 +46,11 @@ def measure(
     precision: str,
     adam_rate: float,
 ) -> list[Group]:
-    """Runs every optimiser, form and seed under one noise, as one compiled program.
+    """Runs every optimiser, form and seed under one noise: a group for each pair.
 
     The noise `spec`, whose name is `text` (`QUIET`: none), may not act on weights.
     `adam_rate` is Adam's learning rate, that of the others 1 / (2 L), L the smoothness;
-    the other arguments are those of `saddles.escape_runs`. Returns one group per
-    optimiser and form, as JSON objects.
+    the other arguments are those of `saddles.escape_runs`.
     """
     gradient = noisy_gradient(saddles.rotated_gradient(function), spec)
     rate = 1 / (2 * function.smoothness)
@@ -77,18 +76,17 @@ def measure(
     groups = []
     for i, name in enumerate(optimizers):
         for j, form in enumerate(forms):
-            group = {
-                "function": function.name,
-                "optimizer": name,
-                "form": form,
-                "precision": precision,
-                "noise": text,
-                "escape_steps": runs.steps[i, j].tolist(),
-                "escaped": runs.escaped[i, j].tolist(),
-                "arrival_steps": runs.arrival[i, j].tolist(),
-                "arrived": runs.arrived[i, j].tolist(),
-                "still": runs.still[i, j].tolist(),
+            case = (function.name, name, form, precision)
+            measured = {
+                "escape_steps": runs.steps,
+                "escaped": runs.escaped,
+                "arrival_steps": runs.arrival,
+                "arrived": runs.arrived,
+                "still": runs.still,
             }
+            group: Group = dict(zip(CASE, case, strict=True))
+            group["noise"] = text
+            group |= {field: of[i, j].tolist() for field, of in measured.items()}
             group["predicted_steps"] = [
                 _predict(function, group, rules[i], pair) for pair in runs.early[i, j]
             ]
@@ -191,9 +189,7 @@ def logrank_p(group: Group, twin: Group, event: str) -> float:
 def text_table(groups: list[Group]) -> str:
     """One row per group, of `compare`: when runs leave, and how many pass all saddles.
 
-    Columns: median steps until the first saddle is left, and by theory from the
-    projection after `SETTLE` steps; runs past every saddle; and p against no noise
-    (log-rank, Holm over all tests).
+    `theory` starts from the projection after `SETTLE` steps; p is against no noise.
     """
     rows = [(*CASE, "noise", "left after", "theory", "p", "passed all", "p")]
     for group in groups:

@@ -14,10 +14,10 @@ import pandas as pd
 
 from prednet_jax import records, statistics
 from prednet_jax.report import numbers
-from prednet_jax.report.documents import markdown, spread
+from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.statistics.redraws import SEPARATED
-from prednet_jax.studies import judgement, seed_records, symmetric
+from prednet_jax.studies import judgement, seed_records
 from prednet_jax.studies.judgement import (
     CONTROL,
     ENDPOINTS,
@@ -73,17 +73,11 @@ def blocks(
     parts: Mapping[str, Records],
     verdicts: Mapping[str, Mapping[str, Record]],
 ) -> dict[str, str]:
-    """All tables of docs/study, by the name in their mark `<!-- table: NAME -->`.
+    """Tables of docs/study, by the name in their mark `<!-- table: NAME -->`.
 
     `folder` is results/study, `parts` the result of `load`, `verdicts` of `judged`.
     """
-    rows = symmetric.read(folder / "A" / "runs.csv")
-    coarse = symmetric.read(folder / "A-blocks" / "runs.csv")
-    tables = {
-        "study-saddle": saddle(symmetric.effects(rows)),
-        "study-saddle-checks": saddle_checks(symmetric.checks(rows)),
-        "study-saddle-blocks": saddle(symmetric.effects(coarse)),
-    }
+    tables: dict[str, str] = {}
     for name in JUDGED:
         tables |= answer_tables(name, parts.get(name, ()), verdicts.get(name))
     for name in DESCRIBED:
@@ -258,30 +252,6 @@ def verdict(record: Record) -> str:
     }
     table = markdown(pd.DataFrame(list(rows.items()), columns=["what", "found"]))
     return f"**{of['answer']}** (`{of['verdict']}`; {of['status']})\n\n{table}"
-
-
-def saddle(found: list[dict[str, Any]]) -> str:
-    """Part A: every arm at every delta of both programs, of `symmetric.effects`."""
-    cells = {
-        "program": "{program}",
-        "delta": "{delta:g}",
-        "arm": "{arm}",
-        "separated at update": spread("separated_at", "{:.0f}"),
-        "loss of the last fifth": spread("losses"),
-        "over float32": spread("over_control", "{:.2f}"),
-        "separates": "{separation}",
-        "loss": "{loss}",
-    }
-    return markdown(pd.DataFrame(found), cells)
-
-
-def saddle_checks(found: Mapping[str, symmetric.Check]) -> str:
-    """Part A: its checks."""
-    rows = [
-        (name, "passed" if check.passed else "**failed**", check.figure)
-        for name, check in found.items()
-    ]
-    return markdown(pd.DataFrame(rows, columns=["check", "outcome", "measured"]))
 
 
 def pairs(found: Records) -> list[tuple[str, str]]:

@@ -1,11 +1,8 @@
-"""Part A of the study: trainings from a symmetric start, and what they show.
+"""Part A of the study: trainings from a symmetric start, and their table.
 
 A run makes the channels of its seed's initial weights twins, splits these by delta
-(`symmetric_start`), and trains in the precision of its arm. The criteria are those of
-docs/study/plan.md: an arm, at one delta of one program, separates earlier than float32
-if in every seed it needs less than 95 % of float32's updates, and lowers the loss if in
-every seed its loss is lower by more than the margin. A run that never separates counts
-as separating one update after the last.
+(`symmetric_start`), and trains in the precision of its arm. A run that never separates
+counts as separating one update after the last.
 """
 
 import functools
@@ -20,7 +17,6 @@ import numpy as np
 
 from prednet_jax import data, errors, noise, process, records, tasks
 from prednet_jax.config import PredNetConfig
-from prednet_jax.statistics import MARGIN_FRACTION
 from prednet_jax.studies import symmetric_start
 from prednet_jax.training import keys, loop
 from prednet_jax.training.trainer import Trainer
@@ -45,14 +41,7 @@ AT_ZERO = ("float64", "run", "blocks")
 SEPARATED = 1e-2
 #: Number of equal parts of a run whose mean losses are recorded.
 BINS = 20
-#: How much earlier separation has to be, as a fraction of the control's update.
-EARLIER = 0.05
-#: How much higher the loss of the symmetric network has to be than that of the free
-#: one, as a fraction.
-WORSE = 0.2
-CONTROL, TREATMENT, NULL = "float32", "tile", "shared"
-#: Split at which twins are separate before the first update.
-FREE = 0.1
+CONTROL = "float32"
 
 
 class Run(NamedTuple):
@@ -98,13 +87,11 @@ def runs(
 
 
 def measure(run: Run, design: Design) -> dict[str, Any]:
-    """Makes one run, on the embedded walk of its seed.
+    """Makes one run, on the embedded walk of its seed, and returns its row.
 
-    Returns:
-        Its row: the fields of `Run`; `separated_at` and `unequal_at`, the first updates
-        with an asymmetry above `SEPARATED` and with any difference in bits (None:
-        never); `final_loss`, mean of the last fifth; and for each of the `BINS` parts
-        the mean loss and the asymmetry at its end.
+    `separated_at` and `unequal_at` are the first updates with an asymmetry above
+    `SEPARATED` and with any difference in bits (None: never), `final_loss` the mean of
+    the last fifth; each of the `BINS` parts has its mean loss and asymmetry at the end.
     """
     started = time.perf_counter()
     config, params = design.config, start(run, design)
@@ -179,8 +166,8 @@ def _compare(design: Design) -> Callable[[dict], tuple[jax.Array, jax.Array]]:
 class Row(NamedTuple):
     """What decides about one run: the fields of `Run`, and its end.
 
-    That is the update of separation (updates + 1: never), whether every weight always
-    had the same bits as its twin, and the mean loss over the last fifth of the updates.
+    `equal` says whether every weight always had the same bits as its twin; `loss` is
+    the mean over the last fifth of the updates; separated_at = updates + 1: never.
     """
 
     program: str
@@ -218,86 +205,32 @@ def read(path: Path) -> list[Row]:
     return rows
 
 
-def _of(rows: Iterable[Row], program: str, arm: str, delta: float) -> list[Row]:
-    """The runs of one arm at one delta of one program, in the order of the seeds."""
-    mine = [r for r in rows if (r.program, r.arm, r.delta) == (program, arm, delta)]
-    return sorted(mine, key=lambda row: row.seed)
-
-
 def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Every arm against float32, by program (the symmetric one first), delta and arm.
+    """Every `arm` at every `delta` of every `program`, the symmetric one first.
 
-    Returns:
-        For each `program`, `delta` and `arm`; one number per seed: `separated_at`,
-        `losses`, and `over_control`, final loss over that of float32; and in a word
-        `separation` ("earlier", "later") and `loss` ("lower", "higher"; both "no
-        effect" or "control").
+    With one number per seed: `separated_at`, and `over_control`, the final loss over
+    that of float32.
     """
     groups = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
     found = []
     for program, delta, arm in sorted(groups, key=lambda k: (k[0] == "ordinary", k[1])):
-        mine, control = (_of(rows, program, name, delta) for name in (arm, CONTROL))
-        ratios, at = _ratios(mine, control), [row.separated_at for row in mine]
-        words = {"separation": "control", "loss": "control"}
-        if arm != CONTROL:
-            sooner = np.array(at) / [row.separated_at for row in control]
-            words["separation"] = _word(sooner, EARLIER, "earlier", "later")
-            words["loss"] = _word(np.array(ratios), MARGIN_FRACTION, "lower", "higher")
+        runs, control = (_of(rows, program, name, delta) for name in (arm, CONTROL))
         found.append(
-            {"program": program, "delta": delta, "arm": arm, "separated_at": at}
-            | {"losses": [row.loss for row in mine], "over_control": ratios}
-            | words
+            {
+                "program": program,
+                "delta": delta,
+                "arm": arm,
+                "separated_at": [row.separated_at for row in runs],
+                "over_control": [
+                    run.loss / other.loss
+                    for run, other in zip(runs, control, strict=False)
+                ],
+            }
         )
     return found
 
 
-def _ratios(mine: Sequence[Row], control: Sequence[Row]) -> list[float]:
-    return [a.loss / b.loss for a, b in zip(mine, control, strict=False)]
-
-
-def _word(ratios: np.ndarray, margin: float, less: str, more: str) -> str:
-    """The finding from one ratio per seed."""
-    if (ratios < 1 - margin).all():
-        return less
-    return more if (ratios > 1 + margin).all() else "no effect"
-
-
-class Check(NamedTuple):
-    """A check of the plan: whether it passed, and what was measured, in words."""
-
-    passed: bool
-    figure: str
-
-
-def checks(rows: Sequence[Row]) -> dict[str, Check]:
-    """The checks of the plan; if one of the first two fails, part A has no result."""
-    quiet, null, noisy = (
-        _of(rows, "symmetric", arm, 0.0) for arm in (CONTROL, NULL, TREATMENT)
-    )
-    kept = quiet + null
-    equal = sum(row.equal for row in kept)
-    worse = _ratios(quiet, _of(rows, "symmetric", CONTROL, FREE))
-    lower = _ratios(noisy, quiet)
-    left = sum(row.separated_at <= row.updates for row in noisy)
-    return {
-        "stays symmetric without noise": Check(
-            passed=bool(kept) and equal == len(kept),
-            figure=f"{equal} of {len(kept)} runs without noise, or with one order "
-            "shared by all outputs, keep every bit of the twins equal at every update",
-        ),
-        "the symmetric solution is worse": Check(
-            passed=len(worse) == len(quiet) and min(worse, default=0.0) > 1 + WORSE,
-            figure="loss of the symmetric network over that of the free one: "
-            f"{_numbers(worse)}",
-        ),
-        "noise separates and lowers the loss": Check(
-            passed=0 < left == len(quiet)
-            and max(lower, default=1) < 1 - MARGIN_FRACTION,
-            figure=f"tile order leaves the exact saddle in {left} of {len(noisy)} "
-            f"seeds; its loss over that without noise: {_numbers(lower)}",
-        ),
-    }
-
-
-def _numbers(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.2f}" for value in values) or "not run"
+def _of(rows: Iterable[Row], program: str, arm: str, delta: float) -> list[Row]:
+    """The runs of one arm at one delta of one program, in the order of the seeds."""
+    group = [r for r in rows if (r.program, r.arm, r.delta) == (program, arm, delta)]
+    return sorted(group, key=lambda row: row.seed)

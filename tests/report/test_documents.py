@@ -62,12 +62,12 @@ def test_markdown():
         ("a", "`{x.y}`"),
         ("b", "{p:sig2}, {p:+sig}, {p:prob}"),
         ("b", lambda row: "known" if row["p"] > 0 else "**not**"),
-        ("n", documents.spread("n", "{:.0f}")),
+        ("n", lambda row: str(max(row["n"]))),
     ]
     assert documents.markdown(frame, cells, numbers=1).splitlines() == [
         "| a | b | b | n |",
         "| --- | --- | --- | ---: |",
-        "| `1` | 0.012, +0.0123, 0.012 | known | 3 (1 to 8) |",
+        "| `1` | 0.012, +0.0123, 0.012 | known | 8 |",
         "| `2` | - | **not** | 4 |",
     ]
     plain = documents.markdown(pd.DataFrame({"a: b": [1], "c": [None]}))

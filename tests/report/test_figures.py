@@ -56,7 +56,8 @@ def drawn_by_vega(curves):
     last = {"filter": f"datum.x == {curves.x[-1]}"}
     said = "datum.line + ' ' + [datum.low, datum.middle, datum.high]"
     transform = [*chart["transform"], last, {"calculate": said, "as": "said"}]
-    drawn = charts.layer("text", {"text": {"field": "said"}}, *transform, data=rows)
+    drawn = charts.layer("text", {"text": {"field": "said"}}, data=rows)
+    drawn["transform"] = transform
     params = [{k: v for k, v in one.items() if k != "bind"} for one in chart["params"]]
     texts = ET.fromstring(charts.svg(drawn | {"params": params}, "")).itertext()
     found = [text.rpartition(" ")[::2] for text in texts if "," in text]

@@ -9,7 +9,7 @@ import pytest
 
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
-from prednet_jax.studies import study_tables, symmetric
+from prednet_jax.studies import symmetric
 from prednet_jax.studies.symmetric import Design, Row, Run
 
 
@@ -78,59 +78,23 @@ def test_script_makes_each_run_once(forked, refused, tmp_path):
     refused("--deltas=small: expected numbers", *words, "--deltas=small")
 
 
-def table(**changes):
-    """Both programs: noise helps on the exact saddle of the symmetric one alone."""
-    rows = []
-    for program in ("ordinary", "symmetric"):
-        for arm in ("float32", "shared", "tile"):
-            for delta in symmetric.DELTAS:
-                stuck = (program, delta) == ("symmetric", 0.0) and arm != "tile"
-                at, loss = (3001, 3.0) if stuck else (700, 1.0)
-                at, loss = changes.get(f"{program} {arm} {delta:g}", (at, loss))
-                rows += [
-                    Row(program, arm, delta, seed, at + seed, stuck, loss, 3000)
-                    for seed in range(5)
-                ]
-    return rows
-
-
-def test_decisions_by_hand():
-    changes = {"symmetric tile 0.0001": (900, 1.1), "ordinary tile 0": (300, 0.9)}
-    rows = table(**changes)
-
-    def words(rows):
-        return {
-            (e["program"], e["arm"], e["delta"]): (e["separation"], e["loss"])
-            for e in symmetric.effects(rows)
-        }
-
-    found = words(rows)
-    assert found["symmetric", "tile", 0.0] == ("earlier", "lower")
-    assert found["symmetric", "shared", 0.0] == ("no effect", "no effect")
-    assert found["ordinary", "float32", 0.0] == ("control", "control")
-    assert found["symmetric", "tile", 1e-4] == ("later", "higher")
-    assert found["ordinary", "tile", 0.0] == ("earlier", "lower")
-    cells = "| symmetric | 0 | tile | 702 (700 to 704) | 1 | 0.33 | earlier | lower |"
-    assert cells in study_tables.saddle(symmetric.effects(rows))
-    # All five seeds have to agree.
-    names = [row[:4] for row in rows]
-    index = names.index(("ordinary", "tile", 0.0, 2))
-    rows[index] = rows[index]._replace(loss=0.99, separated_at=690)
-    assert words(rows)["ordinary", "tile", 0.0] == ("no effect", "no effect")
-
-
-def test_checks_pass_and_fail():
-    def passed(rows):
-        return [check.passed for check in symmetric.checks(rows).values()]
-
-    assert passed(table()) == [True, True, True]
-    broken = [row._replace(equal=False) for row in table()]
-    assert passed(broken) == [False, True, True]
-    flat = table(**{"symmetric float32 0": (3001, 1.1)})
-    assert passed(flat)[1:] == [False, True]
-    # Two seeds separate after the last update, which is never.
-    assert not passed(table(**{"symmetric tile 0": (2999, 1.0)}))[2]
-    assert passed([]) == [False, False, False]
+def test_effects_are_relative_to_float32_of_the_same_seed():
+    rows = [
+        Row(program, arm, delta, seed, 700 + seed, False, loss * (1 + seed), 3000)
+        for program in ("ordinary", "symmetric")
+        for delta in (0.0, 0.1)
+        for arm, loss in (("float32", 3.0), ("tile", 1.5))
+        for seed in (1, 0)
+    ]
+    found = symmetric.effects(rows)
+    names = [(e["program"], e["delta"], e["arm"]) for e in found]
+    assert names[:3] == [
+        ("symmetric", 0.0, "float32"),
+        ("symmetric", 0.0, "tile"),
+        ("symmetric", 0.1, "float32"),
+    ]
+    assert found[1]["separated_at"] == [700, 701]
+    assert found[1]["over_control"] == [0.5, 0.5]
 
 
 def test_rows_are_read_as_they_were_written(tmp_path):
