@@ -5,13 +5,10 @@
 compiles the training step and the prediction of PredNet and of the autoencoder, one
 factor at a time from one base program, for the article's GPUs (one card of each
 architecture) and for A100, H100 and B200. Nothing runs. Convolutions are XLA's, as on a
-GPU, unless a factor says otherwise. Each program is also run here, as a CPU would run
-it, and timed. Writes --record after each program and takes up where it was; docs/gpu.md
-is made from it (experiments/tables.py).
+GPU, unless a factor says otherwise. Writes --record after each program and takes up
+where it was; docs/gpu.md is made from it (experiments/tables.py).
 """
 
-import functools
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -114,33 +111,6 @@ def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     return step, (state, frames, first, jax.random.key(0))
 
 
-@functools.cache
-def on_cpu(program: str) -> tuple[float, float]:
-    """Operations of a case (JSON), and seconds of a processor here for one frame.
-
-    The frames of a window are a loop, whose body counts once as in the audit. XLA
-    counts no operations of library calls: those are of the program as written.
-    """
-    case = json.loads(program)
-    function, arguments = built(case)
-    flops = jax.jit(function).lower(*arguments).cost_analysis()["flops"]
-    if case["convolution"] == "xla":
-        function, arguments = built({**case, "convolution": "auto"})
-    lowered = jax.jit(function).lower(*arguments)
-    run = lowered.compile()
-    values = jax.tree.map(
-        lambda x: x if isinstance(x, jax.Array) else jnp.ones(x.shape, x.dtype),
-        arguments,
-    )
-    seconds = []
-    for _ in range(5):
-        start = time.process_time()
-        jax.block_until_ready(run(*values))
-        seconds.append(time.process_time() - start)
-    frames = 10 if "stablehlo.while" in lowered.as_text() else 1
-    return flops, min(seconds[1:]) / frames
-
-
 def audited(case: dict[str, Any]) -> dict[str, Any]:
     """What the audit of a case says, as the record has it."""
     function, arguments = built(case)
@@ -155,6 +125,8 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
     calls = Counter(
         e.detail.partition(": ")[0] for e in report.entries if e.kind == "library"
     )
+    # XLA counts no operations of library calls: those of the program as written.
+    flops = jax.jit(function).lower(*arguments).cost_analysis()["flops"]
     bare = {name: case[name] for name in BASE}
     shown = case["gpu"] in FEW and bare in (BASE, BASE | AUTOENCODER)
     return {
@@ -166,6 +138,7 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
         "calls": dict(calls),
         "entries": dict(Counter(f"{e.kind} {e.varies}" for e in report.entries)),
         "memory": report.memory._asdict(),
+        "flops": flops,
         "bytes": report.compiled.cost["bytes accessed"],
         "seconds": round(time.perf_counter() - start, 1),
     }
@@ -195,16 +168,10 @@ def main() -> None:
     }
     head = {"jax": jax.__version__, "base": BASE, "cards": cards}
     file.parent.mkdir(parents=True, exist_ok=True)
-    rows += [case for case in cases() if case not in known]
-    for i, row in enumerate(rows):
-        case = {name: row[name] for name in (*BASE, "gpu")}
-        if "varies" not in row:
-            rows[i] = row = audited(case)
-        if "cpu" not in row:
-            program = {**case, "gpu": None, "deterministic": False}
-            row["flops"], row["cpu"] = on_cpu(json.dumps(program))
-        done = [row for row in rows if "varies" in row]
-        records.write_json(file, {**head, "rows": done})
+    for case in (case for case in cases() if case not in known):
+        row = audited(case)
+        rows.append(row)
+        records.write_json(file, {**head, "rows": rows})
         print(*case.values(), row["varies"], row["kernels"], flush=True)
 
 

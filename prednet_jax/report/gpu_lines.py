@@ -1,5 +1,6 @@
 """What a GPU varies: of each line, the figure of docs/gpu.md; of each sum, a table."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,11 +59,8 @@ def sums(record: Mapping[str, Any]) -> str:
     """For each primitive that sums, what varies on each of `GPUS` (docs/noise.md)."""
     rows = []
     for name, primitives in record[GPUS[0]].items():
-        found = {gpu: record[gpu][name] for gpu in GPUS}
-        ways = {
-            gpu: ", ".join(dict.fromkeys(w for each in ways.values() for w in each))
-            for gpu, ways in found.items()
-        }
-        made = ", ".join(primitives) or MISSING
-        rows.append({"function": name, "primitive": made, **ways})
+        row = {"function": name, "primitive": ", ".join(primitives)}
+        for gpu in GPUS:
+            row[gpu] = ", ".join(itertools.chain(*record[gpu][name].values()))
+        rows.append(row)
     return markdown(pd.DataFrame(rows).replace("", MISSING))

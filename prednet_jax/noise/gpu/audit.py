@@ -31,7 +31,7 @@ from prednet_jax.noise.specs import Identity
 
 
 class Memory(NamedTuple):
-    """Bytes on one device: temporaries at one time; results replace no argument."""
+    """Bytes on one device; results are those that replace no argument."""
 
     arguments: int
     results: int
@@ -39,11 +39,7 @@ class Memory(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What to do against entries of a report: the change to write.
-
-    `left` are the entries of that kind in the program compiled again with the change;
-    None where only the user can make it.
-    """
+    """A change, and the entries left when compiled again with it (None: not tried)."""
 
     change: str
     left: tuple[Entry, ...] | None
@@ -56,11 +52,8 @@ class Report(NamedTuple):
         entries: the worst first; one for each operation in each kernel.
         kernels: number of kernels and library calls that one run launches, the body of
             a loop counted once.
-        memory: on one device.
         gpu: name of the GPU, or "described"; `devices`: how many.
         deterministic: whether compiled under `--xla_gpu_deterministic_ops=true`.
-        advice: what would help.
-        compiled: the compiled program.
     """
 
     entries: tuple[Entry, ...]

@@ -1,14 +1,12 @@
 """Compiles a JAX program for a GPU that is not there.
 
 XLA's CUDA compiler needs no device, only the description of one. It comes as a plugin
-of JAX; a process of its own (`worker`) loads it, so that it never touches the process
-of the user. What is handed over is the program as StableHLO with source lines, which
-survive in the metadata of the compiled text.
+of JAX, which a process of its own (`worker`) loads, so that it never touches the user's
+process. It gets the program as StableHLO with source lines, which survive in the
+metadata of the compiled text.
 
-Three wheels are needed beside JAX: the plugin, XLA itself, and NVIDIA's assembler. They
-are looked for in the folder `gpu-audit` of the environment (where `make gpu-wheels`
-puts them, and JAX does not see them), then in the environment itself (extra
-`gpu-audit`).
+Three wheels are looked for in the folder `gpu-audit` of the environment (where `make
+gpu-wheels` puts them, and JAX does not see them), then beside JAX (extra `gpu-audit`).
 """
 
 import importlib.metadata
@@ -61,10 +59,8 @@ class Compiled(NamedTuple):
     """A program as a GPU would get it.
 
     Attributes:
-        hlo: text of XLA's optimised, scheduled program, with metadata: names of
-            operations and stack frames, innermost first.
-        ptx: assembler text of each kernel that XLA wrote itself, by the kernel's name:
-            one module, whose `.entry` has that name.
+        hlo: text of XLA's optimised, scheduled program with metadata.
+        ptx: the module of each kernel that XLA wrote itself, by the kernel's name.
         launches: in order of the schedule, bodies of loops before what comes after.
         memory: bytes of `argument`, `output`, `alias` (outputs in arguments that were
             given away) and `temp`.

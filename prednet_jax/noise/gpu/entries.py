@@ -25,9 +25,8 @@ class Entry(NamedTuple):
         kind: one of `KINDS`.
         primitive: JAX's name, such as `scatter-add`; "" if unknown.
         source: the user's line, such as `model.py:12 in loss`; "" if unknown.
-        varies: `call` (two runs of one compiled program may differ), `compilation` (two
-            compilations may), `device` (fixed for this GPU and this version of XLA), or
-            `no`.
+        varies: one of `VARIES`: two runs of one compiled program may differ, two
+            compilations may, two GPUs or versions of XLA may, or nothing.
         detail: what happens, in words.
         kernel: of XLA's own, or the name of the instruction that calls a library.
     """
@@ -46,10 +45,7 @@ def entries_of(
     capability: tuple[int, int],
     deterministic: bool,
 ) -> tuple[Entry, ...]:
-    """All entries of a compiled program, the worst first.
-
-    `steps` are the equations that it was made from; `capability` is the GPU's.
-    """
+    """All entries of a program compiled from equations `steps`, the worst first."""
     program, tf32 = hlo.read(made.hlo), capability >= (8, 0)
     launched = {x.instruction: x for x in made.launches}
     # XLA launches some collectives under a name that its program does not have.
@@ -155,7 +151,7 @@ def _joined(
     expected = _EXPECTED.get(_opcode(each))
     if expected is None:
         return []
-    body = program.computations[each.computation]
+    body = next(body for body in program.computations.values() if each in body)
     by_name = {x.name: x for x in body}
     moves = ("bitcast", "get-tuple-element", "copy", "slice", "fusion", "-done")
 
@@ -167,19 +163,18 @@ def _joined(
 
     found: dict[Place, None] = {}
     for neighbours in (users, operands):
-        todo, seen = [each], {each.name}
-        while todo:
-            for near in neighbours(todo.pop()):
-                name, source = near.operation, program.source(near.frame)
-                written = name.startswith(_WRITTEN)
-                if neighbours is operands:
-                    name = _fitting(name, source, expected, steps)
-                    written = re.search(expected, name) is not None
-                if not near.operation and near.name not in seen:
-                    seen.add(near.name)
-                    todo.append(near)
-                elif source and written:
-                    found[name, source] = None
+        todo = [each]
+        # The list grows while it is read.
+        for near in (near for x in todo for near in neighbours(x)):
+            name, source = near.operation, program.source(near.frame)
+            if not name and near not in todo:
+                todo.append(near)
+            written = name.startswith(_WRITTEN)
+            if neighbours is operands:
+                name = _fitting(name, source, expected, steps)
+                written = re.search(expected, name) is not None
+            if near.operation and source and written:
+                found[name, source] = None
     return list(found)
 
 
@@ -226,7 +221,6 @@ def _atomic(
 # Kind, what varies, and what happens in words.
 Finding = tuple[str, str, str]
 _MATRIX = re.compile(r"\b(?:mma|wgmma|wmma|tcgen05)\S*\.(?:mma)?\S*")
-
 
 # Bytes of the largest arguments whose kernel is run to read a tree.
 _READABLE = 1 << 28

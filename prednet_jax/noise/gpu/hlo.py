@@ -6,10 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
-
-import numpy as np
-from jax import numpy as jnp
+from typing import NamedTuple
 
 from prednet_jax.noise import compat
 
@@ -23,7 +20,6 @@ class Instruction(NamedTuple):
         operands: names of instructions in the same computation; of a parameter its
             number.
         attributes: the rest of the line.
-        computation: the name of the computation it stands in.
     """
 
     name: str
@@ -31,7 +27,6 @@ class Instruction(NamedTuple):
     opcode: str
     operands: tuple[str, ...]
     attributes: str
-    computation: str
 
     @property
     def operation(self) -> str:
@@ -44,13 +39,13 @@ class Instruction(NamedTuple):
         return int(self._attribute(r"stack_frame_id=(\d+)") or 0)
 
     @property
-    def arrays(self) -> list[tuple[np.dtype[Any], int]]:
-        """Type and bytes of the result, or of each of several."""
+    def arrays(self) -> list[tuple[str, int]]:
+        """Type, such as `f32`, and bytes of the result, or of each of several."""
         found = []
         for name, sizes in re.findall(r"(\w+)\[([\d,]*)\]", self.type):
-            dtype = jnp.dtype(_TYPES.get(name, "uint8"))
-            shape = [int(n) for n in sizes.split(",") if n]
-            found.append((dtype, dtype.itemsize * math.prod(shape)))
+            bits = re.search(r"\d+", name)
+            count = math.prod(int(n) for n in sizes.split(",") if n)
+            found.append((name, count * (int(bits[0]) if bits else 8) // 8))
         return found
 
     def attribute(self, name: str) -> str:
@@ -113,17 +108,10 @@ def read(text: str) -> Program:
         elif not name and (row := re.match(r"(\d+) (.*)", line)):
             table[int(row[1])] = row[2]
         elif head := _HEAD.match(line):
-            computations[name].append(_instruction(head, line[head.end() :], name))
+            computations[name].append(_instruction(head, line[head.end() :]))
     return Program(computations, _frames(*tables.values()))
 
 
-# Types of NumPy by XLA's names.
-_TYPES = {
-    **{"pred": "bool", "bf16": "bfloat16", "c64": "complex64", "c128": "complex128"},
-    **{f"f{n}": f"float{n}" for n in (16, 32, 64)},
-    **{f"s{n}": f"int{n}" for n in (8, 16, 32, 64)},
-    **{f"u{n}": f"uint{n}" for n in (8, 16, 32, 64)},
-}
 _BOUNDARY = os.path.join(os.path.dirname(__file__), "compilation.py")
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _COMPUTATION = re.compile(r"(?:ENTRY )?%(\S+) \(.*\{$")
@@ -131,7 +119,7 @@ _HEAD = re.compile(r"\s+(?:ROOT )?%(\S+) = (?=.* [a-z][\w-]*\()")
 _OPCODE = re.compile(r" ([a-z][\w-]*)\(")
 
 
-def _instruction(head: re.Match[str], rest: str, computation: str) -> Instruction:
+def _instruction(head: re.Match[str], rest: str) -> Instruction:
     end = _closing(rest, 0) if rest.startswith("(") else rest.index(" ")
     opcode = _OPCODE.search(rest, end)
     assert opcode is not None
@@ -144,7 +132,6 @@ def _instruction(head: re.Match[str], rest: str, computation: str) -> Instructio
             re.findall(r"(?<=%)[\w.-]+|^\d+$", rest[opcode.end() : close - 1])
         ),
         attributes=rest[close:],
-        computation=computation,
     )
 
 

@@ -1,17 +1,14 @@
 """`GpuOrder`: sums added on this machine in the order that a GPU would have used.
 
 A sum (`reduce_sum`) is compiled for the GPU by itself, its order is read from the
-kernel (`replay`), and the sum is written here as gathers and additions in that order.
-Those of PredNet's own sums on the GTX 1080 are in `schedules.npz` beside this file,
-which needs no compiler.
+kernel (`replay`) and written here as gathers and additions.
 
-Products go to libraries whose order nobody publishes. They follow a model: each output
-has one accumulator, to which the terms are added in rising order of k by fused
-multiply-add; a convolution is the product of its patches (k counts features first, then
-rows, then columns of the window: Chetlur et al., "cuDNN: efficient primitives for deep
-learning", 2014). On GPUs with TF32 (since sm_80) the operands are rounded to it first,
-to nearest, ties away, as `cvt.rna.tf32` does, unless the program asks for a higher
-precision.
+Products follow a model: each output has one accumulator, to which terms are added in
+rising order of k by fused multiply-add; a convolution is the product of its patches (k
+counts features, then rows, then columns of the window: Chetlur et al., "cuDNN:
+efficient primitives for deep learning", 2014). On GPUs with TF32 (since sm_80) operands
+are rounded to it first, to nearest, ties away, as `cvt.rna.tf32` does, unless the
+program asks for a higher precision.
 """
 
 import functools
@@ -34,7 +31,8 @@ from prednet_jax.noise.specs import GpuOrder
 
 # Types that are added in float32.
 TYPES = ("float32", "bfloat16", "float16")
-# Made by tools/gpu_schedules.py of commit 09c1a23 from the trainings of both networks.
+# Orders that need no compiler: those of both networks' trainings on the GTX 1080, made
+# by tools/gpu_schedules.py of commit 09c1a23.
 COMMITTED = Path(__file__).with_name("schedules.npz")
 
 
@@ -106,11 +104,7 @@ def _sums(spec: GpuOrder, jaxpr: Any) -> Iterator[Sum]:
 
 
 def order_of(key: Sum) -> Schedule | str:
-    """The order of a sum, known or read from the kernel; why it cannot be read.
-
-    Raises:
-        NoiseError: it is not known, and no compiler is installed.
-    """
+    """The order of a sum, known or read from the kernel; why it cannot be read."""
     _read_orders([key])
     return known[str(key)]
 

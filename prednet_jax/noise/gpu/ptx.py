@@ -134,13 +134,7 @@ def _operand(text: str) -> Any:
 
 
 class Memory:
-    """Bytes, the tags of each two of them, and where variables lie.
-
-    Attributes:
-        starts: byte at which each variable starts.
-        data: uint8 [size].
-        tags: int32 [size / 2]; None: nothing is tagged.
-    """
+    """Bytes `data`, the tags of each two of them, and where variables lie."""
 
     def __init__(self, sizes: Sequence[int], *, tagged: bool = False) -> None:
         starts, end = [], 256
@@ -216,14 +210,10 @@ def run(
     *,
     sample: bool = False,
 ) -> None:
-    """Run a kernel on global memory.
+    """Run a kernel on global memory; `combine` None: there are no tags.
 
-    Args:
-        launch: the kernel and its threads.
-        memory: read and written.
-        combine: what becomes of tags; None: there are none.
-        sample: run the first block alone, and let arithmetic on floats other than
-            additions give any number: for tags that depend on no number.
+    `sample`: the first block alone, and arithmetic on floats other than additions gives
+    any number, for tags that depend on none.
 
     Raises:
         PtxError: at what it does not know or must not happen.

@@ -72,10 +72,10 @@ def assemble(compiled: Compiled) -> Program:
         if each.opcode == "bitcast":
             variables[each.name] = variables[each.operands[0]]
             continue
-        ((dtype, size), *more) = each.arrays
-        if more:
-            raise PtxError("program: expected one result")
-        variables[each.name] = len(sizes), dtype
+        ((kind, size), *more) = each.arrays
+        if more or kind not in _FLOATS:
+            raise PtxError("program: expected one result, and floats alone")
+        variables[each.name] = len(sizes), _FLOATS[kind]
         sizes.append(size)
         if each.opcode == "parameter":
             parameters[int(each.operands[0])] = variables[each.name]
@@ -91,7 +91,12 @@ def assemble(compiled: Compiled) -> Program:
     return Program(tuple(launches), tuple(sizes), ordered, variables[entry[-1].name])
 
 
-_FLOATS = tuple(jnp.dtype(name) for name in ("float32", "bfloat16", "float16"))
+# Types of terms, by XLA's names.
+_FLOATS: dict[str, np.dtype[Any]] = {
+    "f32": jnp.dtype("float32"),
+    "f16": jnp.dtype("float16"),
+    "bf16": jnp.dtype("bfloat16"),
+}
 # Columns that every round has beside its chains.
 MINUS_ZERO, ZERO = -1, -2
 
@@ -263,7 +268,7 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
 
 
 def trees(
-    launch: ptx.Launch, variables: Sequence[tuple[np.dtype[Any], int]]
+    launch: ptx.Launch, variables: Sequence[tuple[str, int]]
 ) -> dict[int, Schedule]:
     """How sums inside of any kernel are added, by the number of their terms.
 
@@ -278,7 +283,7 @@ def trees(
     memory = ptx.Memory([size for _, size in variables], tagged=True)
     memory.data[:] = 1
     numbers = np.random.default_rng(29).normal(size=4099)
-    floats = [(i, t) for i, (t, _) in enumerate(variables) if t in _FLOATS]
+    floats = [(i, _FLOATS[t]) for i, (t, _) in enumerate(variables) if t in _FLOATS]
     for variable in floats:
         values = memory.view(*variable)
         values[:] = np.resize(numbers, values.size)

@@ -89,21 +89,13 @@ device_description_str: "{self.title}"
 _GB, _MB = 2**30, 2**20
 
 CARDS = {
-    "gtx750ti": Card("GeForce GTX 750 Ti", (5, 0), 5, 2 * _GB, 86.4e9, 2 * _MB, 1.085),
-    "gtx970": Card("GeForce GTX 970", (5, 2), 13, 4 * _GB, 224e9, 7 * _MB // 4, 1.178),
-    "gtx1080": Card("GeForce GTX 1080", (6, 1), 20, 8 * _GB, 320e9, 2 * _MB, 1.733),
-    "gtx1080ti": Card(
-        "GeForce GTX 1080 Ti", (6, 1), 28, 11 * _GB, 484e9, 11 * _MB // 4, 1.582
-    ),
-    "rtx2060super": Card(
-        "GeForce RTX 2060 Super", (7, 5), 34, 8 * _GB, 448e9, 4 * _MB, 1.65
-    ),
-    "rtx2070super": Card(
-        "GeForce RTX 2070 Super", (7, 5), 40, 8 * _GB, 448e9, 4 * _MB, 1.77
-    ),
-    "rtx2080ti": Card(
-        "GeForce RTX 2080 Ti", (7, 5), 68, 11 * _GB, 616e9, 11 * _MB // 2, 1.545
-    ),
+    "gtx750ti": Card("GTX 750 Ti", (5, 0), 5, 2 * _GB, 86.4e9, 2 * _MB, 1.085),
+    "gtx970": Card("GTX 970", (5, 2), 13, 4 * _GB, 224e9, 7 * _MB // 4, 1.178),
+    "gtx1080": Card("GTX 1080", (6, 1), 20, 8 * _GB, 320e9, 2 * _MB, 1.733),
+    "gtx1080ti": Card("GTX 1080 Ti", (6, 1), 28, 11 * _GB, 484e9, 11 * _MB // 4, 1.582),
+    "rtx2060super": Card("RTX 2060 Super", (7, 5), 34, 8 * _GB, 448e9, 4 * _MB, 1.65),
+    "rtx2070super": Card("RTX 2070 Super", (7, 5), 40, 8 * _GB, 448e9, 4 * _MB, 1.77),
+    "rtx2080ti": Card("RTX 2080 Ti", (7, 5), 68, 11 * _GB, 616e9, 11 * _MB // 2, 1.545),
     "titanrtx": Card("Titan RTX", (7, 5), 72, 24 * _GB, 672e9, 6 * _MB, 1.77),
     "v100": Card(
         "Tesla V100-SXM2-16GB", (7, 0), 80, 16935682048, 898.048e9, 6291456, 1.53
@@ -111,24 +103,17 @@ CARDS = {
     "a100": Card("A100-SXM4-40GB", (8, 0), 108, 42331013120, 1555.2e9, 41943040, 1.41),
     "h100": Card("H100 80GB HBM3", (9, 0), 132, 84942979072, 3352.32e9, 52428800, 1.98),
     "b200": Card("B200", (10, 0), 148, 191514411008, 7672.32e9, 132644864, 1.965),
-    "rtx4090": Card("GeForce RTX 4090", (8, 9), 128, 24 * _GB, 1008e9, 72 * _MB, 2.52),
+    "rtx4090": Card("RTX 4090", (8, 9), 128, 24 * _GB, 1008e9, 72 * _MB, 2.52),
 }
 
 
 def described(gpu: str) -> tuple[str, tuple[int, int]]:
-    """XLA's description of a GPU, and its compute capability.
-
-    Args:
-        gpu: a name of `CARDS`, or the description itself.
-
-    Raises:
-        NoiseError: when it is neither.
-    """
+    """XLA's description of a GPU (a name of `CARDS`, or it itself), its capability."""
     if "gpu_device_info" not in str(gpu):
         choice("gpu", gpu, list(CARDS))
         return CARDS[gpu].config(), CARDS[gpu].capability
-    found = re.search(r"cuda_compute_capability\s*{\s*major:\s*(\d+)", gpu)
+    numbers = r"cuda_compute_capability\s*{\s*major:\s*(\d+)(?:\s*minor:\s*(\d+))?"
+    found = re.search(numbers, gpu)
     if found is None:
         raise NoiseError("gpu: expected a description with cuda_compute_capability")
-    minor = re.search(r"cuda_compute_capability[^}]*minor:\s*(\d+)", gpu)
-    return gpu, (int(found[1]), int(minor[1]) if minor else 0)
+    return gpu, (int(found[1]), int(found[2] or 0))
